@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 from ..core import Lease
 from ..engine.engine import Engine
-from ..memory import BlockPool
+from ..memory import BlockPool, MemoryLeak
 from ..memory.block_pool import Block
 from ..memory.radix_cache import TreeNode
-from ..scheduler import MemoryLeak, Scheduler
+from ..scheduler import Scheduler
 from ..trace.cells import is_in
 from ..trace.recorder import to_text
 from .laws import Broken
@@ -44,7 +44,7 @@ def check_idle(scheduler: Scheduler, before: Iterable[str] = ()) -> None:
     """
     check_step(scheduler)
     try:
-        scheduler.self_check()
+        scheduler.leases.self_check()
     except MemoryLeak as error:
         raise Broken(f"leak: {error}") from None
     known = list(before)

@@ -18,10 +18,10 @@ from ..engine.frontend import Frontend
 from ..loops.design import LOOPS
 from ..loops.pd import Pair
 from ..loops.run import make_engine
-from ..memory import OwnershipError
+from ..memory import MemoryLeak, OwnershipError
 from ..models.base import Model
 from ..models.registry import hash_class
-from ..scheduler import MemoryLeak, SchedulerStuck
+from ..scheduler import SchedulerStuck
 from ..trace import Trace
 from .answers import lacking
 from .books import Books, check_idle, threads

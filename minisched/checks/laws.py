@@ -83,7 +83,8 @@ class Clients:
         def committed(batch: ScheduleBatch) -> None:
             for at, req in enumerate(batch.reqs):
                 self.cached.setdefault(req, batch.starts[at] if at < batch.num_extend_reqs else 0)
-            on_commit(batch)
+            if on_commit is not None:
+                on_commit(batch)
 
         frontend.take = taken  # type: ignore[method-assign]
         frontend.on_output, scheduler.on_commit = heard, committed

@@ -86,7 +86,7 @@ class Engine:
             rids = list(scheduler.live) if message.abort_all else [message.rid]
             return [output for rid in rids for output in scheduler.abort(rid, message.error)]
         if isinstance(message, FlushCacheReq):
-            self.device.recorder.mark("flush cache", done=scheduler.flush_cache())
+            self.device.recorder.mark("flush cache", done=scheduler.leases.flush_cache())
             return []
         raise TypeError(
             f"a message of type {type(message).__name__} came, but the types handled are Request, "
@@ -287,7 +287,7 @@ class Engine:
         """
         if self.scheduler.live or self.scheduler.batches_in_flight:
             return
-        self.scheduler.self_check()
+        self.scheduler.leases.self_check()
         arrival = self.frontend.next_arrival
         nap = NAP
         while arrival is not None and self.device.now() < arrival and not self.frontend.has_said:

@@ -113,7 +113,7 @@ def _turn(loop: Loop, engine: Engine, trial: Trial) -> None:
 def _turn_until_done(turns: Iterator[Any], engine: Engine, trial: Trial) -> None:
     for turn in range(MOST_TURNS):
         if engine.is_done:
-            engine.scheduler.self_check()
+            engine.scheduler.leases.self_check()
             return
         before = trial.steps.calls
         try:

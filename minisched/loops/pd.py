@@ -265,7 +265,7 @@ class SideEngine(Engine):
         rows_taken = leases.table.size - leases.table.available_size
         nobody_has_one = not (self.scheduler.live or leases.returning)
         if rows_taken == 0 or (rows_taken > 0 and nobody_has_one):
-            self.scheduler.self_check()
+            self.scheduler.leases.self_check()
 
 
 # -- The decode side: clients hear it; it reserves pages, waits for KV, decodes --------------------
@@ -588,8 +588,8 @@ class Pair:
         Raises:
             MemoryLeak: there is one.
         """
-        self.prefill.scheduler.self_check()
-        self.decode.scheduler.self_check()
+        self.prefill.scheduler.leases.self_check()
+        self.decode.scheduler.leases.self_check()
 
     @property
     def metrics(self) -> Metrics:

@@ -124,7 +124,7 @@ def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
     engine.device.recorder.line = line_of(turns)
     while not engine.is_done:
         next(turns)
-    engine.scheduler.self_check()
+    engine.scheduler.leases.self_check()
 
 
 # -- The engine that a loop turns ------------------------------------------------------------------

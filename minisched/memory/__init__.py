@@ -1,7 +1,7 @@
 """The host's view of KV memory: rows, pages, leases on both, and the prefix cache."""
 
 from .block_pool import BlockPool
-from .pool import LeasePool, OwnershipError, PageAllocator, PageCache, ReqToTokenPool
+from .pool import LeasePool, MemoryLeak, OwnershipError, PageAllocator, PageCache, ReqToTokenPool
 from .prefix_cache import PrefixCache
 from .radix_cache import Match, RadixCache
 
@@ -9,6 +9,7 @@ __all__ = [
     "BlockPool",
     "LeasePool",
     "Match",
+    "MemoryLeak",
     "OwnershipError",
     "PageAllocator",
     "PageCache",

@@ -26,6 +26,10 @@ page in it is *protected* while somebody has locked a prefix that it belongs to,
 """
 
 
+class MemoryLeak(RuntimeError):
+    """Nothing runs, yet memory is missing or still held."""
+
+
 class OwnershipError(RuntimeError):
     """A row or page was handed out while an open lease or a launched batch still names it."""
 
@@ -169,8 +173,8 @@ class LeasePool:
     @property
     def available_pages(self) -> int:
         """Pages that can be had now: free ones, and those that the cache would give up."""
-        evictable = self.cache.evictable_size if self.cache else 0
-        return self.allocator.available_pages + evictable
+        free = len(self.allocator.free_pages)
+        return free if self.cache is None else free + self.cache.evictable_size
 
     @property
     def pages_returning(self) -> int:
@@ -291,10 +295,12 @@ class LeasePool:
         if step != self.returned_step + 1:
             raise RuntimeError(f"step {step} came back, but {self.returned_step + 1} is next")
         self.returned_step = step
-        for lease in list(self.retiring):
-            self._free_retired(lease)
-        for lease in list(self.returning):
-            self.release(lease)
+        if self.retiring:
+            for lease in list(self.retiring):
+                self._free_retired(lease)
+        if self.returning:
+            for lease in list(self.returning):
+                self.release(lease)
 
     def hold(self, lease: Lease) -> None:
         """A transfer reads or writes its pages: until it ends, nobody else may have them."""
@@ -309,6 +315,33 @@ class LeasePool:
             self._free_retired(lease)
         if lease in self.returning:
             self.release(lease)
+
+    # -- at idle
+
+    def flush_cache(self) -> bool:
+        """Forget every cached prefix; refused (False) while anything holds memory."""
+        if not self.is_idle:
+            return False
+        if self.cache is not None:
+            self.allocator.free(self.cache.evict(self.cache.total_size))
+        return True
+
+    def self_check(self) -> None:
+        """At idle: every page is free or cached, every row free (``self_check_during_idle``).
+
+        Raises:
+            MemoryLeak: they are not.
+        """
+        protected = self.cache.protected_size if self.cache else 0
+        available, total = self.available_pages, self.allocator.num_pages
+        if available != total:
+            raise MemoryLeak(
+                f"{available} pages are free or evictable and {protected} protected, "
+                f"but there are {total} and nothing runs."
+            )
+        if not self.is_idle:
+            free, size = self.table.available_size, self.table.size
+            raise MemoryLeak(f"{free} of {size} rows are free, but nothing runs.")
 
 
 # -- When a closed lease goes back: three rules, and what each relies on ---------------------------

@@ -168,11 +168,11 @@ STALE_BY_COUNT = Edit(
     "scheduler.scheduler:Scheduler.process",
     healthy="""\
         if req.lease is not lease:  # ended or retracted while the step was running
-            outputs += self.odd_rows.late(batch, req, lease, token if deliver else None, error)
+            outputs += rows.late(batch, req, lease, token if deliver else None, error)
 """,
     bug="""\
         if req.finished or req in drained or req.num_stale_output_tokens:
-            outputs += self.odd_rows.late(batch, req, lease, None)  # thrown away
+            outputs += rows.late(batch, req, lease, None)  # thrown away
 """,
 )
 """A row is stale if the request's count says so, and not by the lease that it ran under.

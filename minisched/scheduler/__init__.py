@@ -1,6 +1,6 @@
 """The scheduler: pure host code that knows no device, no tensor library and no clock."""
 
 from .config import SchedulerConfig
-from .scheduler import MemoryLeak, Scheduler, SchedulerStuck
+from .scheduler import Scheduler, SchedulerStuck
 
-__all__ = ["MemoryLeak", "Scheduler", "SchedulerConfig", "SchedulerStuck"]
+__all__ = ["Scheduler", "SchedulerConfig", "SchedulerStuck"]

@@ -24,6 +24,7 @@ from ..core.sampling import Grammar
 from ..memory import PrefixCache
 from ..policy import Retraction
 from ..trace import Recorder
+from .config import SchedulerConfig
 
 # -- Output that is still on its way when its request loses its memory: vLLM's books on it ---------
 #
@@ -62,18 +63,19 @@ def drain(batch: ScheduleBatch) -> list[Request]:
 
 
 @dataclass
-class OddRows:
-    """What becomes of rows that count for nothing, or not as they should.
+class OutputProcessor:
+    """What a row that comes back means, beside its token (SGLang ``scheduler_output_processor``).
 
     ``finish`` ends a request; ``heard`` is what its client is told of a token that it has learned.
     """
 
+    config: SchedulerConfig
     live: dict[str, Request]
     prefix_cache: PrefixCache
     retraction: Retraction
+    lets_go_early: bool  # a request may give its memory back before it ends
     finish: Callable[..., Output]
     heard: Callable[[Request, int], Output]
-    keeps_stale: bool
 
     def late(
         self, batch: ScheduleBatch, req: Request, lease: Lease, token: int | None, error: str = ""
@@ -95,7 +97,7 @@ class OddRows:
 
     def is_stale(self, req: Request) -> bool:
         """Whether output of a lease that is gone still counts for the request."""
-        return self.keeps_stale and not req.finished
+        return self.config.keep_stale_outputs and not req.finished
 
     def end_if_nan(self, batch: ScheduleBatch, req: Request, lease: Lease) -> list[Output]:
         """End one whose token was chosen from NaN; the other rows are as good as ever.
@@ -118,6 +120,30 @@ class OddRows:
         for req in list(self.live.values()):
             if req.lease is not None and req.lease.is_spoiled and req.lease not in leases:
                 self.retraction.retract(req, "failed prefix")
+
+    def cache_prompt(self, batch: ScheduleBatch, at: int) -> None:
+        """Share the prompt, or the chunk, that a row has computed, if it still runs.
+
+        Not a chunk, where that is for the next step to do (``PrefixCache.cache_chunk``), or for the
+        last of its chunks (``policy/rules.py:chunks_enter``).
+        """
+        req, lease, is_chunk = batch.reqs[at], batch.leases[at], not batch.delivers[at]
+        is_later = is_chunk and self.config.in_force.enters_cache == "launched"
+        if is_later or not self._still_runs(req, lease):
+            return
+        lease.settled_len = batch.starts[at] + len(batch.ids[at])
+        if not (is_chunk and self.config.in_force.chunks_enter == "whole_prompt"):
+            self.prefix_cache.cache_unfinished_req(req, lease)
+
+    def cache_outputs(self, batch: ScheduleBatch) -> None:
+        """Share what those have computed who decode, and still run."""
+        first = batch.num_extend_reqs
+        for req, lease in zip(batch.reqs[first:], batch.leases[first:], strict=True):
+            if self._still_runs(req, lease):
+                self.prefix_cache.cache_unfinished_req(req, lease)
+
+    def _still_runs(self, req: Request, lease: Lease) -> bool:
+        return req.lease is lease and not (self.lets_go_early and lease.is_released)
 
 
 # -- Log-probabilities: what a prompt's part wants, and to whom belongs what has come back ---------

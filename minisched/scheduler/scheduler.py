@@ -48,7 +48,7 @@ from . import verify
 from .config import SchedulerConfig
 from .output_processor import (
     CompileGrammar,
-    OddRows,
+    OutputProcessor,
     deliver_logprobs,
     drain,
     launched,
@@ -60,16 +60,8 @@ from .output_processor import (
 Listen = Callable[[Sequence[str], bool], Callable[[int], bool]]
 
 
-class MemoryLeak(RuntimeError):
-    """Nothing runs, yet memory is missing or still held."""
-
-
 class SchedulerStuck(RuntimeError):
     """Requests are left, nothing is in flight and nothing can be scheduled: a scheduler bug."""
-
-
-def unheard(batch: ScheduleBatch) -> None:
-    """Nobody wants to know what is committed."""
 
 
 class Scheduler:
@@ -87,15 +79,15 @@ class Scheduler:
         self._make_memory(config)
         self._make_policies(config)
         self.live: dict[str, Request] = {}  # received and not ended
-        self.odd_rows = OddRows(
-            self.live, self.prefix_cache, self.retraction, self._finish, self._heard,
-            config.keep_stale_outputs,
+        self.output_processor = OutputProcessor(
+            config, self.live, self.prefix_cache, self.retraction, self.lets_go_early,
+            self._finish, self._heard,
         )  # fmt: skip
         self.wishing: set[str] = set()  # those of them with a grammar, penalties, and so on
         self.num_received = 0  # so far, without those that were refused
         self.outbox: list[Output] = []
         self.cur_batch: ScheduleBatch | None = None
-        self.on_commit: Callable[[ScheduleBatch], None] = unheard  # hears of every step
+        self.on_commit: Callable[[ScheduleBatch], None] | None = None  # hears of every step
         self.propose: verify.Propose | None = None  # drafts from known tokens, at most so many
         self.compile_grammar: CompileGrammar | None = None
         self.listen: Listen | None = None  # hears stop strings in a request's tokens, maybe late
@@ -334,8 +326,9 @@ class Scheduler:
         self.cur_batch = batch
         if self.recorder.is_on:
             self._record_commit(batch)
-        self.on_commit(batch)
-        if self.odd_rows.keeps_stale:
+        if self.on_commit is not None:
+            self.on_commit(batch)
+        if self.config.keep_stale_outputs:
             launched(batch)
         return batch
 
@@ -405,22 +398,23 @@ class Scheduler:
             RuntimeError: an earlier batch has not come back yet.
         """
         self.leases.came_back(batch.step)
-        if result.error:
-            self.odd_rows.spoil(batch.leases)
-        drained = drain(batch) if self.odd_rows.keeps_stale else []
-        if self.config.num_draft_tokens and not result.error:
-            return self._came_back(batch, result, drained, self._process_verified(batch, result))
+        rows, error = self.output_processor, result.error
+        if error:
+            rows.spoil(batch.leases)
+        drained = drain(batch) if self.config.keep_stale_outputs else []
+        if self.config.num_draft_tokens and not error:
+            return self._came_back(batch, result, drained, verify.process(batch, result, rows))
         outputs: list[Output] = []
         if result.nan_samples:
             for at in sorted(result.nan_samples):
-                outputs += self.odd_rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
-        error, at = result.error, 0
+                outputs += rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
+        prompts_left = batch.num_extend_reqs  # they come first
         tokens = [0] * len(batch.reqs) if error else result.tokens
         for req, lease, deliver, token in zip(
             batch.reqs, batch.leases, batch.delivers, tokens, strict=True
         ):
             if req.lease is not lease:  # ended or retracted while the step was running
-                outputs += self.odd_rows.late(batch, req, lease, token if deliver else None, error)
+                outputs += rows.late(batch, req, lease, token if deliver else None, error)
             elif error:
                 outputs.append(self._finish(req, FinishReason.ERROR, error=error))
             elif deliver:
@@ -432,55 +426,23 @@ class Scheduler:
                     outputs.append(Output(req.rid, token))
                     if self.lets_go_early and req.device_len == req.max_device_len:
                         self._last_is_launched(req, lease)
-            if at < batch.num_extend_reqs:  # the prompts come first
-                self._cache_prompt(batch, at)
-                at += 1
+            if prompts_left:
+                rows.cache_prompt(batch, batch.num_extend_reqs - prompts_left)
+                prompts_left -= 1
         return self._came_back(batch, result, drained, outputs)
-
-    def _process_verified(self, batch: ScheduleBatch, result: Result) -> list[Output]:
-        """The same for a step that may carry drafts: a row has several tokens, or none."""
-        outputs: list[Output] = []
-        tokens_by_row = verify.accepted_tokens(batch, result)
-        drafts_by_row = verify.drafts_by_row(batch, result)
-        broken = verify.rows_with_nan(batch, result)
-        columns = zip(batch.rows, batch.sample_lens, tokens_by_row, drafts_by_row, strict=True)
-        for at, (row, num_samples, tokens, drafts) in enumerate(columns):
-            req, lease = row.req, row.lease
-            had = len(req.output_ids)
-            if req.lease is not lease:
-                is_stale = row.deliver and self.odd_rows.is_stale(req)
-                for token in tokens if is_stale else [None]:
-                    if token is None or not req.finished:
-                        outputs += self.odd_rows.late(batch, req, lease, token)
-            elif row.deliver:
-                verify.settle(req, num_samples - 1, len(tokens), drafts)
-                for token in tokens:
-                    if not req.finished:
-                        lease.settled_len = req.known_len
-                        req.append_host(token)
-                        outputs.append(self._heard(req, token))
-            outputs += self.odd_rows.end_if_nan(batch, req, lease) if at in broken else []
-            if at < batch.num_extend_reqs:
-                self._cache_prompt(batch, at)
-            if num_samples > 1 and (gained := len(req.output_ids) - had):
-                self.recorder.mark(  # added up in ``checks/answers.py``
-                    "verified", step=batch.step, rid=req.rid, drafts=num_samples - 1,
-                    accepted=gained - 1,
-                )  # fmt: skip
-        return outputs
 
     def _came_back(
         self, batch: ScheduleBatch, result: Result, drained: list[Request], outputs: list[Output]
     ) -> list[Output]:
         """What a step brings beside its tokens; who has nothing stale in flight now may resume."""
         if result.logprobs:
-            deliver_logprobs(batch, result.logprobs, outputs, self.odd_rows.keeps_stale)
+            deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
         if self.prefix_cache.unsettled is not None:
             self.prefix_cache.came_back(batch.step)
         if batch.has_sampling_extras and self.recorder.is_on:
             record_accepted(self.recorder, batch, outputs)
         if self.prefix_cache.shares_outputs:
-            self._cache_outputs(batch)
+            self.output_processor.cache_outputs(batch)
         for req in drained:
             if not req.finished:
                 self.waiting_queue.add(req)
@@ -491,29 +453,6 @@ class Scheduler:
         if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
             return self._end(req, token)
         return Output(req.rid, token)
-
-    # -- what a step leaves in the prefix cache ----------------------------------------------------
-
-    def _cache_prompt(self, batch: ScheduleBatch, at: int) -> None:
-        """Share the prompt, or the chunk, that a row has computed, if it still runs.
-
-        Not a chunk, where that is for the next step to do (``PrefixCache.cache_chunk``), or for the
-        last of its chunks (``policy/rules.py:chunks_enter``).
-        """
-        req, lease, is_chunk = batch.reqs[at], batch.leases[at], not batch.delivers[at]
-        is_later = is_chunk and self.rules.enters_cache == "launched"
-        if req.lease is not lease or self._has_let_go(lease) or is_later:
-            return
-        lease.settled_len = batch.starts[at] + len(batch.ids[at])
-        if not (is_chunk and self.rules.chunks_enter == "whole_prompt"):
-            self.prefix_cache.cache_unfinished_req(req, lease)
-
-    def _cache_outputs(self, batch: ScheduleBatch) -> None:
-        """Share what those have computed who decode, and still run."""
-        first = batch.num_extend_reqs
-        for req, lease in zip(batch.reqs[first:], batch.leases[first:], strict=True):
-            if req.lease is lease and not self._has_let_go(lease):
-                self.prefix_cache.cache_unfinished_req(req, lease)
 
     # -- how a request ends: once, with a reason, and with its memory on its way back --------------
 
@@ -536,7 +475,7 @@ class Scheduler:
             del self.live[req.rid]
             self.wishing.discard(req.rid)
         lease, req.lease = req.lease, None
-        if lease is not None and not self._has_let_go(lease):
+        if lease is not None and not (self.lets_go_early and lease.is_released):
             if reason is not FinishReason.ERROR:
                 self.prefix_cache.cache_finished_req(req, lease)
             self.leases.close(lease)
@@ -548,10 +487,6 @@ class Scheduler:
         self.decode.remove_req(req)
         self.leases.close(lease)
 
-    def _has_let_go(self, lease: Lease) -> bool:
-        """Whether a request gave its memory back before it ended."""
-        return self.lets_go_early and lease.is_released
-
     def _give_up_hopeless(self) -> None:
         """End a request that is alone and still finds no memory (SGLang ``retract_decode``)."""
         for req in self.retraction.hopeless:
@@ -561,30 +496,3 @@ class Scheduler:
             error = f"it needs {need} pages of KV memory, but only {left} can be had."
             self.outbox.append(self._finish(req, FinishReason.ERROR, error=error))
         self.retraction.hopeless.clear()
-
-    # -- at idle -----------------------------------------------------------------------------------
-
-    def flush_cache(self) -> bool:
-        """Forget every cached prefix; refused (False) while anything holds memory."""
-        if not self.leases.is_idle:
-            return False
-        if self.page_cache is not None:
-            self.allocator.free(self.page_cache.evict(self.page_cache.total_size))
-        return True
-
-    def self_check(self) -> None:
-        """At idle: every page is free or cached, every row free (``self_check_during_idle``).
-
-        Raises:
-            MemoryLeak: they are not.
-        """
-        protected = self.page_cache.protected_size if self.page_cache else 0
-        available, total = self.leases.available_pages, self.allocator.num_pages
-        if available != total:
-            raise MemoryLeak(
-                f"{available} pages are free or evictable and {protected} protected, "
-                f"but there are {total} and nothing runs."
-            )
-        if not self.leases.is_idle:
-            free, size = self.table.available_size, self.table.size
-            raise MemoryLeak(f"{free} of {size} rows are free, but nothing runs.")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
-from ..core import Request, Result, ScheduleBatch
+from ..core import Output, Request, Result, ScheduleBatch
 from ..memory import LeasePool
+from .output_processor import OutputProcessor
 
 Propose = Callable[[Sequence[int], int], list[int]]
 
@@ -53,6 +54,38 @@ def input_ids(propose: Propose | None, req: Request, count: int) -> tuple[int | 
     else:
         drafts = req.spec_token_ids
     return (req.output_ids[-1], *drafts[:count])
+
+
+def process(batch: ScheduleBatch, result: Result, rows: OutputProcessor) -> list[Output]:
+    """What a step that may carry drafts means: a row has several tokens, or none."""
+    outputs: list[Output] = []
+    tokens_by_row, drafts_of = accepted_tokens(batch, result), drafts_by_row(batch, result)
+    broken = rows_with_nan(batch, result)
+    columns = zip(batch.rows, batch.sample_lens, tokens_by_row, drafts_of, strict=True)
+    for at, (row, num_samples, tokens, drafts) in enumerate(columns):
+        req, lease = row.req, row.lease
+        had = len(req.output_ids)
+        if req.lease is not lease:
+            is_stale = row.deliver and rows.is_stale(req)
+            for token in tokens if is_stale else [None]:
+                if token is None or not req.finished:
+                    outputs += rows.late(batch, req, lease, token)
+        elif row.deliver:
+            settle(req, num_samples - 1, len(tokens), drafts)
+            for token in tokens:
+                if not req.finished:
+                    lease.settled_len = req.known_len
+                    req.append_host(token)
+                    outputs.append(rows.heard(req, token))
+        outputs += rows.end_if_nan(batch, req, lease) if at in broken else []
+        if at < batch.num_extend_reqs:
+            rows.cache_prompt(batch, at)
+        if num_samples > 1 and (gained := len(req.output_ids) - had):
+            rows.retraction.recorder.mark(  # added up in ``checks/answers.py``
+                "verified", step=batch.step, rid=req.rid, drafts=num_samples - 1,
+                accepted=gained - 1,
+            )  # fmt: skip
+    return outputs
 
 
 def accepted_tokens(batch: ScheduleBatch, result: Result) -> list[Sequence[int]]:

@@ -188,11 +188,17 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
         CopyFails(6, 449),
     ),
     "a late token counts although the step before it failed": (
-        Edit("scheduler.output_processor:OddRows.late", "if error and self.is_stale(req)", "if 0"),
+        Edit(
+            "scheduler.output_processor:OutputProcessor.late",
+            "if error and self.is_stale(req)", "if 0",
+        ),
         RETRACTED, ForwardRaises(3),
     ),
     "a late token counts although the logits of the one before were NaN": (
-        Edit("scheduler.output_processor:OddRows.end_if_nan", " and not self.is_stale(req)", ""),
+        Edit(
+            "scheduler.output_processor:OutputProcessor.end_if_nan",
+            " and not self.is_stale(req)", "",
+        ),
         RETRACTED, NotNumbers(2, 1),
     ),
     "a client whose plan finds no memory ends the run": (

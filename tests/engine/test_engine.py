@@ -30,9 +30,10 @@ from minisched.engine.frontend import (
 from minisched.export.state.requests import arrivals
 from minisched.loops.design import LOOPS
 from minisched.loops.run import make_engine, run_loop
+from minisched.memory import MemoryLeak
 from minisched.models.hash import HashModel
 from minisched.replay.replay import FlatMetrics
-from minisched.scheduler import MemoryLeak, SchedulerConfig
+from minisched.scheduler import SchedulerConfig
 from minisched.trace import NullRecorder
 from tests.support import (
     ONE_ENGINE,
@@ -249,7 +250,7 @@ def test_books_do_not_grow_with_the_number_of_ended_requests(loop: str) -> None:
         finish(engine, turns)
         for rid in list(streams._unread):
             streams.read_now(rid)
-        engine.scheduler.flush_cache()
+        engine.scheduler.leases.flush_cache()
         frontend.take(device.now() + 100)
         if number in (rounds // 2, rounds - 1):
             kept.append(num_kept(engine, turns))

@@ -168,7 +168,7 @@ def test_nobody_is_ever_retracted(
     for done in in_flight:
         scheduler.process(done, Result([3] * len(done.reqs)))
     assert not (coming or scheduler.live or scheduler.num_retractions)
-    scheduler.self_check()
+    scheduler.leases.self_check()
 
 
 def test_two_who_come_in_one_step_can_be_promised_a_page_too_many() -> None:
@@ -197,7 +197,7 @@ def ahead(scheduler: Scheduler, new: int, stop_at: int = 99) -> list[int]:
         if last:
             scheduler.process(last, Result([EOS if count == stop_at else 3]))
         last = batch or None
-    scheduler.self_check()
+    scheduler.leases.self_check()
     return free
 
 

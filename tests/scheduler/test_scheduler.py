@@ -135,7 +135,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        assert self.scheduler.flush_cache() == (not leases_of(self.scheduler))
+        assert self.scheduler.leases.flush_cache() == (not leases_of(self.scheduler))
 
     # -- a device of one stream ----------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if self.scheduler.live or self.in_flight:
                 self.some_turns(turns=10)
         assert not self.scheduler.live, "it can't be finished"
-        self.scheduler.self_check()
+        self.scheduler.leases.self_check()
         happened.update(mark.name for mark in self.recorder.trace("", "", "", "").marks)
 
 

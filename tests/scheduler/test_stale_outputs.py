@@ -7,6 +7,7 @@ rule: what comes back for a lease that is gone is dropped, and computed again.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,9 @@ from tests.support import Workload, hash_model, open_device, play
 
 
 def drop(engine: Engine) -> None:
-    engine.scheduler.odd_rows.keeps_stale = False
+    scheduler = engine.scheduler
+    config = replace(scheduler.config, keep_stale_outputs=False)
+    scheduler.config = scheduler.output_processor.config = config
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 5])

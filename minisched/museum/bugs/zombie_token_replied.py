@@ -43,7 +43,7 @@ EXHIBIT = Exhibit(
     ),
     edits=(
         Edit(
-            "scheduler.output_processor:OddRows.late",
+            "scheduler.output_processor:OutputProcessor.late",
             healthy="    if error and self.is_stale(req):\n",
             bug="""\
     if token is not None and req.finished:  # its memory is not freed again, but that is all
