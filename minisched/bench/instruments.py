@@ -1,8 +1,7 @@
-"""One short run for torch's stream sanitizer to watch, in a process of its own.
+"""What is put around a CUDA device to catch it: memory that is overwritten once it is free, waits
+that are forbidden, the host's own word on when an op was launched and read, and profilers.
 
-``TORCH_CUDA_SANITIZER=1 python -m minisched.bench.instruments FOLDER LOOP``. The sanitizer sees
-kernels as they are launched, and nothing of what a graph replays: so this is the model without
-graphs (``cuda_graph_max_bs`` 0), on the same streams, events and buffers.
+The first three replace functions of the device for as long as they last; the engine is unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,15 +19,7 @@ from typing import Any, NamedTuple
 
 from ..checks.foreign import VERSION, JsonEvents, Seen, seen_by_nsys, seen_in
 from ..devices.base import NO_LABEL, Label
-from ..loops.run import run_to_end
-from ..models.llama_graphs import LlamaGraphs
 from ..trace.files import unpacked
-from .cuda import CONTEXT_LEN, GpuLoad
-
-# -- What is put around a CUDA device to catch it: memory that is overwritten once it is free, waits
-# that are forbidden, the host's own word on when an op was launched and read, and profilers.
-#
-# The first three replace functions of the device for as long as they last; the engine is unchanged.
 
 Around = Callable[[], AbstractContextManager[Any]]  # says to a profiler what begins and ends
 
@@ -298,18 +288,3 @@ def calls_in(seen: Seen, name: str) -> list[str]:
         for call in seen.calls
         if any(start <= call.start and call.end <= end for start, end in spans)
     ]
-
-
-LOAD = GpuLoad(rows=4, prompt_len=64, new_tokens=16)
-
-
-def watched(folder: Path, loop: str, device: str = "cuda") -> int:
-    """Run the loop; how many tokens came."""
-    model = LlamaGraphs(folder, "bfloat16", context_len=CONTEXT_LEN)
-    config = replace(LOAD.config(), cuda_graph_max_bs=0)
-    run = run_to_end(loop, device, model, LOAD.requests(), config)
-    return sum(len(request.output_ids) for request in run.requests)
-
-
-if __name__ == "__main__":
-    print(watched(Path(sys.argv[1]), sys.argv[2]))

@@ -109,7 +109,7 @@ def sanitized(shape: str, loop: str, folder: Path, call: BenchCall) -> Figure:
     name = f"{shape}: {loop} without graphs, reports of torch's stream sanitizer"
     call.report(name)
     command = [
-        sys.executable, "-m", "minisched.bench.instruments", str(folder), loop,
+        sys.executable, "-m", "minisched.bench.sanitized", str(folder), loop,
     ]  # fmt: skip
     env = {**os.environ, "TORCH_CUDA_SANITIZER": "1"}
     try:

@@ -5,7 +5,7 @@ memory, or be in two steps more. So a batch keeps what was true when it was comm
 asks a live request later. It takes three forms. The scheduler makes a ``ScheduleBatch``, which
 names requests; the worker lays it out flat, as a ``ModelWorkerBatch``, in which there are only
 numbers; and of that a ``ForwardBatch`` (``models/base.py``) is made, arrays on the device. What
-comes back is a ``Result``, and what clients hear of it are ``Output``s.
+comes back is a ``Result``, and what a client hears of it an ``Output``.
 """
 
 from __future__ import annotations

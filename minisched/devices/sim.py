@@ -267,7 +267,7 @@ class SimOp(SimEvent, Op):
 
     def synchronize(self) -> Any:
         """Let time pass until it has ended; its value, or what it raised."""
-        self.device.run_until_done(self)
+        self._wait()
         self.program.wait(self.slice_id)
         if self.error is not None:
             raise self.error

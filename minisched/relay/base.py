@@ -21,7 +21,7 @@ class Relay(Protocol):
     name: str  # as in ``registry.py:RELAYS``
     run_ahead: bool  # whether a step may be launched on tokens the host does not know
     most_in_flight: int | None = None  # steps, where one may leave out a request; None: any number
-    kept_in: Buffer | None = None  # the device's memory in which tokens wait; None: in none
+    kept_in: Buffer = None  # the device's memory in which tokens wait; None: in none
     is_chained: bool = False  # a step takes the value of an op before it, and no cell of that
 
     def bind(
