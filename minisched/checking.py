@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .checks.answers import Answer, Recorded, answer_all, stopped_with, verdict_on
-from .checks.case import case_text
-from .checks.judge import Finding, judge
-from .checks.many import Failure, Tally, case_of, try_workloads
-from .checks.shrink import MOST_TRIALS, breaks_the_same, shrink
+from .checks.case import MOST_TRIALS, case_text, shrink
+from .checks.judge import Finding, breaks_the_same, judge
+from .checks.many import CaseTally, FailedCase, case_of, try_workloads
 from .comparison import Comparison
 from .defaults import check_names, in_words
 from .devices.registry import open_device
@@ -43,7 +42,7 @@ class Check:
     holds: bool | None
     lines: tuple[str, ...]
     answers: Mapping[str, Sequence[Answer]] = field(default_factory=dict)
-    tally: Tally | None = None
+    tally: CaseTally | None = None
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
@@ -171,7 +170,7 @@ def check_workloads(
             for every in try_workloads(range(seed, seed + count), loops, device, jobs)
             for tried in every
         ]
-        tally = Tally(seed, count, device, cases, tuple(loops))
+        tally = CaseTally(seed, count, device, cases, tuple(loops))
         lines = tuple(told(tally, call, named_loops=loop is None))
     return Check(not tally.failures if cases else None, lines, tally=tally)
 
@@ -196,7 +195,7 @@ def spec_of(loop: Design | Callable[[Engine], Turns], name: str) -> Design:
     return Design(loop, ("ring", "pool"), depth=2, pins=2)
 
 
-def told(tally: Tally, call: str, named_loops: bool) -> Iterator[str]:
+def told(tally: CaseTally, call: str, named_loops: bool) -> Iterator[str]:
     """How much was tried, the first that broke each law, and the first of all made small."""
     cases = len(tally.cases)
     where = ", ".join(tally.by_loop) if len(tally.by_loop) == 1 else f"{len(tally.by_loop)} loops"
@@ -213,7 +212,7 @@ def told(tally: Tally, call: str, named_loops: bool) -> Iterator[str]:
     yield from told_small(tally.first[0], tally.device)
 
 
-def told_small(failure: Failure, device: str) -> Iterator[str]:
+def told_small(failure: FailedCase, device: str) -> Iterator[str]:
     """The smallest case that breaks the same law, and what it breaks."""
     shows = breaks_the_same(Finding(failure.law, failure.sentence))
     small = shrink(case_of(failure.seed, failure.loop, device), shows, MOST_TRIALS)

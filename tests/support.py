@@ -27,7 +27,7 @@ from minisched.checks.case import VOCAB as VOCAB
 from minisched.checks.case import Workload as Workload
 from minisched.checks.case import fresh as fresh
 from minisched.checks.draw import draw, read_design
-from minisched.checks.fault import step_fault
+from minisched.checks.faults import step_fault
 from minisched.checks.judge import livelock, most_turns
 from minisched.checks.judge import play as play
 from minisched.checks.overlap import step_intervals

@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from ..checks.draw import DRAFTERS, Design, all_designs, designs_by_loop, designs_for, draw
+from ..checks.draw import DRAFTERS, Variant, all_designs, designs_by_loop, designs_for, draw
 from ..checks.judge import judge
 from ..checks.many import CAUSES, LAWS
 from ..core import Request, SamplingParams
@@ -141,7 +141,7 @@ def hold_laws_in_hostile_memory(errand: Errand) -> str:
         return judge_cases(errand, "memory", ("", "NGRAM_GPU"), with_radix_cache=True)
 
 
-def designs() -> list[Design]:
+def designs() -> list[Variant]:
     """Every loop that runs on the device, with each relay and option."""
     return [design for design in all_designs() if DEVICE in LOOPS[design.loop].devices]
 
@@ -195,7 +195,7 @@ SURE = ("identity", "leak", "race")  # laws for which any few workloads give som
 
 def turns(
     left: set[tuple[str, str]], algorithms: Sequence[str], with_radix_cache: bool
-) -> Iterator[tuple[int, Design, str]]:
+) -> Iterator[tuple[int, Variant, str]]:
     """Seeds with a design and its drafts: what had no turn yet first, of each loop one a seed."""
     known = {design.name for design in designs()}
     for seed in count():

@@ -1,14 +1,21 @@
-"""What one run is of: a workload, a loop with its relay and options, what steps cost, a device."""
+"""What one run is of: a workload on a loop, what steps cost, a device; in words, and made smaller.
+
+``shrink`` looks for the smallest case that still shows something: one simplification at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from ..core import FinishReason, Request, SamplingParams
 from ..devices.cost import IDEAL_PACE, NO_COST, SIM_COST, CostModel
 from ..scheduler import SchedulerConfig
+
+C = TypeVar("C")
+T = TypeVar("T")
 
 # -- A workload small enough to look at: requests, when each comes, who gives up, how much room ----
 
@@ -24,7 +31,7 @@ class Failure(NamedTuple):
 
     rid: str
     position: int
-    kind: str  # the name of a fault, as in ``faults/in_step.py:STEP_FAULTS``
+    kind: str  # the name of a fault, as in ``faults.py:STEP_FAULTS``
 
 
 @dataclass
@@ -50,10 +57,10 @@ class Workload:
 
         The prefill side of ``pd`` knows it by its room.
         """
-        says = {
-            part for name in (req.name, req.bootstrap_room) for part in self.struck.get(name, ())
-        }
-        return req.finish_reason is FinishReason.ERROR and any(part in req.error for part in says)
+        if req.finish_reason is not FinishReason.ERROR:
+            return False
+        says = {*self.struck.get(req.name, ()), *self.struck.get(req.bootstrap_room, ())}
+        return any(part in req.error for part in says)
 
 
 def fresh(workload: Workload) -> Workload:
@@ -86,22 +93,21 @@ def same_on(case: Case, loop: str, relay: str = "") -> Case:
     return replace(case, loop=loop, relay=relay, options={})
 
 
-# -- A case in words: its requests, what comes when, and the settings that are not the usual ones
+# -- A case in words: its requests, what comes when, and the settings that are not the usual ones --
 
 
 def case_text(case: Case) -> list[str]:
     """A line for each request and for what befalls them; one each for settings, options, costs."""
     workload = case.workload
     lines = [
-        f"{request.name} comes at turn {turn}: {', '.join(request_words(request))}"
+        f"{request.name} comes at turn {turn}: {request_words(request)}"
         for request, turn in zip(workload.requests, workload.arrivals, strict=True)
     ]
     lines += [f"{rid} is given up at turn {turn}" for turn, rid in sorted(workload.aborts.items())]
     lines += [f"the cache is flushed at turn {turn}" for turn in sorted(workload.flushes)]
     lines += [
-        f"{failure.kind} in the first step that computes position {failure.position} of "
-        f"{failure.rid}"
-        for failure in workload.failures
+        f"{kind} in the first step that computes position {position} of {rid}"
+        for rid, position, kind in workload.failures
     ]
     if case.built_by_host:
         lines.append("the host builds the ops when it launches them, as on cuda and mlx")
@@ -111,43 +117,149 @@ def case_text(case: Case) -> list[str]:
         lines.append(f"end of text: {', '.join(map(str, sorted(workload.eos_ids)))}")
     for name, values in (
         ("settings", changed(workload.config, SchedulerConfig())),
-        ("options", dict(case.options)),
-        ("costs (ns)", {} if case.cost == SIM_COST else costs(case)),
+        ("options", case.options),
+        ("costs (ns)", {} if case.cost == SIM_COST else costs(case.cost)),
     ):
         if values:
-            words = (f"{key} {value}" for key, value in values.items())
-            lines.append(f"{name}: {', '.join(words)}")
+            lines.append(f"{name}: {', '.join(f'{key} {value}' for key, value in values.items())}")
     return lines
 
 
-def request_words(request: Request) -> Iterator[str]:
+def request_words(request: Request) -> str:
     """Its prompt, how much it wants, and its wishes; or why it can't be taken."""
     if problem := request.problem():
-        yield problem
-        return
-    yield f"prompt {list(request.prompt)}"
+        return problem
+    words = [f"prompt {list(request.prompt)}"]
     wishes = {"max_new_tokens": request.params.max_new_tokens}
     wishes |= changed(request.params, SamplingParams())
     for name, value in wishes.items():
-        yield f"{name} {sorted(value) if isinstance(value, frozenset) else value!r}"
-    if request.priority:
-        yield f"priority {request.priority}"
+        words.append(f"{name} {sorted(value) if isinstance(value, frozenset) else value!r}")
+    return ", ".join([*words, f"priority {request.priority}"] if request.priority else words)
 
 
 def changed(item: Any, default: Any) -> dict[str, Any]:
     """The fields that differ from a default."""
-    names = (entry.name for entry in fields(item))
-    return {
-        name: getattr(item, name) for name in names if getattr(item, name) != getattr(default, name)
-    }
+    values = {entry.name: getattr(item, entry.name) for entry in fields(item)}
+    return {name: value for name, value in values.items() if value != getattr(default, name)}
 
 
-def costs(case: Case) -> dict[str, Any]:
+def costs(cost: CostModel) -> dict[str, Any]:
     """What costs anything, in nanoseconds; of a pace, only what it changes."""
-    cost = case.cost
-    own = {name: value for name, value in vars(cost).items() if isinstance(value, (int, tuple))}
-    every = {**cost.host, **own}
+    every: dict[str, Any] = dict(cost.host)
+    every |= {name: value for name, value in vars(cost).items() if isinstance(value, (int, tuple))}
     for name, value in changed(cost.pace, IDEAL_PACE).items():
         each = value.items() if isinstance(value, Mapping) else [("", value)]
         every |= {" ".join(filter(None, ("pace", name, of))): ns for of, ns in each}
     return {name: value for name, value in every.items() if value}
+
+
+# -- The smallest case that still shows something --------------------------------------------------
+
+MOST_TRIALS = 300  # cases that a command looks at for a smaller one
+SIZES = ("kv_tokens", "max_running_requests", "max_prefill_tokens", "page_size")
+SPECULATION = ("speculative_algorithm", "speculative_draft_model_path")
+KEPT = (*SIZES[:2], "context_len", *SPECULATION)  # their defaults are not simpler
+
+
+def shrink(case: Case, shows: Callable[[Case], bool], most: int | None = None) -> Case:
+    """The smallest case that still ``shows`` it, as ``smallest`` finds it."""
+    return smallest(case, simpler, shows, most)
+
+
+def smallest(
+    case: C, simpler: Callable[[C], Iterator[C]], shows: Callable[[C], bool], most: int | None
+) -> C:
+    """The first case from which no single simplification leads to one that still ``shows`` it.
+
+    With ``most`` it stops after so many cases were looked at, with the smallest so far.
+    """
+    looked_at = 0
+    while most is None or looked_at < most:
+        for small in islice(simpler(case), None if most is None else most - looked_at):
+            looked_at += 1
+            if shows(small):
+                case = small
+                break
+        else:
+            return case
+    return case
+
+
+def simpler(case: Case) -> Iterator[Case]:
+    """Every case that is simpler by one thing: a request, an abort, a turn, a token, a page."""
+    for change in simpler_fields(case.workload):
+        yield replace(case, workload=replace(case.workload, **change))
+
+
+def put(items: Sequence[T], at: int, *instead: T) -> list[T]:
+    """The items with others, or none, in the place of one."""
+    return [*items[:at], *instead, *items[at + 1 :]]
+
+
+def simpler_fields(workload: Workload) -> Iterator[dict[str, Any]]:
+    """The fields of a workload that has one thing less; the scheduler may refuse one of them."""
+    requests, arrivals, aborts = workload.requests, workload.arrivals, workload.aborts
+    failures = workload.failures
+    for at in range(len(requests) if len(requests) > 1 else 0):
+        rid = requests[at].rid
+        yield {
+            "requests": put(requests, at),
+            "arrivals": put(arrivals, at),
+            "aborts": {turn: who for turn, who in aborts.items() if who != rid},
+            "failures": tuple(item for item in failures if item.rid != rid),
+        }
+    for turn, rid in aborts.items():
+        others = {at: who for at, who in aborts.items() if at != turn}
+        yield {"aborts": others}
+        if turn and turn - 1 not in others:
+            yield {"aborts": {**others, turn - 1: rid}}
+    for at, failure in enumerate(failures):
+        yield {"failures": tuple(put(failures, at))}
+        if failure.position:
+            sooner = failure._replace(position=failure.position - 1)
+            yield {"failures": tuple(put(failures, at, sooner))}
+    for turn in workload.flushes:
+        yield {"flushes": workload.flushes - {turn}}
+    for at, arrival in enumerate(arrivals):
+        if arrival:
+            yield {"arrivals": put(arrivals, at, arrival - 1)}
+    for at, request in enumerate(requests):
+        for smaller in simpler_requests(request):
+            yield {"requests": put(requests, at, smaller)}
+    if workload.eos_ids:
+        yield {"eos_ids": frozenset()}
+    for config in simpler_configs(workload.config):
+        yield {"config": config}
+
+
+def simpler_requests(request: Request) -> Iterator[Request]:
+    """The request with a shorter prompt, fewer tokens, or a wish less."""
+    rid, prompt, params, priority = request.rid, request.prompt, request.params, request.priority
+    if request.problem():
+        return
+    if len(prompt) > 1:
+        yield Request(rid, prompt[:-1], params, priority=priority)
+    if priority:
+        yield Request(rid, prompt, params)
+    if (count := params.max_new_tokens) > 1:
+        fewer = replace(params, max_new_tokens=count - 1)
+        yield Request(rid, prompt, fewer, priority=priority)
+    plain = SamplingParams(max_new_tokens=count, ignore_eos=params.ignore_eos)
+    if params != plain:
+        yield Request(rid, prompt, plain, priority=priority)
+
+
+def simpler_configs(config: SchedulerConfig) -> Iterator[SchedulerConfig]:
+    """The sizes lowered by one, what is switched on switched off, what is chosen at its default."""
+    default, unusual = SchedulerConfig(), changed(config, SchedulerConfig())
+    changes: list[dict[str, Any]] = [
+        {name: unusual[name] - 1} for name in SIZES if unusual.get(name, 1) != 1
+    ]
+    changes += [{name: getattr(default, name)} for name in unusual if name not in KEPT]
+    if config.speculative_algorithm:
+        changes.append(dict.fromkeys(SPECULATION, ""))
+    for change in changes:
+        try:
+            yield replace(config, **change)
+        except ValueError:
+            continue  # the change does not go with the rest

@@ -1,4 +1,8 @@
-"""A random workload for a seed: over the product of all axes, by the standard library alone."""
+"""A random workload for a seed: over the product of all axes, by the standard library alone.
+
+``draw`` gives the workload of a seed, the same one on every machine; ``designs_for`` says on which
+loops it is tried, and ``Drawn.on`` gives the case on one of them.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +28,124 @@ from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
 from .case import Case, Failure, Workload
-from .fault import STEP_FAULTS
+from .faults import STEP_FAULTS
 from .oracle import tokens_alone
 
-# -- Random requests: short, alike at their beginning, and with every wish that a request can have
+DRAFTERS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # they go round, as loops do
+THEMES = ("any", "any", "crowded", "urgent", "conversation")
+"""What a workload is about: nothing, too little memory, priorities, prompts that go on from another
+one's answer. By chance alone hardly a workload retracts, preempts, or finds an answer cached."""
+WISHES = ("none", "none", "history", "grammar", "everything")
+ODD_SHARE = 1 / 3
+UNIT = 100 * MICROSECOND
+
+Card = TypeVar("Card")
+
+# -- A seed ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a seed gives: a workload, what steps cost, and the link of ``pd``."""
+
+    seed: int
+    workload: Workload
+    cost: CostModel
+    link: dict[str, int]
+    theme: str  # one of ``THEMES``
+    wishes: str  # one of ``WISHES``
+    odd: str = "none"  # or what is odd about the last request: its ``id``, or a ``field``
+    built_by_host: bool = False  # on ``sim``; see ``Case``
+
+    def on(self, design: Variant, device: str = "sim") -> Case:
+        """The case on one loop, without what the loop never takes.
+
+        Of the requests that want a feature which it refuses, every other one still does. With more
+        steps in flight than a loop has by itself, two workloads of three are made for that.
+        """
+        workload, rng = without_refused(self.workload, design), beside(self.seed, "deep")
+        config = workload.config  # with just the room that drafts take, where so many are in flight
+        drafts = config.num_draft_tokens * (design.in_flight - 1)
+        room = -(-drafts // config.page_size) * config.page_size
+        config = replace(config, kv_tokens=config.kv_tokens + room)
+        if design.in_flight > LOOPS[design.loop].in_flight and rng.random() < 0.67:
+            config = for_deep(rng, config)
+        on_sim = device == "sim"
+        return Case(
+            replace(workload, config=config),
+            design.loop,
+            design.relay,
+            self.link if design.loop == "pd" else design.options,
+            self.cost if on_sim else NO_COST,
+            device,
+            self.built_by_host and on_sim,
+        )
+
+
+def draw(seed: int, odd: bool = True) -> Drawn:
+    """The workload of a seed; the same one on every machine.
+
+    Without ``odd`` no request of it is, and no step fails: whoever tries a fault wants that one
+    alone, and it tells by its id whom it has to do with.
+    """
+    rng = Random(seed)
+    algorithm = DRAFTERS[seed % len(DRAFTERS)]
+    letters = FEW if algorithm else PLAIN
+    wishes, logprobs = rng.choice(WISHES), rng.random() < 0.2
+    requests = [draw_request(rng, at, letters, wishes, logprobs) for at in range(rng.randint(1, 6))]
+    config = draw_config(rng, requests)
+    if algorithm:
+        config = with_drafts(rng, config, algorithm, like_before(seed))
+    arrivals = [0, *(rng.randrange(9) for _ in requests[1:])]
+    eos_ids = rng.choice(letters.eos)
+    cost, link = draw_cost(rng), draw_link(rng)
+    rng = beside(seed, "flushes")  # in one workload of four, and some of them after the end
+    flushes = frozenset(rng.randrange(30) for _ in range(rng.choice((0, 0, 0, 3))))
+    workload = Workload(requests, arrivals, {}, config, eos_ids, letters.vocab_size, flushes)
+    theme = dealt(THEMES, seed, "theme")
+    if theme in ABOUT:
+        workload = ABOUT[theme](beside(seed, theme), workload)
+    workload.config = with_rules(beside(seed, "rules"), workload.config)
+    workload.aborts = draw_aborts(beside(seed, "aborts"), workload)
+    if beside(seed, "measured").random() < 0.1:
+        cost = draw_measured(beside(seed, "knots"), cost)
+    by_host = bool(algorithm) and beside(seed, "built by host").random() < 0.5
+    kind = "none"
+    if odd:
+        workload.failures = draw_failures(beside(seed, "failures"), workload)
+        rng = beside(seed, "odd")
+        if rng.random() <= ODD_SHARE:  # one request more, whose end is nobody else's affair
+            kind, another = draw_odd(rng, workload.requests)
+            workload.requests = [*workload.requests, another]
+            workload.arrivals = [*workload.arrivals, rng.randrange(15)]
+    return Drawn(seed, workload, cost, link, theme, wishes, kind, by_host)
+
+
+def beside(seed: int, what: str) -> Random:
+    """A source of its own for something that is drawn: the rest of a seed stays what it was."""
+    return Random(f"{what} {seed}")
+
+
+def dealt(cards: Sequence[Card], number: int, what: str) -> Card:
+    """The ``number``-th card from packs that are shuffled one by one.
+
+    Each comes up once in so many in a row, and in no fixed order: two axes that are dealt do not
+    keep step with each other.
+    """
+    pack, at = divmod(number, len(cards))
+    return Random(f"{what} {pack}").sample(list(cards), len(cards))[at]
+
+
+def like_before(seed: int) -> int:
+    """How many seeds below this one draw the same kind of speculation."""
+    rounds, at = divmod(seed, len(DRAFTERS))
+    algorithm = DRAFTERS[at]
+    return rounds * DRAFTERS.count(algorithm) + DRAFTERS[:at].count(algorithm)
+
+
+# -- Random requests: short, alike at their beginning, and with every wish that a request can have -
 
 SHARED = (7, 7, 11, 2, 7, 7, 11, 5, 3, 3)  # prompts begin with some of it, so that prefixes recur
-GIVEN_UP_AFTER = (0, 1, 1, 2, 3, 4, 5, 7, 9, 20)  # turns: it waits, is in chunks, runs, has ended
-WISHES = ("none", "none", "history", "grammar", "everything")
 
 
 @dataclass(frozen=True)
@@ -51,6 +165,68 @@ PLAIN = Letters(
 """Few tokens, so that those which end a request come up by chance."""
 FEW = Letters(3, (frozenset(), frozenset({2})), (frozenset(), frozenset({2})))
 """So few that a draft is often right."""
+
+
+def draw_request(
+    rng: Random, number: int, letters: Letters, wishes: str, logprobs: bool
+) -> Request:
+    """A prompt of up to 18 tokens, the first of which may be other prompts' too, and its params.
+
+    With ``wishes`` or ``logprobs`` it has some in about half of all cases.
+    """
+    shared = SHARED[: rng.choice((0, 0, 3, 6, 10))]
+    own = [rng.randrange(letters.vocab_size) for _ in range(rng.randint(1, 8))]
+    prompt = [token % letters.vocab_size for token in shared] + own
+    params = SamplingParams(
+        temperature=rng.choice((0.0, 0.0, 0.7, 1.5)),
+        top_k=rng.choice((-1, -1, 1, 4)),
+        top_p=rng.choice((1.0, 1.0, 0.8)),
+        seed=rng.randrange(10),
+        max_new_tokens=rng.randint(1, 9),
+        stop_token_ids=rng.choice(letters.stops),
+        ignore_eos=rng.random() < 0.5,
+    )
+    if wishes in ("history", "everything"):
+        params = replace(params, **draw_history(rng, letters.vocab_size))
+    if wishes in ("grammar", "everything") and rng.random() < 0.5:
+        params = replace(params, regex=draw_regex(rng, letters.vocab_size, rng.randint(1, 5)))
+    if logprobs and rng.random() < 0.5:
+        top, start = rng.choice((0, 1, letters.vocab_size)), rng.randrange(-1, len(prompt))
+        params = replace(params, return_logprob=True, top_logprobs_num=top, logprob_start_len=start)
+    return Request(f"r{number}", prompt, params, priority=rng.randrange(4))
+
+
+def draw_history(rng: Random, vocab_size: int) -> dict[str, Any]:
+    """Penalties, biases and stop strings.
+
+    A byte of a string is a token here, and tokens are few, so that strings are said by chance.
+    """
+    tokens = range(vocab_size)
+    biased = {rng.choice(tokens): rng.choice((-100.0, -2.5, 0.1, 3.0)) for _ in range(3)}
+    strings = ["".join(chr(rng.choice(tokens)) for _ in range(rng.randint(1, 2))) for _ in range(2)]
+    return {
+        "frequency_penalty": rng.choice((0.0, 0.0, 0.4, 2.0, -1.5)),
+        "presence_penalty": rng.choice((0.0, 0.0, 0.3, 1.9, -1.0)),
+        "repetition_penalty": rng.choice((1.0, 1.0, 1.3, 2.0, 0.6)),
+        "logit_bias": dict(list(biased.items())[: rng.randrange(4)]),
+        "stop": tuple(strings[: rng.randrange(3)]),
+    }
+
+
+def draw_regex(rng: Random, vocab_size: int, leaves: int) -> str:
+    """A regex over the first bytes, with so many ranges of them."""
+    if leaves == 1:
+        low = rng.randrange(vocab_size)
+        high = min(low + rng.randrange(10), vocab_size - 1)
+        part = rf"[\x{low:02x}-\x{high:02x}]"
+    else:
+        left = rng.randrange(1, leaves)
+        a, b = draw_regex(rng, vocab_size, left), draw_regex(rng, vocab_size, leaves - left)
+        part = a + b if rng.random() < 0.5 else f"(?:{a}|{b})"
+    if rng.random() < 0.5:
+        return part
+    return f"(?:{part}){rng.choice(('*', '+', '?', '{2}', '{1,3}'))}"
+
 
 NAN = float("nan")
 ODD: dict[str, tuple[Any, ...]] = {
@@ -93,40 +269,9 @@ def draw_odd(rng: Random, requests: Sequence[Request]) -> tuple[str, Request]:
     return "field", replace(odd, **change)
 
 
-def draw_requests(rng: Random, letters: Letters, wishes: str, logprobs: bool) -> list[Request]:
-    """One to six requests; with ``wishes`` or ``logprobs`` about half of them have some."""
-    return [
-        Request(
-            f"r{number}",
-            prompt := draw_prompt(rng, letters),
-            draw_params(rng, letters, wishes, len(prompt) if logprobs else 0),
-            priority=rng.randrange(4),
-        )
-        for number in range(rng.randint(1, 6))
-    ]
+# -- What befalls them: who gives up, and which steps fail -----------------------------------------
 
-
-def several(requests: Sequence[Request], least: int) -> list[Request]:
-    """The requests, and if they are too few, more of the same, that begin with another token."""
-    found = list(requests)
-    while len(found) < least:
-        like = found[len(found) - len(requests)]
-        prompt = [*like.prompt[1:], like.prompt[0]]
-        found.append(Request(f"r{len(found)}", prompt, like.params, priority=like.priority))
-    return found
-
-
-def follow_up(
-    rng: Random, workload: Workload, earlier: Request, like: Request, context_len: int
-) -> Request | None:
-    """The request with a prompt that goes on from an earlier one's answer; None if that is long."""
-    own = list(like.prompt[-rng.randint(1, 3) :])
-    prompt = [*earlier.prompt, *tokens_alone(workload, earlier), *own]
-    room = context_len - len(prompt)
-    if room < 1:
-        return None
-    params = replace(like.params, max_new_tokens=min(like.params.max_new_tokens, room))
-    return Request(like.rid, prompt, params, priority=like.priority)
+GIVEN_UP_AFTER = (0, 1, 1, 2, 3, 4, 5, 7, 9, 20)  # turns: it waits, is in chunks, runs, has ended
 
 
 def draw_aborts(rng: Random, workload: Workload) -> dict[int, str]:
@@ -154,185 +299,8 @@ def draw_failures(rng: Random, workload: Workload) -> tuple[Failure, ...]:
     return tuple(found)
 
 
-def draw_prompt(rng: Random, letters: Letters) -> list[int]:
-    """Up to 18 tokens, of which the first may be other prompts' too."""
-    shared = SHARED[: rng.choice((0, 0, 3, 6, 10))]
-    own = [rng.randrange(letters.vocab_size) for _ in range(rng.randint(1, 8))]
-    return [token % letters.vocab_size for token in shared] + own
+# -- Settings --------------------------------------------------------------------------------------
 
-
-def draw_params(rng: Random, letters: Letters, wishes: str, logprobs_of: int) -> SamplingParams:
-    """How one request samples; ``logprobs_of`` is the length of a prompt that may want them."""
-    params = SamplingParams(
-        temperature=rng.choice((0.0, 0.0, 0.7, 1.5)),
-        top_k=rng.choice((-1, -1, 1, 4)),
-        top_p=rng.choice((1.0, 1.0, 0.8)),
-        seed=rng.randrange(10),
-        max_new_tokens=rng.randint(1, 9),
-        stop_token_ids=rng.choice(letters.stops),
-        ignore_eos=rng.random() < 0.5,
-    )
-    if wishes in ("history", "everything"):
-        params = replace(params, **draw_history(rng, letters))
-    if wishes in ("grammar", "everything") and rng.random() < 0.5:
-        params = replace(params, regex=draw_regex(rng, letters, rng.randint(1, 5)))
-    if logprobs_of and rng.random() < 0.5:
-        top, start = rng.choice((0, 1, letters.vocab_size)), rng.randrange(-1, logprobs_of)
-        params = replace(params, return_logprob=True, top_logprobs_num=top, logprob_start_len=start)
-    return params
-
-
-def draw_history(rng: Random, letters: Letters) -> dict[str, Any]:
-    """Penalties, biases and stop strings.
-
-    A byte of a string is a token here, and tokens are few, so that strings are said by chance.
-    """
-    tokens = range(letters.vocab_size)
-    biased = {rng.choice(tokens): rng.choice((-100.0, -2.5, 0.1, 3.0)) for _ in range(3)}
-    strings = ["".join(chr(rng.choice(tokens)) for _ in range(rng.randint(1, 2))) for _ in range(2)]
-    return {
-        "frequency_penalty": rng.choice((0.0, 0.0, 0.4, 2.0, -1.5)),
-        "presence_penalty": rng.choice((0.0, 0.0, 0.3, 1.9, -1.0)),
-        "repetition_penalty": rng.choice((1.0, 1.0, 1.3, 2.0, 0.6)),
-        "logit_bias": dict(list(biased.items())[: rng.randrange(4)]),
-        "stop": tuple(strings[: rng.randrange(3)]),
-    }
-
-
-def draw_regex(rng: Random, letters: Letters, leaves: int) -> str:
-    """A regex over the first bytes, with so many ranges of them."""
-    if leaves == 1:
-        low = rng.randrange(letters.vocab_size)
-        high = min(low + rng.randrange(10), letters.vocab_size - 1)
-        part = rf"[\x{low:02x}-\x{high:02x}]"
-    else:
-        left = rng.randrange(1, leaves)
-        a, b = draw_regex(rng, letters, left), draw_regex(rng, letters, leaves - left)
-        part = a + b if rng.random() < 0.5 else f"(?:{a}|{b})"
-    return (
-        part if rng.random() < 0.5 else f"(?:{part}){rng.choice(('*', '+', '?', '{2}', '{1,3}'))}"
-    )
-
-
-# -- Which loops the random workloads run on: each with every relay and option that it has ---------
-
-OTHER_VALUES = {
-    "clear_cache_every": (3,), "depth": (3, 4, 5, 6, 7, 8), "max_async_schedule_times": (2,),
-    "num_steps": (2, 3),
-}  # fmt: skip
-"""What a loop's number is set to instead of its default; a loop's yes or no is turned round.
-
-The ring holds four steps in flight; eight are far more than any loop has by itself."""
-
-WITH_DEPTH = {"harvest_when_done": 4}
-"""Options that hardly change a loop's course at its usual depth: tried at this one, too."""
-
-OFTEN = {"vllm_async:ring:depth=3": 4, "vllm_async:ring:depth=4": 8, "vllm_async:pool:depth=8": 2}
-"""How often a design comes in its loop's round, where it is not once. With four steps in flight
-the ring is used to its whole length, and with eight in flight drafts are long unread; few workloads
-do that (``draw.py:for_deep``), so it is tried on more of them."""
-
-
-@dataclass(frozen=True)
-class Design:
-    """A loop with a relay and options, under the name that a command line has for it."""
-
-    loop: str
-    relay: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """``LOOP``, ``LOOP:RELAY`` or ``LOOP:RELAY:OPTION=VALUE`` (``loops/design.py``)."""
-        if self.relay == LOOPS[self.loop].relays[0] and not self.options:
-            return self.loop
-        options = (f"{name}={str(value).lower()}" for name, value in self.options.items())
-        return ":".join([self.loop, self.relay, *options])
-
-    @property
-    def in_flight(self) -> int:
-        """Steps that it has in flight at the most."""
-        spec = LOOPS[self.loop]
-        return replace(spec, options={**spec.options, **self.options}).in_flight
-
-    def refuses(self) -> set[str]:
-        """The features that it does not combine: ``grammar``, ``penalties``, speculation."""
-        refused = set(LOOPS[self.loop].refusals(self.relay))
-        return refused if self.relay in CARRIERS else refused | set(ALGORITHMS)
-
-
-def read_design(name: str) -> Design:
-    """The design that a command line names.
-
-    Raises:
-        ValueError: there is no such loop, or the relay or an option does not fit it.
-    """
-    spec = find_loop(name)
-    loop = name.partition(":")[0]
-    own = LOOPS[loop].options
-    changed = {key: value for key, value in spec.options.items() if own.get(key) != value}
-    design = Design(loop, spec.relays[0], changed)
-    check_options(design)
-    return design
-
-
-def variants(loop: str) -> Iterator[dict[str, Any]]:
-    """The options that change a loop's course, few at a time; what its spec settles stays."""
-    spec = LOOPS[loop]
-    run: Callable[..., Any] = spec.whole_run or spec.run
-    for name, item in inspect.signature(run).parameters.items():
-        if isinstance(item.default, bool):
-            yield {name: not item.default}
-            if name in WITH_DEPTH and "depth" not in spec.options:
-                yield {"depth": WITH_DEPTH[name], name: not item.default}
-        elif isinstance(item.default, int) and name not in spec.options:
-            yield from ({name: value} for value in OTHER_VALUES[name])
-
-
-@cache
-def all_designs() -> tuple[Design, ...]:
-    """Every loop with every relay that fits it, as it is, and with each option that they take."""
-    return tuple(
-        design
-        for loop, spec in LOOPS.items()
-        for options in ({}, *variants(loop))
-        for relay in spec.relays
-        if takes_its_options(design := Design(loop, relay, options))
-    )
-
-
-def takes_its_options(design: Design) -> bool:
-    """Whether loop and relay go with the options."""
-    try:
-        check_options(design)
-    except ValueError:
-        return False
-    return True
-
-
-def check_options(design: Design) -> None:
-    """Let loop and relay say whether they go with the options, which they do at the first turn.
-
-    Raises:
-        ValueError: they don't; the sentence is theirs.
-    """
-    if not design.options:
-        return
-    device, model = cast(Device, SimDevice()), HashModel()
-    engine = make_engine(
-        design.loop, device, model, SchedulerConfig(), Frontend(), relay=design.relay,
-        **design.options,
-    )  # fmt: skip
-    next(LOOPS[design.loop].start(engine, **design.options))
-
-
-DRAFTERS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # they go round, as loops do
-THEMES = ("any", "any", "crowded", "urgent", "conversation")
-"""What a workload is about: nothing, too little memory, priorities, prompts that go on from another
-one's answer. By chance alone hardly a workload retracts, preempts, or finds an answer cached."""
-ODD_SHARE = 1 / 3
-CASES_EACH = 12  # of a workload, each on another loop, or with another relay or option of a loop
-UNIT = 100 * MICROSECOND
 PAGE_SIZES = (1, 1, 2, 4)
 CHUNKS = (-1, 1, 1, 2, 3, 5)  # pages; -1: no limit
 DRAFT_MODELS = {"NGRAM": ("",), "NGRAM_GPU": ("",), "STANDALONE": ("hash:10", "hash:7", "hash:0")}
@@ -348,107 +316,6 @@ CHANGES = tuple(  # of rules: one answer each
     for answer in rule.metadata["answers"]
     if (rule.name, answer) != ("reserves", "prompt")
 )
-
-Card = TypeVar("Card")
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """What a seed gives: a workload, what steps cost, and the link of ``pd``."""
-
-    seed: int
-    workload: Workload
-    cost: CostModel
-    link: dict[str, int]
-    theme: str  # one of ``THEMES``
-    wishes: str  # one of ``WISHES``
-    odd: str = "none"  # or what is odd about the last request: its ``id``, or a ``field``
-    built_by_host: bool = False  # on ``sim``; see ``Case``
-
-    def on(self, design: Design, device: str = "sim") -> Case:
-        """The case on one loop, without what the loop never takes.
-
-        Of the requests that want a feature which it refuses, every other one still does. With more
-        steps in flight than a loop has by itself, two workloads of three are made for that.
-        """
-        workload, rng = without_refused(self.workload, design), beside(self.seed, "deep")
-        config = with_slack(workload.config, design.in_flight)
-        if design.in_flight > LOOPS[design.loop].in_flight and rng.random() < 0.67:
-            config = for_deep(rng, config)
-        workload = replace(workload, config=config)
-        options = self.link if design.loop == "pd" else design.options
-        cost = self.cost if device == "sim" else NO_COST
-        built_by_host = self.built_by_host and device == "sim"
-        return Case(workload, design.loop, design.relay, options, cost, device, built_by_host)
-
-
-# -- a seed ----------------------------------------------------------------------------------------
-
-
-def draw(seed: int, odd: bool = True) -> Drawn:
-    """The workload of a seed; the same one on every machine.
-
-    Without ``odd`` no request of it is, and no step fails: whoever tries a fault wants that one
-    alone, and it tells by its id whom it has to do with.
-    """
-    rng = Random(seed)
-    algorithm = DRAFTERS[seed % len(DRAFTERS)]
-    letters = FEW if algorithm else PLAIN
-    wishes, logprobs = rng.choice(WISHES), rng.random() < 0.2
-    requests = draw_requests(rng, letters, wishes, logprobs)
-    config = draw_config(rng, requests)
-    if algorithm:
-        config = with_drafts(rng, config, algorithm, like_before(seed))
-    arrivals = [0, *(rng.randrange(9) for _ in requests[1:])]
-    eos_ids = rng.choice(letters.eos)
-    cost, link = draw_cost(rng), draw_link(rng)
-    flushes = draw_flushes(beside(seed, "flushes"))
-    workload = Workload(requests, arrivals, {}, config, eos_ids, letters.vocab_size, flushes)
-    theme = dealt(THEMES, seed, "theme")
-    workload = ABOUT[theme](beside(seed, theme), workload)
-    workload.config = with_rules(beside(seed, "rules"), workload.config)
-    workload.aborts = draw_aborts(beside(seed, "aborts"), workload)
-    if beside(seed, "measured").random() < 0.1:
-        cost = draw_measured(beside(seed, "knots"), cost)
-    by_host = bool(algorithm) and beside(seed, "built by host").random() < 0.5
-    drawn = Drawn(seed, workload, cost, link, theme, wishes, built_by_host=by_host)
-    if not odd:
-        return drawn
-    workload.failures = draw_failures(beside(seed, "failures"), workload)
-    return with_odd(drawn, beside(seed, "odd"))
-
-
-def beside(seed: int, what: str) -> Random:
-    """A source of its own for something that is drawn: the rest of a seed stays what it was."""
-    return Random(f"{what} {seed}")
-
-
-def dealt(cards: Sequence[Card], number: int, what: str) -> Card:
-    """The ``number``-th card from packs that are shuffled one by one.
-
-    Each comes up once in so many in a row, and in no fixed order: two axes that are dealt do not
-    keep step with each other.
-    """
-    pack, at = divmod(number, len(cards))
-    return Random(f"{what} {pack}").sample(list(cards), len(cards))[at]
-
-
-def with_odd(drawn: Drawn, rng: Random) -> Drawn:
-    """Every third workload has one request more, whose end is nobody else's affair."""
-    if rng.random() > ODD_SHARE:
-        return drawn
-    old = drawn.workload
-    kind, odd = draw_odd(rng, old.requests)
-    requests, arrivals = [*old.requests, odd], [*old.arrivals, rng.randrange(15)]
-    return replace(drawn, workload=replace(old, requests=requests, arrivals=arrivals), odd=kind)
-
-
-def draw_flushes(rng: Random) -> frozenset[int]:
-    """In one workload of four, turns in which the cache is to be forgotten, some after the end."""
-    return frozenset(rng.randrange(30) for _ in range(rng.choice((0, 0, 0, 3))))
-
-
-# -- settings --------------------------------------------------------------------------------------
 
 
 def draw_config(rng: Random, requests: Sequence[Request]) -> SchedulerConfig:
@@ -491,22 +358,22 @@ def pages_of_longest(requests: Sequence[Request], page_size: int) -> int:
 def with_drafts(
     rng: Random, config: SchedulerConfig, algorithm: str, number: int
 ) -> SchedulerConfig:
-    """The settings with speculation; ``with_slack`` adds the room for drafts in flight.
+    """The settings with speculation; ``Drawn.on`` adds the room for drafts in flight.
 
     It is the ``number``-th workload with that algorithm: with each, every policy comes up.
     """
     count = rng.randint(1, 4)
     run_first, schedule_policy = dealt(POLICY_PAIRS, number, algorithm)
-    changes: dict[str, Any] = {
-        "speculative_algorithm": algorithm,
-        "speculative_num_draft_tokens": count,
-        "speculative_draft_model_path": rng.choice(DRAFT_MODELS[algorithm]),
-        "run_first": run_first,
-        "schedule_policy": schedule_policy,
-        "enable_mixed_chunk": False,
-        "late_penalties": False,
-    }
-    return replace(config, **changes)
+    return replace(
+        config,
+        speculative_algorithm=algorithm,
+        speculative_num_draft_tokens=count,
+        speculative_draft_model_path=rng.choice(DRAFT_MODELS[algorithm]),
+        run_first=run_first,
+        schedule_policy=schedule_policy,
+        enable_mixed_chunk=False,
+        late_penalties=False,
+    )
 
 
 def with_rules(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
@@ -522,12 +389,6 @@ def with_rules(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
         return config
     system = rng.choice([name for name, rules in RULES.items() if rules.reserves != "prompt"])
     return replace(config, rules=f"{system},free_rule=lease,{rng.choice(CHANGES)}")
-
-
-def with_slack(config: SchedulerConfig, in_flight: int) -> SchedulerConfig:
-    """The settings with just the room that drafts take, where so many steps are in flight."""
-    pages = -(-config.num_draft_tokens * (in_flight - 1) // config.page_size)
-    return replace(config, kv_tokens=config.kv_tokens + pages * config.page_size)
 
 
 def for_deep(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
@@ -547,12 +408,17 @@ def for_deep(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
     )
 
 
-# -- themes ----------------------------------------------------------------------------------------
+# -- Themes ----------------------------------------------------------------------------------------
 
 
-def as_it_is(rng: Random, workload: Workload) -> Workload:
-    """About nothing."""
-    return workload
+def several(requests: Sequence[Request], least: int) -> list[Request]:
+    """The requests, and if they are too few, more of the same, that begin with another token."""
+    found = list(requests)
+    while len(found) < least:
+        like = found[len(found) - len(requests)]
+        prompt = [*like.prompt[1:], like.prompt[0]]
+        found.append(Request(f"r{len(found)}", prompt, like.params, priority=like.priority))
+    return found
 
 
 def crowded(rng: Random, workload: Workload) -> Workload:
@@ -603,36 +469,33 @@ def urgent(rng: Random, workload: Workload) -> Workload:
 
 
 def conversation(rng: Random, workload: Workload) -> Workload:
-    """Prompts that go on where another one's answer ended, and come when it has, or nearly so."""
+    """Prompts that go on where another one's answer ended, and come when it has, or nearly so.
+
+    Where such a prompt is too long, the request stays what it was.
+    """
     config, before = workload.config, workload.requests
     requests, arrivals = several(before, 3), [0]
     for at in range(1, len(requests)):
-        earlier = rng.randrange(at)
-        more = follow_up(rng, workload, requests[earlier], requests[at], config.context_len)
-        arrivals.append(arrivals[earlier] + rng.randint(2, 12) if more else rng.randrange(9))
-        requests[at] = more or requests[at]
+        earlier, req = rng.randrange(at), requests[at]
+        own = list(req.prompt[-rng.randint(1, 3) :])
+        answer = tokens_alone(workload, requests[earlier])
+        prompt = [*requests[earlier].prompt, *answer, *own]
+        if (room := config.context_len - len(prompt)) < 1:
+            arrivals.append(rng.randrange(9))
+            continue
+        params = replace(req.params, max_new_tokens=min(req.params.max_new_tokens, room))
+        requests[at] = Request(req.rid, prompt, params, priority=req.priority)
+        arrivals.append(arrivals[earlier] + rng.randint(2, 12))
     spare = config.num_pages - pages_of_longest(before, config.page_size) + rng.randrange(8)
     pages = pages_of_longest(requests, config.page_size) + max(0, spare)
     config = replace(config, kv_tokens=pages * config.page_size, disable_radix_cache=False)
     return replace(workload, requests=requests, arrivals=arrivals, config=config)
 
 
-ABOUT = {"any": as_it_is, "crowded": crowded, "urgent": urgent, "conversation": conversation}
+ABOUT = {"crowded": crowded, "urgent": urgent, "conversation": conversation}
 
 
-# -- costs -----------------------------------------------------------------------------------------
-
-
-def draw_measured(rng: Random, cost: CostModel) -> MeasuredCost:
-    """The same costs as a profile has them: measured knots, as steep as may be, up or down."""
-    tokens = sorted(rng.sample(range(1, 17), rng.randint(1, 3)))
-    knots = tuple((at, rng.choice((0, 1, 10, 60)) * UNIT) for at in tokens)
-    return MeasuredCost(
-        **{item.name: getattr(cost, item.name) for item in fields(CostModel)},
-        forward_knots=knots,
-        host_side=HostCost(base=cost.host),
-        pad_to=rng.choice((1, 1, 4)),
-    )
+# -- Costs -----------------------------------------------------------------------------------------
 
 
 def draw_cost(rng: Random) -> CostModel:
@@ -655,6 +518,17 @@ def draw_cost(rng: Random) -> CostModel:
     )
 
 
+def draw_measured(rng: Random, cost: CostModel) -> MeasuredCost:
+    """The same costs as a profile has them: measured knots, as steep as may be, up or down."""
+    tokens = sorted(rng.sample(range(1, 17), rng.randint(1, 3)))
+    return MeasuredCost(
+        **{item.name: getattr(cost, item.name) for item in fields(CostModel)},
+        forward_knots=tuple((at, rng.choice((0, 1, 10, 60)) * UNIT) for at in tokens),
+        host_side=HostCost(base=cost.host),
+        pad_to=rng.choice((1, 1, 4)),
+    )
+
+
 def draw_link(rng: Random) -> dict[str, int]:
     """From a network that costs nothing to one that is slower than everything else."""
     return {
@@ -665,10 +539,118 @@ def draw_link(rng: Random) -> dict[str, int]:
     }
 
 
-# -- the loops it runs on --------------------------------------------------------------------------
+# -- The loops that random workloads run on: each with every relay and option that it has ----------
+
+OTHER_VALUES = {
+    "clear_cache_every": (3,), "depth": (3, 4, 5, 6, 7, 8), "max_async_schedule_times": (2,),
+    "num_steps": (2, 3),
+}  # fmt: skip
+"""What a loop's number is set to instead of its default; a loop's yes or no is turned round.
+
+The ring holds four steps in flight; eight are far more than any loop has by itself."""
+
+WITH_DEPTH = {"harvest_when_done": 4}
+"""Options that hardly change a loop's course at its usual depth: tried at this one, too."""
 
 
-def designs_for(drawn: Drawn, device: str = "sim") -> list[Design]:
+@dataclass(frozen=True)
+class Variant:
+    """A loop with a relay and options, under the name that a command line has for it."""
+
+    loop: str
+    relay: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``LOOP``, ``LOOP:RELAY`` or ``LOOP:RELAY:OPTION=VALUE`` (``loops/design.py``)."""
+        if self.relay == LOOPS[self.loop].relays[0] and not self.options:
+            return self.loop
+        options = (f"{name}={str(value).lower()}" for name, value in self.options.items())
+        return ":".join([self.loop, self.relay, *options])
+
+    @property
+    def in_flight(self) -> int:
+        """Steps that it has in flight at the most."""
+        spec = LOOPS[self.loop]
+        return replace(spec, options={**spec.options, **self.options}).in_flight
+
+    def refuses(self) -> set[str]:
+        """The features that it does not combine: ``grammar``, ``penalties``, speculation."""
+        refused = set(LOOPS[self.loop].refusals(self.relay))
+        return refused if self.relay in CARRIERS else refused | set(ALGORITHMS)
+
+
+def read_design(name: str) -> Variant:
+    """The design that a command line names.
+
+    Raises:
+        ValueError: there is no such loop, or the relay or an option does not fit it.
+    """
+    spec = find_loop(name)
+    loop = name.partition(":")[0]
+    own = LOOPS[loop].options
+    changed = {key: value for key, value in spec.options.items() if own.get(key) != value}
+    design = Variant(loop, spec.relays[0], changed)
+    check_options(design)
+    return design
+
+
+def other_options(loop: str) -> Iterator[dict[str, Any]]:
+    """The options that change a loop's course, few at a time; what its spec settles stays."""
+    spec = LOOPS[loop]
+    run: Callable[..., Any] = spec.whole_run or spec.run
+    for name, item in inspect.signature(run).parameters.items():
+        if isinstance(item.default, bool):
+            yield {name: not item.default}
+            if name in WITH_DEPTH and "depth" not in spec.options:
+                yield {"depth": WITH_DEPTH[name], name: not item.default}
+        elif isinstance(item.default, int) and name not in spec.options:
+            yield from ({name: value} for value in OTHER_VALUES[name])
+
+
+@cache
+def all_designs() -> tuple[Variant, ...]:
+    """Every loop with every relay that fits it, as it is, and with each option that they take."""
+    found = []
+    for loop, spec in LOOPS.items():
+        for options in ({}, *other_options(loop)):
+            for relay in spec.relays:
+                design = Variant(loop, relay, options)
+                try:
+                    check_options(design)
+                except ValueError:
+                    continue
+                found.append(design)
+    return tuple(found)
+
+
+def check_options(design: Variant) -> None:
+    """Let loop and relay say whether they go with the options, which they do at the first turn.
+
+    Raises:
+        ValueError: they don't; the sentence is theirs.
+    """
+    if not design.options:
+        return
+    device, model = cast(Device, SimDevice()), HashModel()
+    engine = make_engine(
+        design.loop, device, model, SchedulerConfig(), Frontend(), relay=design.relay,
+        **design.options,
+    )  # fmt: skip
+    next(LOOPS[design.loop].start(engine, **design.options))
+
+
+# -- On which of them a workload runs, and how it is made to fit -----------------------------------
+
+CASES_EACH = 12  # of a workload, each on another loop, or with another relay or option of a loop
+OFTEN = {"vllm_async:ring:depth=3": 4, "vllm_async:ring:depth=4": 8, "vllm_async:pool:depth=8": 2}
+"""How often a design comes in its loop's round, where it is not once. With four steps in flight
+the ring is used to its whole length, and with eight in flight drafts are long unread; few workloads
+do that (``for_deep``), so it is tried on more of them."""
+
+
+def designs_for(drawn: Drawn, device: str = "sim") -> list[Variant]:
     """What a workload runs on: with the seed the loops go round, and on each its variants.
 
     So any so many seeds in a row have every loop equally often, and all that belongs to one. Of a
@@ -676,18 +658,19 @@ def designs_for(drawn: Drawn, device: str = "sim") -> list[Design]:
     """
     by_loop = designs_by_loop(drawn, device)
     loops = list(by_loop)
-    chosen, earlier = [], like_before(drawn.seed)
+    chosen, earlier = dict[str, Variant](), like_before(drawn.seed)
     kind = drawn.workload.config.speculative_algorithm
     for number in range(earlier * CASES_EACH, (earlier + 1) * CASES_EACH):
         turn, at = divmod(number, len(loops))
-        chosen.append(dealt(by_loop[loops[at]], turn, f"{kind} {loops[at]}"))
-    return list({design.name: design for design in chosen}.values())
+        design = dealt(by_loop[loops[at]], turn, f"{kind} {loops[at]}")
+        chosen[design.name] = design
+    return list(chosen.values())
 
 
-def designs_by_loop(drawn: Drawn, device: str) -> dict[str, list[Design]]:
+def designs_by_loop(drawn: Drawn, device: str) -> dict[str, list[Variant]]:
     """Whatever takes a workload of its kind, by loop."""
     algorithm = drawn.workload.config.speculative_algorithm
-    by_loop: dict[str, list[Design]] = {}
+    by_loop: dict[str, list[Variant]] = {}
     for design in all_designs():
         if device in LOOPS[design.loop].devices and algorithm not in design.refuses():
             by_loop.setdefault(design.loop, []).extend([design] * OFTEN.get(design.name, 1))
@@ -700,39 +683,22 @@ def loops_that_refuse(drawn: Drawn, device: str = "sim") -> set[str]:
     return every - designs_by_loop(drawn, device).keys()
 
 
-def like_before(seed: int) -> int:
-    """How many seeds below this one draw the same kind of speculation."""
-    rounds, at = divmod(seed, len(DRAFTERS))
-    algorithm = DRAFTERS[at]
-    return rounds * DRAFTERS.count(algorithm) + DRAFTERS[:at].count(algorithm)
-
-
-def without_refused(workload: Workload, design: Design) -> Workload:
+def without_refused(workload: Workload, design: Variant) -> Workload:
     """The workload as a loop takes it: no speculation that it refuses, and chunks if it needs any.
 
-    A request is refused for a wish; so only every other one loses it.
+    A request is refused for a wish; so only every other one loses it, and one that is refused
+    everywhere stays as it is.
     """
-    refused, config = design.refuses(), workload.config
+    refused, config, requests = design.refuses(), workload.config, list(workload.requests)
     if config.speculative_algorithm in refused:
         config = replace(config, speculative_algorithm="", speculative_draft_model_path="")
     if LOOPS[design.loop].settings.get("enable_mixed_chunk") and config.chunked_prefill_size == -1:
         config = replace(config, chunked_prefill_size=2 * config.page_size)
-    requests = [
-        request if at % 2 else without_wishes(request, refused)
-        for at, request in enumerate(workload.requests)
-    ]
-    return replace(workload, requests=requests, config=config)
-
-
-def without_wishes(request: Request, refused: set[str]) -> Request:
-    """The request without what a loop refuses; one that is refused everywhere stays as it is."""
-    params = request.params
-    if request.problem():
-        return request
-    if "grammar" in refused:
-        params = replace(params, regex=None)
+    lost: dict[str, Any] = {"regex": None} if "grammar" in refused else {}
     if "penalties" in refused:
-        params = replace(
-            params, frequency_penalty=0.0, presence_penalty=0.0, repetition_penalty=1.0
-        )
-    return Request(request.rid, request.prompt, params, priority=request.priority)
+        lost |= {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
+    for at in range(0, len(requests), 2):
+        if not (req := requests[at]).problem():
+            params = replace(req.params, **lost)
+            requests[at] = Request(req.rid, req.prompt, params, priority=req.priority)
+    return replace(workload, requests=requests, config=config)

@@ -1,4 +1,8 @@
-"""The laws that hold for every schedule: the right tokens, every request ends, nothing is held."""
+"""The laws that hold for every schedule: the right tokens, every request ends, nothing is held.
+
+Each is a function that yields a sentence for everything that breaks it; ``judge.py`` holds them all
+against a run. ``Clients``, ``Touched`` and ``Budgets`` look on while it runs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ from typing import Any, NamedTuple
 
 from ..core import FinishReason, Output, Request, ScheduleBatch
 from ..core.sampling import shown
-from ..devices.base import Device
 from ..devices.sim import SimDevice, SimMemory
 from ..engine.engine import Engine
 from ..engine.frontend import AbortReq, Message
@@ -23,14 +26,109 @@ from ..trace.events import is_host
 from ..trace.recorder import named, to_text
 from ..worker.pipeline import Stage
 from .case import Workload
-from .leaks import find_leaks, find_unlisted
-from .oracle import Alone, Refusal, alone, find_misreads, find_unlike, never, tokens_alone
-from .oracle import find_ends as find_bad_ends
-from .races import Words, examine
+from .oracle import Alone, Refusal, alone, never, tokens_alone
+from .races import Words
+
+
+class Broken(AssertionError):
+    """A law does not hold; the message names it first."""
+
+
+# -- Law 1 and 2: everybody's tokens are their own, and everybody ends once and gives all back -----
+
+Told = tuple[Request, list[Output]]  # a request, and everything that was heard of it
+
+
+def find_wrong_tokens(workload: Workload, refusal: Refusal = never) -> Iterator[str]:
+    """Whose tokens are not those that it would get alone.
+
+    Whoever gave up, or was in a step that was to fail, got the first of them. Whoever has to be
+    refused, as ``refusal`` says or because no output can follow its grammar, got none.
+    """
+    for req in workload.requests:
+        truth = tokens_alone(workload, req, refusal)
+        if req.output_ids != truth:
+            reason = f" ({req.error})" if req.error else ""
+            yield f"{req.name} gave {req.output_ids}, alone it gives {truth}{reason}"
+
+
+def told_each(workload: Workload, outputs: Sequence[Output]) -> list[Told]:
+    """What was heard of each request, in order of arrival by name.
+
+    An id may come back: up to an end all is the first one's who lives by that name, and so on. What
+    comes behind the last end is the last one's, too. Who came in between and was refused as a
+    namesake heard that and nothing else.
+    """
+    by_name: defaultdict[str, list[Request]] = defaultdict(list)
+    for at in sorted(range(len(workload.requests)), key=workload.arrivals.__getitem__):
+        by_name[workload.requests[at].name].append(workload.requests[at])
+    heard: defaultdict[str, list[Output]] = defaultdict(list)
+    for output in outputs:
+        heard[output.rid].append(output)
+    return [told for name, reqs in by_name.items() for told in told_of_name(reqs, heard[name])]
+
+
+def told_of_name(reqs: Sequence[Request], outputs: Sequence[Output]) -> list[Told]:
+    """The same for all requests of one name, in order of arrival."""
+    spans, namesakes = [list[Output]()], deque[tuple[int, Output]]()
+    for output in outputs:
+        if output.namesake:
+            namesakes.append((len(spans) - 1, output))  # it was refused when so many had ended
+            continue
+        spans[-1].append(output)
+        if output.finish_reason:
+            spans.append([])
+    found, lives = list[Told](), list[Request]()
+    for req in reqs:
+        if namesakes and namesakes[0][0] < len(lives) and req.error == namesakes[0][1].error:
+            found.append((req, [namesakes.popleft()[1]]))  # one of them lived when it came
+        else:
+            lives.append(req)
+    rest = iter(spans)
+    found += [(req, next(rest, [])) for req in lives]
+    found[-1][1].extend(chain(*rest, (output for _, output in namesakes)))
+    return found
+
+
+def find_ends(told: Sequence[Told], outputs: Sequence[Output]) -> Iterator[str]:
+    """Who did not end once, or whose client heard other tokens than its own.
+
+    An id may come back after its request's end, and only then; who ends with an error hears why.
+    """
+    for name in {output.rid: 0 for output in outputs}.keys() - {req.name for req, _ in told}:
+        yield f"clients heard of {name}, whom nobody has sent"
+    for req, heard in told:
+        ends = sum(output.finish_reason is not None for output in heard)
+        tokens = [output.token for output in heard if output.token is not None]
+        if req.finish_reason is FinishReason.ERROR and not req.error:
+            yield f"{req.name} ended with an error, and nobody knows which"
+        if ends != 1 or req.finish_reason is None:
+            yield f"{req.name} ended {ends} times"
+        elif tokens != req.output_ids:
+            yield f"{req.name} heard {tokens}, produced {req.output_ids}"
+        elif heard[-1].finish_reason is None:
+            yield f"{req.name} heard something behind its end"
+
+
+def find_held(engine: Engine) -> Iterator[str]:
+    """At idle, every page is free or cached, each once; rows free, no lock, no lease."""
+    scheduler = engine.scheduler
+    pages, rows = list(scheduler.allocator.free_pages), scheduler.table.free_rows
+    if (cache := scheduler.page_cache) is not None:
+        if cache.protected_size:
+            yield f"{cache.protected_size} pages are still locked"
+        pages += cache.evict(cache.total_size)
+    for what, free, size in (
+        ("pages", pages, scheduler.config.num_pages),
+        ("rows", rows, scheduler.table.size),
+    ):
+        if sorted(free) != list(range(1, size + 1)):
+            yield f"{len(free)} of {size} {what} are free"
+    if scheduler.leases.returning or scheduler.decode.running_reqs or scheduler.prefill.chunked_req:
+        yield "a lease or a request is still held"
+
 
 # -- What clients say and hear: why each request ended, what was told of it, when, and to whom -----
-#
-# ``Clients`` listens to a run from where clients are; the laws are the functions behind it.
 
 
 class GivenUp(NamedTuple):
@@ -122,18 +220,13 @@ class Clients:
         for req in self.truth:
             tokens[req.name] += len(req.output_ids)
             ends[req.name] += req.finished
+        when = f"by the end of turn {self.turn} clients had heard"
         for name in tokens if not self.late else ():
             told, known = self._tokens[name], tokens[name]
             if told != known:
-                self.late = (
-                    f"by the end of turn {self.turn} clients had heard {told} tokens of {name}, "
-                    f"and {known} were processed"
-                )
-            elif self._ends[name] != ends[name]:
-                self.late = (
-                    f"by the end of turn {self.turn} clients had heard of {self._ends[name]} ends "
-                    f"of {name}, and there were {ends[name]}"
-                )
+                self.late = f"{when} {told} tokens of {name}, and {known} were processed"
+            elif (told := self._ends[name]) != ends[name]:
+                self.late = f"{when} of {told} ends of {name}, and there were {ends[name]}"
         for req, given_up in self.given_up.items():
             if given_up.turn == self.turn and not (self.deaf or req.finished):
                 self.deaf = (
@@ -142,101 +235,62 @@ class Clients:
                 )
         self.turn += 1
 
+    def find_untold(self, told: Sequence[Told], counted: Sequence[RequestMetrics]) -> Iterator[str]:
+        """Whose client heard of another end than the request had, or has alone, or too late.
 
-# -- whose each output is --------------------------------------------------------------------------
+        Where a request got other tokens than alone, why it ended is not looked at: it follows. And
+        of whom other numbers of tokens are ``counted`` than those of its prompt, cache and output;
+        a prompt's cached tokens are those before the first one that a step computed for it.
+        """
+        if self.late:
+            yield self.late
+        truths: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        for req, heard in told:
+            if not req.problem():
+                num_outputs = sum(output.token is not None for output in heard)
+                usage = len(req.prompt), self.cached.get(req, 0), num_outputs
+                truths[req.name].append(usage)
+            said = next((output for output in heard if output.finish_reason), None)
+            truth = self.truth.get(req)
+            if said is None or truth is None:
+                continue
+            if (said.finish_reason, said.error) != (req.finish_reason, req.error):
+                yield f"{req.name} {ended(req)}, but its client heard that it {ended(said)}"
+            elif said.namesake != (req in self.in_use):
+                whether = "another one" if req in self.in_use else "nobody"
+                yield f"{req.name} {ended(req)}, when {whether} had its id"
+            elif self.workload.has_failed(req):
+                continue  # it was in a step that was to fail
+            elif req not in self.given_up and req.output_ids == truth.tokens:
+                is_about = truth.error in req.error if truth.error else not req.error
+                if req.finish_reason is not truth.finish_reason or not is_about:
+                    yield f"{req.name} {ended(req)}, alone it {ended(truth)}"
+        usages: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        for item in counted:
+            usages[item.rid].append((item.prompt_tokens, item.cached_tokens, item.output_tokens))
+        for name, usage_of_each in truths.items():
+            found, expected = sorted(usages[name]), sorted(usage_of_each)
+            if found != expected:
+                words = "tokens of prompt, cache and output"
+                yield f"{name} is counted as {found} {words}, but had {expected}"
 
-
-class Told(NamedTuple):
-    """A request, and everything that was heard of it."""
-
-    req: Request
-    outputs: list[Output]
-
-
-def told_each(workload: Workload, outputs: Sequence[Output]) -> list[Told]:
-    """What was heard of each request, in order of arrival by name.
-
-    An id may come back: up to an end all is the first one's who lives by that name, and so on. What
-    comes behind the last end is the last one's, too. Who came in between and was refused as a
-    namesake heard that and nothing else.
-    """
-    by_name: defaultdict[str, list[Request]] = defaultdict(list)
-    for at in sorted(range(len(workload.requests)), key=lambda at: workload.arrivals[at]):
-        by_name[workload.requests[at].name].append(workload.requests[at])
-    heard: defaultdict[str, list[Output]] = defaultdict(list)
-    for output in outputs:
-        heard[output.rid].append(output)
-    return [told for name, reqs in by_name.items() for told in told_of_name(reqs, heard[name])]
-
-
-def told_of_name(reqs: Sequence[Request], outputs: Sequence[Output]) -> list[Told]:
-    """The same for all requests of one name, in order of arrival."""
-    spans, namesakes = [list[Output]()], deque[tuple[int, Output]]()
-    for output in outputs:
-        if output.namesake:
-            namesakes.append((len(spans) - 1, output))  # it was refused when so many had ended
-            continue
-        spans[-1].append(output)
-        if output.finish_reason:
-            spans.append([])
-    found, lives = list[Told](), list[Request]()
-    for req in reqs:
-        if namesakes and namesakes[0][0] < len(lives) and req.error == namesakes[0][1].error:
-            found.append(Told(req, [namesakes.popleft()[1]]))  # one of them lived when it came
-        else:
-            lives.append(req)
-    rest = iter(spans)
-    found += [Told(req, next(rest, [])) for req in lives]
-    found[-1].outputs.extend(chain(*rest, (output for _, output in namesakes)))
-    return found
-
-
-# -- the laws --------------------------------------------------------------------------------------
-
-
-def find_ends(told: Sequence[Told], outputs: Sequence[Output]) -> Iterator[str]:
-    """Who did not end once, or whose client heard other tokens than its own.
-
-    An id may come back after its request's end, and only then; who ends with an error hears why.
-    """
-    for name in {output.rid: 0 for output in outputs}.keys() - {req.name for req, _ in told}:
-        yield f"clients heard of {name}, whom nobody has sent"
-    for req, heard in told:
-        ends = sum(output.finish_reason is not None for output in heard)
-        tokens = [output.token for output in heard if output.token is not None]
-        if req.finish_reason is FinishReason.ERROR and not req.error:
-            yield f"{req.name} ended with an error, and nobody knows which"
-        if ends != 1 or req.finish_reason is None:
-            yield f"{req.name} ended {ends} times"
-        elif tokens != req.output_ids:
-            yield f"{req.name} heard {tokens}, produced {req.output_ids}"
-        elif heard[-1].finish_reason is None:
-            yield f"{req.name} heard something behind its end"
-
-
-def find_untold(clients: Clients, told: Sequence[Told]) -> Iterator[str]:
-    """Whose client heard of another end than the request had, or than it has alone, or too late.
-
-    Where a request got other tokens than alone, why it ended is not looked at: it follows.
-    """
-    if clients.late:
-        yield clients.late
-    for req, heard in told:
-        said = next((output for output in heard if output.finish_reason), None)
-        truth = clients.truth.get(req)
-        if said is None or truth is None:
-            continue
-        if (said.finish_reason, said.error) != (req.finish_reason, req.error):
-            yield f"{req.name} {ended(req)}, but its client heard that it {ended(said)}"
-        elif said.namesake != (req in clients.in_use):
-            whether = "another one" if req in clients.in_use else "nobody"
-            yield f"{req.name} {ended(req)}, when {whether} had its id"
-        elif clients.workload.has_failed(req):
-            continue  # it was in a step that was to fail
-        elif req not in clients.given_up and req.output_ids == truth.tokens:
-            is_about = truth.error in req.error if truth.error else not req.error
-            if req.finish_reason is not truth.finish_reason or not is_about:
-                yield f"{req.name} {ended(req)}, alone it {ended(truth)}"
+    def find_ignored(self, told: Sequence[Told]) -> Iterator[str]:
+        """Who was given up and did not end by that, in that turn; and who ended so without it."""
+        if self.deaf:
+            yield self.deaf
+        for req, _ in told:
+            given_up = self.given_up.get(req)
+            if given_up is None:
+                if req.finish_reason is FinishReason.ABORT:
+                    yield f"{req.name} {ended(req)}, and nobody had given it up while it lived"
+                continue
+            who = f"{req.name} was given up in turn {given_up.turn}"
+            if req.finish_reason is not FinishReason.ABORT:
+                yield f"{who} and {ended(req)}"
+            elif req.error != given_up.error:
+                yield f"{who} ({given_up.error or 'by its client'}), but {ended(req)}"
+            elif (late := len(req.output_ids) - given_up.num_outputs) > 0:
+                yield f"{who} and got {late} tokens after that"
 
 
 def ended(end: Request | Output | Alone) -> str:
@@ -245,49 +299,50 @@ def ended(end: Request | Output | Alone) -> str:
     return f"ended with '{reason}'" + (f" ({end.error})" if end.error else "")
 
 
-def find_miscounts(
-    clients: Clients, told: Sequence[Told], counted: Sequence[RequestMetrics]
-) -> Iterator[str]:
-    """Of whom other numbers of tokens are told than those of its prompt, cache and output.
+# -- Law 3: no step computes more tokens than its policy's budget, or has more rows ----------------
 
-    A prompt's cached tokens are those before the first one that a step computed for it.
+
+class Budgets:
+    """Hears of every step when it is committed, and keeps the first one that goes over."""
+
+    def __init__(self) -> None:
+        self.sentence = ""
+
+    def watch(self, engine: Engine) -> None:
+        """Before an engine starts."""
+        config = engine.scheduler.config
+
+        def heard(batch: ScheduleBatch) -> None:
+            self.sentence = self.sentence or over_budget(config, batch)
+
+        engine.scheduler.on_commit = heard
+
+
+def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> str:
+    """By how much a step goes over its budget, in a sentence, or nothing.
+
+    Where prompts and decodes share one budget (``unified``), all of a step counts, drafts too. Else
+    a step with prompts has ``chunked_prefill_size``, of which those who decode beside them take
+    their part; where no prompt is cut, several have ``max_prefill_tokens``: one may be longer.
+    Who ignores EOS where nothing is cached is not asked for it, as in SGLang, and ends the batch.
     """
-    usages: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    truths: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    for item in counted:
-        usages[item.rid].append((item.prompt_tokens, item.cached_tokens, item.output_tokens))
-    for req, heard in told:
-        num_outputs = sum(output.token is not None for output in heard)
-        if not req.problem():
-            usage = len(req.prompt), clients.cached.get(req, 0), num_outputs
-            truths[req.name].append(usage)
-    for name, truth in truths.items():
-        usage_in_order, truth = sorted(usages[name]), sorted(truth)
-        if usage_in_order != truth:
-            words = "tokens of prompt, cache and output"
-            yield f"{name} is counted as {usage_in_order} {words}, but had {truth}"
+    tokens, prompts, chunk = batch.num_tokens, batch.num_extend_reqs, config.chunked_prefill_size
+    limits = [("rows", len(batch.reqs), "max_running_requests", config.max_running_requests)]
+    if config.in_force.run_first == "unified":
+        limits.append(("tokens", tokens, "the budget of a step", config.prefill_budget))
+    if prompts and chunk != -1:
+        limits.append(("tokens", tokens, "chunked_prefill_size", chunk))
+    is_timed = config.disable_radix_cache and batch.reqs[max(0, prompts - 1)].params.ignore_eos
+    if prompts > 1 and chunk == -1 and not is_timed:
+        limits.append(("tokens", tokens, "max_prefill_tokens", config.max_prefill_tokens))
+    for what, count, name, most in limits:
+        if count > most:
+            step = f"step {batch.step} ({batch.mode.value})"
+            return f"{step} has {count} {what}, but {name} is {most}"
+    return ""
 
 
-def find_ignored(clients: Clients, told: Sequence[Told]) -> Iterator[str]:
-    """Who was given up and did not end by that, in that turn; and who ended so without it."""
-    if clients.deaf:
-        yield clients.deaf
-    for req, _ in told:
-        given_up = clients.given_up.get(req)
-        if given_up is None:
-            if req.finish_reason is FinishReason.ABORT:
-                yield f"{req.name} {ended(req)}, and nobody had given it up while it lived"
-            continue
-        who = f"{req.name} was given up in turn {given_up.turn}"
-        if req.finish_reason is not FinishReason.ABORT:
-            yield f"{who} and {ended(req)}"
-        elif req.error != given_up.error:
-            yield f"{who} ({given_up.error or 'by its client'}), but {ended(req)}"
-        elif (late := len(req.output_ids) - given_up.num_outputs) > 0:
-            yield f"{who} and got {late} tokens after that"
-
-
-# -- What ops touched, beside what they said when they were launched: the law "touches", on ``sim``
+# -- Law 4, on ``sim``: what ops say that they touch is what they touch ----------------------------
 #
 # Races are found from what is said. What is touched and not said hides one, and what is said and
 # not touched would be one that nobody has.
@@ -308,38 +363,27 @@ class Cells:
     written: set[int] = field(default_factory=set)
 
 
-Ops = defaultdict[tuple[int, str], Cells]  # by op and by the name of the memory
-
-
-class Access(NamedTuple):
-    """What an op, or the host (0), did to cells of a memory; ``cells`` as it was indexed."""
-
-    op: int
-    memory: SimMemory
-    cells: Any
-    is_write: bool
+Ops = defaultdict[tuple[int, str], Cells]  # by op (0: the host) and by the name of the memory
 
 
 class Touched:
     """Follows the engines of one run, from before they start."""
 
     def __init__(self) -> None:
-        self.accesses: list[Access] = []
-        self.engines: list[Engine] = []
-        self.devices: list[SimDevice] = []
+        self.accesses: list[tuple[int, SimMemory, Any, bool]] = []  # op, where, cells, is a write
+        self.engines: list[Engine] = []  # on simulated devices
 
     def watch(self, engine: Engine) -> None:
         """Note what its ops do, if its device is a simulated one."""
         if isinstance(engine.device, SimDevice):
-            engine.device.on_access = self.note
-            self.devices.append(engine.device)
+            engine.device.on_access = self._note
             self.engines.append(engine)
 
-    def note(self, memory: SimMemory, cells: Any, is_write: bool) -> None:
+    def _note(self, memory: SimMemory, cells: Any, is_write: bool) -> None:
         """An op, a call on a thread of the host, or the host accesses memory."""
         op, program = memory.device.running, memory.device.recorder.program
         who = op.slice_id if op else 0 if program.lane == "host" else program.op
-        self.accesses.append(Access(who, memory, cells, is_write))
+        self.accesses.append((who, memory, cells, is_write))
 
     def check(self, trace: Trace, finished: bool = True) -> Iterator[str]:
         """A sentence for each thing that was touched and not said, or said and not touched.
@@ -352,29 +396,28 @@ class Touched:
         if not self.engines:
             return
         real, said, words = self.touched(), declared(trace), Words(trace)
-        yield from (sentence for sentence in check_landed(real, said) if finished)
+        if finished:
+            yield from check_landed(real, said)
         steps = {item.id: item.step for item in trace.slices}  # of what has ended
-        stopped = set[int]().union(*(device.failed for device in self.devices))
-        failed = {steps.get(op, 0) for op in stopped}
-        stand_ins = {item.id: item.step for item in trace.slices if item.name == STAND_IN}
-        failed |= {*stand_ins.values()}
+        stand_ins = {item.id for item in trace.slices if item.name == STAND_IN}
+        devices = [item.device for item in self.engines if isinstance(item.device, SimDevice)]
+        stopped = set[int]().union(*(device.failed for device in devices))
+        failed = {steps.get(op, 0) for op in stopped} | {steps[op] for op in stand_ins}
         drafts = any(engine.worker.touches.num_draft_tokens for engine in self.engines)
         lanes = {act.op: act.lane for act in trace.program if act.kind == "begin"}
         for op, name in sorted(real.keys() | said.keys()):
             cells, claimed = real[op, name], said[op, name]
             told = claimed.read | claimed.written if drafts else claimed.read
             unread = cells.found - told - ({0} if name.endswith(IN_VAIN) else set())
+            if op in stand_ins or (drafts and failed):
+                unread = set()
             unwritten = cells.written - claimed.written - DUMP.get(name, set())
             is_exact = op in steps and steps[op] not in failed and not drafts
+            who = words.op(op, lanes.get(op, ""))
             for verb, unsaid, in_vain in (
-                (
-                    "read",
-                    set() if op in stand_ins or (drafts and failed) else unread,
-                    claimed.read - cells.read,
-                ),
+                ("read", unread, claimed.read - cells.read),
                 ("write", unwritten, claimed.written - cells.written),
             ):
-                who = words.op(op, lanes.get(op, ""))
                 if unsaid:
                     what = words.cells(name, to_text(unsaid))
                     yield f"{who} {verb}s {what}, and has not said so"
@@ -440,183 +483,14 @@ def check_landed(real: Ops, said: Ops) -> Iterator[str]:
         del real[0, name]
 
 
-class Broken(AssertionError):
-    """A law does not hold; the message names it first."""
+# -- Law 5: time goes forward ----------------------------------------------------------------------
 
 
-def check_identity(workload: Workload, refusal: Refusal = never) -> None:
-    """Law 1: the tokens of every request are those it would get alone.
-
-    Whoever gave up, or was in a step that was to fail, got the first of them. Whoever has to be
-    refused, as ``refusal`` says or because no output can follow its grammar, got none.
-    """
-    for req in workload.requests:
-        truth = tokens_alone(workload, req, refusal)
-        if req.output_ids != truth:
-            reason = f" ({req.error})" if req.error else ""
-            raise Broken(
-                f"identity: {req.name} gave {req.output_ids}, alone it gives {truth}{reason}"
-            )
-
-
-def check_ends(workload: Workload, outputs: Sequence[Output]) -> None:
-    """Law 2: every request ends exactly once, and its client heard exactly its tokens."""
-    for sentence in find_ends(told_each(workload, outputs), outputs):
-        raise Broken(f"ends: {sentence}")
-
-
-def check_clients(clients: Clients, engine: Engine, outputs: Sequence[Output]) -> None:
-    """Law 2, as clients hear it: why it ended, how many tokens that was, and all of it in time."""
-    told = told_each(clients.workload, outputs)
-    counted = engine.metrics.ended
-    for sentence in (*find_untold(clients, told), *find_miscounts(clients, told, counted)):
-        raise Broken(f"client: {sentence}")
-
-
-def check_logprobs(workload: Workload, outputs: Sequence[Output], tolerance: float = 0.0) -> None:
-    """Law 1, of how likely tokens are: what a request would be told alone, and its client was."""
-    for sentence in find_unlike(told_each(workload, outputs), workload.vocab_size, tolerance):
-        raise Broken(f"logprobs: {sentence}")
-
-
-def check_aborts(clients: Clients, outputs: Sequence[Output]) -> None:
-    """Law 2, of who gave up: it ends so in the turn that took that in, unless it had ended."""
-    for sentence in find_ignored(clients, told_each(clients.workload, outputs)):
-        raise Broken(f"abort: {sentence}")
-
-
-def check_leaks(engine: Engine) -> None:
-    """Law 2, at idle: every page is free or cached, each once; rows free, no lock, no lease."""
-    scheduler = engine.scheduler
-    pages, rows = list(scheduler.allocator.free_pages), scheduler.table.free_rows
-    if (cache := scheduler.page_cache) is not None:
-        if cache.protected_size:
-            raise Broken(f"leak: {cache.protected_size} pages are still locked")
-        pages += cache.evict(cache.total_size)
-    if sorted(pages) != list(range(1, scheduler.config.num_pages + 1)):
-        raise Broken(f"leak: {len(pages)} of {scheduler.config.num_pages} pages are free")
-    if sorted(rows) != list(range(1, scheduler.table.size + 1)):
-        raise Broken(f"leak: {len(rows)} of {scheduler.table.size} rows are free")
-    if scheduler.leases.returning or scheduler.decode.running_reqs or scheduler.prefill.chunked_req:
-        raise Broken("leak: a lease or a request is still held")
-
-
-def check_story(trace: Trace) -> None:
-    """Law 2, as the trace tells it: whoever took memory gave it back, at every step."""
-    for leak in find_leaks(trace):
-        raise Broken(f"leak: {leak}")
-
-
-def check_told(trace: Trace) -> None:
-    """Laws 1 and 2, as the trace tells them: no end twice or with a token behind it, no misread."""
-    for breach in [*find_bad_ends(trace), *find_misreads(trace)]:
-        raise Broken(f"{breach.law}: {breach}")
-
-
-def check_lifetimes(device: Device) -> None:
-    """Law 2, of a device whose memory is watched: what an op names is alive until it has ended.
-
-    Raises:
-        Broken: it is not.
-    """
-    for sentence in device.lifetimes:
-        raise Broken(f"lifetime: {sentence}")
-
-
-def check_touches(touched: Touched, trace: Trace, finished: bool = True) -> None:
-    """Law 4, on ``sim``: what ops say that they touch is what they touch.
-
-    Raises:
-        Broken: it is not.
-    """
-    for sentence in touched.check(trace, finished):
-        raise Broken(f"touches: {sentence}")
-
-
-def check_positions(trace: Trace) -> None:
-    """Law 2, as the trace tells it: what a step computes lies in pages that its request holds.
-
-    Raises:
-        Broken: it does not.
-    """
-    for sentence in find_unlisted(trace):
-        raise Broken(f"ownership: {sentence}")
-
-
-class Budgets:
-    """Law 3: no step computes more tokens than its policy's budget, or has more rows.
-
-    It hears of every step when it is committed, and keeps the first one that goes over.
-    """
-
-    def __init__(self) -> None:
-        self.sentence = ""
-
-    def watch(self, engine: Engine) -> None:
-        """Before an engine starts."""
-        config = engine.scheduler.config
-
-        def heard(batch: ScheduleBatch) -> None:
-            self.sentence = self.sentence or over_budget(config, batch)
-
-        engine.scheduler.on_commit = heard
-
-    def check(self) -> None:
-        """When the run is over.
-
-        Raises:
-            Broken: a step went over its budget.
-        """
-        if self.sentence:
-            raise Broken(f"budget: {self.sentence}")
-
-
-def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> str:
-    """By how much a step goes over its budget, in a sentence, or nothing.
-
-    Where prompts and decodes share one budget (``unified``), all of a step counts, drafts too. Else
-    a step with prompts has ``chunked_prefill_size``, of which those who decode beside them take
-    their part; where no prompt is cut, several have ``max_prefill_tokens``: one may be longer.
-    Who ignores EOS where nothing is cached is not asked for it, as in SGLang, and ends the batch.
-    """
-    tokens, prompts, chunk = batch.num_tokens, batch.num_extend_reqs, config.chunked_prefill_size
-    limits = [("rows", len(batch.reqs), "max_running_requests", config.max_running_requests)]
-    if config.in_force.run_first == "unified":
-        limits.append(("tokens", tokens, "the budget of a step", config.prefill_budget))
-    if prompts and chunk != -1:
-        limits.append(("tokens", tokens, "chunked_prefill_size", chunk))
-    is_timed = config.disable_radix_cache and batch.reqs[max(0, prompts - 1)].params.ignore_eos
-    if prompts > 1 and chunk == -1 and not is_timed:
-        limits.append(("tokens", tokens, "max_prefill_tokens", config.max_prefill_tokens))
-    over = (
-        f"step {batch.step} ({batch.mode.value}) has {count} {what}, but {name} is {most}"
-        for what, count, name, most in limits
-        if count > most
-    )
-    return next(over, "")
-
-
-def check_times(trace: Trace) -> None:
-    """Law 5: time goes forward: nothing ends before it starts.
-
-    Raises:
-        Broken: something does.
-    """
+def find_backwards(trace: Trace) -> Iterator[str]:
+    """What ends before it starts."""
     for item in trace.slices:
         if item.end < item.start:
-            raise Broken(
-                f"time: {item.name} of step {item.step} on the {item.lane} lane starts at "
+            yield (
+                f"{item.name} of step {item.step} on the {item.lane} lane starts at "
                 f"{item.start} ns and ends at {item.end} ns"
             )
-
-
-def check_races(trace: Trace, is_over: bool = False) -> None:
-    """Law 4: whatever two lanes do to the same memory is ordered.
-
-    And where the run ``is_over``, whatever a lane waited for has come.
-    """
-    seen = examine(trace)
-    for race in seen.races:
-        raise Broken(f"race: {race}")
-    for wait in seen.waits if is_over else ():
-        raise Broken(f"deadlock: {wait}")

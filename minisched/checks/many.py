@@ -1,6 +1,7 @@
 """Random workloads, each on several loops: every law held against every one of them.
 
 The workload of a number is that of its seed, so a failure is repeated by its seed and its loop.
+Behind them, the same with faults: each of them on each loop, and what was survived.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import os
 import signal
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property, partial
 from multiprocessing import resource_tracker
-from typing import Any, NamedTuple
+from random import Random
+from typing import Any, NamedTuple, TypeVar
 
 from ..core import FinishReason, Request
 from ..devices.cost import CostModel
@@ -25,316 +27,49 @@ from ..loops.design import LOOPS
 from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
 from ..policy.rules import RULES, RUN_FIRST
 from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
+from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
 from ..trace import Trace
-from .case import Case
+from .case import Case, Workload
 from .draw import (
     CHANGES,
     PAGE_SIZES,
     THEMES,
     WISHES,
-    Design,
     Drawn,
+    Variant,
     all_designs,
     designs_for,
     draw,
     loops_that_refuse,
     read_design,
 )
-from .fault import STEP_FAULTS
-from .judge import Finding, Verdict, judge
+from .faults import FAULTS, STEP_FAULTS
+from .judge import FaultTrial, Finding, Verdict, judge, try_fault
 from .oracle import tokens_alone
 
-# -- Where on each axis random workloads and their cases lie, and which values never came up -------
+T = TypeVar("T")
+R = TypeVar("R")
 
-YES_OR_NO = ("no", "yes")
-SPECULATION = ("none", *ALGORITHMS)
-OF_A_WORKLOAD: dict[str, Sequence[str]] = {
-    "theme": tuple(dict.fromkeys(THEMES)),
-    "requests": tuple("1234567"),
-    "odd request": ("none", "id", "field"),
-    "wishes": tuple(dict.fromkeys(WISHES)),
-    "sampling": ("greedy", "temperature"),
-    "log-probabilities": YES_OR_NO,
-    "stop tokens": YES_OR_NO,
-    "end of text": YES_OR_NO,
-    "aborts": tuple("0123"),
-    "failing steps": tuple("012"),
-    "what fails": ("nothing", *STEP_FAULTS),
-    "where it fails": ("nowhere", "prompt", "answer", "behind the end"),
-    "flushes": YES_OR_NO,
-    "priorities": tuple("123456"),
-    "arrivals": ("at once", "one after the other"),
-    "page size": tuple(map(str, sorted(set(PAGE_SIZES)))),
-    "pool": ("too small", "just enough", "more"),
-    "running requests": tuple("12345"),
-    "radix cache": ("on", "off"),
-    "eviction": tuple(EVICTION_POLICIES),
-    "rules": ("the loop's", *(name for name, rules in RULES.items() if rules.reserves != "prompt")),
-    "changed rule": ("none", *CHANGES),
-    "run first": RUN_FIRST,
-    "schedule policy": tuple(SCHEDULE_POLICIES),
-    "chunks": ("none", "yes"),
-    "mixed chunks": YES_OR_NO,
-    "prefill tokens": ("3", "8", "99"),
-    "conservativeness": ("0", "0.4", "2"),
-    "preemption threshold": tuple("012"),
-    "late penalties": YES_OR_NO,
-    "late stop strings": YES_OR_NO,
-    "largest graph": ("None", "0", "2"),
-    "speculation": SPECULATION,
-    "ops built by": ("host", "device"),
-    "costs": ("measured", "by token"),
-    "slower": ("host", "device", "neither"),
-    "policies x drafts": tuple(
-        f"{first}, {policy}, {kind}"
-        for first in RUN_FIRST
-        for policy in SCHEDULE_POLICIES
-        for kind in SPECULATION
-    ),
-}
-"""Each axis on which a workload lies, and every value that it has there."""
-
-
-def axes_of(drawn: Drawn) -> dict[str, str]:
-    """The value of each axis of one workload."""
-    config, workload = drawn.workload.config, drawn.workload
-    formed = well_formed(drawn)
-    params = [req.params for req in formed]
-    stops = any(not item.ignore_eos for item in params) and workload.eos_ids
-    speculation = config.speculative_algorithm or "none"
-    first = config.in_force.run_first
-    return {
-        "theme": drawn.theme,
-        "requests": str(len(workload.requests)),
-        "odd request": drawn.odd,
-        "wishes": drawn.wishes,
-        "sampling": "temperature" if any(not item.is_greedy for item in params) else "greedy",
-        "log-probabilities": yes_or_no(any(item.return_logprob for item in params)),
-        "stop tokens": yes_or_no(any(item.stop_token_ids for item in params)),
-        "end of text": yes_or_no(stops),
-        "aborts": str(len(workload.aborts)),
-        "failing steps": str(len(workload.failures)),
-        "what fails": workload.failures[0].kind if workload.failures else "nothing",
-        "where it fails": place_of(drawn),
-        "priorities": str(len({req.priority for req in formed})),
-        "flushes": yes_or_no(workload.flushes),
-        "arrivals": "at once" if not any(workload.arrivals) else "one after the other",
-        "page size": str(config.page_size),
-        "pool": pool_of(drawn),
-        "running requests": str(config.max_running_requests),
-        "radix cache": "off" if config.disable_radix_cache else "on",
-        "eviction": config.radix_eviction_policy,
-        "rules": config.rules.partition(",")[0] or "the loop's",
-        "changed rule": config.rules.rpartition(",")[2] or "none",
-        "run first": first,
-        "schedule policy": config.schedule_policy,
-        "chunks": "none" if config.chunked_prefill_size == -1 else "yes",
-        "mixed chunks": yes_or_no(config.enable_mixed_chunk),
-        "prefill tokens": str(config.max_prefill_tokens),
-        "conservativeness": f"{config.schedule_conservativeness:g}",
-        "preemption threshold": str(config.priority_scheduling_preemption_threshold),
-        "late penalties": yes_or_no(config.late_penalties),
-        "late stop strings": yes_or_no(config.late_stop_strings),
-        "largest graph": str(config.cuda_graph_max_bs),
-        "speculation": speculation,
-        "ops built by": "host" if drawn.built_by_host else "device",
-        "costs": "measured" if isinstance(drawn.cost, MeasuredCost) else "by token",
-        "slower": slower_side(drawn.cost),
-        "policies x drafts": f"{first}, {config.schedule_policy}, {speculation}",
-    }
-
-
-def well_formed(drawn: Drawn) -> list[Request]:
-    """Its requests without the one that no scheduler takes."""
-    return [req for req in drawn.workload.requests if not req.problem()]
-
-
-def yes_or_no(value: object) -> str:
-    """A condition as a value of an axis."""
-    return "yes" if value else "no"
-
-
-def place_of(drawn: Drawn) -> str:
-    """In what part of its request the first failing step is."""
-    for rid, position, _ in drawn.workload.failures:
-        req = next(req for req in drawn.workload.requests if req.name == rid)
-        last = len(req.prompt) + len(tokens_alone(drawn.workload, req)) - 1
-        if position < len(req.prompt):
-            return "prompt"
-        return "answer" if position < last else "behind the end"
-    return "nowhere"
-
-
-def pool_of(drawn: Drawn) -> str:
-    """How many pages there are beyond those of the longest request."""
-    config = drawn.workload.config
-    longest = max(req.max_device_len for req in well_formed(drawn))
-    spare = config.num_pages - -(-longest // config.page_size)
-    return "too small" if spare < 0 else "just enough" if spare == 0 else "more"
-
-
-def slower_side(cost: CostModel) -> str:
-    """Whether a decode step with one row takes the host longer, or the device."""
-    host, device = sum(cost.host.values()), cost.forward(1) + cost.sample
-    return "neither" if host == device else "host" if host > device else "device"
-
-
-# -- what a workload runs on -----------------------------------------------------------------------
-
-
-def axes_of_design(design: Design) -> dict[str, str]:
-    """The value of each axis of a loop with its relay and options."""
-    depth = str(design.in_flight)
-    return {
-        "loop": design.loop,
-        "relay": design.relay,
-        "steps in flight": depth,
-        "relay x depth": f"{design.relay}, {depth}",
-    }
-
-
-@cache
-def of_a_design(device: str) -> dict[str, Sequence[str]]:
-    """Each axis of what runs on a device, and every value that it has there."""
-    every = [axes_of_design(item) for item in all_designs() if device in LOOPS[item.loop].devices]
-    return {axis: sorted({item[axis] for item in every}) for axis in every[0]}
-
-
-# -- what came about in a run ----------------------------------------------------------------------
-
-
-OF_A_RUN: dict[str, Sequence[str]] = {
-    "given up": ("waiting", "in chunks", "running", "in flight", "retracted", "over"),
-    "lost its memory": (
-        "to decodes",
-        "to urgent ones",
-        "to older ones",
-        "with a failed step's pages",
-    ),
-    "in a failed step": ("and ended", "wasted"),
-    "prefix cached": YES_OR_NO,
-    "evictions": YES_OR_NO,
-    "duplicate pages": YES_OR_NO,
-    "wasted rows": YES_OR_NO,
-    "stale outputs": YES_OR_NO,
-    "drafts": ("accepted", "rejected"),
-}
-"""What may come about in a run, by the axis on which it is counted."""
-
-RETRACTED = {
-    "memory": "to decodes",
-    "priority": "to urgent ones",
-    "unified": "to older ones",
-    "failed prefix": "with a failed step's pages",
-}
-
-
-def happened(verdict: Verdict) -> list[tuple[str, str]]:
-    """What came about in a case, each value of an axis once, as its trace has it."""
-    trace, workload = verdict.trace, verdict.workload
-    attrs: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for mark in trace.marks:
-        attrs[mark.name].append(mark.attrs)
-    found = [("given up", stage) for stage in stages(trace)]
-    heard = [at["rid"] for at in attrs["finish"] if at["reason"] == "abort"]
-    if any(rid not in heard for rid in workload.aborts.values()):
-        found.append(("given up", "over"))
-    found += [("lost its memory", RETRACTED[at["reason"]]) for at in attrs["retraction"]]
-    for req in workload.requests:
-        if req.name in workload.struck:
-            ended = workload.has_failed(req)
-            found.append(("in a failed step", "and ended" if ended else "wasted"))
-    for name, is_so in (
-        ("prefix cached", any(at["hit_len"] for at in attrs["match"])),
-        ("evictions", attrs["radix evict"] or attrs["block evict"]),
-        ("duplicate pages", any(at["duplicates"] for at in attrs["insert"])),
-        ("wasted rows", attrs["wasted row"]),
-        ("stale outputs", attrs["stale output"]),
-    ):
-        found.append((name, yes_or_no(is_so)))
-    if any(at["accepted"] for at in attrs["verified"]):
-        found.append(("drafts", "accepted"))
-    if any(at["accepted"] < at["drafts"] for at in attrs["verified"]):
-        found.append(("drafts", "rejected"))
-    return list(dict.fromkeys(found))
-
-
-def stages(trace: Trace) -> Iterator[str]:
-    """In what stage of its life each request was that was given up before its end."""
-    stage: dict[tuple[object, object], str] = {}
-    for mark in trace.marks:
-        who = mark.attrs.get("side"), mark.attrs.get("rid")
-        if mark.name == "admit":
-            stage[who] = "in chunks" if mark.attrs["is_chunked"] else "running"
-        elif mark.name == "retraction":
-            stage[who] = "retracted"
-        elif mark.name == "finish":
-            now = stage.pop(who, "waiting")
-            if mark.attrs["reason"] == "abort":
-                yield now
-                if now in ("running", "in chunks") and is_in_flight(trace, str(who[1]), mark.time):
-                    yield "in flight"
-
-
-def is_in_flight(trace: Trace, rid: str, time: int) -> bool:
-    """Whether a step with a request runs, or is to run, or nobody has looked at what came of it."""
-    mine = [item for item in trace.slices if rid in item.rids]
-    looked = {item.step for item in mine if item.name == "process" and item.start <= time}
-    return any(item.name == "launch" and item.start <= time and item.step not in looked
-               for item in mine)  # fmt: skip
-
-
-# -- what was drawn, and what never was ------------------------------------------------------------
-
-
-@dataclass
-class Table:
-    """How many workloads, or cases, have which value of each axis; and which values there are."""
-
-    values: Mapping[str, Sequence[str]]
-    counts: dict[str, Counter[str]] = field(default_factory=dict)
-
-    def add(self, found: Iterable[tuple[str, str]], times: int = 1) -> None:
-        """So many workloads more, or cases, with the values of their axes."""
-        for axis, value in found:
-            self.counts.setdefault(axis, Counter())[value] += times
-
-    def drawn(self, axis: str) -> dict[str, int]:
-        """How often each value of an axis came up, in order, also those that never did."""
-        counts = self.counts.get(axis, Counter())
-        return {value: counts[value] for value in dict.fromkeys([*self.values[axis], *counts])}
-
-    def as_json(self) -> dict[str, dict[str, int]]:
-        """By axis, how often each value came up that did at all."""
-        found = {axis: self.drawn(axis) for axis in self.values}
-        return {axis: {v: n for v, n in counts.items() if n} for axis, counts in found.items()}
-
-    @property
-    def never(self) -> dict[str, list[str]]:
-        """The values that exist and never came up, by axis."""
-        lacking = {
-            axis: [value for value, count in self.drawn(axis).items() if not count]
-            for axis in self.values
-        }
-        return {axis: values for axis, values in lacking.items() if values}
-
-
-def table_of(drawn: Iterable[Drawn]) -> Table:
-    """Where the workloads of some seeds lie."""
-    table = Table(OF_A_WORKLOAD)
-    for item in drawn:
-        table.add(axes_of(item).items())
-    return table
-
+# -- Random workloads, each on several loops -------------------------------------------------------
 
 LAWS = (
     "identity", "ends", "client", "logprobs", "abort", "progress", "order", "budget", "leak",
     "race", "touches", "ownership", "time", "livelock", "deadlock", "crash",
 )  # fmt: skip
+CAUSES = (
+    "lifetime", "race", "touches", "ownership", "leak", "deadlock", "crash", "order", "progress",
+    "livelock", "budget", "time", "abort", "ends", "client", "identity", "logprobs",
+)  # fmt: skip
+"""The laws again, a cause before what follows from it: wrong tokens follow from anything. Lifetimes
+are judged where somebody watches the memory (``Device.lifetimes``), which is in tests."""
 SEEN_AT_THE_END = ("identity", "ends", "client", "logprobs", "abort")  # not of a run that stopped
 ON_SIM_ALONE = ("touches",)  # nowhere else can it be watched what an op does
-FEW = 8  # workloads that are not worth another process
+
+
+def laws_on(device: str) -> list[str]:
+    """The laws that a run on a device can be judged by."""
+    return [law for law in LAWS if device == "sim" or law not in ON_SIM_ALONE]
 
 
 @dataclass(frozen=True)
@@ -350,17 +85,12 @@ class Tried:
     refused: int
     unjudged: tuple[str, ...] = ()  # laws that had nothing to look at
     failed: int = 0  # requests that ended because a step failed, as the workload wanted it
-    happened: tuple[tuple[str, str], ...] = ()  # axis and value; see ``draw/axes.py:OF_A_RUN``
+    happened: tuple[tuple[str, str], ...] = ()  # axis and value; see ``OF_A_RUN``
 
     def holds(self, law: str) -> bool:
         """Whether a law was looked at and not broken."""
         looked_at = self.finished or law not in SEEN_AT_THE_END
         return looked_at and all(item.law != law for item in self.findings)
-
-
-def laws_on(device: str) -> list[str]:
-    """The laws that a run on a device can be judged by."""
-    return [law for law in LAWS if device == "sim" or law not in ON_SIM_ALONE]
 
 
 def case_of(seed: int, loop: str, device: str = "sim") -> Case:
@@ -374,10 +104,8 @@ def case_of(seed: int, loop: str, device: str = "sim") -> Case:
 
 def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[Tried]:
     """One workload on each of the loops; without any, on those that come round with its seed."""
-    drawn = draw(seed)
-    designs = [read_design(name) for name in loops] or designs_for(drawn, device)
-    tried = []
-    for design in designs:
+    drawn, tried = draw(seed), list[Tried]()
+    for design in [read_design(name) for name in loops] or designs_for(drawn, device):
         verdict = judge(drawn.on(design, device))
         requests = verdict.workload.requests
         ends = Counter(req.finish_reason for req in requests)
@@ -401,21 +129,30 @@ def try_workloads(
     However many there are, the results are the same. The processes have ended when this has.
     """
     one = partial(try_seed, loops=tuple(loops), device=device)
-    if jobs == 1 or len(seeds) < FEW:
-        yield from map(one, seeds)
+    return in_processes(one, seeds, jobs if len(seeds) >= FEW else 1)
+
+
+# -- In several processes --------------------------------------------------------------------------
+
+FEW = 8  # workloads that are not worth another process
+
+
+def in_processes(
+    one: Callable[[T], R], items: Sequence[T], jobs: int, chunk: int = 1
+) -> Iterator[R]:
+    """What comes of each item, in their order; fresh processes, which hear no Ctrl-C.
+
+    What has not begun is given up at the end, and what has is waited for.
+    """
+    if jobs == 1:
+        yield from map(one, items)
         return
-    with processes(min(jobs, len(seeds))) as pool:
-        with unheard_interrupt():  # what is started now hears no Ctrl-C: this process sees to it
-            results = pool.map(one, seeds)
-        yield from results
-
-
-@contextmanager
-def processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Fresh processes; what has not begun is given up at the end, and what has is waited for."""
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(max(1, min(jobs, len(items))), spawn)
     try:
-        yield pool
+        with unheard_interrupt():  # what is started now hears no Ctrl-C: this process sees to it
+            results = pool.map(one, items, chunksize=chunk)
+        yield from results
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -454,15 +191,8 @@ def num_cores() -> int:
 
 # -- What many cases came to: how many there were, and how many of them broke which law ------------
 
-CAUSES = (
-    "lifetime", "race", "touches", "ownership", "leak", "deadlock", "crash", "order", "progress",
-    "livelock", "budget", "time", "abort", "ends", "client", "identity", "logprobs",
-)  # fmt: skip
-"""The laws again, a cause before what follows from it: wrong tokens follow from anything. Lifetimes
-are judged where somebody watches the memory (``Device.lifetimes``), which is in tests."""
 
-
-class Failure(NamedTuple):
+class FailedCase(NamedTuple):
     """One law that one case broke; seed and loop repeat it."""
 
     seed: int
@@ -472,7 +202,7 @@ class Failure(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tally:
+class CaseTally:
     """The cases of the workloads from ``seed`` on, in their order.
 
     A case is one workload on one loop, with one relay and its options. ``loops`` are those that it
@@ -486,16 +216,16 @@ class Tally:
     loops: Sequence[str] = ()
 
     @cached_property
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[FailedCase]:
         """Every law that was broken, in the order of the seeds."""
         return [
-            Failure(case.seed, case.loop, item.law, item.sentence)
+            FailedCase(case.seed, case.loop, item.law, item.sentence)
             for case in self.cases
             for item in case.findings
         ]
 
     @property
-    def first(self) -> list[Failure]:
+    def first(self) -> list[FailedCase]:
         """The first failure of each law, causes first; what is shown and made small is the first.
 
         Of an early free, tokens that are wrong are the last thing to look at.
@@ -516,38 +246,29 @@ class Tally:
         """Cases of each loop, whatever its relay and options."""
         return Counter(base_of(case.loop) for case in self.cases)
 
+    @property
+    def drawn(self) -> Iterator[Drawn]:
+        """Its workloads, once more."""
+        return (draw(self.seed + at) for at in range(self.workloads))
+
     @cached_property
     def refusing(self) -> list[int]:
         """Of each workload, how many loops take none of its kind, whatever relay they have."""
-        drawn = (draw(self.seed + at) for at in range(self.workloads))
-        return [len(loops_that_refuse(item, self.device)) for item in drawn]
+        return [len(loops_that_refuse(item, self.device)) for item in self.drawn]
 
     @cached_property
-    def axes(self) -> Table:
-        """Where its workloads lie on each axis."""
-        return table_of(draw(self.seed + at) for at in range(self.workloads))
-
-    @cached_property
-    def design_axes(self) -> Table:
-        """Where what they ran on does, case by case."""
-        every = of_a_design(self.device)
-        table = Table(dict.fromkeys(every, ()) if self.loops else every)
+    def all_axes(self) -> dict[str, AxisCounts]:
+        """Where its workloads lie, where what they ran on does, and what came about in the runs."""
+        axes, of_designs = AxisCounts(OF_A_WORKLOAD), of_a_design(self.device)
+        designs = AxisCounts(dict.fromkeys(of_designs, ()) if self.loops else of_designs)
+        runs = AxisCounts(OF_A_RUN)
+        for item in self.drawn:
+            axes.add(axes_of(item).items())
         for name, cases in Counter(case.loop for case in self.cases).items():
-            table.add(axes_of_design(read_design(name)).items(), cases)
-        return table
-
-    @cached_property
-    def run_axes(self) -> Table:
-        """What came about in how many cases."""
-        table = Table(OF_A_RUN)
+            designs.add(axes_of_design(read_design(name)).items(), cases)
         for case in self.cases:
-            table.add(case.happened)
-        return table
-
-    @property
-    def all_axes(self) -> dict[str, Table]:
-        """All of these, by what is counted."""
-        return {"workloads": self.axes, "cases": self.design_axes, "runs": self.run_axes}
+            runs.add(case.happened)
+        return {"workloads": axes, "cases": designs, "runs": runs}
 
     def as_json(self) -> dict[str, Any]:
         """What ``minisched check --workloads --json`` prints; all the numbers are counts.
@@ -562,6 +283,10 @@ class Tally:
         loop with its relay and options. ``axes``: workloads, or cases, by the value of each axis;
         ``never``: the values that there are and that none of them has.
         """
+        sums = {
+            name: sum(getattr(case, name) for case in self.cases)
+            for name in ("requests", "aborted", "refused", "failed")
+        }
         return {
             "cases": len(self.cases),
             "identical": self.holding("identity"),
@@ -572,10 +297,7 @@ class Tally:
             "seed": self.seed,
             "device": self.device,
             "model": "hash",
-            "requests": sum(case.requests for case in self.cases),
-            "aborted": sum(case.aborted for case in self.cases),
-            "refused": sum(case.refused for case in self.cases),
-            "failed": sum(case.failed for case in self.cases),
+            **sums,
             "holding": {law: self.holding(law) for law in LAWS},
             "unjudged": {law: self.unjudged(law) for law in LAWS},
             "loops": dict(self.by_loop),
@@ -588,3 +310,421 @@ class Tally:
 def base_of(loop: str) -> str:
     """A loop's name without relay and options."""
     return loop.partition(":")[0]
+
+
+# -- Where on each axis workloads, designs and runs lie, and which values never came up ------------
+
+YES_OR_NO = ("no", "yes")
+SPECULATION = ("none", *ALGORITHMS)
+
+
+def any_of(workload: Workload, wanted: Callable[[Any], object]) -> bool:
+    """Whether the ``params`` are so of one request, apart from one that no scheduler takes."""
+    return any(wanted(req.params) for req in workload.requests if not req.problem())
+
+
+def place_of(workload: Workload) -> str:
+    """In what part of its request the first failing step is."""
+    for rid, position, _ in workload.failures:
+        req = next(req for req in workload.requests if req.name == rid)
+        last = len(req.prompt) + len(tokens_alone(workload, req)) - 1
+        if position < len(req.prompt):
+            return "prompt"
+        return "answer" if position < last else "behind the end"
+    return "nowhere"
+
+
+def pool_of(workload: Workload, config: SchedulerConfig) -> str:
+    """How many pages there are beyond those of the longest request."""
+    longest = max(req.max_device_len for req in workload.requests if not req.problem())
+    spare = config.num_pages - -(-longest // config.page_size)
+    return "too small" if spare < 0 else "just enough" if spare == 0 else "more"
+
+
+def slower_side(cost: CostModel) -> str:
+    """Whether a decode step with one row takes the host longer, or the device."""
+    host, device = sum(cost.host.values()), cost.forward(1) + cost.sample
+    return "neither" if host == device else "host" if host > device else "device"
+
+
+def priorities(requests: Iterable[Request]) -> int:
+    """How many different ones there are."""
+    return len({req.priority for req in requests if not req.problem()})
+
+
+AXES: dict[str, tuple[Sequence[str], Callable[[Drawn, Workload, SchedulerConfig], object]]] = {
+    "theme": (tuple(dict.fromkeys(THEMES)), lambda d, w, c: d.theme),
+    "requests": (tuple("1234567"), lambda d, w, c: len(w.requests)),
+    "odd request": (("none", "id", "field"), lambda d, w, c: d.odd),
+    "wishes": (tuple(dict.fromkeys(WISHES)), lambda d, w, c: d.wishes),
+    "sampling": (
+        ("greedy", "temperature"),
+        lambda d, w, c: "temperature" if any_of(w, lambda it: not it.is_greedy) else "greedy",
+    ),
+    "log-probabilities": (YES_OR_NO, lambda d, w, c: any_of(w, lambda it: it.return_logprob)),
+    "stop tokens": (YES_OR_NO, lambda d, w, c: any_of(w, lambda it: it.stop_token_ids)),
+    "end of text": (
+        YES_OR_NO,
+        lambda d, w, c: bool(w.eos_ids) and any_of(w, lambda it: not it.ignore_eos),
+    ),
+    "aborts": (tuple("0123"), lambda d, w, c: len(w.aborts)),
+    "failing steps": (tuple("012"), lambda d, w, c: len(w.failures)),
+    "what fails": (
+        ("nothing", *STEP_FAULTS),
+        lambda d, w, c: w.failures[0].kind if w.failures else "nothing",
+    ),
+    "where it fails": (
+        ("nowhere", "prompt", "answer", "behind the end"),
+        lambda d, w, c: place_of(w),
+    ),
+    "flushes": (YES_OR_NO, lambda d, w, c: bool(w.flushes)),
+    "priorities": (tuple("123456"), lambda d, w, c: priorities(w.requests)),
+    "arrivals": (
+        ("at once", "one after the other"),
+        lambda d, w, c: "one after the other" if any(w.arrivals) else "at once",
+    ),
+    "page size": (tuple(map(str, sorted(set(PAGE_SIZES)))), lambda d, w, c: c.page_size),
+    "pool": (("too small", "just enough", "more"), lambda d, w, c: pool_of(w, c)),
+    "running requests": (tuple("12345"), lambda d, w, c: c.max_running_requests),
+    "radix cache": (("on", "off"), lambda d, w, c: "off" if c.disable_radix_cache else "on"),
+    "eviction": (tuple(EVICTION_POLICIES), lambda d, w, c: c.radix_eviction_policy),
+    "rules": (
+        ("the loop's", *(name for name, rules in RULES.items() if rules.reserves != "prompt")),
+        lambda d, w, c: c.rules.partition(",")[0] or "the loop's",
+    ),
+    "changed rule": (("none", *CHANGES), lambda d, w, c: c.rules.rpartition(",")[2] or "none"),
+    "run first": (RUN_FIRST, lambda d, w, c: c.in_force.run_first),
+    "schedule policy": (tuple(SCHEDULE_POLICIES), lambda d, w, c: c.schedule_policy),
+    "chunks": (("none", "yes"), lambda d, w, c: "none" if c.chunked_prefill_size == -1 else "yes"),
+    "mixed chunks": (YES_OR_NO, lambda d, w, c: c.enable_mixed_chunk),
+    "prefill tokens": (("3", "8", "99"), lambda d, w, c: c.max_prefill_tokens),
+    "conservativeness": (("0", "0.4", "2"), lambda d, w, c: f"{c.schedule_conservativeness:g}"),
+    "preemption threshold": (
+        tuple("012"),
+        lambda d, w, c: c.priority_scheduling_preemption_threshold,
+    ),
+    "late penalties": (YES_OR_NO, lambda d, w, c: c.late_penalties),
+    "late stop strings": (YES_OR_NO, lambda d, w, c: c.late_stop_strings),
+    "largest graph": (("None", "0", "2"), lambda d, w, c: c.cuda_graph_max_bs),
+    "speculation": (SPECULATION, lambda d, w, c: c.speculative_algorithm or "none"),
+    "ops built by": (("host", "device"), lambda d, w, c: "host" if d.built_by_host else "device"),
+    "costs": (
+        ("measured", "by token"),
+        lambda d, w, c: "measured" if isinstance(d.cost, MeasuredCost) else "by token",
+    ),
+    "slower": (("host", "device", "neither"), lambda d, w, c: slower_side(d.cost)),
+    "policies x drafts": (
+        tuple(
+            f"{first}, {policy}, {kind}"
+            for first in RUN_FIRST
+            for policy in SCHEDULE_POLICIES
+            for kind in SPECULATION
+        ),
+        lambda d, w, c: (
+            f"{c.in_force.run_first}, {c.schedule_policy}, {c.speculative_algorithm or 'none'}"
+        ),
+    ),
+}
+"""Each axis on which a workload lies, every value that it has there, and how it is read."""
+OF_A_WORKLOAD = {axis: values for axis, (values, _) in AXES.items()}
+
+
+def axes_of(drawn: Drawn) -> dict[str, str]:
+    """The value of each axis of one workload."""
+    found = {}
+    for axis, (_, read) in AXES.items():
+        value = read(drawn, drawn.workload, drawn.workload.config)
+        found[axis] = YES_OR_NO[value] if isinstance(value, bool) else str(value)
+    return found
+
+
+def axes_of_design(design: Variant) -> dict[str, str]:
+    """The value of each axis of a loop with its relay and options."""
+    depth = str(design.in_flight)
+    return {
+        "loop": design.loop,
+        "relay": design.relay,
+        "steps in flight": depth,
+        "relay x depth": f"{design.relay}, {depth}",
+    }
+
+
+@cache
+def of_a_design(device: str) -> dict[str, Sequence[str]]:
+    """Each axis of what runs on a device, and every value that it has there."""
+    every = [axes_of_design(item) for item in all_designs() if device in LOOPS[item.loop].devices]
+    return {axis: sorted({item[axis] for item in every}) for axis in every[0]}
+
+
+RETRACTED = {
+    "memory": "to decodes",
+    "priority": "to urgent ones",
+    "unified": "to older ones",
+    "failed prefix": "with a failed step's pages",
+}
+OF_A_RUN: dict[str, Sequence[str]] = {
+    "given up": ("waiting", "in chunks", "running", "in flight", "retracted", "over"),
+    "lost its memory": tuple(RETRACTED.values()),
+    "in a failed step": ("and ended", "wasted"),
+    "prefix cached": YES_OR_NO,
+    "evictions": YES_OR_NO,
+    "duplicate pages": YES_OR_NO,
+    "wasted rows": YES_OR_NO,
+    "stale outputs": YES_OR_NO,
+    "drafts": ("accepted", "rejected"),
+}
+"""What may come about in a run, by the axis on which it is counted."""
+
+
+def happened(verdict: Verdict) -> list[tuple[str, str]]:
+    """What came about in a case, each value of an axis once, as its trace has it."""
+    trace, workload = verdict.trace, verdict.workload
+    attrs: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for mark in trace.marks:
+        attrs[mark.name].append(mark.attrs)
+    found = [("given up", stage) for stage in stages(trace)]
+    heard = [at["rid"] for at in attrs["finish"] if at["reason"] == "abort"]
+    if any(rid not in heard for rid in workload.aborts.values()):
+        found.append(("given up", "over"))
+    found += [("lost its memory", RETRACTED[at["reason"]]) for at in attrs["retraction"]]
+    for req in workload.requests:
+        if req.name in workload.struck:
+            ended = workload.has_failed(req)
+            found.append(("in a failed step", "and ended" if ended else "wasted"))
+    for name, is_so in (
+        ("prefix cached", any(at["hit_len"] for at in attrs["match"])),
+        ("evictions", attrs["radix evict"] or attrs["block evict"]),
+        ("duplicate pages", any(at["duplicates"] for at in attrs["insert"])),
+        ("wasted rows", attrs["wasted row"]),
+        ("stale outputs", attrs["stale output"]),
+    ):
+        found.append((name, YES_OR_NO[bool(is_so)]))
+    if any(at["accepted"] for at in attrs["verified"]):
+        found.append(("drafts", "accepted"))
+    if any(at["accepted"] < at["drafts"] for at in attrs["verified"]):
+        found.append(("drafts", "rejected"))
+    return list(dict.fromkeys(found))
+
+
+def stages(trace: Trace) -> Iterator[str]:
+    """In what stage of its life each request was that was given up before its end.
+
+    It is in flight, too, while a step with it runs, or is to run, or nobody has looked at what came
+    of it.
+    """
+    stage: dict[tuple[object, object], str] = {}
+    for mark in trace.marks:
+        who = mark.attrs.get("side"), mark.attrs.get("rid")
+        if mark.name == "admit":
+            stage[who] = "in chunks" if mark.attrs["is_chunked"] else "running"
+        elif mark.name == "retraction":
+            stage[who] = "retracted"
+        elif mark.name == "finish":
+            now = stage.pop(who, "waiting")
+            if mark.attrs["reason"] != "abort":
+                continue
+            yield now
+            if now in ("running", "in chunks"):
+                so_far = [it for it in trace.slices if it.start <= mark.time and who[1] in it.rids]
+                looked = {item.step for item in so_far if item.name == "process"}
+                if any(item.name == "launch" and item.step not in looked for item in so_far):
+                    yield "in flight"
+
+
+@dataclass
+class AxisCounts:
+    """How many workloads, or cases, have which value of each axis; and which values there are."""
+
+    values: Mapping[str, Sequence[str]]
+    counts: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+    def add(self, found: Iterable[tuple[str, str]], times: int = 1) -> None:
+        """So many workloads more, or cases, with the values of their axes."""
+        for axis, value in found:
+            self.counts[axis][value] += times
+
+    def drawn(self, axis: str) -> dict[str, int]:
+        """How often each value of an axis came up, in order, also those that never did."""
+        counts = self.counts[axis]
+        return {value: counts[value] for value in dict.fromkeys([*self.values[axis], *counts])}
+
+    def as_json(self) -> dict[str, dict[str, int]]:
+        """By axis, how often each value came up that did at all."""
+        return {
+            axis: {value: count for value, count in self.drawn(axis).items() if count}
+            for axis in self.values
+        }
+
+    @property
+    def never(self) -> dict[str, list[str]]:
+        """The values that exist and never came up, by axis."""
+        lacking = {
+            axis: [value for value, count in self.drawn(axis).items() if not count]
+            for axis in self.values
+        }
+        return {axis: values for axis, values in lacking.items() if values}
+
+
+# -- Every fault on every loop ---------------------------------------------------------------------
+
+LATEST = 8  # of the chances in a run, one among so many is chosen
+MOST_WORKLOADS = 12  # that are drawn for a place
+MANY = 10**6  # workloads that these are among
+
+
+class Place(NamedTuple):
+    """Where a fault is to be put in."""
+
+    fault: str
+    loop: str
+    device: str
+    seed: int
+
+
+class FaultCell(NamedTuple):
+    """One fault on one loop, and what became of it; the place repeats it."""
+
+    place: Place
+    loop: str  # as it was run, with relay and options
+    at: int
+    trial: FaultTrial
+
+
+def places(device: str, seed: int, times: int, loops: Sequence[str] = ()) -> list[Place]:
+    """Every fault that can happen on a loop, on every loop, so many times."""
+    return [
+        Place(kind.name, loop, device, seed + at)
+        for kind in FAULTS
+        for loop in loops or LOOPS
+        if device in LOOPS[base_of(loop)].devices and kind.fits(loop, device)
+        for at in range(times)
+    ]
+
+
+def try_all(wanted: Sequence[Place], jobs: int = 1) -> Iterator[FaultCell]:
+    """Each of them, in order, in so many processes."""
+    return in_processes(try_place, wanted, jobs, chunk=8)
+
+
+def try_place(place: Place) -> FaultCell:
+    """Draw a workload and a moment for the fault, until the trial tells something.
+
+    Where the moment did not come, the run was too short, and it is drawn once more from those that
+    did. Another workload is drawn where the fault can't happen in it at all, where it hits nobody
+    but whom the workload itself gives up, and where nobody is left who must not notice. If none of
+    them will do, it is the trial that tells most: one that was never hit, or that hit nobody,
+    counts as not tried.
+    """
+    kind = next(item for item in FAULTS if item.name == place.fault)
+    rng = Random(f"{place.fault} {place.loop} {place.seed}")
+    cells: list[FaultCell] = []
+    for _ in range(MOST_WORKLOADS):
+        seed = rng.randrange(MANY)
+        design = design_for(place.loop, seed)
+        case, latest = draw(seed, odd=False).on(design, place.device), LATEST
+        while latest:
+            at, pick = rng.randint(1, latest), rng.randrange(1000)
+            trial = try_fault(case, kind(at, pick))
+            cells.append(FaultCell(place, design.name, at, trial))
+            if trial.findings or trial.whom.tells:
+                return cells[-1]
+            latest = 0 if trial.is_hit else min(trial.num_chances, at - 1)
+    return max(cells, key=lambda cell: (cell.trial.is_hit, cell.trial.whom.struck))
+
+
+def design_for(loop: str, seed: int) -> Variant:
+    """A loop's relays and options, one after the other; those that take the workload's drafts."""
+    if ":" in loop:
+        return read_design(loop)
+    algorithm = draw(seed).workload.config.speculative_algorithm
+    mine = [item for item in all_designs() if item.loop == loop]
+    designs = [item for item in mine if algorithm not in item.refuses()] or mine
+    return designs[seed % len(designs)]
+
+
+class FaultCount(NamedTuple):
+    """Of some of the trials: those in which the fault hit somebody, and those of them that held.
+
+    ``ended`` are the requests that ended early in them, ``whole`` those that got all their tokens.
+    ``hit_nobody`` are trials in which it was hit when nobody was left to be hit but those whom the
+    workload itself gives up; they are not among the tried.
+    """
+
+    places: int
+    tried: int
+    survived: int
+    ended: int
+    whole: int
+    hit_nobody: int = 0
+
+
+@dataclass(frozen=True)
+class FaultTally:
+    """All the trials of a run of the command."""
+
+    device: str
+    seed: int
+    cells: Sequence[FaultCell]
+
+    def of(self, fault: str | None = None, loop: str | None = None) -> FaultCount:
+        """Those of one fault, of one loop, or both; all without either."""
+        found = [
+            cell.trial
+            for cell in self.cells
+            if fault in (None, cell.place.fault) and loop in (None, base_of(cell.place.loop))
+        ]
+        tried = [trial for trial in found if trial.is_hit and not trial.hit_nobody]
+        return FaultCount(
+            len(found),
+            len(tried),
+            sum(trial.survived for trial in tried),
+            sum(trial.whom.ended for trial in tried),
+            sum(trial.whom.whole for trial in tried),
+            sum(trial.hit_nobody for trial in found),
+        )
+
+    @property
+    def faults(self) -> list[str]:
+        """Which there are, in their order."""
+        return list(dict.fromkeys(cell.place.fault for cell in self.cells))
+
+    @property
+    def loops(self) -> list[str]:
+        """Which there are, in their order."""
+        return list(dict.fromkeys(base_of(cell.place.loop) for cell in self.cells))
+
+    @property
+    def failures(self) -> list[FaultCell]:
+        """The trials in which something did not hold, hit or not."""
+        return [cell for cell in self.cells if cell.trial.findings]
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``minisched check --faults --json`` prints; all the numbers are counts.
+
+        ``tried``: trials in which the fault hit somebody; ``survived``: those of them in which
+        every affected request ended with a reason, no other one changed a token, nothing leaked
+        and nothing hung. ``hit_nobody``: trials in which only requests were hit that the workload
+        itself gives up. ``faults`` and ``cells`` have the same by fault, and by fault and loop.
+        """
+        return {
+            "device": self.device,
+            "seed": self.seed,
+            **self.of()._asdict(),
+            "faults": {fault: self.of(fault)._asdict() for fault in self.faults},
+            "cells": [
+                {"fault": fault, "loop": loop, **count._asdict()}
+                for fault in self.faults
+                for loop in self.loops
+                if (count := self.of(fault, loop)).places
+            ],
+            "failures": [
+                {
+                    "fault": cell.place.fault,
+                    "loop": cell.loop,
+                    "seed": cell.place.seed,
+                    "at": cell.at,
+                    "findings": [asdict(item) for item in cell.trial.findings],
+                }
+                for cell in self.failures
+            ],
+        }  # fmt: skip

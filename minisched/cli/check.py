@@ -27,26 +27,28 @@ from ..checks.answers import (
     story_of,
     verdict_on,
 )
-from ..checks.case import Case, case_text
+from ..checks.case import MOST_TRIALS, Case, case_text, shrink
 from ..checks.draw import read_design
-from ..checks.faults import Count, Counted, places, try_all
 from ..checks.identity import Difference, first_difference
-from ..checks.judge import Finding, Verdict, judge
+from ..checks.judge import Finding, Verdict, breaks_the_same, judge
 from ..checks.leaks import find_leaks
 from ..checks.many import (
     CAUSES,
     LAWS,
-    Failure,
-    Tally,
+    CaseTally,
+    FailedCase,
+    FaultCount,
+    FaultTally,
     base_of,
     case_of,
     laws_on,
     num_cores,
+    places,
+    try_all,
     try_workloads,
 )
 from ..checks.oracle import find_ends, oracle_trace, tokens_alone
 from ..checks.races import Offence, Race, WaitsForEver, examine, race_offence
-from ..checks.shrink import MOST_TRIALS, breaks_the_same, shrink
 from ..checks.why import explain
 from ..checks.why import token_offence as wrong_token_offence
 from ..devices.registry import open_device
@@ -125,7 +127,7 @@ FEW_VALUES = 8  # that never came up: more are counted
 
 
 def print_tally(
-    console: Console, tally: Tally, seconds: float, jobs: int, with_axes: bool = False
+    console: Console, tally: CaseTally, seconds: float, jobs: int, with_axes: bool = False
 ) -> None:
     """How much was tried and of what kind, what held by law, and by loop."""
     cases = len(tally.cases)
@@ -147,7 +149,7 @@ def print_tally(
     say(console, verdict_on_cases(tally, broken), 2)
 
 
-def verdict_on_cases(tally: Tally, broken: int) -> str:
+def verdict_on_cases(tally: CaseTally, broken: int) -> str:
     """One sentence on all of it; ``broken`` cases broke a law."""
     cases = len(tally.cases)
     if broken:
@@ -163,7 +165,7 @@ def verdict_on_cases(tally: Tally, broken: int) -> str:
     return f"[green]✓[/] every law held in all {cases} cases."
 
 
-def refusals_sentence(tally: Tally) -> str:
+def refusals_sentence(tally: CaseTally) -> str:
     """How many loops could not be asked, because they refuse what a workload wants."""
     counts = [count for count in tally.refusing if count]
     if not counts:
@@ -173,7 +175,7 @@ def refusals_sentence(tally: Tally) -> str:
     return f"{counted(len(counts), 'workload')} speculated as {some} refused: not tried on these"
 
 
-def requests_sentence(tally: Tally) -> str:
+def requests_sentence(tally: CaseTally) -> str:
     """How the requests ended, over all cases."""
     total, aborted, refused, failed = (
         sum(getattr(case, name) for case in tally.cases)
@@ -185,7 +187,7 @@ def requests_sentence(tally: Tally) -> str:
     )
 
 
-def axes_sentence(tally: Tally) -> str:
+def axes_sentence(tally: CaseTally) -> str:
     """How many values there are on all axes, and of how many there was no workload or case."""
     tables = tally.all_axes.values()
     values = sum(len(axes.drawn(name)) for axes in tables for name in axes.values)
@@ -199,7 +201,7 @@ def axes_sentence(tally: Tally) -> str:
     )
 
 
-def print_axes(console: Console, tally: Tally) -> None:
+def print_axes(console: Console, tally: CaseTally) -> None:
     """How often each value of each axis came up; then, in words, which never did."""
     for title, axes in tally.all_axes.items():
         table = Table("", title, "values, and how often each came up")
@@ -218,7 +220,7 @@ def print_axes(console: Console, tally: Tally) -> None:
             say(console, f"never drawn: {name} {'; '.join(lacking[:FEW_VALUES])}{others}", 2)
 
 
-def by_law(tally: Tally) -> Table:
+def by_law(tally: CaseTally) -> Table:
     """Each law, and in how many cases it held that had something to break it with."""
     table = Table("", "law", "what it says", "held")
     table.columns[-1].justify = "right"
@@ -229,7 +231,7 @@ def by_law(tally: Tally) -> Table:
     return table
 
 
-def by_loop(tally: Tally) -> Table:
+def by_loop(tally: CaseTally) -> Table:
     """Each loop, with its variants (relays and options), and which laws they broke."""
     table = Table("", "loop", "variants", "cases", "broken")
     table.columns[2].justify = table.columns[3].justify = "right"
@@ -251,7 +253,7 @@ def sign(holds: bool) -> str:
 LONGEST = 300  # characters of a finding
 
 
-def report_failures(console: Console, tally: Tally, files: list[str]) -> None:
+def report_failures(console: Console, tally: CaseTally, files: list[str]) -> None:
     """The first of each law with the command that repeats it, causes first; and that one small."""
     for failure in tally.first:
         said = f"{failure.law}: {escape(shortened(failure.sentence))}"
@@ -269,7 +271,7 @@ def report_failures(console: Console, tally: Tally, files: list[str]) -> None:
         say_command(console, f"minisched check {' '.join(pair)}")
 
 
-def report_small(console: Console, failure: Failure, device: str) -> None:
+def report_small(console: Console, failure: FailedCase, device: str) -> None:
     """The smallest case that was found to break the same law, and all that it breaks."""
     small = make_small(failure, device)
     verdict = judge(small)
@@ -290,14 +292,14 @@ def print_why(console: Console, verdict: Verdict) -> None:
 
 
 @cache
-def make_small(failure: Failure, device: str) -> Case:
+def make_small(failure: FailedCase, device: str) -> Case:
     """The failure's case with everything taken away that its law does not need."""
     case = case_of(failure.seed, failure.loop, device)
     shows = breaks_the_same(Finding(failure.law, failure.sentence))
     return shrink(case, shows, MOST_TRIALS)
 
 
-def save_failure(tally: Tally, folder: Path) -> list[str]:
+def save_failure(tally: CaseTally, folder: Path) -> list[str]:
     """Write the trace of the first cause, made small, its baseline and its picture; the files.
 
     The baseline comes first: it is what the oracle says, so that wrong tokens can be explained.
@@ -319,7 +321,7 @@ def save_failure(tally: Tally, folder: Path) -> list[str]:
     return [str(folder / name) for name in texts]
 
 
-def command(failure: Failure, device: str) -> str:
+def command(failure: FailedCase, device: str) -> str:
     """What repeats a failure."""
     on = "" if device == "sim" else f" --device {device}"
     return f"minisched check --workloads 1 --seed {failure.seed} --loop {failure.loop}{on}"
@@ -374,7 +376,7 @@ def check_faults(wanted: Wanted, as_json_only: bool) -> int:
     return 0 if total.survived == total.tried and not counted.failures else 1
 
 
-def run_faults(wanted: Wanted, jobs: int) -> Counted:
+def run_faults(wanted: Wanted, jobs: int) -> FaultTally:
     """All the trials, with a bar on stderr meanwhile."""
     todo = places(wanted.device, wanted.seed, wanted.workloads or TIMES, wanted.loops)
     cells = []
@@ -382,10 +384,10 @@ def run_faults(wanted: Wanted, jobs: int) -> Counted:
         for cell in try_all(todo, jobs):
             cells.append(cell)
             hear(f"{cell.place.fault} on {cell.loop}")
-    return Counted(wanted.device, wanted.seed, cells)
+    return FaultTally(wanted.device, wanted.seed, cells)
 
 
-def report_faults(console: Console, counted: Counted, seconds: float) -> None:
+def report_faults(console: Console, counted: FaultTally, seconds: float) -> None:
     """The counts by fault, then by fault and loop, then what did not hold."""
     total = counted.of()
     console.print(
@@ -405,7 +407,7 @@ def report_faults(console: Console, counted: Counted, seconds: float) -> None:
     say(console, verdict_on_faults(total), 2)
 
 
-def verdict_on_faults(total: Count) -> str:
+def verdict_on_faults(total: FaultCount) -> str:
     """One sentence on all of it."""
     if lost := total.tried - total.survived:
         return f"[red]✗[/] {lost} of {total.tried} faults were not survived."
@@ -420,7 +422,7 @@ def verdict_on_faults(total: Count) -> str:
     )
 
 
-def by_fault(counted: Counted) -> Table:
+def by_fault(counted: FaultTally) -> Table:
     """Each fault: how often it was tried, survived, and whom it cost something."""
     table = Table("", "fault", "tried", "survived", "ended early", "got all tokens")
     for column in table.columns[2:]:
@@ -432,7 +434,7 @@ def by_fault(counted: Counted) -> Table:
     return table
 
 
-def faults_by_loop(counted: Counted, faults: list[str]) -> Table:
+def faults_by_loop(counted: FaultTally, faults: list[str]) -> Table:
     """Some faults side by side, on every loop: survived of tried; empty where it can't happen."""
     table = Table("loop", *faults, box=SIMPLE_HEAD, padding=(0, 0))
     table.columns[0].no_wrap = True
@@ -443,7 +445,7 @@ def faults_by_loop(counted: Counted, faults: list[str]) -> Table:
     return table
 
 
-def cell_of(count: Count) -> str:
+def cell_of(count: FaultCount) -> str:
     """``3`` where all three were survived, ``2/3`` where one was not, ``?`` where none hit."""
     if not count.places:
         return ""
@@ -453,7 +455,7 @@ def cell_of(count: Count) -> str:
     return text if count.survived == count.tried else f"[red]{text}[/]"
 
 
-def sign_of(count: Count) -> str:
+def sign_of(count: FaultCount) -> str:
     """Whether all were survived, at a glance and without colour."""
     if not count.tried:
         return "?"
@@ -512,14 +514,14 @@ def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
     return 1 if tally.failures else 0
 
 
-def run_cases(wanted: Wanted, count: int, jobs: int) -> Tally:
+def run_cases(wanted: Wanted, count: int, jobs: int) -> CaseTally:
     """All the cases, with a bar on stderr meanwhile."""
     seeds, cases = range(wanted.seed, wanted.seed + count), []
     with named_progress(count) as hear:
         for tried in try_workloads(seeds, wanted.loops, wanted.device, jobs):
             cases += tried
             hear(f"workloads, {len(cases)} cases")
-    return Tally(wanted.seed, count, wanted.device, cases, wanted.loops)
+    return CaseTally(wanted.seed, count, wanted.device, cases, wanted.loops)
 
 
 def check_wanted(wanted: Wanted) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from ..checks import shrink
+from ..checks import case as of_checks
 from ..core import NoBatch, Output, Request, Result, SamplingParams, ScheduleBatch
 from ..engine.engine import Engine
 from ..loops.design import find_loop
@@ -266,7 +266,7 @@ def smallest(found: Difference, left: Side, right: Side, most: int = MOST_TRIALS
         part = part_ways(case, left, right)
         return part is not None and respect(part) == wanted
 
-    return part_ways(shrink.smallest(found.case, simpler, differs, most), left, right) or found
+    return part_ways(of_checks.smallest(found.case, simpler, differs, most), left, right) or found
 
 
 def respect(found: Difference) -> str:

@@ -22,7 +22,7 @@ from rich.console import Console
 import minisched
 from minisched.checks.answers import LOOKED_AT, lacking
 from minisched.checks.judge import judge
-from minisched.checks.many import Tally, Tried, case_of
+from minisched.checks.many import CaseTally, Tried, case_of
 from minisched.cli.check import print_tally
 from minisched.export import native
 from minisched.export.chrome import to_chrome
@@ -213,7 +213,7 @@ def test_nothing_to_judge_is_no_tick_and_a_run_that_stopped_is_never_fine(cli: A
 def test_cases_in_which_nothing_happened(law: str, capsys: pytest.CaptureFixture[str]) -> None:
     empty, full = Tried(0, "overlap", (), True, 1, 1, 0, (law,)), Tried(1, "pd", (), True, 1, 0, 0)
     for tried, ticks in (([empty, full], True), ([empty], False), ([], False)):
-        tally = Tally(0, 1, "sim", tried)
+        tally = CaseTally(0, 1, "sim", tried)
         print_tally(Console(), tally, 0.1, 1)
         assert ("✓ every law held" in capsys.readouterr().out) is ticks
         assert tally.as_json()["unjudged"][law] == (empty in tried)

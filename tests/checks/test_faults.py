@@ -14,24 +14,20 @@ import torch
 
 from minisched.checks.case import Case
 from minisched.checks.draw import DRAFTERS, draw, read_design
-from minisched.checks.fault import (
+from minisched.checks.faults import (
+    FAULTS,
+    Aborted,
     CopyFails,
+    CtrlC,
     Fault,
     ForwardRaises,
     NotNumbers,
     OutOfMemory,
     SamplingRaises,
-)
-from minisched.checks.faults import (
-    FAULTS,
-    Aborted,
-    CtrlC,
-    Place,
     Whom,
-    places,
-    try_fault,
-    try_place,
 )
+from minisched.checks.judge import try_fault
+from minisched.checks.many import Place, places, try_place
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.failure import is_out_of_memory, reason_of

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from minisched.checks.draw import Design, draw
+from minisched.checks.draw import Variant, draw
 from minisched.checks.judge import judge
 from minisched.core import Request, SamplingParams
 from minisched.devices import thread as torch_arrays
@@ -230,7 +230,7 @@ def test_every_law_holds_on_a_gpu(
     loop: str, relay: str, options: dict[str, Any], tiny_llama: Path
 ) -> None:
     for seed in range(20):
-        assert judge(draw(seed).on(Design(loop, relay, options), "cuda")).findings == ()
+        assert judge(draw(seed).on(Variant(loop, relay, options), "cuda")).findings == ()
     model = LlamaTorch(tiny_llama, "float64")
     run = run_loop(loop, CudaDevice(), model, some_requests(), relay=relay, **options)
     check_trace(run.trace)

@@ -12,7 +12,7 @@ import pytest
 
 from minisched.checks.books import blocks_of, nodes_of
 from minisched.checks.case import fresh
-from minisched.checks.draw import Design, designs_for, draw
+from minisched.checks.draw import Variant, designs_for, draw
 from minisched.checks.judge import hash_model
 from minisched.checks.judge import run as run_case
 from minisched.devices.sim import SimDevice
@@ -77,7 +77,7 @@ Seen = tuple[dict[str, Panel], Trace, dict[int, Truth]]
 """One engine's run: its panels, its trace, and its own books after each moment."""
 
 
-def seen(design: Design, seed: int) -> tuple[Trace, list[Seen]]:
+def seen(design: Variant, seed: int) -> tuple[Trace, list[Seen]]:
     """A drawn run, and what each engine's books said meanwhile; a pair has two."""
     case = draw(seed, odd=False).on(design, "sim")
     books, device = list[tuple[Engine, dict[int, Truth]]](), SimDevice()

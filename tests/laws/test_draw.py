@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.case import case_text
+from minisched.checks.case import case_text, shrink
 from minisched.checks.draw import (
     CASES_EACH,
-    Design,
+    Variant,
     all_designs,
     designs_for,
     draw,
     loops_that_refuse,
+    other_options,
     read_design,
-    variants,
 )
-from minisched.checks.fault import STEP_FAULTS
+from minisched.checks.faults import STEP_FAULTS
 from minisched.checks.identity import another_workload, differences
-from minisched.checks.judge import Finding, judge
+from minisched.checks.judge import Finding, breaks_the_same, judge
 from minisched.checks.many import (
     OF_A_WORKLOAD,
-    Table,
-    Tally,
+    AxisCounts,
+    CaseTally,
     axes_of,
     axes_of_design,
     case_of,
@@ -35,7 +35,6 @@ from minisched.checks.many import (
     try_workloads,
 )
 from minisched.checks.oracle import oracle_trace
-from minisched.checks.shrink import breaks_the_same, shrink
 from minisched.loops.design import LOOPS
 from minisched.museum.patch import put_in
 from minisched.trace import Mark, Trace
@@ -57,9 +56,9 @@ def test_the_designs_are_those_of_the_registry() -> None:
         "mindie_placeholder:host:max_async_schedule_times=2",
     }
     every = {
-        Design(loop, relay, options).name
+        Variant(loop, relay, options).name
         for loop, spec in LOOPS.items()
-        for options in ({}, *variants(loop))
+        for options in ({}, *other_options(loop))
         for relay in spec.relays
     }
     assert {design.name for design in all_designs()} == every - refused
@@ -75,7 +74,7 @@ def test_every_design_comes_up_and_each_loop_about_as_often() -> None:
 
 
 def test_every_value_of_every_axis_comes_up() -> None:
-    workloads, designs = Table(OF_A_WORKLOAD), Table(of_a_design("sim"))
+    workloads, designs = AxisCounts(OF_A_WORKLOAD), AxisCounts(of_a_design("sim"))
     for drawn in map(draw, range(600)):
         workloads.add(axes_of(drawn).items())
         for design in designs_for(drawn):
@@ -103,14 +102,14 @@ def test_a_seed_is_a_workload_and_any_seed_will_do(seed: int) -> None:
 # -- many of them ----------------------------------------------------------------------------------
 
 
-def tally_of(seeds: range, loops: tuple[str, ...]) -> Tally:
+def tally_of(seeds: range, loops: tuple[str, ...]) -> CaseTally:
     cases = [case for tried in try_workloads(seeds, loops) for case in tried]
-    return Tally(seeds.start, len(seeds), "sim", cases)
+    return CaseTally(seeds.start, len(seeds), "sim", cases)
 
 
 def test_what_may_come_about_does_and_everything_is_counted() -> None:
     tally = tally_of(range(40), ("vllm_batch_queue",))
-    never = {axis: set(values) for axis, values in tally.run_axes.never.items()}
+    never = {axis: set(values) for axis, values in tally.all_axes["runs"].never.items()}
     rare = {"given up": {"retracted"}, "lost its memory": {"with a failed step's pages"}}
     rare["duplicate pages"] = {"yes"}  # a block pool keeps copies
     assert all(never[axis] <= rare.get(axis, set()) for axis in never) and tally.failures == []

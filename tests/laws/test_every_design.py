@@ -13,10 +13,10 @@ from itertools import cycle
 
 import pytest
 
-from minisched.checks.draw import DRAFTERS, THEMES, Design, all_designs, dealt, read_design
+from minisched.checks.draw import DRAFTERS, THEMES, Variant, all_designs, dealt, read_design
 from minisched.checks.judge import judge
 from minisched.checks.laws import Touched
-from minisched.checks.many import Failure, case_of
+from minisched.checks.many import FailedCase, case_of
 from minisched.cli.check import command
 from minisched.core import Request, SamplingParams
 from minisched.devices.sim import SimDevice
@@ -37,7 +37,7 @@ SOME_ON_CUDA = REAL_DESIGNS[8::40]
 LONGEST = 600  # characters of a finding
 
 
-def seeds_of(design: Design, count: int) -> list[int]:
+def seeds_of(design: Variant, count: int) -> list[int]:
     """Workloads for a design, others than its neighbours have; of three in a row one of each kind:
 
     too little memory; drafts, or where it takes none, urgent requests; and whatever comes.
@@ -58,13 +58,13 @@ def seeds_of(design: Design, count: int) -> list[int]:
     return seeds
 
 
-def check_holds(design: Design, seeds: list[int], device: str) -> None:
+def check_holds(design: Variant, seeds: list[int], device: str) -> None:
     said = []
     for seed in seeds:
         engines: list[Engine] = []
         verdict = judge(case_of(seed, design.name, device), engines.append)
         for found in verdict.findings:
-            failure = Failure(seed, design.name, found.law, found.sentence)
+            failure = FailedCase(seed, design.name, found.law, found.sentence)
             said += [f"{found.law}: {found.sentence[:LONGEST]}", f"    {command(failure, device)}"]
         devices = [it.device for it in engines if isinstance(it.device, SimDevice)]
         if verdict.holds and not all(it.is_idle for it in devices):
@@ -75,7 +75,7 @@ def check_holds(design: Design, seeds: list[int], device: str) -> None:
 
 
 def by_name(item: object) -> str:
-    return item.name if isinstance(item, Design) else str(item)
+    return item.name if isinstance(item, Variant) else str(item)
 
 
 ON_A_REAL_CLOCK = [
@@ -90,19 +90,19 @@ ON_THE_GPU = [
 
 
 @pytest.mark.parametrize("design", DESIGNS, ids=by_name)
-def test_every_law_holds_in_virtual_time(design: Design) -> None:
+def test_every_law_holds_in_virtual_time(design: Variant) -> None:
     check_holds(design, seeds_of(design, many(3, 60)), "sim")
 
 
 @pytest.mark.parametrize(("backend", "design"), ON_A_REAL_CLOCK, ids=by_name)
-def test_every_law_holds_in_real_time(backend: str, design: Design) -> None:
+def test_every_law_holds_in_real_time(backend: str, design: Variant) -> None:
     before = threading.active_count()
     check_holds(design, seeds_of(design, many(1, 5)), backend)
     assert threading.active_count() <= before
 
 
 @pytest.mark.parametrize(("backend", "design"), ON_THE_GPU, ids=by_name)
-def test_every_law_holds_on_a_gpu_that_is_not_there(backend: str, design: Design) -> None:
+def test_every_law_holds_on_a_gpu_that_is_not_there(backend: str, design: Variant) -> None:
     check_holds(design, seeds_of(design, many(1, 2)), backend)
 
 
@@ -122,7 +122,7 @@ def small_workload() -> Workload:
     return Workload(requests, [0, 1, 3, 6], {}, config)
 
 
-def traced(design: Design, backend: str) -> tuple[Trace, Touched]:
+def traced(design: Variant, backend: str) -> tuple[Trace, Touched]:
     device, touched, model = open_device(backend), Touched(), hash_model(backend, frozenset())
     play(
         small_workload(), design.loop, design.relay, dict(design.options), device, model,
@@ -169,7 +169,7 @@ OF_EACH_LOOP = [it for it in REAL_DESIGNS if not it.options and (it.name in LOOP
     ("backend", "design"), [*zip(cycle(REAL), OF_EACH_LOOP, strict=False)], ids=by_name
 )
 def test_in_real_time_each_op_declares_the_same_as_on_the_simulator(
-    design: Design, backend: str
+    design: Variant, backend: str
 ) -> None:
     ideal, real = traced(design, "sim")[0], traced(design, backend)[0]
     assert declared_by_op(real) == declared_by_op(ideal) != {}

@@ -20,12 +20,11 @@ import pytest
 
 from minisched.checks.case import Case
 from minisched.checks.draw import read_design
-from minisched.checks.faults import Place as FaultPlace
-from minisched.checks.faults import try_place
 from minisched.checks.judge import judge
 from minisched.checks.known_marks import COMMON, KNOWN
 from minisched.checks.laws import find_ends, told_each
-from minisched.checks.many import CAUSES, LAWS, case_of
+from minisched.checks.many import CAUSES, LAWS, case_of, try_place
+from minisched.checks.many import Place as FaultPlace
 from minisched.checks.oracle import OF_HASH, find_unlike
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.registry import library

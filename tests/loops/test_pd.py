@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checks.case import Case
-from minisched.checks.draw import Design, draw
+from minisched.checks.draw import Variant, draw
 from minisched.checks.judge import judge
 from minisched.checks.overlap import measure
 from minisched.core import Request
@@ -47,7 +47,7 @@ def run(*requests: Request, config: SchedulerConfig | None = None, **options: An
 @pytest.mark.parametrize("link", LINKS, ids=str)
 def test_transfers_come_between_and_messages_never_too_late(link: dict[str, Any]) -> None:
     for seed in range(many(8, 400)):
-        check_run(replace(draw(seed, odd=False).on(Design("pd", "pool")), options=link, cost=COST))
+        check_run(replace(draw(seed, odd=False).on(Variant("pd", "pool")), options=link, cost=COST))
 
 
 def check_run(case: Case) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from minisched.checks.case import Case
 from minisched.checks.causes import ARRIVAL, HOST, lost_ns, num_waits, waits
-from minisched.checks.draw import DRAFTERS, Design, draw
+from minisched.checks.draw import DRAFTERS, Variant, draw
 from minisched.checks.judge import judge
 from minisched.checks.overlap import measure
 from minisched.core import NoBatch, Request, ScheduleBatch
@@ -138,7 +138,7 @@ def test_a_step_waits_exactly_if_the_host_lacks_a_token(
     loop: str, relay: str, options: dict[str, Any]
 ) -> None:
     for seed in SEEDS:
-        check_waits(drawn(seed).on(Design(loop, relay, options)))
+        check_waits(drawn(seed).on(Variant(loop, relay, options)))
 
 
 def check_waits(case: Case) -> None:
