@@ -22,8 +22,8 @@ from ..trace import Trace
 from ..worker import Step
 from ..worker.worker import COPY, SAMPLE, StepOp
 from .case import Failure, Workload
+from .laws import Told, find_ends
 from .leaks import find_leaks
-from .oracle import Refusal, tokens_alone
 
 # -- A fault: something outside the scheduler that goes wrong once, at a place that can be chosen --
 
@@ -617,7 +617,6 @@ class Aftermath:
     fault: Fault
     workload: Workload
     trace: Trace
-    outputs: Sequence[Output] = ()  # what clients heard
 
     def is_given_up(self, req: Request) -> bool:
         """Whether the workload itself gives a request up, at one time or another."""
@@ -644,23 +643,18 @@ class Aftermath:
         mine = (item for item in self.trace.slices if str(item.step) in self.failed_steps)
         return {rid for item in mine for rid in item.rids}
 
-    def wrong_tokens(self, refusal: Refusal) -> Iterator[str]:
-        """Whoever may have ended got the first of its tokens, all others got all."""
-        for req in self.workload.requests:
-            truth = tokens_alone(self.workload, req, refusal)
-            ended_early = req.finish_reason in ENDED_EARLY
-            given_up = ended_early and (self.is_given_up(req) or self.is_touched(req))
-            if req.output_ids != (truth[: len(req.output_ids)] if given_up else truth):
-                reason = f" ({req.error})" if req.error else ""
-                yield f"{req.rid} gave {req.output_ids}, alone {truth}{reason}"
-            if truth and not given_up and ended_early:
-                yield f"{req.rid} ended although the fault was none of its own"
+    def may_have_ended(self, req: Request) -> bool:
+        """Whether it ended early and may have."""
+        may = self.is_given_up(req) or self.is_touched(req)
+        return may and req.finish_reason in ENDED_EARLY
 
     def bad_reasons(self) -> Iterator[str]:
-        """Who ended with an error knows why; and one step failed because of the fault, no other."""
+        """Who ends early has a reason, and a step failed because of the fault and no other."""
         if self.is_unknown and len(self.failed_steps) > 1:
             yield f"steps {', '.join(sorted(self.failed_steps))} have failed, and one was to"
         for req in self.workload.requests:
+            if req.finish_reason in ENDED_EARLY and req.output_ids and not self.may_have_ended(req):
+                yield f"{req.rid} ended although the fault was none of its own"
             if req.finish_reason is not FinishReason.ERROR:
                 continue
             if not req.error:
@@ -668,16 +662,17 @@ class Aftermath:
             if req.error.startswith("step ") and self.fault.says not in req.error:
                 yield f"{req.rid} ended with {req.error!r}, and not with {self.fault.says!r}"
 
-    def bad_ends(self) -> Iterator[str]:
+    def bad_ends(self, told: Sequence[Told]) -> Iterator[str]:
         """Every request ended, once, and its client heard its tokens, if it heard anything."""
-        for req in self.workload.requests:
-            mine = [output for output in self.outputs if output.rid == req.rid]
-            heard = [output.token for output in mine if output.token is not None]
-            ends = sum(output.finish_reason is not None for output in mine)
-            is_silent = self.fault.is_silent and self.fault.may_end(req.rid)
-            if req.finish_reason is None or ends != (0 if is_silent and not ends else 1):
+        for req, outputs in told:
+            if not (self.fault.is_silent and self.fault.may_end(req.rid)):
+                yield from find_ends([(req, outputs)], outputs)
+                continue
+            ends = sum(output.finish_reason is not None for output in outputs)
+            heard = [output.token for output in outputs if output.token is not None]
+            if req.finish_reason is None or ends > 1:
                 yield f"{req.rid} ended {ends} times"
-            if heard != (req.output_ids[: len(heard)] if is_silent else req.output_ids):
+            if heard != req.output_ids[: len(heard)]:
                 yield f"{req.rid} heard {heard}, produced {req.output_ids}"
 
     def leaks(self) -> Iterator[str]:

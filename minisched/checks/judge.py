@@ -145,13 +145,18 @@ def judge(
         refusal = engines[0].scheduler.config.refusal
         refused = frozenset(req.name for req in workload.requests if refusal(req) is not None)
         told = told_each(workload, outputs)
-        after = Aftermath(fault, workload, trace, outputs) if fault else None
+        after = Aftermath(fault, workload, trace) if fault else None
         if after:
-            laws += [("identity", after.wrong_tokens(refusal)), ("reason", after.bad_reasons())]
-            laws += [("ends", after.bad_ends())]
+            laws += [
+                ("identity", find_wrong_tokens(workload, refusal, after.may_have_ended)),
+                ("reason", after.bad_reasons()),
+                ("ends", after.bad_ends(told)),
+            ]
         else:
-            laws += [("identity", find_wrong_tokens(workload, clients.refusal))]
-            laws += [("ends", find_ends(told, outputs))]
+            laws += [
+                ("identity", find_wrong_tokens(workload, clients.refusal)),
+                ("ends", find_ends(told, outputs)),
+            ]
         if not (fault and fault.is_silent):
             laws += [("client", clients.find_untold(told, engines[0].metrics.ended))]
         tolerance = OF_HASH[library(device.name)]

@@ -7,7 +7,7 @@ against a run. ``Clients``, ``Touched`` and ``Budgets`` look on while it runs.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from ..trace.events import is_host
 from ..trace.recorder import named, to_text
 from ..worker.pipeline import Stage
 from .case import Workload
-from .oracle import Alone, Refusal, alone, never, tokens_alone
+from .oracle import Alone, Refusal, alone, tokens_alone
 from .races import Words
 
 
@@ -39,14 +39,18 @@ class Broken(AssertionError):
 Told = tuple[Request, list[Output]]  # a request, and everything that was heard of it
 
 
-def find_wrong_tokens(workload: Workload, refusal: Refusal = never) -> Iterator[str]:
+def find_wrong_tokens(
+    workload: Workload, refusal: Refusal, has_ended: Callable[[Request], bool] = lambda req: False
+) -> Iterator[str]:
     """Whose tokens are not those that it would get alone.
 
-    Whoever gave up, or was in a step that was to fail, got the first of them. Whoever has to be
-    refused, as ``refusal`` says or because no output can follow its grammar, got none.
+    Whoever gave up, was in a step that was to fail, or ``has_ended`` by a fault, got the first of
+    them. Whoever has to be refused, as ``refusal`` says or because no output can follow its
+    grammar, got none.
     """
     for req in workload.requests:
         truth = tokens_alone(workload, req, refusal)
+        truth = truth[: len(req.output_ids)] if has_ended(req) else truth
         if req.output_ids != truth:
             reason = f" ({req.error})" if req.error else ""
             yield f"{req.name} gave {req.output_ids}, alone it gives {truth}{reason}"

@@ -20,7 +20,7 @@ from multiprocessing import resource_tracker
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from ..core import FinishReason, Request
+from ..core import FinishReason, Request, SamplingParams
 from ..devices.cost import CostModel
 from ..devices.profiles import MeasuredCost
 from ..loops.design import LOOPS
@@ -318,9 +318,14 @@ YES_OR_NO = ("no", "yes")
 SPECULATION = ("none", *ALGORITHMS)
 
 
-def any_of(workload: Workload, wanted: Callable[[Any], object]) -> bool:
-    """Whether the ``params`` are so of one request, apart from one that no scheduler takes."""
-    return any(wanted(req.params) for req in workload.requests if not req.problem())
+def well_formed(workload: Workload) -> list[Request]:
+    """Its requests without the one that no scheduler takes."""
+    return [req for req in workload.requests if not req.problem()]
+
+
+def any_of(workload: Workload, wanted: Callable[[SamplingParams], object]) -> bool:
+    """Whether the ``params`` of one of them are so."""
+    return any(wanted(req.params) for req in well_formed(workload))
 
 
 def place_of(workload: Workload) -> str:
@@ -336,7 +341,7 @@ def place_of(workload: Workload) -> str:
 
 def pool_of(workload: Workload, config: SchedulerConfig) -> str:
     """How many pages there are beyond those of the longest request."""
-    longest = max(req.max_device_len for req in workload.requests if not req.problem())
+    longest = max(req.max_device_len for req in well_formed(workload))
     spare = config.num_pages - -(-longest // config.page_size)
     return "too small" if spare < 0 else "just enough" if spare == 0 else "more"
 
@@ -345,11 +350,6 @@ def slower_side(cost: CostModel) -> str:
     """Whether a decode step with one row takes the host longer, or the device."""
     host, device = sum(cost.host.values()), cost.forward(1) + cost.sample
     return "neither" if host == device else "host" if host > device else "device"
-
-
-def priorities(requests: Iterable[Request]) -> int:
-    """How many different ones there are."""
-    return len({req.priority for req in requests if not req.problem()})
 
 
 AXES: dict[str, tuple[Sequence[str], Callable[[Drawn, Workload, SchedulerConfig], object]]] = {
@@ -378,7 +378,10 @@ AXES: dict[str, tuple[Sequence[str], Callable[[Drawn, Workload, SchedulerConfig]
         lambda d, w, c: place_of(w),
     ),
     "flushes": (YES_OR_NO, lambda d, w, c: bool(w.flushes)),
-    "priorities": (tuple("123456"), lambda d, w, c: priorities(w.requests)),
+    "priorities": (
+        tuple("123456"),
+        lambda d, w, c: len({req.priority for req in well_formed(w)}),
+    ),
     "arrivals": (
         ("at once", "one after the other"),
         lambda d, w, c: "one after the other" if any(w.arrivals) else "at once",
@@ -601,11 +604,6 @@ def places(device: str, seed: int, times: int, loops: Sequence[str] = ()) -> lis
     ]
 
 
-def try_all(wanted: Sequence[Place], jobs: int = 1) -> Iterator[FaultCell]:
-    """Each of them, in order, in so many processes."""
-    return in_processes(try_place, wanted, jobs, chunk=8)
-
-
 def try_place(place: Place) -> FaultCell:
     """Draw a workload and a moment for the fault, until the trial tells something.
 
@@ -620,8 +618,9 @@ def try_place(place: Place) -> FaultCell:
     cells: list[FaultCell] = []
     for _ in range(MOST_WORKLOADS):
         seed = rng.randrange(MANY)
-        design = design_for(place.loop, seed)
-        case, latest = draw(seed, odd=False).on(design, place.device), LATEST
+        drawn, latest = draw(seed, odd=False), LATEST
+        design = design_for(place.loop, drawn)
+        case = drawn.on(design, place.device)
         while latest:
             at, pick = rng.randint(1, latest), rng.randrange(1000)
             trial = try_fault(case, kind(at, pick))
@@ -632,14 +631,14 @@ def try_place(place: Place) -> FaultCell:
     return max(cells, key=lambda cell: (cell.trial.is_hit, cell.trial.whom.struck))
 
 
-def design_for(loop: str, seed: int) -> Variant:
+def design_for(loop: str, drawn: Drawn) -> Variant:
     """A loop's relays and options, one after the other; those that take the workload's drafts."""
     if ":" in loop:
         return read_design(loop)
-    algorithm = draw(seed).workload.config.speculative_algorithm
+    algorithm = drawn.workload.config.speculative_algorithm
     mine = [item for item in all_designs() if item.loop == loop]
     designs = [item for item in mine if algorithm not in item.refuses()] or mine
-    return designs[seed % len(designs)]
+    return designs[drawn.seed % len(designs)]
 
 
 class FaultCount(NamedTuple):

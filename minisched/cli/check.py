@@ -41,10 +41,11 @@ from ..checks.many import (
     FaultTally,
     base_of,
     case_of,
+    in_processes,
     laws_on,
     num_cores,
     places,
-    try_all,
+    try_place,
     try_workloads,
 )
 from ..checks.oracle import find_ends, oracle_trace, tokens_alone
@@ -381,7 +382,7 @@ def run_faults(wanted: Wanted, jobs: int) -> FaultTally:
     todo = places(wanted.device, wanted.seed, wanted.workloads or TIMES, wanted.loops)
     cells = []
     with named_progress(len(todo)) as hear:
-        for cell in try_all(todo, jobs):
+        for cell in in_processes(try_place, todo, jobs, chunk=8):
             cells.append(cell)
             hear(f"{cell.place.fault} on {cell.loop}")
     return FaultTally(wanted.device, wanted.seed, cells)
