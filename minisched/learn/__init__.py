@@ -9,7 +9,6 @@ module                 what it gives
 ``source``             the few lines of the package that a lesson is about, never a copy of them
 ``slider``             host and device cost on two sliders, in a page that needs no kernel
 ``workload``           small random workloads, and simpler ones, for counterexamples
-``oracle``             what a request gets when it is alone: the truth
 ``trial``              one workload run through a learner's lines, bounded, with all that was heard
 ``guard``              no run of a learner's lines lasts for ever
 ``blame``              what they raise becomes one sentence

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
+from ..checks.oracle import hash_oracle
 from ..checks.overlap import step_intervals
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, CostModel
@@ -11,7 +13,6 @@ from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
-from .oracle import alone
 
 TIE = 0.02  # two runs of which one takes so much longer at most: a tie
 MOST_BEFORE_STOP = 60  # tokens; among many more, hardly any is the first of its kind
@@ -78,11 +79,17 @@ def _request(rid: str, at: int, new_tokens: int, stop: bool) -> Request:
         return Request(rid, prompt, SamplingParams(max_new_tokens=new_tokens))
     last = -1
     while last < 0:  # a prompt whose last token is not said before
-        *before, last = alone(prompt, new_tokens, frozenset(), VOCAB)
+        *before, last = alone(prompt, new_tokens)
         if last in before:
             prompt, last = range(prompt.start + VOCAB, prompt.stop + VOCAB), -1
     params = SamplingParams(max_new_tokens=4 * new_tokens, stop_token_ids=frozenset({last}))
     return Request(rid, prompt, params)
+
+
+def alone(prompt: Sequence[int], new_tokens: int, stops: frozenset[int] = frozenset()) -> list[int]:
+    """What a request gets alone, greedy, up to a stop token: the truth of an exercise."""
+    params = SamplingParams(max_new_tokens=new_tokens, stop_token_ids=stops)
+    return hash_oracle([*prompt], params, 0, VOCAB, frozenset()).tokens
 
 
 def outcome(serial_ms: float, overlap_ms: float) -> str:

@@ -9,8 +9,7 @@ from random import Random
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND
 from ..scheduler import SchedulerConfig
-from .oracle import alone
-from .simulate import VOCAB
+from .simulate import VOCAB, alone
 
 STOPS = frozenset(range(0, VOCAB, 9))  # tokens that end a request which has stop tokens
 
@@ -28,7 +27,7 @@ class Asked:
     @property
     def truth(self) -> list[int]:
         """Its tokens, alone."""
-        return alone(self.prompt, self.new_tokens, STOPS if self.may_stop else set(), VOCAB)
+        return alone(self.prompt, self.new_tokens, STOPS if self.may_stop else frozenset())
 
     def fresh(self) -> Request:
         """A request for the scheduler."""
