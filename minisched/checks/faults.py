@@ -1,8 +1,9 @@
 """What can go wrong around a scheduler, sixteen kinds of it, and what must hold all the same.
 
-A fault goes wrong once, at a chance that can be chosen: a step on the device, who asks, memory, or
-a thread. Five of them a drawn workload may have, too (``STEP_FAULTS``). What a fault may cost, and
-whom it may not, says ``Aftermath``; ``judge.py:try_fault`` puts one into a case.
+A kind is a name and what it puts into an engine (``FAULTS``, behind the functions that do it). It
+goes wrong once, at a chance that can be chosen: in a step on the device, of who asks, of memory, or
+of a thread. The first five a drawn workload may have, too (``STEP_FAULTS``). What a fault may cost,
+and whom it may not, says ``Aftermath``; ``judge.py:try_fault`` puts one into a case.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from ..core import FinishReason, Output, Request, SamplingParams, ScheduleBatch
 from ..devices.base import Device
@@ -32,7 +33,7 @@ EVERYBODY = frozenset({"*"})  # in the place of request ids: whoever is there
 
 @dataclass(eq=False)
 class Fault:
-    """What goes wrong, and when: at the ``at``-th chance, from 1 on.
+    """What goes wrong, by name, and when: at the ``at``-th chance, from 1 on.
 
     Of a step that goes wrong, ``computing`` may say instead which one: the first that computes a
     position of a request.
@@ -41,35 +42,26 @@ class Fault:
     are the requests that may end because of it; all the others must not notice.
     """
 
-    name: ClassVar[str]
-    says: ClassVar[str] = ""  # stands in the reason of whoever ends with an error because of it
-    is_silent: ClassVar[bool] = False  # their reader is the fault: they can't be told of their end
-    keeps_from_starting: ClassVar[bool] = False  # then nothing runs, and a sentence says why
-    kills: ClassVar[bool] = False  # who is dead sees to nothing any more
-
+    name: str
     at: int
     pick: int = 0  # a number that decides what else there is to decide
+    computing: Failure | None = None
     is_hit: bool = False
     touched: set[str] = field(default_factory=set)
     num_chances: int = 0  # so far; of a fault that draws no moment, none are counted
-    computing: Failure | None = None
+    num_arrays: int = 0  # of which not each is a chance
+    rid: str = ""  # whom it has chosen
+    each_turn: Callable[[], None] = lambda: None
 
-    @staticmethod
-    def fits(loop: str, device: str) -> bool:
-        """Whether it can happen there at all."""
-        return True
-
-    def prepare(self, workload: Workload) -> None:
-        """Change the workload before anything runs."""
-
-    def open(self, device: Device) -> None:
-        """Change the device before there is an engine."""
+    @property
+    def kind(self) -> FaultKind:
+        """What it does, and what it may cost."""
+        return FAULTS[self.name]
 
     def put_in(self, engine: Engine) -> None:
-        """Change an engine before it starts; ``pd`` has two, and the client's comes last."""
-
-    def each_turn(self, engine: Engine) -> None:
-        """After every turn."""
+        """Change an engine before it starts; ``pd`` has two, and the ``client``'s comes last."""
+        self.client = engine
+        self.kind.put_in(self, engine)
 
     def may_end(self, rid: str) -> bool:
         """Whether a request may end because of it."""
@@ -86,6 +78,22 @@ class Fault:
         """It has happened, to these requests."""
         self.is_hit = True
         self.touched.update(rids)
+
+
+class FaultKind(NamedTuple):
+    """What a fault changes before a run, and what is known of it.
+
+    Those of whom it ``is_silent`` can't be told that they have ended: their reader is the fault.
+    """
+
+    put_in: Callable[[Fault, Engine], None] = lambda fault, engine: None
+    says: str = ""  # stands in the reason of whoever ends with an error because of it
+    prepare: Callable[[Fault, Workload], None] = lambda fault, workload: None
+    open: Callable[[Fault, Device], None] = lambda fault, device: None
+    fits: Callable[[str, str], bool] = lambda loop, device: True  # whether it can happen there
+    is_silent: bool = False
+    keeps_from_starting: bool = False  # then nothing runs, and a sentence says why
+    kills: bool = False  # who is dead sees to nothing any more
 
 
 def computes(step: ForwardBatch | ScheduleBatch, place: Failure) -> bool:
@@ -106,343 +114,256 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     setattr(owner, name, lambda *args, **options: around(inner, *args, **options))
 
 
-# -- Faults of one step on the device: its forward pass, its logits, its sampling, its copy --------
+# -- Of one step on the device: its forward pass, its logits, its sampling, its copy ---------------
 
 
 class BadLuck(RuntimeError):
     """What the device says when one of these faults makes it fail."""
 
 
-class ForwardRaises(Fault):
-    """The ``at``-th forward pass raises (in a pipeline, one of its stages)."""
+def raise_once(fault: Fault, owner: Any, name: str, error: Exception) -> None:
+    """The ``at``-th call of what a model has for a step raises."""
 
-    name = "forward raises"
-    says = "the device is out of luck"
-
-    def put_in(self, engine: Engine) -> None:
-        """Wrap the model's pass, or its layers where these run in stages."""
-        is_cut = len(engine.worker.page_tables) > 1
-        wrap(engine.worker.model, "forward_layer" if is_cut else "forward", self.once)
-
-    def once(self, inner: Any, *args: Any) -> Any:
-        """Raise instead, once."""
+    def around(inner: Any, *args: Any) -> Any:
         batch = next(arg for arg in args if isinstance(arg, ForwardBatch))
-        if self.is_due(batch):
-            self.hit(*batch.label.rids)
-            raise self._error()
+        if fault.is_due(batch):
+            fault.hit(*batch.label.rids)
+            raise error
         return inner(*args)
 
-    def _error(self) -> Exception:
-        return BadLuck(self.says)
+    wrap(owner, name, around)
 
 
-class OutOfMemory(ForwardRaises):
-    """A forward pass finds no memory; every other time it is an array that is shipped."""
-
-    name = "out of device memory"
-    says = "out of device memory (tried to allocate 2.00 GiB)"
-
-    def put_in(self, engine: Engine) -> None:
-        """Wrap the pass, or what brings arrays to the device.
-
-        A step ships several, so not each is a chance: it would always be in the first step. Which
-        step an array was for, the requests' reasons say.
-        """
-        self.num_arrays, each = 0, 1 + self.pick // 2 % 9
-
-        def asarray(inner: Any, values: Any) -> Any:
-            self.num_arrays += 1
-            if self.num_arrays % each == 0 and self.is_due():
-                self.hit()
-                raise self._error()
-            return inner(values)
-
-        if self.pick % 2:
-            super().put_in(engine)
-        else:
-            wrap(engine.device.xp, "asarray", asarray)
-
-    def _error(self) -> Exception:  # as CUDA says it through torch, or Python
-        return MemoryError("tried to allocate 2.00 GiB")
+def forward_raises(fault: Fault, engine: Engine, error: Exception | None = None) -> None:
+    """The ``at``-th forward pass raises, or where its layers run in stages, one of these."""
+    is_cut = len(engine.worker.page_tables) > 1
+    name = "forward_layer" if is_cut else "forward"
+    raise_once(fault, engine.worker.model, name, error or BadLuck(fault.kind.says))
 
 
-class SamplingRaises(ForwardRaises):
+def sampling_raises(fault: Fault, engine: Engine) -> None:
     """The ``at``-th sampling raises."""
-
-    name = "sampling raises"
-    says = "no token could be chosen"
-
-    def put_in(self, engine: Engine) -> None:
-        """Wrap the model's sampling."""
-        wrap(engine.worker.model, "sample", self.once)
+    raise_once(fault, engine.worker.model, "sample", BadLuck(fault.kind.says))
 
 
-class NotNumbers(Fault):
+def out_of_memory(fault: Fault, engine: Engine) -> None:
+    """A forward pass finds no memory; every other time it is an array that is shipped.
+
+    A step ships several, so not each is a chance: it would always be in the first step. Which step
+    an array was for, the requests' reasons say.
+    """
+    error = MemoryError("tried to allocate 2.00 GiB")  # as CUDA says it through torch, or Python
+    if fault.pick % 2:
+        forward_raises(fault, engine, error)
+        return
+
+    def asarray(inner: Any, values: Any) -> Any:
+        fault.num_arrays += 1
+        if fault.num_arrays % (1 + fault.pick // 2 % 9) == 0 and fault.is_due():
+            fault.hit()
+            raise error
+        return inner(values)
+
+    wrap(engine.device.xp, "asarray", asarray)
+
+
+def not_numbers(fault: Fault, engine: Engine) -> None:
     """The logits of one row of the ``at``-th forward pass are NaN, and of no other."""
 
-    name = "NaN logits"
-    says = "not numbers (NaN)"
-
-    def put_in(self, engine: Engine) -> None:
-        """Wrap what gives logits."""
-        is_cut = len(engine.worker.page_tables) > 1
-        wrap(engine.worker.model, "compute_logits" if is_cut else "forward", self._spoil)
-
-    def _spoil(self, forward: Any, batch: ForwardBatch, ids: Any, *args: Any) -> Any:
+    def spoiled(forward: Any, batch: ForwardBatch, ids: Any, *args: Any) -> Any:
         if isinstance(ids, list) and ids and min(ids) < 0:
             raise BadLuck(f"{min(ids)} is no token")  # but what marks NaN
         logits = forward(batch, ids, *args)
-        if self.is_due(batch):
-            row = self.pick % len(batch.rows)
-            if self.computing is not None:
-                row = batch.label.rids.index(self.computing.rid)
-            self.hit(batch.label.rids[row])
+        if fault.is_due(batch):
+            row = fault.pick % len(batch.rows)
+            if fault.computing is not None:
+                row = batch.label.rids.index(fault.computing.rid)
+            fault.hit(batch.label.rids[row])
             first = sum(batch.logit_lens[:row])  # those that it samples from are its last ones
             for at in range(first, first + batch.logit_lens[row]):
                 nan = float("nan")
                 logits[at] = [nan] * len(logits[at]) if isinstance(logits, list) else nan
         return logits
 
+    is_cut = len(engine.worker.page_tables) > 1
+    wrap(engine.worker.model, "compute_logits" if is_cut else "forward", spoiled)
 
-class CopyFails(Fault):
+
+def copy_fails(fault: Fault, engine: Engine) -> None:
     """The ``at``-th copy fails: of tokens or log-probabilities to the host, or of KV on ``pd``."""
+    failing: tuple[Step | None, str] = (None, "")  # and which of its copies
 
-    name = "copy fails"
-    says = "did not arrive"
-
-    def put_in(self, engine: Engine) -> None:
-        """Wrap what launches it; a transfer is one launch of its own."""
-        self.failing: tuple[Step | None, str] = (None, "")  # and which of its copies
-        if isinstance(engine, PrefillEngine) and self.pick % 2:
-            wrap(engine, "copy_kv", self._transfer)
-        else:
-            wrap(engine.worker, "queue", self._queue)
-
-    def _queue(self, queue: Any, step: Step, op: StepOp) -> Any:
-        if op.name == COPY.name and self.is_due(step.batch):
-            self.hit(*step.batch.rids)
-            wants = any(req.params.return_logprob for req in step.batch.reqs)
-            self.failing = step, "logprobs" if wants and self.pick % 2 else COPY.gives
-        return queue(step, replace(op, run=self._fail) if (step, op.gives) == self.failing else op)
-
-    def _transfer(self, copy: Any, rid: str, *args: Any) -> None:
-        if self.is_due():
-            self.hit(rid)
-            raise BadLuck("the KV did not arrive")
-        copy(rid, *args)
-
-    def _fail(self, *args: Any) -> Any:
+    def fail(*args: Any) -> Any:
         raise BadLuck("the copy did not arrive")
 
+    def queue(inner: Any, step: Step, op: StepOp) -> Any:
+        nonlocal failing
+        if op.name == COPY.name and fault.is_due(step.batch):
+            fault.hit(*step.batch.rids)
+            wants = any(req.params.return_logprob for req in step.batch.reqs)
+            failing = step, "logprobs" if wants and fault.pick % 2 else COPY.gives
+        return inner(step, replace(op, run=fail) if (step, op.gives) == failing else op)
 
-STEP_FAULTS: dict[str, type[Fault]] = {
-    kind.name: kind for kind in (ForwardRaises, OutOfMemory, SamplingRaises, NotNumbers, CopyFails)
-}
-"""What may go wrong in a step that a workload names, by name."""
+    def transfer(inner: Any, rid: str, *args: Any) -> None:
+        if fault.is_due():
+            fault.hit(rid)
+            raise BadLuck("the KV did not arrive")
+        inner(rid, *args)
 
-
-def step_fault(failure: Failure) -> Fault:
-    """What is to go wrong in the step of a workload's failure; out of memory is the pass itself."""
-    return STEP_FAULTS[failure.kind](at=0, pick=1, computing=failure)
-
-
-# -- Faults of who asks: giving up at any moment, Ctrl-C, and a reader that is not there any more --
-
-
-class Aborted(Fault):
-    """A request is given up after the ``at``-th turn, or output: twice, and one that nobody has."""
-
-    name = "abort"
-
-    def prepare(self, workload: Workload) -> None:
-        """Choose one."""
-        self.rid = workload.requests[self.pick % len(workload.requests)].rid
-
-    def put_in(self, engine: Engine) -> None:
-        """Every other time it is a client that says so while it is told something."""
-        self.client, self.says_it_at_once = engine, bool(self.pick // 7 % 2)
-
-        def on_output(inner: Any, output: Output) -> None:
-            inner(output)
-            self._look()
-
-        if self.says_it_at_once:
-            wrap(engine.frontend, "on_output", on_output)
-
-    def each_turn(self, engine: Engine) -> None:
-        """Between two turns."""
-        if engine is self.client and not self.says_it_at_once:
-            self._look()
-
-    def _look(self) -> None:
-        if self.is_due():
-            self.hit(self.rid)
-            for rid in (self.rid, "nobody", self.rid):
-                self.client.frontend.abort(rid)
+    if isinstance(engine, PrefillEngine) and fault.pick % 2:
+        wrap(engine, "copy_kv", transfer)
+    else:
+        wrap(engine.worker, "queue", queue)
 
 
-class CtrlC(Fault):
-    """Ctrl-C after the ``at``-th turn."""
+# -- Of who asks: giving up at any moment, Ctrl-C, and a reader that is not there any more ---------
 
-    name = "Ctrl-C"
 
-    def put_in(self, engine: Engine) -> None:
-        """The side that clients talk to hears it."""
-        self.client = engine
+def choose(fault: Fault, workload: Workload) -> None:
+    """Choose a request."""
+    fault.rid = workload.requests[fault.pick % len(workload.requests)].rid
 
-    def each_turn(self, engine: Engine) -> None:
-        """As the handler of the signal does."""
-        if engine is self.client and self.is_due():
-            self.hit(*EVERYBODY)
+
+def given_up(fault: Fault, engine: Engine) -> None:
+    """A request is given up after the ``at``-th turn, or output: twice, and one that nobody has.
+
+    Every other time it is a client that says so while it is told something.
+    """
+
+    def look() -> None:
+        if fault.is_due():
+            fault.hit(fault.rid)
+            for rid in (fault.rid, "nobody", fault.rid):
+                fault.client.frontend.abort(rid)
+
+    def on_output(inner: Any, output: Output) -> None:
+        inner(output)
+        look()
+
+    if fault.pick // 7 % 2:
+        wrap(engine.frontend, "on_output", on_output)
+    else:
+        fault.each_turn = look
+
+
+def ctrl_c(fault: Fault, engine: Engine) -> None:
+    """Ctrl-C after the ``at``-th turn, as the handler of the signal does it."""
+
+    def look() -> None:
+        if fault.is_due():
+            fault.hit(*EVERYBODY)
             engine.frontend.interrupt()
 
+    fault.each_turn = look
 
-class ReaderRaises(Fault):
-    """A client's callback raises from the ``at``-th output on."""
 
-    name = "reader raises"
-    is_silent = True
+def reader_raises(fault: Fault, engine: Engine) -> None:
+    """A client's callback raises from the ``at``-th output on; or it is the pipe of all."""
+    is_pipe = fault.name == "pipe closes"  # everybody is written to it
 
-    def put_in(self, engine: Engine) -> None:
-        """Between the engine and its clients, raise for one request."""
+    def on_output(inner: Any, output: Output) -> None:
+        if fault.is_due():
+            fault.hit(*(EVERYBODY if is_pipe else [output.rid]))
+        if fault.may_end(output.rid):
+            if is_pipe:
+                raise BrokenPipeError(32, "Broken pipe")  # as the operating system says it
+            raise ConnectionResetError("the client has gone")
+        inner(output)
 
-        def on_output(inner: Any, output: Output) -> None:
-            if self.is_due():
-                self.hit(output.rid)
-            if self.may_end(output.rid):
-                raise self._error()
+    wrap(engine.frontend, "on_output", on_output)
+
+
+def choose_reader(fault: Fault, workload: Workload) -> None:
+    """Choose one that will hear more than is kept, and then its end, if there is such a one."""
+    requests = workload.requests
+    able = [req for req in requests if req.params.max_new_tokens >= fault.at + 2] or requests
+    fault.rid = able[fault.pick % len(able)].rid
+
+
+def reader_stops(fault: Fault, engine: Engine) -> None:
+    """A client reads no more: what is for it is kept, up to ``at`` outputs, and then it is over.
+
+    The others read from streams of the same limited length, all at once.
+    """
+    streams = ClientStreams(limit=fault.at)
+
+    def on_output(inner: Any, output: Output) -> None:
+        try:
+            streams.hear(output)
+        except ReaderStopped:
+            fault.hit(output.rid)
+            raise
+        if output.rid != fault.rid:
+            for heard in streams.read_now(output.rid):
+                inner(heard)
+        else:
+            fault.num_chances += 1
             inner(output)
 
-        wrap(engine.frontend, "on_output", on_output)
-
-    def _error(self) -> Exception:
-        return ConnectionResetError("the client has gone")
+    wrap(engine.frontend, "on_output", on_output)
 
 
-class PipeCloses(ReaderRaises):
-    """The one stream to which everything is written closes at the ``at``-th output."""
-
-    name = "pipe closes"
-
-    def hit(self, *rids: str) -> None:
-        """Everybody is written to it."""
-        super().hit(*EVERYBODY)
-
-    def _error(self) -> Exception:  # as the operating system says it
-        return BrokenPipeError(32, "Broken pipe")
-
-
-class ReaderStops(Fault):
-    """A client reads no more: what is for it is kept, up to ``at`` outputs, and then it is over."""
-
-    name = "reader stops reading"
-    is_silent = True
-
-    def prepare(self, workload: Workload) -> None:
-        """Choose one that will hear more than is kept, and then its end, if there is such a one."""
-        requests = workload.requests
-        able = [req for req in requests if req.params.max_new_tokens >= self.at + 2] or requests
-        self.rid = able[self.pick % len(able)].rid
-
-    def put_in(self, engine: Engine) -> None:
-        """Clients read from streams of a limited length, all at once, but for one."""
-        streams = ClientStreams(limit=self.at)
-
-        def on_output(inner: Any, output: Output) -> None:
-            try:
-                streams.hear(output)
-            except ReaderStopped:
-                self.hit(output.rid)
-                raise
-            if output.rid != self.rid:
-                for heard in streams.read_now(output.rid):
-                    inner(heard)
-            else:
-                self.num_chances += 1
-                inner(output)
-
-        wrap(engine.frontend, "on_output", on_output)
-
-
-# -- Faults of memory: a request for which there never is enough -----------------------------------
+# -- Of memory: a request for which there never is enough ------------------------------------------
 
 TOO_LARGE = "too large"
 
 
-class NoneAtStart(Fault):
-    """The device has no memory for what a run needs from its beginning to its end."""
+def none_at_start(fault: Fault, device: Device) -> None:
+    """The device has no memory for what a run needs from its beginning to its end.
 
-    name = "no memory at start"
-    keeps_from_starting = True
+    KV, page table, relay or outputs find none, from the ``at``-th time on.
+    """
 
-    def open(self, device: Device) -> None:
-        """What takes it (KV, page table, relay, outputs) finds none, from the ``at``-th time on."""
+    def memory(inner: Any, name: str, size: int) -> Any:
+        if fault.is_due():
+            fault.hit()
+        if fault.is_hit:
+            raise MemoryError(f"tried to allocate {8 * size} bytes")
+        return inner(name, size)
 
-        def memory(inner: Any, name: str, size: int) -> Any:
-            if self.is_due():
-                self.hit()
-            if self.is_hit:
-                raise MemoryError(f"tried to allocate {8 * size} bytes")
-            return inner(name, size)
-
-        wrap(device, "memory", memory)
+    wrap(device, "memory", memory)
 
 
-class NeverFits(Fault):
+def never_fits(fault: Fault, workload: Workload, max_new_tokens: int = 0) -> None:
     """A request comes that needs more than the whole pool, or the context: it is refused."""
-
-    name = "never fits"
-
-    def prepare(self, workload: Workload) -> None:
-        """One more request."""
-        self._add(workload, max_new_tokens=workload.config.num_slots)
-
-    def _add(self, workload: Workload, max_new_tokens: int) -> None:
-        params = SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=True)
-        workload.requests = [*workload.requests, Request(TOO_LARGE, [1, 2], params)]
-        workload.arrivals = [*workload.arrivals, self.at]
-        self.hit(TOO_LARGE)
+    params = SamplingParams(
+        max_new_tokens=max_new_tokens or workload.config.num_slots, ignore_eos=True
+    )
+    workload.requests = [*workload.requests, Request(TOO_LARGE, [1, 2], params)]
+    workload.arrivals = [*workload.arrivals, fault.at]
+    fault.hit(TOO_LARGE)
 
 
-class RunsOut(NeverFits):
+def longer_than_the_pool(fault: Fault, workload: Workload) -> None:
+    """One request more, as long as the context, and so longer than the pool."""
+    config = workload.config
+    longest = max(config.context_len, config.num_slots + config.page_size)
+    workload.config = replace(config, context_len=longest)
+    never_fits(fault, workload, longest - 2)
+    fault.is_hit = False
+
+
+def runs_out(fault: Fault, engine: Engine) -> None:
     """A request that nobody refused runs out of pages on the way, when all others have made room.
 
     The scheduler's own refusal is switched off for it, and the context made longer than the pool:
-    an engine that does not bound outputs has such requests every day.
+    an engine that does not bound outputs has such requests every day. It is hit when the request
+    has memory and can't go on.
     """
+    scheduler, refusal = engine.scheduler, engine.scheduler.config.refusal
 
-    name = "runs out of pages"
+    def of_others(req: Request) -> str | None:
+        return None if req.rid == TOO_LARGE else refusal(req)
 
-    @staticmethod
-    def fits(loop: str, device: str) -> bool:
-        """``pd`` reserves all the pages that a request may ever want, before it begins."""
-        return loop != "pd"
+    def look() -> None:
+        req = scheduler.live.get(TOO_LARGE)
+        fault.is_hit |= req is not None and req.lease is not None
 
-    def prepare(self, workload: Workload) -> None:
-        """One more request, as long as the context, and so longer than the pool."""
-        config = workload.config
-        longest = max(config.context_len, config.num_slots + config.page_size)
-        workload.config = replace(config, context_len=longest)
-        self._add(workload, max_new_tokens=longest - 2)
-        self.is_hit = False
-
-    def put_in(self, engine: Engine) -> None:
-        """Refuse it no more."""
-        config = engine.scheduler.config
-        refusal = config.refusal
-
-        def of_others(req: Request) -> str | None:
-            return None if req.rid == TOO_LARGE else refusal(req)
-
-        object.__setattr__(config, "refusal", of_others)
-
-    def each_turn(self, engine: Engine) -> None:
-        """It is hit when the request has memory and can't go on."""
-        req = engine.scheduler.live.get(TOO_LARGE)
-        self.is_hit |= req is not None and req.lease is not None
+    object.__setattr__(scheduler.config, "refusal", of_others)
+    fault.each_turn = look
 
 
-# -- Faults of who works beside the host: a thread of its own that dies, or one of the device's ----
+# -- Of who works beside the host: a thread of the loop's own that dies, or one of the device's ----
 
 WITH_A_THREAD = ("overlap_thread", "mindie_plugin", "mindie_dual", "pd")  # loops
 
@@ -467,117 +388,129 @@ class Poison:
         raise Death("it was killed")
 
 
-class ThreadDies(Fault):
-    """The loop's own thread dies when the ``at``-th call for it has been queued."""
+def kill(fault: Fault, lane: Any, signals: Sequence[Any] = ()) -> None:
+    """Let a lane die at the ``at``-th launch; what is queued before the poison is still run.
 
-    name = "worker thread dies"
-    says = "has died"
-    kills = True
+    On ``sim`` all fails that it is to run then, as with a thread that is dead, and nobody waits for
+    its ``signals`` for ever.
+    """
 
-    @staticmethod
-    def fits(loop: str, device: str) -> bool:
-        """Only some loops have one."""
-        return loop in WITH_A_THREAD
-
-    def put_in(self, engine: Engine) -> None:
-        """Wrap the way to the thread, wherever the loop takes it, and what might be waited for."""
-        self.signals = list[Any]()
-
-        def signal(inner: Any, name: str) -> Any:
-            self.signals.append(inner(name))
-            return self.signals[-1]
-
-        def thread(inner: Any, name: str) -> Any:
-            found = inner(name)
-            if "launch" not in vars(found):
-                self.kill(found)
-            return found
-
-        wrap(engine.device, "thread", thread)
-        if engine.device.clock == "virtual":
-            wrap(engine.device, "signal", signal)
-
-    def kill(self, lane: Any) -> None:
-        """Let a lane die at the ``at``-th launch; what is queued before the poison is still run.
-
-        On ``sim`` all fails that it is to run then, as with a thread that is dead.
-        """
-
-        def poison(launch: Any, *args: Any, **more: Any) -> Any:
-            op = launch(*args, **more)
-            if self.is_due():
-                self.hit(*EVERYBODY)
-                lane.queue.put(Poison())
-            return op
-
-        def launch_dead(launch: Any, fn: Any, *args: Any, **more: Any) -> Any:
-            if self.is_due():
-                self.hit(*EVERYBODY)
-            return launch(self._fail if self.is_hit else fn, *args, **more)
-
-        wrap(lane, "launch", poison if hasattr(lane, "thread") else launch_dead)
-
-    def _fail(self, *args: Any) -> Any:
-        for signal in getattr(self, "signals", ()):
+    def fail(*args: Any) -> Any:
+        for signal in signals:
             signal.set()
         raise Death("the thread has died: it was killed")
 
+    def poison(launch: Any, *args: Any, **more: Any) -> Any:
+        op = launch(*args, **more)
+        if fault.is_due():
+            fault.hit(*EVERYBODY)
+            lane.queue.put(Poison())
+        return op
 
-class ThreadRaises(Fault):
-    """A call of the loop's own thread raises before it has launched anything."""
+    def launch_dead(launch: Any, fn: Any, *args: Any, **more: Any) -> Any:
+        if fault.is_due():
+            fault.hit(*EVERYBODY)
+        return launch(fail if fault.is_hit else fn, *args, **more)
 
-    name = "worker call raises"
-    says = "the thread is out of luck"
-
-    @staticmethod
-    def fits(loop: str, device: str) -> bool:
-        """Where it is a thread that launches."""
-        return loop in WITH_A_THREAD and loop != "pd"
-
-    def put_in(self, engine: Engine) -> None:
-        """Wrap what the thread does first for a step: it raises instead, once."""
-
-        def launch(inner: Any, step: Step, *args: Any) -> Any:
-            if not step.launched and self.is_due():
-                self.hit(*step.batch.rids)
-                raise Death(self.says)
-            return inner(step, *args)
-
-        wrap(engine.worker, "launch", launch)
+    wrap(lane, "launch", poison if hasattr(lane, "thread") else launch_dead)
 
 
-class StreamDies(ThreadDies):
+def thread_dies(fault: Fault, engine: Engine) -> None:
+    """The loop's own thread dies when the ``at``-th call for it has been queued."""
+    signals = list[Any]()
+
+    def signal(inner: Any, name: str) -> Any:
+        signals.append(inner(name))
+        return signals[-1]
+
+    def thread(inner: Any, name: str) -> Any:
+        found = inner(name)
+        if "launch" not in vars(found):
+            kill(fault, found, signals)
+        return found
+
+    wrap(engine.device, "thread", thread)
+    if engine.device.clock == "virtual":
+        wrap(engine.device, "signal", signal)
+
+
+def thread_raises(fault: Fault, engine: Engine) -> None:
+    """A call of the loop's own thread raises before it has launched anything of a step."""
+
+    def launch(inner: Any, step: Step, *args: Any) -> Any:
+        if not step.launched and fault.is_due():
+            fault.hit(*step.batch.rids)
+            raise Death(fault.kind.says)
+        return inner(step, *args)
+
+    wrap(engine.worker, "launch", launch)
+
+
+def stream_dies(fault: Fault, engine: Engine) -> None:
     """The forward stream stops: its thread dies, on ``mlx`` that which evaluates, or watches."""
+    if engine.device.name != "mlx":
+        stream = next(op.stream for op in engine.worker.recipe if op.name == SAMPLE.name)
+        kill(fault, engine.device.stream(stream))
+        return
+    runner: Any = vars(engine.device)["_runner"]
 
-    name = "stream dies"
+    def submit(inner: Any, *args: Any) -> None:
+        if fault.is_due():
+            fault.hit(*EVERYBODY)
+            vars(runner)["_watcher" if fault.pick % 2 else "_evaluator"].shutdown()
+        inner(*args)
 
-    @staticmethod
-    def fits(loop: str, device: str) -> bool:
-        """CUDA's streams are no threads."""
-        return device != "cuda"
-
-    def put_in(self, engine: Engine) -> None:
-        """Wrap the stream's launch; on ``mlx`` end one of the two threads before a step."""
-        if engine.device.name != "mlx":
-            stream = next(op.stream for op in engine.worker.recipe if op.name == SAMPLE.name)
-            self.kill(engine.device.stream(stream))
-            return
-        runner: Any = vars(engine.device)["_runner"]
-
-        def submit(inner: Any, *args: Any) -> None:
-            if self.is_due():
-                self.hit(*EVERYBODY)
-                vars(runner)["_watcher" if self.pick % 2 else "_evaluator"].shutdown()
-            inner(*args)
-
-        wrap(runner, "submit", submit)
+    wrap(runner, "submit", submit)
 
 
-FAULTS: tuple[type[Fault], ...] = (
-    ForwardRaises, SamplingRaises, NotNumbers, CopyFails, StreamDies, OutOfMemory,
-    ThreadRaises, ThreadDies, NoneAtStart, NeverFits, RunsOut,
-    Aborted, CtrlC, ReaderRaises, ReaderStops, PipeCloses,
-)  # fmt: skip
+# -- All of them -----------------------------------------------------------------------------------
+
+STEP_FAULTS = {
+    "forward raises": FaultKind(forward_raises, "the device is out of luck"),
+    "out of device memory": FaultKind(
+        out_of_memory, "out of device memory (tried to allocate 2.00 GiB)"
+    ),
+    "sampling raises": FaultKind(sampling_raises, "no token could be chosen"),
+    "NaN logits": FaultKind(not_numbers, "not numbers (NaN)"),
+    "copy fails": FaultKind(copy_fails, "did not arrive"),
+}
+"""What may go wrong in a step that a workload names, by name."""
+FAULTS = {
+    **{name: STEP_FAULTS[name] for name in STEP_FAULTS if name != "out of device memory"},
+    "stream dies": FaultKind(
+        stream_dies,
+        "has died",
+        fits=lambda loop, device: device != "cuda",  # whose streams are no threads
+        kills=True,
+    ),
+    "out of device memory": STEP_FAULTS["out of device memory"],
+    "worker call raises": FaultKind(
+        thread_raises,
+        "the thread is out of luck",
+        fits=lambda loop, device: loop in WITH_A_THREAD and loop != "pd",  # it does not launch
+    ),
+    "worker thread dies": FaultKind(
+        thread_dies, "has died", fits=lambda loop, device: loop in WITH_A_THREAD, kills=True
+    ),
+    "no memory at start": FaultKind(open=none_at_start, keeps_from_starting=True),
+    "never fits": FaultKind(prepare=never_fits),
+    "runs out of pages": FaultKind(
+        runs_out,
+        prepare=longer_than_the_pool,
+        fits=lambda loop, device: loop != "pd",  # it reserves all that a request may ever want
+    ),
+    "abort": FaultKind(given_up, prepare=choose),
+    "Ctrl-C": FaultKind(ctrl_c),
+    "reader raises": FaultKind(reader_raises, is_silent=True),
+    "reader stops reading": FaultKind(reader_stops, prepare=choose_reader, is_silent=True),
+    "pipe closes": FaultKind(reader_raises, is_silent=True),
+}
+"""What can go wrong, by name."""
+
+
+def step_fault(failure: Failure) -> Fault:
+    """What is to go wrong in the step of a workload's failure; out of memory is the pass itself."""
+    return Fault(failure.kind, at=0, pick=1, computing=failure)
 
 
 # -- What must hold although something has gone wrong: who may have ended, and who may not notice --
@@ -659,13 +592,13 @@ class Aftermath:
                 continue
             if not req.error:
                 yield f"{req.rid} ended with an error, and nobody knows why"
-            if req.error.startswith("step ") and self.fault.says not in req.error:
-                yield f"{req.rid} ended with {req.error!r}, and not with {self.fault.says!r}"
+            if req.error.startswith("step ") and self.fault.kind.says not in req.error:
+                yield f"{req.rid} ended with {req.error!r}, and not with {self.fault.kind.says!r}"
 
     def bad_ends(self, told: Sequence[Told]) -> Iterator[str]:
         """Every request ended, once, and its client heard its tokens, if it heard anything."""
         for req, outputs in told:
-            if not (self.fault.is_silent and self.fault.may_end(req.rid)):
+            if not (self.fault.kind.is_silent and self.fault.may_end(req.rid)):
                 yield from find_ends([(req, outputs)], outputs)
                 continue
             ends = sum(output.finish_reason is not None for output in outputs)
@@ -682,7 +615,7 @@ class Aftermath:
         whoever was about to has heard of its death first.
         """
         for leak in map(str, find_leaks(self.trace)):
-            if not (self.fault.kills and leak.endswith(FATES_OF_THE_DEAD)):
+            if not (self.fault.kind.kills and leak.endswith(FATES_OF_THE_DEAD)):
                 yield leak
 
     def whom(self, has_run: bool) -> Whom:

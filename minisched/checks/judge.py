@@ -99,8 +99,8 @@ def judge(
     before, workload, device = threads(), fresh(case.workload), open_device(case.device)
     device.built_by_host |= case.built_by_host
     if fault:
-        fault.prepare(workload)
-        fault.open(device)
+        fault.kind.prepare(fault, workload)
+        fault.kind.open(fault, device)
     model = hash_model(case.device, workload)
     planned = [step_fault(failure) for failure in workload.failures]
     books, budgets, clients = Books(), Budgets(), Clients(workload)
@@ -117,8 +117,8 @@ def judge(
         patch(engine)
 
     def look(engine: Engine) -> None:
-        if fault:
-            fault.each_turn(engine)
+        if fault and engine is fault.client:
+            fault.each_turn()
         books.look(engine)
         clients.look(engine)
 
@@ -129,16 +129,16 @@ def judge(
     except Exception as error:  # a broken scheduler may stop in any way
         law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
         said = f"{type(error).__name__}: {error}"
-        is_meant = fault and fault.keeps_from_starting and isinstance(error, ValueError)
+        is_meant = fault and fault.kind.keeps_from_starting and isinstance(error, ValueError)
         if not (is_meant and "has no memory for" in said):
             findings[law] = Finding(law, said)
     finally:
         device.close()
     for one in planned:
         for rid in one.touched:
-            workload.struck.setdefault(rid, set()).add(one.says)
+            workload.struck.setdefault(rid, set()).add(one.kind.says)
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    is_over, all_alive = bool(engines), not (fault and fault.kills)
+    is_over, all_alive = bool(engines), not (fault and fault.kind.kills)
     laws: list[tuple[str, Iterable[object]]] = []
     refused = frozenset[str]()
     if engines:
@@ -157,7 +157,7 @@ def judge(
                 ("identity", find_wrong_tokens(workload, clients.refusal)),
                 ("ends", find_ends(told, outputs)),
             ]
-        if not (fault and fault.is_silent):
+        if not (fault and fault.kind.is_silent):
             laws += [("client", clients.find_untold(told, engines[0].metrics.ended))]
         tolerance = OF_HASH[library(device.name)]
         laws += [

@@ -44,7 +44,7 @@ from .draw import (
     loops_that_refuse,
     read_design,
 )
-from .faults import FAULTS, STEP_FAULTS
+from .faults import FAULTS, STEP_FAULTS, Fault
 from .judge import FaultTrial, Finding, Verdict, judge, try_fault
 from .oracle import tokens_alone
 
@@ -596,8 +596,8 @@ class FaultCell(NamedTuple):
 def places(device: str, seed: int, times: int, loops: Sequence[str] = ()) -> list[Place]:
     """Every fault that can happen on a loop, on every loop, so many times."""
     return [
-        Place(kind.name, loop, device, seed + at)
-        for kind in FAULTS
+        Place(name, loop, device, seed + at)
+        for name, kind in FAULTS.items()
         for loop in loops or LOOPS
         if device in LOOPS[base_of(loop)].devices and kind.fits(loop, device)
         for at in range(times)
@@ -613,7 +613,6 @@ def try_place(place: Place) -> FaultCell:
     them will do, it is the trial that tells most: one that was never hit, or that hit nobody,
     counts as not tried.
     """
-    kind = next(item for item in FAULTS if item.name == place.fault)
     rng = Random(f"{place.fault} {place.loop} {place.seed}")
     cells: list[FaultCell] = []
     for _ in range(MOST_WORKLOADS):
@@ -623,7 +622,7 @@ def try_place(place: Place) -> FaultCell:
         case = drawn.on(design, place.device)
         while latest:
             at, pick = rng.randint(1, latest), rng.randrange(1000)
-            trial = try_fault(case, kind(at, pick))
+            trial = try_fault(case, Fault(place.fault, at, pick))
             cells.append(FaultCell(place, design.name, at, trial))
             if trial.findings or trial.whom.tells:
                 return cells[-1]

@@ -14,18 +14,7 @@ import torch
 
 from minisched.checks.case import Case
 from minisched.checks.draw import DRAFTERS, draw, read_design
-from minisched.checks.faults import (
-    FAULTS,
-    Aborted,
-    CopyFails,
-    CtrlC,
-    Fault,
-    ForwardRaises,
-    NotNumbers,
-    OutOfMemory,
-    SamplingRaises,
-    Whom,
-)
+from minisched.checks.faults import FAULTS, Fault, Whom
 from minisched.checks.judge import try_fault
 from minisched.checks.many import Place, places, try_place
 from minisched.core import FinishReason, Output, Request, SamplingParams
@@ -55,15 +44,15 @@ from tests.support import (
 # -- every fault on every loop ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", FAULTS)
 @EVERY_BACKEND
-def test_every_fault_is_hit_and_survived(backend: str, kind: type[Fault]) -> None:
+def test_every_fault_is_hit_and_survived(backend: str, kind: str) -> None:
     loops = [name for name, it in LOOPS.items() if backend in it.devices]
-    loops = [name for name in loops if kind.fits(name, backend)]
+    loops = [name for name in loops if FAULTS[kind].fits(name, backend)]
     times = many(4, 150) if backend == "sim" else many(1, 20)
     for at in range(times if loops else 0):
-        first = FAULTS.index(kind) * 5 + at * 3
-        cell = try_place(Place(kind.name, loops[first % len(loops)], backend, at))
+        first = list(FAULTS).index(kind) * 5 + at * 3
+        cell = try_place(Place(kind, loops[first % len(loops)], backend, at))
         assert not cell.trial.findings, cell
         assert cell.trial.whom.tells, f"{cell} had nobody to judge"
 
@@ -124,7 +113,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
             small([greedy("a", [7], 2), greedy("b", [8], 1)], [0, 2], kv_tokens=20),
             "multi_step", "prev_sampled",
         ),
-        SamplingRaises(3),
+        Fault("sampling raises", 3),
     ),
     "who is built on lazy tokens of a step that fails ends with those whose tokens they are": (
         Edit("worker.worker:Worker.lay_out", "OrNone(tokens) if", "tokens if"),
@@ -132,7 +121,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
             small([greedy("a", [7], 2), greedy("b", [8], 1)], [0, 1], kv_tokens=20),
             "mlx_async", "chain", {"chain_extend": True},
         ),
-        SamplingRaises(1),
+        Fault("sampling raises", 1),
     ),
     "drafts that follow a failed step are written into a prefix that others read": (
         Edit(
@@ -149,7 +138,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
             ),
             "overlap", "pool", AS_OF_0_5_21,
         ),
-        ForwardRaises(3),
+        Fault("forward raises", 3),
     ),
     "the next stage of a pipeline writes through cells that a failed one has left": (
         Edit(
@@ -169,7 +158,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
             ),
             "vllm_pp2",
         ),
-        ForwardRaises(17),
+        Fault("forward raises", 17),
     ),
     "a prompt counts as sent although one of its chunks was lost": (
         Edit("loops.pd:PrefillEngine.send_kv_chunk", "last, *before,", "last,"),
@@ -181,21 +170,21 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
             "pd", "prev_sampled", {"latency": 30_000_000, "slot_bytes": 1_500_000},
             CostModel({"schedule": 3_000_000, "process": 3_000_000}, 1_000_000, sample=200_000),
         ),
-        CopyFails(6, 449),
+        Fault("copy fails", 6, 449),
     ),
     "a late token counts although the step before it failed": (
         Edit(
             "scheduler.output_processor:OutputProcessor.late",
             "if error and self.is_stale(req)", "if 0",
         ),
-        RETRACTED, ForwardRaises(3),
+        RETRACTED, Fault("forward raises", 3),
     ),
     "a late token counts although the logits of the one before were NaN": (
         Edit(
             "scheduler.output_processor:OutputProcessor.end_if_nan",
             " and not self.is_stale(req)", "",
         ),
-        RETRACTED, NotNumbers(2, 1),
+        RETRACTED, Fault("NaN logits", 2, 1),
     ),
     "a client whose plan finds no memory ends the run": (
         Edit(
@@ -207,7 +196,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
             small([greedy("a", [7], 2), greedy("b", [8], 6), greedy("c", [9], 6)], [0, 0, 1]),
             "overlap_thread", "prev_sampled",
         ),
-        OutOfMemory(15),
+        Fault("out of device memory", 15),
     ),
     "a chained step whose inputs find no memory ends the run": (
         Edit(
@@ -218,7 +207,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
         Case(
             small([greedy("a", [7], 4), greedy("b", [8], 2)], [0, 2]), "multi_step", "prev_sampled",
         ),
-        OutOfMemory(15),
+        Fault("out of device memory", 15),
     ),
 }  # fmt: skip
 
@@ -226,7 +215,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
 @pytest.mark.parametrize(("bug", "case", "fault"), DEFECTS.values(), ids=DEFECTS)
 def test_a_defect_that_was_here_is_caught_and_cured(bug: Edit, case: Case, fault: Fault) -> None:
     with put_in([bug]):
-        trial = try_fault(case, type(fault)(fault.at, fault.pick))
+        trial = try_fault(case, Fault(fault.name, fault.at, fault.pick))
         assert {"identity", "crash"} & {item.law for item in trial.findings}
     assert try_fault(case, fault).survived
 
@@ -234,7 +223,7 @@ def test_a_defect_that_was_here_is_caught_and_cured(bug: Edit, case: Case, fault
 # -- aborts and Ctrl-C at every moment -------------------------------------------------------------
 
 NUM_OUTPUTS = 9  # of the small workload: three requests with three tokens
-AT_OUTPUT = 7  # added to a choice of ``Aborted``, which then comes from within ``on_output``
+AT_OUTPUT = 7  # added to a choice of ``abort``, which then comes from within ``on_output``
 
 UNLIKE = ("overlap", "overlap_thread", "mlx_async", "vllm_pp2", "mindie_dual", "multi_step")
 EVERY_CHANCE = pytest.mark.parametrize("loop", [
@@ -262,12 +251,14 @@ def strike_at_every_chance(loop: str, kind: Callable[[int], Fault]) -> int:
 @EVERY_CHANCE
 def test_a_request_or_all_of_them_may_be_given_up_at_any_moment(loop: str) -> None:
     for number in range(3) if many(0, 1) else [list(LOOPS).index(loop) % 3]:
-        turns = strike_at_every_chance(loop, lambda at, who=number: Aborted(at, who))
+        turns = strike_at_every_chance(loop, lambda at, who=number: Fault("abort", at, who))
         assert turns > 5 or loop == "multi_step"
         at_output = AT_OUTPUT + number
-        outputs = strike_at_every_chance(loop, lambda at, who=at_output: Aborted(at, who))
+        outputs = strike_at_every_chance(loop, lambda at, who=at_output: Fault("abort", at, who))
         assert outputs == NUM_OUTPUTS
-    assert strike_at_every_chance(loop, CtrlC) >= 4, "Ctrl-C after any turn"
+    assert strike_at_every_chance(loop, lambda at: Fault("Ctrl-C", at)) >= 4, (
+        "Ctrl-C after any turn"
+    )
 
 
 # -- logits that are not numbers -------------------------------------------------------------------
@@ -333,7 +324,7 @@ def test_only_the_row_with_nan_ends_and_the_others_keep_their_tokens(
         for device in BACKENDS if loop == "overlap_thread" and name == "grammar" else ["sim"]:
             requests = [Request(f"r{i}", [i + 1, 2, 3], wish) for i in range(3)]
             case = Case(small(requests, [0] * 3, kv_tokens=64), loop, relay, options, device=device)
-            trial = try_fault(case, NotNumbers(at=3, pick=1))
+            trial = try_fault(case, Fault("NaN logits", at=3, pick=1))
             assert (trial.is_hit, trial.findings) == (True, ()), (name, device)
             assert trial.whom == Whom(1, 2, 1, 2, True)
 
@@ -342,7 +333,7 @@ def test_only_the_row_with_nan_ends_and_the_others_keep_their_tokens(
 def test_a_row_with_drafts_keeps_the_tokens_before_nan(loop: str) -> None:
     drafted = (seed for seed in range(many(9, 300)) if DRAFTERS[seed % len(DRAFTERS)])
     for seed in drafted:
-        fault = NotNumbers(1 + seed % 6, pick=seed)
+        fault = Fault("NaN logits", 1 + seed % 6, pick=seed)
         assert not try_fault(draw(seed, odd=False).on(read_design(loop)), fault).findings, seed
 
 
