@@ -10,25 +10,25 @@ from .callable_check import takes
 from .chain_loops import MayChain, Turn, loop_of_turns, loop_that_asks
 from .exercise import right, try_all
 from .guard import in_time
-from .laws import Broken, broken
+from .laws import BrokenLaw, broken
 from .loop_exercise import too_slow
 from .newest_or_lazy import NewestOrLazy
 from .trial import Loop, Trial, play
-from .verdict import Verdict
+from .verdict import ExerciseVerdict
 from .wording import joined, ordinal
-from .workload import Shape, Workload
+from .workload import ExerciseWorkload, Shape
 
 SHAPE = Shape()
 
 
 @in_time
-def check_turn(turn: Turn) -> Verdict:
+def check_turn(turn: Turn) -> ExerciseVerdict:
     """Whether ``turn(engine, pending)`` keeps two lazy graphs in flight, on the right tokens.
 
     It is given the step in flight, and gives back the one launched behind it, or None.
     """
     if problem := takes(turn, "turn", "engine", "pending"):
-        return Verdict(False, [problem])
+        return ExerciseVerdict(False, [problem])
     loop = loop_of_turns(turn)
     if failed := try_all(partial(play_lazily, loop=loop), SHAPE, explain=why):
         return failed
@@ -39,15 +39,15 @@ def check_turn(turn: Turn) -> Verdict:
 
 
 @in_time
-def check_may_chain(may_chain: MayChain) -> Verdict:
+def check_may_chain(may_chain: MayChain) -> ExerciseVerdict:
     """Whether ``may_chain(batch, waiting, ended)`` breaks the chain when it must, and only then.
 
     All three are request ids: of the step in flight, of who waits, of who has ended.
     """
     if problem := takes(may_chain, "may_chain", "batch", "waiting", "ended"):
-        return Verdict(False, [problem])
+        return ExerciseVerdict(False, [problem])
 
-    def playing(workload: Workload) -> Trial:
+    def playing(workload: ExerciseWorkload) -> Trial:
         chained: list[tuple[int, str]] = []
         trial = play_lazily(workload, loop_that_asks(may_chain, chained))
         trial.parts["waited"] = chained
@@ -60,7 +60,7 @@ def check_may_chain(may_chain: MayChain) -> Verdict:
     )
 
 
-def play_lazily(workload: Workload, loop: Loop) -> Trial:
+def play_lazily(workload: ExerciseWorkload, loop: Loop) -> Trial:
     """A loop on lazy tokens; a step that was not told what it is built on gets an old token."""
     relay: list[NewestOrLazy] = []
 
@@ -73,7 +73,7 @@ def play_lazily(workload: Workload, loop: Loop) -> Trial:
     return trial
 
 
-def why(trial: Trial, what: Broken) -> Sequence[str]:
+def why(trial: Trial, what: BrokenLaw) -> Sequence[str]:
     """What a wrong step was built on."""
     before = sum(one.step < what.step for one in trial.tokens(what.rid))
     if what.law != "identity" or what.step not in trial.parts["untold"] or not before:
@@ -85,7 +85,7 @@ def why(trial: Trial, what: Broken) -> Sequence[str]:
     ]
 
 
-def nobody_waits(trial: Trial) -> Broken | None:
+def nobody_waits(trial: Trial) -> BrokenLaw | None:
     """The laws, and: while somebody waits, nothing is chained."""
     if found := broken(trial):
         return found
@@ -99,4 +99,4 @@ def nobody_waits(trial: Trial) -> Broken | None:
         f"request {rid} waited while {words} chained. A chain has the same requests in every "
         f"step, so {rid} can't join before it breaks."
     )
-    return Broken("waits", sentence, step, rid)
+    return BrokenLaw("waits", sentence, step, rid)

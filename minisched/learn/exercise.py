@@ -8,32 +8,32 @@ from dataclasses import dataclass
 from .counterexample import draw_until
 from .figure import Figure
 from .guard import is_late
-from .laws import Broken, broken
+from .laws import BrokenLaw, broken
 from .trial import Trial
-from .verdict import Verdict
-from .workload import Shape, Workload, simpler
+from .verdict import ExerciseVerdict
+from .workload import ExerciseWorkload, Shape, simpler
 
 NUM_WORKLOADS, MOST_SHRINKS = 60, 80
-Play = Callable[[Workload], Trial]
-Explain = Callable[[Trial, Broken], Sequence[str]]
-Draw = Callable[[Trial, Broken], Sequence[Figure]]
-Law = Callable[[Trial], Broken | None]
+Play = Callable[[ExerciseWorkload], Trial]
+Explain = Callable[[Trial, BrokenLaw], Sequence[str]]
+Draw = Callable[[Trial, BrokenLaw], Sequence[Figure]]
+Law = Callable[[Trial], BrokenLaw | None]
 
 
 @dataclass(frozen=True)
-class Failure:
+class Counterexample:
     """A workload on which a learner's lines break a law."""
 
     trial: Trial
-    what: Broken
+    what: BrokenLaw
 
 
-def no_words(trial: Trial, what: Broken) -> Sequence[str]:
+def no_words(trial: Trial, what: BrokenLaw) -> Sequence[str]:
     """Nothing more to say."""
     return ()
 
 
-def draw_trial(trial: Trial, what: Broken) -> list[Figure]:
+def draw_trial(trial: Trial, what: BrokenLaw) -> list[Figure]:
     """The steps up to the one at which the law is broken."""
     title, flag = {
         "identity": ("The counterexample: a wrong token", f"step {what.step}: {what.rid}'s token"),
@@ -49,8 +49,8 @@ def try_all(
     law: Law = broken,
     explain: Explain = no_words,
     draw: Draw = draw_trial,
-    hard: Sequence[Workload] = (),
-) -> Verdict | None:
+    hard: Sequence[ExerciseWorkload] = (),
+) -> ExerciseVerdict | None:
     """Play random workloads of a shape, and then some ``hard`` ones.
 
     Gives the verdict on the first that breaks a law, shrunk; None if all is well.
@@ -61,16 +61,16 @@ def try_all(
     return None
 
 
-def attempt(play: Play, law: Law, workload: Workload) -> Failure | None:
+def attempt(play: Play, law: Law, workload: ExerciseWorkload) -> Counterexample | None:
     """Play one workload; a failure if a law does not hold."""
     trial = play(workload)
     what = law(trial)
-    return Failure(trial, what) if what else None
+    return Counterexample(trial, what) if what else None
 
 
-def shrink(failure: Failure, play: Play, law: Law) -> Failure:
+def shrink(failure: Counterexample, play: Play, law: Law) -> Counterexample:
     """The simplest workload to be found that breaks the same law."""
-    tries: Iterator[Workload] = simpler(failure.trial.workload)
+    tries: Iterator[ExerciseWorkload] = simpler(failure.trial.workload)
     for _ in range(15 if failure.trial.is_endless else MOST_SHRINKS):
         workload = next(tries, None)
         if workload is None or is_late():
@@ -81,18 +81,18 @@ def shrink(failure: Failure, play: Play, law: Law) -> Failure:
     return failure
 
 
-def verdict_on(failure: Failure, explain: Explain, draw: Draw) -> Verdict:
+def verdict_on(failure: Counterexample, explain: Explain, draw: Draw) -> ExerciseVerdict:
     """Words and pictures for a failure."""
     trial, what = failure.trial, failure.what
     said = [what.sentence[:1].upper() + what.sentence[1:], *explain(trial, what)]
     said.append(f"The smallest workload that was found: {trial.workload.about}.")
-    return Verdict(False, said, draw(trial, what))
+    return ExerciseVerdict(False, said, draw(trial, what))
 
 
-def right(*sentences: str) -> Verdict:
+def right(*sentences: str) -> ExerciseVerdict:
     """The verdict on what passed, with what was checked."""
     checked = (
         f"Checked on {NUM_WORKLOADS} random workloads: every token of every request is the one "
         "that it gets alone, and every request ends once."
     )
-    return Verdict(True, [checked, *sentences])
+    return ExerciseVerdict(True, [checked, *sentences])

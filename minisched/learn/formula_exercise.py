@@ -16,7 +16,7 @@ from .callable_check import takes
 from .figure import timing
 from .guard import TooLong, bounded, in_time
 from .simulate import TIE, makespan_ms, outcome, settled_step_ms, simulate
-from .verdict import Verdict
+from .verdict import ExerciseVerdict
 from .wasted_steps import mark_wasted
 
 COSTS, COPIES = (6, 10, 2, 14), (1, 0, 4, 20)  # ms a step; of host and device, and of the copy
@@ -25,15 +25,15 @@ StepTime = Callable[[float, float, float, int], float]
 
 
 @in_time
-def check_step_time(step_time: StepTime) -> Verdict:
+def check_step_time(step_time: StepTime) -> ExerciseVerdict:
     """Hold ``step_time(host, device, copy, in_flight)``, in ms, against a run for every cost."""
     if problem := takes(step_time, "step_time", "host", "device", "copy", "in_flight"):
-        return Verdict(False, [problem])
+        return ExerciseVerdict(False, [problem])
     cases = list(product(LOOP_OF, COPIES, COSTS, COSTS))
     for in_flight, copy, host, device in cases:
         if failed := _against_a_run(step_time, host, device, copy, in_flight):
             return failed
-    return Verdict(
+    return ExerciseVerdict(
         True,
         [
             f"Checked against {len(cases)} runs: host and device at {_listed(COSTS)} ms, copies at "
@@ -45,23 +45,25 @@ def check_step_time(step_time: StepTime) -> Verdict:
 
 def _against_a_run(
     step_time: StepTime, host: int, device: int, copy: int, in_flight: int
-) -> Verdict | None:
+) -> ExerciseVerdict | None:
     given = f"With host {host}, device {device}, copy {copy} ms and in_flight {in_flight}"
     try:
         with bounded():
             said = step_time(host, device, copy, in_flight)
     except (Exception, TooLong) as error:
-        return Verdict(False, [f"{given}: {blame(error)}"])
+        return ExerciseVerdict(False, [f"{given}: {blame(error)}"])
     if isinstance(said, bool) or not isinstance(said, int | float):
         kind = type(said).__name__
-        return Verdict(False, [f"{given}, step_time gives {said!r}, of type {kind}, not a number."])
+        return ExerciseVerdict(
+            False, [f"{given}, step_time gives {said!r}, of type {kind}, not a number."]
+        )
     run = steady(LOOP_OF[in_flight], host, device, copy)
     took = settled_step_ms(run)
     assert took is not None
     if abs(said - took) < 1e-6:
         return None
     words = f"{given}, you say {said:g} ms; the run took {took:g} ms from one step to the next"
-    return Verdict(False, [f"{words}, on average.", _hint(said, took)], [timing(run)])
+    return ExerciseVerdict(False, [f"{words}, on average.", _hint(said, took)], [timing(run)])
 
 
 def _hint(said: float, took: float) -> str:
@@ -81,7 +83,7 @@ def steady(loop: str, host: int, device: int, copy: int) -> Run:
 @in_time
 def check_losing_case(
     *, host_ms: float, device_ms: float, new_tokens: int, copy_ms: float = 1
-) -> Verdict:
+) -> ExerciseVerdict:
     """Whether overlap takes longer than serial with these costs, for one request; both drawn.
 
     A stop token ends it after ``new_tokens``, which neither loop knows before.
@@ -94,7 +96,7 @@ def check_losing_case(
             for loop in LOOP_OF.values()
         ]  # fmt: skip
     except (TypeError, ValueError) as error:
-        return Verdict(False, [str(error)])
+        return ExerciseVerdict(False, [str(error)])
     serial, overlap = map(makespan_ms, runs)
     report = measure(runs[1].trace)
     said = f"Serial takes {serial:g} ms, overlap {overlap:g} ms"
@@ -103,8 +105,8 @@ def check_losing_case(
         tie = f"a tie, within {100 * TIE:g} %"
         words = tie if found == "tie" else f"overlap wins, {serial / overlap:.2f}×"
         hint = "What does overlap do that serial does not? Count the steps of both."
-        return Verdict(False, [f"{said}: {words}.", hint], figures)
-    return Verdict(
+        return ExerciseVerdict(False, [f"{said}: {words}.", hint], figures)
+    return ExerciseVerdict(
         True,
         [
             f"{said}: overlap loses, {serial / overlap:.2f}×. It ran {report.steps} steps, and "

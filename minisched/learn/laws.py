@@ -9,7 +9,7 @@ from .wording import ordinal
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenLaw:
     """A law that does not hold: its name, a sentence, and the step at which it shows (0: none)."""
 
     law: str
@@ -18,7 +18,7 @@ class Broken:
     rid: str = ""
 
 
-def broken(trial: Trial) -> Broken | None:
+def broken(trial: Trial) -> BrokenLaw | None:
     """The first law that a trial breaks: every token is right, and every request ends.
 
     A wrong token goes before whatever else went wrong later: it is the nearest to the cause.
@@ -26,14 +26,16 @@ def broken(trial: Trial) -> Broken | None:
     if wrong := wrong_token(trial):
         return wrong
     if trial.problem:
-        return Broken("ends", trial.problem, last_step(trial))
+        return BrokenLaw("ends", trial.problem, last_step(trial))
     for rid, error in trial.ended.items():
         if error:
-            return Broken("error", f"Request {rid} ended with an error: {error}", last_step(trial))
+            return BrokenLaw(
+                "error", f"Request {rid} ended with an error: {error}", last_step(trial)
+            )
     return too_few(trial)
 
 
-def wrong_token(trial: Trial) -> Broken | None:
+def wrong_token(trial: Trial) -> BrokenLaw | None:
     """The first token that its request would not have got alone."""
     truths = {one.rid: one.truth for one in trial.workload.asked}
     heard = dict.fromkeys(truths, 0)
@@ -42,20 +44,22 @@ def wrong_token(trial: Trial) -> Broken | None:
         heard[rid] += 1
         which = f"request {rid}'s {ordinal(at + 1)} token"
         if at >= len(truth):
-            return Broken("identity", f"{which} is one too many: it should have ended.", step, rid)
+            return BrokenLaw(
+                "identity", f"{which} is one too many: it should have ended.", step, rid
+            )
         if token != truth[at]:
             sentence = f"{which} is {token}, should be {truth[at]}: step {step} sampled it."
-            return Broken("identity", sentence, step, rid)
+            return BrokenLaw("identity", sentence, step, rid)
     return None
 
 
-def too_few(trial: Trial) -> Broken | None:
+def too_few(trial: Trial) -> BrokenLaw | None:
     """A request that ended before it had all of its tokens."""
     for one in trial.workload.asked:
         got, wanted = len(trial.tokens(one.rid)), len(one.truth)
         if got < wanted:
             sentence = f"request {one.rid} got {got} tokens, should get {wanted}."
-            return Broken("identity", sentence, last_step(trial), one.rid)
+            return BrokenLaw("identity", sentence, last_step(trial), one.rid)
     return None
 
 

@@ -16,7 +16,7 @@ from .figure import Figure
 from .guard import TooLong, bounded, in_time, unwatched
 from .lazy_clock import BUILD, FIRST, LazyClock, LazyToken, token_after
 from .loop_exercise import step_of
-from .verdict import Verdict
+from .verdict import ExerciseVerdict
 from .wording import ordinal
 
 Generate = Callable[..., Any]
@@ -26,18 +26,18 @@ ARGUMENTS = ("step", "first", "count", "async_eval", "host_work")
 
 
 @in_time
-def check_generate(generate: Generate) -> Verdict:
+def check_generate(generate: Generate) -> ExerciseVerdict:
     """Whether ``generate(step, first, count, async_eval, host_work)`` is right, and one step ahead.
 
     The lazy tokens are those of ``lazy_clock``: the same calls as MLX's, on a virtual clock.
     """
     if problem := takes(generate, "generate", *ARGUMENTS):
-        return Verdict(False, [problem])
+        return ExerciseVerdict(False, [problem])
     for host, device in PAIRS:
         clock = LazyClock(host * MILLISECOND, device * MILLISECOND)
         if failed := _try(generate, clock, f"host {host} ms, device {device} ms a token"):
             return failed
-    return Verdict(
+    return ExerciseVerdict(
         True,
         [
             f"Checked with {len(PAIRS)} pairs of costs: all {COUNT} tokens are right, each one was "
@@ -48,7 +48,7 @@ def check_generate(generate: Generate) -> Verdict:
     )
 
 
-def _try(generate: Generate, clock: LazyClock, costs: str) -> Verdict | None:
+def _try(generate: Generate, clock: LazyClock, costs: str) -> ExerciseVerdict | None:
     problem, given = "", None
     try:
         with bounded():
@@ -63,7 +63,7 @@ def _try(generate: Generate, clock: LazyClock, costs: str) -> Verdict | None:
     problem = problem or _too_slow(clock, step_of(trace), costs)
     if not problem:
         return None
-    return Verdict(False, [problem], [drawn(trace)] if trace.on("forward") else [])
+    return ExerciseVerdict(False, [problem], [drawn(trace)] if trace.on("forward") else [])
 
 
 def drawn(trace: Trace) -> Figure:

@@ -16,13 +16,13 @@ from .callable_check import takes
 from .exercise import draw_trial, right, try_all
 from .figure import Figure
 from .guard import TooLong, bounded, in_time
-from .laws import Broken
+from .laws import BrokenLaw
 from .ring_notes import RingNotes
 from .ring_picture import draw_ring
 from .sticky_ring import Alloc, Resolve, StickyRing
 from .trial import Trial, play
-from .verdict import Verdict
-from .workload import Shape, Workload
+from .verdict import ExerciseVerdict
+from .workload import ExerciseWorkload, Shape
 
 PLAIN = Shape()
 SLOTS = [0, 31, 47, 5, 62]  # what they hold; slot 0 is nobody's
@@ -30,15 +30,15 @@ MIXED = ([7, 0, 3], [-2, -1], [5, -2], [-3, 9, 0, -1], [0, -4])
 
 
 @in_time
-def check_resolve(resolve: Resolve) -> Verdict:
+def check_resolve(resolve: Resolve) -> ExerciseVerdict:
     """Whether ``resolve(ids, token_ids_map)`` puts tokens in the place of negative ids."""
     if problem := takes(resolve, "resolve", "ids", "token_ids_map"):
-        return Verdict(False, [problem])
+        return ExerciseVerdict(False, [problem])
     playing = partial(play_ring, resolve=resolve)
     if failed := try_all(playing, PLAIN, explain=why, draw=draw_slots):
         return failed
     if problem := _wrong_on_mixed(resolve):
-        return Verdict(False, [problem])
+        return ExerciseVerdict(False, [problem])
     return right(
         "They ran through the overlap loop, where most ids are placeholders, and were called with "
         f"{len(MIXED)} lists of both."
@@ -61,17 +61,17 @@ def _wrong_on_mixed(resolve: Resolve) -> str:
 
 
 @in_time
-def check_alloc(alloc: Alloc) -> Verdict:
+def check_alloc(alloc: Alloc) -> ExerciseVerdict:
     """Whether ``alloc(future_ct, num_reqs, limit)`` gives slots, and wraps in time."""
     if problem := takes(alloc, "alloc", "future_ct", "num_reqs", "limit"):
-        return Verdict(False, [problem])
+        return ExerciseVerdict(False, [problem])
     playing = partial(play_ring, alloc=alloc)
     return try_all(playing, PLAIN, explain=why, draw=draw_slots) or right(
         "The ring went round and round, and no token was overwritten before it was read."
     )
 
 
-def play_ring(workload: Workload, **parts: Any) -> Trial:
+def play_ring(workload: ExerciseWorkload, **parts: Any) -> Trial:
     """The overlap loop with a ring of which some lines are a learner's."""
     notes = RingNotes()
 
@@ -85,7 +85,7 @@ def play_ring(workload: Workload, **parts: Any) -> Trial:
     return trial
 
 
-def why(trial: Trial, what: Broken) -> Sequence[str]:
+def why(trial: Trial, what: BrokenLaw) -> Sequence[str]:
     """What the offending step read, in words."""
     notes: RingNotes = trial.parts["notes"]
     truths = {one.rid: one.truth for one in trial.workload.asked}
@@ -99,7 +99,7 @@ def why(trial: Trial, what: Broken) -> Sequence[str]:
     return [words] if words else []
 
 
-def draw_slots(trial: Trial, what: Broken) -> list[Figure]:
+def draw_slots(trial: Trial, what: BrokenLaw) -> list[Figure]:
     """The future slots up to the offending step, with the lapped one outlined; else its timing."""
     notes: RingNotes = trial.parts["notes"]
     read = notes.reads.get((what.step, what.rid))

@@ -12,9 +12,9 @@ from .exercise import right, try_all
 from .guard import TooLong, bounded, in_time
 from .ring_exercise import draw_slots, play_ring, why
 from .trial import Trial
-from .verdict import Verdict
+from .verdict import ExerciseVerdict
 from .wording import joined
-from .workload import Asked, Shape, Workload
+from .workload import Asked, ExerciseWorkload, Shape
 
 CONTEXT = 19  # the most tokens of a request here, its prompt and its new ones
 CHUNKED = Shape(
@@ -27,19 +27,19 @@ Limit = Callable[[int, int, int], Any]
 
 
 @in_time
-def check_limit(limit: Limit) -> Verdict:
+def check_limit(limit: Limit) -> ExerciseVerdict:
     """Whether ``limit(max_running_requests, context_len, chunk)`` slots are enough, and not silly.
 
     Prompts come in chunks here, and each chunk takes a slot while others wait for their next step.
     """
     if problem := takes(limit, "limit", "max_running_requests", "context_len", "chunk"):
-        return Verdict(False, [problem])
+        return ExerciseVerdict(False, [problem])
     ours = list(product(range(1, MOST + 1), [CONTEXT], CHUNKED.chunks))
     for case in ours:
         if problem := _silly(limit, case) or _too_small(limit, case, case[0]):
-            return Verdict(False, [problem])
+            return ExerciseVerdict(False, [problem])
 
-    def playing(workload: Workload) -> Trial:
+    def playing(workload: ExerciseWorkload) -> Trial:
         size = limit(workload.max_running_requests, CONTEXT, workload.chunk)
         return play_ring(workload, limit=size)
 
@@ -48,7 +48,7 @@ def check_limit(limit: Limit) -> Verdict:
         return failed
     for case in product(*GRID):
         if problem := _silly(limit, case) or _too_small(limit, case, needed(*case)):
-            return Verdict(False, [problem])
+            return ExerciseVerdict(False, [problem])
     chunks = joined(list(map(str, CHUNKED.chunks)))
     return right(
         f"Prompts of up to {CONTEXT - 1} tokens came in chunks of {chunks}, also several of the "
@@ -58,11 +58,11 @@ def check_limit(limit: Limit) -> Verdict:
     )
 
 
-def queue_of_prompts(max_running_requests: int, chunk: int) -> Workload:
+def queue_of_prompts(max_running_requests: int, chunk: int) -> ExerciseWorkload:
     """One request that is to decode, and behind it as many of the longest prompts as may run."""
     long = tuple(range(CONTEXT - 1))
     others = [Asked(rid, long, 1) for rid in "bcdefgh"[: max_running_requests - 1]]
-    return Workload((Asked("a", (1,), 3), *others), max_running_requests, chunk)
+    return ExerciseWorkload((Asked("a", (1,), 3), *others), max_running_requests, chunk)
 
 
 def needed(most: int, context: int, chunk: int) -> int:

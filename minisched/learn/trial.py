@@ -20,7 +20,7 @@ from .blame import blame
 from .guard import TooLong, bounded, unwatched
 from .simulate import VOCAB, milliseconds
 from .step_notes import StepNotes
-from .workload import Workload
+from .workload import ExerciseWorkload
 
 MOST_TURNS = 300  # of a loop; no workload here needs a third of it
 COST = milliseconds(host=6, device=10, copy=1)
@@ -42,7 +42,7 @@ class Heard(NamedTuple):
 class Trial:
     """What became of a workload. ``problem`` is a sentence on what cut the run short, if it was."""
 
-    workload: Workload
+    workload: ExerciseWorkload
     trace: Trace
     heard: list[Heard] = field(default_factory=list)
     ended: dict[str, str] = field(default_factory=dict)  # request id -> its error, or ""
@@ -57,7 +57,7 @@ class Trial:
 
 
 def play(
-    workload: Workload,
+    workload: ExerciseWorkload,
     loop: Loop,
     relay: str = "ring",
     patch: Callable[[Engine], None] = lambda engine: None,

@@ -11,7 +11,7 @@ from .figure import Figure
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ExerciseVerdict:
     """``passed``, sentences that say what was checked or what is wrong, and pictures."""
 
     passed: bool

@@ -37,7 +37,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Workload:
+class ExerciseWorkload:
     """Requests, how many may run at a time, and how many prompt tokens a step may take."""
 
     asked: tuple[Asked, ...]
@@ -79,13 +79,13 @@ class Shape:
     may_stop: bool = True
     context: int = 1000  # of one request: its prompt and its new tokens
 
-    def draw(self, seed: int) -> Workload:
+    def draw(self, seed: int) -> ExerciseWorkload:
         """The workload of a seed: the same one, always and everywhere."""
         random = Random(seed)
         count = random.randint(1, self.requests)
         asked = tuple(self._request(random, "abcdefgh"[at], at) for at in range(count))
         chunk = random.choice(self.chunks)
-        return Workload(asked, random.randint(max(1, count), self.requests), chunk)
+        return ExerciseWorkload(asked, random.randint(max(1, count), self.requests), chunk)
 
     def _request(self, random: Random, rid: str, at: int) -> Asked:
         prompt = tuple(random.randrange(VOCAB) for _ in range(random.randint(1, self.prompt)))
@@ -95,7 +95,7 @@ class Shape:
         return Asked(rid, prompt, new_tokens, arrives, may_stop)
 
 
-def simpler(workload: Workload) -> Iterator[Workload]:
+def simpler(workload: ExerciseWorkload) -> Iterator[ExerciseWorkload]:
     """Workloads with one request less, or with less of one request, the boldest first."""
     asked = workload.asked
     for at in range(len(asked) if len(asked) > 1 else 0):
