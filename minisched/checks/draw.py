@@ -411,10 +411,10 @@ def for_deep(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
 # -- Themes ----------------------------------------------------------------------------------------
 
 
-def several(requests: Sequence[Request], least: int) -> list[Request]:
-    """The requests, and if they are too few, more of the same, that begin with another token."""
+def three(requests: Sequence[Request]) -> list[Request]:
+    """The requests, and if they are fewer, more of the same, that begin with another token."""
     found = list(requests)
-    while len(found) < least:
+    while len(found) < 3:
         like = found[len(found) - len(requests)]
         prompt = [*like.prompt[1:], like.prompt[0]]
         found.append(Request(f"r{len(found)}", prompt, like.params, priority=like.priority))
@@ -428,7 +428,7 @@ def crowded(rng: Random, workload: Workload) -> Workload:
     ignores EOS, for whom SGLang's rules keep everything back, but there is no EOS that could come.
     """
     config, requests = workload.config, []
-    for req in several(workload.requests, 3):
+    for req in three(workload.requests):
         prompt = req.prompt[-rng.randint(1, 6) :]
         params = replace(
             req.params,
@@ -453,7 +453,7 @@ def crowded(rng: Random, workload: Workload) -> Workload:
 
 def urgent(rng: Random, workload: Workload) -> Workload:
     """Who comes later is more urgent, by more than the threshold, and there is little room."""
-    step, requests = rng.choice((1, 1, 2, 3)), several(workload.requests, 3)
+    step, requests = rng.choice((1, 1, 2, 3)), three(workload.requests)
     arrivals = sorted(rng.randrange(12) for _ in requests)
     requests = [
         Request(req.rid, req.prompt, req.params, priority=step * number)
@@ -474,7 +474,7 @@ def conversation(rng: Random, workload: Workload) -> Workload:
     Where such a prompt is too long, the request stays what it was.
     """
     config, before = workload.config, workload.requests
-    requests, arrivals = several(before, 3), [0]
+    requests, arrivals = three(before), [0]
     for at in range(1, len(requests)):
         earlier, req = rng.randrange(at), requests[at]
         own = list(req.prompt[-rng.randint(1, 3) :])

@@ -31,13 +31,13 @@ from .case import Case, Workload, fresh
 from .faults import Aftermath, Fault, Whom, step_fault
 from .laws import (
     Broken,
-    Budgets,
     Clients,
     Touched,
     find_backwards,
     find_ends,
     find_held,
     find_wrong_tokens,
+    over_budget,
     told_each,
 )
 from .leaks import find_leaks, find_unlisted
@@ -103,11 +103,12 @@ def judge(
         fault.kind.open(fault, device)
     model = hash_model(case.device, workload)
     planned = [step_fault(failure) for failure in workload.failures]
-    books, budgets, clients = Books(), Budgets(), Clients(workload)
-    touched, progress = Touched(), Progress()
+    books, clients, touched, progress = Books(), Clients(workload), Touched(), Progress()
+    over = list[str]()  # the budget of a step, when it was committed
 
     def watch(engine: Engine) -> None:
-        budgets.watch(engine)
+        config = engine.scheduler.config
+        engine.scheduler.on_commit = lambda batch: over.append(over_budget(config, batch))
         touched.watch(engine)
         clients.watch(engine)
         if not fault:
@@ -173,7 +174,7 @@ def judge(
         ("ownership", find_unlisted(trace)),
         ("race", seen.races),
         ("deadlock", seen.waits if is_over and all_alive else ()),
-        ("budget", filter(None, [budgets.sentence])),
+        ("budget", filter(None, over)),
         ("time", find_backwards(trace)),
         ("lifetime", device.lifetimes),
         ("touches", touched.check(trace, is_over) if all_alive else ()),

@@ -1,7 +1,7 @@
 """The laws that hold for every schedule: the right tokens, every request ends, nothing is held.
 
 Each is a function that yields a sentence for everything that breaks it; ``judge.py`` holds them all
-against a run. ``Clients``, ``Touched`` and ``Budgets`` look on while it runs.
+against a run. ``Clients`` and ``Touched`` look on while it runs.
 """
 
 from __future__ import annotations
@@ -304,22 +304,6 @@ def ended(end: Request | Output | Alone) -> str:
 
 
 # -- Law 3: no step computes more tokens than its policy's budget, or has more rows ----------------
-
-
-class Budgets:
-    """Hears of every step when it is committed, and keeps the first one that goes over."""
-
-    def __init__(self) -> None:
-        self.sentence = ""
-
-    def watch(self, engine: Engine) -> None:
-        """Before an engine starts."""
-        config = engine.scheduler.config
-
-        def heard(batch: ScheduleBatch) -> None:
-            self.sentence = self.sentence or over_budget(config, batch)
-
-        engine.scheduler.on_commit = heard
 
 
 def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> str:
