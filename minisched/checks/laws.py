@@ -34,7 +34,7 @@ class Broken(AssertionError):
     """A law does not hold; the message names it first."""
 
 
-# -- Law 1 and 2: everybody's tokens are their own, and everybody ends once and gives all back -----
+# -- Law 1 and 2: everybody's tokens are their own, and everybody ends once ------------------------
 
 Told = tuple[Request, list[Output]]  # a request, and everything that was heard of it
 
@@ -112,24 +112,6 @@ def find_ends(told: Sequence[Told], outputs: Sequence[Output]) -> Iterator[str]:
             yield f"{req.name} heard {tokens}, produced {req.output_ids}"
         elif heard[-1].finish_reason is None:
             yield f"{req.name} heard something behind its end"
-
-
-def find_held(engine: Engine) -> Iterator[str]:
-    """At idle, every page is free or cached, each once; rows free, no lock, no lease."""
-    scheduler = engine.scheduler
-    pages, rows = list(scheduler.allocator.free_pages), scheduler.table.free_rows
-    if (cache := scheduler.page_cache) is not None:
-        if cache.protected_size:
-            yield f"{cache.protected_size} pages are still locked"
-        pages += cache.evict(cache.total_size)
-    for what, free, size in (
-        ("pages", pages, scheduler.config.num_pages),
-        ("rows", rows, scheduler.table.size),
-    ):
-        if sorted(free) != list(range(1, size + 1)):
-            yield f"{len(free)} of {size} {what} are free"
-    if scheduler.leases.returning or scheduler.decode.running_reqs or scheduler.prefill.chunked_req:
-        yield "a lease or a request is still held"
 
 
 # -- What clients say and hear: why each request ended, what was told of it, when, and to whom -----
