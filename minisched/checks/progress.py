@@ -654,7 +654,7 @@ BY_CACHE = ("lpm", "dfs-weight")
 
 
 class QueueOrder:
-    """In which order those who wait go, as the cache is before a decision.
+    """In which order those who wait go, as the cache is when they are put in order.
 
     ``fcfs``: as they came to wait. ``lof``: the longest output first; priority, if it is on, goes
     before both. ``random``: any. ``lpm``: who finds most in the cache, but last who would find more
@@ -679,9 +679,16 @@ class QueueOrder:
         """It waits, too."""
         self.stands.setdefault(req, len(self.stands))
         if self.tree is not None and self.policy in BY_CACHE and not self.leaves_all:
-            tokens = req.known_tokens(0, req.known_len)
-            num_pages = sum(count for _, count in walk(self.tree, tokens))
-            self.found[req] = in_pages(tokens, self.tree.page_size)[:num_pages]
+            self.found[req] = ()
+            self.look_again([req])
+
+    def look_again(self, reqs: Iterable[Request]) -> None:
+        """What each finds in the cache now: who decodes may have evicted some of it."""
+        for req in reqs:
+            if self.tree is not None and req in self.found:
+                tokens = req.known_tokens(0, req.known_len)
+                num_pages = sum(count for _, count in walk(self.tree, tokens))
+                self.found[req] = in_pages(tokens, self.tree.page_size)[:num_pages]
 
     def heads(self, waiting: Iterable[Request]) -> list[Request]:
         """Who of them is next; several where the policy does not say which."""
@@ -963,7 +970,8 @@ class Watched:
         """Hear who comes, what is decided, and who loses memory."""
         scheduler, retraction = self.scheduler, self.scheduler.retraction
         queue = scheduler.waiting_queue
-        add, retract, plan = queue.add, retraction.retract, scheduler.run_first.plan
+        add, in_order = queue.add, queue.in_order
+        retract, plan = retraction.retract, scheduler.run_first.plan
         next_batch, chain, repeat = scheduler.next_batch, scheduler.chain, scheduler.repeat
 
         def added(req: Request) -> None:
@@ -971,6 +979,11 @@ class Watched:
             if not (req.num_stale_output_tokens or (keeps_place and req.retractions)):
                 self.remembered.comes_to_wait(req)
             add(req)
+
+        def ordered() -> Iterator[Request]:
+            if self.before is not None:
+                self.before.order.look_again(self.before.waiting)
+            return in_order()
 
         def decided() -> ScheduleBatch | NoBatch:
             if scheduler.batches_in_flight == 0 or not scheduler.running_batch:
@@ -1019,7 +1032,7 @@ class Watched:
             before.in_round.append(req)
             before.waits(req)
 
-        queue.add = added  # type: ignore[method-assign]
+        queue.add, queue.in_order = added, ordered  # type: ignore[method-assign]
         scheduler.next_batch = decided  # type: ignore[method-assign]
         scheduler.chain = chained  # type: ignore[method-assign]
         scheduler.repeat = repeated  # type: ignore[method-assign]

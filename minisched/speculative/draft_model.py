@@ -77,24 +77,34 @@ class DraftModel:
         return self.drafts[xp.asarray(range(num_reqs * k))]
 
     def touches(self, reaches: Sequence[Reach]) -> list[Touch]:
-        """Its own page table and KV, spare slots too; and the target's page table, to copy it."""
+        """Its own page table and KV, spare slots too; and the target's page table, to copy it.
+
+        In a pass all rows write before any reads, so a prompt may read what a row behind it writes
+        (rule ``prompt_pages`` "scheduled"): that is said last, as in the target's pass.
+        """
         k = self.num_draft_tokens
         touches = [Touch(kind, "drafts", range(len(reaches) * k)) for kind in ("write", "read")]
-        for reach in reaches:
+        late: list[Touch] = []
+        for at, reach in enumerate(reaches):
             first, rid = reach.row * self.max_len, reach.rid
             spare = self.num_slots + reach.row * k
             mapped_len = min(max(reach.end + k, len(reach.slots)), self.max_len)
             mapped = range(first, first + mapped_len)
             slots = [*reach.slots[: reach.end], *range(spare, spare + k)]
             copied = range(first + reach.start, first + reach.end)
+            read = Touch("read", "draft kv", slots[: reach.start], rid)
+            others = reaches[at + 1 :] if reach.is_prompt and reach.start else ()
+            to_come = {slot for other in others for slot in other.slots[other.start : other.end]}
+            if not to_come.isdisjoint(slots[: reach.start]):
+                late.append(read)
             touches += [
                 Touch("read", "page table", copied, rid),
                 Touch("write", "draft page table", mapped, rid),
                 Touch("read", "draft page table", mapped, rid),
-                Touch("read", "draft kv", slots[: reach.start], rid),
+                *([] if late and late[-1] is read else [read]),
                 Touch("write", "draft kv", slots[reach.start :], rid),
             ]
-        return touches
+        return [*touches, *late]
 
     def cost(self, cost: CostModel, num_tokens: int) -> int:
         """Nanoseconds on ``sim``: k forward passes."""

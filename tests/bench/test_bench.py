@@ -4,6 +4,7 @@ No time is asserted: what is slow on one machine is fast on another.
 """
 
 import json
+import math
 import os
 import sys
 import threading
@@ -194,6 +195,7 @@ def test_a_part_measures_all_its_rows(
 ) -> None:
     monkeypatch.setattr(overlap_cells, "WORKS_MS", (0.0, 1.0))
     monkeypatch.setattr(overlap_cells, "MEASURE_S", 0.0)
+    monkeypatch.setattr(overlap_cells, "SLOW_S", math.inf)  # a loaded machine measures it as well
     monkeypatch.setattr("minisched.cli.bench_hidden.WORKS_MS", (1.0,))
     monkeypatch.setattr("minisched.cli.bench_tracing.SLICES", 600)
     monkeypatch.setattr("minisched.cli.bench_simulator.LENGTHS", (300, 600))
