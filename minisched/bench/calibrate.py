@@ -58,7 +58,7 @@ LEAD = 500 * MILLISECOND  # before the first arrival: an engine takes time to be
 
 
 @dataclass(frozen=True)
-class Load:
+class CalibrationLoad:
     """A workload by its figures: requests alike, ``every`` nanoseconds apart.
 
     ``work`` is pure-Python work added to each step, in nanoseconds.
@@ -96,7 +96,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Design:
+class CalibrationDesign:
     """The workloads that costs are fitted to: in the serial loop alone, and through every loop.
 
     The serial ones should reach as far as what is to be predicted, and have every batch size and
@@ -104,8 +104,8 @@ class Design:
     each has room for itself.
     """
 
-    serial: Sequence[Load]
-    loops: Sequence[Load]
+    serial: Sequence[CalibrationLoad]
+    loops: Sequence[CalibrationLoad]
     config: SchedulerConfig | None = None
 
     @property
@@ -115,12 +115,12 @@ class Design:
 
 
 WORK = 20 * MILLISECOND
-USUAL = Design(
+USUAL = CalibrationDesign(
     serial=(
-        Load(1, 32, 12), Load(2, 16, 8), Load(4, 32, 10), Load(8, 16, 8), Load(16, 4, 8),
-        Load(1, 160, 3),
+        CalibrationLoad(1, 32, 12), CalibrationLoad(2, 16, 8), CalibrationLoad(4, 32, 10),
+        CalibrationLoad(8, 16, 8), CalibrationLoad(16, 4, 8), CalibrationLoad(1, 160, 3),
     ),
-    loops=(Load(4, 8, 12), Load(4, 8, 12, WORK), Load(8, 6, 6)),
+    loops=(CalibrationLoad(4, 8, 12), CalibrationLoad(4, 8, 12, WORK), CalibrationLoad(8, 6, 6)),
 )  # fmt: skip
 
 
@@ -573,7 +573,7 @@ def observe(
     loop: str,
     device: str,
     model: Model,
-    load: Load,
+    load: CalibrationLoad,
     cost: CostModel = NO_COST,
     config: SchedulerConfig | None = None,
 ) -> Observed:
@@ -600,7 +600,7 @@ def stand_in(model: Model) -> Model:
     return cast(Model, LengthModel(model.vocab_size - 1, 1, model.context_len))
 
 
-def predict(loop: str, model: Model, load: Load, cost: CostModel) -> Run:
+def predict(loop: str, model: Model, load: CalibrationLoad, cost: CostModel) -> Run:
     """The same load on ``sim``, with a model there in the place of the real one."""
     requests = load.make(model.vocab_size)
     return run_to_end(loop, "sim", model, requests, load.config, cost.with_host_work(load.work))
@@ -613,7 +613,7 @@ def fit_costs(
     repetitions: int,
     cost: CostModel = NO_COST,
     report: Callable[[str], None] = lambda doing: None,
-    design: Design = USUAL,
+    design: CalibrationDesign = USUAL,
 ) -> MeasuredCost:
     """Costs of steps, of the device once and of the host for every loop.
 
@@ -633,7 +633,7 @@ def observe_all(
     loops: Sequence[str],
     cost: CostModel = NO_COST,
     report: Callable[[str], None] = lambda doing: None,
-    design: Design = USUAL,
+    design: CalibrationDesign = USUAL,
     turn: int = 0,
 ) -> list[Observed]:
     """Every workload of a calibration, once; which of the loops begins is a matter of the turn."""

@@ -28,7 +28,15 @@ from ..loops.run import Run, run_to_end
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
-from .calibrate import WORK, Design, Load, fit_costs, makespan, observe_all, stand_in
+from .calibrate import (
+    WORK,
+    CalibrationDesign,
+    CalibrationLoad,
+    fit_costs,
+    makespan,
+    observe_all,
+    stand_in,
+)
 from .figures import Figure, figure, interleave, not_measured, ratio
 from .prediction import off, row
 from .side_by_side import steady_busy_percent, steady_step_ms
@@ -115,7 +123,7 @@ def keep_nothing(loop: str, measured: Trace, foreseen: Trace) -> None:
     """Nobody looks at them again."""
 
 
-def design_of(requests: Sequence[Request], config: SchedulerConfig) -> Design:
+def design_of(requests: Sequence[Request], config: SchedulerConfig) -> CalibrationDesign:
     """What costs are fitted to: up to as many rows as requests, and prompts and steps as long.
 
     Decodes run as graphs, prompts kernel by kernel. Both lie on one line of costs, so a step of
@@ -125,10 +133,10 @@ def design_of(requests: Sequence[Request], config: SchedulerConfig) -> Design:
     rows, prompt_len = len(requests), max(len(request.prompt) for request in requests)
     short = min(prompt_len, max(SHORT, 2 * rows))
     counts = [1 << power for power in range((rows - 1).bit_length())]
-    decodes = [Load(count, short, NEW) for count in (*counts, rows)]
-    prompts = [Load(min(2, rows), prompt_len, 2), Load(rows, prompt_len, NEW)]
-    every = [Load(rows, short, NEW), Load(rows, short, NEW, WORK)]
-    return Design([*decodes, *prompts], every, config)
+    decodes = [CalibrationLoad(count, short, NEW) for count in (*counts, rows)]
+    prompts = [CalibrationLoad(min(2, rows), prompt_len, 2), CalibrationLoad(rows, prompt_len, NEW)]
+    every = [CalibrationLoad(rows, short, NEW), CalibrationLoad(rows, short, NEW, WORK)]
+    return CalibrationDesign([*decodes, *prompts], every, config)
 
 
 def foreseen_figures(
@@ -219,7 +227,7 @@ class GpuLoad:
         return float(num_parameters(settings) * BYTES + kv * seen)
 
 
-class Peer(Protocol):
+class CudaPeer(Protocol):
     """Another engine on the same weights, which has made all that it needs."""
 
     def generate(self, prompts: Sequence[list[int]], new_tokens: int) -> None:
@@ -275,7 +283,7 @@ def cuda_figures(
     shape: str,
     settings: dict[str, Any],
     model: Model,
-    make_peer: Callable[[], Peer],
+    make_peer: Callable[[], CudaPeer],
     load: GpuLoad,
     repetitions: int,
     report: Callable[[str], None],
@@ -337,12 +345,12 @@ def answer(model: Model, loop: str, load: GpuLoad, new_tokens: int) -> Run:
     return run_to_end(loop, DEVICE, model, requests, load.config())
 
 
-def peer_answer(peer: Peer, load: GpuLoad, new_tokens: int) -> None:
+def peer_answer(peer: CudaPeer, load: GpuLoad, new_tokens: int) -> None:
     """The same prompts, and as many tokens."""
     peer.generate([list(request.prompt) for request in load.requests()], new_tokens)
 
 
-def warm_peer(make_peer: Callable[[], Peer], load: GpuLoad) -> tuple[Peer | None, str]:
+def warm_peer(make_peer: Callable[[], CudaPeer], load: GpuLoad) -> tuple[CudaPeer | None, str]:
     """The peer, which has answered the load once; or why there is none."""
     peer = None
     try:

@@ -263,7 +263,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """A workload for one device."""
 
     device: str
@@ -272,7 +272,7 @@ class Case:
     config: SchedulerConfig
 
 
-def batch_of(device: str, model: Model, batch: int, prompt_len: int, new_tokens: int) -> Case:
+def batch_of(device: str, model: Model, batch: int, prompt_len: int, new_tokens: int) -> BenchCase:
     """``batch`` requests alike that come at once and run to their length together."""
     params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
     requests = [
@@ -286,7 +286,7 @@ def batch_of(device: str, model: Model, batch: int, prompt_len: int, new_tokens:
         context_len=longest,
         chunked_prefill_size=-1,
     )
-    return Case(device, model, requests, config)
+    return BenchCase(device, model, requests, config)
 
 
 NAME = "small"  # what a bench calls it

@@ -55,7 +55,7 @@ from .figures import Figure, as_json, machine
 from .instruments import (
     DecodeLaunches,
     NotRun,
-    Times,
+    OpTimes,
     calls_in,
     hostile_memory,
     nvtx_range,
@@ -73,7 +73,7 @@ class Failed(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class StepOutcome:
     """What a step came to: its verdict, and what was seen, or the reason, in a sentence."""
 
     step: str
@@ -328,7 +328,7 @@ def on_one_clock(errand: Errand) -> str:
     for at, request in enumerate(requests):
         request.arrival_time = round(at // 3 / (BURSTS - 1) * errand.seconds * 1e9)
     model = open_model("hash", DEVICE)
-    with Times(device).taken() as times:
+    with OpTimes(device).taken() as times:
         run = run_loop("overlap", device, model, requests, small_config(4))
     (worst, what), lasted = times.worst(), run.trace.end / 1e9
     said = f"{len(times.launched)} ops in {lasted:.1f} s: {what}, by {worst / 1000:.1f} us"
@@ -442,7 +442,7 @@ def in_words(row: Figure) -> str:
 # -- the steps, in order ---------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
+class FirstRunStep(NamedTuple):
     """One check: what it asks, and how many seconds it may take, beside those of ``--seconds``."""
 
     name: str
@@ -453,23 +453,25 @@ class Step(NamedTuple):
 
 
 STEPS = (
-    Step("machine", "it computes what it should", see_machine, 30),
-    Step("hash", "every loop and relay says what the oracle says", hold_laws, 50, True),
-    Step("memory", "also where freed memory is overwritten", hold_laws_in_hostile_memory, 50, True),
-    Step("waiting", "no decode step is launched by waiting", launch_without_waiting, 40),
-    Step("graphs", "graphs say what kernels say", same_with_graphs, 60),
-    Step("clock", "all slices lie on one clock", on_one_clock, 20, True),
-    Step("trace", "steady decode allocates nothing", trace_steady_decode, 60),
-    Step("figures", "how fast it is", quick_figures, 110),
+    FirstRunStep("machine", "it computes what it should", see_machine, 30),
+    FirstRunStep("hash", "every loop and relay says what the oracle says", hold_laws, 50, True),
+    FirstRunStep(
+        "memory", "also where freed memory is overwritten", hold_laws_in_hostile_memory, 50, True
+    ),
+    FirstRunStep("waiting", "no decode step is launched by waiting", launch_without_waiting, 40),
+    FirstRunStep("graphs", "graphs say what kernels say", same_with_graphs, 60),
+    FirstRunStep("clock", "all slices lie on one clock", on_one_clock, 20, True),
+    FirstRunStep("trace", "steady decode allocates nothing", trace_steady_decode, 60),
+    FirstRunStep("figures", "how fast it is", quick_figures, 110),
 )
 
 
-def limit(step: Step, seconds: float) -> float:
+def limit(step: FirstRunStep, seconds: float) -> float:
     """How many seconds a step may take."""
     return step.limit + seconds * step.goes_on
 
 
-def take(step: Step, folder: Path, seconds: float) -> Found:
+def take(step: FirstRunStep, folder: Path, seconds: float) -> StepOutcome:
     """What a step comes to; it is to be over in time, but nothing here ends what hangs."""
     began = time.monotonic()
     try:
@@ -482,7 +484,7 @@ def take(step: Step, folder: Path, seconds: float) -> Found:
     except Exception as error:  # whatever a GPU may come up with
         words = (str(error).splitlines() or ["no word"])[0]
         verdict, said = FAILED, f"{type(error).__name__}: {words}"
-    return Found(step.name, verdict, said, round(time.monotonic() - began, 1))
+    return StepOutcome(step.name, verdict, said, round(time.monotonic() - began, 1))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ NEW_TOKENS = 64
 
 
 @dataclass(frozen=True)
-class Load:
+class GenerationLoad:
     """Requests that come at once; each runs to its length."""
 
     prompt_lens: tuple[int, ...]
@@ -58,7 +58,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Choice:
+class LoadChoice:
     """Which loads to measure; ``batch`` is one batch size instead of those that a part has."""
 
     batch: int | None = None
@@ -66,11 +66,12 @@ class Choice:
 
     def loads(
         self, batches: tuple[int, ...] = BATCHES, lengths: tuple[int, ...] = LENGTHS
-    ) -> tuple[Load, ...]:
+    ) -> tuple[GenerationLoad, ...]:
         """A load for each batch size, with prompts as long as ``lengths`` says, over and over."""
         chosen = (self.batch,) if self.batch else batches
         return tuple(
-            Load(tuple(islice(cycle(lengths), batch)), self.new_tokens) for batch in chosen
+            GenerationLoad(tuple(islice(cycle(lengths), batch)), self.new_tokens)
+            for batch in chosen
         )
 
 
@@ -102,7 +103,7 @@ class Contest:
     rivals: tuple[Rival, ...]
     settings: Mapping[str, Any]  # of every process
     env: Mapping[str, str]
-    loads: tuple[Load, ...]
+    loads: tuple[GenerationLoad, ...]
 
     def figures(self, repetitions: int, report: Callable[[str], None], home: Path) -> list[Figure]:
         """All figures. Who can't take part gets a reason, and without ours so do all rivals."""
@@ -111,13 +112,17 @@ class Contest:
             return [
                 row
                 for load in self.loads
-                for row in Match(self, load, processes, dict(reasons)).figures(repetitions, report)
+                for row in ContestLoad(self, load, processes, dict(reasons)).figures(
+                    repetitions, report
+                )
             ]
 
     def missing(self, reason: str) -> list[Figure]:
         """The rows of a contest that can't take place."""
         return [
-            row for load in self.loads for row in Match(self, load, {}, {OURS: reason}).ratios({})
+            row
+            for load in self.loads
+            for row in ContestLoad(self, load, {}, {OURS: reason}).ratios({})
         ]
 
     def _start(
@@ -140,11 +145,11 @@ class Contest:
 
 
 @dataclass(frozen=True)
-class Match:
+class ContestLoad:
     """One load of a contest; ``reasons`` say who does not take part, or breaks off, and why."""
 
     contest: Contest
-    load: Load
+    load: GenerationLoad
     processes: Mapping[str, Peer]
     reasons: dict[str, str]
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -255,7 +260,7 @@ def generation_torch(
     repetitions: int,
     report: Callable[[str], None],
     home: Path,
-    choice: Choice,
+    choice: LoadChoice,
 ) -> list[Figure]:
     """All figures: each dtype with each load."""
     rows = []
@@ -300,7 +305,7 @@ class Kernels:
         own = {"LD_PRELOAD": self.library, "OPENBLAS_NUM_THREADS": str(self.threads)}
         return {**clean_env(), **own}
 
-    def contest(self, folder: Path, loads: tuple[Load, ...]) -> Contest:
+    def contest(self, folder: Path, loads: tuple[GenerationLoad, ...]) -> Contest:
         """Ours beside mlx-lm, both with these kernels."""
         rival = Rival("mlx-lm", "mlx-lm", "mlx_lm", AIM, WHY_MISSED if self.library else "")
         settings = {"folder": str(folder)}
@@ -328,7 +333,7 @@ def generation_mlx(
     repetitions: int,
     report: Callable[[str], None],
     home: Path,
-    choice: Choice,
+    choice: LoadChoice,
 ) -> list[Figure]:
     """All figures: each BLAS with each load."""
     rows = []
@@ -341,7 +346,7 @@ def generation_mlx(
     return rows
 
 
-class Part(Protocol):
+class GenerationPart(Protocol):
     """Measures one library; rivals' environments are below ``home``."""
 
     def __call__(
@@ -350,12 +355,12 @@ class Part(Protocol):
         repetitions: int,
         report: Callable[[str], None],
         home: Path,
-        choice: Choice,
+        choice: LoadChoice,
     ) -> list[Figure]:
         """All figures of the model in ``folder``."""
 
 
-PARTS: Mapping[str, Part] = {"thread": generation_torch, "mlx": generation_mlx}
+PARTS: Mapping[str, GenerationPart] = {"thread": generation_torch, "mlx": generation_mlx}
 
 
 def generation(
@@ -363,7 +368,7 @@ def generation(
     repetitions: int,
     report: Callable[[str], None],
     device: str | None,
-    choice: Choice,
+    choice: LoadChoice,
 ) -> list[Figure]:
     """Figures of one device of ``PARTS``, or of all."""
     chosen = [device] if device else list(PARTS)

@@ -28,9 +28,9 @@ from .scheduler import (
     RUNNING,
     STEPS,
     WARM_UP,
+    HostWorkload,
     Minisched,
     NanoVllm,
-    Workload,
     admitting,
     per_step,
     running,
@@ -243,18 +243,18 @@ def paged(case: str, page_size: int) -> str:
     return case if page_size == PAGE else f"{case}, page {page_size}"
 
 
-def with_pages(load: Workload, page_size: int) -> Workload:
+def with_pages(load: HostWorkload, page_size: int) -> HostWorkload:
     """The same workload, and as much memory, in pages of another size."""
     spare = load.spare_pages * PAGE // page_size
     return replace(load, page_size=page_size, spare_pages=spare)
 
 
-def peer_step_us(peer: Peer, load: Workload) -> float:
+def peer_step_us(peer: Peer, load: HostWorkload) -> float:
     """``step_us``, taken by the peer."""
     return per_step(*ask(peer, load, WARM_UP, STEPS), load)
 
 
-def ask(peer: Peer, load: Workload, warm_up: int, steps: int) -> tuple[float, int]:
+def ask(peer: Peer, load: HostWorkload, warm_up: int, steps: int) -> tuple[float, int]:
     """Microseconds of so many steps, and the rows that they had together.
 
     Raises:

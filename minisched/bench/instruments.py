@@ -166,7 +166,7 @@ class Span(NamedTuple):
     end: int
 
 
-class Times:
+class OpTimes:
     """When the host launched each op of a device and when it had read it, and when it ran.
 
     All by the op's slice, in nanoseconds since the device was opened; a trace begins at 0.
@@ -179,7 +179,7 @@ class Times:
         self.ran: dict[int, Span] = {}
 
     @contextmanager
-    def taken(self) -> Iterator[Times]:
+    def taken(self) -> Iterator[OpTimes]:
         """As long as this lasts."""
         from ..devices.cuda import CudaOp, CudaStream
 

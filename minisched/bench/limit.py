@@ -36,7 +36,7 @@ from ..models.llama_torch import (
     pack,
     script,
 )
-from .figures import Case, Figure, Measure, batch_of, figure, interleave
+from .figures import BenchCase, Figure, Measure, batch_of, figure, interleave
 from .side_by_side import SETTLING, running
 
 # -- What the machine allows: how fast it reads memory, and how fast it multiplies matrices --------
@@ -104,7 +104,7 @@ Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Shape:
+class LimitShape:
     """``batch`` requests that compute ``extend`` positions each, after ``before`` others."""
 
     batch: int
@@ -123,7 +123,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Part:
+class LimitPart:
     """What is run, the bytes that it has to read once, and its multiplications and additions."""
 
     run: Run
@@ -140,7 +140,7 @@ def each(x: Tensor, matrices: list[Tensor], kept: list[Tensor]) -> None:
         kept[0] = linear(x, matrix)
 
 
-def kv_of(model: LlamaTorch, shape: Shape) -> PagedKV:
+def kv_of(model: LlamaTorch, shape: LimitShape) -> PagedKV:
     """A cache of small numbers; row r + 1 has its positions one after the other."""
     slots = 1 + shape.batch * shape.length
     keys = torch.full((model.num_layers, slots, *model.kv_shape), 0.1)
@@ -149,7 +149,7 @@ def kv_of(model: LlamaTorch, shape: Shape) -> PagedKV:
     return PagedKV(keys, keys.clone(), table.clamp(min=0), shape.length)
 
 
-def parts(model: LlamaTorch, shape: Shape) -> dict[str, Part]:
+def parts(model: LlamaTorch, shape: LimitShape) -> dict[str, LimitPart]:
     """``step`` and its parts, by name."""
     weights, kv = model.weights, kv_of(model, shape)
     before, extend = [shape.before] * shape.batch, [shape.extend] * shape.batch
@@ -162,15 +162,15 @@ def parts(model: LlamaTorch, shape: Shape) -> dict[str, Part]:
     step = partial(model.step, weights, kv, groups, ids, positions, rows, last)
     scripted = script(each)
 
-    def product(num_tokens: int, matrices: list[Tensor]) -> Part:
+    def product(num_tokens: int, matrices: list[Tensor]) -> LimitPart:
         padded = num_tokens + -num_tokens % ROWS
         x = torch.ones(padded, matrices[0].size(1), dtype=weights.embed.dtype)
         size = sum(matrix.numel() for matrix in matrices)
         run = partial(scripted, x, matrices, [x])
-        return Part(run, size * x.element_size(), 2 * size * num_tokens)
+        return LimitPart(run, size * x.element_size(), 2 * size * num_tokens)
 
     found = {
-        "embedding": Part(lambda: weights.embed[ids]),
+        "embedding": LimitPart(lambda: weights.embed[ids]),
         "qkv": product(shape.num_tokens, weights.qkv),
         "attention": attention(model, shape, kv, groups, positions, rows),
         "out": product(shape.num_tokens, weights.out),
@@ -179,17 +179,17 @@ def parts(model: LlamaTorch, shape: Shape) -> dict[str, Part]:
         "head": product(shape.batch, [weights.head]),
     }
     num_bytes = sum(part.num_bytes for part in found.values())
-    return {"step": Part(step, num_bytes, sum(p.operations for p in found.values())), **found}
+    return {"step": LimitPart(step, num_bytes, sum(p.operations for p in found.values())), **found}
 
 
 def attention(
     model: LlamaTorch,
-    shape: Shape,
+    shape: LimitShape,
     kv: PagedKV,
     groups: list[Group],
     positions: Tensor,
     rows: Tensor,
-) -> Part:
+) -> LimitPart:
     """Of all layers: what is remembered is gathered, and looked at."""
     kv_heads, d = model.kv_shape
     heads = model.weights.qkv[0].size(0) // d - 2 * kv_heads
@@ -206,7 +206,7 @@ def attention(
     pairs = int((positions[: shape.num_tokens] + 1).sum())  # of a position and one that it sees
     seen = shape.batch * shape.length
     num_bytes = 2 * model.num_layers * seen * kv_heads * d * kv.keys.element_size()
-    return Part(run, num_bytes, 4 * model.num_layers * heads * d * pairs)
+    return LimitPart(run, num_bytes, 4 * model.num_layers * heads * d * pairs)
 
 
 # -- A decode step where it belongs: between two others, in a loop on the thread device ------------
@@ -227,7 +227,7 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def step_ms(model: LlamaTorch, shape: Shape, cores: int) -> float:
+def step_ms(model: LlamaTorch, shape: LimitShape, cores: int) -> float:
     """Milliseconds from one step to the next, where the host's work is hidden.
 
     The device takes one thread less than ``cores``.
@@ -236,14 +236,14 @@ def step_ms(model: LlamaTorch, shape: Shape, cores: int) -> float:
         return arm.go_on(STEPS).wall / STEPS / 1e6
 
 
-def case_of(model: LlamaTorch, shape: Shape) -> Case:
+def case_of(model: LlamaTorch, shape: LimitShape) -> BenchCase:
     """Requests whose prompts are all but a few tokens of what the shape has before its step."""
     prompt_len = max(1, shape.before - SETTLING)
     return batch_of("thread", cast(Model, model), shape.batch, prompt_len, SETTLING + STEPS + SPARE)
 
 
-DECODES = (Shape(1, 1, 255), Shape(4, 1, 255), Shape(16, 1, 255))
-PREFILL = Shape(1, 512, 0)
+DECODES = (LimitShape(1, 1, 255), LimitShape(4, 1, 255), LimitShape(16, 1, 255))
+PREFILL = LimitShape(1, 512, 0)
 RESTS = "norms and the rest"
 IN_LOOP = f"step in the loop {LOOP}"
 MATRICES = ("qkv", "out", "mlp gate and up", "mlp down", "head")
@@ -277,7 +277,7 @@ def limit(
     return rows
 
 
-def kind(shape: Shape) -> str:
+def kind(shape: LimitShape) -> str:
     """A shape in words."""
     return f"decode, batch {shape.batch}" if shape.extend == 1 else f"prefill of {shape.extend}"
 
@@ -285,7 +285,7 @@ def kind(shape: Shape) -> str:
 def figures_of(
     model: LlamaTorch,
     case: str,
-    shape: Shape,
+    shape: LimitShape,
     repetitions: int,
     report: Callable[[str], None],
     beside: Mapping[str, Measure] = {},
@@ -313,7 +313,7 @@ def figures_of(
 
 
 def rows_of(
-    case: str, values: dict[str, list[float]], found: dict[str, Part], decodes: bool
+    case: str, values: dict[str, list[float]], found: dict[str, LimitPart], decodes: bool
 ) -> list[Figure]:
     """What was measured, as lines of the table."""
     unit = "GB/s" if decodes else "GFLOP/s"
@@ -331,7 +331,7 @@ def rows_of(
     return [*rows, figure(f"{case}: {RESTS}", rest(values, found), "ms")]
 
 
-def milliseconds(part: Part, clear: Callable[[], object] = lambda: None) -> float:
+def milliseconds(part: LimitPart, clear: Callable[[], object] = lambda: None) -> float:
     """Of one run, after ``clear`` has emptied the caches."""
     clear()
     start = time.perf_counter()
@@ -344,7 +344,7 @@ def share(work: int, taken_ms: Sequence[float], rate: float) -> list[float]:
     return [1e5 * work / rate / ms for ms in taken_ms]
 
 
-def spent(values: dict[str, list[float]], found: dict[str, Part]) -> str:
+def spent(values: dict[str, list[float]], found: dict[str, LimitPart]) -> str:
     """Where a step's time goes, in a sentence without its stop."""
     least = 1000 * found["step"].num_bytes / max(values["rate"])
     matrices = sum(median(values[name]) for name in MATRICES)
@@ -355,7 +355,7 @@ def spent(values: dict[str, list[float]], found: dict[str, Part]) -> str:
     )
 
 
-def rest(values: dict[str, list[float]], found: dict[str, Part]) -> list[float]:
+def rest(values: dict[str, list[float]], found: dict[str, LimitPart]) -> list[float]:
     """What the parts leave of the step; below zero where the machine drifted in between."""
     names = [name for name in found if name != "step"]
     return [

@@ -20,7 +20,7 @@ from ..loops.run import fresh, run_to_end, warm_up
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from .figures import Figure, batch_of, figure
-from .overlap import Entry, in_turn, tokens_for
+from .overlap import LoopEntry, in_turn, tokens_for
 
 # -- Three ways to keep KV on MLX, and what each copies: a cache per request, a batch, pages -------
 #
@@ -31,7 +31,7 @@ BYTES = 4  # of a float32
 
 
 @dataclass(frozen=True)
-class Shape:
+class KvLayout:
     """What is kept: ``rows`` requests that have come to position ``length``, in ``layers``.
 
     The numbers of layers and heads are SmolLM2-135M's, unless given.
@@ -55,7 +55,7 @@ class Shape:
         return self.length + self.room
 
 
-class Kept(Protocol):
+class KeptKv(Protocol):
     """KV of some requests, in one of the ways; every step adds a position to each request."""
 
     def advance(self) -> None:
@@ -85,7 +85,7 @@ class PerRequest:
     SGLang ``hardware_backend/mlx`` since #20561: nothing is copied when requests come and go.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: KvLayout) -> None:
         self.shape, self.end = shape, shape.length
         self.kept = [self._empty() for _ in range(shape.rows)]
         evaluate(*self.arrays())
@@ -133,7 +133,7 @@ class Batched:
     step reads it as it lies; the array is made anew when somebody comes or goes.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: KvLayout) -> None:
         self.shape, self.end = shape, shape.length
         at = (shape.rows, shape.kv_heads, shape.capacity, shape.head_dim)
         self.kept = [[mx.zeros(at), mx.zeros(at)] for _ in range(shape.layers)]
@@ -176,7 +176,7 @@ class Pages:
     what its rows attend to. Prefixes are shared, and nobody's KV moves.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: KvLayout) -> None:
         self.shape, self.end = shape, shape.length
         slots = (shape.rows + 1) * shape.capacity
         at = (slots, 2 * shape.kv_heads, shape.head_dim)
@@ -221,32 +221,32 @@ class Pages:
 class Copied:
     """Bytes that are moved once more than the attention has to read them."""
 
-    step: Callable[[Shape], int]
-    join: Callable[[Shape], int]
-    leave: Callable[[Shape], int]
+    step: Callable[[KvLayout], int]
+    join: Callable[[KvLayout], int]
+    leave: Callable[[KvLayout], int]
 
 
-def batch_of_all(shape: Shape) -> int:
+def batch_of_all(shape: KvLayout) -> int:
     """All that a step attends to."""
     return shape.rows * (shape.length + 1) * shape.token_bytes
 
 
-def batch_of_several(shape: Shape) -> int:
+def batch_of_several(shape: KvLayout) -> int:
     """The same; the caches of one request are a batch as they are."""
     return batch_of_all(shape) if shape.rows > 1 else 0
 
 
-def prompt(shape: Shape) -> int:
+def prompt(shape: KvLayout) -> int:
     """What a prompt has left, brought to its place."""
     return shape.length * shape.token_bytes
 
 
-def nothing(shape: Shape) -> int:
+def nothing(shape: KvLayout) -> int:
     """Nothing."""
     return 0
 
 
-WAYS: dict[str, tuple[Callable[[Shape], Kept], Copied]] = {
+WAYS: dict[str, tuple[Callable[[KvLayout], KeptKv], Copied]] = {
     "a cache per request": (PerRequest, Copied(batch_of_several, prompt, nothing)),
     "one batch": (
         Batched,
@@ -261,7 +261,7 @@ WAYS: dict[str, tuple[Callable[[Shape], Kept], Copied]] = {
 """``join`` is of one more request, and ``leave`` of that many rows that stay."""
 
 
-def decode(kept: Kept, shape: Shape) -> None:
+def decode(kept: KeptKv, shape: KvLayout) -> None:
     """One step: in every layer a position more, and attention over all of them.
 
     There are no weights: what is looked for is the way of the KV.
@@ -275,20 +275,20 @@ def decode(kept: Kept, shape: Shape) -> None:
     evaluate(x, *kept.arrays())
 
 
-def join(kept: Kept, shape: Shape) -> None:
+def join(kept: KeptKv, shape: KvLayout) -> None:
     """One request comes."""
     new = mx.ones((1, shape.kv_heads, shape.length, shape.head_dim))
     kept.join(new, new)
     evaluate(*kept.arrays())
 
 
-def leave(kept: Kept, shape: Shape) -> None:
+def leave(kept: KeptKv, shape: KvLayout) -> None:
     """One goes."""
     kept.leave()
     evaluate(*kept.arrays())
 
 
-SHAPES = (Shape(1, 512), Shape(8, 128), Shape(8, 512), Shape(32, 128))
+SHAPES = (KvLayout(1, 512), KvLayout(8, 128), KvLayout(8, 512), KvLayout(32, 128))
 STEPS = 5  # of a way of caching, before it is the next one's turn; the first one counts for nothing
 BATCHES = (1, 2, 4, 8, 16, 32)
 WORKS_MS = (0.0, 5.0)  # added to every step of the host, as a sleep
@@ -320,7 +320,7 @@ def timed(work: Callable[[], object]) -> float:
     return 1000 * (perf_counter() - start)
 
 
-def caches(shapes: Sequence[Shape], repetitions: int, report: Report) -> list[Figure]:
+def caches(shapes: Sequence[KvLayout], repetitions: int, report: Report) -> list[Figure]:
     """A decode step's way through the KV of all layers; a request that comes, and one that goes."""
     figures = []
     for shape in shapes:
@@ -339,7 +339,7 @@ def caches(shapes: Sequence[Shape], repetitions: int, report: Report) -> list[Fi
     return figures
 
 
-def of_way(kept: Kept, shape: Shape) -> dict[str, float]:
+def of_way(kept: KeptKv, shape: KvLayout) -> dict[str, float]:
     """Milliseconds of a step, of a join and of a leave."""
     steps = [timed(lambda: decode(kept, shape)) for _ in range(STEPS)]
     come = timed(lambda: join(kept, shape))
@@ -377,7 +377,7 @@ def large_batches(
             ratios, serial = [], []
             for repetition in range(repetitions):
                 report(f"batch {batch}, {work:g} ms, repetition {repetition + 1} of {repetitions}")
-                entries = {loop: Entry(loop, work, asleep) for loop in LOOPS[:2]}
+                entries = {loop: LoopEntry(loop, work, asleep) for loop in LOOPS[:2]}
                 steps = in_turn(case, entries, ROUNDS)
                 serial.append(steps["serial"].whole_ms)
                 ratios.append(serial[-1] / steps["mlx_async"].whole_ms)

@@ -44,7 +44,7 @@ from ..devices.wall_clock import Way, compute, done_by, rounds_of, work
 from ..loops.run import run_to_end, warm_up
 from ..models.base import Model
 from ..trace import Trace
-from .figures import NAME, Case, Figure, batch_of, figure, not_measured
+from .figures import NAME, BenchCase, Figure, batch_of, figure, not_measured
 from .side_by_side import SETTLING, ArmStopped, running
 
 # -- What a decode step took, read off the trace of a loop that took turns with others -------------
@@ -54,7 +54,7 @@ SKIPPED = 1  # step of a round, at its beginning: another loop's last step may s
 
 
 @dataclass(frozen=True)
-class Step:
+class MeasuredStep:
     """What a step took, by the trace; ``both_ms`` is when host and device both worked."""
 
     whole_ms: float
@@ -72,12 +72,12 @@ class Step:
         """How much of the shorter of host and device ran beside the longer."""
         return 100 * self.both_ms / self.shorter_ms if self.shorter_ms else 0.0
 
-    def times(self, factor: float) -> Step:
+    def times(self, factor: float) -> MeasuredStep:
         """The same on a machine that takes so many times as long."""
-        return Step(*(factor * part for part in astuple(self)))
+        return MeasuredStep(*(factor * part for part in astuple(self)))
 
 
-def steps_by_round(trace: Trace, rounds: int) -> list[Step]:
+def steps_by_round(trace: Trace, rounds: int) -> list[MeasuredStep]:
     """A step of each round: the mean of those that count."""
     starts = [item.start for item in forwards(trace)]
     device, host = device_busy(trace), host_busy(trace)
@@ -87,11 +87,11 @@ def steps_by_round(trace: Trace, rounds: int) -> list[Step]:
         last = first + ROUND - SKIPPED - 1
         span: tuple[Interval, ...] = ((starts[first], starts[last]),)
         parts = (length(intersection(busy, span)) for busy in (span, device, host, both))
-        steps.append(Step(*(part / (last - first) / MILLISECOND for part in parts)))
+        steps.append(MeasuredStep(*(part / (last - first) / MILLISECOND for part in parts)))
     return steps
 
 
-def typical(rounds: Sequence[Step], beside: Sequence[Step]) -> Step:
+def typical(rounds: Sequence[MeasuredStep], beside: Sequence[MeasuredStep]) -> MeasuredStep:
     """The median of a loop's rounds, each of them at the usual speed.
 
     ``beside`` are the rounds of another loop, in turn with these: where the machine was slow, they
@@ -102,7 +102,7 @@ def typical(rounds: Sequence[Step], beside: Sequence[Step]) -> Step:
         astuple(step.times(usual / other.whole_ms))
         for step, other in zip(rounds, beside, strict=True)
     ]
-    return Step(*map(median, zip(*level, strict=True)))
+    return MeasuredStep(*map(median, zip(*level, strict=True)))
 
 
 # -- Which workloads ``bench overlap`` measures, sized so that all of them take some minutes -------
@@ -118,30 +118,30 @@ PROBE = 8  # steps
 SLOW_S = 0.5  # beyond that, a step differs from the next one by more than any of these amounts
 
 
-def make_case(device: str, model: Model, batch: int, new_tokens: int) -> Case:
+def make_case(device: str, model: Model, batch: int, new_tokens: int) -> BenchCase:
     """Requests that decode."""
     return batch_of(device, model, batch, PROMPT_LEN, new_tokens)
 
 
-def make_cells(name: str, device: str, model: Model, batch: int, loop: str) -> list[Cell]:
+def make_cells(name: str, device: str, model: Model, batch: int, loop: str) -> list[OverlapCell]:
     """One for each amount of work, with as many rounds as take their time; or why there is none."""
     probe = make_case(device, model, batch, PROBE)
     step_s = time_step(probe)
     if step_s > SLOW_S:
         share = WORKS_MS[-1] / 1000 / step_s
         reason = f"a step takes {step_s:.1f} s, and {WORKS_MS[-1]:g} ms are {share:.1%} of it"
-        return [Cell(name, probe, loop, 0.0, 0, reason)]
+        return [OverlapCell(name, probe, loop, 0.0, 0, reason)]
     cells = []
     for added in WORKS_MS:
         round_s = ROUND * len(ways_for(added)) * (step_s + added / 1000)
         most = min(MOST, rounds_in(model.context_len - PROMPT_LEN))
         rounds = min(most, max(FEWEST, round(MEASURE_S / round_s)))
         case = make_case(device, model, batch, tokens_for(rounds))
-        cells.append(Cell(f"{name}, {added:g} ms", case, loop, added, rounds))
+        cells.append(OverlapCell(f"{name}, {added:g} ms", case, loop, added, rounds))
     return cells
 
 
-def time_step(case: Case) -> float:
+def time_step(case: BenchCase) -> float:
     """Seconds of a step without added work, about."""
     warm_up(case.device, case.model, case.config)
     start = time.perf_counter()
@@ -173,7 +173,7 @@ def ways_for(work_ms: float) -> tuple[str, ...]:
     return WAYS if work_ms else (SERIAL, PYTHON, QUICK)
 
 
-class Alone:
+class LoneWork:
     """The work where nobody disturbs it, and a sleep that is as long as it took the last time."""
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ def ways() -> Iterator[dict[str, Way]]:
         here.send(rounds_of(cost))
         here.recv()
 
-    alone = Alone()
+    alone = LoneWork()
     try:
         yield dict(zip(WAYS, (alone, compute, compute, in_process, alone.sleep), strict=True))
     finally:
@@ -229,7 +229,7 @@ SPARE = 3  # tokens of a request that come after the last round: nobody ends in 
 
 
 @dataclass(frozen=True)
-class Entry:
+class LoopEntry:
     """A loop with so many milliseconds of work added to a step, and the way to do it.
 
     ``switch_s``: after how long a thread takes the interpreter from a busy one; None is for what
@@ -263,7 +263,9 @@ def rounds_in(new_tokens: int) -> int:
     return (new_tokens - SETTLING - SPARE) // ROUND
 
 
-def in_turn(case: Case, entries: Mapping[str, Entry], rounds: int) -> dict[str, Step]:
+def in_turn(
+    case: BenchCase, entries: Mapping[str, LoopEntry], rounds: int
+) -> dict[str, MeasuredStep]:
     """A step of each, by its name; the first one tells how fast the machine was in each round.
 
     Raises:
@@ -289,7 +291,7 @@ AIMS_MS = {("thread", 20.0): 15.0, ("mlx", 20.0): 12.0}  # of SmolLM2, two cores
 
 
 def hidden(
-    case: Case,
+    case: BenchCase,
     loop: str,
     works_ms: Sequence[float],
     repetitions: int,
@@ -310,11 +312,11 @@ def hidden(
         )
     warm_up(case.device, case.model, case.config)
     entries = {
-        f"{name} step, {added:g} ms added": Entry(name, added)
+        f"{name} step, {added:g} ms added": LoopEntry(name, added)
         for added in (0.0, *works_ms)
         for name in ("serial", loop)
     }
-    taken: list[dict[str, Step]] = []
+    taken: list[dict[str, MeasuredStep]] = []
     for repetition in range(repetitions):
         report(f"serial and {loop}, repetition {repetition + 1} of {repetitions}")
         taken.append(in_turn(case, entries, rounds))
@@ -344,18 +346,18 @@ def hidden_rows(
 AIM = 90.0  # percent of what could be hidden
 LEAST_MS = 1.0  # where less could be hidden, its share says nothing, and has no aim
 AGREE = 0.8  # of the repetitions have to be on one side of the aim, for it to be met or missed
-Steps = Mapping[str, list[Step]]  # of each way, one for each repetition
+Steps = Mapping[str, list[MeasuredStep]]  # of each way, one for each repetition
 
 
 @dataclass(frozen=True)
-class Cell:
+class OverlapCell:
     """A loop beside the serial one, with so much work added to a step, for some rounds.
 
     With a ``reason`` there is nothing to measure.
     """
 
     name: str
-    case: Case
+    case: BenchCase
     loop: str
     work_ms: float
     rounds: int
@@ -363,13 +365,13 @@ class Cell:
 
 
 def overlap_figures(
-    cells: Sequence[Cell],
+    cells: Sequence[OverlapCell],
     ways: Mapping[str, Way],
     repetitions: int,
     report: Callable[[str], None],
 ) -> list[Figure]:
     """All figures of cells that are measured in turn. One that fails costs its own rows alone."""
-    steps: list[dict[str, list[Step]]] = [{way: [] for way in ways} for _ in cells]
+    steps: list[dict[str, list[MeasuredStep]]] = [{way: [] for way in ways} for _ in cells]
     reasons = [cell.reason for cell in cells]
     for repetition in range(repetitions):
         for at, cell in enumerate(cells):
@@ -388,10 +390,10 @@ def overlap_figures(
     return rows
 
 
-def side_by_side(cell: Cell, ways: Mapping[str, Way]) -> dict[str, Step]:
+def side_by_side(cell: OverlapCell, ways: Mapping[str, Way]) -> dict[str, MeasuredStep]:
     """A step of each way in which the cell's work can be done, from loops that take turns."""
     entries = {
-        way: Entry(
+        way: LoopEntry(
             "serial" if way == SERIAL else cell.loop,
             cell.work_ms,
             ways[way],

@@ -10,7 +10,7 @@ from ..devices.cost import MILLISECOND, CostModel
 from ..loops.run import warm_up
 from ..models.base import Model
 from .calibrate import (
-    Load,
+    CalibrationLoad,
     Observed,
     fit_cost,
     makespan,
@@ -24,10 +24,10 @@ from .figures import Figure, figure
 
 AIM = 5.0  # per cent
 HELD_OUT = {  # other batches, prompts, lengths, arrivals and host work than those calibrated with
-    "3 at once": Load(3, 50, 14),
-    "6 at once, 5 ms added": Load(6, 20, 12, 5 * MILLISECOND),
-    "12 at once": Load(12, 10, 8),
-    "5 in turn, 10 ms added": Load(5, 33, 10, 10 * MILLISECOND, 120 * MILLISECOND),
+    "3 at once": CalibrationLoad(3, 50, 14),
+    "6 at once, 5 ms added": CalibrationLoad(6, 20, 12, 5 * MILLISECOND),
+    "12 at once": CalibrationLoad(12, 10, 8),
+    "5 in turn, 10 ms added": CalibrationLoad(5, 33, 10, 10 * MILLISECOND, 120 * MILLISECOND),
 }
 
 TURNS = 3  # runs of each in a repetition, of which the median counts: one alone is a matter of luck

@@ -139,7 +139,7 @@ VOCABULARY = 1 << 20  # a prompt's first token is its number, so that no two sha
 
 
 @dataclass(frozen=True)
-class Workload:
+class HostWorkload:
     """Requests of one prompt length that decode, behind a history and before a queue."""
 
     running: int = 256
@@ -159,7 +159,7 @@ class Workload:
         return self.running * (pages + 1) + self.spare_pages
 
 
-class Engine(Protocol):
+class HostEngine(Protocol):
     """A scheduler with a workload set up, whose device answers at once."""
 
     def step(self) -> int:
@@ -169,7 +169,7 @@ class Engine(Protocol):
 class Minisched:
     """``next_batch`` and ``process`` in turn, as the loop ``serial`` calls them."""
 
-    def __init__(self, load: Workload, run_ahead: bool = False) -> None:
+    def __init__(self, load: HostWorkload, run_ahead: bool = False) -> None:
         config = SchedulerConfig(
             kv_tokens=load.num_pages * load.page_size, page_size=load.page_size,
             max_running_requests=load.running + load.spare_rows,
@@ -200,7 +200,7 @@ class Minisched:
 class RunAhead(Minisched):
     """The order of the loop ``overlap``: a step is scheduled before the one before is processed."""
 
-    def __init__(self, load: Workload) -> None:
+    def __init__(self, load: HostWorkload) -> None:
         self.last: ScheduleBatch | None = None
         super().__init__(load, run_ahead=True)
 
@@ -216,7 +216,7 @@ class RunAhead(Minisched):
 class NanoVllmEngine:
     """``schedule`` and ``postprocess`` in turn."""
 
-    def __init__(self, nano: NanoVllm, load: Workload) -> None:
+    def __init__(self, nano: NanoVllm, load: HostWorkload) -> None:
         self.nano = nano
         most = load.running + load.spare_rows
         self.scheduler = nano.scheduler(load.num_pages, most, PREFILL_TOKENS)
@@ -233,7 +233,7 @@ class NanoVllmEngine:
         return len(seqs)
 
 
-def settle(admit: Callable[[], int], load: Workload, add: Callable[[list[int]], None]) -> None:
+def settle(admit: Callable[[], int], load: HostWorkload, add: Callable[[list[int]], None]) -> None:
     """Admit the requests that run, as ``admit`` does step by step; then queue those that wait."""
     numbers: Iterator[int] = count()
     for _ in range(load.running):
@@ -438,15 +438,15 @@ TREES = (1_000, 1_000_000)  # tokens
 FINISHED = 10_000  # requests
 WARM_UP, STEPS, ADMITTING_STEPS = 8, 240, 8
 
-DECODING = Workload()
+DECODING = HostWorkload()
 # Rows are left, but the first that waits needs more pages than are free, and holds up the others.
-POOL_FULL = Workload(head_len=150_000, spare_pages=64, spare_rows=64)
+POOL_FULL = HostWorkload(head_len=150_000, spare_pages=64, spare_rows=64)
 # Memory is left, but no row.
-BATCH_FULL = Workload(spare_pages=64)
-ADMITTING = Workload(
+BATCH_FULL = HostWorkload(spare_pages=64)
+ADMITTING = HostWorkload(
     running=0, waiting=1_000, prompt_len=512, head_len=512, spare_pages=4096, spare_rows=1024
 )
-AFTER_OTHERS = Workload(spare_pages=8192)
+AFTER_OTHERS = HostWorkload(spare_pages=8192)
 
 A_STEP = (  # what nano-vllm's does not do
     "each step makes a plan, a batch that stays as it was committed, and an output for each row, "
@@ -535,7 +535,7 @@ GROWTH = (
 )  # what the first costs, in units of the second
 
 
-def step_us(engine_of: Callable[[Workload], Engine], load: Workload) -> float:
+def step_us(engine_of: Callable[[HostWorkload], HostEngine], load: HostWorkload) -> float:
     """Microseconds of a step in which those who run decode, and nobody else.
 
     Raises:
@@ -544,7 +544,7 @@ def step_us(engine_of: Callable[[Workload], Engine], load: Workload) -> float:
     return per_step(*timed(engine_of(load), WARM_UP, STEPS), load)
 
 
-def per_step(taken: float, rows: int, load: Workload) -> float:
+def per_step(taken: float, rows: int, load: HostWorkload) -> float:
     """Microseconds of one of the steps timed.
 
     Raises:
@@ -555,13 +555,13 @@ def per_step(taken: float, rows: int, load: Workload) -> float:
     return taken / STEPS
 
 
-def admission_us(engine_of: Callable[[Workload], Engine], load: Workload) -> float:
+def admission_us(engine_of: Callable[[HostWorkload], HostEngine], load: HostWorkload) -> float:
     """Microseconds of admitting one request and of taking its first token."""
     taken, admitted = timed(engine_of(load), 1, ADMITTING_STEPS)
     return taken / admitted
 
 
-def timed(engine: Engine, warm_up: int, steps: int) -> tuple[float, int]:
+def timed(engine: HostEngine, warm_up: int, steps: int) -> tuple[float, int]:
     """Microseconds of so many steps, and the rows that they had together."""
     for _ in range(warm_up):
         engine.step()

@@ -19,7 +19,7 @@ from ..engine.frontend import Frontend
 from ..loops.design import find_loop, line_of
 from ..loops.run import Run, drive, fresh, make_engine
 from ..trace import Recorder, Trace
-from .figures import Case
+from .figures import BenchCase
 
 # -- A loop that can be stopped between two of its turns, so that several go on side by side -------
 #
@@ -85,7 +85,7 @@ class Arm:
 
 @contextmanager
 def running(
-    case: Case,
+    case: BenchCase,
     loop: str,
     cost: CostModel = NO_COST,
     recorder: Callable[[], Recorder] = Recorder,

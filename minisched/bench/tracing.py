@@ -22,7 +22,7 @@ from ..loops.run import run_loop, warm_up
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
 from ..trace import NullRecorder, Recorder, Trace
-from .figures import Case, Figure, figure, interleave
+from .figures import BenchCase, Figure, figure, interleave
 from .side_by_side import SETTLING, Arm, Spent, running
 
 # -- What recording costs a loop on a real device, beside the same loop with nothing recorded ------
@@ -35,7 +35,7 @@ Pair = tuple[Spent, Spent]  # of a round: recorded, and not recorded
 
 
 def recording(
-    case: Case, loop: str, repetitions: int, report: Callable[[str], None]
+    case: BenchCase, loop: str, repetitions: int, report: Callable[[str], None]
 ) -> list[Figure]:
     """Both loops, a few steps at a time.
 
@@ -50,7 +50,7 @@ def recording(
     return rows_of(f"{loop} on {case.device}", taken)
 
 
-def in_turn(case: Case, loop: str) -> list[Pair]:
+def in_turn(case: BenchCase, loop: str) -> list[Pair]:
     """As many rounds as the requests are long."""
     longest = max(request.params.max_new_tokens for request in case.requests)
     pairs = []

@@ -13,7 +13,7 @@ from ..trace.events import is_forward
 from .causes import (
     Bound,
     Bubble,
-    Verdict,
+    OverlapVerdict,
     bound,
     bubbles,
     by_cause,
@@ -145,7 +145,7 @@ LOOKED_AT: dict[str, Callable[[Trace], str]] = {
 
 
 @dataclass(frozen=True)
-class Drafts:
+class DraftAnswers:
     """Drafts over a run; ``verifies`` counts rows: the steps of each request that had drafts.
 
     As in vLLM's ``v1/spec_decode/metrics.py`` only steps that carried drafts count. Unlike there, a
@@ -168,7 +168,7 @@ class Drafts:
         )
 
 
-def count_drafts(trace: Trace) -> Drafts | None:
+def count_drafts(trace: Trace) -> DraftAnswers | None:
     """The sum of the ``verified`` marks (``scheduler/scheduler.py``); None: no drafts."""
     marks = [mark.attrs for mark in trace.marks if mark.name == "verified"]
     if not marks:
@@ -176,7 +176,7 @@ def count_drafts(trace: Trace) -> Drafts | None:
     proposed, accepted = (
         sum(int(attrs[name]) for attrs in marks) for name in ("drafts", "accepted")
     )
-    return Drafts(len(marks), proposed, accepted)
+    return DraftAnswers(len(marks), proposed, accepted)
 
 
 # -- A run that stopped with an error: what its trace can still be asked ---------------------------
@@ -224,7 +224,7 @@ class OverlapFindings:
     causes: dict[str, int]
     phases: dict[str, int]
     critical: dict[str, int]
-    verdict: Verdict
+    verdict: OverlapVerdict
     bound: Bound
     largest: Largest | None
     lacks: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from ..scheduler import Scheduler
 from ..trace.cells import is_in
 from ..trace.recorder import to_text
 from .laws import Broken
-from .leaks import Leak, Ledger, Moment, moments, plural, report
+from .leaks import Leak, Ledger, MarkMoment, moments, plural, report
 
 # -- What must be true of a live scheduler's memory after every call, at any depth -----------------
 #
@@ -251,7 +251,7 @@ def leaks_so_far(scheduler: Scheduler) -> list[Leak]:
             report(ledger, lease, f"and its row was freed {lease.released}, but this was not")
         elif not ledger.is_named(lease):
             report(ledger, lease, "and its lease was never released")
-    ledger.pages.find_lost(Moment(0))
+    ledger.pages.find_lost(MarkMoment(0))
     return ledger.leaks
 
 

@@ -488,7 +488,7 @@ LEAST = 2  # steps after another one: fewer say nothing about how a loop works
 
 
 @dataclass(frozen=True)
-class Verdict:
+class OverlapVerdict:
     """``word`` is overlapped, partly, serial or unknown; times in nanoseconds.
 
     It is about one device, where steps begin: ``lane``. ``ahead`` of ``pairs`` steps were launched
@@ -516,7 +516,7 @@ class Verdict:
         return 100 * self.ahead / self.pairs if self.pairs else 0.0
 
 
-def overlap_verdict(trace: Trace) -> Verdict:
+def overlap_verdict(trace: Trace) -> OverlapVerdict:
     """The verdict on a trace, of this program or of a real engine."""
     lane = forward_lane(trace)
     ops, known = in_time(trace.on(lane)), launches(trace)
@@ -546,7 +546,7 @@ def overlap_verdict(trace: Trace) -> Verdict:
         f"{_ahead_words(word, device, len(pairs), ahead)}; "
         f"{dry_words(device, dry, percent, launcher, blocking, deserted, len(ended) - len(empty))}."
     )
-    return Verdict(
+    return OverlapVerdict(
         word, lane, len(pairs), ahead, late, dry, deserted, percent, blocking, said, len(steps)
     )
 

@@ -581,7 +581,7 @@ class NoSuchRange(LookupError):
     """``--step`` names nothing in the trace; the message is one sentence."""
 
 
-class Found(NamedTuple):
+class FoundSteps(NamedTuple):
     """The step of each slice that has one, and a sentence on what was taken for a step."""
 
     steps: dict[int, int]
@@ -593,7 +593,7 @@ def find_steps(
     edges: set[Edge],
     ranges: Mapping[str, Sequence[Range]],
     pattern: str = "",
-) -> Found:
+) -> FoundSteps:
     """The steps of those lanes that launch forward passes; ``ranges`` by lane of the host.
 
     Raises:
@@ -613,15 +613,15 @@ def find_steps(
         }
         if any(marks.values()):
             calls = {lane: _inside(lanes[lane], found) for lane, found in marks.items()}
-            return Found(_with_ops(calls, launched), _marked_sentence(marks))
+            return FoundSteps(_with_ops(calls, launched), _marked_sentence(marks))
     if pattern:
         raise NoSuchRange(
             f"--step {pattern} names no range around a launch.{_instead(lanes, ranges)}"
         )
     units = {lane: _repeated(items, launched) for lane, items in lanes.items()}
     if any(units.values()):
-        return Found(_with_ops(units, launched), _repeated_sentence(units, launched))
-    return Found({}, f"{HOW}.{_instead(lanes, ranges)}" if lanes else "")
+        return FoundSteps(_with_ops(units, launched), _repeated_sentence(units, launched))
+    return FoundSteps({}, f"{HOW}.{_instead(lanes, ranges)}" if lanes else "")
 
 
 def _marks(
@@ -755,7 +755,7 @@ def results(slices: list[Slice]) -> list[Edge]:
 KERNEL, TO_HOST, TO_DEVICE = "forward", "copy", "upload"  # what ops are called; others: as they are
 
 
-class NotATrace(ValueError):
+class NotAProfile(ValueError):
     """A file that no reader understands; the message is one sentence that says why."""
 
 
@@ -931,7 +931,7 @@ def read_chrome(path: Path, step: str = "", hear: Hear = unheard) -> Foreign:
             events = JsonEvents(file)
             for index, event in enumerate(events):
                 if not isinstance(event, dict):
-                    raise NotATrace(NEITHER.format(path, "it lacks a list of traceEvents"))
+                    raise NotAProfile(NEITHER.format(path, "it lacks a list of traceEvents"))
                 if is_own(events.about):
                     own.append(event)
                 else:
@@ -942,21 +942,21 @@ def read_chrome(path: Path, step: str = "", hear: Hear = unheard) -> Foreign:
             return Foreign(_own({**events.about, EVENTS: own}), ())
         if seen.ops or seen.calls or seen.ranges:
             return build(seen, step)
-    except (NotATrace, NoSuchRange):
+    except (NotAProfile, NoSuchRange):
         raise
     except Damaged as error:
-        raise NotATrace(f"{path} is not a Chrome trace: it is not JSON ({error}).") from None
+        raise NotAProfile(f"{path} is not a Chrome trace: it is not JSON ({error}).") from None
     except DamagedGzip as error:
-        raise NotATrace(f"{path} is not a Chrome trace: {error.strerror}.") from None
+        raise NotAProfile(f"{path} is not a Chrome trace: {error.strerror}.") from None
     except KeyError as error:
-        raise NotATrace(f"{path} is a damaged Chrome trace: an event lacks {error}.") from None
+        raise NotAProfile(f"{path} is a damaged Chrome trace: an event lacks {error}.") from None
     except (BadEvent, BadMark) as error:
-        raise NotATrace(f"{path} is a damaged Chrome trace: {error}.") from None
+        raise NotAProfile(f"{path} is a damaged Chrome trace: {error}.") from None
     except (TypeError, ValueError, AttributeError, OverflowError):
         what = "an event has a value that cannot be read"
-        raise NotATrace(f"{path} is a damaged Chrome trace: {what}.") from None
+        raise NotAProfile(f"{path} is a damaged Chrome trace: {what}.") from None
     lack = "it has no op, call or range" if events.has_events else "it lacks a list of traceEvents"
-    raise NotATrace(NEITHER.format(path, lack))
+    raise NotAProfile(NEITHER.format(path, lack))
 
 
 def _own(data: dict[str, Any]) -> Trace:
@@ -1052,7 +1052,7 @@ def read_nsys(path: Path, step: str = "", hear: Hear = unheard) -> Foreign:
             plain.flush()
             return _in_database(Path(plain.name), path, step)
     if start != MAGIC:
-        raise NotATrace(f"{path} is not an SQLite database.")
+        raise NotAProfile(f"{path} is not an SQLite database.")
     return _in_database(path, path, step)
 
 
@@ -1073,9 +1073,9 @@ def _in_database(file: Path, path: Path, step: str) -> Foreign:
             return build(_seen(Tables(database), path), step)
     except KeyError as error:
         what = f"a table lacks column {error}"
-        raise NotATrace(f"{path} is a damaged Nsight Systems export: {what}.") from None
+        raise NotAProfile(f"{path} is a damaged Nsight Systems export: {what}.") from None
     except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
-        raise NotATrace(f"{path} is a damaged Nsight Systems export: {error}.") from None
+        raise NotAProfile(f"{path} is a damaged Nsight Systems export: {error}.") from None
 
 
 class Tables:
@@ -1096,7 +1096,7 @@ class Tables:
 
 def _seen(tables: Tables, path: Path) -> Seen:
     if not any(name.startswith(CUPTI) or name == "NVTX_EVENTS" for name in tables.names):
-        raise NotATrace(
+        raise NotAProfile(
             f"{path} is no Nsight Systems export: it has no {CUPTI}* table and no NVTX_EVENTS."
         )
     texts = {row["id"]: str(row["value"]) for row in tables.rows("StringIds")}
@@ -1146,7 +1146,7 @@ def _correlation(row: dict[str, Any], process: str) -> str:
     return f"{(row.get(process) or 0) >> 24 & 0xFFFFFF}:{number}" if number else ""
 
 
-__all__ = ["Foreign", "NotATrace", "read_foreign"]
+__all__ = ["Foreign", "NotAProfile", "read_foreign"]
 
 
 def read_foreign(path: Path, step: str = "", hear: Hear = unheard) -> Foreign:
@@ -1164,7 +1164,7 @@ def read_foreign(path: Path, step: str = "", hear: Hear = unheard) -> Foreign:
     try:
         return _read(path, step, hear)
     except NoSuchRange as error:
-        raise NotATrace(f"{path}: {error}") from None
+        raise NotAProfile(f"{path}: {error}") from None
 
 
 def _read(path: Path, step: str, hear: Hear) -> Foreign:
@@ -1172,17 +1172,17 @@ def _read(path: Path, step: str, hear: Hear) -> Foreign:
         with unpacked(path) as file:
             start = file.read(len(MAGIC))
     except DamagedGzip as error:
-        raise NotATrace(f"{path} is no trace: {error.strerror}.") from None
+        raise NotAProfile(f"{path} is no trace: {error.strerror}.") from None
     if start == MAGIC:
         return read_nsys(path, step, hear)
     if start.lstrip()[:1] in (b"{", b"["):
         return read_chrome(path, step, hear)
     if path.suffix == ".nsys-rep":
-        raise NotATrace(
+        raise NotAProfile(
             f"{path} is a report of Nsight Systems: export it first, with "
             f"nsys export --type sqlite {path.name}."
         )
-    raise NotATrace(
+    raise NotAProfile(
         f"{path} is no trace: neither a minisched trace, nor a Chrome trace (JSON, perhaps in "
         "gzip), nor an SQLite export of Nsight Systems."
     )

@@ -154,14 +154,14 @@ def first_difference(
 # -- from traces alone ---------------------------------------------------------------------------
 
 
-class Heard(NamedTuple):
+class HeardToken(NamedTuple):
     """A token that a client heard, and the step that brought it (0: another scheduler's)."""
 
     token: int
     step: int
 
 
-def tokens_heard(trace: Trace) -> dict[str, list[Heard]]:
+def tokens_heard(trace: Trace) -> dict[str, list[HeardToken]]:
     """What the client of each request heard, from the marks ``tokens``.
 
     Raises:
@@ -173,14 +173,14 @@ def tokens_heard(trace: Trace) -> dict[str, list[Heard]]:
             f"The trace of {trace.loop} has no mark 'tokens', so it does not say which tokens were "
             "delivered."
         )
-    heard: dict[str, list[Heard]] = {}
+    heard: dict[str, list[HeardToken]] = {}
     for mark in marks:
         if mark.attrs.get("side") == "prefill":
             continue  # no client hears that one
         rids, tokens = str(mark.attrs["rids"]).split(), str(mark.attrs["tokens"]).split()
         for rid, token in zip(rids, tokens, strict=True):
             step = int(mark.attrs["step"])
-            heard.setdefault(unquote(rid), []).append(Heard(int(token), step))
+            heard.setdefault(unquote(rid), []).append(HeardToken(int(token), step))
     return heard
 
 

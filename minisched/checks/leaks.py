@@ -16,7 +16,7 @@ from ..trace import Act, Mark, Slice, Trace
 from ..trace.cells import spans_of
 from ..trace.events import is_host, lane_words
 from ..trace.recorder import to_text
-from .races import Offence, Order
+from .races import Offence, PlayedOrder
 
 # -- When something happened to memory, as a reader would say it: which step, which phase, what time
 #
@@ -27,7 +27,7 @@ MILLISECOND = 1_000_000
 
 
 @dataclass(frozen=True)
-class Moment:
+class MarkMoment:
     """A moment of a run. ``step`` 0: of none; ``phase`` is empty where the trace does not say.
 
     ``after`` is the newest step that was committed before. ``slices`` are the slices in which it
@@ -48,7 +48,7 @@ class Moment:
         return f"after step {self.after} was committed ({about})" if self.after else f"at {time}"
 
 
-class Clock:
+class MarkClock:
     """Tells the moment of each mark of one scheduler's."""
 
     def __init__(self, trace: Trace, side: str = "") -> None:
@@ -64,7 +64,7 @@ class Clock:
                 self.by_step.setdefault(item.step, {}).setdefault(item.name, item)
         self.ends = sorted(self.by_end)
 
-    def now(self, mark: Mark, step: int = 0, after: int = 0) -> Moment:
+    def now(self, mark: Mark, step: int = 0, after: int = 0) -> MarkMoment:
         """The moment of a mark, which belongs to ``step`` if to any, and comes ``after`` one."""
         known = self.by_id.get(mark.during)
         phases = [known] if known else self._phases(mark.time)
@@ -74,7 +74,7 @@ class Clock:
         if ids and not step:
             step = phases[0].step
         slices = ids or self.slices_of(step, "prepare", "process")
-        return Moment(mark.time, step, after, phase, slices)
+        return MarkMoment(mark.time, step, after, phase, slices)
 
     def slices_of(self, step: int, *phases: str) -> tuple[int, ...]:
         """The first of these phases of a step on the host, by slice id, if there is one."""
@@ -184,17 +184,17 @@ class HeldLease:
 
     rid: str
     row: int
-    opened: Moment
-    pages: dict[int, Moment] = field(default_factory=dict)  # its own, in the order of positions
+    opened: MarkMoment
+    pages: dict[int, MarkMoment] = field(default_factory=dict)  # its own, in the order of positions
     locks: Counter[int] = field(default_factory=Counter)  # by node of the radix tree
     num_transfers: int = 0
-    locked: dict[int, Moment] = field(default_factory=dict)  # since when, by node
+    locked: dict[int, MarkMoment] = field(default_factory=dict)  # since when, by node
     last_step: int = 0  # the newest that names it
     step_before: int = 0  # and the one before that
-    closed: Moment | None = None
+    closed: MarkMoment | None = None
     why: str = ""  # it was closed: stop, length, abort, error, retraction
-    released: Moment | None = None
-    overdue: Moment | None = None
+    released: MarkMoment | None = None
+    overdue: MarkMoment | None = None
 
     @property
     def rest(self) -> list[tuple[str, str]]:
@@ -211,7 +211,7 @@ class HeldLease:
         taken = min([*self.pages.values(), self.opened], key=lambda moment: moment.time)
         return f"{self.rid} {taken}; {self.end}"
 
-    def lock(self, node: int, delta: int, now: Moment) -> None:
+    def lock(self, node: int, delta: int, now: MarkMoment) -> None:
         """It takes a lock on a node of the radix tree, or gives it back."""
         self.locks[node] += delta
         if delta > 0:
@@ -254,12 +254,14 @@ class PageBook:
         self.held: dict[int, HeldLease] = {}
         self.cached: dict[int, int] = {}  # page -> node
         self.nodes: dict[int, list[int]] = {}  # the other way round
-        self.disowned: dict[int, tuple[HeldLease, Moment]] = {}  # and not free or cached as yet
-        self.freed: dict[int, tuple[str, Moment]] = {}  # by whom, or empty for the cache, and when
+        self.disowned: dict[int, tuple[HeldLease, MarkMoment]] = {}  # and not free or cached as yet
+        self.freed: dict[
+            int, tuple[str, MarkMoment]
+        ] = {}  # by whom, or empty for the cache, and when
         self.knows_all = False
         self.knows_tree = True
 
-    def take(self, lease: HeldLease, pages: Sequence[int], now: Moment) -> None:
+    def take(self, lease: HeldLease, pages: Sequence[int], now: MarkMoment) -> None:
         """They are handed out."""
         for page in pages:
             if page in self.held or page in self.cached:
@@ -268,7 +270,7 @@ class PageBook:
             self.freed.pop(page, None)
             lease.pages[page] = now
 
-    def disown(self, pages: Sequence[int], now: Moment) -> None:
+    def disown(self, pages: Sequence[int], now: MarkMoment) -> None:
         """They stop being a lease's."""
         for page in pages:
             lease = self.held.pop(page, None)
@@ -277,7 +279,7 @@ class PageBook:
                 if page not in self.cached:
                     self.disowned[page] = lease, now
 
-    def free(self, pages: Sequence[int], now: Moment) -> None:
+    def free(self, pages: Sequence[int], now: MarkMoment) -> None:
         """They are free from now on."""
         for page in pages:
             lease = self.held.pop(page, None)
@@ -307,18 +309,18 @@ class PageBook:
         self.nodes[node], self.nodes[child] = pages[:num_pages], pages[num_pages:]
         self.cached |= dict.fromkeys(pages[:num_pages], node)
 
-    def evict(self, node: int, now: Moment) -> None:
+    def evict(self, node: int, now: MarkMoment) -> None:
         """A node is gone; its pages are about to be free."""
         owner = HeldLease("", 0, now)
         for page in self.nodes.pop(node, []):
             self.cached.pop(page, None)
             self.disowned[page] = owner, now
 
-    def find_lost(self, now: Moment) -> None:
+    def find_lost(self, now: MarkMoment) -> None:
         """Between two steps nothing is on its way."""
         if not self.knows_tree:
             self.disowned.clear()
-        by_owner: defaultdict[tuple[HeldLease, Moment], list[int]] = defaultdict(list)
+        by_owner: defaultdict[tuple[HeldLease, MarkMoment], list[int]] = defaultdict(list)
         for page, owner in self.disowned.items():
             by_owner[owner].append(page)
         self.disowned.clear()
@@ -332,7 +334,7 @@ class PageBook:
                      now.time, when.slices)
             )  # fmt: skip
 
-    def _given_twice(self, page: int, lease: HeldLease, now: Moment) -> None:
+    def _given_twice(self, page: int, lease: HeldLease, now: MarkMoment) -> None:
         before = self.held.get(page)
         whose = before.rid if before else "the prefix cache"
         since = f", allocated to {before.history}" if before else ""
@@ -342,7 +344,7 @@ class PageBook:
                  f"{whose}'s{since}", now.time, now.slices)
         )  # fmt: skip
 
-    def _freed_twice(self, page: int, now: Moment) -> None:
+    def _freed_twice(self, page: int, now: MarkMoment) -> None:
         rid, before = self.freed.get(page, ("", None))
         story = f"page {page} was freed {now}, although nobody held it"
         if before is not None:
@@ -352,12 +354,12 @@ class PageBook:
         leak = Leak("page", f"page {page}", "freed", rid, story, now.time, slices)
         self.leaks.append(leak)
 
-    def _freed_under(self, page: int, lease: HeldLease, now: Moment) -> None:
+    def _freed_under(self, page: int, lease: HeldLease, now: MarkMoment) -> None:
         story = f"page {page} was freed {now}, although it was allocated to {lease.history}"
         slices = (*lease.slices, *now.slices)
         self.leaks.append(Leak("page", f"page {page}", "freed", lease.rid, story, now.time, slices))
 
-    def _freed_in_cache(self, page: int, now: Moment) -> None:
+    def _freed_in_cache(self, page: int, now: MarkMoment) -> None:
         story = f"page {page} was freed {now}, although node {self.cached[page]} still has it"
         self.leaks.append(Leak("page", f"page {page}", "freed", "", story, now.time, now.slices))
 
@@ -387,7 +389,7 @@ class SlotRead(NamedTuple):
     slot: int | None
     should: int | None
     sentence: str
-    moment: Moment
+    moment: MarkMoment
 
 
 class SlotBook:
@@ -408,7 +410,7 @@ class SlotBook:
         asks: Sequence[Ask],
         slots: Sequence[int],
         reads: Sequence[int],
-        now: Moment,
+        now: MarkMoment,
     ) -> None:
         """A step gets ``slots``, row by row, and will read ``reads``, which were others'."""
         if asks:
@@ -421,7 +423,7 @@ class SlotBook:
             self.owner |= {slot: (step, lease) for lease, slot in given.items()}
 
     def reads_of(
-        self, step: int, asks: Sequence[Ask], reads: Sequence[int], now: Moment
+        self, step: int, asks: Sequence[Ask], reads: Sequence[int], now: MarkMoment
     ) -> list[SlotRead]:
         """Which row reads which slot: a step reads them in the order of its rows."""
         left, found = list(reads), list[SlotRead]()
@@ -437,7 +439,7 @@ class SlotBook:
         return found + [self._judged(step, nobody, slot, None, now) for slot in left]
 
     def _judged(
-        self, step: int, ask: Ask, slot: int | None, should: int | None, now: Moment
+        self, step: int, ask: Ask, slot: int | None, should: int | None, now: MarkMoment
     ) -> SlotRead:
         whose = f" for {ask.lease.rid}" if ask.lease else ""
         right = f"future slot {should}, which step {ask.giver} was given{whose}"
@@ -484,13 +486,15 @@ class Ledger:
         self.newest: dict[str, HeldLease] = {}  # of each request
         self.ending: dict[HeldLease, None] = {}  # closed or released, and not seen to be empty
         self.whose: HeldLease | None = None  # whoever takes or leaves the next locks
-        self.lock_log: list[tuple[int, int, HeldLease, Moment]] = []  # node, delta, by whom, when
+        self.lock_log: list[
+            tuple[int, int, HeldLease, MarkMoment]
+        ] = []  # node, delta, by whom, when
         self.commits: dict[int, list[HeldLease | None]] = {}  # by step, row by row
         self.chunks: dict[int, list[int]] = {}  # by step, the rows whose sample is no token
-        self.in_flight: dict[int, Moment] = {}  # steps, with when they were committed
+        self.in_flight: dict[int, MarkMoment] = {}  # steps, with when they were committed
         self.waited: set[int] = set()  # steps for whose inputs the host has waited
 
-    def hear(self, mark: Mark, now: Moment) -> None:
+    def hear(self, mark: Mark, now: MarkMoment) -> None:
         """Let happen what a mark says."""
         of, name = mark.attrs, mark.name
         if name.startswith(("page ", "kv pool", "future slots")):
@@ -532,7 +536,7 @@ class Ledger:
         """What a row of the newest step has to read from the device."""
         return Ask(lease, lease.step_before if lease else 0, bool(self.giver_of(lease)))
 
-    def _on_memory(self, mark: Mark, now: Moment) -> None:
+    def _on_memory(self, mark: Mark, now: MarkMoment) -> None:
         of, pages = mark.attrs, numbers(mark.attrs.get("pages", ""))
         if mark.name == "kv pool":
             self.pages.knows_all = True
@@ -549,7 +553,7 @@ class Ledger:
             asks = [self.ask(lease) for lease in self.commits.get(step, [])]
             self.slots.bind(step, asks, slots, reads, now)
 
-    def _open(self, rid: str, row: int, now: Moment) -> HeldLease:
+    def _open(self, rid: str, row: int, now: MarkMoment) -> HeldLease:
         if before := self.by_row.get(row):
             self.leaks.append(
                 Leak("row", f"row {row}", "given", before.rid,
@@ -561,7 +565,7 @@ class Ledger:
         lease = self.by_row[row] = self.newest[rid] = self.whose = HeldLease(rid, row, now)
         return lease
 
-    def _on_row(self, name: str, row: int, now: Moment) -> None:
+    def _on_row(self, name: str, row: int, now: MarkMoment) -> None:
         lease = self.by_row.get(row)
         if lease is None:
             self._freed_again(row, now)
@@ -572,7 +576,7 @@ class Ledger:
         else:
             lease.num_transfers += 1 if name == "row hold" else -1
 
-    def _freed_again(self, row: int, now: Moment) -> None:
+    def _freed_again(self, row: int, now: MarkMoment) -> None:
         story, before = f"row {row} was freed {now}, although nobody held it", self.last_in.get(row)
         if before is not None:
             first = f"{before.released}, when it was {before.rid}'s"
@@ -581,13 +585,13 @@ class Ledger:
         leak = Leak("row", f"row {row}", "freed", rid, story, now.time, (*slices, *now.slices))
         self.leaks.append(leak)
 
-    def _close(self, rid: str, why: str, now: Moment) -> None:
+    def _close(self, rid: str, why: str, now: MarkMoment) -> None:
         lease = self.newest.get(rid)
         if lease is not None and lease.closed is None and lease.released is None:
             lease.closed, lease.why = now, why
             self.ending[lease] = None
 
-    def _commit(self, step: int, rows: list[int], now: Moment) -> None:
+    def _commit(self, step: int, rows: list[int], now: MarkMoment) -> None:
         leases = self.commits[step] = [self.by_row.get(row) for row in rows]
         for row, lease in zip(rows, leases, strict=True):
             if lease is not None:
@@ -598,7 +602,7 @@ class Ledger:
                 self.leaks.append(leak)
         self.in_flight[step] = now
 
-    def _on_tree(self, mark: Mark, now: Moment) -> None:
+    def _on_tree(self, mark: Mark, now: MarkMoment) -> None:
         of, name = mark.attrs, mark.name
         if name == "insert":
             self.whose = self.newest.get(str(of["rid"]))
@@ -632,7 +636,7 @@ def numbers(text: object) -> list[int]:
 # -- Looks through the books: between two steps, and when the trace is over ------------------------
 
 
-def settle(ledger: Ledger, now: Moment) -> None:
+def settle(ledger: Ledger, now: MarkMoment) -> None:
     """Between two steps: whoever has ended holds nothing that nobody names."""
     ledger.pages.find_lost(now)
     for lease in list(ledger.ending):
@@ -648,7 +652,7 @@ def settle(ledger: Ledger, now: Moment) -> None:
         report(ledger, lease, f"and its row was freed {lease.released}, but this was not")
 
 
-def close(ledger: Ledger, now: Moment, sees_steps: bool) -> list[Leak]:
+def close(ledger: Ledger, now: MarkMoment, sees_steps: bool) -> list[Leak]:
     """The trace is over; everything that was wrong, in order of time.
 
     ``sees_steps`` says whether the trace tells which steps came back.
@@ -682,10 +686,10 @@ def report(
         ledger.leaks.append(Leak(resource, what, "held", lease.rid, story, seen.time, lease.slices))
 
 
-def _report_step(ledger: Ledger, step: int, committed: Moment, now: Moment) -> None:
+def _report_step(ledger: Ledger, step: int, committed: MarkMoment, now: MarkMoment) -> None:
     """A step that never came back, with the future slots that wait for its tokens."""
     slots = ledger.slots.of(step)
-    story = f"step {step} was committed {Moment(committed.time)} and never came back"
+    story = f"step {step} was committed {MarkMoment(committed.time)} and never came back"
     story += f", and so {plural('future slot', to_text(slots))} has no token" if slots else ""
     ledger.leaks.append(
         Leak("step", f"step {step}", "pending", "", story, now.time, committed.slices)
@@ -716,7 +720,7 @@ def _pending(trace: Trace) -> Iterator[Leak]:
     begun = {act.op: act for act in trace.program if act.kind == "begin"}
     ends = {act.op for act in trace.program if act.kind == "end"}
     ever = ends | {act.op for act in trace.program if act.kind == "say"}
-    order = Order([act for act in trace.program if act.kind != "wait" or act.op in ever])
+    order = PlayedOrder([act for act in trace.program if act.kind != "wait" or act.op in ever])
     last = [done for lane, done in order.last.items() if is_main(lane)]
     for launch in (act for act in trace.program if act.kind == "launch"):
         begin, end = begun.get(launch.op), order.ended.get(launch.op)
@@ -799,12 +803,12 @@ def sides(trace: Trace) -> list[str]:
 
 def leaks_of(trace: Trace, side: str) -> list[Leak]:
     """What leaks of one scheduler's memory."""
-    ledger, now, knows = Ledger(), Moment(0), sees_steps(trace)
+    ledger, now, knows = Ledger(), MarkMoment(0), sees_steps(trace)
     for mark, now in moments(trace, side):
         ledger.hear(mark, now)
         if knows and mark.name in ("commit", "tokens"):
             settle(ledger, now)
-    return close(ledger, Moment(trace.end, 0, now.after), knows)
+    return close(ledger, MarkMoment(trace.end, 0, now.after), knows)
 
 
 def sees_steps(trace: Trace) -> bool:
@@ -812,14 +816,14 @@ def sees_steps(trace: Trace) -> bool:
     return {"commit", "tokens"} <= {mark.name for mark in trace.marks}
 
 
-def moments(trace: Trace, side: str = "") -> Iterator[tuple[Mark, Moment]]:
+def moments(trace: Trace, side: str = "") -> Iterator[tuple[Mark, MarkMoment]]:
     """The marks of one scheduler, each with its moment.
 
     Rows and pages that the next step names were taken for it. Whoever ends by a token does so in
     the step that is about to come back.
     """
     marks = [mark for mark in trace.marks if mark.attrs.get("side", "") == side]
-    clock, after = Clock(trace, side), 0
+    clock, after = MarkClock(trace, side), 0
     for mark, (commit, rows, back) in zip(marks, steps_ahead(marks), strict=True):
         said = mark.attrs.get("step", 0)
         step = said if isinstance(said, int) else 0  # marks of unknown names may say anything

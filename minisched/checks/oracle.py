@@ -25,7 +25,7 @@ from ..trace import Mark, Trace
 from ..trace.events import is_host
 from .case import Workload
 from .identity import tokens_heard
-from .leaks import HeldLease, Ledger, Moment, moments, sides
+from .leaks import HeldLease, Ledger, MarkMoment, moments, sides
 from .races import Offence
 
 # -- The truth: one request alone, no cache, no batch, no scheduler. Shares only the hash itself
@@ -241,7 +241,7 @@ class Lives:
     """Each request's ends so far; one that comes once more under the same name lives again."""
 
     def __init__(self, trace: Trace, side: str) -> None:
-        self.ends: defaultdict[str, list[tuple[str, Moment]]] = defaultdict(list)
+        self.ends: defaultdict[str, list[tuple[str, MarkMoment]]] = defaultdict(list)
         self.fresh: set[str] = set()  # ended since a step came back: it may carry the last token
         self.came: defaultdict[str, list[int]] = defaultdict(list)
         self.refused: Counter[str] = Counter()  # those of them who came while another one lived
@@ -256,7 +256,7 @@ class Lives:
         came = bisect_right(self.came[rid], time) - self.refused[rid]
         return len(self.ends[rid]) >= max(1, came)
 
-    def end(self, rid: str, reason: str, now: Moment) -> Breach | None:
+    def end(self, rid: str, reason: str, now: MarkMoment) -> Breach | None:
         """It ends; a breach if it had ended before."""
         is_over = self.is_over(rid, now.time)
         self.ends[rid].append((reason, now))
@@ -269,7 +269,7 @@ class Lives:
         slices = tuple(dict.fromkeys([*before.slices, *now.slices]))
         return Breach("ends", rid, story, now.time, slices)
 
-    def hear(self, rid: str, step: int, now: Moment) -> Breach | None:
+    def hear(self, rid: str, step: int, now: MarkMoment) -> Breach | None:
         """It hears a token; a breach if that comes behind its end."""
         if rid in self.fresh or not self.is_over(rid, now.time):
             return None

@@ -44,7 +44,7 @@ class Item:
 Lanes = dict[str, list[Item]]
 
 
-class Moment(NamedTuple):
+class ReplayMoment(NamedTuple):
     """A time, and the ``run`` item that it is the end of (0: the beginning)."""
 
     time: int
@@ -60,7 +60,7 @@ class Ran(NamedTuple):
     ready: int
 
 
-Start = Callable[[Item, Moment, Moment], int]
+Start = Callable[[Item, ReplayMoment, ReplayMoment], int]
 
 
 def replay(lanes: Lanes) -> dict[int, Ran]:
@@ -73,7 +73,7 @@ def replayed_end(lanes: Lanes) -> int:
     return _walk(lanes, as_calibrated, keeps=False).end
 
 
-def as_calibrated(item: Item, lane: Moment, launch: Moment) -> int:
+def as_calibrated(item: Item, lane: ReplayMoment, launch: ReplayMoment) -> int:
     """When an item starts, of which ``calibrate`` knows what held it back."""
     ready = max(lane.time + item.lane_lag, launch.time + item.launch_lag)
     return max(ready + item.delay, item.release)
@@ -82,7 +82,7 @@ def as_calibrated(item: Item, lane: Moment, launch: Moment) -> int:
 def calibrate(lanes: Lanes, recorded: Mapping[int, Slice]) -> None:
     """Set lags, delays and releases so that a replay gives what was recorded."""
 
-    def start(item: Item, lane: Moment, launch: Moment) -> int:
+    def start(item: Item, lane: ReplayMoment, launch: ReplayMoment) -> int:
         was = recorded[item.id]
         item.lane_lag = min(0, was.start - lane.time)
         item.launch_lag = min(0, was.start - launch.time)
@@ -116,7 +116,7 @@ class _Player:
 
     def __init__(self, items: list[Item]) -> None:
         self.queue = deque(items)
-        self.ready = Moment(0, 0)
+        self.ready = ReplayMoment(0, 0)
 
 
 class _Stage:
@@ -127,8 +127,8 @@ class _Stage:
     ) -> None:
         self.start, self.will_end, self.will_launch = start, will_end, will_launch
         self.keeps, self.end = keeps, 0
-        self.launched: dict[int, Moment] = {}
-        self.ended: dict[int, Moment] = {}
+        self.launched: dict[int, ReplayMoment] = {}
+        self.ended: dict[int, ReplayMoment] = {}
         self.ran: dict[int, Ran] = {}
 
     def play(self, player: _Player) -> bool:
@@ -154,14 +154,14 @@ class _Stage:
             player.ready = ended
 
     def _run(self, item: Item, player: _Player) -> None:
-        lane, launch = player.ready, self.launched.get(item.id, Moment(0, 0))
+        lane, launch = player.ready, self.launched.get(item.id, ReplayMoment(0, 0))
         start = self.start(item, lane, launch)  # may set the lags
         by_lane, by_launch = lane.time + item.lane_lag, launch.time + item.launch_lag
         after = launch.after if by_launch > by_lane else lane.after
         if self.keeps:
             self.ran[item.id] = Ran(start, start + item.duration, after, max(by_lane, by_launch))
         self.end = max(self.end, start + item.duration)
-        self.ended[item.id] = player.ready = Moment(start + item.duration, item.id)
+        self.ended[item.id] = player.ready = ReplayMoment(start + item.duration, item.id)
 
 
 # -- What each lane does, in its own order, and how long it takes: a recorded run as a program -----

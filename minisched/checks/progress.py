@@ -151,9 +151,9 @@ class Before:
         """Who may run and has its memory."""
         return [req for req in self.ready if req not in self.retracted]
 
-    def memory(self, taken: int = 0) -> Memory:
+    def memory(self, taken: int = 0) -> MemoryAtHand:
         """What a request of high priority could have, when the step had not ``taken`` its pages."""
-        return Memory.now(self.scheduler.leases, self.running, self.pages, taken)
+        return MemoryAtHand.now(self.scheduler.leases, self.running, self.pages, taken)
 
     def make_way(self, victim: Request) -> None:
         """One has to, for whoever is first in the queue."""
@@ -820,7 +820,7 @@ def about_to_end(scheduler: Scheduler) -> list[Request]:
 
 
 @dataclass
-class Memory:
+class MemoryAtHand:
     """What can be had for a request of high priority, and what others would give back for it."""
 
     available: int  # pages
@@ -831,7 +831,7 @@ class Memory:
     @classmethod
     def now(
         cls, leases: LeasePool, running: Sequence[Request], pages: Mapping[Lease, int], taken: int
-    ) -> Memory:
+    ) -> MemoryAtHand:
         """As it is; or was, before a step ``taken`` pages, and leases had ``pages``."""
         given_back = {
             req: leases.pages_given_back(req.lease) - len(req.lease.pages) + pages[req.lease]
@@ -849,7 +849,7 @@ class Preemption:
     head: Request
     asked_len: int  # what it had to compute, when it was asked last before that
     admitted: list[Request]  # before it, in the same decision
-    memory: Memory
+    memory: MemoryAtHand
     places: Places  # as they were: who makes way gets another one
     victims: list[Request] = field(default_factory=list)
 
@@ -902,7 +902,7 @@ def who_gives_a_row(
 
 
 def who_makes_way(
-    head: Request, left: float, kept: Kept, memory: Memory, config: SchedulerConfig,
+    head: Request, left: float, kept: Kept, memory: MemoryAtHand, config: SchedulerConfig,
     places: Places,
 ) -> list[list[Request]]:  # fmt: skip
     """Who has to make way for ``head``: all that is needed for it to come, or nobody.

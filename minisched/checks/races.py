@@ -28,8 +28,8 @@ from ..trace.recorder import span_text
 # - a launch comes before the op that it launches;
 # - an op's end, or what was said, comes before whatever follows on a lane that waited for it.
 #
-# ``Order`` plays a program once and notes, with each act, how far the other lanes surely were (a
-# vector clock). ``Past`` asks it who changed what an op reads.
+# ``PlayedOrder`` plays a program once and notes, with each act, how far the other lanes surely were
+# (a vector clock). ``Past`` asks it who changed what an op reads.
 
 Clock = Mapping[str, int]  # by lane, the last of its moments that surely has been
 
@@ -65,7 +65,7 @@ class Done(NamedTuple):
         return False if other.decided.is_before(self.decided) else None
 
 
-class Order:
+class PlayedOrder:
     """A program, played once in about the order of its slices.
 
     A lane's acts stay in its order. A begin comes after the op's launch, and a wait after the first
@@ -181,7 +181,7 @@ class Past:
 
     def __init__(self, trace: Trace) -> None:
         self.program = trace.program
-        played = Order(trace.program, trace.slices)
+        played = PlayedOrder(trace.program, trace.slices)
         self.ended = played.ended  # by op
         self.done = {done.at: done for done in played.done}
         self.order = {done.at: when for when, done in enumerate(played.done)}
@@ -338,7 +338,7 @@ class AccessLog:
                     yield stretch.what, (stretch.first, stretch.last)
 
 
-class Memory:
+class ResourceHistory:
     """What is known of one resource: which ``lanes`` ever touch it, and what they did by now.
 
     ``unfit`` is what nobody should read: what is free, by the free, and what nobody has written,
@@ -420,7 +420,7 @@ class HandedOut:
 
 
 @dataclass
-class Pair:
+class AccessPair:
     """Two accesses that are in each other's way, in the order in which they were taken.
 
     ``kind`` is a key of ``TELLS``. What nobody wrote is read by both, which are one.
@@ -435,11 +435,11 @@ class Pair:
 class Detector:
     """``take`` gets what an order has done, one after the other, and finds ``pairs``."""
 
-    def __init__(self, order: Order, handed_out: HandedOut | None = None) -> None:
+    def __init__(self, order: PlayedOrder, handed_out: HandedOut | None = None) -> None:
         self.handed_out = handed_out
-        self.memory: defaultdict[str, Memory] = defaultdict(Memory)
+        self.memory: defaultdict[str, ResourceHistory] = defaultdict(ResourceHistory)
         self.clocks: dict[str, Clock] = {}  # by lane, how far it knew the others at last
-        self.found: dict[tuple[str, int, int], Pair] = {}
+        self.found: dict[tuple[str, int, int], AccessPair] = {}
         self.taken: Newest[bool] = Newest()  # ops whose value somebody reads
         for done in order.done:
             name = done.act.resource
@@ -461,7 +461,7 @@ class Detector:
                     self.memory[act.resource].unfit.clear(*span)
 
     @property
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[AccessPair]:
         """Every pair of accesses found, in the order of the second one; unwritten reads last."""
         for memory in self.memory.values():
             for read, span in memory.unwritten:
@@ -489,7 +489,7 @@ class Detector:
         self._look_at_frees(done, cells, memory)
         self._look_at_others(done, cells, memory)
 
-    def _look_at_others(self, done: Done, cells: Sequence[Span], memory: Memory) -> None:
+    def _look_at_others(self, done: Done, cells: Sequence[Span], memory: ResourceHistory) -> None:
         """Compare it with what other lanes did in no order with it, and keep it for them."""
         if len(memory.lanes) < 2:
             return
@@ -509,7 +509,7 @@ class Detector:
             others = (self.clocks.get(other, {}) for other in memory.lanes if other != lane)
             log.fold(min(clock.get(lane, 0) for clock in others))
 
-    def _look_at_frees(self, done: Done, cells: Sequence[Span], memory: Memory) -> None:
+    def _look_at_frees(self, done: Done, cells: Sequence[Span], memory: ResourceHistory) -> None:
         """Note what is free or written from now on, or used although it is not."""
         act, unfit = done.act, memory.unfit
         if act.kind == "free":
@@ -542,7 +542,7 @@ class Detector:
                 if free and free.is_before(done) and not self._is_given(free, done, (first, last)):
                     self._found("double free", free, done, (first, last))
 
-    def _look_at_owner(self, done: Done, cells: Sequence[Span], memory: Memory) -> None:
+    def _look_at_owner(self, done: Done, cells: Sequence[Span], memory: ResourceHistory) -> None:
         """Tell of what a request writes, or reads although others have it now, and gave up."""
         given_up, is_write = memory.given_up[done.act.rid], done.act.kind == "write"
         for span in given_up.shared(cells):
@@ -570,15 +570,15 @@ class Detector:
         """Note cells of a pair."""
         key = kind, first.at, second.at
         if key not in self.found:
-            self.found[key] = Pair(kind, first, second)
+            self.found[key] = AccessPair(kind, first, second)
         self.found[key].cells.append(cells)
 
 
 def find_pairs(
-    order: Order,
+    order: PlayedOrder,
     slices: Mapping[int, Slice] | None = None,
     handed_out: HandedOut | None = None,
-) -> list[Pair]:
+) -> list[AccessPair]:
     """Every pair of accesses of an order that are in each other's way."""
     detector = Detector(order, handed_out)
     for done in in_their_steps(order.done, slices or {}):
@@ -646,11 +646,11 @@ class Cause:
 
     key: Key
     in_turn: tuple[Done, Done]
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[AccessPair] = field(default_factory=list)
     also: list[Cause] = field(default_factory=list)
 
 
-def told_once(pairs: Sequence[Pair], order: Order, words: Words) -> list[Cause]:
+def told_once(pairs: Sequence[AccessPair], order: PlayedOrder, words: Words) -> list[Cause]:
     """The causes, those that explain most first."""
     causes = grouped(pairs, words)
     races = [cause for cause in causes.values() if cause.key[0] == "race"]
@@ -671,7 +671,7 @@ def told_once(pairs: Sequence[Pair], order: Order, words: Words) -> list[Cause]:
     return told + left
 
 
-def grouped(pairs: Iterable[Pair], words: Words) -> dict[Key, Cause]:
+def grouped(pairs: Iterable[AccessPair], words: Words) -> dict[Key, Cause]:
     """Pairs by what they have in common: the resource, and who does what on which lane."""
     causes: dict[Key, Cause] = {}
     for pair in pairs:
@@ -683,7 +683,7 @@ def grouped(pairs: Iterable[Pair], words: Words) -> dict[Key, Cause]:
     return causes
 
 
-def _in_turn(pair: Pair, words: Words) -> tuple[Done, Done]:
+def _in_turn(pair: AccessPair, words: Words) -> tuple[Done, Done]:
     """Who should come first: the lower step; of one step who was launched first, or as taken.
 
     A free comes behind every use, whatever the steps: who frees in step 3 what step 4 was told to
@@ -705,7 +705,7 @@ def _in_turn(pair: Pair, words: Words) -> tuple[Done, Done]:
 
 def _cured_by(cause: Cause, acts: Sequence[Act], races: list[Cause], words: Words) -> set[Key]:
     """Which races are gone once every pair of a cause is ordered; none if that is a circle."""
-    order = Order(with_edges(acts, [_in_turn(pair, words) for pair in cause.pairs]))
+    order = PlayedOrder(with_edges(acts, [_in_turn(pair, words) for pair in cause.pairs]))
     if order.stuck:
         return set()
     return {cause.key for cause in races} - grouped(find_pairs(order), words).keys()
@@ -949,7 +949,7 @@ def examine(trace: Trace) -> Examined:
     Raises:
         ValueError: an act's cells are none; one sentence.
     """
-    words, order = Words(trace), Order(trace.program, trace.slices)
+    words, order = Words(trace), PlayedOrder(trace.program, trace.slices)
     pairs = find_pairs(order, words.slices, HandedOut(trace, words.slices))
     races = [_race(cause, words) for cause in told_once(pairs, order, words)]
     return Examined((*_told_in_vain(trace, order, words), *races), _told_stuck(order, words))
@@ -989,7 +989,7 @@ def _race(cause: Cause, words: Words) -> Race:
     )
 
 
-def _told_in_vain(trace: Trace, order: Order, words: Words) -> list[Race]:
+def _told_in_vain(trace: Trace, order: PlayedOrder, words: Words) -> list[Race]:
     """The waits that order nothing, those of one kind once."""
     begins = {act.op: act for act in trace.program if act.kind == "begin"} if order.vain else {}
     causes: dict[Key, list[tuple[Act, Act]]] = {}
@@ -1007,7 +1007,7 @@ def _told_in_vain(trace: Trace, order: Order, words: Words) -> list[Race]:
     ]  # fmt: skip
 
 
-def _told_stuck(order: Order, words: Words) -> tuple[WaitsForEver, ...]:
+def _told_stuck(order: PlayedOrder, words: Words) -> tuple[WaitsForEver, ...]:
     """What is stuck, each circle once, with whoever waits behind it."""
     heads = {lane: acts[0] for lane, acts in order.stuck.items()}
     waits_for = {lane: _giver(act, order) for lane, act in heads.items()}
@@ -1017,7 +1017,7 @@ def _told_stuck(order: Order, words: Words) -> tuple[WaitsForEver, ...]:
     return tuple(_waits_for_ever(root, lanes, order, words) for root, lanes in ends.items())
 
 
-def _giver(head: Act, order: Order) -> str:
+def _giver(head: Act, order: PlayedOrder) -> str:
     """The stuck lane that would launch, end or say what a lane waits for; empty: nobody does."""
     kinds = ("launch",) if head.kind == "begin" else ("end", "say")
     for lane, acts in order.stuck.items():
@@ -1040,7 +1040,7 @@ def _root(lane: str, waits_for: dict[str, str]) -> tuple[str, ...]:
 
 
 def _waits_for_ever(
-    root: tuple[str, ...], lanes: list[str], order: Order, words: Words
+    root: tuple[str, ...], lanes: list[str], order: PlayedOrder, words: Words
 ) -> WaitsForEver:
     heads = [order.stuck[lane][0] for lane in root]
     is_circle = len(root) > 1 or bool(_giver(heads[0], order))

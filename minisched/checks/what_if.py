@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..trace import Slice, Trace
 from ..trace.events import is_forward, is_host
-from .causes import ARRIVAL, Bubble, Verdict, by_cause, by_phase, overlap_verdict, waits
+from .causes import ARRIVAL, Bubble, OverlapVerdict, by_cause, by_phase, overlap_verdict, waits
 from .overlap import Course, Item, Lanes, Ran, course_of, milliseconds, replayed_end
 
 # -- What would remove the largest bubble, and what the run would have taken then: replayed --------
@@ -68,7 +68,10 @@ class Largest:
 
 
 def largest_bubble(
-    trace: Trace, found: list[Bubble], course: Course | None = None, said: Verdict | None = None
+    trace: Trace,
+    found: list[Bubble],
+    course: Course | None = None,
+    said: OverlapVerdict | None = None,
 ) -> Largest | None:
     """The largest cause and its remedies; None where no device idled.
 
@@ -92,7 +95,7 @@ def largest_bubble(
 
 
 def _tried(
-    trace: Trace, course: Course, said: Verdict, cause: str, phase: str
+    trace: Trace, course: Course, said: OverlapVerdict, cause: str, phase: str
 ) -> Iterator[tuple[str, int]]:
     changes: list[tuple[str, Change]] = []
     if cause in BY_HOST or (cause == "unknown" and said.late):  # late all the same, whatever it did
@@ -106,7 +109,7 @@ def _tried(
             yield name, makespan(lanes)
 
 
-def _which(said: Verdict) -> str:
+def _which(said: OverlapVerdict) -> str:
     """The steps that were launched late, as far as there are others."""
     if not said.ahead or not said.late:
         return "each step"

@@ -26,7 +26,7 @@ from .races import Done, Offence, Past
 ROW_CELLS = ("page table", "token pool")  # a cell for each position of each row of the table
 
 
-class Fault(NamedTuple):
+class Defect(NamedTuple):
     """What is not as it should be: a sentence, the slices that did it, and the edge that lacks."""
 
     sentence: str
@@ -34,7 +34,7 @@ class Fault(NamedTuple):
     missing: tuple[int, int] | None = None
 
 
-class Source(NamedTuple):
+class ReadFrom(NamedTuple):
     """A step whose work for a request was read, and where, in words."""
 
     step: int
@@ -55,7 +55,7 @@ class StepReads:
     step: int
     rid: str
     side: str = ""
-    sources: list[Source] = field(default_factory=list)
+    sources: list[ReadFrom] = field(default_factory=list)
 
     @cached_property
     def slices(self) -> dict[int, Slice]:
@@ -158,13 +158,13 @@ class StepReads:
             return f"cell {cell} of {where}{kind or 'device '}{name.replace(' ', ' buffer ')}"
         return f"cell {cell} of {resource}"
 
-    def race(self, at: int, cells: list[int]) -> Iterator[Fault]:
+    def race(self, at: int, cells: list[int]) -> Iterator[Defect]:
         """Somebody changes a cell, and nothing says whether before or after it is read."""
         if found := self.past.meanwhile(at, cells):
             cell, change = found
             read, other = self.past.program[at], change.act
             verb = "frees" if other.kind == "free" else "writes"
-            yield Fault(
+            yield Defect(
                 f"{self.who(read)} reads {self.name_of(read.resource, cell)}, which "
                 f"{self.who(other)} {verb}, and nothing makes one of them wait for the other",
                 (other.op, read.op),
@@ -175,13 +175,13 @@ class StepReads:
 # -- Inputs, values and outputs of a step: its own when they are read, and written by then ---------
 
 
-def faults_of_output(reads: StepReads) -> Iterator[Fault]:
+def faults_of_output(reads: StepReads) -> Iterator[Defect]:
     """On the way of the tokens to the host, from its end."""
     for at in [*_host_reads(reads), *reads.reads("output")]:
         yield from _buffer(reads, at)
 
 
-def faults_of_inputs(reads: StepReads) -> Iterator[Fault]:
+def faults_of_inputs(reads: StepReads) -> Iterator[Defect]:
     """The step's arrays, and what its ops take from others."""
     for at in reads.reads("inputs"):
         yield from _buffer(reads, at)
@@ -189,7 +189,7 @@ def faults_of_inputs(reads: StepReads) -> Iterator[Fault]:
         yield from _value(reads, at)
 
 
-def _buffer(reads: StepReads, at: int) -> Iterator[Fault]:
+def _buffer(reads: StepReads, at: int) -> Iterator[Defect]:
     """One read of a buffer that holds one step's things at a time."""
     read = reads.past.program[at]
     cells = cells_of(read.at)
@@ -197,23 +197,23 @@ def _buffer(reads: StepReads, at: int) -> Iterator[Fault]:
     for cell, change in sorted(reads.past.newest(at, cells).items()):
         what, slices = reads.name_of(read.resource, cell), (change.act.op, read.op)
         if change.act.kind == "free":
-            yield Fault(f"{what} was freed before {reads.who(read)} had read it", slices)
+            yield Defect(f"{what} was freed before {reads.who(read)} had read it", slices)
         elif "output" in read.resource and reads.step_of(change.act) != reads.step:
-            yield Fault(
+            yield Defect(
                 f"{what} was overwritten by {reads.who(change.act)} before {reads.who(read)} had "
                 f"read what step {reads.step} left there",
                 slices,
             )
 
 
-def _value(reads: StepReads, at: int) -> Iterator[Fault]:
+def _value(reads: StepReads, at: int) -> Iterator[Defect]:
     """An op takes another one's value, maybe before that has ended."""
     read, past = reads.past.program[at], reads.past
     for source in cells_of(read.at):
         end = past.ended.get(source)
         if end is not None and past.is_unordered(at, end):
             giver = reads.who(end.act)
-            yield Fault(
+            yield Defect(
                 f"{reads.who(read)} takes the value of {giver}, and nothing makes it wait for that",
                 (source, read.op),
                 (source, read.op),
@@ -238,7 +238,7 @@ def _host_reads(reads: StepReads) -> Iterator[int]:
 # -- KV slots and rows of the page table: do they hold what was written for this request? ----------
 
 
-def faults_of_table(reads: StepReads) -> Iterator[Fault]:
+def faults_of_table(reads: StepReads) -> Iterator[Defect]:
     """The request's row of the page table was written while the row was the request's."""
     for at in reads.reads("page table"):
         read = reads.past.program[at]
@@ -252,14 +252,14 @@ def faults_of_table(reads: StepReads) -> Iterator[Fault]:
             if change.act.kind == "write" and step and reads.lease not in theirs:
                 what = reads.name_of(read.resource, cell)
                 rids = " and ".join(lease.rid for lease in theirs if lease)
-                yield Fault(
+                yield Defect(
                     f"{what} was written in step {step} for {rids}, and not since, although "
                     f"{reads.who(read)} reads it for {reads.rid}",
                     (change.act.op, read.op),
                 )
 
 
-def faults_of_kv(reads: StepReads) -> Iterator[Fault]:
+def faults_of_kv(reads: StepReads) -> Iterator[Defect]:
     """Each KV slot holds what was written for this request, or what the cache has for it."""
     for at in reads.reads("kv"):
         read = reads.past.program[at]
@@ -271,12 +271,12 @@ def faults_of_kv(reads: StepReads) -> Iterator[Fault]:
                 yield from _slot(reads, read, cell, newest.get(cell))
 
 
-def _slot(reads: StepReads, read: Act, slot: int, change: Done | None) -> Iterator[Fault]:
+def _slot(reads: StepReads, read: Act, slot: int, change: Done | None) -> Iterator[Defect]:
     """One KV slot, and who changed it last before it was read."""
     what = reads.name_of(read.resource, slot)
     if change is None:
         reader = f"step {reads.step} reads for {reads.rid}"
-        yield Fault(f"{what}, which {reader}, was never written", (read.op,))
+        yield Defect(f"{what}, which {reader}, was never written", (read.op,))
         return
     step, writer, page = reads.step_of(change.act), change.act.rid, slot // reads.page_size
     slices = (change.act.op, read.op)
@@ -284,14 +284,14 @@ def _slot(reads: StepReads, read: Act, slot: int, change: Done | None) -> Iterat
     owner = reads.ledger.pages.held.get(page)
     is_anothers = owner is not None and owner is not reads.lease
     if change.act.kind == "free":
-        yield Fault(f"{what} was given back {_fate_of(reads, page)}, {still}", slices)
+        yield Defect(f"{what} was given back {_fate_of(reads, page)}, {still}", slices)
     elif writer == reads.rid and is_anothers and owner:
         since = owner.pages.get(page, owner.opened)
-        yield Fault(f"{what} is {owner.rid}'s, allocated to it {since}, {still}", slices)
+        yield Defect(f"{what} is {owner.rid}'s, allocated to it {since}, {still}", slices)
     elif writer != reads.rid and (is_anothers or _is_mine(reads, slot, change)):
-        yield Fault(f"{what} was written in step {step} for {writer}, {still}", slices)
+        yield Defect(f"{what} was written in step {step} for {writer}, {still}", slices)
     else:
-        reads.sources.append(Source(step, writer, what))
+        reads.sources.append(ReadFrom(step, writer, what))
 
 
 def _fate_of(reads: StepReads, page: int) -> str:
@@ -325,7 +325,7 @@ def _is_mine(reads: StepReads, slot: int, change: Done) -> bool:
 RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
 
 
-def faults_of_relay(reads: StepReads) -> Iterator[Fault]:
+def faults_of_relay(reads: StepReads) -> Iterator[Defect]:
     """Each cell of a relay that the step reads for the request."""
     if reads.lease is None:
         return
@@ -340,15 +340,15 @@ def faults_of_relay(reads: StepReads) -> Iterator[Fault]:
             yield from _cell(reads, read, cell, newest.get(cell))
 
 
-def _not_taken(reads: StepReads, lease: HeldLease) -> Iterator[Fault]:
+def _not_taken(reads: StepReads, lease: HeldLease) -> Iterator[Defect]:
     """A token that only the device has must be taken from there, and no other one."""
     giver, step, rid = reads.giver_of(lease), reads.step, reads.rid
     forward = tuple(item.id for item in reads.ops if item.name == "forward")
     for item in slot_reads(reads):
         if item.lease is lease and item.sentence and item.slot != item.should:
-            yield Fault(item.sentence, (*reads.samples_of(giver), *forward))
+            yield Defect(item.sentence, (*reads.samples_of(giver), *forward))
     if giver and not _takes(reads, lease, giver):
-        yield Fault(
+        yield Defect(
             f"step {step} did not take the token that step {giver} had sampled for {rid} from the "
             "device, although the host did not know it: it computed with another one, or with a "
             "placeholder",
@@ -357,7 +357,7 @@ def _not_taken(reads: StepReads, lease: HeldLease) -> Iterator[Fault]:
     row = reads.ledger.commits[step].index(lease)
     filled = _mark(reads, "placeholder fill", step)
     if filled and not giver and (source := int(str(filled.attrs["rows"]).split()[row])) >= 0:
-        yield Fault(
+        yield Defect(
             f"row {row} of step {step} was filled with the token of row {source} of the step "
             f"before, although all tokens of {rid} were known",
             (*reads.samples_of(step - 1), *forward),
@@ -380,28 +380,28 @@ def _takes(reads: StepReads, lease: HeldLease, giver: int) -> bool:
     return not any(act.kind == "read" and act.resource in RELAYS for act in program)
 
 
-def _cell(reads: StepReads, read: Act, cell: int, change: Done | None) -> Iterator[Fault]:
+def _cell(reads: StepReads, read: Act, cell: int, change: Done | None) -> Iterator[Defect]:
     """One cell, and who changed it last before it was read."""
     what = reads.name_of(read.resource, cell)
     reader = f"step {reads.step} reads for {reads.rid}"
     if change is None:
-        yield Fault(f"{what}, which {reader}, was never written", (read.op,))
+        yield Defect(f"{what}, which {reader}, was never written", (read.op,))
         return
     step, slices = reads.step_of(change.act), (change.act.op, read.op)
     giver = max(reads.steps_before, default=0)
     theirs = reads.ledger.commits.get(step, [])
     is_pool = read.resource == "token pool"
     if change.act.kind == "free":
-        yield Fault(f"{what}, which {reader}, was given back before that", slices)
+        yield Defect(f"{what}, which {reader}, was given back before that", slices)
     elif reads.lease not in theirs or (step != giver and not is_pool):
         whose = _given_to(reads, read.resource, cell, step)
-        yield Fault(
+        yield Defect(
             f"{what} was written in step {step}{whose}, although {reads.rid} still needs what was "
             f"there before: {reads.who(read)} reads it",
             slices,
         )
     else:
-        reads.sources.append(Source(step, reads.rid, what, is_token=True))
+        reads.sources.append(ReadFrom(step, reads.rid, what, is_token=True))
 
 
 def _cells_of_lease(reads: StepReads, resource: str, lease: HeldLease) -> list[int]:
@@ -453,7 +453,7 @@ def _given_to(reads: StepReads, resource: str, cell: int, step: int) -> str:
 
 
 @dataclass(frozen=True)
-class Link:
+class ChainLink:
     """One thing that happened on the way to a wrong token; ``slices`` are those that did it."""
 
     sentence: str
@@ -461,7 +461,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Story:
+class WrongTokenStory:
     """Why a token is wrong: the culprit, and the chain from the token back to it.
 
     ``is_known`` is False where all that the trace tells is as it should be: then what is wrong is
@@ -469,8 +469,8 @@ class Story:
     """
 
     difference: Difference
-    culprit: Link
-    chain: tuple[Link, ...]
+    culprit: ChainLink
+    chain: tuple[ChainLink, ...]
     is_known: bool = True
     missing: tuple[int, int] | None = None
 
@@ -478,12 +478,12 @@ class Story:
         return "\n".join([self.culprit.sentence, *(f"  {link.sentence}" for link in self.chain)])
 
 
-def token_offence(story: Story) -> Offence:
+def token_offence(story: WrongTokenStory) -> Offence:
     """What a picture of the story shows in red."""
     return Offence(story.culprit.slices, story.culprit.sentence, story.missing)
 
 
-def explain(difference: Difference, trace: Trace) -> Story:
+def explain(difference: Difference, trace: Trace) -> WrongTokenStory:
     """The chain of events that produced a wrong token, the culprit first.
 
     Raises:
@@ -501,21 +501,21 @@ def explain(difference: Difference, trace: Trace) -> Story:
     begin = _begin(difference, reads)
     for item in misdeliveries(trace, side):
         if item.rid == difference.rid and (item.step <= step or not is_heard):
-            culprit = Link(item.sentence, reads.samples_of(item.step))
-            return Story(difference, culprit, (begin,))
+            culprit = ChainLink(item.sentence, reads.samples_of(item.step))
+            return WrongTokenStory(difference, culprit, (begin,))
     return _walk(difference, reads, begin) if is_heard else _silence(difference, reads, begin)
 
 
-def _walk(difference: Difference, first: StepReads, begin: Link) -> Story:
+def _walk(difference: Difference, first: StepReads, begin: ChainLink) -> WrongTokenStory:
     """Breadth first: what is nearest to the token is told first."""
     seen = {(first.step, first.rid)}
-    waiting: deque[tuple[StepReads, tuple[Link, ...]]] = deque([(first, (begin,))])
-    relayed: Link | None = None
+    waiting: deque[tuple[StepReads, tuple[ChainLink, ...]]] = deque([(first, (begin,))])
+    relayed: ChainLink | None = None
     while waiting:
         reads, chain = waiting.popleft()
         if fault := first_fault(reads, is_token=reads is first):
-            culprit = Link(fault.sentence, fault.slices)
-            return Story(difference, culprit, chain, missing=fault.missing)
+            culprit = ChainLink(fault.sentence, fault.slices)
+            return WrongTokenStory(difference, culprit, chain, missing=fault.missing)
         for found in reads.sources:
             link = _read(reads, found)
             if relayed is None and found.is_token:
@@ -527,7 +527,7 @@ def _walk(difference: Difference, first: StepReads, begin: Link) -> Story:
     return _nothing_found(difference, first, begin, relayed)
 
 
-def first_fault(reads: StepReads, is_token: bool = True) -> Fault | None:
+def first_fault(reads: StepReads, is_token: bool = True) -> Defect | None:
     """The first thing that a step read and that is not as it should be.
 
     With ``is_token`` the way of its tokens to the host is looked at, too.
@@ -539,23 +539,23 @@ def first_fault(reads: StepReads, is_token: bool = True) -> Fault | None:
     return None
 
 
-def _begin(difference: Difference, reads: StepReads) -> Link:
+def _begin(difference: Difference, reads: StepReads) -> ChainLink:
     """Where the story begins: the token, and the step that sampled it."""
     rid, at, step = reads.rid, difference.position, reads.step
     if difference.got is None:
         where = f"after output {at - 1}, from step {step}, {rid} heard nothing more"
         words = f"{where if step else f'{rid} heard nothing'}, although {difference.expected}"
-        return Link(f"{words} should have followed", reads.samples_of(step))
+        return ChainLink(f"{words} should have followed", reads.samples_of(step))
     wanted = "nothing" if difference.expected is None else str(difference.expected)
     words = f"{rid}'s output {at} is {difference.got} instead of {wanted}; step {step} sampled it"
-    return Link(words, reads.samples_of(step))
+    return ChainLink(words, reads.samples_of(step))
 
 
-def _read(reads: StepReads, found: Source) -> Link:
+def _read(reads: StepReads, found: ReadFrom) -> ChainLink:
     """What a step was built upon."""
     ops = [item for item in reads.trace.slices if item.step == found.step]
     name = "sample" if found.is_token else "forward"
-    return Link(
+    return ChainLink(
         f"step {reads.step} read {found.where} for {reads.rid}, which step {found.step} had "
         f"written for {found.rid}",
         tuple(item.id for item in ops if item.name == name),
@@ -563,28 +563,28 @@ def _read(reads: StepReads, found: Source) -> Link:
 
 
 def _nothing_found(
-    difference: Difference, reads: StepReads, begin: Link, relayed: Link | None
-) -> Story:
+    difference: Difference, reads: StepReads, begin: ChainLink, relayed: ChainLink | None
+) -> WrongTokenStory:
     """All that was read is as it should be, so an op made something wrong of it."""
     where = f"an op of step {reads.step}, or of a step before it"
     words = "everything that was read for this token is as it should be, as far as the trace tells"
     forward = tuple(item.id for item in reads.ops if item.name == "forward")
     if relayed is None:
-        culprit = Link(f"{words}, so {where}, made something wrong of it", forward)
-        return Story(difference, culprit, (begin,), is_known=False)
-    culprit = Link(
+        culprit = ChainLink(f"{words}, so {where}, made something wrong of it", forward)
+        return WrongTokenStory(difference, culprit, (begin,), is_known=False)
+    culprit = ChainLink(
         f"{words}, so {where}, made something wrong of it; the first to look at is what the "
         f"forward pass made of the token from the device: {relayed.sentence}",
         (*relayed.slices, *forward),
     )
-    return Story(difference, culprit, (begin, relayed), is_known=False)
+    return WrongTokenStory(difference, culprit, (begin, relayed), is_known=False)
 
 
-def _silence(difference: Difference, reads: StepReads, begin: Link) -> Story:
+def _silence(difference: Difference, reads: StepReads, begin: ChainLink) -> WrongTokenStory:
     """A token that never came."""
     rid, finish = difference.rid, "finish"
     ends = (mark for mark in reads.trace.marks if mark.name == finish and mark.attrs["rid"] == rid)
     end = next(ends, None)
     fate = f"it ended too early ({end.attrs['reason']})" if end else "the run stopped before it"
     text = f"output {difference.position} of {rid} was never delivered: {fate}"
-    return Story(difference, Link(text, begin.slices), (begin,), is_known=False)
+    return WrongTokenStory(difference, ChainLink(text, begin.slices), (begin,), is_known=False)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..bench.figures import Case, Figure, as_json, keep
+from ..bench.figures import BenchCase, Figure, as_json, keep
 from ..bench.peers.environment import PEERS
 from ..bench.scheduler import version_of
 from ..bench.side_by_side import ArmStopped
@@ -31,7 +31,7 @@ DEVICES = ("thread", "mlx")
 SHORTEST = 10  # tokens: fewer steps than that are all beginning and end
 
 
-def make_case(workload: WorkloadOptions) -> Case:
+def make_case(workload: WorkloadOptions) -> BenchCase:
     """The workload; every request runs to its length, so that all loops do the same work.
 
     Raises:
@@ -41,7 +41,7 @@ def make_case(workload: WorkloadOptions) -> Case:
     model = workload.open_model()
     requests = workload.make_requests(model, ignore_eos=True)
     config = make_config(SchedulerOptions(), model, requests)
-    return Case(workload.device, model, requests, config)
+    return BenchCase(workload.device, model, requests, config)
 
 
 def on_devices(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..bench.figures import Figure
-from ..bench.generation import NEW_TOKENS, PARTS, Choice, generation
+from ..bench.generation import NEW_TOKENS, PARTS, LoadChoice, generation
 from .bench import BenchCall, find_folder
 
 LONGEST = 1024  # new tokens: with a prompt of 512 they are in every small model's context
@@ -24,5 +24,5 @@ def measure(call: BenchCall) -> list[Figure]:
     if not 2 <= new_tokens <= LONGEST:
         raise ValueError(f"--max-new-tokens is {new_tokens}, but it must be 2 to {LONGEST}.")
     folder = find_folder(call.workload())
-    choice = Choice(call.requests, new_tokens)
+    choice = LoadChoice(call.requests, new_tokens)
     return generation(folder, call.repetitions, call.report, call.device, choice)

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..bench.figures import machine, versions
-from ..bench.first_run import FAILED, NOT_RUN, OK, STEPS, Found, Step, limit, take
+from ..bench.first_run import FAILED, NOT_RUN, OK, STEPS, FirstRunStep, StepOutcome, limit, take
 from ..devices.registry import load
 from ..trace.files import write_whole
 from .layout import say
@@ -48,11 +48,11 @@ def run_first_run(
         raise ValueError(f"--seconds is {seconds:g}, but it must be more than 0.")
     if not load("torch.cuda", "is_available", "torch", "first-run")():
         raise ValueError("torch sees no GPU, which first-run is about.")
-    founds: list[Found] = []
+    founds: list[StepOutcome] = []
     console = Console(highlight=False, emoji=False)
     with Console(stderr=True).status("") as status:
 
-        def begins(step: Step) -> None:
+        def begins(step: FirstRunStep) -> None:
             least = limit(step, seconds)
             status.update(f"{step.name}: {step.asks} (at most {least:.0f} s)")
 
@@ -73,19 +73,23 @@ def run_first_run(
 
 
 def steps(
-    out: Path, seconds: float, only: Sequence[str], here: bool, begins: Callable[[Step], None]
-) -> Iterator[Found]:
+    out: Path,
+    seconds: float,
+    only: Sequence[str],
+    here: bool,
+    begins: Callable[[FirstRunStep], None],
+) -> Iterator[StepOutcome]:
     """What one step after the other comes to; the report in ``out`` is of all so far.
 
     Where the machine does not compute, nothing else is looked at.
     """
-    founds: list[Found] = []
+    founds: list[StepOutcome] = []
     for step in STEPS:
         if only and step.name not in only:
             continue
         begins(step)
         if any((found.step, found.verdict) == ("machine", FAILED) for found in founds):
-            found = Found(step.name, NOT_RUN, "the machine does not compute", 0.0)
+            found = StepOutcome(step.name, NOT_RUN, "the machine does not compute", 0.0)
         else:
             found = (take if here else take_apart)(step, out, seconds)
         founds.append(found)
@@ -94,13 +98,13 @@ def steps(
         yield found
 
 
-def report(founds: Sequence[Found]) -> dict[str, object]:
+def report(founds: Sequence[StepOutcome]) -> dict[str, object]:
     """What ``--json`` prints and the folder keeps."""
     steps = [asdict(found) for found in founds]
     return {"steps": steps, "machine": machine(), "versions": versions()}
 
 
-def take_apart(step: Step, out: Path, seconds: float) -> Found:
+def take_apart(step: FirstRunStep, out: Path, seconds: float) -> StepOutcome:
     """A step in a process of its own; what that says on stderr is left in the folder."""
     began, most = time.monotonic(), limit(step, seconds)
     command = [sys.executable, "-m", __name__, step.name, str(out), str(seconds)]
@@ -113,11 +117,11 @@ def take_apart(step: Step, out: Path, seconds: float) -> Found:
     if log.strip():
         write_whole(path, log, f"--out {out}", with_folders=True)
     if not code and printed.strip():
-        return Found(**json.loads(printed.splitlines()[-1]))
+        return StepOutcome(**json.loads(printed.splitlines()[-1]))
     said = f"its process ended with {code}: {(log.strip() or 'no word').splitlines()[-1]}"
     if HUNG in log:
         said = f"it took more than {most:.0f} seconds; where it was by then is in {path}"
-    return Found(step.name, FAILED, said, round(time.monotonic() - began, 1))
+    return StepOutcome(step.name, FAILED, said, round(time.monotonic() - began, 1))
 
 
 def in_this_process(name: str, out: str, seconds: str) -> None:

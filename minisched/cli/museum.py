@@ -17,7 +17,7 @@ from rich.text import Text
 from ..export.offence_text import MARK
 from ..museum import Exhibit, Refuted, exhibits, find, refuted
 from ..museum.exhibit import address
-from ..museum.page import Part, page, refuted_page, to_html
+from ..museum.page import PagePart, page, refuted_page, to_html
 from ..museum.picture import draw, exhibit_lines
 from ..museum.registry import Standing, bug_json, nothing_broken, refuted_json, standing_of
 from ..trace.files import write_whole
@@ -48,14 +48,14 @@ def show(item: Exhibit | Refuted, console: Console) -> None:
                 console.print(Padding(line, (0, 0, 0, 2)))
 
 
-def parts_of(item: Exhibit | Refuted) -> list[Part]:
+def parts_of(item: Exhibit | Refuted) -> list[PagePart]:
     """The page, with the command that draws it."""
     if isinstance(item, Refuted):
         return refuted_page(item)
     return page(item, f"minisched museum run {item.name} --out {item.name}.svg")
 
 
-def body(part: Part, item: Exhibit | Refuted, columns: int) -> Iterator[Text]:
+def body(part: PagePart, item: Exhibit | Refuted, columns: int) -> Iterator[Text]:
     """A part's lines as they are coloured."""
     if part.kind == "picture" and isinstance(item, Exhibit):
         for line in exhibit_lines(item, columns - 2):

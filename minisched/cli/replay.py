@@ -24,20 +24,20 @@ from ..replay import long_document as case
 from ..replay.long_document import (
     CLAIMS,
     GUIDE_CASES,
+    ClaimVerdict,
     GuideCase,
     Outcome,
-    Verdict,
     guide_case,
     long_document,
     verdicts,
 )
 from ..replay.replay import (
     FlatMetrics,
+    LaneTally,
     LengthModel,
-    Played,
     RecordedTally,
+    ReplayedRun,
     Rounds,
-    Tally,
     as_json,
     check_size,
     default_settings,
@@ -55,14 +55,14 @@ from .presets import advise
 
 
 @contextmanager
-def tally_into(path: Path | None, loop: str) -> Iterator[Tally]:
+def tally_into(path: Path | None, loop: str) -> Iterator[LaneTally]:
     """What adds a replay up, and writes its trace to ``path`` if there is one.
 
     Raises:
         ValueError: the file can't be written.
     """
     if path is None:
-        yield Tally()
+        yield LaneTally()
         return
     try:
         recorder = StreamRecorder(path, loop, "sim", "length")
@@ -174,7 +174,7 @@ def make_config(scheduler: SchedulerOptions, survey: Survey, machine: Profile) -
 
 
 def say(
-    run: Played, survey: Survey, machine: Profile, wanted: ReportOptions, out: Path | None
+    run: ReplayedRun, survey: Survey, machine: Profile, wanted: ReportOptions, out: Path | None
 ) -> None:
     """The report, for programs or for people, and into a file.
 
@@ -271,7 +271,11 @@ def run_scenario(
 
 
 def document_json(
-    name: str, loop: str, machine: Profile, outcomes: Sequence[Outcome], found: Sequence[Verdict]
+    name: str,
+    loop: str,
+    machine: Profile,
+    outcomes: Sequence[Outcome],
+    found: Sequence[ClaimVerdict],
 ) -> dict[str, Any]:
     """What ``--json`` prints; virtual times in integer nanoseconds."""
     return {
@@ -301,7 +305,7 @@ def print_scenario(
     loop: str,
     machine: Profile,
     outcomes: Sequence[Outcome],
-    found: Sequence[Verdict],
+    found: Sequence[ClaimVerdict],
 ) -> None:
     """The case, the figures, and a paragraph for each claim."""
     console.print(
@@ -346,7 +350,7 @@ def document_figures(outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
-def verdict_in_words(item: Verdict) -> str:
+def verdict_in_words(item: ClaimVerdict) -> str:
     """Whether it holds, and the figures that say so."""
     before, after = item.claim.show(item.before), item.claim.show(item.after)
     holds = "Holds" if item.holds else "Does not hold"

@@ -75,7 +75,7 @@ class WrongToken:
 
 
 @dataclass(frozen=True)
-class Bubble:
+class IdleStretch:
     """A stretch in which a device idles between two things it runs; ``lane`` is where it forwards.
 
     Of several devices each has its own. ``reason`` is that of the wait which it is charged to
@@ -104,7 +104,7 @@ class View:
     lanes: tuple[Lane, ...]
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
-    bubbles: tuple[Bubble, ...]
+    bubbles: tuple[IdleStretch, ...]
     wrong_tokens: tuple[WrongToken, ...] = ()
 
     @property
@@ -188,11 +188,11 @@ def wrong_words(trace: Trace) -> dict[int, dict[int, str]]:
     return found
 
 
-def bubbles_of(trace: Trace) -> Iterator[Bubble]:
+def bubbles_of(trace: Trace) -> Iterator[IdleStretch]:
     """Where each device idles."""
     lanes = {item.lane: lane_of(item) for item in trace.slices if is_forward(item.lane)}
     for idle in idle_times(trace):
-        yield Bubble(lanes[idle.lane], idle.start, idle.end, idle.reason)
+        yield IdleStretch(lanes[idle.lane], idle.start, idle.end, idle.reason)
 
 
 def _touches(item: Slice, start: int, end: int) -> bool:

@@ -25,7 +25,7 @@ class HasTrace(Protocol):
 
 
 @dataclass(frozen=True)
-class Cell:
+class NotebookCell:
     """What a notebook shows: the page in a frame of its own. ``html`` is the whole page."""
 
     html: str
@@ -42,7 +42,7 @@ class Cell:
 
 def show(
     runs: Trace | HasTrace | Iterable[Trace | HasTrace], height: int = 640, title: str = ""
-) -> Cell:
+) -> NotebookCell:
     """The stepper over one run or several, as the last value of a cell.
 
     ``runs`` are traces, or whatever has one as ``trace``; the first is the baseline of speed-ups.
@@ -51,7 +51,7 @@ def show(
         ValueError: there is no run, or the height is less than 1 pixel.
     """
     check_height(height)
-    return Cell(to_html(traces_of(runs), title=title), height)
+    return NotebookCell(to_html(traces_of(runs), title=title), height)
 
 
 def display(
@@ -80,7 +80,7 @@ def display(
 
 
 @dataclass(frozen=True, repr=False)
-class Shown(Cell):
+class Shown(NotebookCell):
     """A cell that is a text where nobody can show a page: in IPython's terminal."""
 
     text: str

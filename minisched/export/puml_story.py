@@ -12,7 +12,7 @@ from .layout import View
 from .palette import paint
 from .puml_links import LINK_STYLE, linked
 from .puml_style import WAIT, creole, written
-from .story import Event, Story, events
+from .story import Story, StoryEvent, events
 from .units import ms
 from .window import view_of_steps
 
@@ -78,12 +78,12 @@ def _participants(story: Story) -> Iterator[str]:
         yield "end box"
 
 
-def _body(story: Story, told: list[Event]) -> Iterator[str]:
+def _body(story: Story, told: list[StoryEvent]) -> Iterator[str]:
     """Every event's lines. Notes of what runs at the same time stand in one row.
 
     Links are on arrows only: a note has the colour of its phase, on which no link could be told.
     """
-    row: dict[str, Event] = {}  # who has a note in the row that is being written
+    row: dict[str, StoryEvent] = {}  # who has a note in the row that is being written
     for event in told:
         for line in story.lines(event):
             actor, arrow, other, words = _parsed(line, event)
@@ -96,14 +96,14 @@ def _body(story: Story, told: list[Event]) -> Iterator[str]:
             yield _note("& " if beside else "", actor, event, words)
 
 
-def _note(joined: str, actor: str, event: Event, words: str) -> str:
+def _note(joined: str, actor: str, event: StoryEvent, words: str) -> str:
     """A note in the colour of its phase; lines of words are kept apart."""
     colours = WAIT if event.name == "mark wait" else paint(event.name)
     about = "\\n".join(written(line, colours) for line in words.split("\n"))
     return f"{joined}rnote over {actor} {colours.fill} : {about}"
 
 
-def _parsed(line: str, event: Event) -> tuple[str, str, str, str]:
+def _parsed(line: str, event: StoryEvent) -> tuple[str, str, str, str]:
     """Who says what to whom, with the event's numbers in it."""
     found = LINE.fullmatch(line)
     assert found, f"{line!r} is no line of a story"

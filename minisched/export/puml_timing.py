@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..checks.overlap import measure
 from ..trace import Trace
 from .lane import Lane
-from .layout import Box, Bubble, View
+from .layout import Box, IdleStretch, View
 from .palette import LIGHT, paint
 from .puml_axis import Axis
 from .puml_style import BUBBLE, WAIT, arrow_colour, choose_view, creole, legend, written
@@ -23,7 +23,7 @@ from .words_busy import busy_of_run
 
 
 @dataclass(frozen=True)
-class Panel:
+class RunPanel:
     """One run's lanes in a diagram. ``key`` goes before their names, ``title`` stands above them.
 
     The title's bar is as long as what is shown of the run.
@@ -43,10 +43,10 @@ def to_timing(
         ValueError: the run has no such steps.
     """
     view = choose_view(trace, first_step, last_step, count=3)
-    return draw_panels([Panel(view)], _title(view, title))
+    return draw_panels([RunPanel(view)], _title(view, title))
 
 
-def draw_panels(panels: Sequence[Panel], title: str) -> str:
+def draw_panels(panels: Sequence[RunPanel], title: str) -> str:
     """The text of a diagram of several runs, one above the other on one time axis.
 
     Every ``view`` begins at time 0; ``title`` is PlantUML text.
@@ -97,7 +97,7 @@ def _title(view: View, title: str) -> str:
     )
 
 
-def _lanes(panel: Panel) -> list[str]:
+def _lanes(panel: RunPanel) -> list[str]:
     """What every lane is called; the panel's title is a lane of its own, above them."""
     head = [f'rectangle " " as {panel.key}run'] if panel.title else []
     lanes = panel.view.lanes
@@ -107,7 +107,7 @@ def _lanes(panel: Panel) -> list[str]:
     ]
 
 
-def _states(panels: Sequence[Panel], axis: Axis) -> list[str]:
+def _states(panels: Sequence[RunPanel], axis: Axis) -> list[str]:
     """What each lane shows from when on, grouped by moment."""
     changes: dict[int, list[str]] = {}
     for panel in panels:
@@ -119,22 +119,22 @@ def _states(panels: Sequence[Panel], axis: Axis) -> list[str]:
     return [line for time in sorted(changes) for line in (f"@{axis.at(time)}", *changes[time])]
 
 
-def _lane_states(panel: Panel, lane: Lane, axis: Axis, changes: dict[int, list[str]]) -> None:
+def _lane_states(panel: RunPanel, lane: Lane, axis: Axis, changes: dict[int, list[str]]) -> None:
     """Add what one lane shows to ``changes``, by moment."""
     view, name, free_at = panel.view, f"{panel.key}{lane.key}", 0
     for start, end, item in _spans(view, lane):
         if start > free_at:
             changes.setdefault(free_at, []).append(f"{name} is {{-}}")
         width = (end - start) * axis.scale
-        text = _bubble(item, width) if isinstance(item, Bubble) else _state(item, width)
+        text = _bubble(item, width) if isinstance(item, IdleStretch) else _state(item, width)
         changes.setdefault(start, []).append(f"{name} is {text}")
         free_at = end
     changes.setdefault(free_at, []).append(f"{name} is {{-}}")
 
 
-def _spans(view: View, lane: Lane) -> list[tuple[int, int, Box | Bubble]]:
+def _spans(view: View, lane: Lane) -> list[tuple[int, int, Box | IdleStretch]]:
     """What is to be seen on a lane: boxes and bubbles, with the part of each that is shown."""
-    spans: list[tuple[int, int, Box | Bubble]] = []
+    spans: list[tuple[int, int, Box | IdleStretch]] = []
     for box in view.on(lane):
         spans.append((*view.clip(box.slice.start, box.slice.end), box))
     for item in view.bubbles:
@@ -149,7 +149,7 @@ def _state(box: Box, width: float) -> str:
     return f'"{written(next(fits, " "), colours)}" {colours.fill}'
 
 
-def _bubble(bubble: Bubble, width: float) -> str:
+def _bubble(bubble: IdleStretch, width: float) -> str:
     """Where a device idles, in words where there is room for them."""
     why, colours = (bubble.reason, WAIT) if bubble.reason else ("idle", BUBBLE)
     time = ms(bubble.end - bubble.start)
@@ -158,7 +158,7 @@ def _bubble(bubble: Bubble, width: float) -> str:
     return f'"{written(next(fits, " "), colours)}" {colours.fill}'
 
 
-def _arrows(panel: Panel, axis: Axis) -> list[str]:
+def _arrows(panel: RunPanel, axis: Axis) -> list[str]:
     lines, view = [], panel.view
     for arrow in view.arrows:
         start, end = (axis.at(view.clip(time, time)[0]) for time in (arrow.start, arrow.end))

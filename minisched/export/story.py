@@ -30,17 +30,17 @@ class Story:
     """Who takes part, in order, and the lines that each event is told in.
 
     A line is ``actor: words``, a note over one participant, or ``actor -> actor: words`` (``->>``
-    for what does not wait, ``-->`` for an answer). Its fields are those of ``Event``. ``says`` is
-    looked up by ``LANE NAME`` or ``mark NAME VALUE`` (of one of its attributes), then by ``NAME``;
-    an event that it does not name is left out. ``code`` are the functions that its arrows name;
-    where that is the original's name, it means what stands for it here.
+    for what does not wait, ``-->`` for an answer). Its fields are those of ``StoryEvent``. ``says``
+    is looked up by ``LANE NAME`` or ``mark NAME VALUE`` (of one of its attributes), then by
+    ``NAME``; an event that it does not name is left out. ``code`` are the functions that its arrows
+    name; where that is the original's name, it means what stands for it here.
     """
 
     actors: Mapping[str, Actor]
     says: Mapping[str, Sequence[str]]
     code: Code = field(default_factory=dict)
 
-    def lines(self, event: Event) -> Sequence[str]:
+    def lines(self, event: StoryEvent) -> Sequence[str]:
         """The lines in which an event is told."""
         keys = [f"{event.lane} {event.name}"]
         keys += [f"{event.name} {value}" for value in event.fields.values()]
@@ -48,7 +48,7 @@ class Story:
 
 
 @dataclass(frozen=True)
-class Event:
+class StoryEvent:
     """Something that happened in a run.
 
     ``name`` is a slice's, or ``NAME end``, or one of these: ``put`` (the end of a step's last
@@ -68,7 +68,7 @@ class Event:
     fields: Mapping[str, Field] = field(default_factory=dict)
 
 
-def events(trace: Trace, start: int, end: int) -> list[Event]:
+def events(trace: Trace, start: int, end: int) -> list[StoryEvent]:
     """What began between two moments, in order of time."""
     brought: dict[Field, dict[str, Field]] = {}
     for mark in map(_mark, trace.marks):
@@ -89,22 +89,22 @@ def events(trace: Trace, start: int, end: int) -> list[Event]:
     return told
 
 
-def _all(trace: Trace) -> list[Event]:
+def _all(trace: Trace) -> list[StoryEvent]:
     """Every event of a run. Of those at one moment, what ends comes before what begins."""
     found = [*_slices(trace), *_queue(trace), *_relayed(trace), *map(_mark, trace.marks)]
     return sorted(found, key=lambda event: (event.start, _rank(event)))
 
 
-def _rank(event: Event) -> int:
+def _rank(event: StoryEvent) -> int:
     """Of what happens at one moment: what a slice has just done, before the slices that begin."""
     return 1 if event.end > event.start else 0
 
 
-def _slices(trace: Trace) -> Iterator[Event]:
+def _slices(trace: Trace) -> Iterator[StoryEvent]:
     for item in trace.slices:
         if item.duration:
-            yield Event(item.name, item.start, item.end, item.lane, _fields(item))
-        yield Event(f"{item.name} end", item.end, item.end, item.lane, _fields(item))
+            yield StoryEvent(item.name, item.start, item.end, item.lane, _fields(item))
+        yield StoryEvent(f"{item.name} end", item.end, item.end, item.lane, _fields(item))
 
 
 def _fields(item: Slice) -> dict[str, Field]:
@@ -112,7 +112,7 @@ def _fields(item: Slice) -> dict[str, Field]:
     return {"step": item.step, "ms": ms(item.duration), "rids": rids, "mode": item.mode}
 
 
-def _queue(trace: Trace) -> Iterator[Event]:
+def _queue(trace: Trace) -> Iterator[StoryEvent]:
     """A step enters the queue when it has been launched, and leaves it when its turn comes."""
     launched: dict[int, Slice] = {}
     taken: dict[int, Slice] = {}
@@ -122,33 +122,33 @@ def _queue(trace: Trace) -> Iterator[Event]:
         if is_host(item.lane) and item.name in ("wait", "process") and item.step:
             taken.setdefault(item.step, item)
     for item in launched.values():
-        yield Event("put", item.end, item.end, item.lane, _fields(item))
+        yield StoryEvent("put", item.end, item.end, item.lane, _fields(item))
     for item in taken.values():
-        yield Event("take", item.start, item.start, item.lane, _fields(item))
+        yield StoryEvent("take", item.start, item.start, item.lane, _fields(item))
 
 
-def _relayed(trace: Trace) -> Iterator[Event]:
+def _relayed(trace: Trace) -> Iterator[StoryEvent]:
     """A forward pass that takes tokens from an earlier step on the device."""
     slices = {item.id: item for item in trace.slices}
     for edge in trace.edges:
         src, dst = slices[edge.src], slices[edge.dst]
         if edge.kind == "token" and is_forward(dst.lane):
             fields = {**_fields(dst), "src": src.step}
-            yield Event("relay", dst.start, dst.start, dst.lane, fields)
+            yield StoryEvent("relay", dst.start, dst.start, dst.lane, fields)
 
 
-def _mark(mark: Mark) -> Event:
+def _mark(mark: Mark) -> StoryEvent:
     fields = {name: value if isinstance(value, int) else str(value)
               for name, value in mark.attrs.items()}  # fmt: skip
-    return Event(f"mark {mark.name}", mark.time, mark.time, "", fields)
+    return StoryEvent(f"mark {mark.name}", mark.time, mark.time, "", fields)
 
 
-def _queue_order(event: Event) -> tuple[int, bool]:
+def _queue_order(event: StoryEvent) -> tuple[int, bool]:
     """At one moment a launch ends before the host turns to the next result."""
     return event.start, event.name != "put"
 
 
-def _in_queue(queue: list[Event], now: Event) -> str:
+def _in_queue(queue: list[StoryEvent], now: StoryEvent) -> str:
     """The steps launched and not yet taken."""
     inside: list[int] = []
     for event in queue:

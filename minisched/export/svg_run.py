@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 
 from .arrow_words import meaning
 from .lane import Lane
-from .layout import Arrow, Box, Bubble, View
+from .layout import Arrow, Box, IdleStretch, View
 from .palette import ARROWS
 from .svg_style import box_class, char_width
 from .units import ms
@@ -75,7 +75,7 @@ def _lane(frame: Frame, lane: Lane) -> str:
     )
 
 
-def _bubble(frame: Frame, bubble: Bubble) -> str:
+def _bubble(frame: Frame, bubble: IdleStretch) -> str:
     (x, width), y = frame.span(bubble.start, bubble.end), frame.y(bubble.lane)
     idle, reason = ms(bubble.end - bubble.start), escape(bubble.reason)
     text, about = f"{reason or 'idle'} {idle} ms", f" for {reason}" if reason else ""

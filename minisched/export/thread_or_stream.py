@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..devices.cost import MILLISECOND
 from .counted_run import (
-    Counted,
+    CountedRun,
     blocked,
     by_name,
     count,
@@ -28,7 +28,7 @@ COLUMNS = {  # heading -> loop, and whether every request has a mask
 }
 
 
-ROWS: dict[str, Callable[[Counted], str]] = {
+ROWS: dict[str, Callable[[CountedRun], str]] = {
     "a settled decode step (ms)": settled_step,
     "host threads busy (ms a step)": host_work,
     "the forward pass is launched on": lambda run: lanes(run, "launch"),
@@ -51,7 +51,7 @@ ROWS: dict[str, Callable[[Counted], str]] = {
     "on the host: batches queued or held, at most (bytes)": lambda run: str(
         run.device.queued.most),
 }  # fmt: skip
-ROWS_WHEN_FAST: dict[str, Callable[[Counted], str]] = {
+ROWS_WHEN_FAST: dict[str, Callable[[CountedRun], str]] = {
     "a settled decode step (ms)": settled_step,
     "logits wait for their sampling (ms a step)": logits_wait,
     "the device works during so much of building the mask": lambda run: hidden(run, "mask"),
@@ -121,7 +121,7 @@ def thread_or_stream() -> str:
     )
 
 
-def table_of(rows: dict[str, Callable[[Counted], str]], runs: dict[str, Counted]) -> str:
+def table_of(rows: dict[str, Callable[[CountedRun], str]], runs: dict[str, CountedRun]) -> str:
     """A markdown table with a column for each run."""
     lines = ([title, *map(figure, runs.values())] for title, figure in rows.items())
     return table(["", *runs], lines)

@@ -37,7 +37,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Case:
+class FidelityCase:
     """Requests, the loop of ours that serves them, and the settings, under our names."""
 
     loop: str
@@ -56,7 +56,7 @@ class Case:
         return {"loop": self.loop, "config": told, "arrivals": [asdict(a) for a in self.arrivals]}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Case:
+    def from_json(cls, data: Mapping[str, Any]) -> FidelityCase:
         """A case that came through a pipe."""
         arrivals = tuple(
             Arrival(**{**each, "prompt": tuple(each["prompt"]), "outputs": tuple(each["outputs"])})
@@ -73,7 +73,7 @@ class Rows(NamedTuple):
     end: int
 
 
-class Step(NamedTuple):
+class ScheduledStep(NamedTuple):
     """What one turn launched: prompts in the order of the batch, and who decodes, by name.
 
     ``mode`` is none, extend, decode or mixed; where a system tells no prompts from decodes it is
@@ -91,8 +91,8 @@ class Step(NamedTuple):
         return {row.rid for row in self.prompts} | set(self.decodes)
 
 
-Schedule = list[Step]
-NOTHING = Step()
+Schedule = list[ScheduledStep]
+NOTHING = ScheduledStep()
 
 
 def trimmed(steps: Schedule) -> Schedule:
@@ -104,7 +104,7 @@ def trimmed(steps: Schedule) -> Schedule:
 def read_schedule(data: list[Any]) -> Schedule:
     """A schedule that came through a pipe."""
     return [
-        Step(mode, tuple(Rows(*row) for row in prompts), tuple(decodes), tuple(retracted))
+        ScheduledStep(mode, tuple(Rows(*row) for row in prompts), tuple(decodes), tuple(retracted))
         for mode, prompts, decodes, retracted in data
     ]
 
@@ -117,7 +117,7 @@ def first_difference(theirs: Schedule, ours: Schedule) -> int | None:
     return None
 
 
-def step_at(schedule: Schedule, turn: int) -> Step:
+def step_at(schedule: Schedule, turn: int) -> ScheduledStep:
     """A turn; behind the end nothing runs."""
     return schedule[turn] if turn < len(schedule) else NOTHING
 
@@ -140,7 +140,7 @@ class Shape:
     ignore_eos: float = 0.3  # of the requests
     more: Mapping[str, Any] | None = None  # settings as they are
 
-    def draw(self, seed: str) -> Case:
+    def draw(self, seed: str) -> FidelityCase:
         """The case of a seed."""
         rng = random.Random(seed)
         page = self.page or rng.choice((1, 4, 16))
@@ -168,7 +168,9 @@ class Shape:
             small = rng.randrange(running, running + 8)
             usual = max(running, rng.choice((16, 4 * page, 10 * page + 3, 200)))
             settings["max_prefill_tokens"] = rng.choice((small, usual, 4096))
-        return Case(self.loop, SchedulerConfig(**{**settings, **(self.more or {})}), arrivals)
+        return FidelityCase(
+            self.loop, SchedulerConfig(**{**settings, **(self.more or {})}), arrivals
+        )
 
     def _arrivals(self, rng: random.Random, page: int) -> tuple[Arrival, ...]:
         is_short = self.memory == "short"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from .case import Case, Schedule, Step, step_at
-from .lockstep import Difference
+from .case import FidelityCase, Schedule, ScheduledStep, step_at
+from .lockstep import ScheduleDifference
 
 DECODES, WAITS, LOST = "•", "·", "x"
 AFTER = 2  # turns that are shown behind the one in which they part
 LEGEND = f"a:b computes these positions, {DECODES} decodes, {LOST} loses its memory, {WAITS} waits"
 
 
-def draw(found: Difference, names: tuple[str, str], width: int) -> list[str]:
+def draw(found: ScheduleDifference, names: tuple[str, str], width: int) -> list[str]:
     """Lines no wider than ``width``: the case, both schedules, and where they part."""
     case, turn = found.case, found.turn
     end = min(turn + AFTER, max(len(found.theirs), len(found.ours)) - 1)
@@ -39,7 +39,7 @@ def row(texts: list[str], wide: int) -> str:
     return " ".join(text.center(wide) for text in texts)
 
 
-def describe(case: Case) -> list[str]:
+def describe(case: FidelityCase) -> list[str]:
     """The case in words: its sizes, then request by request."""
     config = case.config
     told = ", ".join(f"{name} {value}" for name, value in case.as_json()["config"].items())
@@ -54,7 +54,7 @@ def describe(case: Case) -> list[str]:
     return lines
 
 
-def cells(case: Case, schedule: Schedule, turns: list[int]) -> dict[str, list[str]]:
+def cells(case: FidelityCase, schedule: Schedule, turns: list[int]) -> dict[str, list[str]]:
     """By request, what it does in each turn."""
     drawn: dict[str, list[str]] = {}
     for arrival in case.arrivals:
@@ -66,7 +66,7 @@ def cells(case: Case, schedule: Schedule, turns: list[int]) -> dict[str, list[st
     return drawn
 
 
-def cell(step: Step, rid: str, prompt_len: int) -> str:
+def cell(step: ScheduledStep, rid: str, prompt_len: int) -> str:
     """What one request does in one turn."""
     lost = LOST if rid in step.retracted else ""
     if rid in step.decodes:
@@ -78,7 +78,7 @@ def cell(step: Step, rid: str, prompt_len: int) -> str:
     return lost
 
 
-def say(step: Step) -> str:
+def say(step: ScheduledStep) -> str:
     """A step in words."""
     parts = [f"{part.rid} {part.start}:{part.end}" for part in step.prompts]
     if step.decodes:

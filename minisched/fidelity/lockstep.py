@@ -26,10 +26,10 @@ from .case import (
     QUIET,
     VOCAB_SIZE,
     Arrival,
-    Case,
+    FidelityCase,
     Rows,
     Schedule,
-    Step,
+    ScheduledStep,
     first_difference,
     step_at,
     trimmed,
@@ -39,7 +39,7 @@ AHEAD = ("host",)  # the one relay that waits for tokens (relay/base.py)
 MOST_TRIALS = 1000  # cases that are looked at for a smaller one
 USUAL = SchedulerConfig()
 UNNEEDED = ("random_seed", "max_prefill_tokens", "schedule_conservativeness", "schedule_policy")
-Side = Callable[[Case], Schedule]
+Side = Callable[[FidelityCase], Schedule]
 
 # -- ours ------------------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ class Pending:
 class LockstepEngine:
     """What a loop asks of its engine: a real scheduler, and no device (``engine/engine.py``)."""
 
-    def __init__(self, case: Case, rules: str) -> None:
+    def __init__(self, case: FidelityCase, rules: str) -> None:
         spec = find_loop(case.loop)
         run_ahead = spec.relays[0] not in AHEAD and spec.depth > 1
         config = replace(
@@ -75,7 +75,7 @@ class LockstepEngine:
         self.device = SimpleNamespace(recorder=recorder)
         self.loop = spec.run(cast(Engine, self), **spec.options)
 
-    def take_turn(self) -> Step:
+    def take_turn(self) -> ScheduledStep:
         """One turn of the loop, and what it launched."""
         self.step = NOTHING
         lost = {rid: req.retractions for rid, req in self.reqs.items()}
@@ -150,18 +150,18 @@ def request_of(arrival: Arrival) -> Request:
     return Request(arrival.rid, arrival.prompt, params, priority=arrival.priority)
 
 
-def step_of(batch: ScheduleBatch, is_unified: bool) -> Step:
+def step_of(batch: ScheduleBatch, is_unified: bool) -> ScheduledStep:
     """A batch as it is compared."""
     rows = [Rows(row.req.rid, row.start, row.end) for row in batch.rows]
     if is_unified:
-        return Step("step", tuple(sorted(rows)))
+        return ScheduledStep("step", tuple(sorted(rows)))
     count = batch.num_extend_reqs
-    return Step(
+    return ScheduledStep(
         batch.mode.value, tuple(rows[:count]), tuple(sorted(row.rid for row in rows[count:]))
     )
 
 
-def our_schedule(case: Case, rules: str) -> Schedule:
+def our_schedule(case: FidelityCase, rules: str) -> Schedule:
     """What our loop launches, turn by turn, until everybody is served or nobody ever will be."""
     steps: Schedule = []
     quiet = 0
@@ -174,7 +174,7 @@ def our_schedule(case: Case, rules: str) -> Schedule:
     except SchedulerStuck:
         pass  # it says so, where the original waits for ever
     except Exception as error:  # a difference like any other
-        steps.append(Step(f"{type(error).__name__}: {error}"))
+        steps.append(ScheduledStep(f"{type(error).__name__}: {error}"))
     return trimmed(steps)
 
 
@@ -184,10 +184,10 @@ UNEXPLAINED = "unexplained"
 
 
 @dataclass(frozen=True)
-class Difference:
+class ScheduleDifference:
     """A case in which two schedules part: where, how, and by which rule."""
 
-    case: Case
+    case: FidelityCase
     turn: int
     theirs: Schedule
     ours: Schedule
@@ -199,7 +199,7 @@ class Difference:
         return self.rule != UNEXPLAINED
 
 
-def compare(case: Case, system: str, theirs: Schedule) -> Difference | None:
+def compare(case: FidelityCase, system: str, theirs: Schedule) -> ScheduleDifference | None:
     """Play a case by a system's rules beside the original's schedule; None where both are equal.
 
     If they differ, it is played again with those rules that differ on purpose answered as the
@@ -212,16 +212,16 @@ def compare(case: Case, system: str, theirs: Schedule) -> Difference | None:
     switches = switches_of(system)
     for switch in switches:
         if our_schedule(case, f"{system},{switch}") == theirs:
-            return Difference(case, turn, theirs, ours, switch)
+            return ScheduleDifference(case, turn, theirs, ours, switch)
     ours_switched = our_schedule(case, switched(system))
     left = first_difference(theirs, ours_switched)
     if left is not None:
-        return Difference(case, left, theirs, ours_switched, UNEXPLAINED)
+        return ScheduleDifference(case, left, theirs, ours_switched, UNEXPLAINED)
     for switch in list(switches):  # those that it takes
         fewer = [each for each in switches if each != switch]
         if our_schedule(case, ",".join((system, *fewer))) == theirs:
             switches = fewer
-    return Difference(case, turn, theirs, ours, " + ".join(switches))
+    return ScheduleDifference(case, turn, theirs, ours, " + ".join(switches))
 
 
 def switches_of(system: str) -> list[str]:
@@ -234,7 +234,7 @@ def switched(system: str) -> str:
     return ",".join((system, *switches_of(system)))
 
 
-def agreeing(found: Difference, system: str) -> list[str]:
+def agreeing(found: ScheduleDifference, system: str) -> list[str]:
     """Single answers, whoever gives them, with which ours would do as theirs in this case."""
     answers = {item.name: item.metadata["answers"] for item in fields(Rules)}
     return [
@@ -244,7 +244,7 @@ def agreeing(found: Difference, system: str) -> list[str]:
     ]
 
 
-def kind_of(theirs: Step, ours: Step) -> str:
+def kind_of(theirs: ScheduledStep, ours: ScheduledStep) -> str:
     """In which respect two steps differ."""
     if theirs.mode != ours.mode:
         return "mode"
@@ -258,37 +258,39 @@ def kind_of(theirs: Step, ours: Step) -> str:
 # -- the smallest case -----------------------------------------------------------------------------
 
 
-def smallest(found: Difference, left: Side, right: Side, most: int = MOST_TRIALS) -> Difference:
+def smallest(
+    found: ScheduleDifference, left: Side, right: Side, most: int = MOST_TRIALS
+) -> ScheduleDifference:
     """The smallest case found in so many trials in which both still part in the same respect."""
     wanted = respect(found)
 
-    def differs(case: Case) -> bool:
+    def differs(case: FidelityCase) -> bool:
         part = part_ways(case, left, right)
         return part is not None and respect(part) == wanted
 
     return part_ways(of_checks.smallest(found.case, simpler, differs, most), left, right) or found
 
 
-def respect(found: Difference) -> str:
+def respect(found: ScheduleDifference) -> str:
     """In which respect the two first differ."""
     return kind_of(step_at(found.theirs, found.turn), step_at(found.ours, found.turn))
 
 
-def part_ways(case: Case, left: Side, right: Side) -> Difference | None:
+def part_ways(case: FidelityCase, left: Side, right: Side) -> ScheduleDifference | None:
     """Where two schedulers part on a case."""
     theirs, ours = left(case), right(case)
     turn = first_difference(theirs, ours)
-    return None if turn is None else Difference(case, turn, theirs, ours, UNEXPLAINED)
+    return None if turn is None else ScheduleDifference(case, turn, theirs, ours, UNEXPLAINED)
 
 
-def simpler(case: Case) -> Iterator[Case]:
+def simpler(case: FidelityCase) -> Iterator[FidelityCase]:
     """Every case that is simpler by one thing and in which everybody can be served alone."""
     for small in candidates(case):
         if all(small.config.refusal(request_of(arrival)) is None for arrival in small.arrivals):
             yield small
 
 
-def candidates(case: Case) -> Iterator[Case]:
+def candidates(case: FidelityCase) -> Iterator[FidelityCase]:
     """Every case that is simpler by one thing; what takes off most comes first."""
     arrivals = case.arrivals
     for at in range(len(arrivals) if len(arrivals) > 1 else 0):

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..bench.peers.missing import PACKAGES, stand_in, stand_in_for
 from ..bench.peers.serve import Answer, serve
-from .case import EOS, Arrival, Case, Rows, Schedule, Shape, Step
+from .case import EOS, Arrival, FidelityCase, Rows, Schedule, ScheduledStep, Shape
 from .turns import DEVICE, ENTRY, LISTENER, SETTINGS, Played, StandIn, Turns, checkout_version
 
 SCHEDULER = "minisgl.scheduler.scheduler"
@@ -63,7 +63,7 @@ PARTS = {
 MOST_LEN = 4096  # positions in a row of the page table
 
 
-class Stream:
+class IdleStream:
     """A stream that is never behind."""
 
     def wait_stream(self, other: object) -> None:
@@ -90,10 +90,10 @@ def original() -> Any:
     message = import_module("minisgl.message")
     torch: Any = import_module("torch")
 
-    class Original(module.Scheduler):  # type: ignore[misc]
+    class MiniSglang(module.Scheduler):  # type: ignore[misc]
         """The scheduler of one case."""
 
-        def __init__(self, case: Case) -> None:
+        def __init__(self, case: FidelityCase) -> None:
             config = case.config
             core._GLOBAL_CTX = None
             core.set_global_ctx(core.Context(page_size=config.page_size))
@@ -118,14 +118,14 @@ def original() -> Any:
             self.token_pool = self.table_manager.token_pool
             chunk = config.chunked_prefill_size
             self.prefill_budget = config.max_prefill_tokens if chunk == -1 else chunk
-            self.stream, self.engine_stream_ctx = Stream(), nullcontext()
+            self.stream, self.engine_stream_ctx = IdleStream(), nullcontext()
             self.engine = SimpleNamespace(
                 graph_runner=SimpleNamespace(
                     pad_batch=lambda batch: setattr(batch, "padded_reqs", batch.reqs)
                 ),
                 attn_backend=SimpleNamespace(prepare_metadata=lambda batch: None),
                 sampler=SimpleNamespace(prepare=lambda batch: None), page_table=page_table,
-                max_seq_len=MOST_LEN, stream=Stream(), forward_batch=self.forward,
+                max_seq_len=MOST_LEN, stream=IdleStream(), forward_batch=self.forward,
             )  # fmt: skip
 
         def receive_msg(self, blocking: bool = False) -> list[Any]:
@@ -153,13 +153,15 @@ def original() -> Any:
             pairs = list(zip(batch.reqs, arrivals, strict=True))
             if batch.is_prefill:
                 rows = [Rows(it.rid, req.cached_len, req.device_len) for req, it in pairs]
-                self.turns.launched(Step("extend", tuple(rows)))
+                self.turns.launched(ScheduledStep("extend", tuple(rows)))
             else:
-                self.turns.launched(Step("decode", (), tuple(sorted(it.rid for it in arrivals))))
+                self.turns.launched(
+                    ScheduledStep("decode", (), tuple(sorted(it.rid for it in arrivals)))
+                )
             told = torch.tensor([it.token(req.device_len) for req, it in pairs], dtype=torch.int32)
             for req in batch.reqs:
                 req.complete_one()
-            return Output((told, told, SimpleNamespace(synchronize=lambda: None)))
+            return ForwardOutput((told, told, SimpleNamespace(synchronize=lambda: None)))
 
         def send_result(self, reply: list[Any]) -> None:
             """Note who has ended."""
@@ -172,10 +174,10 @@ def original() -> Any:
             """One turn of the overlap loop."""
             self.unread = self.overlap_loop(self.unread)
 
-    return Original
+    return MiniSglang
 
 
-class Output(tuple[Any, ...]):
+class ForwardOutput(tuple[Any, ...]):
     """mini-sglang ``engine/engine.py:ForwardOutput``."""
 
     __slots__ = ()
@@ -205,7 +207,7 @@ def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
     for name in DECIDING:
         import_module(name)
 
-    def play(case: Case) -> Schedule:
+    def play(case: FidelityCase) -> Schedule:
         scheduler = made(case)
         turns: Turns = scheduler.turns
         is_serial = case.loop == LOOPS["normal"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..bench.peers.missing import stand_in_for
 from ..bench.peers.serve import Answer, serve
-from .case import EOS, Case, Rows, Schedule, Shape, Step
+from .case import EOS, FidelityCase, Rows, Schedule, ScheduledStep, Shape
 from .turns import DEVICE, ENTRY, SETTINGS, Played, StandIn, Turns, checkout_version
 
 DECIDING = tuple(f"nanovllm.engine.{name}" for name in ("scheduler", "block_manager", "sequence"))
@@ -51,13 +51,13 @@ class Runner:
         ends = [at + seq.num_scheduled_tokens for at, seq in zip(starts, seqs, strict=True)]
         if is_prefill:
             rows = map(Rows, rids, starts, ends)
-            self.turns.launched(Step("extend", tuple(rows)))
+            self.turns.launched(ScheduledStep("extend", tuple(rows)))
         else:
-            self.turns.launched(Step("decode", (), tuple(sorted(rids))))
+            self.turns.launched(ScheduledStep("decode", (), tuple(sorted(rids))))
         return [self.turns.by_rid[rid].token(end) for rid, end in zip(rids, ends, strict=True)]
 
 
-def play(case: Case) -> Schedule:
+def play(case: FidelityCase) -> Schedule:
     """A case, turn by turn."""
     module: Any = import_module("nanovllm.engine.llm_engine")
     params = import_module("nanovllm.sampling_params").SamplingParams

@@ -12,8 +12,16 @@ from typing import Any
 from ..bench.peers.environment import clean_env, environment
 from ..bench.peers.peer import Peer
 from . import mini_sglang, nano_vllm, sglang, vllm
-from .case import Case, Schedule, Shape, read_schedule, step_at
-from .lockstep import UNEXPLAINED, Difference, agreeing, compare, our_schedule, smallest, switched
+from .case import FidelityCase, Schedule, Shape, read_schedule, step_at
+from .lockstep import (
+    UNEXPLAINED,
+    ScheduleDifference,
+    agreeing,
+    compare,
+    our_schedule,
+    smallest,
+    switched,
+)
 
 Say = Callable[[str], None]
 
@@ -75,7 +83,7 @@ class Player:
         self.peer = Peer(python, script, settings, clean_env(), __package__)
         self.about = self.peer.ask({})
 
-    def play(self, case: Case) -> Schedule:
+    def play(self, case: FidelityCase) -> Schedule:
         """What it launches, turn by turn.
 
         Raises:
@@ -107,8 +115,10 @@ class Report:
     version: str
     seed: int
     parts: dict[str, Count] = field(default_factory=dict)
-    differences: list[tuple[str, str, Difference]] = field(default_factory=list)  # part, seed, it
-    smallest: Difference | None = None  # of the first that no rule explains
+    differences: list[tuple[str, str, ScheduleDifference]] = field(
+        default_factory=list
+    )  # part, seed, it
+    smallest: ScheduleDifference | None = None  # of the first that no rule explains
     agreeing: list[str] = field(default_factory=list)  # answers with which it would be equal
 
     @property
@@ -155,7 +165,7 @@ class Report:
         }
 
 
-def difference_json(found: Difference) -> dict[str, Any]:
+def difference_json(found: ScheduleDifference) -> dict[str, Any]:
     """Where two schedules part, and what each does then."""
     theirs, ours = (step_at(each, found.turn)._asdict() for each in (found.theirs, found.ours))
     return {"rule": found.rule, "turn": found.turn, "theirs": theirs, "ours": ours}
@@ -169,8 +179,8 @@ def dealt(parts: Mapping[str, Shape], cases: int) -> dict[str, int]:
 
 
 def in_lockstep(
-    original: Original, play: Callable[[Case], Schedule], version: str, cases: int, seed: int,
-    hear: Say = lambda part: None,
+    original: Original, play: Callable[[FidelityCase], Schedule], version: str, cases: int,
+    seed: int, hear: Say = lambda part: None,
 ) -> Report:  # fmt: skip
     """Play so many cases, dealt over the parts; ``hear`` is told the part of each before it."""
     report = Report(original.name, version, seed)

@@ -27,7 +27,7 @@ from ..bench.peers.sglang_scheduler import (
     make_req,
     make_result,
 )
-from .case import EOS, VOCAB_SIZE, Case, Rows, Schedule, Shape, Step
+from .case import EOS, VOCAB_SIZE, FidelityCase, Rows, Schedule, ScheduledStep, Shape
 from .turns import DEVICE, ENTRY, LISTENER, SETTINGS, Played, StandIn, Turns
 
 MANAGERS, MEMORY = "sglang.srt.managers", "sglang.srt.mem_cache"
@@ -150,10 +150,10 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
         allocator.use_triton_kernels = False
         return allocator
 
-    class Original(module.Scheduler):  # type: ignore[misc]
+    class Sglang(module.Scheduler):  # type: ignore[misc]
         """The scheduler of one case."""
 
-        def __init__(self, case: Case) -> None:
+        def __init__(self, case: FidelityCase) -> None:
             config = case.config
             self.__dict__.update(turns=Turns(case), reqs={})
             parallel.pp_max_micro_batch_size = config.max_running_requests
@@ -243,22 +243,22 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
         def maybe_send_health_check_signal(self) -> None:
             pass
 
-    return Original
+    return Sglang
 
 
-def step_of(batch: Any, ends: list[int]) -> Step:
+def step_of(batch: Any, ends: list[int]) -> ScheduledStep:
     """A batch as it is compared; of a mixed one the last rows decode."""
     mode = batch.forward_mode.name.lower()
     rids = [req.rid for req in batch.reqs]
     if mode == "decode":
-        return Step(mode, (), tuple(sorted(rids)))
+        return ScheduledStep(mode, (), tuple(sorted(rids)))
     decodes = len(batch.decoding_reqs or ())
     rows = [
         Rows(rid, prefix, prefix + extend)
         for rid, prefix, extend in zip(rids, batch.prefix_lens, batch.extend_lens, strict=True)
     ]
     count = len(rows) - decodes
-    return Step(mode, tuple(rows[:count]), tuple(sorted(rids[count:])))
+    return ScheduledStep(mode, tuple(rows[:count]), tuple(sorted(rids[count:])))
 
 
 def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
@@ -285,7 +285,7 @@ def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
     made = original(groups)
     logging.disable(logging.CRITICAL)
 
-    def play(case: Case) -> Schedule:
+    def play(case: FidelityCase) -> Schedule:
         random.seed(case.config.random_seed)
         scheduler = made(case)
         is_serial = case.loop in SERIAL

@@ -17,7 +17,16 @@ from typing import Any, NamedTuple
 
 from ..bench.peers.serve import Answer
 from ..bench.scheduler import version_of
-from .case import MOST_TURNS, NOTHING, QUIET, Arrival, Case, Schedule, Step, trimmed
+from .case import (
+    MOST_TURNS,
+    NOTHING,
+    QUIET,
+    Arrival,
+    FidelityCase,
+    Schedule,
+    ScheduledStep,
+    trimmed,
+)
 
 DEVICE, SETTINGS, LISTENER, ENTRY = "device", "settings", "listener", "entry"
 
@@ -42,7 +51,7 @@ class CaseOver(Exception):
 class Turns:
     """The turns of a case: an original's loop begins each, and says what it launched in it."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: FidelityCase) -> None:
         self.case = case
         self.waiting = list(case.arrivals)
         self.by_rid = {arrival.rid: arrival for arrival in case.arrivals}
@@ -72,7 +81,7 @@ class Turns:
         self.steps.append(NOTHING)
         return coming
 
-    def launched(self, step: Step) -> None:
+    def launched(self, step: ScheduledStep) -> None:
         """This turn's step."""
         self.steps[-1] = step
 
@@ -84,7 +93,7 @@ class Turns:
         except CaseOver:
             pass
         except Exception as error:  # a difference like any other
-            self.launched(Step(f"{type(error).__name__}: {error}"))
+            self.launched(ScheduledStep(f"{type(error).__name__}: {error}"))
         return trimmed(self.steps)
 
 
@@ -92,7 +101,7 @@ class Turns:
 class Played:
     """What an original's process answers with: schedules, and what was run for them."""
 
-    play: Callable[[Case], Schedule]
+    play: Callable[[FidelityCase], Schedule]
     version: str
     deciding: Sequence[str]  # modules
     distribution: str = ""  # of the wheel; else the modules lie in a checkout
@@ -101,7 +110,7 @@ class Played:
     def answer(self, question: dict[str, Any]) -> Answer:
         """To ``{"case"}`` its schedule, to all else what was run."""
         if "case" in question:
-            return {"schedule": self.play(Case.from_json(question["case"]))}
+            return {"schedule": self.play(FidelityCase.from_json(question["case"]))}
         return {
             "version": self.version,
             "files": {name: self.where(name) for name in self.deciding},

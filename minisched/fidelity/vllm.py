@@ -16,7 +16,7 @@ from typing import Any
 from ..bench.peers.missing import PACKAGES
 from ..bench.peers.serve import Answer, serve
 from ..bench.peers.vllm_scheduler import import_without_gpu, make_hasher, make_scheduler
-from .case import EOS, Arrival, Case, Rows, Schedule, Shape, Step
+from .case import EOS, Arrival, FidelityCase, Rows, Schedule, ScheduledStep, Shape
 from .turns import DEVICE, ENTRY, SETTINGS, Played, StandIn, Turns
 
 SCHED = "vllm.v1.core.sched"
@@ -74,7 +74,7 @@ class Executor:
         output = self.output_of(names, {name: at for at, name in enumerate(names)}, told)
         if not rows:
             return done(output)
-        self.turns.launched(Step("step", tuple(sorted(rows))))
+        self.turns.launched(ScheduledStep("step", tuple(sorted(rows))))
         self.sampled = output
         return done(None)
 
@@ -94,10 +94,10 @@ def engine_core() -> Any:
     """``EngineCore``, as a class that is made for a case."""
     module: Any = import_module("vllm.v1.engine.core")
 
-    class Original(module.EngineCore):  # type: ignore[misc]
+    class Vllm(module.EngineCore):  # type: ignore[misc]
         """The engine core of one case."""
 
-        def __init__(self, case: Case) -> None:
+        def __init__(self, case: FidelityCase) -> None:
             config = case.config
             scheduler = make_scheduler(
                 config.max_running_requests, config.max_prefill_tokens, config.num_pages,
@@ -116,7 +116,7 @@ def engine_core() -> Any:
                 raise AttributeError(name)
             return None
 
-    return Original
+    return Vllm
 
 
 def make_request(arrival: Arrival, hasher: Any) -> Any:
@@ -132,7 +132,7 @@ def make_request(arrival: Arrival, hasher: Any) -> Any:
     )  # fmt: skip
 
 
-def play(made: Any, case: Case) -> Schedule:
+def play(made: Any, case: FidelityCase) -> Schedule:
     """A case, turn by turn."""
     core = made(case)
     turns: Turns = core.turns

@@ -38,7 +38,7 @@ Only the standard library is needed, and IPython nowhere: what a cell shows has 
 """
 
 from .chain_exercise import check_may_chain, check_turn
-from .figure import Figure, timing, view
+from .figure import timing, view
 from .formula_exercise import check_losing_case, check_step_time
 from .lazy_exercise import check_generate
 from .loop_exercise import check_loop
@@ -50,7 +50,7 @@ from .source import show
 from .tables import Table, inputs_sent, table
 
 __all__ = [
-    "Figure",
+    "LessonFigure",
     "Table",
     "check_alloc",
     "check_generate",

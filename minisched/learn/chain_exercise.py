@@ -16,9 +16,9 @@ from .newest_or_lazy import NewestOrLazy
 from .trial import Loop, Trial, play
 from .verdict import ExerciseVerdict
 from .wording import joined, ordinal
-from .workload import ExerciseWorkload, Shape
+from .workload import ExerciseWorkload, WorkloadLimits
 
-SHAPE = Shape()
+SHAPE = WorkloadLimits()
 
 
 @in_time

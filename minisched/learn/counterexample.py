@@ -9,7 +9,7 @@ from ..export.views.axes import TimeAxis
 from ..export.views.page import EDGE, Page
 from ..export.views.shapes import line, text
 from ..trace import Trace
-from .figure import Figure
+from .figure import LessonFigure
 
 LEFT, MOST_BEFORE = 168, 4  # pixels for the lanes' names; steps shown before the offending one
 STYLE = (
@@ -18,7 +18,7 @@ STYLE = (
 )
 
 
-def draw_until(trace: Trace, step: int, title: str, flag: str = "") -> Figure | None:
+def draw_until(trace: Trace, step: int, title: str, flag: str = "") -> LessonFigure | None:
     """The last steps up to ``step``, outlined if it has a flag; None if nothing ever ran."""
     view = view_until(trace, step)
     if view is None:
@@ -35,7 +35,7 @@ def draw_until(trace: Trace, step: int, title: str, flag: str = "") -> Figure | 
     page.add(*x.draw(frame.bottom + 6))
     legend, page.top = draw_legend([view], frame.bottom + 54, EDGE)
     page.add(*legend)
-    return Figure(page.finish())
+    return LessonFigure(page.finish())
 
 
 def view_until(trace: Trace, step: int) -> View | None:

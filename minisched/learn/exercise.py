@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .counterexample import draw_until
-from .figure import Figure
+from .figure import LessonFigure
 from .guard import is_late
 from .laws import BrokenLaw, broken
 from .trial import Trial
 from .verdict import ExerciseVerdict
-from .workload import ExerciseWorkload, Shape, simpler
+from .workload import ExerciseWorkload, WorkloadLimits, simpler
 
 NUM_WORKLOADS, MOST_SHRINKS = 60, 80
 Play = Callable[[ExerciseWorkload], Trial]
 Explain = Callable[[Trial, BrokenLaw], Sequence[str]]
-Draw = Callable[[Trial, BrokenLaw], Sequence[Figure]]
+Draw = Callable[[Trial, BrokenLaw], Sequence[LessonFigure]]
 Law = Callable[[Trial], BrokenLaw | None]
 
 
@@ -33,7 +33,7 @@ def no_words(trial: Trial, what: BrokenLaw) -> Sequence[str]:
     return ()
 
 
-def draw_trial(trial: Trial, what: BrokenLaw) -> list[Figure]:
+def draw_trial(trial: Trial, what: BrokenLaw) -> list[LessonFigure]:
     """The steps up to the one at which the law is broken."""
     title, flag = {
         "identity": ("The counterexample: a wrong token", f"step {what.step}: {what.rid}'s token"),
@@ -45,7 +45,7 @@ def draw_trial(trial: Trial, what: BrokenLaw) -> list[Figure]:
 
 def try_all(
     play: Play,
-    shape: Shape,
+    shape: WorkloadLimits,
     law: Law = broken,
     explain: Explain = no_words,
     draw: Draw = draw_trial,

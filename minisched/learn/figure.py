@@ -15,7 +15,7 @@ from .ring_picture import draw_ring
 
 
 @dataclass(frozen=True)
-class Figure:
+class LessonFigure:
     """An SVG. It is shown as an image, so that its styles stay its own, light and dark."""
 
     svg: str
@@ -42,7 +42,7 @@ def trace_of(run: Run | Trace) -> Trace:
     return run.trace if isinstance(run, Run) else run
 
 
-def timing(*runs: Run | Trace, steps: int = 3, whole: bool = False) -> Figure:
+def timing(*runs: Run | Trace, steps: int = 3, whole: bool = False) -> LessonFigure:
     """Runs above each other on one time axis: a few settled steps, or all of them.
 
     Raises:
@@ -50,14 +50,14 @@ def timing(*runs: Run | Trace, steps: int = 3, whole: bool = False) -> Figure:
     """
     traces = [trace_of(run) for run in runs]
     title = f"{traces[0].loop}: who works when, and who waits" if len(traces) == 1 else ""
-    return Figure(to_svg(traces, steps, whole, title))
+    return LessonFigure(to_svg(traces, steps, whole, title))
 
 
-def view(topic: str, run: Run | Trace) -> Figure:
+def view(topic: str, run: Run | Trace) -> LessonFigure:
     """A topic's own view of a run.
 
     Raises:
         ValueError: there is no such topic, or the run has nothing of it.
     """
     trace = trace_of(run)
-    return Figure(draw_ring(trace) if topic == "future_map" else draw(topic, trace))
+    return LessonFigure(draw_ring(trace) if topic == "future_map" else draw(topic, trace))

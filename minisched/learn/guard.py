@@ -37,7 +37,7 @@ class TooLong(BaseException):
 
 
 @dataclass
-class Clock:
+class LearnerClock:
     """The seconds that the learner's lines have taken in one check; what is ours is left out."""
 
     spent: float = 0.0
@@ -57,7 +57,7 @@ class Clock:
         self.spent, self.since = self.seconds, monotonic()
 
 
-_clocks = [Clock()]  # of the check that is running; the newest is last
+_clocks = [LearnerClock()]  # of the check that is running; the newest is last
 
 
 def is_late() -> bool:
@@ -70,7 +70,7 @@ def in_time(check: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(check)
     def timed(*args: P.args, **options: P.kwargs) -> R:
-        _clocks.append(Clock())
+        _clocks.append(LearnerClock())
         try:
             return check(*args, **options)
         finally:
@@ -84,7 +84,7 @@ class Guard:
     """What is counted of the learner's lines, between the beginning and the end of ``bounded``."""
 
     left: int
-    clock: Clock
+    clock: LearnerClock
     ours: FrameType  # all frames below it are the learner's, or what they call
     grace: int = GRACE
     is_on: bool = True
@@ -174,7 +174,7 @@ def bounded(most: int = MOST_OPCODES) -> Iterator[None]:
             clock.stop()
 
 
-def _so_long(clock: Clock) -> str:
+def _so_long(clock: LearnerClock) -> str:
     return f"your lines took {clock.seconds:.0f} s in this check, and it stops there"
 
 

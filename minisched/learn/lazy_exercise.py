@@ -12,7 +12,7 @@ from ..export.window import steady_views
 from ..trace import Trace
 from .blame import blame
 from .callable_check import takes
-from .figure import Figure
+from .figure import LessonFigure
 from .guard import TooLong, bounded, in_time, unwatched
 from .lazy_clock import BUILD, FIRST, LazyClock, LazyToken, token_after
 from .loop_exercise import step_of
@@ -66,14 +66,14 @@ def _try(generate: Generate, clock: LazyClock, costs: str) -> ExerciseVerdict | 
     return ExerciseVerdict(False, [problem], [drawn(trace)] if trace.on("forward") else [])
 
 
-def drawn(trace: Trace) -> Figure:
+def drawn(trace: Trace) -> LessonFigure:
     """A few settled steps; without the copy stream, which MLX does not have."""
     views = [
         replace(view, lanes=tuple(lane for lane in view.lanes if lane.key != "copy"))
         for view in steady_views([trace], 3)
     ]
     svg = views_to_svg(views, f"{trace.loop}: who works when, and who waits")
-    return Figure(svg.replace(">other</text>", ">build a graph</text>"))
+    return LessonFigure(svg.replace(">other</text>", ">build a graph</text>"))
 
 
 def truth() -> list[int]:

@@ -16,7 +16,7 @@ from .simulate import milliseconds, settled_step_ms, simulate
 from .trial import Loop, Trial, play
 from .verdict import ExerciseVerdict
 from .wording import times
-from .workload import Asked, ExerciseWorkload, Shape
+from .workload import Asked, ExerciseWorkload, WorkloadLimits
 
 PAIRS = ((6, 10), (10, 6), (9, 9))  # host and device, in ms a step
 COPY, MOST_REQUESTS = 1, 4
@@ -30,7 +30,9 @@ def check_loop(my_loop: Loop) -> ExerciseVerdict:
     """
     if problem := one_argument(my_loop, "my_loop", "engine", generator=True):
         return ExerciseVerdict(False, [problem])
-    if failed := try_all(partial(play, loop=my_loop, overrun=0), Shape(), law=keeps_to_two):
+    if failed := try_all(
+        partial(play, loop=my_loop, overrun=0), WorkloadLimits(), law=keeps_to_two
+    ):
         return failed
     return too_slow(my_loop, "ring", "overlap") or right(
         f"It overlaps: with {_pairs()} a settled step takes, on average, no longer than it must.",

@@ -14,7 +14,7 @@ from ..trace import Trace
 from .blame import blame
 from .callable_check import takes
 from .exercise import draw_trial, right, try_all
-from .figure import Figure
+from .figure import LessonFigure
 from .guard import TooLong, bounded, in_time
 from .laws import BrokenLaw
 from .ring_notes import RingNotes
@@ -22,9 +22,9 @@ from .ring_picture import draw_ring
 from .sticky_ring import Alloc, Resolve, StickyRing
 from .trial import Trial, play
 from .verdict import ExerciseVerdict
-from .workload import ExerciseWorkload, Shape
+from .workload import ExerciseWorkload, WorkloadLimits
 
-PLAIN = Shape()
+PLAIN = WorkloadLimits()
 SLOTS = [0, 31, 47, 5, 62]  # what they hold; slot 0 is nobody's
 MIXED = ([7, 0, 3], [-2, -1], [5, -2], [-3, 9, 0, -1], [0, -4])
 
@@ -99,7 +99,7 @@ def why(trial: Trial, what: BrokenLaw) -> Sequence[str]:
     return [words] if words else []
 
 
-def draw_slots(trial: Trial, what: BrokenLaw) -> list[Figure]:
+def draw_slots(trial: Trial, what: BrokenLaw) -> list[LessonFigure]:
     """The future slots up to the offending step, with the lapped one outlined; else its timing."""
     notes: RingNotes = trial.parts["notes"]
     read = notes.reads.get((what.step, what.rid))
@@ -118,14 +118,14 @@ def draw_slots(trial: Trial, what: BrokenLaw) -> list[Figure]:
     if is_lapped and read:
         words = f"slot {read.slot}, outlined, was taken before request {read.rid} had read it"
         return [outlined(svg, read.slot, words)]
-    return [Figure(svg)]
+    return [LessonFigure(svg)]
 
 
-def outlined(svg: str, slot: int, title: str) -> Figure:
+def outlined(svg: str, slot: int, title: str) -> LessonFigure:
     """A view of the future slots with one slot's lane in red."""
     rule = f'.box[data-slot="{slot}"] {{ stroke: var(--bubble); stroke-width: 2.5 }}'
     words = svg.replace("<title>", f"<title>{title}; ", 1)
-    return Figure(words.replace("</svg>", f"<style>{rule}</style></svg>"))
+    return LessonFigure(words.replace("</svg>", f"<style>{rule}</style></svg>"))
 
 
 def until(trace: Trace, step: int) -> Trace:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..export.views import future_map
 from ..export.views.future_lanes import draw_slots
 from ..export.views.future_ring import draw_rings
-from ..export.views.future_slots import Stay, ring_of, tally_of, wraps_of
+from ..export.views.future_slots import SlotStay, ring_of, tally_of, wraps_of
 from ..export.views.page import Page, about_run
 from ..export.views.steps import opening
 from ..trace import Trace
@@ -27,7 +27,7 @@ NAMES = {
 STYLE = "<style>.box.unread { fill: #8DBBE0 } text.in-unread { fill: #1A1A1A }</style>"
 
 
-class Kept(Stay):
+class UnreadStay(SlotStay):
     """A stay whose token counts as stored as long as nobody has read it."""
 
     @property
@@ -51,13 +51,15 @@ def draw_ring(
         NothingToShow: no step ran, or no future map was used.
     """
     part, shown = opening(trace, future_map.MOST_STEPS)
-    stays: list[Stay] = [Kept(**vars(stay)) for stay in future_map.need_stays(part)]
+    stays: list[SlotStay] = [UnreadStay(**vars(stay)) for stay in future_map.need_stays(part)]
     for stay in stays:
         stay.lost.extend(stay.reads[:1] if (stay.slot, stay.step) == lapped else [])
     ring = ring_of(part)
     if beyond:
         slot, step, rid = beyond
-        stays.append(Kept(slot, rid, step, part.end * 9 // 10, part.end, part.end, sampled=False))
+        stays.append(
+            UnreadStay(slot, rid, step, part.end * 9 // 10, part.end, part.end, sampled=False)
+        )
     page = Page(future_map.TITLE, about_run(trace, shown))
     page.add(STYLE)
     if ring:

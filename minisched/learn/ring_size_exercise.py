@@ -14,10 +14,10 @@ from .ring_exercise import draw_slots, play_ring, why
 from .trial import Trial
 from .verdict import ExerciseVerdict
 from .wording import joined
-from .workload import Asked, ExerciseWorkload, Shape
+from .workload import Asked, ExerciseWorkload, WorkloadLimits
 
 CONTEXT = 19  # the most tokens of a request here, its prompt and its new ones
-CHUNKED = Shape(
+CHUNKED = WorkloadLimits(
     requests=3, prompt=CONTEXT - 1, arrives_ms=40, chunks=(1, 2, 4, CONTEXT), may_stop=False,
     context=CONTEXT,
 )  # fmt: skip

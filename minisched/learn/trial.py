@@ -30,7 +30,7 @@ PHASES = ("recv_requests", "get_next_batch_to_run", "chain", "run_batch", "proce
 Loop = Callable[[Engine], Iterator[Any]]
 
 
-class Heard(NamedTuple):
+class LearnerToken(NamedTuple):
     """A token that a client heard, and the step that it came from."""
 
     rid: str
@@ -44,14 +44,14 @@ class Trial:
 
     workload: ExerciseWorkload
     trace: Trace
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[LearnerToken] = field(default_factory=list)
     ended: dict[str, str] = field(default_factory=dict)  # request id -> its error, or ""
     problem: str = ""
     is_endless: bool = False
     steps: StepNotes = field(default_factory=StepNotes)
     parts: dict[str, Any] = field(default_factory=dict)  # what an exercise wants to look at later
 
-    def tokens(self, rid: str) -> list[Heard]:
+    def tokens(self, rid: str) -> list[LearnerToken]:
         """What one client heard."""
         return [one for one in self.heard if one.rid == rid]
 
@@ -149,7 +149,7 @@ def _note_tokens(engine: Engine, trial: Trial) -> None:
     def noting(batch: ScheduleBatch, result: Result) -> list[Output]:
         outputs = process(batch, result)
         trial.heard += [
-            Heard(one.rid, one.token, batch.step) for one in outputs if one.token is not None
+            LearnerToken(one.rid, one.token, batch.step) for one in outputs if one.token is not None
         ]
         return outputs
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from ..export.palette import GREEN, VERMILLION
-from .figure import Figure
+from .figure import LessonFigure
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class ExerciseVerdict:
 
     passed: bool
     sentences: Sequence[str]
-    figures: Sequence[Figure] = ()
+    figures: Sequence[LessonFigure] = ()
 
     @property
     def title(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..trace import Trace
-from .figure import Figure
+from .figure import LessonFigure
 
 STYLE = (
     "<style>.wasted { fill: none !important; stroke: var(--bubble) !important; stroke-width: 2 } "
@@ -13,7 +13,7 @@ STYLE = (
 )
 
 
-def mark_wasted(figure: Figure, trace: Trace) -> Figure:
+def mark_wasted(figure: LessonFigure, trace: Trace) -> LessonFigure:
     """The same picture; boxes on the device of steps with a wasted row of ``trace`` are outlined.
 
     ``trace`` is the run at the bottom of the picture, of one request: a wasted row is a wasted
@@ -24,7 +24,7 @@ def mark_wasted(figure: Figure, trace: Trace) -> Figure:
     for item in trace.slices:
         if item.step in steps and item.lane != "host":
             svg = _outline(svg, f'data-id="{item.id}" data-start="{item.start}"')
-    return Figure(svg.replace("</svg>", f"{STYLE if steps else ''}</svg>"))
+    return LessonFigure(svg.replace("</svg>", f"{STYLE if steps else ''}</svg>"))
 
 
 def _outline(svg: str, where: str) -> str:

@@ -68,7 +68,7 @@ class ExerciseWorkload:
 
 
 @dataclass(frozen=True)
-class Shape:
+class WorkloadLimits:
     """What workloads of an exercise look like: the most of everything."""
 
     requests: int = 4

@@ -422,7 +422,7 @@ class _Reader:
 TOGETHER = 32  # positions; rows that compute more fill a kernel alone, and need the memory
 
 
-class Run(NamedTuple):
+class RowRun(NamedTuple):
     """Neighbouring rows of a batch with one extent, and where in it their tokens lie."""
 
     rows: slice  # of the batch's rows
@@ -430,7 +430,7 @@ class Run(NamedTuple):
     extend_len: int  # positions that each row computes
 
 
-def equal_extents(extend_lens: Sequence[int]) -> Iterator[Run]:
+def equal_extents(extend_lens: Sequence[int]) -> Iterator[RowRun]:
     """The runs of a batch, in order: all rows of a decode, and of a verify step with its drafts.
 
     Rows that compute more than ``TOGETHER`` positions, which only prompts do, attend one by one.
@@ -441,7 +441,7 @@ def equal_extents(extend_lens: Sequence[int]) -> Iterator[Run]:
         count = len(list(group))
         for size in [1] * count if alone else [count]:
             end = token + size * extend_len
-            yield Run(slice(row, row + size), slice(token, end), extend_len)
+            yield RowRun(slice(row, row + size), slice(token, end), extend_len)
             row, token = row + size, end
 
 

@@ -26,7 +26,7 @@ from .llama import (
     AUTO,
     EMBED,
     LlamaConfig,
-    Run,
+    RowRun,
     choose_dtype,
     equal_extents,
     read_config,
@@ -128,7 +128,7 @@ class LayerWeights(NamedTuple):
     qk_norm: mx.array | None  # [heads + kv_heads, d]: queries and keys are normalized if it's there
 
 
-class LlamaWeights(NamedTuple):
+class LlamaMlxWeights(NamedTuple):
     """Every weight, and what a forward takes from the configuration."""
 
     embed: mx.array  # [vocab, dim]
@@ -142,7 +142,7 @@ class LlamaWeights(NamedTuple):
     kv_heads: int
 
 
-def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> LlamaWeights:
+def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> LlamaMlxWeights:
     """Every weight in ``dtype``; matrices, [out, in] in files, in the layout that is quickest.
 
     Raises:
@@ -184,7 +184,7 @@ def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> Llama
         )
 
     cos, sin = rope_tables(config, dtype)
-    weights = LlamaWeights(
+    weights = LlamaMlxWeights(
         embed=raw[EMBED],
         layers=[layer(index) for index in range(config.num_hidden_layers)],
         final_norm=raw["model.norm.weight"],
@@ -313,7 +313,7 @@ PADDING = 256  # positions: these take as long in all layers as another group do
 
 def make_groups(
     prefix_lens: Sequence[int], extend_lens: Sequence[int], padding: int | None
-) -> Iterator[Run]:
+) -> Iterator[RowRun]:
     """Those with one extent (``llama.equal_extents``), in groups that look at little in vain.
 
     A group attends as far as its longest row reaches: what its shorter rows read beyond their ends
@@ -335,14 +335,14 @@ def make_groups(
             rows = slice(run.rows.start + first, run.rows.start + end)
             begin = run.tokens.start
             tokens = slice(begin + first * extend_len, begin + end * extend_len)
-            yield Run(rows, tokens, extend_len)
+            yield RowRun(rows, tokens, extend_len)
 
 
 # -- A forward pass --------------------------------------------------------------------------------
 
 
 def hidden_states(
-    weights: LlamaWeights,
+    weights: LlamaMlxWeights,
     caches: Sequence[PagedCache],
     new: NewTokens,
     windows: Sequence[Window],
@@ -363,7 +363,7 @@ def hidden_states(
     return x
 
 
-def logits(weights: LlamaWeights, x: mx.array) -> mx.array:
+def logits(weights: LlamaMlxWeights, x: mx.array) -> mx.array:
     """Hidden states [num_logits, dim] to logits [num_logits, vocab]."""
     return times(mx.fast.rms_norm(x, weights.final_norm, weights.eps), weights.head)
 
@@ -371,7 +371,7 @@ def logits(weights: LlamaWeights, x: mx.array) -> mx.array:
 def attention(
     qkv: mx.array,
     qk_norm: mx.array | None,
-    weights: LlamaWeights,
+    weights: LlamaMlxWeights,
     cache: PagedCache,
     new: NewTokens,
     windows: Sequence[Window],

@@ -61,7 +61,7 @@ class Group(NamedTuple):
     window: int  # positions looked at: a multiple of BLOCK that covers the longest row
 
 
-class View(NamedTuple):
+class GroupView(NamedTuple):
     """Where a group finds its KV, and what of it each token may see; the same for all layers."""
 
     cells: Tensor  # [num_rows * kv_heads * window] index into [num_slots * kv_heads]
@@ -73,7 +73,7 @@ def pad_rows(x: Tensor, rows: int = ROWS) -> Tensor:
     return F.pad(x, [0, 0, 0, -x.size(-2) % rows])
 
 
-def look(group: Group, kv: PagedKV, positions: Tensor, token_rows: Tensor, rep: int) -> View:
+def look(group: Group, kv: PagedKV, positions: Tensor, token_rows: Tensor, rep: int) -> GroupView:
     """Read a group's part of the page table; ``rep`` query heads share a KV head."""
     tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
     at = positions[tokens].view(group.num_rows, group.extend_len, 1)
@@ -84,7 +84,7 @@ def look(group: Group, kv: PagedKV, positions: Tensor, token_rows: Tensor, rep: 
     heads = torch.arange(kv_heads, device=at.device).view(-1, 1)
     ahead = torch.zeros_like(seen, dtype=kv.keys.dtype).masked_fill(seen > at, float("-inf"))
     mask = pad_rows(ahead.repeat_interleave(rep, 1)).repeat_interleave(kv_heads, 0)
-    return View((slots.unsqueeze(1) * kv_heads + heads).flatten(), mask)
+    return GroupView((slots.unsqueeze(1) * kv_heads + heads).flatten(), mask)
 
 
 def scores(q: Tensor, k: Tensor, block: int = BLOCK) -> Tensor:
@@ -117,7 +117,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, block: int = BLOCK) ->
     return out
 
 
-def attend_group(q: Tensor, keys: Tensor, values: Tensor, view: View, group: Group) -> Tensor:
+def attend_group(q: Tensor, keys: Tensor, values: Tensor, view: GroupView, group: Group) -> Tensor:
     """Attention of a group's q [num_rows * extend_len, heads, d], in the same shape.
 
     ``keys`` and ``values`` are one layer's: [num_slots, kv_heads, d].

@@ -70,7 +70,7 @@ def plain(value: Any) -> Any:
 HOLDS = "every law holds"
 
 
-class Part(NamedTuple):
+class PagePart(NamedTuple):
     """One part of a page. ``kind`` is ``text``, ``list``, ``good``, ``bad``, ``picture``, ``diff``,
     ``links`` or ``code``; a list has an item a line.
     """
@@ -80,7 +80,7 @@ class Part(NamedTuple):
     body: str
 
 
-def page(exhibit: Exhibit, command: str = "") -> list[Part]:
+def page(exhibit: Exhibit, command: str = "") -> list[PagePart]:
     """A bug from what somebody saw to how it was cured.
 
     ``command`` draws the picture; where it is told, it is told at the end.
@@ -89,48 +89,48 @@ def page(exhibit: Exhibit, command: str = "") -> list[Part]:
         StalePatch: the healthy code has moved on.
     """
     parts = [
-        Part("Symptom", "text", exhibit.symptom),
-        Part("The smallest case", "list", "\n".join(in_words(exhibit.case))),
+        PagePart("Symptom", "text", exhibit.symptom),
+        PagePart("The smallest case", "list", "\n".join(in_words(exhibit.case))),
         verdict_part("With the bug", exhibit.with_bug(), exhibit.law),
         *own_law(exhibit),
         verdict_part("Without it, on the same requests", exhibit.healthy(), exhibit.law),
-        Part("What happens", "text", exhibit.here),
-        Part("The counterexample", "picture", ""),
-        Part("The fix here", "diff", diff(exhibit.edits)),
-        Part("How the original fixed it", "text", exhibit.cure),
+        PagePart("What happens", "text", exhibit.here),
+        PagePart("The counterexample", "picture", ""),
+        PagePart("The fix here", "diff", diff(exhibit.edits)),
+        PagePart("How the original fixed it", "text", exhibit.cure),
         *as_there(exhibit),
-        Part("Published", "links", "\n".join(exhibit.references)),
+        PagePart("Published", "links", "\n".join(exhibit.references)),
     ]
-    return [*parts, Part("Draw it", "code", command)] if command else parts
+    return [*parts, PagePart("Draw it", "code", command)] if command else parts
 
 
-def as_there(exhibit: Exhibit) -> list[Part]:
+def as_there(exhibit: Exhibit) -> list[PagePart]:
     """The original's fix put into the bug, where the code here is built otherwise."""
     if not exhibit.original_cure:
         return []
     lines = diff(exhibit.edits, cure=exhibit.original_cure)
     verdict = verdict_part("With the original's fix", exhibit.cured_as_there(), exhibit.law)
-    return [Part("The original's fix, in the bug's place", "diff", lines), verdict]
+    return [PagePart("The original's fix, in the bug's place", "diff", lines), verdict]
 
 
-def refuted_page(item: Refuted) -> list[Part]:
+def refuted_page(item: Refuted) -> list[PagePart]:
     """A suspicion, and what is true.
 
     Raises:
         StalePatch: the healthy code has moved on.
     """
     parts = [
-        Part("What was thought", "text", item.suspicion),
-        Part("The case that tries it", "list", "\n".join(in_words(item.case))),
+        PagePart("What was thought", "text", item.suspicion),
+        PagePart("The case that tries it", "list", "\n".join(in_words(item.case))),
         verdict_part("The verdict", item.verdict(), "identity"),
-        Part("What is true", "text", item.truth),
+        PagePart("What is true", "text", item.truth),
     ]
     if item.edits:  # what it took to try it
-        parts.insert(2, Part("Tried with this taken out", "diff", diff(item.edits)))
-    return [*parts, Part("Published", "links", "\n".join(item.references))]
+        parts.insert(2, PagePart("Tried with this taken out", "diff", diff(item.edits)))
+    return [*parts, PagePart("Published", "links", "\n".join(item.references))]
 
 
-def own_law(exhibit: Exhibit) -> list[Part]:
+def own_law(exhibit: Exhibit) -> list[PagePart]:
     """That the law which catches a bug is none of the general ones, where it is so."""
     if exhibit.law in LAWS:
         return []
@@ -138,16 +138,16 @@ def own_law(exhibit: Exhibit) -> list[Part]:
         f"'{exhibit.law}' is a law of this exhibit alone: no general law is broken here, and "
         "minisched check does not hold this one against its workloads."
     )
-    return [Part("A law of its own", "text", said)]
+    return [PagePart("A law of its own", "text", said)]
 
 
-def verdict_part(heading: str, verdict: Verdict, law: str) -> Part:
+def verdict_part(heading: str, verdict: Verdict, law: str) -> PagePart:
     """What was found, the law that matters first; or that nothing was, if it could have been."""
     found = sorted(verdict.findings, key=lambda item: item.law != law)
     said = "\n".join(f"{item.law}: {plainly(item)}" for item in found)
     if not found and (lack := verdict.lacking(law)):
-        return Part(heading, "text", f"nothing to judge: {lack}")
-    return Part(heading, "bad" if found else "good", said or HOLDS)
+        return PagePart(heading, "text", f"nothing to judge: {lack}")
+    return PagePart(heading, "bad" if found else "good", said or HOLDS)
 
 
 # -- The page of an exhibit as one HTML file, and as Markdown for the site -------------------------
@@ -166,7 +166,7 @@ def to_html(item: Exhibit | Refuted) -> str:
     )
 
 
-def html(part: Part, drawn: str) -> str:
+def html(part: PagePart, drawn: str) -> str:
     """One part's body."""
     lines = [escape(line) for line in part.body.splitlines()]
     if part.kind == "picture":
@@ -182,7 +182,7 @@ def html(part: Part, drawn: str) -> str:
     return "\n".join(f'<p class="{part.kind}">{line}</p>' for line in lines)
 
 
-def markdown(part: Part, shown: str) -> str:
+def markdown(part: PagePart, shown: str) -> str:
     """One part of the site's page; ``shown`` is how it shows the picture."""
     lines = part.body.splitlines()
     if part.kind == "picture":

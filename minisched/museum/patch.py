@@ -77,7 +77,7 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Change:
+class PatchedFunction:
     """One function's source as it is, and with all edits of it."""
 
     where: str
@@ -106,7 +106,7 @@ def put_in(edits: Iterable[Edit]) -> Iterator[None]:
             setattr(function, part, value)
 
 
-def changes(edits: Iterable[Edit]) -> list[Change]:
+def changes(edits: Iterable[Edit]) -> list[PatchedFunction]:
     """What the edits make of each function that they name; of one function, one after the other.
 
     Raises:
@@ -118,13 +118,13 @@ def changes(edits: Iterable[Edit]) -> list[Change]:
     return [change_of(group) for group in of_function.values()]
 
 
-def change_of(edits: Sequence[Edit]) -> Change:
+def change_of(edits: Sequence[Edit]) -> PatchedFunction:
     """All edits of one function."""
     function = edits[0].function
     healthy = bug = source_of(function)
     for edit in edits:
         bug = edit.put_into(bug)
-    return Change(edits[0].where, function, healthy, bug)
+    return PatchedFunction(edits[0].where, function, healthy, bug)
 
 
 def source_of(function: Any) -> str:
@@ -134,7 +134,7 @@ def source_of(function: Any) -> str:
     return "".join(lines[first:])
 
 
-def compiled(change: Change) -> Any:
+def compiled(change: PatchedFunction) -> Any:
     """A function with the bug; it may use ``super()`` if the healthy one does."""
     function = change.function
     body = textwrap.indent(change.bug, " ")

@@ -27,7 +27,7 @@ from ..core import Request, SamplingParams
 from ..devices.profiles import Profile
 from ..scheduler import SchedulerConfig
 from ..trace import Recorder, Trace
-from .replay import LengthModel, Played, RecordedTally, Rounds, play, rounds_of
+from .replay import LengthModel, RecordedTally, ReplayedRun, Rounds, play, rounds_of
 from .trace_file import BlockPrompt
 
 # -- What the chunked-prefill guide claims for a long document, beside what the simulation gives
@@ -73,7 +73,7 @@ CLAIMS = (
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """One claim against one setting."""
 
     claim: Claim
@@ -91,10 +91,10 @@ class Verdict:
         return self.gain >= self.claim.least
 
 
-def verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
+def verdicts(outcomes: Sequence[Outcome]) -> list[ClaimVerdict]:
     """Every claim against every setting but the first, which the others are measured by."""
     plain, *others = outcomes
-    return [Verdict(claim, plain, other) for claim in CLAIMS for other in others]
+    return [ClaimVerdict(claim, plain, other) for claim in CLAIMS for other in others]
 
 
 # -- The chunked-prefill guide's scenarios A, B and C: which prompts are cut, and into how many ----
@@ -216,7 +216,7 @@ def long_document(loop: str, profile: Profile) -> list[Outcome]:
     return [outcome(name, *run_one(loop, profile, name)) for name in SETTINGS]
 
 
-def run_one(loop: str, profile: Profile, name: str) -> tuple[Played, Trace]:
+def run_one(loop: str, profile: Profile, name: str) -> tuple[ReplayedRun, Trace]:
     """One run under one of ``SETTINGS``."""
     longest = DOCUMENT + OUTPUT
     config = SchedulerConfig(
@@ -247,7 +247,7 @@ def document_request(rid: str, number: int, length: int, arrival: int) -> Reques
     return Request(rid, BlockPrompt((number,), length, length), params, arrival)
 
 
-def outcome(name: str, run: Played, trace: Trace) -> Outcome:
+def outcome(name: str, run: ReplayedRun, trace: Trace) -> Outcome:
     """What a run comes to."""
     ended = {metrics.rid: metrics for metrics in run.metrics.ended}
     document = ended.pop("document")

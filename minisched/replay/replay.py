@@ -164,7 +164,7 @@ class FlatMetrics(Metrics):
 # -- A recorder that adds up and keeps nothing, however long the run; another one may hear it too
 
 
-class Tally(NullRecorder):
+class LaneTally(NullRecorder):
     """How long each lane was busy, and when the last slice ended, in nanoseconds.
 
     Slices of one lane never overlap, so their durations add up. While the host waits it is not
@@ -194,7 +194,7 @@ class Tally(NullRecorder):
             self.end = end
 
 
-class RecordedTally(Tally):
+class RecordedTally(LaneTally):
     """Adds up, and hands everything on to a recorder that keeps it, or writes it down."""
 
     is_on = True
@@ -362,13 +362,13 @@ def rounds_of(trace: Trace, rid: str) -> Rounds:
 
 
 @dataclass(frozen=True)
-class Played:
+class ReplayedRun:
     """A run that has ended: what its clients saw, and what it took."""
 
     loop: str
     config: SchedulerConfig
     metrics: Metrics
-    tally: Tally
+    tally: LaneTally
     num_steps: int
     peak_tokens: int  # of one step
     num_retractions: int
@@ -388,9 +388,9 @@ def play(
     config: SchedulerConfig,
     cost: CostModel,
     on_output: Callable[[Output], None] = lambda output: None,
-    tally: Tally | None = None,
+    tally: LaneTally | None = None,
     metrics: Metrics | None = None,
-) -> Played:
+) -> ReplayedRun:
     """Run requests, read as they arrive, through one loop on a fresh ``sim``.
 
     With ``FlatMetrics`` it takes no more memory however many there are, if a ``tally`` that
@@ -402,7 +402,7 @@ def play(
     """
     began = perf_counter()
     frontend = Frontend(requests, on_output)
-    tally = tally or Tally()
+    tally = tally or LaneTally()
     engine, worker = make_length_engine(
         loop, model, config, frontend, cost, tally, metrics or Metrics()
     )
@@ -411,7 +411,7 @@ def play(
     if frontend.interrupted:
         raise KeyboardInterrupt
     scheduler = engine.scheduler
-    return Played(
+    return ReplayedRun(
         loop,
         scheduler.config,
         engine.metrics,
@@ -446,7 +446,7 @@ def make_length_engine(
     config: SchedulerConfig,
     frontend: Frontend,
     cost: CostModel,
-    tally: Tally,
+    tally: LaneTally,
     metrics: Metrics,
 ) -> tuple[Engine, LengthWorker]:
     """What ``loops/run.py:make_engine`` makes, but with the worker that ships no tokens.
@@ -469,7 +469,7 @@ def make_length_engine(
 MILLISECOND = 1e6  # nanoseconds
 
 
-def as_json(run: Played, num_requests: int, profile: str) -> dict[str, Any]:
+def as_json(run: ReplayedRun, num_requests: int, profile: str) -> dict[str, Any]:
     """One replay of ``num_requests`` as a JSON object.
 
     Times in ``..._ms`` are virtual milliseconds (``null`` where nothing happened), ``makespan_ns``

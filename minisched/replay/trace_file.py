@@ -24,7 +24,7 @@ MOST_TOKENS = 10_000_000  # of one prompt, and of one answer: above any publishe
 LATEST = 10**19  # nanoseconds, about 300 years: seconds since 1970 still fit
 
 
-class Arrival(NamedTuple):
+class TraceRequest(NamedTuple):
     """A request as a trace describes it: when it came and how long it was, but not what it said.
 
     ``hash_ids`` names the prompt's blocks: equal names at the same place mean equal tokens. It is
@@ -187,28 +187,28 @@ DATE = re.compile(
 )
 
 
-def read_seconds(line: str, header: tuple[str, ...] = SECONDS_HEADER) -> Arrival:
+def read_seconds(line: str, header: tuple[str, ...] = SECONDS_HEADER) -> TraceRequest:
     """A line under ``SECONDS_HEADER``, or under a ``header`` that has these columns and others.
 
     Raises:
         ValueError: it is not what it should be.
     """
     time, prompt, output = fields(line, SECONDS_HEADER, header)
-    return Arrival(
+    return TraceRequest(
         nanoseconds(SECONDS_HEADER[0], number(time), SECOND),
         token_count(SECONDS_HEADER[1], number(prompt)),
         token_count(SECONDS_HEADER[2], number(output)),
     )
 
 
-def read_dates(line: str, header: tuple[str, ...] = DATES_HEADER) -> Arrival:
+def read_dates(line: str, header: tuple[str, ...] = DATES_HEADER) -> TraceRequest:
     """A line under ``DATES_HEADER``; its time counts from 1970, in UTC unless it says otherwise.
 
     Raises:
         ValueError: it is not what it should be.
     """
     time, prompt, output = fields(line, DATES_HEADER, header)
-    return Arrival(
+    return TraceRequest(
         date(time),
         token_count(DATES_HEADER[1], number(prompt)),
         token_count(DATES_HEADER[2], number(output)),
@@ -275,7 +275,7 @@ FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
 MILLISECOND = 1_000_000
 
 
-def read_mooncake(line: str) -> Arrival:
+def read_mooncake(line: str) -> TraceRequest:
     """One line. Times are milliseconds, not necessarily whole; further fields are left alone.
 
     Raises:
@@ -286,7 +286,7 @@ def read_mooncake(line: str) -> Arrival:
         if name not in record:
             raise ValueError(f"the field {name!r} is missing; a Mooncake line has {list(FIELDS)}.")
     length = token_count("input_length", record["input_length"])
-    return Arrival(
+    return TraceRequest(
         nanoseconds("timestamp", record["timestamp"], MILLISECOND),
         length,
         token_count("output_length", record["output_length"]),
@@ -334,7 +334,7 @@ class Format:
     """How a kind of file is read, and the page size that suits it."""
 
     name: str
-    read: Callable[..., Arrival]  # a line; of CSV also its header
+    read: Callable[..., TraceRequest]  # a line; of CSV also its header
     header: tuple[str, ...]  # columns that it needs; empty: its first line is a request already
     from_first: bool  # its times are dates, so they count from the first request's
     page_size: int
@@ -391,7 +391,7 @@ class TraceFile:
                 start = arrival.time if format.from_first else 0
             yield make_request(index, arrival, arrival.time - start)
 
-    def _read(self, hear: Hear = unheard) -> tuple[Format, Iterator[Arrival]]:
+    def _read(self, hear: Hear = unheard) -> tuple[Format, Iterator[TraceRequest]]:
         """The file's format and its requests, each checked when it is reached."""
         lines = numbered_lines(self.path, hear)
         first = next(lines, None)
@@ -415,7 +415,7 @@ class TraceFile:
             "on each line."
         )
 
-    def _arrivals(self, format: Format, lines: Iterator[tuple[int, str]]) -> Iterator[Arrival]:
+    def _arrivals(self, format: Format, lines: Iterator[tuple[int, str]]) -> Iterator[TraceRequest]:
         last = None
         for number, line in lines:
             try:
@@ -432,7 +432,7 @@ class TraceFile:
             yield arrival
 
 
-def make_request(index: int, arrival: Arrival, time: int) -> Request:
+def make_request(index: int, arrival: TraceRequest, time: int) -> Request:
     """The request with that number, arriving at ``time``.
 
     Its prompt is made of its block hashes; without any, of its number, so that it shares nothing.

@@ -22,10 +22,19 @@ from minisched.bench import mlx as answers
 from minisched.bench import overlap as overlap_cells
 from minisched.bench import tracing as recording
 from minisched.bench.figures import Figure, SideBySide
-from minisched.bench.limit import Shape, parts
+from minisched.bench.limit import LimitShape, parts
 from minisched.bench.mlx import WAYS
-from minisched.bench.mlx import Shape as KvShape
-from minisched.bench.overlap import AIM, PROCESS, PYTHON, QUICK, SERIAL, SLEEP, Step, share_rows
+from minisched.bench.mlx import KvLayout as KvShape
+from minisched.bench.overlap import (
+    AIM,
+    PROCESS,
+    PYTHON,
+    QUICK,
+    SERIAL,
+    SLEEP,
+    MeasuredStep,
+    share_rows,
+)
 from minisched.bench.peers.peer import Peer, PeerError
 from minisched.bench.side_by_side import Spent, running
 from minisched.devices.thread import ThreadDevice
@@ -91,8 +100,8 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
     serial, hideable = host + device, min(host, device)
     assume(abs(hideable - 1.0) > 1e-6)
     taken = serial - share * hideable
-    beside = [Step(taken, device, host, hideable / 4)]
-    steps = {SERIAL: [Step(serial, device, host, 0.0)], PYTHON: beside, QUICK: beside}
+    beside = [MeasuredStep(taken, device, host, hideable / 4)]
+    steps = {SERIAL: [MeasuredStep(serial, device, host, 0.0)], PYTHON: beside, QUICK: beside}
     rows = {row.name: row for row in share_rows("it", {**steps, PROCESS: [], SLEEP: []})}
     found = {name.removeprefix("it: "): row.median for name, row in rows.items()}
     assert len(rows) == 8 and found["host"] == pytest.approx(host)
@@ -141,12 +150,12 @@ def test_a_peer_answers_one_question_at_a_time_or_says_why_not(tmp_path: Path) -
 def test_a_step_reads_each_weight_and_what_is_remembered_once(tiny_llama: Path) -> None:
     model = LlamaTorch(tiny_llama)
     w, (kv_heads, d) = model.weights, model.kv_shape
-    found = parts(model, Shape(batch=3, extend=1, before=99))
+    found = parts(model, LimitShape(batch=3, extend=1, before=99))
     matrices = [*w.qkv, *w.out, *w.gate_up, *w.down, w.head]
     remembered = 2 * model.num_layers * 3 * 100 * kv_heads * d
     assert found["step"].num_bytes == 4 * (sum(m.numel() for m in matrices) + remembered)
     assert found["qkv"].operations == 2 * 3 * sum(m.numel() for m in w.qkv)
-    for shape in (Shape(3, 1, 70), Shape(1, 66, 0), Shape(2, 40, 5)):
+    for shape in (LimitShape(3, 1, 70), LimitShape(1, 66, 0), LimitShape(2, 40, 5)):
         with torch.inference_mode():
             logits, *_ = (part.run() for part in parts(model, shape).values())
         assert isinstance(logits, torch.Tensor) and logits.isfinite().all()
@@ -201,8 +210,8 @@ def test_a_part_measures_all_its_rows(
     monkeypatch.setattr("minisched.cli.bench_simulator.LENGTHS", (300, 600))
     monkeypatch.setattr(answers, "SHAPES", (KvShape(2, 4, layers=1),))
     monkeypatch.setattr(answers, "BATCHES", (1,))
-    monkeypatch.setattr(limits, "DECODES", (Shape(1, 1, 9), Shape(2, 1, 9)))
-    monkeypatch.setattr(limits, "PREFILL", Shape(1, 8, 0))
+    monkeypatch.setattr(limits, "DECODES", (LimitShape(1, 1, 9), LimitShape(2, 1, 9)))
+    monkeypatch.setattr(limits, "PREFILL", LimitShape(1, 8, 0))
     code, out, _ = cli(f"bench {line.format(llama=tiny_llama)} --repeat 1 --json")
     rows = json.loads(out)["rows"]
     assert code == 0 and len(rows) > 4

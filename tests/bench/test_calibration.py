@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minisched.bench.calibrate import Load, fit_costs, makespan, observe, predict
+from minisched.bench.calibrate import CalibrationLoad, fit_costs, makespan, observe, predict
 from minisched.checks.laws import find_backwards
 from minisched.cli.presets import advise
 from minisched.core import Request, SamplingParams
@@ -38,9 +38,9 @@ from tests.support import Workload, play_timed
 
 LOOPS = ("overlap", "vllm_step", "mindie_plugin")
 HELD_OUT = (
-    Load(3, 50, 9),
-    Load(6, 20, 11, 5 * MILLISECOND),
-    Load(5, 33, 7, MILLISECOND, 9_000_000),
+    CalibrationLoad(3, 50, 9),
+    CalibrationLoad(6, 20, 11, 5 * MILLISECOND),
+    CalibrationLoad(5, 33, 7, MILLISECOND, 9_000_000),
 )
 PHASES = ("receive", "schedule", "prepare", "launch", "launch sample", "fill", "postprocess",
           "process", "output")  # fmt: skip

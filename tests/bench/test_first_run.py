@@ -24,7 +24,7 @@ from minisched.bench.first_run import (
     WINDOW,
     Errand,
     Failed,
-    Found,
+    StepOutcome,
     take,
     trace_steady_decode,
 )
@@ -119,8 +119,8 @@ def test_a_fault_fails_the_step_that_is_for_it(gpu: Gpu, tmp_path: Path, fault: 
 def test_a_line_a_step_and_the_exit_code(
     gpu: Gpu, cli: Any, monkeypatch: pytest.MonkeyPatch, verdicts: dict[str, str], code: int
 ) -> None:
-    def taken(step: Any, out: Path, seconds: float) -> Found:
-        return Found(step.name, verdicts.get(step.name, OK), f"what {step.name} saw", 1.0)
+    def taken(step: Any, out: Path, seconds: float) -> StepOutcome:
+        return StepOutcome(step.name, verdicts.get(step.name, OK), f"what {step.name} saw", 1.0)
 
     monkeypatch.setattr(command, "take_apart", taken)
     ended, out, _ = cli("first-run")

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from minisched.checks.answers import OverlapFindings, report
 from minisched.checks.causes import overlap_verdict
-from minisched.checks.foreign import PIECE, JsonEvents, NotATrace, read_foreign, step_named
+from minisched.checks.foreign import PIECE, JsonEvents, NotAProfile, read_foreign, step_named
 from minisched.checks.overlap import idle_gaps, launches, length, union
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
@@ -175,7 +175,7 @@ def test_marked_steps_are_judged_and_so_are_repeated_ones(tmp_path: Path, ahead:
         found = judged(tmp_path / "t.json", events, step).verdict
         assert (found.pairs, found.ahead) == (4, 4 if ahead else 0)
         assert found.word == ("overlapped" if ahead else "serial")
-    with pytest.raises(NotATrace, match=r"yours\* names no range around a launch\."):
+    with pytest.raises(NotAProfile, match=r"yours\* names no range around a launch\."):
         judged(tmp_path / "t.json", events, "yours*")
 
 
@@ -261,7 +261,7 @@ DAMAGED = {
 def test_a_damaged_file_is_one_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(data)
-    with pytest.raises(NotATrace, match=DAMAGED[data]) as caught:
+    with pytest.raises(NotAProfile, match=DAMAGED[data]) as caught:
         read_foreign(path)
     message = str(caught.value)
     assert message.startswith(str(path)) and message.endswith(".") and "\n" not in message
@@ -284,7 +284,7 @@ def test_no_damage_gives_a_traceback(tmp_path_factory: pytest.TempPathFactory, d
     path.write_text(text[:cut], encoding="utf-8")
     try:
         report(read_foreign(path).trace)
-    except NotATrace as error:
+    except NotAProfile as error:
         said = str(error)
         assert said.endswith(".") and "Error" not in said and "int()" not in said, "Python's words"
 

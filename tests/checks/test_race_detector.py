@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.races import VALUE, Detector, Order, examine
+from minisched.checks.races import VALUE, Detector, PlayedOrder, examine
 from minisched.export.native_program import check_program
 from minisched.trace import Act, Trace
 from tests.support import many
@@ -108,7 +108,7 @@ def look_for_races(ready: Sequence[Act], found: Found) -> None:
 
 
 def by_detector(lanes: Lanes) -> Found:
-    order, found = Order([act for acts in lanes.values() for act in acts]), Found()
+    order, found = PlayedOrder([act for acts in lanes.values() for act in acts]), Found()
     detector = Detector(order)
     for done in order.done:
         detector.take(done)
@@ -196,7 +196,10 @@ def test_no_false_alarm_and_none_missed() -> None:
     for lanes in random_programs(count := many(500, 4000)):
         assert disagreement(lanes) == "", lanes
         check_program([act for acts in lanes.values() for act in acts])
-        found, order = by_detector(lanes), Order([act for acts in lanes.values() for act in acts])
+        found, order = (
+            by_detector(lanes),
+            PlayedOrder([act for acts in lanes.values() for act in acts]),
+        )
         kinds["race" if found.races else "no race"] += 1
         kinds["stuck"] += bool(found.left)
         kinds.update({use[0] for use in found.uses})

@@ -33,7 +33,7 @@ from minisched.export.palette import OTHER as OTHER_PAINT
 from minisched.export.palette import PAINTS
 from minisched.export.puml_sequence import to_sequence
 from minisched.export.puml_style import BUBBLE, WAIT
-from minisched.export.puml_timing import Panel, draw_panels, to_timing
+from minisched.export.puml_timing import RunPanel, draw_panels, to_timing
 from minisched.export.recipes import trace_of
 from minisched.export.svg import RIGHT, WIDTH, left_of, to_svg
 from minisched.export.text import BUBBLE as IDLE
@@ -200,7 +200,7 @@ def check_every_exporter(trace: Trace) -> None:
     assert read_chrome(to_chrome(trace), {lane.title: lane.key for lane in view.lanes}) == told
     assert read_svg(to_svg([trace], whole=True), trace) == told
     assert read_html(to_html([trace])) == told
-    assert shown_by_timing(draw_panels([Panel(view)], trace.loop)) == told
+    assert shown_by_timing(draw_panels([RunPanel(view)], trace.loop)) == told
     lines = to_text([trace], whole=True).splitlines()
     drawn = [line.partition("│")[0].strip() for line in lines if "│" in line]
     assert f"whole run: {ms(trace.end)} ms" in lines[0]
@@ -265,7 +265,7 @@ def test_each_device_idles_on_its_own_lane() -> None:
     (bubble,) = make_view(trace).bubbles
     assert (bubble.lane.name, bubble.start, bubble.end) == ("Stage 1", 6, 8)
     assert to_svg([trace]).count('class="bubble"') == 2  # one on its lane, one in the legend
-    assert draw_panels([Panel(make_view(trace))], trace.loop).count(BUBBLE.fill) == 2
+    assert draw_panels([RunPanel(make_view(trace))], trace.loop).count(BUBBLE.fill) == 2
     drawn = [line.strip() for line in to_text([trace]).splitlines()]
     assert [line.partition(" (")[0] for line in drawn if "│" in line and IDLE in line] == [
         "Stage 1"

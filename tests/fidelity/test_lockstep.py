@@ -18,7 +18,15 @@ import pytest
 from minisched.bench.peers.peer import PeerError
 from minisched.cli import fidelity as command
 from minisched.fidelity import tables
-from minisched.fidelity.case import Arrival, Case, Rows, Shape, Step, first_difference, trimmed
+from minisched.fidelity.case import (
+    Arrival,
+    FidelityCase,
+    Rows,
+    ScheduledStep,
+    Shape,
+    first_difference,
+    trimmed,
+)
 from minisched.fidelity.draw import draw, say
 from minisched.fidelity.lockstep import (
     LockstepEngine,
@@ -56,7 +64,7 @@ def lockstep(rules: str, cases: int, *parts: Shape, system: str = "sglang") -> A
 def test_everybody_in_a_case_gets_the_tokens_that_it_says(name: str, part: str) -> None:
     for seed in range(many(2, 20)):
         case = ORIGINALS[name].parts[part].draw(f"{seed}")
-        assert Case.from_json(json.loads(json.dumps(case.as_json()))) == case
+        assert FidelityCase.from_json(json.loads(json.dumps(case.as_json()))) == case
         engine = LockstepEngine(case, name)
         while not engine.is_done:
             engine.take_turn()
@@ -98,7 +106,7 @@ def test_a_hidden_difference_is_found_made_small_and_drawn() -> None:
     assert "run_first=decode" in report.agreeing
     told = report.as_json()
     assert {each["rule"] for each in told["differences"]} == {"unexplained"}
-    assert Case.from_json(told["smallest"]["case"]) == found.case
+    assert FidelityCase.from_json(told["smallest"]["case"]) == found.case
     assert told["smallest"]["theirs"]["mode"] == "decode"
     assert told["smallest"]["ours"]["mode"] == "extend"
 
@@ -119,7 +127,9 @@ def test_every_rule_that_differs_on_purpose_has_another_answer_and_a_reason() ->
 
 
 def test_a_scheduler_that_stops_with_an_error_differs_there() -> None:
-    case = Case("serial", SchedulerConfig(kv_tokens=4), (Arrival("a", 0, (5,) * 9, (7,), 1),))
+    case = FidelityCase(
+        "serial", SchedulerConfig(kv_tokens=4), (Arrival("a", 0, (5,) * 9, (7,), 1),)
+    )
     (step,) = our_schedule(case, "sglang")
     assert step.mode.startswith("AssertionError: ") and "9" in step.mode
 
@@ -127,9 +137,12 @@ def test_a_scheduler_that_stops_with_an_error_differs_there() -> None:
 def test_schedules_part_where_one_goes_on_and_turns_of_nothing_at_the_end_count_for_nothing() -> (
     None
 ):
-    step = Step("extend", (Rows("a", 0, 1),))
-    assert first_difference([step], [step, Step(), step]) == 2
-    assert trimmed([Step(), step, Step(), Step()]) == [Step(), step]
+    step = ScheduledStep("extend", (Rows("a", 0, 1),))
+    assert first_difference([step], [step, ScheduledStep(), step]) == 2
+    assert trimmed([ScheduledStep(), step, ScheduledStep(), ScheduledStep()]) == [
+        ScheduledStep(),
+        step,
+    ]
     assert first_difference([step], [step]) is None
 
 
@@ -147,7 +160,7 @@ def test_a_case_that_nobody_can_go_on_with_ends_and_one_that_raises_says_so() ->
         broken.begin(False, {})
         raise MemoryError("no pages")
 
-    assert broken.play(stop) == [Step("MemoryError: no pages")]
+    assert broken.play(stop) == [ScheduledStep("MemoryError: no pages")]
 
 
 def test_who_loses_memory_in_a_turn_is_noted_in_it() -> None:

@@ -28,13 +28,13 @@ from minisched.replay.long_document import GUIDE_CASES, GuideCase, guide_case, l
 from minisched.replay.replay import (
     FlatMetrics,
     LengthModel,
-    Played,
     RecordedTally,
+    ReplayedRun,
     Sample,
     default_settings,
     play,
 )
-from minisched.replay.trace_file import BLOCK, Arrival, TraceFile
+from minisched.replay.trace_file import BLOCK, TraceFile, TraceRequest
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Recorder
 from tests.support import many
@@ -47,7 +47,7 @@ REFUSED = {"mini_normal", "mini_overlap", "vllm_pp2", "vllm_pp4", "pd"}
 REPLAYED = [loop for loop in LOOPS if loop not in REFUSED and loop != "mixed"]  # needs chunks
 
 
-def write(path: Path, rows: list[Arrival]) -> TraceFile:
+def write(path: Path, rows: list[TraceRequest]) -> TraceFile:
     """A Mooncake file if prompts have blocks, else one with seconds."""
     if rows[0].hash_ids:
         names = ("timestamp", "input_length", "output_length", "hash_ids")
@@ -63,7 +63,7 @@ def replay(
     trace: TraceFile, loop: str = "overlap", machine: Profile = NO_MEMORY,
     page_size: int | None = None, tally: RecordedTally | None = None,
     metrics: Metrics | None = None, **changed: Any,
-) -> Played:  # fmt: skip
+) -> ReplayedRun:  # fmt: skip
     """As the command does it; on a machine whose pool holds the longest request and little more."""
     survey = trace.survey()
     fields = default_settings(survey, machine, page_size or survey.format.page_size)
@@ -73,14 +73,14 @@ def replay(
 
 
 @st.composite
-def traces(draw: st.DrawFn, longest: int = 300) -> list[Arrival]:
+def traces(draw: st.DrawFn, longest: int = 300) -> list[TraceRequest]:
     """A few requests of up to three blocks, close together; with or without shared prefixes."""
     with_blocks, time, rows = draw(st.booleans()), 0, []
     for _ in range(draw(st.integers(1, 7))):
         length = draw(st.sampled_from([1, 30, BLOCK, BLOCK + 1, 3 * BLOCK - 7]))
         ids = draw(st.tuples(*[st.integers(0, 2)] * -(-length // BLOCK)))
         output = min(longest, draw(st.sampled_from([1, 2, 40, 300])))
-        rows.append(Arrival(time, length, output, ids if with_blocks else ()))
+        rows.append(TraceRequest(time, length, output, ids if with_blocks else ()))
         time += draw(st.sampled_from([0, 1, 20, 5000])) * MILLISECOND
     return rows
 
@@ -104,7 +104,7 @@ any_settings = st.fixed_dictionaries({
 @settings(max_examples=many(3, 50))
 def test_everybody_finishes_as_the_file_says_at_the_ordinary_worker_s_time(
     tmp_path_factory: pytest.TempPathFactory,
-    loop: str, rows: list[Arrival], options: dict[str, Any], room: int,
+    loop: str, rows: list[TraceRequest], options: dict[str, Any], room: int,
 ) -> None:  # fmt: skip
     trace = write(tmp_path_factory.getbasetemp() / "replay", rows)
     lean = replay(trace, loop, replace(NO_MEMORY, cost=SIM_COST, kv_tokens=room), **options)
@@ -133,7 +133,7 @@ def test_everybody_finishes_as_the_file_says_at_the_ordinary_worker_s_time(
 
 def test_small_pools_do_retract(tmp_path: Path) -> None:
     """That the law above holds under pressure would mean little if there was none."""
-    rows = [Arrival(n * 20 * MILLISECOND, 100, 600) for n in range(5)]
+    rows = [TraceRequest(n * 20 * MILLISECOND, 100, 600) for n in range(5)]
     run = replay(write(tmp_path / "t", rows), kv_tokens=1600, schedule_conservativeness=0.0,
                  rules="sglang,ignore_eos_reserve=ratio")  # fmt: skip
     assert run.num_retractions > 0 and run.metrics.num_finished == 5
@@ -142,7 +142,7 @@ def test_small_pools_do_retract(tmp_path: Path) -> None:
 @pytest.mark.parametrize("loop", sorted(REFUSED))
 def test_what_cannot_be_replayed_says_why(tmp_path: Path, loop: str) -> None:
     with pytest.raises(ValueError, match=r"can't be replayed: (it|its) .*; take another"):
-        replay(write(tmp_path / "trace", [Arrival(0, 10, 10)]), loop)
+        replay(write(tmp_path / "trace", [TraceRequest(0, 10, 10)]), loop)
 
 
 # -- the cache, and time -----------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_with_memory_for_all_the_cache_gives_what_a_set_of_prefixes_would(
     tmp_path_factory: pytest.TempPathFactory, prompts: list[list[int]]
 ) -> None:
     """By the token, too; and a prompt's last token is always computed. Each comes long after."""
-    rows = [Arrival(n * 10**10, BLOCK * len(ids), 2, (*ids,)) for n, ids in enumerate(prompts)]
+    rows = [TraceRequest(n * 10**10, BLOCK * len(ids), 2, (*ids,)) for n, ids in enumerate(prompts)]
     trace = write(tmp_path_factory.getbasetemp() / "hits", rows)
     by_page = replay(trace, machine=MACHINE).metrics
     by_token = replay(trace, machine=MACHINE, page_size=1).metrics
@@ -170,7 +170,7 @@ def test_with_memory_for_all_the_cache_gives_what_a_set_of_prefixes_would(
 
 
 def test_time_passes_between_arrivals_and_counts_as_idle(tmp_path: Path) -> None:
-    rows = [Arrival(10**18, 10, 1), Arrival(3 * 10**18, 10, 1)]
+    rows = [TraceRequest(10**18, 10, 1), TraceRequest(3 * 10**18, 10, 1)]
     run = replay(write(tmp_path / "trace", rows))
     assert run.metrics.first_arrival == 10**18 and run.tally.end > 3 * 10**18
     assert 0 < run.device_busy < 1e-9
@@ -256,7 +256,7 @@ def test_the_guides_times_lie_between_two_gpus_and_its_30_x_is_a_pause() -> None
 @given(rows=traces(longest=40))
 @settings(max_examples=many(2, 30))
 def test_a_stream_writes_what_a_recorder_keeps_and_neither_changes_a_figure(
-    tmp_path_factory: pytest.TempPathFactory, loop: str, rows: list[Arrival]
+    tmp_path_factory: pytest.TempPathFactory, loop: str, rows: list[TraceRequest]
 ) -> None:
     folder = tmp_path_factory.mktemp("streamed")
     trace, path = write(folder / "rows", rows), folder / "run.json"

@@ -75,6 +75,15 @@ def test_imports_point_up() -> None:
     assert wrong == []
 
 
+def test_a_class_name_means_one_thing_in_the_whole_package() -> None:
+    named: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                named.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: where for name, where in named.items() if len(where) > 1} == {}
+
+
 def test_no_two_modules_import_each_other() -> None:
     """Neither directly nor in a ring, and an import for types alone counts, too."""
     files = {path.relative_to(ROOT).with_suffix("").parts: path for path in PACKAGE.rglob("*.py")}

@@ -23,7 +23,7 @@ from minisched.devices.sim import SimDevice
 from minisched.export.native_program import check_program
 from minisched.memory.pool import RULES
 from minisched.models.hash import HashModel
-from minisched.replay.trace_file import BLOCK, MOST_TOKENS, Arrival, BlockPrompt, TraceFile
+from minisched.replay.trace_file import BLOCK, MOST_TOKENS, BlockPrompt, TraceFile, TraceRequest
 from minisched.trace.cells import common, joined, spans_of, without
 from minisched.trace.events import is_host
 from minisched.trace.recorder import to_text
@@ -112,24 +112,24 @@ START = datetime(2023, 11, 16, 18, 17, 3, tzinfo=UTC)
 
 
 @st.composite
-def arrivals(draw: st.DrawFn) -> list[Arrival]:
+def arrivals(draw: st.DrawFn) -> list[TraceRequest]:
     """In order of time, in steps of 100 ns: what all formats can say."""
     found, time = [], 100 * draw(st.sampled_from([0, 0, 12_345]))
     for _ in range(draw(st.integers(1, 8))):
         length = draw(st.sampled_from([1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK]))
         ids = draw(st.tuples(*[st.integers(0, 9)] * -(-length // BLOCK)))
-        found.append(Arrival(time, length, draw(st.integers(1, 2000)), ids))
+        found.append(TraceRequest(time, length, draw(st.integers(1, 2000)), ids))
         time += 100 * draw(st.integers(0, 10**9))
     return found
 
 
-def mooncake_line(arrival: Arrival, **other: Any) -> str:
+def mooncake_line(arrival: TraceRequest, **other: Any) -> str:
     lengths = {"input_length": arrival.prompt_len, "output_length": arrival.output_len}
     ids = list(arrival.hash_ids)
     return json.dumps({"timestamp": arrival.time / 10**6, **lengths, "hash_ids": ids, **other})
 
 
-def csv_line(arrival: Arrival, is_date: bool) -> str:
+def csv_line(arrival: TraceRequest, is_date: bool) -> str:
     whole, fraction = divmod(arrival.time, 10**9)
     time = f"{START + timedelta(seconds=whole):%Y-%m-%d %H:%M:%S}" if is_date else str(whole)
     return f"{time}.{fraction // 100:07},{arrival.prompt_len},{arrival.output_len}"
@@ -138,7 +138,7 @@ def csv_line(arrival: Arrival, is_date: bool) -> str:
 HEADERS = {"mooncake": [], "seconds": [SECONDS], "dates": [DATES]}
 
 
-def write(path: Path, format: str, rows: list[Arrival], end: str = "\n") -> Path:
+def write(path: Path, format: str, rows: list[TraceRequest], end: str = "\n") -> Path:
     line = mooncake_line if format == "mooncake" else partial(csv_line, is_date=format == "dates")
     lines = [*HEADERS[format], *map(line, rows)]
     path.write_text("".join(text + end for text in lines), newline="")
@@ -151,7 +151,7 @@ def write(path: Path, format: str, rows: list[Arrival], end: str = "\n") -> Path
     end=st.sampled_from(["\n", "\r\n", " \n\n"]),
 )  # fmt: skip
 def test_what_is_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory, format: str, end: str, rows: list[Arrival],
+    tmp_path_factory: pytest.TempPathFactory, format: str, end: str, rows: list[TraceRequest],
     limit: int | None,
 ) -> None:  # fmt: skip
     path = write(tmp_path_factory.getbasetemp() / f"{format}.trace", format, rows, end)
@@ -178,7 +178,7 @@ def test_dates_may_name_their_zone_and_a_file_its_encoding(tmp_path: Path) -> No
     assert [req.arrival_time for req in TraceFile(path).requests()] == [0, 7_199_990_070_000]
 
 
-GOOD = Arrival(5_000_000, 600, 2, (1, 2))
+GOOD = TraceRequest(5_000_000, 600, 2, (1, 2))
 LINE = mooncake_line(GOOD)
 
 
@@ -234,7 +234,10 @@ def test_a_limit_leaves_what_follows_unread(tmp_path: Path) -> None:
 @given(rows=arrivals(), format=st.sampled_from(sorted(HEADERS)), data=st.data())
 @settings(max_examples=many(60, 500))
 def test_damage_is_read_or_named_and_nothing_else(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Arrival], format: str, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[TraceRequest],
+    format: str,
+    data: st.DataObject,
 ) -> None:
     path = write(tmp_path_factory.getbasetemp() / "damaged", format, rows)
     content = bytearray(path.read_bytes())

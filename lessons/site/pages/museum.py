@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from minisched.museum import Exhibit, Refuted, exhibits, refuted
-from minisched.museum.page import Part, markdown, page, refuted_page
+from minisched.museum.page import PagePart, markdown, page, refuted_page
 from minisched.museum.registry import path_of
 
 from .gallery import wall
@@ -56,7 +56,7 @@ def refuted_entry(item: Refuted) -> str:
     return f"(refuted-{item.name})=\n## {item.title}\n\n{laid_out(refuted_page(item), '###')}"
 
 
-def laid_out(parts: list[Part], level: str, shown: str = "") -> str:
+def laid_out(parts: list[PagePart], level: str, shown: str = "") -> str:
     """Parts under their headings."""
     return "\n".join(f"{level} {part.heading}\n\n{markdown(part, shown)}\n" for part in parts)
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from ..scheduler import ANY_TOKEN, NEW_TOKENS, VOCABULARY, Workload, prompt
+from ..scheduler import ANY_TOKEN, NEW_TOKENS, VOCABULARY, HostWorkload, prompt
 from .missing import PACKAGES, stand_in
 from .serve import Answer, serve
 from .steps import answer_with
@@ -44,7 +44,7 @@ class Silent(SimpleNamespace):
 class SGLangScheduler:
     """Requests that decode, one token each, with the KV pool and the radix cache of SGLang."""
 
-    def __init__(self, load: Workload) -> None:
+    def __init__(self, load: HostWorkload) -> None:
         torch, memory = import_module("torch"), "sglang.srt.mem_cache"
         length, size = load.prompt_len + NEW_TOKENS, load.num_pages * load.page_size
         self.torch = torch

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..scheduler import Engine, Workload, timed
+from ..scheduler import HostEngine, HostWorkload, timed
 from .serve import Answer
 
 
-def answer_with(engine_of: Callable[[Workload], Engine]) -> Callable[[dict[str, Any]], Answer]:
+def answer_with(
+    engine_of: Callable[[HostWorkload], HostEngine],
+) -> Callable[[dict[str, Any]], Answer]:
     """Answers ``{"load", "warm_up", "steps"}`` with the microseconds and rows of all steps."""
 
     def measure(question: dict[str, Any]) -> Answer:
-        engine = engine_of(Workload(**question["load"]))
+        engine = engine_of(HostWorkload(**question["load"]))
         taken, rows = timed(engine, question["warm_up"], question["steps"])
         return {"us": taken, "rows": rows}
 

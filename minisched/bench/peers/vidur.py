@@ -24,7 +24,7 @@ UNUSED = ("wandb", "plotly", "plotly_express", "plotly.express", "plotly.graph_o
 HOST = ("schedule", "prepare", "launch", "process", "output")  # phases of each of our steps
 
 
-class StandIn:
+class StepPredictor:
     """Says what a step takes, in seconds, and counts the steps."""
 
     def __init__(self, profile: str) -> None:
@@ -50,7 +50,7 @@ def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
         sys.modules[name] = ModuleType(name)
     for name in ("express", "graph_objs"):
         setattr(sys.modules["plotly"], name, sys.modules[f"plotly.{name}"])
-    predictor = StandIn(settings["profile"])
+    predictor = StepPredictor(settings["profile"])
     stub = ModuleType(PREDICTOR)
     stub.BaseExecutionTimePredictor = object  # type: ignore[attr-defined]
     registry = SimpleNamespace(get=lambda *args, **options: predictor)
@@ -61,7 +61,7 @@ def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
     return lambda question: simulate(simulator, predictor, {**settings, **question})
 
 
-def simulate(simulator: Any, predictor: StandIn, asked: dict[str, Any]) -> Answer:
+def simulate(simulator: Any, predictor: StepPredictor, asked: dict[str, Any]) -> Answer:
     """Seconds, steps and requests of one run, without reading its trace."""
     entities: Any = import_module("vidur.entities.base_entity")
     for kind in entities.BaseEntity.__subclasses__():

@@ -13,7 +13,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from ..scheduler import ANY_TOKEN, PAGE, PREFILL_TOKENS, Workload, settle
+from ..scheduler import ANY_TOKEN, PAGE, PREFILL_TOKENS, HostWorkload, settle
 from .missing import PACKAGES, stand_in
 from .serve import Answer, serve
 from .steps import answer_with
@@ -33,7 +33,7 @@ class StandInModelConfig(SimpleNamespace):
 class VllmScheduler:
     """A scheduler with a workload set up; prefix caching and chunked prefill are on, as always."""
 
-    def __init__(self, load: Workload) -> None:
+    def __init__(self, load: HostWorkload) -> None:
         self.numbers = count()
         self.page_size = load.page_size
         self.Request = import_module("vllm.v1.request").Request

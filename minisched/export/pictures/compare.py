@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...checks.overlap import measure
-from ..puml_timing import Panel, draw_panels
+from ..puml_timing import RunPanel, draw_panels
 from ..units import ms
 from ..window import steady_views
 from .runs import run_of
@@ -39,7 +39,7 @@ def side_by_side(designs: Mapping[str, str], title: str, notes: Sequence[str] = 
             f"{name}: {STEPS} steps in {ms(view.duration)} ms; device busy "
             f"{report.device_busy_percent:.0f} %, host hidden {report.host_hidden_percent:.0f} %"
         )
-        panels.append(Panel(view, f"{loop}_", about))
+        panels.append(RunPanel(view, f"{loop}_", about))
     first, last = views[0].first_step, views[0].last_step
     about = f"steps {first} to {last} of the same five requests; shares are the whole run's"
     return draw_panels(panels, "\\n".join([title, about, *notes]))

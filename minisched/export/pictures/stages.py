@@ -9,7 +9,7 @@ from functools import cache
 from ...trace import Trace
 from ..pd_or_mixed import pause
 from ..pd_or_mixed_page import both
-from ..puml_timing import Panel, draw_panels
+from ..puml_timing import RunPanel, draw_panels
 from ..recipes import recipes, trace_of
 from ..requests_view import longest_pause, requests_view, works
 from ..units import ms
@@ -24,7 +24,7 @@ def decode_stage() -> str:
         f"{trace.loop} on {trace.device}, whole run: {len(works(trace))} steps, "
         f"{ms(trace.end)} ms, {retracted} retraction; {NUMBERS}"
     )
-    return draw_panels([Panel(requests_view(trace))], title)
+    return draw_panels([RunPanel(requests_view(trace))], title)
 
 
 @cache
@@ -62,10 +62,10 @@ def pd_or_mixed() -> str:
     return draw_panels(panels(traces, pauses), f"{title}\\n{NUMBERS}")
 
 
-def panels(runs: Mapping[str, Trace], pauses: Mapping[str, str]) -> list[Panel]:
+def panels(runs: Mapping[str, Trace], pauses: Mapping[str, str]) -> list[RunPanel]:
     """The requests of each run, under its name and what it made of their time."""
     return [
-        Panel(
+        RunPanel(
             requests_view(trace), f"run{at}_",
             f"{name}: {len(works(trace))} steps, {ms(trace.end)} ms, {pauses[name]}",
         )

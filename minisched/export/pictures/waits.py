@@ -7,7 +7,7 @@ from functools import partial
 
 from ...trace import Trace
 from ..layout import View
-from ..puml_timing import Panel, draw_panels
+from ..puml_timing import RunPanel, draw_panels
 from ..units import ms
 from ..wait_runs import PROMPTS, run_prefills, run_with, run_without
 from ..window import steady_views, view_of_steps
@@ -100,7 +100,9 @@ def one_above_the_other(runs: Mapping[str, Trace], title: str, note: str = "") -
 def stacked(views: Mapping[str, View], title: str, note: str = "") -> str:
     """The same steps, as they are shown of each run."""
     panels = [
-        Panel(view, f"p{at}_", f"{name}: {STEPS} steps in {ms(view.duration)} ms, {lost_in(view)}")
+        RunPanel(
+            view, f"p{at}_", f"{name}: {STEPS} steps in {ms(view.duration)} ms, {lost_in(view)}"
+        )
         for at, (name, view) in enumerate(views.items(), 1)
     ]
     first, last = panels[0].view.first_step, panels[0].view.last_step

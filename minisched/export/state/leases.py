@@ -20,7 +20,7 @@ WORDS = {
 
 
 @dataclass(eq=False)
-class Lease:
+class LeaseStay:
     """A request's row and pages, from ``row alloc`` to ``row free``.
 
     It is a zombie (``wasted``) once it is closed, while a launched step still names it. For a
@@ -58,18 +58,18 @@ class Leases:
     """All leases, as far as the marks that were applied tell."""
 
     def __init__(self) -> None:
-        self.all: list[Lease] = []
-        self.by_row: dict[int, Lease] = {}  # those that are not released
-        self.newest: dict[str, Lease] = {}  # of each request
+        self.all: list[LeaseStay] = []
+        self.by_row: dict[int, LeaseStay] = {}  # those that are not released
+        self.newest: dict[str, LeaseStay] = {}  # of each request
 
-    def apply(self, mark: Mark) -> Lease | None:
+    def apply(self, mark: Mark) -> LeaseStay | None:
         """Let happen what one of ``CHANGES`` says; the lease that it is about, if there is one.
 
         Raises:
             NothingToShow: the mark does not say whose or which row it is.
         """
         rid = word(mark, "rid")
-        lease: Lease | None
+        lease: LeaseStay | None
         if mark.name == "row alloc":
             lease = self.opened(rid, number(mark, "row"), mark.time)
         elif mark.name in ("row hold", "row let go", "row free"):
@@ -80,14 +80,14 @@ class Leases:
             self._change(lease, mark)
         return lease
 
-    def opened(self, rid: str, row: int, time: int) -> Lease:
+    def opened(self, rid: str, row: int, time: int) -> LeaseStay:
         """A new lease on a row."""
-        lease = self.newest[rid] = self.by_row[row] = Lease(rid, row)
+        lease = self.newest[rid] = self.by_row[row] = LeaseStay(rid, row)
         lease.changes.append((time, lease.kind))
         self.all.append(lease)
         return lease
 
-    def _change(self, lease: Lease, mark: Mark) -> None:
+    def _change(self, lease: LeaseStay, mark: Mark) -> None:
         if mark.name in ("admit", "row hold") and lease.joined is None:
             lease.joined = mark.time
         if mark.name in ("row hold", "row let go"):
@@ -102,7 +102,7 @@ class Leases:
         lease.changes.append((mark.time, lease.kind))
 
 
-def leases_of(trace: Trace) -> list[Lease]:
+def leases_of(trace: Trace) -> list[LeaseStay]:
     """Every lease of one scheduler's run, in the order in which they were opened.
 
     Raises:

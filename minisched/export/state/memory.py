@@ -10,7 +10,7 @@ from ..views.marks import named, number, word
 from ..views.radix_tree import CHANGES as TREE_CHANGES
 from ..views.radix_tree import Tree
 from . import leases
-from .leases import Lease, Leases, leases_of
+from .leases import Leases, LeaseStay, leases_of
 from .side import shown_side
 from .stay import Panel, Stay
 
@@ -82,8 +82,8 @@ class _Books:
 
     def __init__(self) -> None:
         self.leases, self.tree = Leases(), Tree()
-        self.owner: dict[int, Lease] = {}
-        self.owned: dict[Lease, dict[int, None]] = {}  # the other way round
+        self.owner: dict[int, LeaseStay] = {}
+        self.owned: dict[LeaseStay, dict[int, None]] = {}  # the other way round
         self.cached: dict[int, int] = {}  # page -> node; -1: nobody says which
         self.ref_cnt: dict[int, int] = {}  # page -> leases that use it, where there is no tree
         self.now: dict[int, Stay] = {}  # with its end still open

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...trace import Mark, Trace
 from ...trace.events import is_host
 from ..views.marks import named, word
-from .leases import ENDS, WORDS, Lease, leases_of
+from .leases import ENDS, WORDS, LeaseStay, leases_of
 from .side import shown_side
 from .stay import Panel, Stay
 
@@ -17,7 +17,7 @@ WAITS = "waits for memory"
 
 
 @dataclass(frozen=True)
-class Change:
+class RunningChange:
     """A request joins the running set, or leaves it."""
 
     time: int
@@ -56,7 +56,7 @@ def stays_of(trace: Trace) -> list[Stay]:
     leases = [lease for lease in leases_of(trace) if lease.joined is not None]
     found = [stay for lease in leases for stay in _lives(lease)]
     came = arrivals(trace)
-    by_rid: dict[str, list[Lease]] = {rid: [] for rid in came}
+    by_rid: dict[str, list[LeaseStay]] = {rid: [] for rid in came}
     for lease in leases:
         by_rid.setdefault(lease.rid, []).append(lease)
     ends: dict[str, list[Mark]] = {}
@@ -67,7 +67,7 @@ def stays_of(trace: Trace) -> list[Stay]:
     return sorted(found, key=lambda stay: (stay.start, stay.end))
 
 
-def changes_of(trace: Trace) -> list[Change]:
+def changes_of(trace: Trace) -> list[RunningChange]:
     """Who joins the running set and who leaves it, in order of time."""
     trace = shown_side(trace)
     is_pair = bool(named(trace, "row hold")) and not named(trace, "admit")
@@ -79,7 +79,7 @@ def changes_of(trace: Trace) -> list[Change]:
             continue  # one more chunk, or the end of somebody who waits
         inside ^= {rid}
         why = "" if joins else word(mark, "reason") if mark.name == "finish" else mark.name
-        found.append(Change(mark.time, rid, joins, why))
+        found.append(RunningChange(mark.time, rid, joins, why))
     return found
 
 
@@ -101,7 +101,7 @@ def arrivals(trace: Trace) -> dict[str, list[int]]:
     return found
 
 
-def _lives(lease: Lease) -> Iterator[Stay]:
+def _lives(lease: LeaseStay) -> Iterator[Stay]:
     """In the set, from when its request was admitted; and then maybe as a zombie."""
     for kind, start, end in lease.phases:
         start = max(start, lease.joined or 0)
@@ -112,7 +112,7 @@ def _lives(lease: Lease) -> Iterator[Stay]:
 
 
 def _waits(
-    rid: str, came: list[int], leases: list[Lease], ends: list[Mark], last: int
+    rid: str, came: list[int], leases: list[LeaseStay], ends: list[Mark], last: int
 ) -> Iterator[Stay]:  # fmt: skip
     """From when it came, or was retracted, up to when it gets memory or ends."""
     joins = [lease.joined for lease in leases if lease.joined is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...trace import Trace
-from ..views.future_slots import Stay as Token
+from ..views.future_slots import SlotStay as Token
 from ..views.future_slots import stays_of
 from .side import shown_side
 from .stay import Panel, Stay

@@ -14,7 +14,7 @@ from importlib import import_module
 
 from ...topics import TOPICS
 from ...trace import Trace
-from .forms import FORMS, NAMES, Draw, Part
+from .forms import FORMS, NAMES, Draw, PictureForms
 from .marks import NothingToShow
 from .names import kind_of_loop, unknown
 
@@ -45,17 +45,17 @@ def parts_of(topic: str) -> tuple[str, ...]:
     return tuple(name for name in _pictures(topic) if name)
 
 
-def _pictures(topic: str) -> dict[str, Part]:
+def _pictures(topic: str) -> dict[str, PictureForms]:
     """A topic's pictures; one that is the only one has no name."""
     if topic not in TOPICS:
         if not (base := kind_of_loop(topic)):
             raise ValueError(unknown(topic))
         if base not in TOPICS:
-            parts: dict[str, Part] = import_module(".loop_parts", __name__).loop_parts()
+            parts: dict[str, PictureForms] = import_module(".loop_parts", __name__).loop_parts()
             return parts
         topic = base
     module = import_module(f".{topic}", __name__)
-    whole = Part(module.view, getattr(module, "text", None), getattr(module, "puml", None))
+    whole = PictureForms(module.view, getattr(module, "text", None), getattr(module, "puml", None))
     return getattr(module, "PARTS", {"": whole})
 
 

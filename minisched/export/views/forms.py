@@ -13,7 +13,7 @@ NAMES = {"svg": "SVG", "puml": "PlantUML", "text": "text"}
 
 
 @dataclass(frozen=True)
-class Part:
+class PictureForms:
     """One picture in its forms; ``puml`` is None where PlantUML does not fit."""
 
     svg: Draw

@@ -6,7 +6,7 @@ from ...trace import Trace
 from ..svg_style import char_width
 from ..units import ms
 from .axes import TimeAxis
-from .future_slots import Ring, Stay, wraps_of
+from .future_slots import Ring, SlotStay, wraps_of
 from .page import EDGE, LEFT, SIGNS, Page
 from .shapes import Datum, band, line, path, rect, text
 
@@ -14,7 +14,7 @@ MOST_HEIGHT, TALLEST, LOWEST = 420, 22, 9
 BAR = 3  # pixels that a stored token has at least: the next step mostly reads it at once
 
 
-def draw_slots(page: Page, stays: list[Stay], ring: Ring | None, trace: Trace) -> None:
+def draw_slots(page: Page, stays: list[SlotStay], ring: Ring | None, trace: Trace) -> None:
     """The lanes, what was in them when, and the moments at which the counter wraps."""
     last = max(stay.slot for stay in stays)
     pitch = min(TALLEST, max(LOWEST, MOST_HEIGHT / last))
@@ -39,7 +39,7 @@ def draw_slots(page: Page, stays: list[Stay], ring: Ring | None, trace: Trace) -
     page.top += 26
 
 
-def draw_stay(page: Page, stay: Stay, x: TimeAxis, y: float, height: float) -> None:
+def draw_stay(page: Page, stay: SlotStay, x: TimeAxis, y: float, height: float) -> None:
     """One token's time in a slot, and the moments at which it is read."""
     whose = f"slot {stay.slot}: the token of {stay.rid} from step {stay.step}"
     where: dict[str, Datum] = {"slot": stay.slot, "rid": stay.rid, "step": stay.step}

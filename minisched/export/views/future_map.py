@@ -10,7 +10,7 @@ from ..state import Stay as Box
 from ..units import ms
 from .future_lanes import draw_slots
 from .future_ring import draw_rings
-from .future_slots import Ring, Stay, Tally, ring_of, stays_of, tally_of, wraps_of
+from .future_slots import Ring, SlotStay, Tally, ring_of, stays_of, tally_of, wraps_of
 from .marks import NothingToShow
 from .page import Page, about_run
 from .puml_stays import stays_to_puml
@@ -92,7 +92,7 @@ def puml(trace: Trace) -> str:
     return stays_to_puml(f"{TITLE} ({shown})", rows, part.end, names, flags)
 
 
-def seen(stay: Stay, least: int) -> Stay:
+def seen(stay: SlotStay, least: int) -> SlotStay:
     """A stay whose token is stored for long enough to be seen, where its slot is free so long."""
     until = min(stay.stored + least, max(stay.last_read, stay.gone))
     return replace(stay, reads=[*stay.reads, until]) if stay.sampled else stay
@@ -102,7 +102,7 @@ AT_ONCE = "a thin stored: the next forward, in the stream right behind the sampl
 PHASES = ("promised", "stored", "stale")
 
 
-def need_stays(trace: Trace) -> list[Stay]:
+def need_stays(trace: Trace) -> list[SlotStay]:
     """Every stay.
 
     Raises:
@@ -134,7 +134,7 @@ def summary(tally: Tally, ring: Ring | None, wraps: int) -> tuple[str, str]:
     )
 
 
-def rows_of(stays: list[Stay]) -> list[tuple[str, list[Box]]]:
+def rows_of(stays: list[SlotStay]) -> list[tuple[str, list[Box]]]:
     """Each slot's name, and what was in it: its phases, and a moment for each look-up."""
     rows: dict[int, list[Box]] = {slot: [] for slot in range(1, 1 + max(s.slot for s in stays))}
     for stay in stays:
@@ -150,7 +150,7 @@ def rows_of(stays: list[Stay]) -> list[tuple[str, list[Box]]]:
     return [(f"slot {slot}", boxes) for slot, boxes in rows.items()]
 
 
-def table_of(stays: list[Stay]) -> list[tuple[object, ...]]:
+def table_of(stays: list[SlotStay]) -> list[tuple[object, ...]]:
     """A line for each step: its slots, when they are stored and resolved, how many it laps."""
     rows: list[tuple[object, ...]] = []
     for step, group in groupby(sorted(stays, key=lambda s: (s.step, s.slot)), lambda s: s.step):

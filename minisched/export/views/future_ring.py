@@ -6,7 +6,7 @@ from math import cos, pi, sin
 
 from ..svg_style import char_width
 from ..units import ms
-from .future_slots import Ring, Stay
+from .future_slots import Ring, SlotStay
 from .page import LEFT, WIDTH, Page
 from .shapes import path, text
 
@@ -14,7 +14,7 @@ MOST_SLOTS, MOST_RINGS = 24, 5
 OUTER, INNER = 52, 30  # pixels
 
 
-def draw_rings(page: Page, stays: list[Stay], ring: Ring) -> None:
+def draw_rings(page: Page, stays: list[SlotStay], ring: Ring) -> None:
     """The first batches, and the one with which the counter begins anew."""
     moments = moments_of(stays)
     if ring.limit > MOST_SLOTS or not moments:
@@ -33,7 +33,7 @@ def draw_rings(page: Page, stays: list[Stay], ring: Ring) -> None:
     page.top = y + OUTER + 48
 
 
-def moments_of(stays: list[Stay]) -> list[tuple[int, int]]:
+def moments_of(stays: list[SlotStay]) -> list[tuple[int, int]]:
     """When the first three steps, and the first two that lap, were launched: (time, step)."""
     launched = {stay.step: stay.promised for stay in reversed(stays)}
     steps = sorted(launched)
@@ -43,7 +43,7 @@ def moments_of(stays: list[Stay]) -> list[tuple[int, int]]:
 
 
 def _draw_slot(
-    page: Page, stays: list[Stay], slot: int, count: int, time: int, x: float, y: float
+    page: Page, stays: list[SlotStay], slot: int, count: int, time: int, x: float, y: float
 ) -> None:
     """One slot's part of the ring, and whose token is promised or stored there."""
     stay = next((s for s in stays if s.slot == slot and s.promised <= time < s.gone), None)

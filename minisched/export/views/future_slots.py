@@ -13,7 +13,7 @@ from .marks import lacking, named, number, word
 
 
 @dataclass(frozen=True)
-class Stay:
+class SlotStay:
     """One token's time in one future slot."""
 
     slot: int
@@ -71,7 +71,7 @@ def ring_of(trace: Trace) -> Ring | None:
     return None
 
 
-def wraps_of(trace: Trace, stays: list[Stay]) -> list[int]:
+def wraps_of(trace: Trace, stays: list[SlotStay]) -> list[int]:
     """When the ring's counter began anew: at each batch behind which it is no higher than before.
 
     Its own values say so, one for each batch, and not the slots: a counter may go beyond its limit
@@ -88,7 +88,7 @@ def wraps_of(trace: Trace, stays: list[Stay]) -> list[int]:
     ]
 
 
-def tally_of(stays: list[Stay]) -> Tally:
+def tally_of(stays: list[SlotStay]) -> Tally:
     """How many slots were allocated, stored, resolved, lapped, and lapped too early."""
     return Tally(
         len(stays),
@@ -99,7 +99,7 @@ def tally_of(stays: list[Stay]) -> Tally:
     )
 
 
-def stays_of(trace: Trace) -> list[Stay]:
+def stays_of(trace: Trace) -> list[SlotStay]:
     """Every stay, from the ``future slots`` marks and the ops of their steps.
 
     A step may read a slot and get the same one for its own token: it reads before it stores.
@@ -112,8 +112,8 @@ def stays_of(trace: Trace) -> list[Stay]:
     ends = {item.step: item.end for item in trace.on(lane) if item.name == "sample"}
     on_ring = ring_of(trace) is not None
     end = trace.end
-    newest: dict[int, Stay] = {}
-    found: list[Stay] = []
+    newest: dict[int, SlotStay] = {}
+    found: list[SlotStay] = []
     for mark in named(trace, "future slots"):
         step = number(mark, "step")
         if mark.attrs.get("side") == "prefill" or step not in steps:
@@ -129,7 +129,7 @@ def stays_of(trace: Trace) -> list[Stay]:
                 promised = max(promised, before.last_read)
                 found.append(replace(before, gone=promised))
             stored = max(promised, ends.get(step, end))
-            newest[slot] = Stay(
+            newest[slot] = SlotStay(
                 slot, rid, step, promised, stored, max(end, stored),
                 sampled=step in ends, laps=on_ring and before is not None,
             )  # fmt: skip
@@ -137,7 +137,9 @@ def stays_of(trace: Trace) -> list[Stay]:
     return sorted(found, key=lambda stay: (stay.promised, stay.slot))
 
 
-def _read(newest: dict[int, Stay], slot: int, mark: Mark, rids: tuple[str, ...], time: int) -> None:
+def _read(
+    newest: dict[int, SlotStay], slot: int, mark: Mark, rids: tuple[str, ...], time: int
+) -> None:
     """Note that a step looks a slot up; its own requests' tokens should be there."""
     if slot not in newest:
         raise lacking(mark, f"a token in slot {slot}, which it reads")

@@ -49,7 +49,7 @@ def arrays_of(trace: Trace) -> list[LazyArray]:
     """
     ran = {item.step: item for item in forwards_of(trace)}
     marks = [(number(mark, "step"), mark) for mark in named(trace, "lazy tokens")]
-    times, wasted = Times.of(trace), wasted_by_step(trace)
+    times, wasted = ArrayTimes.of(trace), wasted_by_step(trace)
     return [
         LazyArray(
             step=step,
@@ -76,7 +76,7 @@ def wasted_by_step(trace: Trace) -> dict[int, list[str]]:
     return wasted
 
 
-class Times(NamedTuple):
+class ArrayTimes(NamedTuple):
     """When a step's array changed, by step; what a trace lacks comes at its end."""
 
     launches: dict[int, int]
@@ -85,7 +85,7 @@ class Times(NamedTuple):
     end: int
 
     @classmethod
-    def of(cls, trace: Trace) -> Times:
+    def of(cls, trace: Trace) -> ArrayTimes:
         """From the slices of a trace."""
         return cls(
             {item.step: item.end for item in trace.on("host") if item.name == "launch"},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...trace import Trace
 from ..puml_sequence import to_sequence
-from .forms import Part
+from .forms import PictureForms
 from .sequence_svg import draw_sequence
 from .sequence_text import write_sequence
 from .shown_steps import shown
@@ -19,7 +19,7 @@ from .timing import draw_timing, timing_to_puml, write_timing
 
 def loop_parts(
     timing: int = 3, sequence: int = 2, steps: int = 4, about: str = ""
-) -> dict[str, Part]:
+) -> dict[str, PictureForms]:
     """The parts that every loop has, each with how many settled steps it shows.
 
     ``timing`` 0: the whole run. ``about`` is what the timing's title
@@ -27,17 +27,17 @@ def loop_parts(
     raises NothingToShow where no step ran.
     """
     return {
-        "timing": Part(
+        "timing": PictureForms(
             svg=lambda trace: draw_timing(trace, timing, about),
             text=lambda trace: write_timing(trace, timing, about),
             puml=lambda trace: timing_to_puml(trace, timing),
         ),
-        "sequence": Part(
+        "sequence": PictureForms(
             svg=lambda trace: draw_sequence(trace, sequence),
             text=lambda trace: write_sequence(trace, sequence),
             puml=lambda trace: sequence_to_puml(trace, sequence),
         ),
-        "steps": Part(
+        "steps": PictureForms(
             svg=lambda trace: draw_steps(trace, steps),
             text=lambda trace: write_steps(trace, steps),
             puml=lambda trace: steps_to_puml(trace, steps),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...trace import Trace
 from ..svg_style import char_width
 from ..units import ms
-from .forms import Part
+from .forms import PictureForms
 from .ledger_lists import Entry, entries_of
 from .loop_parts import loop_parts
 from .marks import NothingToShow
@@ -142,4 +142,4 @@ def after(entry: Entry) -> str:
     return f"tokens of step {entry.step}" if entry.step else "dummies only"
 
 
-PARTS = {"ledger": Part(view, text_form), **loop_parts()}
+PARTS = {"ledger": PictureForms(view, text_form), **loop_parts()}

@@ -9,7 +9,7 @@ from ..state import Stay
 
 
 @dataclass(frozen=True)
-class Block:
+class PlaceBlock:
     """Places ``first`` to ``last`` (page or row ids) in the same hands for the same time."""
 
     first: int
@@ -27,14 +27,14 @@ def number(stay: Stay) -> int:
     return int(stay.place.split()[1])
 
 
-def blocks_of(stays: Iterable[Stay]) -> list[Block]:
+def blocks_of(stays: Iterable[Stay]) -> list[PlaceBlock]:
     """All stays, each in exactly one block; in order of places, then of time."""
-    found: list[Block] = []
+    found: list[PlaceBlock] = []
     ends: dict[tuple[object, ...], int] = {}  # what goes on below -> its place in ``found``
     for stay in sorted(stays, key=lambda stay: (number(stay), stay.start)):
         at, alike = number(stay), (stay.kind, stay.label, stay.start, stay.end)
         if (above := ends.pop((at - 1, *alike), None)) is None:
-            found.append(Block(at, at, stay))
+            found.append(PlaceBlock(at, at, stay))
             above = len(found) - 1
         else:
             found[above] = replace(found[above], last=at)

@@ -8,7 +8,7 @@ from ..svg_style import char_width
 from ..units import ms, tick_step
 from .axes import TimeAxis
 from .page import Page
-from .page_blocks import Block, blocks_of
+from .page_blocks import PlaceBlock, blocks_of
 from .shapes import band, rect, text
 from .wording import short
 
@@ -33,7 +33,7 @@ def draw_map(page: Page, panel: Panel, places: int, unit: str, x: TimeAxis) -> N
     page.top = bottom
 
 
-def _draw(page: Page, block: Block, y: float, height: float, x: TimeAxis, unit: str) -> None:
+def _draw(page: Page, block: PlaceBlock, y: float, height: float, x: TimeAxis, unit: str) -> None:
     stay = block.stay
     left, width = x.span(stay.start, stay.end)
     page.add(
@@ -47,7 +47,7 @@ def _draw(page: Page, block: Block, y: float, height: float, x: TimeAxis, unit: 
         page.add(text(*middle, words, f"small in-{stay.kind}", "middle"))
 
 
-def about(block: Block, unit: str) -> str:
+def about(block: PlaceBlock, unit: str) -> str:
     """A block in words."""
     ids = f"{unit} {block.first}" + f" to {block.last}" * (block.size > 1)
     return f"{ids}, {ms(block.stay.start)} to {ms(block.stay.end)} ms: {whose(block.stay)}"

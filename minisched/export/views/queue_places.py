@@ -11,7 +11,7 @@ from .. import state
 
 
 @dataclass(frozen=True)
-class Stay:
+class QueueStay:
     """One step in flight. Times are nanoseconds."""
 
     step: int
@@ -22,18 +22,18 @@ class Stay:
     processed: int  # when that was done
 
 
-def stays_of(trace: Trace) -> list[Stay]:
+def stays_of(trace: Trace) -> list[QueueStay]:
     """Every step that was launched and processed, in order."""
     launches = {s.step: s for s in trace.slices if is_host(s.lane) and s.name == "launch"}
     waits = {s.step: s.start for s in trace.slices if is_host(s.lane) and s.name == "wait"}
     processes = {s.step: s for s in trace.slices if is_host(s.lane) and s.name == "process"}
-    found: list[Stay] = []
+    found: list[QueueStay] = []
     for step in sorted(launches.keys() & processes.keys()):
         put, process = launches[step], processes[step]
         busy = {stay.place for stay in found if stay.processed > put.end}
         place = min(set(range(len(busy) + 1)) - busy)
         taken = waits.get(step, process.start)
-        found.append(Stay(step, put.rids, place, put.end, taken, process.end))
+        found.append(QueueStay(step, put.rids, place, put.end, taken, process.end))
     return found
 
 

@@ -31,7 +31,7 @@ class Visit:
 
 
 @dataclass(frozen=True)
-class Story:
+class QueueStory:
     """All of it; ``arrived`` and ``visits`` in order of arrival."""
 
     arrived: list[str]
@@ -39,7 +39,7 @@ class Story:
     visits: list[Visit]
 
 
-def story_of(trace: Trace) -> Story:
+def story_of(trace: Trace) -> QueueStory:
     """What marks and receive slices tell. Whoever was never received has waited since time 0."""
     came = {rid: item.end for item in trace.slices if item.name == "receive" for rid in item.rids}
     orders, visits = list[Order](), dict[str, Visit]()
@@ -61,7 +61,7 @@ def story_of(trace: Trace) -> Story:
     seen = dict.fromkeys([*came, *visits, *(rid for order in orders for rid in order.rids)])
     arrived = sorted(seen, key=lambda rid: came.get(rid, 0))
     in_order = [visits[rid] for rid in arrived if rid in visits]
-    return Story(arrived, [order for order in orders if order.rids], in_order)
+    return QueueStory(arrived, [order for order in orders if order.rids], in_order)
 
 
 def _visit(mark: Mark, arrived: int, place: int) -> Visit:

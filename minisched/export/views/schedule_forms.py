@@ -11,7 +11,7 @@ from ..units import ms
 from .marks import NothingToShow
 from .page import about_run
 from .puml_stays import stays_to_puml
-from .queue_story import Order, Story, story_of
+from .queue_story import Order, QueueStory, story_of
 from .text_page import TextPage
 from .wording import ordinal, short
 
@@ -82,7 +82,7 @@ def _waits(trace: Trace, rids: list[str], end: int) -> list[tuple[str, list[Stay
     return list(rows.items())
 
 
-def need_story(trace: Trace) -> Story:
+def need_story(trace: Trace) -> QueueStory:
     """The queue's story.
 
     Raises:
@@ -94,13 +94,13 @@ def need_story(trace: Trace) -> Story:
     return story
 
 
-def policy_words(story: Story) -> str:
+def policy_words(story: QueueStory) -> str:
     """By which policy the queue was sorted, as far as the trace says."""
     policy = story.orders[0].policy if story.orders else "the order of the queue was not recorded"
     return f"policy: {policy}"
 
 
-def arrivals_of(story: Story, orders: list[Order]) -> list[str]:
+def arrivals_of(story: QueueStory, orders: list[Order]) -> list[str]:
     """Who is in any of these rounds, in the order in which they came."""
     there = {rid for order in orders for rid in order.rids}
     return [rid for rid in story.arrived if rid in there]

@@ -7,7 +7,7 @@ from ..svg_style import char_width
 from ..units import ms
 from .axes import TimeAxis
 from .page import EDGE, LEFT, Page, about_run
-from .queue_story import Story, Visit
+from .queue_story import QueueStory, Visit
 from .schedule_forms import TITLE, arrivals_of, need_story, policy_words, puml, shown_orders, text
 from .shapes import band, line, path, rect
 from .shapes import text as write
@@ -40,7 +40,7 @@ def view(trace: Trace) -> str:
     return page.finish()
 
 
-def _draw_orders(page: Page, story: Story) -> None:
+def _draw_orders(page: Page, story: QueueStory) -> None:
     """A column for each time the queue was sorted; lines follow a request from one to the next."""
     orders = shown_orders(story.orders, MOST_ROUNDS)
     cut = f"; {len(orders)} of {len(story.orders)} rounds" * (orders != story.orders)
@@ -72,7 +72,7 @@ def _link(x1: float, y1: float, x2: float, y2: float) -> str:
                         f"{x2:.1f} {y2:.1f}")  # fmt: skip
 
 
-def _draw_waits(page: Page, story: Story) -> None:
+def _draw_waits(page: Page, story: QueueStory) -> None:
     """From arrival to admission; in a column of its own, what was cached and what to compute."""
     visits = story.visits[:MOST_LANES]
     cut = f"; the first {len(visits)} of {len(story.visits)}" * (visits != story.visits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
-from ..layout import Box, Bubble
+from ..layout import Box, IdleStretch
 from ..svg_style import box_class, char_width
 from ..units import ms
 from .sequence_layout import Lifelines
@@ -54,7 +54,7 @@ def _label(lines: Lifelines, box: Box) -> Iterator[str]:
             yield text(middle, y, said, f"on-{kind}", "middle")
 
 
-def _bubble(lines: Lifelines, bubble: Bubble) -> Iterator[str]:
+def _bubble(lines: Lifelines, bubble: IdleStretch) -> Iterator[str]:
     top, bottom, middle = lines.y(bubble.start), lines.y(bubble.end), lines.x(bubble.lane)
     kind = "waited" if bubble.reason else "bubble"
     idle = ms(bubble.end - bubble.start)

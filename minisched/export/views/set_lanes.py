@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...trace import Mark, Trace
 from ..state import Stay
 from ..state.leases import WORDS, ZOMBIE
-from ..state.requests import Change
+from ..state.requests import RunningChange
 from ..svg_style import char_width
 from ..units import ms
 from .axes import TimeAxis
@@ -49,8 +49,8 @@ class SetLanes:
 
 
 def draw_set(
-    page: Page, rids: list[str], x: TimeAxis, stays: Sequence[Stay], changes: Sequence[Change],
-    steps: Sequence[StepWork], trace: Trace,
+    page: Page, rids: list[str], x: TimeAxis, stays: Sequence[Stay],
+    changes: Sequence[RunningChange], steps: Sequence[StepWork], trace: Trace,
 ) -> None:  # fmt: skip
     """The lanes with everything on them, and the time axis below."""
     lanes = SetLanes(rids, x, page.top)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..state import Stay
-from ..state.requests import Change
+from ..state.requests import RunningChange
 from .steps import StepWork, requests_in
 
 MOST_STEPS, MOST_LANES = 100, 24
@@ -26,7 +26,7 @@ def lives(rids: Sequence[str], stays: Sequence[Stay]) -> list[tuple[str, list[St
     return [lane for lanes in found.values() for lane in lanes.items()]
 
 
-def set_after(changes: Sequence[Change]) -> list[list[str]]:
+def set_after(changes: Sequence[RunningChange]) -> list[list[str]]:
     """Who is in the set after each change."""
     now: dict[str, None] = {}
     found = []

@@ -8,7 +8,7 @@ from .axes import ValueAxis
 from .marks import NothingToShow, named, number, word
 from .page import EDGE, LEFT, SIGNS, Page, labels
 from .shapes import line, path, rect, text
-from .steps import Part, StepWork, led_to
+from .steps import StepShare, StepWork, led_to
 
 MOST_STEPS, HEIGHT, WIDEST = 60, 230, 44
 NAMES = {
@@ -74,7 +74,7 @@ def _bar(step: StepWork, x: float, width: float, y: ValueAxis) -> list[str]:
     return drawn
 
 
-def _label(part: Part, middle: float, width: float, top: float, bottom: float) -> list[str]:
+def _label(part: StepShare, middle: float, width: float, top: float, bottom: float) -> list[str]:
     """Whose tokens, and how many, where there is room: on one line, or on two."""
     kind, y = f"small in-{part.kind}", (top + bottom) / 2 + 4
     most = int((width - 2) / char_width(11))

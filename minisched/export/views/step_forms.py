@@ -10,7 +10,7 @@ from .lanes import NAMES as LANE_NAMES
 from .marks import NothingToShow, named, word
 from .puml_stays import Row, stays_to_puml
 from .step_bars import NAMES as BAR_NAMES
-from .steps import Part, StepWork, led_to, opening, requests_in, steps_of
+from .steps import StepShare, StepWork, led_to, opening, requests_in, steps_of
 from .text_page import GLYPHS, TextPage
 from .wording import short
 
@@ -71,7 +71,7 @@ def step_rows(steps: Sequence[StepWork], rids: Sequence[str]) -> list[Row]:
     return list(rows.items())
 
 
-def _stay(step: StepWork, part: Part) -> Stay:
+def _stay(step: StepWork, part: StepShare) -> Stay:
     """A decode is always one token, so only prompts say how many."""
     label = str(part.tokens) if part.kind in ("prompt", "again") and part.tokens else ""
     about = f"step {step.step}, {part.tokens} tokens"

@@ -11,7 +11,7 @@ from ...trace import Mark, Slice, Trace
 from .marks import NothingToShow, named, number, word
 
 
-class Part(NamedTuple):
+class StepShare(NamedTuple):
     """One request's share of a step."""
 
     rid: str
@@ -27,7 +27,7 @@ class StepWork:
     mode: str
     start: int
     end: int
-    parts: tuple[Part, ...]
+    parts: tuple[StepShare, ...]
 
     def tokens(self, *kinds: str) -> int:
         """Tokens of these kinds together."""
@@ -107,7 +107,7 @@ def steps_of(trace: Trace) -> list[StepWork]:
             kind = "prompt" if key in admitted or item.mode == "extend" else "decode"
             if kind == "prompt" and retracted.get(rid, item.start) < item.start:
                 kind = "again"
-            parts.append(Part(rid, "wasted" if key in wasted else kind, tokens))
+            parts.append(StepShare(rid, "wasted" if key in wasted else kind, tokens))
         found.append(StepWork(item.step, item.mode, item.start, item.end, tuple(parts)))
     return found
 

@@ -14,7 +14,7 @@ from ..svg_waits import FLAG, about, waits_of
 from ..units import ms
 from .axes import TimeAxis
 from .shapes import path, text
-from .steps_rows import Row
+from .steps_rows import StepRow
 
 LEFT, LANE, BOX, GAP = 158, 25, 17, 22  # pixels: row titles, lane to lane, a box, between two rows
 
@@ -24,7 +24,7 @@ class Chart:
     """The rows on the page; ``x`` counts from the view's start."""
 
     view: View
-    rows: list[Row]
+    rows: list[StepRow]
     x: TimeAxis
     top: float
 
@@ -87,7 +87,7 @@ class Chart:
             d = f"M{x1:.1f} {y1}L{x2:.1f} {y2 + BOX}"
         return path(f"arrow {kind}", d, src=arrow.src.slice.id, dst=arrow.dst.slice.id)
 
-    def _flag(self, mark: Mark, row: Row) -> str:
+    def _flag(self, mark: Mark, row: StepRow) -> str:
         left, _ = self.span(mark.time, mark.time)
         d = f"M{left:.1f} {self.y(row.lanes[0]) - 1:.1f}{FLAG}"
         return path("flag", d, f"{about(mark)} at {ms(mark.time)} ms", mark="wait")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...trace import Trace
 from ..puml_style import creole
-from ..puml_timing import Panel, draw_panels
+from ..puml_timing import RunPanel, draw_panels
 from .steps_rows import rows_of, steps_view
 from .steps_story import rhythm
 
@@ -17,4 +17,4 @@ def steps_to_puml(trace: Trace, count: int) -> str:
     """
     rows = rows_of(trace, count)
     title = f"{creole(trace.loop)}: step under step\\n{creole(rhythm(rows))}"
-    return draw_panels([Panel(steps_view(trace, rows))], title)
+    return draw_panels([RunPanel(steps_view(trace, rows))], title)

@@ -18,7 +18,7 @@ Key = tuple[str, int]  # whose step (``prefill``, ``decode``; empty where there 
 
 
 @dataclass(frozen=True)
-class Row:
+class StepRow:
     """A step, from the moment it was scheduled until its result was processed.
 
     ``lanes``: the host's, its thread's, then the device's; a second of one where two things of a
@@ -52,7 +52,7 @@ class Row:
         return min(item.start for item in device), max(item.end for item in device)
 
 
-def rows_of(trace: Trace, count: int) -> list[Row]:
+def rows_of(trace: Trace, count: int) -> list[StepRow]:
     """The steps that the other parts show, or ``count`` of them, whole; the first one first.
 
     Raises:
@@ -68,7 +68,7 @@ def rows_of(trace: Trace, count: int) -> list[Row]:
     return sorted(found, key=lambda row: (row.start, row.step))
 
 
-def steps_view(trace: Trace, rows: list[Row]) -> View:
+def steps_view(trace: Trace, rows: list[StepRow]) -> View:
     """The rows as a view: everything that belongs to one of them, and the edges between that."""
     boxes = {box.slice.id: box for row in rows for box in row.boxes}
     arrows = (
@@ -101,12 +101,12 @@ def _forward_start(boxes: list[Box]) -> int:
     return min(starts, default=-1)
 
 
-def _row(key: Key, boxes: list[Box]) -> Row:
+def _row(key: Key, boxes: list[Box]) -> StepRow:
     groups: dict[str, list[Box]] = {"host": [], "thread": [], "device": []}
     for box in boxes:
         groups[_where(box.slice.lane)].append(box)
     moved = [box for where in groups for box in _on_lanes(key, where, groups[where])]
-    return Row(*key, tuple(dict.fromkeys(box.lane for box in moved)), tuple(moved))
+    return StepRow(*key, tuple(dict.fromkeys(box.lane for box in moved)), tuple(moved))
 
 
 def _where(lane: str) -> str:

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ..units import ms
-from .steps_rows import Row
+from .steps_rows import StepRow
 
 
-def together(before: Row, row: Row) -> int:
+def together(before: StepRow, row: StepRow) -> int:
     """Nanoseconds in which two steps were both on their way."""
     return max(0, min(before.end, row.end) - max(before.start, row.start))
 
 
-def early(before: Row, row: Row) -> int:
+def early(before: StepRow, row: StepRow) -> int:
     """Nanoseconds by which the host began a step before the device was done with the one before."""
     return before.device_span[1] - row.start
 
 
-def rhythm(rows: Sequence[Row]) -> str:
+def rhythm(rows: Sequence[StepRow]) -> str:
     """One sentence on all of them, with the least and the most where they differ."""
     sides = {row.side: [other for other in rows if other.side == row.side] for row in rows}
     pairs = [pair for mine in sides.values() for pair in pairwise(mine)]

@@ -13,7 +13,7 @@ from .axes import TimeAxis
 from .page import EDGE, Page, about_run
 from .shapes import band, line, text
 from .steps_chart import GAP, LEFT, Chart
-from .steps_rows import Row, rows_of, steps_view
+from .steps_rows import StepRow, rows_of, steps_view
 from .steps_story import rhythm, together
 
 STYLE = (
@@ -55,7 +55,7 @@ def draw_steps(trace: Trace, count: int) -> str:
     return page.finish()
 
 
-def _background(chart: Chart, row: Row) -> list[str]:
+def _background(chart: Chart, row: StepRow) -> list[str]:
     """The lanes of a step, as long as it was on its way, and its name."""
     drawn, (left, width) = [], chart.span(row.start, row.end)
     for lane in row.lanes:
@@ -69,19 +69,19 @@ def _background(chart: Chart, row: Row) -> list[str]:
     return drawn
 
 
-def _who(row: Row) -> str:
+def _who(row: StepRow) -> str:
     """``decode, 4 rows``."""
     item = next(box.slice for box in row.boxes if box.slice.name == "forward")
     return f"{item.mode}, {len(item.rids)} row{'s' * (len(item.rids) != 1)}"
 
 
-def _tint(chart: Chart, before: Row, row: Row) -> str:
+def _tint(chart: Chart, before: StepRow, row: StepRow) -> str:
     """The time in which a step and the one above it were both on their way."""
     (left, width), top = chart.span(row.start, min(before.end, row.end)), chart.y(row.lanes[0])
     return band(left, top - 2, width, chart.y(row.lanes[-1]) - top + 21, "both")
 
 
-def _measure(chart: Chart, before: Row, row: Row) -> list[str]:
+def _measure(chart: Chart, before: StepRow, row: StepRow) -> list[str]:
     """How long that was."""
     left, width = chart.span(row.start, min(before.end, row.end))
     y, right = chart.y(row.lanes[0]) - GAP / 2 - 1, left + width

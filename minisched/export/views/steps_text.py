@@ -10,7 +10,7 @@ from ..letters import letter, letters_of
 from ..text_axis import draw_axis
 from ..units import ms
 from .page import about_run
-from .steps_rows import Row, rows_of, steps_view
+from .steps_rows import StepRow, rows_of, steps_view
 from .steps_story import rhythm, together
 from .text_page import TextPage, columns_here
 
@@ -57,7 +57,7 @@ def draw_lane(view: View, boxes: tuple[Box, ...], cells: int) -> str:
     return drawn
 
 
-def _moments(view: View, rows: list[Row]) -> Iterator[list[str]]:
+def _moments(view: View, rows: list[StepRow]) -> Iterator[list[str]]:
     """A line of the table for each step."""
     for before, row in zip([None, *rows], rows, strict=False):
         launches = [b.slice.end for b in row.boxes if b.slice.name.startswith("launch")]

@@ -15,7 +15,7 @@ COLUMNS = ("rows", "uploads", "starts", "ends", "writes")
 
 
 @dataclass
-class Cell:
+class TokenCell:
     """One token in the pool. ``kind`` is prompt, cached, decode, wasted or late."""
 
     kind: str
@@ -31,7 +31,7 @@ class Tenancy:
 
     row: int
     rid: str
-    cells: dict[int, Cell] = field(default_factory=dict)  # by position
+    cells: dict[int, TokenCell] = field(default_factory=dict)  # by position
 
 
 class Part(NamedTuple):
@@ -101,22 +101,24 @@ def note_late_writes(tenancies: Iterable[Tenancy]) -> None:
             cell = tenancy.cells.get(position)
             if cell and cell.written < late.written:
                 reader = cell.gathered_by, cell.gathered
-                tenancy.cells[position] = Cell("late", late.step, late.written, *reader)
+                tenancy.cells[position] = TokenCell("late", late.step, late.written, *reader)
 
 
-def fill(cells: dict[int, Cell], part: Part, mark: Mark, times: Times, is_wasted: bool) -> None:
+def fill(
+    cells: dict[int, TokenCell], part: Part, mark: Mark, times: Times, is_wasted: bool
+) -> None:
     """Let one step write and gather a request's cells: first the prompt, then what it samples."""
     step = number(mark, "step")
     for position in range(part.upload, part.end) if part.upload >= 0 else ():
         kind = "prompt" if position >= part.start else "cached"
-        cells[position] = Cell(kind, step, times.uploads.get(step, mark.time))
+        cells[position] = TokenCell(kind, step, times.uploads.get(step, mark.time))
     for position in range(part.start, part.end):
         if position not in cells:
             raise lacking(mark, f"a token of {part.rid} at position {position}, which it gathers")
         cells[position].gathered_by, cells[position].gathered = step, times.forwards[step]
     if part.write >= 0:
         kind = "wasted" if is_wasted else "decode"
-        cells[part.write] = Cell(kind, step, times.samples.get(step, mark.time))
+        cells[part.write] = TokenCell(kind, step, times.samples.get(step, mark.time))
 
 
 def parts_of(mark: Mark, rids: Iterable[str]) -> list[Part]:

@@ -10,7 +10,7 @@ from ..units import ms
 from .axes import TimeAxis
 from .page import EDGE, LEFT, Page
 from .shapes import band, rect, text
-from .token_cells import Cell, Tenancy
+from .token_cells import Tenancy, TokenCell
 from .wording import short
 
 MOST_POSITIONS = 40
@@ -88,7 +88,7 @@ def draw_pool(page: Page, tenancies: list[Tenancy]) -> None:
         page.notes(f"{columns - shown} further positions are left out.")
 
 
-def draw_cell(page: Page, tenancy: Tenancy, position: int, cell: Cell, width: float) -> None:
+def draw_cell(page: Page, tenancy: Tenancy, position: int, cell: TokenCell, width: float) -> None:
     """One cell: its writer inside, its reader below."""
     left, y, look = LEFT + position * width, page.top, LOOK_OF[cell.kind]
     whose = f"row {tenancy.row}, position {position}, {tenancy.rid}"

@@ -12,11 +12,11 @@ from ...trace import Trace
 from .. import state
 from ..svg_style import char_width
 from .axes import TimeAxis
-from .forms import Part
+from .forms import PictureForms
 from .loop_parts import loop_parts
 from .page import EDGE, LEFT, Page, about_run
 from .puml_stays import stays_to_puml
-from .queue_places import Stay, rows_of, stays_of
+from .queue_places import QueueStay, rows_of, stays_of
 from .shapes import band, rect, text
 from .steps import opening
 from .text_page import TextPage
@@ -91,7 +91,7 @@ def _lanes(page: Page, x: TimeAxis, names: list[str]) -> None:
     page.add(*x.grid(page.top, page.top + len(names) * PITCH))
 
 
-def _draw_stay(page: Page, stay: Stay, x: TimeAxis, y: float) -> None:
+def _draw_stay(page: Page, stay: QueueStay, x: TimeAxis, y: float) -> None:
     """A step in flight: first nobody looks at it, then the host does."""
     _box(page, x, y, "queued", stay.put, stay.taken, stay.step, stay.rids)
     _box(page, x, y, "admitted", stay.taken, stay.processed, stay.step, stay.rids)
@@ -114,4 +114,4 @@ def _box(
             return
 
 
-PARTS = {"queue": Part(view, text_form, puml), **loop_parts()}
+PARTS = {"queue": PictureForms(view, text_form, puml), **loop_parts()}
