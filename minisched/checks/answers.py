@@ -22,6 +22,7 @@ from .causes import (
     overlap_verdict,
     shares,
 )
+from .history import Offence, counted
 from .identity import (
     Difference,
     another_workload,
@@ -45,7 +46,7 @@ from .overlap import (
     span,
     with_short_names,
 )
-from .races import Offence, Race, WaitsForEver, examine, race_offence
+from .races import Race, WaitsForEver, examine, race_offence
 from .what_if import Largest, largest_bubble
 from .why import explain, token_offence
 
@@ -562,8 +563,3 @@ def no(
 ) -> Answer:
     """A law is broken: the answer to this question is one that nobody wants."""
     return Answer(question, "yes", f"{what}.", details, tuple(offences), holds=False)
-
-
-def counted(count: int, one: str, many: str = "") -> str:
-    """``1 leak`` or ``3 leaks``."""
-    return f"{count} {one if count == 1 else many or one + 's'}"

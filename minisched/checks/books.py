@@ -13,9 +13,9 @@ from ..memory.block_pool import Block
 from ..memory.radix_cache import TreeNode
 from ..scheduler import Scheduler
 from ..trace.cells import is_in
-from ..trace.recorder import to_text
+from .history import MarkMoment, moments, plural
 from .laws import Broken
-from .leaks import Leak, Ledger, MarkMoment, moments, plural, report
+from .leaks import Leak, Ledger, report
 
 # -- What must be true of a live scheduler's memory after every call, at any depth -----------------
 #
@@ -50,7 +50,9 @@ def check_idle(scheduler: Scheduler, before: Iterable[str] = ()) -> None:
     known = list(before)
     left = [name for name in threads() if name not in known] if known else []
     if left:
-        raise Broken(f"leak: the {plural('thread', ' '.join(left))} is still alive")
+        raise Broken(
+            f"leak: the {' '.join(['thread' + 's' * (len(left) > 1), *left])} is still alive"
+        )
 
 
 def threads() -> list[str]:
@@ -71,7 +73,7 @@ def check_pages(scheduler: Scheduler) -> None:
     if lost := [page for page in pages if not places[page]]:
         lease = allocator.owner.get(lost[0])
         mine = [page for page in lost if allocator.owner.get(page) is lease]
-        what, story = plural("page", to_text(mine)), story_of(scheduler, "page", mine)
+        what, story = plural("page", mine), story_of(scheduler, "page", mine)
         raise Broken(f"leak: {what} {fate_of(lease)}: neither free, nor cached, nor held{story}")
     for page in (page for page, count in places.items() if count > 1):
         free, whose = allocator.free_pages.count(page), "the prefix cache's"
@@ -84,7 +86,7 @@ def check_pages(scheduler: Scheduler) -> None:
         raise Broken(f"leak: the cache counts {cache.total_size} pages and has {len(cached)}")
     for lease in leases_of(scheduler):
         if gone := set(lease.pages[: lease.shared_pages]) - set(cached):
-            what = plural("page", to_text(gone))
+            what = plural("page", gone)
             raise Broken(f"leak: {lease.rid} reads {what} of a prefix that is not cached any more")
 
 
@@ -125,7 +127,7 @@ def check_locks(scheduler: Scheduler) -> None:
                 story_of_lock(scheduler, node),
             )
             raise Broken(
-                f"leak: node {node.id} ({plural('page', to_text(node.page_ids))}) is locked "
+                f"leak: node {node.id} ({plural('page', node.page_ids)}) is locked "
                 f"{node.lock_ref} times, but it is {who} who may hold it{story}"
             )
     locked = sum(node.num_pages for node in nodes_of(scheduler) if node.lock_ref)
@@ -154,7 +156,7 @@ def check_blocks(scheduler: Scheduler) -> None:
     pool = scheduler.page_cache
     if isinstance(pool, BlockPool):
         if unused := {page for page in blocks if not uses[page]} ^ {*pool.free_block_queue}:
-            what = plural("page", to_text(unused))
+            what = plural("page", unused)
             raise Broken(f"leak: {what} is in the free queue and used, or neither")
         found = [page for same in pool.cached_block_hash_to_block.values() for page in same]
         hashed = [page for page, block in blocks.items() if block.block_hash is not None]

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from ..trace import Counter, Edge, Mark, Slice, Trace
 from ..trace.events import Value, is_host
 from ..trace.files import GZIP, DamagedGzip, Hear, unheard, unpacked
-from .known_marks import BadMark, check_marks, check_slices
+from .history import BadMark, check_events
 from .overlap import Interval, intersection
 
 # -- Whether an event of a Chrome trace can be read; if not, a file is refused in a sentence -------
@@ -969,8 +969,7 @@ def _own(data: dict[str, Any]) -> Trace:
         if event.get("ph") == "X":
             check_span(event, index)
     trace = own_trace(data)
-    check_slices(trace.slices)
-    check_marks(trace.marks)
+    check_events(trace.slices, trace.marks)
     return trace
 
 

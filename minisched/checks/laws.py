@@ -26,8 +26,8 @@ from ..trace.events import is_host
 from ..trace.recorder import named, to_text
 from ..worker.pipeline import Stage
 from .case import Workload
+from .history import Words
 from .oracle import Alone, Refusal, alone, tokens_alone
-from .races import Words
 
 
 class Broken(AssertionError):

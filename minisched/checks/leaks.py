@@ -6,7 +6,6 @@ Read from a trace alone, at every step and at the end. What a live scheduler hol
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,84 +14,7 @@ from typing import NamedTuple
 from ..trace import Act, Mark, Slice, Trace
 from ..trace.cells import spans_of
 from ..trace.events import is_host, lane_words
-from ..trace.recorder import to_text
-from .races import Offence, PlayedOrder
-
-# -- When something happened to memory, as a reader would say it: which step, which phase, what time
-#
-# Marks have a time and no step. A step's memory is reserved before the mark ``commit`` of that
-# step, and what its result ends is ended before its mark ``tokens``.
-
-MILLISECOND = 1_000_000
-
-
-@dataclass(frozen=True)
-class MarkMoment:
-    """A moment of a run. ``step`` 0: of none; ``phase`` is empty where the trace does not say.
-
-    ``after`` is the newest step that was committed before. ``slices`` are the slices in which it
-    happened, as well as is known.
-    """
-
-    time: int  # nanoseconds
-    step: int = 0
-    after: int = 0
-    phase: str = ""
-    slices: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        time = f"{self.time / MILLISECOND:.6g} ms"
-        about = f"{self.phase}, {time}" if self.phase else time
-        if self.step:
-            return f"in step {self.step} ({about})"
-        return f"after step {self.after} was committed ({about})" if self.after else f"at {time}"
-
-
-class MarkClock:
-    """Tells the moment of each mark of one scheduler's."""
-
-    def __init__(self, trace: Trace, side: str = "") -> None:
-        self.before = f"{side} " if side else ""
-        self.is_virtual = trace.clock == "virtual"
-        self.by_step: dict[int, dict[str, Slice]] = {}
-        self.by_id: dict[int, Slice] = {}
-        self.by_end: defaultdict[int, list[Slice]] = defaultdict(list)
-        for item in trace.slices:
-            if is_host(item.lane) and item.lane.startswith(self.before):
-                self.by_id[item.id] = item
-                self.by_end[item.end].append(item)
-                self.by_step.setdefault(item.step, {}).setdefault(item.name, item)
-        self.ends = sorted(self.by_end)
-
-    def now(self, mark: Mark, step: int = 0, after: int = 0) -> MarkMoment:
-        """The moment of a mark, which belongs to ``step`` if to any, and comes ``after`` one."""
-        known = self.by_id.get(mark.during)
-        phases = [known] if known else self._phases(mark.time)
-        names = {item.name for item in phases}
-        phase = names.pop() if len(names) == 1 else ""
-        ids = tuple(item.id for item in phases) if phase and len(phases) == 1 else ()
-        if ids and not step:
-            step = phases[0].step
-        slices = ids or self.slices_of(step, "prepare", "process")
-        return MarkMoment(mark.time, step, after, phase, slices)
-
-    def slices_of(self, step: int, *phases: str) -> tuple[int, ...]:
-        """The first of these phases of a step on the host, by slice id, if there is one."""
-        of_step = self.by_step.get(step, {}) if step else {}
-        return tuple(of_step[name].id for name in phases if name in of_step)[:1]
-
-    def _phases(self, time: int) -> list[Slice]:
-        """What the host was doing, in a file that does not say it: guessed from the time.
-
-        On a virtual clock it is what became true just then.
-        """
-        if self.is_virtual:
-            ended = self.by_end.get(time, [])
-            return [item for item in ended if item.duration] or ended
-        at = bisect_left(self.ends, time)
-        ahead = self.by_end[self.ends[at]] if at < len(self.ends) else []
-        return [item for item in ahead if item.start <= time]
-
+from .history import MarkMoment, Offence, PlayedOrder, moments, numbers, order_of, plural, sides
 
 # -- A leak, or what leads to one: memory freed twice, or used by somebody it does not belong to
 
@@ -131,11 +53,6 @@ class Leak:
     def offence(self) -> Offence:
         """What a picture of it shows in red."""
         return Offence(self.slices, self.sentence)
-
-
-def plural(word: str, numbers: str) -> str:
-    """``page 3`` or ``pages 3-5``."""
-    return f"{word} {numbers}" if numbers.isdecimal() else f"{word}s {numbers}"
 
 
 # -- Positions that a step computes, although their request holds no page for them -----------------
@@ -200,9 +117,9 @@ class HeldLease:
     def rest(self) -> list[tuple[str, str]]:
         """(resource, name) of all that it still holds."""
         rows = [("row", f"row {self.row}")] if self.released is None else []
-        pages = [("page", plural("page", to_text(self.pages)))] if self.pages else []
+        pages = [("page", plural("page", self.pages))] if self.pages else []
         locked = [node for node, count in self.locks.items() if count]
-        locks = [("lock", f"a lock on {plural('node', to_text(locked))}")] if locked else []
+        locks = [("lock", f"a lock on {plural('node', locked)}")] if locked else []
         return [*pages, *rows, *locks]
 
     @property
@@ -325,7 +242,7 @@ class PageBook:
             by_owner[owner].append(page)
         self.disowned.clear()
         for (lease, when), pages in by_owner.items():
-            what = plural("page", to_text(pages))
+            what = plural("page", pages)
             giver = f"{lease.rid} gave up" if lease.rid else "the prefix cache evicted"
             self.leaks.append(
                 Leak("page", what, "lost", lease.rid,
@@ -628,11 +545,6 @@ class Ledger:
             self.lock_log.append((node, delta, self.whose, now))
 
 
-def numbers(text: object) -> list[int]:
-    """The whole numbers in a mark's text."""
-    return [int(word) for word in str(text).split() if word.isdecimal()]
-
-
 # -- Looks through the books: between two steps, and when the trace is over ------------------------
 
 
@@ -690,7 +602,7 @@ def _report_step(ledger: Ledger, step: int, committed: MarkMoment, now: MarkMome
     """A step that never came back, with the future slots that wait for its tokens."""
     slots = ledger.slots.of(step)
     story = f"step {step} was committed {MarkMoment(committed.time)} and never came back"
-    story += f", and so {plural('future slot', to_text(slots))} has no token" if slots else ""
+    story += f", and so {plural('future slot', slots)} has no token" if slots else ""
     ledger.leaks.append(
         Leak("step", f"step {step}", "pending", "", story, now.time, committed.slices)
     )
@@ -719,8 +631,10 @@ def _pending(trace: Trace) -> Iterator[Leak]:
     slices = {item.id: item for item in trace.slices}
     begun = {act.op: act for act in trace.program if act.kind == "begin"}
     ends = {act.op for act in trace.program if act.kind == "end"}
-    ever = ends | {act.op for act in trace.program if act.kind == "say"}
-    order = PlayedOrder([act for act in trace.program if act.kind != "wait" or act.op in ever])
+    order = order_of(trace)
+    if order.stuck:  # a wait that never ends is told elsewhere: go on without it
+        ever = ends | {act.op for act in trace.program if act.kind == "say"}
+        order = PlayedOrder([a for a in trace.program if a.kind != "wait" or a.op in ever])
     last = [done for lane, done in order.last.items() if is_main(lane)]
     for launch in (act for act in trace.program if act.kind == "launch"):
         begin, end = begun.get(launch.op), order.ended.get(launch.op)
@@ -795,12 +709,6 @@ def not_checked(trace: Trace) -> list[str]:
     return said
 
 
-def sides(trace: Trace) -> list[str]:
-    """The schedulers of a run, by name; the name is empty where there is one."""
-    found = {str(mark.attrs["side"]) for mark in trace.marks if "side" in mark.attrs}
-    return sorted(found) or [""]
-
-
 def leaks_of(trace: Trace, side: str) -> list[Leak]:
     """What leaks of one scheduler's memory."""
     ledger, now, knows = Ledger(), MarkMoment(0), sees_steps(trace)
@@ -814,35 +722,3 @@ def leaks_of(trace: Trace, side: str) -> list[Leak]:
 def sees_steps(trace: Trace) -> bool:
     """Whether the trace says when steps are committed and when they come back."""
     return {"commit", "tokens"} <= {mark.name for mark in trace.marks}
-
-
-def moments(trace: Trace, side: str = "") -> Iterator[tuple[Mark, MarkMoment]]:
-    """The marks of one scheduler, each with its moment.
-
-    Rows and pages that the next step names were taken for it. Whoever ends by a token does so in
-    the step that is about to come back.
-    """
-    marks = [mark for mark in trace.marks if mark.attrs.get("side", "") == side]
-    clock, after = MarkClock(trace, side), 0
-    for mark, (commit, rows, back) in zip(marks, steps_ahead(marks), strict=True):
-        said = mark.attrs.get("step", 0)
-        step = said if isinstance(said, int) else 0  # marks of unknown names may say anything
-        if mark.name in ("row alloc", "page alloc") and mark.attrs.get("row") in rows:
-            step = commit
-        elif mark.name == "finish" and mark.attrs.get("reason") in ("stop", "length"):
-            step = back
-        after = step if mark.name == "commit" else after
-        yield mark, clock.now(mark, step, after)
-
-
-def steps_ahead(marks: list[Mark]) -> list[tuple[int, list[int], int]]:
-    """For each mark the next step to be committed, with its rows, and the next to come back."""
-    found: list[tuple[int, list[int], int]] = []
-    commit, rows, back = 0, list[int](), 0
-    for mark in reversed(marks):
-        if mark.name == "commit":
-            commit, rows = int(mark.attrs["step"]), numbers(mark.attrs["rows"])
-        elif mark.name == "tokens":
-            back = int(mark.attrs["step"])
-        found.append((commit, rows, back))
-    return found[::-1]

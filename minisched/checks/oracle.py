@@ -24,9 +24,9 @@ from ..models.tokenizer import ByteTokenizer
 from ..trace import Mark, Trace
 from ..trace.events import is_host
 from .case import Workload
+from .history import MarkMoment, Offence, moments, sides
 from .identity import tokens_heard
-from .leaks import HeldLease, Ledger, MarkMoment, moments, sides
-from .races import Offence
+from .leaks import HeldLease, Ledger
 
 # -- The truth: one request alone, no cache, no batch, no scheduler. Shares only the hash itself
 #

@@ -7,8 +7,8 @@ who wrote that last, the steps these writers belong to, what they read, and so o
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -16,10 +16,59 @@ from typing import NamedTuple
 from ..trace import Act, Mark, Slice, Trace
 from ..trace.cells import cells_of, is_in
 from ..trace.events import is_host
+from .history import Done, Offence, PlayedOrder, moments, numbers
 from .identity import Difference, tokens_heard
-from .leaks import HeldLease, Ledger, SlotRead, moments, numbers
+from .leaks import HeldLease, Ledger, SlotRead
 from .oracle import misdeliveries
-from .races import Done, Offence, Past
+
+
+class Past:
+    """Who last changed what an op reads, and whether somebody changed it at the same time.
+
+    Acts are named by their places in ``program``; ``order`` says when they happened.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        played = PlayedOrder(trace.program, trace.slices)
+        self.program = [done.act for done in played.done]
+        self.ended = played.ended  # by op
+        self.done = {done.when: done for done in played.done}
+        self.order = {done.when: when for when, done in enumerate(played.done)}
+        self.changes: defaultdict[str, list[Done]] = defaultdict(list)
+        self.by_op: defaultdict[int, list[int]] = defaultdict(list)
+        for done in played.done:
+            if done.act.at:
+                self.by_op[done.act.op].append(done.when)
+            if done.act.kind in ("write", "free"):
+                self.changes[done.act.resource].append(done)
+
+    def newest(self, at: int, cells: Iterable[int]) -> dict[int, Done]:
+        """By cell, the last write or free before the read at ``at``; a cell without is left out."""
+        read, wanted = self.program[at], set(cells)
+        found: dict[int, Done] = {}
+        for change in reversed(self.changes[read.resource]):
+            if self.order[change.when] < self.order[at]:
+                for cell in [cell for cell in wanted if is_in(cell, change.act.at)]:
+                    found[cell] = change
+                    wanted.discard(cell)
+        return found
+
+    def meanwhile(self, at: int, cells: Iterable[int]) -> tuple[int, Done] | None:
+        """A change that nothing orders against the read at ``at``, with the cell; or None."""
+        read, wanted = self.program[at], set(cells)
+        for change in self.changes[read.resource]:
+            if change.act.lane != read.lane:
+                for cell in sorted(cell for cell in wanted if is_in(cell, change.act.at)):
+                    if self.is_unordered(at, change):
+                        return cell, change
+                    break
+        return None
+
+    def is_unordered(self, at: int, other: Done) -> bool:
+        """Whether nothing says which of two acts comes first."""
+        done = self.done[at]
+        return not (done.is_before(other) or other.is_before(done)) and done is not other
+
 
 # -- What one step of one request read, and whom it has it from ------------------------------------
 
@@ -315,7 +364,7 @@ def _is_mine(reads: StepReads, slot: int, change: Done) -> bool:
         for at in (at for item in ops for at in past.by_op[item.id]):
             act = past.program[at]
             is_it = act.rid == reads.rid and act.resource.endswith("kv") and is_in(slot, act.at)
-            if is_it and past.order[at] < past.order[change.at]:
+            if is_it and past.order[at] < past.order[change.when]:
                 return True
     return False
 
@@ -377,7 +426,7 @@ def _takes(reads: StepReads, lease: HeldLease, giver: int) -> bool:
     mine = {name: _cells_of_lease(reads, name, lease) for name in RELAYS}
     if any(is_in(cell, read.at) for read in found for cell in mine[read.resource]):
         return True
-    return not any(act.kind == "read" and act.resource in RELAYS for act in program)
+    return not any(act.kind == "read" and act.resource in RELAYS for act in reads.trace.program)
 
 
 def _cell(reads: StepReads, read: Act, cell: int, change: Done | None) -> Iterator[Defect]:

@@ -22,13 +22,13 @@ from ..checks.answers import (
     Answer,
     Recorded,
     answer_all,
-    counted,
     stopped_with,
     story_of,
     verdict_on,
 )
 from ..checks.case import MOST_TRIALS, Case, case_text, shrink
 from ..checks.draw import read_design
+from ..checks.history import Offence, counted
 from ..checks.identity import Difference, first_difference
 from ..checks.judge import Finding, Verdict, breaks_the_same, judge
 from ..checks.leaks import find_leaks
@@ -49,7 +49,7 @@ from ..checks.many import (
     try_workloads,
 )
 from ..checks.oracle import find_ends, oracle_trace, tokens_alone
-from ..checks.races import Offence, Race, WaitsForEver, examine, race_offence
+from ..checks.races import Race, WaitsForEver, examine, race_offence
 from ..checks.why import explain
 from ..checks.why import token_offence as wrong_token_offence
 from ..devices.registry import open_device

@@ -23,7 +23,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from ..checks.known_marks import BadMark, check_marks, check_slices
+from ..checks.history import BadMark, check_events
 from ..trace import Act, Counter, Edge, Mark, Slice, Trace
 from ..trace.files import read_text, write_whole
 from .native_program import BadProgram, check_program
@@ -139,8 +139,7 @@ def _trace(data: dict[str, Any]) -> Trace:
         if edge.src not in ids or edge.dst not in ids:
             raise NotATrace(f"edge {edge.src} to {edge.dst} names a slice that is not there")
     try:
-        check_slices(events["slices"])
-        check_marks(events["marks"])
+        check_events(events["slices"], events["marks"])
         events["marks"] = tuple(sorted(events["marks"], key=attrgetter("time")))
         check_program(events["program"])
     except (BadMark, BadProgram) as error:

@@ -1,6 +1,6 @@
 """A broken law as a picture: the few steps around it, what did it in red, all else quiet.
 
-It takes any ``checks/races.py:Offence``: a race, a wrong token, a leak. The picture stands alone,
+It takes any ``checks/history.py:Offence``: a race, a wrong token, a leak. The picture stands alone,
 follows the reader's system from light to dark, and is the same bytes for the same trace.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from xml.sax.saxutils import escape
 
-from ..checks.races import Offence
+from ..checks.history import Offence
 from ..trace import Trace
 from .offence_marks import draw_culprits, draw_list, draw_missing, draw_missing_words
 from .offence_paper import MARGIN, axis, document, grid, lines_of, red_legend

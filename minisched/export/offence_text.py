@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from ..checks.races import Offence
+from ..checks.history import Offence
 from ..trace import Trace
 from .lane import Lane
 from .letters import letters_of

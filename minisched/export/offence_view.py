@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
+from ..checks.history import Offence
 from ..checks.overlap import forwards
-from ..checks.races import Offence
 from ..trace import Trace
 from .lane import Lane
 from .layout import Box, View, boxes_of, make_view

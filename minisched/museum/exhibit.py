@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..checks.case import Case
+from ..checks.history import Offence
 from ..checks.judge import Verdict, judge
-from ..checks.races import Offence
 from .patch import Edit, put_in
 
 # -- Where a bug was published: ``vLLM #48245``, or a commit as ``mini-sglang 20fcd7f`` ------------

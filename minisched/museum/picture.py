@@ -13,12 +13,13 @@ from textwrap import wrap
 from xml.sax.saxutils import escape
 
 from ..checks.causes import idle_times
+from ..checks.history import Offence
 from ..checks.identity import first_difference
 from ..checks.judge import STOPPED_BY, Finding, Verdict
 from ..checks.leaks import find_leaks
 from ..checks.oracle import tokens_alone
 from ..checks.overlap import forwards
-from ..checks.races import Offence, find_races
+from ..checks.races import find_races
 from ..checks.races import race_offence as races_offence
 from ..checks.why import explain
 from ..core import FinishReason

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.races import VALUE, Detector, PlayedOrder, examine
+from minisched.checks.history import VALUE, PlayedOrder
+from minisched.checks.races import Detector, examine
 from minisched.export.native_program import check_program
 from minisched.trace import Act, Trace
 from tests.support import many
@@ -109,10 +110,7 @@ def look_for_races(ready: Sequence[Act], found: Found) -> None:
 
 def by_detector(lanes: Lanes) -> Found:
     order, found = PlayedOrder([act for acts in lanes.values() for act in acts]), Found()
-    detector = Detector(order)
-    for done in order.done:
-        detector.take(done)
-    for pair in detector.pairs:
+    for pair in Detector(order).pairs:
         first, second = pair.first, pair.second
         cells = [cell for start, end in pair.cells for cell in range(start, end + 1)]
         where = second.act.lane, second.moment - 1

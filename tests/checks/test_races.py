@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from minisched.checks.history import Words
 from minisched.checks.overlap import launches
-from minisched.checks.races import Words, examine, find_races, race_offence
+from minisched.checks.races import examine, find_races, race_offence
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice

@@ -20,8 +20,8 @@ import pytest
 
 from minisched.checks.case import Case
 from minisched.checks.draw import read_design
+from minisched.checks.history import COMMON, KNOWN
 from minisched.checks.judge import judge
-from minisched.checks.known_marks import COMMON, KNOWN
 from minisched.checks.laws import find_ends, told_each
 from minisched.checks.many import CAUSES, LAWS, case_of, try_place
 from minisched.checks.many import Place as FaultPlace

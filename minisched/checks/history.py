@@ -1,0 +1,530 @@
+"""What a trace tells, before anybody asks whether it is right: the ground of all questions.
+
+- the order of its program: what comes before what, whatever the clock says (``PlayedOrder``);
+- the moments of its marks, as a reader would say them, and what marks of known names have to say;
+- the words for who did something, and for the memory that it was done to.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import NamedTuple, TypeVar
+
+from ..trace import Act, Mark, Slice, Trace
+from ..trace.cells import Span, spans_of
+from ..trace.events import Value, is_host, lane_words
+from ..trace.recorder import span_text, to_text
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Offence:
+    """What a picture of a broken law shows in red: the slices that did it, by id.
+
+    ``missing`` is the edge that should have been between two of them, or None; ``sentence`` is what
+    the picture says beside it; ``waits`` is what of the second slice has to wait, as a noun, where
+    it is not all of it: ``free``.
+    """
+
+    slices: tuple[int, ...]
+    sentence: str
+    missing: tuple[int, int] | None = None
+    waits: str = ""
+
+
+def kept(question: Callable[[Trace], T]) -> Callable[[Trace], T]:
+    """Answer a question about a trace once: for the newest trace the answer is kept."""
+    newest: list[tuple[Trace, T]] = []
+
+    @wraps(question)
+    def ask(trace: Trace) -> T:
+        for known, answer in newest:
+            if known is trace:
+                return answer
+        answer = question(trace)
+        newest[:] = [(trace, answer)]
+        return answer
+
+    return ask
+
+
+# -- What comes before what in a program: Lamport's happens-before, by vector clocks ---------------
+#
+# - A lane does one thing after the other;
+# - a launch comes before the op that it launches;
+# - an op's end, or what was said, comes before whatever follows on a lane that waited for it.
+
+
+class Done(NamedTuple):
+    """An act that happened as the ``when``-th, at a ``moment`` of its lane.
+
+    ``clock`` is, by lane, the last of its moments that surely had been; ``launch`` is the launch of
+    its op, if the act touches anything.
+    """
+
+    when: int
+    act: Act
+    moment: int
+    clock: Mapping[str, int]
+    launch: Done | None = None
+
+    def is_before(self, other: Done) -> bool:
+        """Whether it surely comes before another one."""
+        lane = self.act.lane
+        known = other.moment if other.act.lane == lane else other.clock.get(lane, 0)
+        return self.moment <= known and self.when != other.when
+
+    def is_unordered(self, other: Done) -> bool:
+        """Whether nothing says which of the two comes first."""
+        return self.when != other.when and not (self.is_before(other) or other.is_before(self))
+
+    def is_decided_before(self, other: Done) -> bool:
+        """Whether its launch, or it itself where nobody launches it, comes before the other's."""
+        return (self.launch or self).is_before(other.launch or other)
+
+
+class PlayedOrder:
+    """A program, played once in about the order of its slices.
+
+    A lane's acts stay in its order. A begin comes after the op's launch, and a wait after the first
+    end or say of what it waits for. Any other order that keeps to this would do as well: who comes
+    before whom is not taken from it, but two acts that nothing orders are told as they came.
+
+    ``done`` are the acts in that order, ``stuck`` is what each lane never gets to, and ``vain`` are
+    the waits that order nothing, see ``waits_in_vain``. What the host reads of a step's tokens, it
+    reads in the ``process`` of that step: that opens only when the host has waited for the copy, so
+    a trace notes the slice before.
+    """
+
+    def __init__(self, program: Sequence[Act], slices: Iterable[Slice] = ()) -> None:
+        self.done: list[Done] = []
+        self.launched: dict[int, Done] = {}
+        self.ended: dict[int, Done] = {}  # by op or signal; of a signal the first
+        self.last: dict[str, Done] = {}  # of each lane
+        self.vain = waits_in_vain(program)
+        by_id = {item.id: item for item in slices}
+        process = {(item.lane, item.step): item.id for item in by_id.values()
+                   if item.name == "process" and item.step > 0}  # fmt: skip
+        waited: dict[str, int] = {}  # the step that a lane waited for last
+        places: dict[str, list[int]] = {}
+        for at, act in enumerate(program):
+            places.setdefault(act.lane, []).append(at)
+        is_hosts = {lane: is_host(lane) for lane in places}
+        here = dict.fromkeys(places, 0)
+        clocks: dict[str, Mapping[str, int]] = {lane: {} for lane in places}
+        held: defaultdict[tuple[bool, int], list[str]] = defaultdict(list)
+        heap: list[tuple[int, int, str]] = []
+
+        def push(lane: str, now: int) -> None:
+            """Its next act: the host does things by the end of a slice, an op from its start."""
+            if here[lane] == len(places[lane]):
+                return
+            at = places[lane][here[lane]]
+            act = program[at]
+            ran = by_id.get(act.during if act.kind in ("launch", "wait", "say") else act.op)
+            if ran is not None:
+                now = max(now, ran.end if is_hosts[lane] or act.kind == "end" else ran.start)
+            heapq.heappush(heap, (now, at, lane))
+
+        for lane in places:
+            push(lane, 0)
+        while heap:
+            now, at, lane = heapq.heappop(heap)
+            act = program[at]
+            kind, op = act.kind, act.op
+            if kind == "begin" or (kind == "wait" and at not in self.vain):
+                giver = (self.launched if kind == "begin" else self.ended).get(op)
+                if giver is None:
+                    held[kind == "begin", op].append(lane)
+                    continue
+                clocks[lane] = _learned(lane, clocks[lane], giver)
+            here[lane] += 1
+            if kind == "wait" and op in by_id:
+                waited[lane] = by_id[op].step
+            elif kind == "read" and is_hosts[lane] and "host output" in act.resource:
+                act = replace(act, op=process.get((lane, waited.get(lane, 0)), op))
+            launch = self.launched.get(op) if act.at or kind == "end" else None
+            done = Done(len(self.done), act, here[lane], clocks[lane], launch)
+            if at not in self.vain:
+                self.done.append(done)
+                self.last[lane] = done
+            if kind in ("launch", "end", "say"):
+                (self.launched if kind == "launch" else self.ended).setdefault(op, done)
+                for other in held.pop((kind == "launch", op), ()):
+                    push(other, now)
+            push(lane, now)
+        left = {lane: [program[at] for at in places[lane][here[lane] :]] for lane in places}
+        self.stuck = {lane: acts for lane, acts in left.items() if acts}
+
+
+def _learned(lane: str, clock: Mapping[str, int], giver: Done) -> Mapping[str, int]:
+    """What a lane knows once it has begun, or waited for, what ``giver`` launched or ended."""
+    if giver.act.lane == lane or clock.get(giver.act.lane, 0) >= giver.moment:
+        return clock
+    known = dict(clock)
+    for other, moment in giver.clock.items():
+        if moment > known.get(other, 0):
+            known[other] = moment
+    known[giver.act.lane] = giver.moment
+    return known
+
+
+def waits_in_vain(program: Sequence[Act]) -> dict[int, int]:
+    """The waits of streams for ops that are launched only later: by place, the op behind each.
+
+    A stream waits for what is launched when it is told to wait: ``cudaStreamWaitEvent`` with an
+    event that is not recorded yet does nothing. A host that waits, or asks, does so until it is.
+    When a stream was told is read off the program's order: before the next op on the stream was
+    launched. Where that op stands before its own launch, lanes stand one behind the other, and
+    nothing is known of when.
+    """
+    launched: dict[int, int] = {}
+    ran_on: dict[int, str] = {}
+    early: set[int] = set()
+    for at, act in enumerate(program):
+        if act.kind == "launch":
+            launched.setdefault(act.op, at)
+        elif act.kind == "begin":
+            ran_on[act.op] = act.lane
+        elif act.kind == "wait" and act.op not in launched and not is_host(act.lane):
+            early.add(at)
+    found: dict[int, int] = {}
+    behind: dict[str, tuple[int, int]] = {}  # by lane, place and op of its next begin
+    for at in range(len(program) - 1, -1, -1) if early else ():
+        act = program[at]
+        if act.kind == "begin":
+            behind[act.lane] = at, act.op
+        elif at in early and act.op in launched and not is_host(ran_on.get(act.op, "host")):
+            begin, op = behind.get(act.lane, (0, 0))
+            if at < launched.get(op, 0) < begin:
+                found[at] = op
+    return dict(sorted(found.items()))
+
+
+@kept
+def order_of(trace: Trace) -> PlayedOrder:
+    """The order of a trace's program: races, pending leaks and wrong tokens all ask it."""
+    return PlayedOrder(trace.program, trace.slices)
+
+
+# -- When something happened to memory, as a reader would say it: which step, which phase, what time
+#
+# Marks have a time and no step. A step's memory is reserved before the mark ``commit`` of that
+# step, and what its result ends is ended before its mark ``tokens``.
+
+
+@dataclass(frozen=True)
+class MarkMoment:
+    """A moment of a run. ``step`` 0: of none; ``phase`` is empty where the trace does not say.
+
+    ``after`` is the newest step that was committed before. ``slices`` are the slices in which it
+    happened, as well as is known.
+    """
+
+    time: int  # nanoseconds
+    step: int = 0
+    after: int = 0
+    phase: str = ""
+    slices: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        time = f"{self.time / 1e6:.6g} ms"
+        about = f"{self.phase}, {time}" if self.phase else time
+        if self.step:
+            return f"in step {self.step} ({about})"
+        return f"after step {self.after} was committed ({about})" if self.after else f"at {time}"
+
+
+def sides(trace: Trace) -> list[str]:
+    """The schedulers of a run, by name; the name is empty where there is one."""
+    found = {str(mark.attrs["side"]) for mark in trace.marks if "side" in mark.attrs}
+    return sorted(found) or [""]
+
+
+def moments(trace: Trace, side: str = "") -> Iterator[tuple[Mark, MarkMoment]]:
+    """The marks of one scheduler, each with its moment.
+
+    Rows and pages that the next step names were taken for it. Whoever ends by a token does so in
+    the step that is about to come back. In a file that does not say what the host was doing it is
+    guessed from the time: on a virtual clock it is what became true just then.
+    """
+    by_id: dict[int, Slice] = {}
+    by_end: defaultdict[int, list[Slice]] = defaultdict(list)
+    by_step: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for item in trace.slices:
+        if is_host(item.lane) and item.lane.startswith(f"{side} " if side else ""):
+            by_id[item.id] = item
+            by_end[item.end].append(item)
+            by_step[item.step].setdefault(item.name, item.id)
+    ends, after = sorted(by_end), 0
+    marks = [mark for mark in trace.marks if mark.attrs.get("side", "") == side]
+    ahead: list[tuple[int, list[int], int]] = []  # the next to be committed, and to come back
+    commit, rows, back = 0, list[int](), 0
+    for mark in reversed(marks):
+        if mark.name == "commit":
+            commit, rows = int(mark.attrs["step"]), numbers(mark.attrs["rows"])
+        elif mark.name == "tokens":
+            back = int(mark.attrs["step"])
+        ahead.append((commit, rows, back))
+    for mark, (commit, rows, back) in zip(marks, reversed(ahead), strict=True):
+        said = mark.attrs.get("step", 0)
+        step = said if isinstance(said, int) else 0  # marks of unknown names may say anything
+        if mark.name in ("row alloc", "page alloc") and mark.attrs.get("row") in rows:
+            step = commit
+        elif mark.name == "finish" and mark.attrs.get("reason") in ("stop", "length"):
+            step = back
+        after = step if mark.name == "commit" else after
+        phases = [by_id[mark.during]] if mark.during in by_id else []
+        if not phases and trace.clock == "virtual":
+            ended = by_end.get(mark.time, [])
+            phases = [item for item in ended if item.duration] or ended
+        elif not phases and (at := bisect_left(ends, mark.time)) < len(ends):
+            phases = [item for item in by_end[ends[at]] if item.start <= mark.time]
+        is_one = len({item.name for item in phases}) == 1
+        slices: tuple[int, ...] = (phases[0].id,) if is_one and len(phases) == 1 else ()
+        if slices and not step:
+            step = phases[0].step
+        elif not slices and step:
+            of_step = by_step[step]
+            slices = tuple(of_step[it] for it in ("prepare", "process") if it in of_step)[:1]
+        yield mark, MarkMoment(mark.time, step, after, phases[0].name if is_one else "", slices)
+
+
+def numbers(text: object) -> list[int]:
+    """The whole numbers in a mark's text."""
+    return [int(word) for word in str(text).split() if word.isdecimal()]
+
+
+# -- What marks of known names have to say, so that whoever reads a file's marks can rely on it ----
+#
+# The README of the folder ``traces`` has the same table. Names that are not in it are free, and so
+# are more attributes than those.
+
+TEXT, NUMBER, NUMBERS, SIGNED = "text", "number", "numbers", "signed numbers"
+KINDS: dict[str, tuple[type, str, str]] = {  # type, pattern, and what it must be
+    TEXT: (str, "", "a text"),
+    NUMBER: (int, "", "a whole number"),
+    NUMBERS: (str, r"[0-9 ]*", "a text of whole numbers, as in '4 5 9'"),
+    SIGNED: (str, r"(-?[0-9]+( +|$))*", "a text of whole numbers, as in '-1 0 2'"),
+}
+MOST_DIGITS = 4000  # Python reads no longer numbers
+SCALARS = frozenset(Value.__args__)
+KNOWN: dict[str, dict[str, str]] = {
+    "row alloc": {"row": NUMBER, "rid": TEXT},
+    "row free": {"row": NUMBER},
+    "row hold": {"row": NUMBER},
+    "row let go": {"row": NUMBER},
+    "kv pool": {"page_size*": NUMBER},
+    "page alloc": {"rid": TEXT, "row": NUMBER, "pages": NUMBERS},
+    "page disown": {"pages": NUMBERS},
+    "page free": {"pages": NUMBERS},
+    "radix add": {"node": NUMBER, "page_ids": NUMBERS},
+    "radix split": {"node": NUMBER, "child": NUMBER, "pages": NUMBER},
+    "radix evict": {"node": NUMBER},
+    "block add": {"pages": NUMBERS},
+    "block evict": {"pages": NUMBERS},
+    "block lock": {"pages": NUMBERS, "delta": NUMBER},
+    "insert": {"rid": TEXT},
+    "radix lock": {"node": NUMBER, "delta": NUMBER},
+    "commit": {"step": NUMBER, "rows": NUMBERS, "chunks*": NUMBERS},
+    "future slots": {"step": NUMBER, "slots": NUMBERS, "reads": NUMBERS},
+    "tokens": {"step": NUMBER, "rids": TEXT, "tokens": NUMBERS},
+    "stale output": {"step": NUMBER, "rid": TEXT},
+    "finish": {"rid": TEXT, "reason": TEXT},
+    "refused": {"rid": TEXT},
+    "retraction": {"rid": TEXT},
+    "stopped": {"error": TEXT},
+    "row length": {"page table*": NUMBER, "token pool*": NUMBER},
+    "placeholder fill": {"step": NUMBER, "rows": SIGNED},
+    "lazy tokens": {"step": NUMBER, "source": NUMBER, "places": NUMBERS},
+    "wrong token": {"step": NUMBER, "rid": TEXT, "source": NUMBER, "reader": NUMBER,
+                    "got*": NUMBER, "needs*": NUMBER},
+    "wait": {"step*": NUMBER, "reason*": TEXT, "op*": TEXT},
+    "match": {"rid": TEXT, "prompt_len*": NUMBER},
+    "verified": {"drafts": NUMBER, "accepted": NUMBER},
+}  # fmt: skip
+"""By mark its attributes, each with its kind; one whose name ends in a star may be left out."""
+COMMON = {"side*": TEXT}  # whatever the mark's name
+
+
+class BadMark(ValueError):
+    """What is wrong, in a few words that begin with its place: ``marks[17], a 'finish', ...``."""
+
+
+def check_events(slices: Iterable[Slice], marks: Iterable[Mark]) -> None:
+    """Look at attributes: they are numbers and texts, and a mark's what its name promises.
+
+    A mark is no earlier than its side's last. Of marks of one name, with attributes of the same
+    names and types, only the first is looked at closely; after that, only their lists are.
+
+    Raises:
+        BadMark: see the README of the folder ``traces``.
+    """
+    for item in slices:
+        if item.attrs and (wrong := _wrong_values(item.attrs)):
+            raise BadMark(f"slice {item.id} {wrong}")
+    lists: dict[tuple[object, ...], list[tuple[str, tuple[type, str, str]]]] = {}  # by shape
+    newest: dict[Value, tuple[int, int]] = {}  # by side: time and index
+    for index, mark in enumerate(marks):
+        shape = (mark.name, *mark.attrs, *map(type, mark.attrs.values()))
+        wrong = "" if shape in lists else _wrong_values(mark.attrs)
+        known = {**COMMON, **KNOWN.get(mark.name, {})} if shape not in lists else {}
+        for name, kind in known.items() if not wrong else ():
+            plain = name.removesuffix("*")
+            if plain not in mark.attrs and plain == name:
+                wrong = wrong or f"lacks {name!r}"
+            elif plain in mark.attrs and type(mark.attrs[plain]) is not KINDS[kind][0]:
+                wrong = wrong or _must_be(plain, mark.attrs[plain], KINDS[kind][2])
+        if shape not in lists and not wrong:
+            plain_names = ((name.removesuffix("*"), KINDS[kind]) for name, kind in known.items())
+            lists[shape] = [item for item in plain_names if item[1][1] and item[0] in mark.attrs]
+        for name, (_, pattern, what) in lists.get(shape, ()):
+            text = str(mark.attrs[name])
+            is_long = len(text) > MOST_DIGITS and max(map(len, text.split()), default=0)
+            if is_long > MOST_DIGITS or not re.fullmatch(pattern, text):
+                wrong = wrong or _must_be(name, text, what)
+        if mark.name == "tokens" and not wrong:
+            rids, tokens = (len(str(mark.attrs[name]).split()) for name in ("rids", "tokens"))
+            wrong = "" if rids == tokens else f"has {rids} rids, but {tokens} tokens"
+        side = mark.attrs.get("side", "") if not wrong else ""
+        time, before = newest.get(side, (mark.time, index))
+        if mark.time < time:
+            wrong = wrong or f"is at {mark.time}, before marks[{before}], which is at {time}"
+        if wrong:
+            article = "an" if mark.name[:1] in tuple("aeiou") else "a"
+            raise BadMark(f"marks[{index}], {article} {mark.name!r}, {wrong}")
+        newest[side] = mark.time, index
+
+
+def _wrong_values(attrs: dict[str, Value]) -> str:
+    """What is wrong with attributes, whatever they are called; empty: nothing."""
+    if SCALARS.issuperset(map(type, attrs.values())):
+        return ""
+    name = next(name for name, value in attrs.items() if type(value) not in SCALARS)
+    return _must_be(name, attrs[name], "a number or a text")
+
+
+def _must_be(name: str, value: object, what: str) -> str:
+    return f"has {name} = {json.dumps(value)[:60]}, but it must be {what}"
+
+
+# -- In words: who did it, and to what memory ------------------------------------------------------
+
+VALUE = "value"  # what an op gives: written by its end, read by the ops that take it
+SIDES = ("prefill", "decode")  # of ``pd``: its resources begin with one of them
+MOST_SPANS, MOST_PLACES = 4, 2  # that a sentence names; of those that take more words fewer
+ONES = {  # one cell of a resource
+    "kv": "KV slot",
+    "future map": "future slot",
+    "last tokens": "last-token cell",
+    "prev sampled": "sampled-token cell",
+    "input ids": "input-id cell",
+}
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """``1 leak`` or ``3 leaks``."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def plural(word: str, which: Iterable[int]) -> str:
+    """``page 3`` or ``pages 3-5``."""
+    text = to_text(which)
+    return f"{word} {text}" if text.isdecimal() else f"{word}s {text}"
+
+
+def side_of(resource: str) -> tuple[str, str]:
+    """The side of ``pd`` that a resource is on, if there are two, and its name there."""
+    side, _, rest = resource.partition(" ")
+    return (side, rest) if side in SIDES else ("", resource)
+
+
+class Words:
+    """The words for one trace: ``op`` for who did it, ``cells`` for what it was done to.
+
+    A mark ``row length`` says how many cells each row of a resource has that is a table; without
+    it, cells are numbered through.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.slices: Mapping[int, Slice] = {item.id: item for item in trace.slices}
+        self.row_lens = {
+            f"{mark.attrs.get('side', '')} {name}".strip(): int(size)
+            for mark in trace.marks
+            if mark.name == "row length"
+            for name, size in mark.attrs.items()
+            if isinstance(size, int) and size > 0
+        }
+
+    def name(self, op: int) -> str:
+        """What an op is: ``copy``; empty without a slice."""
+        return self.slices[op].name if op in self.slices else ""
+
+    def step(self, op: int) -> int:
+        """The step of an op; 0 if it has none."""
+        return self.slices[op].step if op in self.slices else 0
+
+    def op(self, op: int, lane: str) -> str:
+        """``copy of step 3``; ``prepare of step 5 on the host``; ``op 17`` without a slice."""
+        item = self.slices.get(op)
+        if item is None:
+            return f"{'call' if is_host(lane) else 'op'} {op}" if op else f"the {lane_words(lane)}"
+        name = f"{item.name} of step {item.step}" if item.step else f"{item.name} ({op})"
+        return f"{name} on the {lane}" if is_host(lane) else name
+
+    def who(self, act: Act) -> str:
+        """The op with its lane and its requests: ``copy of step 3 (copy stream; r0, r1)``."""
+        rids = act.rid or ", ".join(self.slices[act.op].rids if act.op in self.slices else ())
+        about = [*([] if is_host(act.lane) else [lane_words(act.lane)]), *filter(None, [rids])]
+        words = self.op(act.op, act.lane)
+        return f"{words} ({'; '.join(about)})" if about else words
+
+    def cells(self, resource: str, at: str) -> str:
+        """Some cells in the words of their resource: ``KV slots 3-7 9``, ``the inputs of step 4``.
+
+        ``at`` is as in an act.
+        """
+        (side, name), spans = side_of(resource), sorted(set(spans_of(at)))
+        size = self.row_lens.get(resource, 0)
+        if name == VALUE:
+            said = " and ".join(f"the value of {self.op(cell, '')}" for cell, _ in spans)
+        elif name == "inputs":
+            said = f"the inputs of {_listed('step', spans)}"
+        elif buffer := re.fullmatch(r"(host )?output (\d+)", name):
+            kind = "host" if buffer[1] else "device"
+            said = f"{kind} output buffer {buffer[2]} ({_listed('cell', spans)})"
+        elif name == "page table" and size:
+            rows = [(first // size, last // size) for first, last in spans]
+            said = f"{_listed('row', rows)} of the page table"
+        elif name == "token pool":
+            said = _listed("token-pool cell", spans, size)
+        else:
+            said = _listed(ONES.get(name) or f"{name} cell", spans)
+        return f"{said} of the {side} side" if side else said
+
+
+def _listed(one: str, spans: Iterable[Span], row_len: int = 0) -> str:
+    """``cell 3``, ``cells 3-7 9``; of many spans the first few, and how many cells more.
+
+    With ``row_len``, by row and position: ``(row 2, positions 3-5)``.
+    """
+    spans, most = sorted(set(spans)), MOST_PLACES if row_len else MOST_SPANS
+    is_one = len(spans) == 1 and spans[0][0] == spans[0][1]
+    parts = [span_text(*span) for span in spans[:most]]
+    for at, (first, last) in enumerate(spans[:most]) if row_len else ():
+        (row, start), (last_row, end) = divmod(first, row_len), divmod(last, row_len)
+        some = f"position{'' if start == end else 's'} {span_text(start, end)}"
+        parts[at] = f"(row {row}, {some})"
+        if row != last_row:
+            parts[at] = f"(row {row}, position {start}) to (row {last_row}, position {end})"
+    rest = sum(last - first + 1 for first, last in spans[most:])
+    more = f" and {rest} more" if rest else ""
+    return f"{one}{'' if is_one else 's'} {' '.join(parts)}{more}"
