@@ -28,6 +28,7 @@ html_title = "minisched"
 html_favicon = "static/favicon.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(HERE / "scorer.js")  # the glossary before the API
 html_show_copyright = False
 html_use_index = False  # the search knows every name
 html_domain_indices = False

@@ -1,4 +1,4 @@
-"""The README's tables of loops and relays, from the code, so that they cannot be wrong."""
+"""Tables of loops and relays for ``designs.md``, from the code, so that they cannot be wrong."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The published loops: the order of receive, schedule, launch and process.
 
 A design is one file: the loop, what belongs to it beside its body (``design.py:design``, above the
-loop), and what only it needs. This is the list of those files, in the order of the README's table;
-nothing else registers them.
+loop), and what only it needs. This is the list of those files, in the order of the table
+in ``lessons/site/docs/designs.md``; nothing else registers them.
 
 ======================  ========================================================================
 ``serial``              the host and the device take turns: SGLang's normal loop

@@ -166,6 +166,11 @@ def test_pages_open_without_errors_and_search_works_offline(browser: Browser, si
         page.goto(f"{address}search.html?q=retraction")
         expect(page.locator("#search-results .search-summary")).to_contain_text("finished")
         assert "retraction" in page.locator("#search-results li a").all_inner_texts()
+        for word in ("lease", "token", "radix cache"):  # its entry in the glossary is found first
+            page.goto(f"{address}search.html?q={word}")
+            expect(page.locator("#search-results .search-summary")).to_contain_text("finished")
+            first = page.locator("#search-results li a").first.inner_text()
+            assert first.lower() == f"glossary > {word}", first
 
 
 # -- the lab: in this Python -----------------------------------------------------------------------

@@ -120,11 +120,18 @@ def test_the_scheduler_knows_no_tensor_library() -> None:
 
 # -- the README ------------------------------------------------------------------------------------
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-OURS = re.findall(r"^minisched (.*)$", "\n".join(BLOCKS), re.MULTILINE)
-LONG = re.compile(r"compare .*--|diagrams|check")  # about a second, or more
-CSV = re.findall(r"```csv\n(.*?)```", README, re.DOTALL)[0]  # the file that it tells how to make
+README, CHINESE = (
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")
+)
+DOCS = {path.name: path.read_text("utf-8") for path in ROOT.glob("lessons/site/docs/*.md")}
+TEXTS = "\n".join([README, *DOCS.values()])
+BLOCKS = re.findall(r"```sh\n(.*?)```", TEXTS, re.DOTALL)
+LINES = re.findall(r"^minisched (.*?) *(?:#.*)?$", "\n".join(BLOCKS), re.MULTILINE)
+# They need an original's sources, a GPU, or a quiet machine for minutes; tests run them made small.
+ELSEWHERE = re.compile(r"fidelity |first-run|bench |.*--device cuda")
+OURS = [line for line in dict.fromkeys(LINES) if not ELSEWHERE.match(line)]
+LONG = re.compile(r"compare .*--|diagrams|check|scenario long")  # about a second, or more
+CSV = re.findall(r"```csv\n(.*?)```", TEXTS, re.DOTALL)[0]  # the file that they tell how to make
 
 
 def marks(line: str) -> list[pytest.MarkDecorator]:
@@ -134,7 +141,7 @@ def marks(line: str) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize("line", [pytest.param(line, marks=marks(line)) for line in OURS])
-def test_a_command_of_the_readme(
+def test_a_command_of_the_readme_and_the_pages(
     line: str, cli: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if "smollm2" in line:
@@ -157,11 +164,35 @@ def test_ci_runs_the_two_commands_as_they_stand_here_and_first() -> None:
     assert steps[start : start + 4] == first
 
 
-def test_every_file_the_readme_names_exists() -> None:
-    named = re.findall(r"\]\(([\w./]+)\)", README) + re.findall(r"`(minisched/[\w/]+\.py)`", README)
-    assert named and all((ROOT / path).is_file() for path in named)
+def test_every_file_that_the_readme_and_the_pages_name_exists() -> None:
+    texts = {ROOT / "README.md": README, ROOT / "README.zh-CN.md": CHINESE}
+    texts |= {ROOT / "lessons" / "site" / "docs" / name: text for name, text in DOCS.items()}
+    for path, text in texts.items():
+        for link in re.findall(r"\]\((?!https?:)([^)#]*)(?:#[\w-]+)?\)", text):
+            assert not link or (path.parent / link).is_file(), (path.name, link)
+        for module in re.findall(r"`(minisched/[\w/]+\.py)`", text):
+            assert (ROOT / module).is_file(), (path.name, module)
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    assert set(DOCS) == set(re.findall(r"lessons/site/docs/(\w+\.md)", README))
+    assert README.count("\n") <= 130
+
+
+def test_the_chinese_readme_says_the_same() -> None:
+    """Commands, code, links, figures and headings stand in both in the same order."""
+    for what in (
+        r"```\w+\n.*?```",
+        r"\]\(((?!README)[^)]+)\)",
+        r"^#+ |^\d\. `[^`]+`",
+        r"`[^`\n]+`",
+    ):
+        both = [re.findall(what, text, re.DOTALL | re.MULTILINE) for text in (README, CHINESE)]
+        assert both[0] == both[1], what
+    figures = [sorted(re.findall(r"\b\d[\d,]*\b", text)) for text in (README, CHINESE)]
+    assert figures[0] == figures[1]
 
 
 def test_the_tables_of_loops_and_relays_are_those_of_the_registries() -> None:
     for table in (loops_table(), relays_table(), refusals_table()):
-        assert table in README
+        assert table in DOCS["designs.md"]

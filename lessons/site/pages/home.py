@@ -11,18 +11,19 @@ def pages() -> dict[str, str]:
     title, rest = as_in_the_site(text("README.md")).split("\n", 1)
     picture_end = rest.index("\n", rest.index("!["))
     first, rest = rest[:picture_end], rest[picture_end:]
-    return {
-        "index.md": f"{title}\n{first}\n\n{WAYS}\n{rest}\n\n{CONTENTS}",
-        HELP: as_in_the_site(text(HELP)),
-        FORMAT: as_in_the_site(text(FORMAT), "traces/"),
-        **{
-            f"{DOCS}{path.name}": as_in_the_site(text(f"{DOCS}{path.name}"), DOCS)
-            for path in (ROOT / DOCS).glob("*.md")
-        },
-    }
+    others = [CHINESE, HELP, CHANGES, FORMAT]
+    others += [f"{DOCS}{path.name}" for path in (ROOT / DOCS).glob("*.md")]
+    found = {path: as_in_the_site(text(path), path[: path.rfind("/") + 1]) for path in others}
+    found["index.md"] = f"{title}\n{first}\n\n{WAYS}\n{rest}\n\n{CONTENTS}"
+    for path, page in found.items():  # the README is the first page there
+        to_root = "../" * path.count("/")
+        found[path] = page.replace(f"]({to_root}README.md)", f"]({to_root}index.md)")
+    return found
 
 
+CHINESE = "README.zh-CN.md"
 HELP = "CONTRIBUTING.md"
+CHANGES = "CHANGELOG.md"
 FORMAT = "traces/README.md"
 DOCS = "lessons/site/docs/"
 WAYS = """\
@@ -33,20 +34,43 @@ WAYS = """\
 CONTENTS = """\
 :::{toctree}
 :hidden:
+:caption: Learn
 
 lessons/README
 lab
 steppers
 gallery/index
-museum
-diagrams/index
-traces/README
-CONTRIBUTING
-lessons/site/docs/how_true_is_it
+lessons/site/docs/glossary
+lessons/site/docs/history
 lessons/site/docs/beside_the_guides
-lessons/site/docs/names
+简体中文 <README.zh-CN>
+:::
+
+:::{toctree}
+:hidden:
+:caption: Check and compare
+
+lessons/site/docs/check_mine
+museum
+lessons/site/docs/designs
+diagrams/index
+lessons/site/docs/running
+lessons/site/docs/real_models
 lessons/site/docs/first_run_on_a_gpu
+lessons/site/docs/benchmarks
+lessons/site/docs/how_true_is_it
 lessons/site/docs/mlx_caches
+traces/README
+:::
+
+:::{toctree}
+:hidden:
+:caption: Contribute
+
+CONTRIBUTING
+lessons/site/docs/the_code
+lessons/site/docs/names
 reference/index
+CHANGELOG
 :::
 """
