@@ -13,7 +13,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"^## (Add an? [a-z ]+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
-COPIED = ("minisched", "tests", "traces", "diagrams", "lessons", "pyproject.toml", "README.md")
+COPIED = (
+    "minisched",
+    "tests",
+    "traces",
+    "diagrams",
+    "lessons",
+    "pyproject.toml",
+    "README.md",
+    "README.zh-CN.md",
+)
 STEP = re.compile(
     r"^(?:New file `(?P<new>[^`\n]+)`"
     r"|In `(?P<path>[^`\n]+)`, (?P<how>below|replace) (?P<tick>`+)(?P<line>[^\n]+)(?P=tick))"
