@@ -18,7 +18,7 @@ from .comparison import Comparison
 from .defaults import check_names, in_words
 from .devices.registry import open_device
 from .engine.engine import Engine
-from .export.recorded import read_recorded
+from .export.native import read_recorded
 from .learn.callable_check import one_argument
 from .loops.design import LOOPS, Design, Turns, find_loop, registered
 from .loops.run import Run

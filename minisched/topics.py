@@ -39,6 +39,9 @@ TOPICS = {  # topic -> its code, a module below minisched/
 }
 
 
+LOOPS_WITH_MORE = ("mindie_placeholder", "vllm_batch_queue")  # a picture of their own
+
+
 def parts(topic: str) -> dict[str, str]:
     """Where each part of a topic belongs, as a pattern of paths from the repository's root."""
     folder = TOPICS[topic].partition("/")[0]
@@ -49,8 +52,14 @@ def parts(topic: str) -> dict[str, str]:
         "laws": f"tests/{folder}/test_*.py",  # which of them: ``laws``
         "trace": f"traces/{topic}.json",
         "lesson": f"lessons/[0-9][0-9]_{topic}.py",
-        "view": f"minisched/export/views/{topic}.py",
+        "view": f"minisched/export/views/{view_of(topic)}.py",
     }
+
+
+def view_of(topic: str) -> str:
+    """The module that draws a topic: of most loops the one that draws every loop."""
+    is_loop = TOPICS[topic].startswith("loops/")
+    return "loop_parts" if is_loop and topic not in LOOPS_WITH_MORE else topic
 
 
 def laws(topic: str, tests: Path) -> Path | None:

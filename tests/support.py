@@ -37,8 +37,8 @@ from minisched.devices.registry import open_device as open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.export.puml_axis import UNITS
-from minisched.export.svg_style import char_width
+from minisched.export.puml_style import UNITS
+from minisched.export.svg import char_width
 from minisched.export.views import FORMS, NothingToShow
 from minisched.export.views import draw as draw_view
 from minisched.export.views.text_page import COLUMNS

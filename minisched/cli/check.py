@@ -54,9 +54,8 @@ from ..checks.why import explain
 from ..checks.why import token_offence as wrong_token_offence
 from ..devices.registry import open_device
 from ..export import native
-from ..export.offence import draw
-from ..export.offence_text import to_text
-from ..export.recorded import read_recorded
+from ..export.native import read_recorded
+from ..export.offence import draw, to_text
 from ..loops.design import LOOPS
 from ..trace import Trace
 from ..trace.files import write_whole

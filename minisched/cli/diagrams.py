@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ..export import golden
-from ..export.golden_files import makers
+from ..export.golden import makers
 from ..export.render_puml import RenderError
 from ..museum.registry import museum_makers
 from .exit import complain

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..export.offence_text import MARK
+from ..export.offence import MARK
 from ..museum import Exhibit, Refuted, exhibits, find, refuted
 from ..museum.exhibit import address
 from ..museum.page import PagePart, page, refuted_page, to_html

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from ..core import Output
 from ..devices.profiles import DEFAULT_PROFILE, Profile, find_profile
-from ..export.native_stream import StreamRecorder
+from ..export.native import StreamRecorder
 from ..loops.design import find_loop
 from ..replay import SCENARIOS
 from ..replay import long_document as case

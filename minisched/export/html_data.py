@@ -3,21 +3,211 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
 from ..checks.overlap import forwards, step_intervals
+from ..loops.design import LoopSource, source_of
 from ..trace import Mark, Trace
-from .html_flags import FLAGS
-from .html_runs import run_names
-from .html_state import counters, life, panel, pool_pages, source_lines, units
-from .lane import Lane
-from .layout import Arrow, Box, View
-from .names import Names
+from ..trace.sides import one_side
+from .layout import Arrow, Box, Lane, View, steady_views, whole_run
 from .palette import OTHER, OWNERS, PAINTS
-from .state import Panel
-from .window import steady_views, whole_run
+from .state import Panel, Stay
+from .state.memory import pool
+from .state.requests import arrivals
+from .svg import MOST_NAMES, loops_shown
+from .units import counted
+
+# -- Texts by number, so that a page carries each of them once -------------------------------------
+
+
+class Names(dict[str, int]):
+    """Numbers texts in the order in which they are first asked for; 0 is the empty text."""
+
+    def __init__(self) -> None:
+        super().__init__({"": 0})
+        self.groups: list[list[int]] = [[]]  # lists of texts, 0 is the empty one
+        self._known: dict[tuple[str, ...], int] = {(): 0}
+
+    def number(self, text: str) -> int:
+        """The place of ``text`` in the page's list of names."""
+        return self.setdefault(text, len(self))
+
+    def group(self, texts: tuple[str, ...]) -> int:
+        """The place of several texts in the page's list of groups."""
+        if texts not in self._known:
+            self._known[texts] = len(self.groups)
+            self.groups.append([self.number(text) for text in texts])
+        return self._known[texts]
+
+
+# -- Which marks get a flag above the lanes, and in which colour: its legend and its drawing agree
+
+FLAGS = {  # by mark: a colour of the page (``svg_style.py:variables``, ``svg_waits.py``)
+    "wasted row": "bubble",
+    "stale output": "bubble",
+    "retraction": "bubble",
+    "wait": "waited",
+    "finish": "ink",
+    "flush cache": "bubble",
+}
+
+
+# -- What the page calls its runs, and what they ran on: said once, or of each where they differ
+
+CLOCKS = {"virtual": "simulated", "wall": "measured"}
+
+
+def run_names(traces: Sequence[Trace]) -> list[str]:
+    """The loops' names; those of equal name are numbered."""
+    total, seen = Counter(trace.loop for trace in traces), Counter[str]()
+    names = []
+    for trace in traces:
+        seen[trace.loop] += 1
+        number = f" {seen[trace.loop]}" if total[trace.loop] > 1 else ""
+        names.append(trace.loop + number)
+    return names
+
+
+def title_of(traces: Sequence[Trace]) -> str:
+    """The runs by their names, or how many there are where names would fill the line."""
+    return loops_shown(traces) if len(traces) > MOST_NAMES else " against ".join(run_names(traces))
+
+
+def are_alike(traces: Sequence[Trace]) -> bool:
+    """Whether all of them ran the same model on the same device and clock."""
+    return len({setting(trace) for trace in traces}) == 1
+
+
+def setting(trace: Trace) -> str:
+    """What a run ran on: ``hash model on sim, simulated time``."""
+    return f"{trace.what_ran}, {CLOCKS.get(trace.clock, trace.clock)} time"
+
+
+def what_it_is(traces: Sequence[Trace]) -> str:
+    """How many runs there are, and what they ran on if that is the same for all."""
+    what = "One run" if len(traces) == 1 else f"{len(traces)} runs on one time axis"
+    if are_alike(traces):
+        return f"{what}: {setting(traces[0])}."
+    clocks = {trace.clock for trace in traces}
+    mixed = "; simulated and measured times are not to be compared" if len(clocks) > 1 else ""
+    return f"{what}; what each ran on stands beside its name{mixed}."
+
+
+# -- What the page knows of a run beside its slices: panels, counters, source lines, and lives -----
+
+
+def sources(trace: Trace) -> dict[str, LoopSource]:
+    """The source of each host lane whose lines the trace knows; none of a loop nobody has."""
+    try:
+        known = source_of(trace.loop.partition(":")[0])
+    except ValueError:
+        return {}
+    return {lane: source for lane, source in known.items() if _lines_on(trace, lane)}
+
+
+def source_lines(trace: Trace) -> list[dict[str, Any]]:
+    """For each of ``sources``: [start, end, line] of what its host did, in order of time."""
+    return [{"lane": lane, "at": _lines_on(trace, lane)} for lane in sources(trace)]
+
+
+def _lines_on(trace: Trace, lane: str) -> list[list[int]]:
+    return [
+        [item.start, item.end, int(item.attrs["line"])]
+        for item in trace.on(lane)
+        if "line" in item.attrs
+    ]
+
+
+def counters(trace: Trace) -> dict[str, list[list[int | float]]]:
+    """Each counter's [time, value] pairs, in its unit; of several at one time the last."""
+    found: dict[str, dict[int, int | float]] = {}
+    for item in trace.counters:
+        found.setdefault(item.name, {})[item.time] = counted(item.name).value(item.value)
+    return {name: [[time, value] for time, value in of.items()] for name, of in found.items()}
+
+
+def units(trace: Trace) -> dict[str, list[str]]:
+    """What each counter is called on the page, and its unit where the name does not say it."""
+    known = {item.name: counted(item.name) for item in trace.counters}
+    return {
+        name: [of.title, "" if of.title.endswith(of.unit) else of.unit]
+        for name, of in known.items()
+    }
+
+
+def pool_pages(trace: Trace, shown: Panel) -> int:
+    """How many pages the pool of a KV map's side has; 0 if the trace does not say.
+
+    Raises:
+        NothingToShow: a mark does not say how many.
+    """
+    sizes = pool(one_side(trace, shown.side)) if shown.name == "pages" else None
+    return sizes.pages if sizes else 0
+
+
+def panel(shown: Panel, pages: int, names: Names) -> dict[str, Any]:
+    """A panel whose stays are lists of numbers; zeros at the end of one are left out.
+
+    ``pages`` is how many there are in its side's pool.
+    """
+    at = {place: number for number, place in enumerate(shown.places)}
+    return {
+        "name": shown.name,
+        "side": shown.side,
+        "pages": pages,
+        "places": list(shown.places),
+        "stays": [_stay(stay, at, names) for stay in sorted(shown.stays, key=lambda s: s.start)],
+    }
+
+
+def _stay(stay: Stay, at: dict[str, int], names: Names) -> list[int]:
+    group = names.group(stay.holders or ((stay.rid,) if stay.rid else ()))
+    texts = [names.number(text) for text in (stay.kind, stay.label, stay.about, stay.parent)]
+    numbers = [at[stay.place], stay.start, stay.end, group, *texts]
+    while not numbers[-1]:
+        numbers.pop()
+    return numbers
+
+
+def life(trace: Trace) -> list[tuple[int, str, str]]:
+    """What happened to each request beside its steps: (time, request, words), in order of time."""
+    found = [(at, rid, "arrives") for rid, times in arrivals(trace).items() for at in times]
+    last: dict[str, str] = {}  # of each request, why it was last refused: it is said once
+    for mark in trace.marks:
+        if "rid" in mark.attrs and (words := _words(mark)):
+            rid = str(mark.attrs["rid"])
+            if mark.name != "refuse" or last.get(rid) != words:
+                found.append((mark.time, rid, words))
+            last[rid] = words
+    return sorted(found, key=lambda item: item[0])
+
+
+def _words(mark: Mark) -> str:
+    """What a mark means to its request; nothing if that is told elsewhere."""
+    said = dict(_sayings(mark.attrs))
+    return said.get(mark.name, "")
+
+
+def _sayings(of: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    hit, rest = of.get("hit_len", 0), of.get("extend_len", 0)
+    chunk = ", the first of several chunks" if of.get("is_chunked") else ""
+    yield "admit", f"admitted: {hit} tokens from the cache, {rest} to compute{chunk}"
+    yield "refuse", f"has to wait: {of.get('reason') or of.get('result', '')}"
+    outputs = f"{of.get('outputs', 0)} token{'s' * (of.get('outputs') != 1)}"
+    yield "retraction", f"retracted ({of.get('reason', '')}) after {outputs}"
+    if of.get("side") == "prefill":
+        yield "finish", "the prefill side is done with it"
+    else:
+        yield "finish", f"finishes: {of.get('reason', '')}, {outputs}"
+    yield "wasted row", f"its row in step {of.get('step', 0)} was wasted"
+    yield "stale output", f"what step {of.get('step', 0)} gave it came too late"
+    if of.get("side") == "decode":
+        yield "row alloc", "pages are reserved for it on the decode side"
+    yield "kv transfer", f"its KV moves to decode: {of.get('slots', 0)} KV slots"
+
 
 NOTABLE = tuple(FLAGS)
 """Marks that get a flag on the lanes; the others are in the panels."""

@@ -5,14 +5,77 @@ The exporters differ only in how they draw a ``View``, so all of them tell the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..checks.causes import idle_times
-from ..checks.overlap import Interval
+from ..checks.overlap import Interval, forwards
 from ..trace import Slice, Trace
-from ..trace.events import is_forward
-from .lane import Lane, lane_of, lanes_of
+from ..trace.events import is_forward, is_host
+
+# -- The lanes of a picture: which there are, what they are called, and in what order they stand
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One line of a picture. ``key`` is one word that every format accepts as an identifier."""
+
+    key: str
+    name: str
+    side: str  # "host" or "device"
+
+    @property
+    def title(self) -> str:
+        """What the reader sees."""
+        return f"{self.name} ({self.side})"
+
+
+SCHEDULER = Lane("scheduler", "Scheduler", "host")
+PROCESS = Lane("process", "Process", "host")
+FORWARD = Lane("forward", "Forward stream", "device")
+COPY = Lane("copy", "Copy stream", "device")
+PROCESS_PHASES = frozenset({"wait", "postprocess", "process", "output"})  # or the scheduler's
+ORDER = (  # how keys begin, from top to bottom: the hosts, then the way of a token on the devices
+    "scheduler", "process", "thread_prefill", "thread_",
+    "stream_prefill_forward", "stream_prefill", "stream_kv", "stream_decode_forward",
+    "stream_decode", "forward", "stream_stage", "copy", "stream_",
+)  # fmt: skip
+
+
+def lane_of(item: Slice) -> Lane:
+    """The lane that shows a slice."""
+    if item.lane == "host":
+        return PROCESS if item.name in PROCESS_PHASES else SCHEDULER
+    if item.lane in (FORWARD.key, COPY.key):
+        return FORWARD if item.lane == FORWARD.key else COPY
+    key = "".join(char if char.isalnum() else "_" for char in item.lane)
+    name = item.lane.capitalize().replace("Kv", "KV")
+    if is_host(item.lane):
+        return Lane(f"thread_{key}", name, "host")
+    suffix = "" if is_forward(item.lane) or name == "KV transfer" else " stream"
+    return Lane(f"stream_{key}", f"{name}{suffix}", "device")
+
+
+def lanes_of(trace: Trace) -> tuple[Lane, ...]:
+    """The lanes every picture has, and one for each further thread and stream; the host's first.
+
+    Where forward passes run on other lanes (pipeline stages, two devices), there is no forward
+    stream to show.
+    """
+    usual = (SCHEDULER, PROCESS, FORWARD, COPY)
+    found = {lane_of(item) for item in trace.slices}
+    elsewhere = any(is_forward(item.lane) and item.lane != FORWARD.key for item in trace.slices)
+    shown = {lane for lane in usual if lane in found or not elsewhere}
+    return in_order(found | shown)
+
+
+def in_order(lanes: Iterable[Lane]) -> tuple[Lane, ...]:
+    """Lanes as they stand in a picture."""
+    return tuple(sorted(lanes, key=lambda lane: (_rank(lane), lane.key)))
+
+
+def _rank(lane: Lane) -> int:
+    return next(rank for rank, start in enumerate(ORDER) if lane.key.startswith(start))
 
 
 @dataclass(frozen=True)
@@ -200,3 +263,107 @@ def _touches(item: Slice, start: int, end: int) -> bool:
     if item.duration == 0:
         return start <= item.start <= end
     return item.end > start and item.start < end
+
+
+# -- A run is too long for a picture: choose a few steps from where it has settled -----------------
+
+DECODES = ("decode", "target verify")  # modes in which every row gives a token, or several
+
+
+def settled(trace: Trace, rids: tuple[str, ...] | None = None) -> list[Slice]:
+    """The longest stretch of decode steps that follow one another with the same requests.
+
+    ``rids`` says which requests, where it matters. Gives the forward slices.
+    """
+    stretches: list[list[Slice]] = [[]]
+    for item in forwards(trace):
+        if stretches[-1] and item.rids != stretches[-1][-1].rids:
+            stretches.append([])
+        if item.mode in DECODES and rids in (None, item.rids):
+            stretches[-1].append(item)
+    return max(stretches, key=len)
+
+
+def steady_steps(trace: Trace, count: int) -> tuple[int, int] | None:
+    """The first and last of ``count`` steps in the middle of the longest settled stretch, or None.
+
+    The steps before and after them are settled too: the start of the one after ends the view.
+    """
+    steps = [item.step for item in settled(trace)]
+    firsts = steps[1 : max(1, len(steps) - count)]
+    first = middle(firsts)
+    return (first, steps[steps.index(first) + count - 1]) if firsts else None
+
+
+def middle(steps: list[int]) -> int:
+    """The middle one, or 0 if there are none."""
+    return steps[(len(steps) - 1) // 2] if steps else 0
+
+
+def view_of_steps(trace: Trace, first_step: int, last_step: int) -> View:
+    """From the moment the device starts one step to the moment it is ready to go past another.
+
+    In a settled stretch that is a whole number of periods. A view of the first step begins where
+    the run does; one of the last step ends where the run does.
+
+    Raises:
+        ValueError: the run has no such steps.
+    """
+    starts = {item.step: item.start for item in forwards(trace)}
+    if first_step > last_step or first_step not in starts or last_step not in starts:
+        known = f"steps {min(starts)} to {max(starts)}" if starts else "no steps"
+        raise ValueError(f"steps {first_step} to {last_step} cannot be shown: the run has {known}.")
+    before = [start for step, start in starts.items() if step < first_step]
+    after = [start for step, start in starts.items() if step > last_step]
+    return make_view(
+        trace,
+        starts[first_step] if before else 0,
+        min(after) if after else trace.end,
+        first_step,
+        last_step,
+    )
+
+
+def whole_run(trace: Trace) -> View:
+    """Everything."""
+    steps = [item.step for item in forwards(trace)]
+    return make_view(trace, 0, trace.end, min(steps, default=0), max(steps, default=0))
+
+
+def steady_views(traces: list[Trace], count: int) -> list[View]:
+    """The same number of settled steps of each run; whole runs if one of them has too few.
+
+    Where they can, all runs show the same steps with the same requests: equal work.
+    """
+    rids = settled(traces[0])[0].rids if settled(traces[0]) else None
+    steps = [[item.step for item in settled(trace, rids)] for trace in traces]
+    common = set.intersection(*(set(some[1 : max(1, len(some) - count)]) for some in steps))
+    if first := middle(sorted(common)):
+        return [view_of_steps(trace, first, first + count - 1) for trace in traces]
+    found = [steady_steps(trace, count) for trace in traces]
+    if None in found:
+        return [whole_run(trace) for trace in traces]
+    return [view_of_steps(trace, *some) for trace, some in zip(traces, found, strict=True) if some]
+
+
+# -- What an arrow between two slices says: the same words in every form of a sequence -------------
+
+
+def says(arrow: Arrow) -> str:
+    """``launch 5``, ``tokens of 5``, ``token for 6``, ``wrong token for 6``, ``KV for 6``."""
+    words = {
+        "token": f"token for {arrow.dst.step}",
+        "transfer": f"KV for {arrow.dst.step}",
+        "result": f"tokens of {arrow.src.step}",
+        "wrong": f"wrong token for {arrow.dst.step}",
+    }
+    return words.get(arrow.brings, f"{arrow.brings} {arrow.dst.step}")
+
+
+def meaning(arrow: Arrow) -> str:
+    """The whole sentence; of a token also which way it goes."""
+    if arrow.kind != "token" or arrow.brings == "transfer":
+        return says(arrow)
+    stays = arrow.src.slice.name != "copy" and arrow.src.lane.side == "device"
+    said = f"{says(arrow)} {'stays on the device' if stays else 'goes over the host'}"
+    return f"{said}: {arrow.wrong}" if arrow.wrong else said

@@ -9,19 +9,274 @@ shows when the cache is cleared, and nothing more.
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from ..core import NoBatch, Request, Result, SamplingParams, ScheduleBatch
+from ..devices.cost import SIM_COST
+from ..devices.registry import load, open_device
+from ..engine.engine import Engine
+from ..engine.frontend import Frontend
+from ..loops.design import Design
+from ..loops.run import Run, drive, run_loop, wire
+from ..models.hash import HashModel
+from ..models.llama import write_tiny_llama
+from ..relay import HostTrip
+from ..scheduler import SchedulerConfig
 from ..trace import Trace
-from .mlx_runs import memory_run
+from ..worker import Step
+from .recipes.recipe import tokens
 from .units import tick_step
-from .views.axes import ValueAxis
+from .views.axes import Series, TimeAxis, ValueAxis, step_area
+from .views.lanes import NAMES as LANE_NAMES
+from .views.lanes import draw_lanes
 from .views.marks import NothingToShow
-from .views.page import EDGE, LEFT, Page, about_run
-from .views.shapes import line, path, text
+from .views.page import EDGE, LEFT, Page, about_run, band, line, path, rect, svg_text
+from .views.steps import StepWork, requests_in, steps_of
+
+# -- MLX's loop as an excerpt of #22416 prints it, beside the loop: what is wrong with it ----------
+#
+# The excerpt stands in a report on SGLang #22416 (prhub.com.cn/sgl-project/sglang/pull/22416), with
+# ``scheduler_mixin.py``, ``model_runner.py`` and ``tp_worker.py`` in short. Its order is that of
+# the original, which only begins a turn elsewhere: it chains, blocks and processes; the excerpt
+# processes, chains and blocks. Both take equally long (``tests/loops/test_sglang.py``). It stands
+# in no registry, because it says the wrong words. ``export/mlx_memory.py`` runs it.
+
+
+def mlx_sketch(engine: Engine, hands_over: bool = False) -> Iterator[ScheduleBatch | NoBatch]:
+    """The excerpt, statement for statement; compare ``mlx_async.py``. Each ``yield`` ends one turn.
+
+    Added is what it leaves out: ``recv_requests``, and what to do when there is nothing.
+
+    It finalizes the older graph, chains on the lazy one, and blocks on that, while the device runs
+    the chained one. So it overlaps, as ``mlx_async`` does. Its mistake is elsewhere: in
+    ``model_runner.py:decode_batch_start_chained(prev)``, which is there
+    ``decode_batch_start(prev.req_ids)``. The lazy tokens are not handed over, and the step runs on
+    the newest token that the host has, one too old. ``hands_over`` puts that right, as the original
+    does.
+    """
+    if not hands_over:
+        engine.worker.relay = NewestKnown()
+    pending_curr: Step | None = None
+    pending_next: Step | None = None
+    tokens = Result(())
+    while True:
+        engine.recv_requests()
+        if pending_curr is not None:
+            engine.process_result(pending_curr, tokens)  # _finalize
+        if pending_next is not None:
+            pending_curr, pending_next = pending_next, None
+        else:
+            batch = engine.get_next_batch_to_run()
+            if not batch:
+                pending_curr = None
+                engine.on_idle()
+                yield batch
+                continue
+            pending_curr = engine.run_batch(batch)  # _launch_fresh
+        chained = engine.chain(pending_curr.batch)  # _can_chain
+        if chained is not None:
+            pending_next = engine.run_batch(chained, pending_curr if hands_over else None)
+        tokens = engine.wait_for(pending_curr)  # pending_curr.lazy_tokens.tolist()
+        yield pending_curr.batch
+
+
+class NewestKnown(HostTrip):
+    """What the input is where nobody hands over the lazy token: the newest one of the host.
+
+    SGLang's ``decode_batch_start`` reads ``_req_token_ids[rid][-1]`` in the same way, and is right
+    to, because whoever calls it has finalized everything.
+    """
+
+    run_ahead = True
+
+    def bind(
+        self, batch: ScheduleBatch, previous: ScheduleBatch | None
+    ) -> tuple[list[int], list[int]]:
+        """The known ids; in place of one that is unknown, the newest known one."""
+        ids = [
+            (row.req.output_ids or row.req.prompt)[-1] if token is None else token
+            for row in batch.rows
+            for token in row.ids
+        ]
+        return ids, []
+
+
+SKETCH = Design(
+    mlx_sketch, relays=("chain",), depth=2, overrun=1,
+    follows="an excerpt of SGLang #22416: scheduler_mixin.py:event_loop_overlap_mlx",
+)  # fmt: skip
+
+
+# -- Three runs of MLX's loop: beside an excerpt of it, with a finish, and with memory counted -----
+
+LLAMA: dict[str, Any] = {
+    "hidden": 256,
+    "kv_heads": 4,
+    "intermediate": 256,
+}  # small, and with wide keys
+CACHE_LIMIT = 1 << 30  # bytes; stock MLX on a CPU stops at 32 MiB, on Metal it does not
+
+
+def two_requests() -> list[Request]:
+    """What the loop and its excerpt run."""
+    return [Request("a", range(6), tokens(9)), Request("b", range(10, 18), tokens(9))]
+
+
+def loop_run() -> Run:
+    """The loop itself, on sim."""
+    return run_loop("mlx_async", open_device("sim"), HashModel(), two_requests(), cost=SIM_COST)
+
+
+def sketch_run(hands_over: bool = False) -> Run:
+    """The excerpt on the same requests; see ``mlx_sketch`` for ``hands_over``."""
+    device, requests = open_device("sim"), two_requests()
+    name = "mlx_sketch, handed over" if hands_over else "mlx_sketch"
+    engine = wire(
+        name, SKETCH, device, HashModel(), SchedulerConfig(), Frontend(requests), SIM_COST
+    )
+    drive(SKETCH.start(engine, hands_over=hands_over), engine)
+    trace = device.recorder.trace(name, device.name, "hash", device.clock)
+    return Run(name, tuple(requests), trace)
+
+
+def finish_run() -> Run:
+    """Three requests in one chain: a samples a stop token, b reaches its length, c lives longest.
+
+    MLX foresees neither end, so each wastes the row of the graph in flight.
+    """
+    stop = SamplingParams(max_new_tokens=12, stop_token_ids=frozenset({A_FOURTH}))
+    requests = [
+        Request("a", range(6), stop),
+        Request("b", range(10, 18), tokens(8)),
+        Request("c", range(20, 24), tokens(12)),
+    ]
+    return run_loop("mlx_async", open_device("sim"), HashModel(), requests, cost=SIM_COST)
+
+
+A_FOURTH = 8  # the fourth token that the hash model gives to request a
+
+
+def memory_run(
+    folder: Path, clear_cache_every: int, new_tokens: int = 128, cache_limit: int = CACHE_LIMIT
+) -> Run:
+    """Two long requests through a small Llama on MLX, with the library's memory as counters.
+
+    What a decode reads grows by a token a step, so its arrays never have the size of any that were
+    given up before: MLX keeps those, and takes new memory. ``folder`` is for the Llama's random
+    weights. The cache starts empty; ``cache_limit`` is the most that MLX may keep, in bytes.
+
+    Raises:
+        ValueError: MLX is not installed, or cannot be used here.
+    """
+    device = open_device("mlx")
+    llama = load("minisched.models.llama_mlx", "LlamaMlx", "mlx", "memory_run")
+    import mlx.core as mx
+
+    model = llama(write_tiny_llama(folder, **LLAMA))
+    requests = [Request(rid, range(5 + at, 45 + at), tokens(new_tokens))
+                for at, rid in enumerate("ab")]  # fmt: skip
+    config = SchedulerConfig(kv_tokens=2 * (new_tokens + 64))
+    limit = mx.set_cache_limit(cache_limit)
+    mx.clear_cache()
+    try:
+        return run_loop("mlx_async", device, model, requests, config,
+                        clear_cache_every=clear_cache_every)  # fmt: skip
+    finally:
+        mx.set_cache_limit(limit)
+
+
+# -- What a finish costs on MLX: a row in flight, a broken chain, and memory that is kept a while
+
+PITCH, BOX, FINISH_HEIGHT = 20, 12, 40
+NAMES = {
+    **LANE_NAMES,
+    "stored": "it has memory: it lives",
+    "stale": "it has ended; the graph in flight still writes to its memory",
+}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One request's lease, the cache that its rows write to; times in nanoseconds."""
+
+    rid: str
+    since: int  # its prompt is launched
+    ended: int  # its last token is processed
+    gone: int  # no graph in flight has a row for it any more
+
+
+def finish_picture(trace: Trace) -> str:
+    """Who computed what, how many graphs were in flight, and whose memory was kept: an SVG.
+
+    Raises:
+        NothingToShow: no step ran.
+    """
+    steps = steps_of(trace)
+    page = Page("MLX: what a finish costs", about_run(trace, f"{len(steps)} steps"))
+    x, rids = TimeAxis(trace.end), requests_in(steps)
+    page.heading("Requests", "a box is one step on the device")
+    draw_lanes(page, rids, x, steps, trace)
+    page.top += 22
+    page.heading("Graphs in flight", "launched, and not yet read by the host")
+    y = ValueAxis(2, page.top + 14, page.top + 14 + FINISH_HEIGHT)
+    page.add(*y.draw("graphs"), *x.grid(y.top, y.bottom))
+    page.add(step_area(in_flight(trace), x, y, "left", "graphs in flight"))
+    page.top = y.bottom + 32
+    page.heading("Caches", "a request's pages, from its first launch until no graph names it")
+    for kept in kept_caches(trace, steps):
+        _draw_kept(page, kept, x)
+    page.add(*x.draw(page.top + 2))
+    page.top += 28
+    page.legend(NAMES)
+    return page.finish()
+
+
+def in_flight(trace: Trace) -> Series:
+    """How many graphs are with the device, over time."""
+    changes = [(item.end, 1) for item in trace.on("host") if item.name == "launch"]
+    changes += [(item.start, -1) for item in trace.on("host") if item.name == "process"]
+    series, now = [], 0
+    for time, change in sorted(changes):
+        now += change
+        series.append((time, now))
+    return list(dict(series).items())
+
+
+def kept_caches(trace: Trace, steps: list[StepWork]) -> list[Kept]:
+    """From when to when each request has its memory."""
+    launches = {item.step: item for item in trace.on("host") if item.name == "launch"}
+    processes = {item.step: item for item in trace.on("host") if item.name == "process"}
+    kept = []
+    for rid in requests_in(steps):
+        mine = [
+            (step.step, part.kind)
+            for step in steps
+            for part in step.parts
+            if part.rid == rid and step.step in processes
+        ]
+        if lives := [step for step, kind in mine if kind != "wasted"]:  # else it had no token
+            since, ended = launches[lives[0]].start, processes[lives[-1]].end
+            kept.append(Kept(rid, since, ended, processes[mine[-1][0]].end))
+    return kept
+
+
+def _draw_kept(page: Page, kept: Kept, x: TimeAxis) -> None:
+    y = page.top + (PITCH - BOX) / 2
+    page.add(band(LEFT, page.top + 1, EDGE - LEFT, PITCH - 2), svg_text(20, y + 10, kept.rid))
+    for kind, start, end in (
+        ("stored", kept.since, kept.ended),
+        ("stale", kept.ended, kept.gone),
+    ):
+        left, width = x.span(start, end)
+        about = f"{kept.rid}: {NAMES[kind]}"
+        page.add(rect(kind, left, y, width, BOX, about, rid=kept.rid))
+    page.top += PITCH
+
 
 MIB, HEIGHT = 1 << 20, 220
 Reading = tuple[int, int]  # (finalized decodes so far, bytes); a clearing gives one more
@@ -132,10 +387,10 @@ def _x(decodes: int, last: int) -> float:
 
 
 def _decode_axis(last: int, y: ValueAxis) -> list[str]:
-    drawn = [text(20, y.bottom + 18, "decodes", "small")]
+    drawn = [svg_text(20, y.bottom + 18, "decodes", "small")]
     for at in range(0, last + 1, tick_step(max(1, last))):
         drawn.append(line("axis", _x(at, last), y.bottom, _x(at, last), y.bottom + 5))
-        drawn.append(text(_x(at, last), y.bottom + 18, str(at), "small", "middle"))
+        drawn.append(svg_text(_x(at, last), y.bottom + 18, str(at), "small", "middle"))
     return drawn
 
 

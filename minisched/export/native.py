@@ -18,15 +18,92 @@ bytes. The README of the folder ``traces`` describes the format for files of oth
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields
 from operator import attrgetter
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
+from ..checks.answers import Recorded
+from ..checks.foreign import OWN_STEPS, read_foreign
 from ..checks.history import BadMark, check_events
-from ..trace import Act, Counter, Edge, Mark, Slice, Trace
-from ..trace.files import read_text, write_whole
-from .native_program import BadProgram, check_program
+from ..trace import Act, Counter, Edge, Mark, Program, Recorder, Slice, Trace
+from ..trace.cells import spans_of
+from ..trace.files import Hear, WholeFile, read_text, unheard, unpacked, write_whole
+
+# -- Whether a program is well formed, so that whoever writes one hears what is wrong with it ------
+
+KINDS = ("launch", "begin", "end", "wait", "say", "read", "write", "free")
+TOUCHES = ("read", "write", "free")
+
+
+class BadProgram(ValueError):
+    """What is wrong, in a few words that begin with the act's place: ``program[3] ...``."""
+
+
+def check_program(program: Iterable[Act]) -> None:
+    """Look at each act, and at each op: launched once, begun once, ended once where it began.
+
+    An op that never ends and a wait for what never comes are no mistakes of the file: the race
+    check tells of them.
+
+    Raises:
+        BadProgram: see the README of the folder ``traces``.
+    """
+    acts = list(program)
+    launched = {act.op for act in acts if act.kind == "launch"}
+    seen: dict[tuple[str, int], str] = {}  # kind and op -> lane
+    running: dict[str, int] = {}  # lane -> op
+    for index, act in enumerate(acts):
+        wrong = _wrong_by_itself(act) or _wrong_in_its_place(act, launched, seen, running)
+        if wrong:
+            raise BadProgram(f"program[{index}] {wrong}")
+        seen[act.kind, act.op] = act.lane
+        if act.kind == "begin":
+            running[act.lane] = act.op
+        elif act.kind == "end":
+            del running[act.lane]
+
+
+def _wrong_by_itself(act: Act) -> str:
+    """What is wrong with an act, whatever stands around it; empty: nothing."""
+    if act.kind not in KINDS:
+        return f"has kind = {act.kind!r}, but it must be one of {', '.join(KINDS)}"
+    if not act.lane:
+        return "has no lane"
+    if act.kind not in TOUCHES:
+        if act.resource or act.at:
+            return f"is a {act.kind} and touches nothing, but it has a resource or cells"
+        return "" if act.op > 0 else f"has op = {act.op}, but an op is a number above 0"
+    if not act.resource or not act.at:
+        return f"is a {act.kind}, but it lacks {'cells (at)' if act.resource else 'a resource'}"
+    try:
+        if spans_of(act.at) and act.at == " ".join(act.at.split()):
+            return ""
+    except ValueError:
+        pass
+    return f"has at = {act.at[:40]!r}, but cells are written in order, as in '3-7 9'"
+
+
+def _wrong_in_its_place(
+    act: Act, launched: set[int], seen: dict[tuple[str, int], str], running: dict[str, int]
+) -> str:
+    """What is wrong with an act behind those before it; empty: nothing."""
+    is_again = (act.kind, act.op) in seen
+    if act.kind in ("launch", "begin", "end") and is_again:
+        return f"is a second {act.kind} of op {act.op}"
+    if act.kind == "say" and is_again and seen[act.kind, act.op] != act.lane:
+        return f"says signal {act.op}, which lane {seen[act.kind, act.op]!r} says too"
+    if act.kind == "begin" and act.op not in launched:
+        return f"is a begin of op {act.op}, which nobody launches"
+    if act.kind == "begin" and act.lane in running:
+        return f"is a begin of op {act.op}, but op {running[act.lane]} has not ended on its lane"
+    if act.kind == "end" and running.get(act.lane) != act.op:
+        return f"is an end of op {act.op}, which has not begun on its lane"
+    return ""
+
 
 FORMAT, VERSION = "minisched trace", 1
 HEADER = ("loop", "device", "model", "clock")
@@ -185,3 +262,130 @@ def _typed(holder: dict[str, Any], name: str, kind: type, where: str) -> Any:
     if not is_right:
         raise NotATrace(f"{where} has {name} = {json.dumps(value)[:60]}")
     return value
+
+
+# -- A run that is recorded straight into a file of minisched's own format, and not kept in memory
+
+PIECE = 1 << 20  # characters that are copied at once
+
+
+class StreamRecorder(Recorder):
+    """Writes each event when it happens; ``close`` puts the lists together.
+
+    For virtual clocks: on a wall clock, time 0 is known only at the end. No program is kept, so
+    nobody can look for races in the file. An edge is held until both its slices have ended; one
+    that never does leaves no edge. (On a thread of the host a call launches before it has ended.)
+
+    Raises:
+        OSError: the file, or one beside it for the time being, can't be written.
+    """
+
+    def __init__(self, path: Path, loop: str, device: str, model: str) -> None:
+        super().__init__()
+        self.program = Program(self.new_id, is_on=False)
+        self._whole = WholeFile(path)
+        self._file = self._whole.file
+        about = {"loop": loop, "device": device, "model": model, "clock": "virtual"}
+        said = ", ".join(f'"{name}": {json.dumps(value)}' for name, value in about.items())
+        self._file.write(f'{{\n"format": {json.dumps(FORMAT)}, "version": {VERSION},\n{said}')
+        self._lists = {
+            name: TemporaryFile("w+", encoding="utf-8", newline="\n", dir=path.parent)  # noqa: SIM115
+            for name in ("slices", "edges", "counters", "marks")
+        }
+        self._to_come: set[int] = set()  # slices, and signals, which never end
+        self._held: dict[int, set[Edge]] = {}  # by the slice that they wait for
+        self._newest: set[Edge] = set()  # to one slice that has ended: each is written once
+        self._begun: set[str] = set()  # lists that have an event
+
+    def new_id(self) -> int:
+        """An id for a slice to come."""
+        number = super().new_id()
+        self._to_come.add(number)
+        return number
+
+    def slice(self, item: Slice) -> None:
+        """Write a slice that has ended, and the edges to it."""
+        if item.lane == "host" and (line := self.line()):
+            item.attrs["line"] = line
+        self._write("slices", item)
+        self._to_come.discard(item.id)
+        for edge in sorted(self._held.pop(item.id, ())):
+            self.edge(edge.kind, edge.src, edge.dst)
+
+    def edge(self, kind: str, src: int, dst: int) -> None:
+        """Write an edge between slices that have ended, or hold it."""
+        if not src:
+            return  # launched outside every slice
+        edge = Edge(src, dst, kind)
+        for end in (dst, src):
+            if end in self._to_come:
+                self._held.setdefault(end, set()).add(edge)
+                return
+        if all(other.dst != dst for other in self._newest):
+            self._newest.clear()
+        if edge not in self._newest:
+            self._newest.add(edge)
+            self._write("edges", edge)
+
+    def counter(self, name: str, value: int) -> None:
+        """Write a number as it is now."""
+        self._write("counters", Counter(name, self.now(), value))
+
+    def keep(self, mark: Mark) -> None:
+        """Write a moment."""
+        self._write("marks", mark)
+
+    def close(self) -> None:
+        """Put the lists together; the file is whole after that, and has its name."""
+        with self._whole as whole:
+            for name, lines in self._lists.items():
+                with lines:
+                    lines.seek(0)
+                    whole.write(f',\n"{name}": [')
+                    while piece := lines.read(PIECE):
+                        whole.write(piece)
+                    whole.write("\n]")
+            whole.write("\n}\n")
+
+    def drop(self) -> None:
+        """Give up: an event could not be written, so the file would lack it."""
+        self._whole.drop()
+        for lines in self._lists.values():
+            with suppress(OSError):
+                lines.close()
+
+    def _write(self, name: str, event: Any) -> None:
+        comma = "," if name in self._begun else ""
+        self._begun.add(name)
+        self._lists[name].write(f"{comma}\n{line_of(event)}")
+
+
+# -- Reads a recorded run, whoever recorded it -----------------------------------------------------
+
+BEGINNING = 4096  # bytes in which a file of this program says what it is
+
+
+def read_recorded(path: Path, step: str = "", hear: Hear = unheard) -> Recorded:
+    """A run in this program's own format, in its Chrome export, or from another profiler.
+
+    ``step`` is the name of the ranges that are steps in a profiler's trace, and ``hear`` is told
+    how many bytes were read.
+
+    Raises:
+        ValueError: the file can't be read, or is none of them.
+    """
+    try:
+        if is_native(path):
+            if step:
+                raise ValueError(f"{path}: {OWN_STEPS}")
+            return Recorded(str(path), read(path))
+        foreign = read_foreign(path, step, hear)
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}.") from error
+    return Recorded(str(path), foreign.trace, foreign.lacks, foreign.steps)
+
+
+def is_native(path: Path) -> bool:
+    """Whether a file begins as ``native.py`` writes it."""
+    with unpacked(path) as file:
+        return f'"{FORMAT}"'.encode() in file.read(BEGINNING)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ..checks.overlap import ComparedRow, compare_pipelines
-from .markdown import table
-from .pictures.runs import run_of
-from .recipes.recipe import a_bit_of_everything
+from .recipes.recipe import a_bit_of_everything, run_of
+from .tables import table
 
 TEXT = """\
 # MindIE: two layers, or one pipeline

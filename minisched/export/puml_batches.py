@@ -7,7 +7,7 @@ from typing import Any
 from ..core import ModelWorkerBatch, Row, ScheduleBatch, get_model_worker_batch
 from ..core.residence import residences
 from ..models.base import ForwardBatch, make_forward_batch
-from .puml_links import LINK_STYLE, Code, linked
+from .puml_style import LINK_STYLE, Code, linked
 
 HEAD = """\
 @startuml

@@ -18,14 +18,10 @@ from ..worker import Worker
 from ..worker.pipeline import recv_tensors
 from ..worker.upload import upload
 from ..worker.worker import copy
-from .arrow_words import says
-from .lane import Lane, in_order
-from .layout import Arrow, Box, View, boxes_of
+from .layout import Arrow, Box, Lane, View, boxes_of, in_order, says
 from .palette import paint
-from .puml_links import LINK_STYLE, Code, linked
-from .puml_style import arrow_colour, choose_view, creole, written
-from .units import ms
-from .words_busy import busy_of_run
+from .puml_style import LINK_STYLE, Code, arrow_colour, choose_view, creole, linked, written
+from .units import busy_of_run, ms
 
 HEADS = {"launch": ("-", ">>"), "result": ("-", "->")}  # around the colour
 CODE: Code = {

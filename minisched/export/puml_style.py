@@ -3,12 +3,76 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ..trace import Trace
-from .layout import View
+from .layout import View, steady_steps, view_of_steps, whole_run
 from .palette import ARROW_COLOURS, ARROWS, LIGHT, PAINTS, SHARES, Paint, paint
-from .window import steady_steps, view_of_steps, whole_run
+from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, tick_step
+
+# -- The time axis of a PlantUML timing diagram ----------------------------------------------------
+
+WIDTH = 860  # pixels
+UNITS = {"milliseconds": MILLISECOND, "microseconds": MICROSECOND, "nanoseconds": NANOSECOND}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The time axis, ``duration`` nanoseconds long."""
+
+    duration: int
+
+    @property
+    def scale(self) -> float:
+        """Pixels a nanosecond."""
+        return WIDTH / self.duration
+
+    @property
+    def tick(self) -> int:
+        """Nanoseconds from tick to tick."""
+        return tick_step(self.duration, most=14)
+
+    @property
+    def unit(self) -> str:
+        """The largest unit of which a tick is a whole number."""
+        return next(name for name, unit in UNITS.items() if self.tick % unit == 0)
+
+    def at(self, time: int) -> str:
+        """A time since the view's start, as the diagram writes it."""
+        return exact(time, UNITS[self.unit])
+
+
+# -- Names of functions in a diagram as links to their code ----------------------------------------
+#
+# ``[[../minisched/engine/engine.py#Engine.chain chain()]]``: the file as it lies from
+# ``diagrams/``, so that a code host and a browser find it, then the function. The function itself
+# is given, and never its path, so that a link cannot outlive what it leads to.
+
+Code = Mapping[str, Callable[..., Any]]  # a name in a diagram -> what of the package it means
+
+LINK_COLOUR = "#0B57A4"
+LINK_STYLE = (f"skinparam hyperlinkColor {LINK_COLOUR}", "skinparam hyperlinkUnderline false")
+
+
+def address(function: Callable[..., Any]) -> str:
+    """Where a function or a class of the package stands, seen from ``diagrams/``."""
+    path = function.__module__.replace(".", "/")
+    return f"../{path}.py#{function.__qualname__}"
+
+
+def linked(text: str, code: Code) -> str:
+    """PlantUML text in which every name of ``code`` is a link, with the ``()`` behind it if any."""
+    if not code:
+        return text
+    names = "|".join(map(re.escape, sorted(code, key=len, reverse=True)))
+    return re.sub(rf"\b({names})\b(\(\))?", lambda found: _link(found, code), text)
+
+
+def _link(found: re.Match[str], code: Code) -> str:
+    return f"[[{address(code[found[1]])} {found[0]}]]"
+
 
 BUBBLE = Paint("#FCE9DF", "#8A3B00")  # where a device idles
 WAIT = Paint("#DDD5F5", "#33206E")  # where it idles because of a wait

@@ -13,13 +13,10 @@ from dataclasses import dataclass
 
 from ..checks.overlap import measure
 from ..trace import Trace
-from .lane import Lane
-from .layout import Box, IdleStretch, View
+from .layout import Box, IdleStretch, Lane, View
 from .palette import LIGHT, paint
-from .puml_axis import Axis
-from .puml_style import BUBBLE, WAIT, arrow_colour, choose_view, creole, legend, written
-from .units import ms
-from .words_busy import busy_of_run
+from .puml_style import BUBBLE, WAIT, Axis, arrow_colour, choose_view, creole, legend, written
+from .units import busy_of_run, ms
 
 
 @dataclass(frozen=True)

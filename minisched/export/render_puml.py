@@ -8,15 +8,152 @@ that is not installed a ``plantuml`` command. Only the pinned one gives the same
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
+from html import unescape
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
 
-from .render_error import RenderError
-from .render_locally import jar_command, render_by_command, render_by_driver
-from .render_server import render_by_server
+# -- The error that all renderers share ------------------------------------------------------------
+
+
+class RenderError(RuntimeError):
+    """A diagram could not be rendered; the message is one sentence."""
+
+
+# -- Renders PlantUML on this machine: with the pinned driver in Node, a command, or a jar ---------
+
+JAVA_ERROR = re.compile(r"Error line (\d+) in file: (.+)")
+
+
+def render_by_driver(driver: Path, paths: Sequence[Path], folder: Path) -> None:
+    """The pinned renderer, ``diagrams/render/render.mjs``: it stops at the first that is wrong.
+
+    Raises:
+        RenderError: Node or its packages are missing, or a diagram is wrong.
+    """
+    node = shutil.which("node") or "node"
+    done = _run([node, str(driver), "--out", str(folder), *map(str, paths)])
+    if done.returncode:
+        raise RenderError(_first_line(done) or "the pinned renderer failed and says nothing.")
+
+
+def render_by_command(command: Sequence[str], paths: Sequence[Path], folder: Path) -> None:
+    """A PlantUML in Java; the answer does not depend on the machine's clock or metadata.
+
+    Raises:
+        RenderError: it cannot be run, or a diagram is wrong.
+    """
+    done = _run([*command, "-tsvg", "-nometadata", "-o", str(folder), *map(str, paths)])
+    if done.returncode:
+        if found := JAVA_ERROR.search(done.stderr + done.stdout):
+            name = Path(found[2].strip()).name
+            raise RenderError(f"{name} is not a PlantUML diagram: an error in line {found[1]}.")
+        why = _first_line(done) or f"it ended with code {done.returncode} and says nothing"
+        raise RenderError(f"PlantUML ({Path(command[-1]).name}) failed: {why}")
+
+
+def jar_command(jar: str) -> list[str]:
+    """How a jar is run.
+
+    Raises:
+        RenderError: there is no such file, or no Java.
+    """
+    if not Path(jar).is_file():
+        raise RenderError(f"PLANTUML_JAR is {jar!r}, but there is no such file.")
+    java = shutil.which("java")
+    if java is None:
+        raise RenderError(f"PLANTUML_JAR is {jar!r}, but there is no `java` command to run it.")
+    return [java, "-Djava.awt.headless=true", "-jar", jar]
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        raise RenderError(f"{command[0]} cannot be run: {error.strerror}.") from error
+
+
+def _first_line(done: subprocess.CompletedProcess[str]) -> str:
+    """What it says first; some write as for a page (``--&gt;``)."""
+    return unescape(next(iter((done.stderr or done.stdout).strip().splitlines()), ""))
+
+
+# -- Renders PlantUML on a server that the user named, and on no other -----------------------------
+#
+# Through the ``plantuml`` package (extra ``plot``), whose own default is the public server: here
+# the address is always the user's, such as ``http://127.0.0.1:8080/plantuml``, which a jar gives
+# with ``java -jar plantuml.jar -picoweb:8080:127.0.0.1``.
+
+SECONDS = 30  # until a server that does not answer is given up
+
+
+def render_by_server(server: str, paths: Sequence[Path], folder: Path) -> None:
+    """Send each text in an address of its own, and keep the SVG that comes back.
+
+    Raises:
+        RenderError: the address is none, the package is missing, the server does not answer, or it
+            refuses a diagram.
+    """
+    client = _client(svg_address(server))
+    for path in paths:
+        url = client.get_url(path.read_text(encoding="utf-8"))
+        try:
+            # Not ``client.processes``: it stumbles over its own error, and its reason is lost.
+            response, content = client.http.request(url)
+        except (OSError, client.HttpLib2Error) as error:
+            raise RenderError(f"the PlantUML server {server} does not answer: {error}.") from error
+        _check_url(server, path, response, content)
+        (folder / f"{path.stem}.svg").write_bytes(content)
+
+
+def svg_address(server: str) -> str:
+    """Where a server takes texts that it is to draw as SVG.
+
+    Raises:
+        RenderError: it is no address of the web.
+    """
+    parts = urlsplit(server)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise RenderError(
+            f"{server!r} is no address of a PlantUML server; "
+            "it must be one such as http://127.0.0.1:8080/plantuml."
+        )
+    return f"{server.rstrip('/').removesuffix('/svg')}/svg/"
+
+
+def _client(address: str) -> Any:
+    """The package's client."""
+    try:
+        package: Any = import_module("plantuml")
+    except ImportError as error:
+        raise RenderError(
+            "a PlantUML server needs the package `plantuml`: pip install 'minisched[plot]'."
+        ) from error
+    return package.PlantUML(url=address, http_opts={"timeout": SECONDS})
+
+
+def _check_url(server: str, path: Path, response: Any, content: bytes) -> None:
+    """A wrong diagram is answered with a picture of the error; the headers say what it is."""
+    if what := response.get("x-plantuml-diagram-error"):
+        line = response.get("x-plantuml-diagram-error-line", "")
+        where = f" in line {line}" if line else ""
+        raise RenderError(f"{path.name} is not a PlantUML diagram: {_short(what)}{where}.")
+    if response.status != 200:
+        raise RenderError(f"the PlantUML server {server} refused {path.name}: {response.status}.")
+    if b"<svg" not in content[:1000]:
+        raise RenderError(f"the PlantUML server {server} answered {path.name} with no SVG.")
+
+
+def _short(what: str) -> str:
+    return unescape(what.partition(" (")[0])
+
 
 __all__ = ["RenderError", "find_renderer", "has_driver", "render", "render_pinned"]
 

@@ -15,7 +15,7 @@ from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..policy.rules import RULES, Rules, find_rules
 from ..scheduler import SchedulerConfig
-from .markdown import table
+from .tables import table
 
 CONFIG = SchedulerConfig(
     kv_tokens=300, page_size=4, max_running_requests=8, chunked_prefill_size=32,

@@ -8,13 +8,54 @@ from textwrap import wrap
 
 from ..checks.overlap import measure
 from ..trace import Trace
-from .lane import Lane
-from .layout import Box, View
-from .letters import letter, letters_of
-from .text_axis import draw_axis
-from .units import ms
-from .window import steady_views, whole_run
-from .words_busy import busy
+from .layout import Box, Lane, View, steady_views, whole_run
+from .units import busy, exact, ms, tick_step
+
+# -- The time axis below the lanes of a text -------------------------------------------------------
+
+
+def draw_axis(longest: int, cells: int, margin: int, start: int = 0) -> list[str]:
+    """Two lines: ``cells`` characters for ``longest`` nanoseconds from ``start`` on.
+
+    ``margin`` is how many characters stand before the first cell. Marks are at round times, and a
+    number stands where there is room for it.
+    """
+    marks, numbers = ["─"] * cells, [" "] * cells
+    longest, step, free = max(1, longest), tick_step(max(1, longest)), 0
+    for time in range(-(-start // step) * step, start + longest + 1, step):
+        cell, said = min((time - start) * cells // longest, cells - 1), exact(time)
+        marks[cell] = "┴"
+        if free <= cell <= cells - len(said):
+            numbers[cell : cell + len(said)] = said
+            free = cell + len(said) + 1
+    unit = "time in ms" if margin >= 12 else "ms"
+    return [
+        " " * (margin - 1) + "└" + "".join(marks),
+        f"{unit:>{margin - 2}}  " + "".join(numbers).rstrip(),
+    ]
+
+
+# -- A letter for every phase and op, in the texts for a terminal: the host's small, ops' large ----
+
+LETTERS = {
+    "schedule": "s", "prepare": "p", "fill": "f", "mask": "m", "launch": "l",
+    "launch sample": "a", "verify": "v", "wait": "·", "postprocess": "t", "process": "x",
+    "output": "o", "send": "n", "receive": "r", "advance step": "e",
+    "forward": "F", "sample": "S", "copy": "C", "recv": "R", "transfer": "T", "upload": "U",
+    "draft": "D",
+}  # fmt: skip
+OTHER = "?"
+
+
+def letter(name: str) -> str:
+    """The letter of a phase or op; one that later designs add has none of its own."""
+    return LETTERS.get(name, OTHER)
+
+
+def letters_of(names: list[str]) -> str:
+    """What the letters of these names mean, with spaces that hold each entry together."""
+    return "   ".join(f"{letter(name)}\N{NO-BREAK SPACE}{name}" for name in dict.fromkeys(names))
+
 
 BUBBLE, WAIT = "╱", "╳"
 

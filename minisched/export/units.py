@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from ..checks.overlap import OverlapReport
+from ..trace.sides import PAIR
+
 NANOSECOND, MICROSECOND, MILLISECOND = 1, 1_000, 1_000_000
 
 
@@ -29,3 +34,53 @@ def tick_step(duration: int, most: int = 10) -> int:
             if duration <= factor * step * most:
                 return factor * step
         step *= 10
+
+
+# -- What each counter is called, what it counts, and in which unit: one table for every reader ----
+
+UNITS = {  # counter -> (what it is called, its unit)
+    "waiting": ("waiting", "requests"),
+    "running": ("running", "requests"),
+    "kv used": ("kv used", "tokens"),
+    "kv cached": ("kv cached", "tokens"),
+    "new token ratio": ("new token ratio", "ratio"),
+    "future slots": ("next future slot", ""),  # the ring's counter: where the next token goes
+    "active memory": ("active memory", "bytes"),
+    "cache memory": ("cache memory", "bytes"),
+}
+THOUSANDTHS = frozenset({"new token ratio"})  # are recorded in these (``worker/recording.py``)
+
+
+class Counted(NamedTuple):
+    """A counter as a reader should see it; of a pair of schedulers its name begins with a side."""
+
+    title: str
+    unit: str
+    scale: int  # what a recorded value is divided by
+
+    def value(self, recorded: int) -> int | float:
+        """The value in its unit."""
+        return recorded / self.scale if self.scale > 1 else recorded
+
+
+def counted(name: str) -> Counted:
+    """What a counter is; one that nobody has heard of is shown as it is."""
+    side, _, own = name.partition(" ")
+    before, plain = (f"{side} ", own) if side in PAIR else ("", name)
+    title, unit = UNITS.get(plain, (plain, ""))
+    return Counted(before + title, unit, 1000 if plain in THOUSANDTHS else 1)
+
+
+# -- How busy the device was, in the words of every picture ----------------------------------------
+
+
+def busy(report: OverlapReport) -> str:
+    """``device busy 98 %``; of several devices the mean, and it says so."""
+    mean = f" (mean of {report.devices} devices)" if report.devices > 1 else ""
+    return f"device busy {report.device_busy_percent:.0f} %{mean}"
+
+
+def busy_of_run(report: OverlapReport) -> str:
+    """The same beside a few steps of a run: the share is the whole run's."""
+    mean = f", the mean of {report.devices} devices" if report.devices > 1 else ""
+    return f"device busy {report.device_busy_percent:.0f} % of the run{mean}"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..export.markdown import table
+from ..export.tables import table
 from ..policy.rules import DELIBERATE, RULES
 from ..trace.files import write_whole
 from .lockstep import UNEXPLAINED

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from ..export.layout import View, make_view
-from ..export.svg_legend import draw_legend
-from ..export.svg_run import PITCH, Frame, draw_lanes, draw_run
+from ..export.svg import PITCH, Frame, draw_lanes, draw_legend, draw_run
 from ..export.views.axes import TimeAxis
-from ..export.views.page import EDGE, Page
-from ..export.views.shapes import line, text
+from ..export.views.page import EDGE, Page, line, svg_text
 from ..trace import Trace
 from .figure import LessonFigure
 
@@ -63,5 +61,5 @@ def _marks(frame: Frame, step: int, flag: str) -> list[str]:
             )
     anchor = "end" if left > (LEFT + EDGE) / 2 else "start"
     drawn.append(line("wrong-line", left, frame.top - 4, left, frame.bottom))
-    drawn.append(text(left, frame.top - 8, flag, "warn", anchor))
+    drawn.append(svg_text(left, frame.top - 8, flag, "warn", anchor))
     return drawn

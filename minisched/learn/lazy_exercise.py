@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..devices.cost import MILLISECOND
+from ..export.layout import steady_views
 from ..export.svg import views_to_svg
-from ..export.window import steady_views
 from ..trace import Trace
 from .blame import blame
 from .callable_check import takes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core import ScheduleBatch
 from ..devices.base import Device
-from ..export.mlx_sketch import NewestKnown
+from ..export.mlx_memory import NewestKnown
 from ..relay import LazyChain
 
 
@@ -12,7 +12,7 @@ class NewestOrLazy(LazyChain):
     """Without a previous step, an unknown token is the newest that the host has.
 
     That is what SGLang's ``decode_batch_start`` for MLX does, which is for fresh steps; an excerpt
-    of #22416 calls it for chained ones (``export/mlx_sketch.py``). ``untold`` are the steps to
+    of #22416 calls it for chained ones (``export/mlx_memory.py``). ``untold`` are the steps to
     which that happened.
     """
 

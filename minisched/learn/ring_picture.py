@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..export.views import future_map
-from ..export.views.future_lanes import draw_slots
-from ..export.views.future_ring import draw_rings
+from ..export.views.future_map import draw_rings, draw_slots
 from ..export.views.future_slots import SlotStay, ring_of, tally_of, wraps_of
 from ..export.views.page import Page, about_run
 from ..export.views.steps import opening

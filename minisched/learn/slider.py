@@ -12,10 +12,10 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from ..export.layout import steady_views
 from ..export.palette import PAINTS
-from ..export.svg_style import variables
+from ..export.svg import variables
 from ..export.units import MILLISECOND
-from ..export.window import steady_views
 from ..loops.run import Run
 from .simulate import TIE, makespan_ms, settled_step_ms, simulate
 

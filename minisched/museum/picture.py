@@ -24,25 +24,38 @@ from ..checks.races import race_offence as races_offence
 from ..checks.why import explain
 from ..core import FinishReason
 from ..export.layout import View, make_view
-from ..export.letters import letters_of
-from ..export.offence_marks import (
+from ..export.offence import (
+    MARGIN,
+    MARK,
     RED,
+    Scene,
     about,
+    axis,
+    document,
     draw_culprits,
     draw_list,
     draw_missing,
     draw_missing_words,
+    grid,
+    lines_of,
+    marked,
+    red_legend,
+    scene_of,
 )
-from ..export.offence_paper import MARGIN, axis, document, grid, lines_of, red_legend
-from ..export.offence_text import MARK, marked
-from ..export.offence_view import Scene, scene_of
-from ..export.svg import RIGHT, WIDTH, left_of
-from ..export.svg_legend import draw_legend
-from ..export.svg_run import Frame, draw_lanes, draw_run
-from ..export.svg_style import FONT, variables
-from ..export.svg_waits import draw_flags, wait_style
-from ..export.text import margin_of, row, wrong_tokens
-from ..export.text_axis import draw_axis
+from ..export.svg import (
+    FONT,
+    RIGHT,
+    WIDTH,
+    Frame,
+    draw_flags,
+    draw_lanes,
+    draw_legend,
+    draw_run,
+    left_of,
+    variables,
+    wait_style,
+)
+from ..export.text import draw_axis, letters_of, margin_of, row, wrong_tokens
 from ..export.units import MILLISECOND, ms
 from ..trace import Trace
 from ..trace.events import is_host

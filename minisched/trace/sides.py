@@ -49,3 +49,45 @@ class SideRecorder(Recorder):
     def trace(self, loop: str, device: str, model: str, clock: str, dtype: str = "") -> Trace:
         """The whole run's."""
         return self.whole.trace(loop, device, model, clock, dtype)
+
+
+# -- One scheduler's part of a run: of a pair (``pd``) each side by itself, under plain names ------
+
+PAIR = ("prefill", "decode")  # in the order of their lanes
+
+
+def sides(trace: Trace) -> tuple[str, ...]:
+    """The sides of a pair of schedulers; one without a name where there is one scheduler."""
+    return PAIR if any("side" in mark.attrs for mark in trace.marks) else ("",)
+
+
+def one_side(trace: Trace, side: str) -> Trace:
+    """What one side recorded, as if it were alone: no side's name in lanes, counters and marks.
+
+    It ends when the whole run does.
+    """
+    if not side:
+        return trace
+    before = f"{side} "
+    own = [replace(item, lane=item.lane.removeprefix(before))
+           for item in trace.slices if item.lane.startswith(before)]  # fmt: skip
+    end = Slice(0, "the other side", "end", trace.end, trace.end)
+    counters = [replace(item, name=item.name.removeprefix(before))
+                for item in trace.counters if item.name.startswith(before)]  # fmt: skip
+    marks = [_plain(mark) for mark in trace.marks if mark.attrs.get("side") == side]
+    return replace(trace, slices=(*own, end), edges=(), counters=tuple(counters),
+                   marks=tuple(marks))  # fmt: skip
+
+
+def shown_side(trace: Trace) -> Trace:
+    """What a picture with room for one scheduler shows: of a pair the side that decodes."""
+    return one_side(trace, sides(trace)[-1])
+
+
+def side_words(trace: Trace) -> str:
+    """Which side ``shown_side`` is, for the line under a title; empty where there is one."""
+    return f"the {side} side" if (side := sides(trace)[-1]) else ""
+
+
+def _plain(mark: Mark) -> Mark:
+    return replace(mark, attrs={name: of for name, of in mark.attrs.items() if name != "side"})

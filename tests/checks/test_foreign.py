@@ -32,7 +32,7 @@ from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.export.chrome import to_chrome
-from minisched.export.wait_runs import run_with
+from minisched.export.pictures.waits import run_with
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.trace.events import is_host

@@ -45,7 +45,7 @@ from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
-from minisched.export.wait_runs import run_with
+from minisched.export.pictures.waits import run_with
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model

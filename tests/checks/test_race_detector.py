@@ -17,7 +17,7 @@ import pytest
 
 from minisched.checks.history import VALUE, PlayedOrder
 from minisched.checks.races import Detector, examine
-from minisched.export.native_program import check_program
+from minisched.export.native import check_program
 from minisched.trace import Act, Trace
 from tests.support import many
 

@@ -19,7 +19,7 @@ from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.export import offence as pictures
 from minisched.export.native import NotATrace, from_json, to_json
-from minisched.export.offence_text import to_text
+from minisched.export.offence import to_text
 from minisched.loops.design import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel

@@ -94,7 +94,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(cli: Any, tmp_path: Path, line: st
 def test_only_one_function_writes_files() -> None:
     """Whoever opens a file himself can leave half of it. (Scratch folders may.)"""
     scratch = {
-        "export/render_server.py", "models/fetch.py", "models/llama.py",
+        "export/render_puml.py", "models/fetch.py", "models/llama.py",
         "bench/cuda.py", "bench/simulator.py", "trace/files.py",
     }  # fmt: skip
     package, writes = ROOT / "minisched", re.compile(r"\.write_(text|bytes)\(|\.open\([\"'][wax]")

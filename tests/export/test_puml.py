@@ -22,10 +22,10 @@ from minisched.cli.diagrams import run_diagrams
 from minisched.export import render_puml
 from minisched.export.layout import make_view
 from minisched.export.palette import SHARES
-from minisched.export.pictures.runs import run_of
+from minisched.export.pictures.stages import requests_view
 from minisched.export.recipes import recipes
+from minisched.export.recipes.recipe import run_of
 from minisched.export.render_puml import ADVICE, RenderError, render
-from minisched.export.requests_view import requests_view
 from minisched.export.story import events
 from minisched.export.views import draw
 from minisched.topics import TOPICS

@@ -22,13 +22,9 @@ from hypothesis import strategies as st
 from minisched.checks.draw import all_designs
 from minisched.checks.overlap import forwards
 from minisched.export import native
-from minisched.export.chrome import to_chrome
-from minisched.export.chrome_marks import BOOKKEEPING
-from minisched.export.counter_units import counted
+from minisched.export.chrome import BOOKKEEPING, to_chrome
 from minisched.export.html import SCRIPTS, to_html
-from minisched.export.lane import FORWARD
-from minisched.export.layout import make_view
-from minisched.export.letters import letter
+from minisched.export.layout import FORWARD, make_view, steady_views, view_of_steps
 from minisched.export.palette import OTHER as OTHER_PAINT
 from minisched.export.palette import PAINTS
 from minisched.export.puml_sequence import to_sequence
@@ -37,9 +33,8 @@ from minisched.export.puml_timing import RunPanel, draw_panels, to_timing
 from minisched.export.recipes import trace_of
 from minisched.export.svg import RIGHT, WIDTH, left_of, to_svg
 from minisched.export.text import BUBBLE as IDLE
-from minisched.export.text import row, to_text
-from minisched.export.units import exact, ms, tick_step
-from minisched.export.window import steady_views, view_of_steps
+from minisched.export.text import letter, row, to_text
+from minisched.export.units import counted, exact, ms, tick_step
 from minisched.loops.design import LOOPS
 from minisched.trace import Edge, Mark, Slice, Trace
 from tests.support import SVG, drawn_run, many, read_timing

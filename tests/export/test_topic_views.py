@@ -18,16 +18,14 @@ from minisched.devices.cost import CostModel
 from minisched.engine.engine import Engine
 from minisched.export.puml_style import creole
 from minisched.export.state import Stay, memory, up_to
-from minisched.export.state.requests import stays_of
+from minisched.export.state.requests import request_stays
+from minisched.export.state.tree import tree_at
 from minisched.export.units import ms
-from minisched.export.views.page_bands import BANDS, KINDS
-from minisched.export.views.page_forms import lanes_of
-from minisched.export.views.page_story import panels, shown_part
+from minisched.export.views.decode import lives, requests_of
+from minisched.export.views.page_allocator import BANDS, KINDS, lanes_of, panels, shown_part
 from minisched.export.views.puml_stays import fill
-from minisched.export.views.radix_story import changes, choose
-from minisched.export.views.radix_tree import tree_at
-from minisched.export.views.set_story import lives, requests_of
-from minisched.export.views.step_forms import step_rows
+from minisched.export.views.radix_cache import changes, choose
+from minisched.export.views.step_bars import step_rows
 from minisched.export.views.steps import forwards_of, opening, requests_in, steps_of
 from minisched.export.views.text_page import GLYPHS
 from minisched.memory.pool import PageAllocator, ReqToTokenPool
@@ -216,7 +214,7 @@ def decode(trace: Trace, forms: Forms, _: Engine) -> None:
     wasted = [mark for mark in marks(trace, "wasted row") if mark.attrs["step"] in steps]
     told = Counter(words(mark, "step", "rid") for mark in wasted)
     assert forms.picture.count("step", "rid", kind="wasted") == told
-    stays = up_to(stays_of(part), part.end)
+    stays = up_to(request_stays(part), part.end)
     boxes = forms.picture.count("rid", "stay", "start", "end", tag="rect")
     assert boxes == Counter((s.rid, s.kind, str(s.start), str(s.end)) for s in stays)
     assert boxes_in(forms.puml) == boxes_of(lives(requests_of(stays, steps_of(part)), stays))

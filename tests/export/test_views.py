@@ -15,16 +15,16 @@ import pytest
 from minisched.checks.draw import all_designs
 from minisched.checks.overlap import forwards
 from minisched.export.layout import View
-from minisched.export.letters import letter
 from minisched.export.palette import PAINTS, SHARES, Paint
 from minisched.export.pictures.attention import CELL, attention, mixed_batch
 from minisched.export.puml_style import BUBBLE
 from minisched.export.recipes import trace_of
+from minisched.export.text import letter
 from minisched.export.units import ms
 from minisched.export.views import FORMS, NothingToShow, draw, parts_of
-from minisched.export.views.look import LOOKS
+from minisched.export.views.page import LOOKS
 from minisched.export.views.shown_steps import in_turns, shown
-from minisched.export.views.steps_rows import rows_of, steps_view
+from minisched.export.views.step_rows import rows_of, steps_view
 from minisched.export.views.text_page import GLYPHS, TextPage
 from minisched.loops.design import LOOPS
 from minisched.topics import TOPICS

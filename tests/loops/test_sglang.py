@@ -32,9 +32,8 @@ from minisched.devices.mlx import MlxDevice
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.export.mlx_runs import loop_run, sketch_run
-from minisched.export.mlx_sketch import mlx_sketch
-from minisched.export.views.lazy_arrays import arrays_of
+from minisched.export.mlx_memory import loop_run, mlx_sketch, sketch_run
+from minisched.export.views.lazy_chain import arrays_of
 from minisched.loops.design import LOOPS
 from minisched.loops.mlx_async import (
     LazyTokens,

@@ -17,7 +17,7 @@ import minisched
 from minisched.checks.races import find_races
 from minisched.checks.races import race_offence as races_offence
 from minisched.cli import museum
-from minisched.export.offence_text import MARK
+from minisched.export.offence import MARK
 from minisched.museum import Exhibit, exhibits
 from minisched.museum.page import to_html
 from minisched.museum.patch import Edit, StalePatch, put_in

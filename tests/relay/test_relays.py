@@ -19,7 +19,7 @@ from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice, Vector
 from minisched.export.recipes import recipes
-from minisched.export.views.lazy_arrays import arrays_of
+from minisched.export.views.lazy_chain import arrays_of
 from minisched.models.hash import HashModel
 from minisched.relay import FillHost, FutureMapPool, FutureMapRing, PrevSampled
 from minisched.relay.placeholder_fill import PLACEHOLDER_TOKEN, prepare_masks_for_filling

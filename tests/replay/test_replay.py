@@ -19,7 +19,7 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
 from minisched.engine.metrics import Metrics, percentiles
 from minisched.export import native
-from minisched.export.native_stream import StreamRecorder
+from minisched.export.native import StreamRecorder
 from minisched.loops.design import LOOPS
 from minisched.loops.run import drive, make_engine
 from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES

@@ -20,8 +20,8 @@ import pytest
 
 from minisched.cli.diagrams import run_diagrams
 from minisched.export import golden, native, render_puml
-from minisched.export.golden_files import makers, measured
-from minisched.export.puml_links import LINK_STYLE
+from minisched.export.golden import makers, measured
+from minisched.export.puml_style import LINK_STYLE
 from minisched.export.recipes import titles, trace_of
 from minisched.export.render_puml import DRIVER
 from minisched.loops.design import LOOPS

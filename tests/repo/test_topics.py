@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minisched.export.loop_tables import loops_table, refusals_table, relays_table
+from minisched.export.tables import loops_table, refusals_table, relays_table
 from minisched.topics import TOPICS, laws, parts, taught
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from minisched.core.batch import slots_of
 from minisched.devices.sim import SimDevice
-from minisched.export.native_program import check_program
+from minisched.export.native import check_program
 from minisched.memory.pool import RULES
 from minisched.models.hash import HashModel
 from minisched.replay.trace_file import BLOCK, MOST_TOKENS, BlockPrompt, TraceFile, TraceRequest

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core import Request, SamplingParams
 from ...devices.profiles import find_profile
-from ...export.native_stream import StreamRecorder
+from ...export.native import StreamRecorder
 from ...replay.replay import FlatMetrics, LengthModel, RecordedTally, play
 from ...scheduler import SchedulerConfig
 from .serve import Answer, serve

@@ -12,8 +12,7 @@ from ...models.hash import HashModel
 from ...models.llama import equal_extents
 from ...scheduler import SchedulerConfig
 from ..recipes.recipe import tokens
-from ..views.page import EDGE, LEFT, Page
-from ..views.shapes import line, rect, text
+from ..views.page import EDGE, LEFT, Page, line, rect, svg_text
 
 CELL, ROW, GAP = 16.0, 20.0, 22.0  # pixels: a position, a row, between two requests
 NAMES = {
@@ -51,7 +50,7 @@ def attention(batch: ScheduleBatch) -> str:
     lefts, x = dict[str, float](), LEFT + 24.0
     for row in batch.rows:
         lefts[row.req.rid] = x
-        page.add(text(x, page.top, f"KV of {row.req.rid}", "small"))
+        page.add(svg_text(x, page.top, f"KV of {row.req.rid}", "small"))
         x += row.end * CELL + GAP
     page.top += 8
     top = page.top
@@ -59,7 +58,7 @@ def attention(batch: ScheduleBatch) -> str:
         kind = "prompt" if row in batch.rows[: batch.num_extend_reqs] else "decode"
         left = lefts[row.req.rid]
         for position in range(row.start, row.end):
-            page.add(text(20, page.top + 14, f"{row.req.rid}, position {position}", "small"))
+            page.add(svg_text(20, page.top + 14, f"{row.req.rid}, position {position}", "small"))
             new = position + 1 - row.start
             about = f"{row.req.rid} at {position} attends to {position + 1} positions"
             data: dict[str, str | int] = {"rid": row.req.rid, "at": position}
@@ -76,7 +75,7 @@ def attention(batch: ScheduleBatch) -> str:
         words = f"one call: {whose}, {run.extend_len} each" if count > 1 else (
             f"one call: {whose}, {run.extend_len} tokens"
         )  # fmt: skip
-        page.add(text(EDGE - 142, (above + below) / 2 + 4, words, "small"))
+        page.add(svg_text(EDGE - 142, (above + below) / 2 + 4, words, "small"))
     page.legend(NAMES)
     page.notes(
         "One rule for all: position p of a request attends to its positions 0 to p. A decode is a "

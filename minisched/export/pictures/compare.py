@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...checks.overlap import measure
+from ..layout import steady_views
 from ..puml_timing import RunPanel, draw_panels
+from ..recipes.recipe import run_of
 from ..units import ms
-from ..window import steady_views
-from .runs import run_of
 
 STEPS = 3
 

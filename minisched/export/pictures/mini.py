@@ -9,10 +9,9 @@ from ...devices.base import Stream
 from ...relay.token_pool import TokenPool
 from ...trace import Trace
 from ..puml_sequence import to_sequence
-from ..puml_story import to_story
 from ..puml_timing import to_timing
 from ..recipes import recipes, trace_of
-from ..story import Actor, Story
+from ..story import Actor, Story, to_story
 from ..views import draw
 
 TOKEN_POOL = Story(

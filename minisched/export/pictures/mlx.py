@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from ...devices.base import Device
 from ...loops.mlx_async import MlxTpModelWorker
-from ..mlx_finish import finish_picture
-from ..mlx_runs import finish_run, loop_run, sketch_run
-from ..puml_story import to_story
+from ..layout import view_of_steps
+from ..mlx_memory import finish_picture, finish_run, loop_run, sketch_run
 from ..recipes import trace_of
-from ..story import Actor, Story
+from ..story import Actor, Story, to_story
 from ..svg import views_to_svg
-from ..window import view_of_steps
 
 TWO_GRAPHS = Story(
     actors={

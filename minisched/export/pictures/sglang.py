@@ -5,11 +5,9 @@ from __future__ import annotations
 from ...core import ModelWorkerBatch
 from ...engine.engine import Engine
 from ...relay.future_map import FutureMapRing
-from ..puml_story import to_story
+from ..layout import steady_steps
 from ..recipes import trace_of
-from ..story import Actor, Story
-from ..window import steady_steps
-from .words import ON_DEVICE
+from ..story import ON_DEVICE, Actor, Story, to_story
 
 EVENT_LOOP = Story(
     actors={

@@ -2,17 +2,110 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 
-from ...trace import Trace
-from ..pd_or_mixed import pause
-from ..pd_or_mixed_page import both
+from ...trace import Slice, Trace
+from ..layout import Box, Lane, View, in_order, make_view
+from ..pd_or_mixed import both, pause
 from ..puml_timing import RunPanel, draw_panels
 from ..recipes import recipes, trace_of
-from ..requests_view import longest_pause, requests_view, works
+from ..state.requests import arrivals
 from ..units import ms
+from ..views.marks import named, word
+from ..views.steps import StepWork, requests_in, steps_of
+
+# -- A run from its requests' side: a lane for each, with what every step did for it ---------------
+
+
+@dataclass(frozen=True)
+class Share(Box):
+    """What one step did for one request; ``tokens`` of its prompt, or 0 for a decode."""
+
+    tokens: int = 0
+
+    @property
+    def label(self) -> str:
+        """The tokens of a prompt; else the step's number."""
+        if self.slice.name == "waiting":
+            return "waiting"
+        return f"{self.tokens} tokens" if self.tokens else str(self.step)
+
+
+def requests_view(trace: Trace) -> View:
+    """A whole run: a lane for each request, and below them the devices and the KV transfers.
+
+    Raises:
+        NothingToShow: no step ran.
+    """
+    whole = make_view(trace)
+    steps = works(trace)
+    lanes = {rid: Lane(f"request_{_key(rid)}", rid, "request") for rid in requests_in(steps)}
+    shares = [share for step in steps for share in _shares(step, lanes)]
+    waits = [wait for lane in lanes.values() for wait in _waits(trace, lane, steps)]
+    devices = {box.lane for box in whole.boxes if box.slice.name in ("forward", "transfer")}
+    below = [box for box in whole.boxes if box.lane in devices]
+    return View(
+        trace, 0, trace.end, 0, 0,
+        (*lanes.values(), *in_order(devices)),
+        (*waits, *shares, *below), (), whole.bubbles,
+    )  # fmt: skip
+
+
+def works(trace: Trace) -> list[StepWork]:
+    """What every step did for whom, in order of time; where there are two schedulers, of both."""
+    steps = [step for part in _sides(trace) for step in steps_of(part)]
+    return sorted(steps, key=lambda step: (step.start, step.step))
+
+
+def _sides(trace: Trace) -> list[Trace]:
+    """What each scheduler's side recorded, as a trace of its own."""
+    names = sorted({item.lane for item in trace.slices if item.lane.endswith(" host")})
+    sides = [name.removesuffix(" host") for name in names]
+    return [
+        replace(
+            trace,
+            slices=tuple(item for item in trace.slices if item.lane.startswith(f"{side} ")),
+            marks=tuple(mark for mark in trace.marks if mark.attrs.get("side") == side),
+        )
+        for side in sides
+    ] or [trace]
+
+
+def longest_pause(trace: Trace) -> int:
+    """The longest time between two tokens of one request, in nanoseconds."""
+    ends: dict[str, int] = {}
+    longest = 0
+    for step in works(trace):
+        for part in step.parts:
+            if part.kind == "decode":
+                longest = max(longest, step.end - ends.get(part.rid, step.end))
+            ends[part.rid] = step.end
+    return longest
+
+
+def _key(rid: str) -> str:
+    return "".join(char if char.isalnum() else "_" for char in rid)
+
+
+def _shares(step: StepWork, lanes: dict[str, Lane]) -> Iterator[Share]:
+    for part in step.parts:
+        tokens = part.tokens if part.kind in ("prompt", "again") else 0
+        item = Slice(step.step, part.rid, part.kind, step.start, step.end, step.step)
+        yield Share(item, lanes[part.rid], step.step, tokens)
+
+
+def _waits(trace: Trace, lane: Lane, steps: list[StepWork]) -> Iterator[Share]:
+    """From its arrival, and from each retraction, to the next step that computes something."""
+    rid = lane.name
+    busy = [step for step in steps if any(part.rid == rid for part in step.parts)]
+    back = [mark.time for mark in named(trace, "retraction") if word(mark, "rid") == rid]
+    for moment in [*arrivals(trace).get(rid, []), *back]:
+        begin = max([moment, *(step.end for step in busy if step.start <= moment < step.end)])
+        nexts = [step.start for step in busy if step.start >= begin]
+        if nexts and nexts[0] > begin:
+            yield Share(Slice(0, rid, "waiting", begin, nexts[0]), lane, 0)
 
 
 def decode_stage() -> str:

@@ -2,14 +2,86 @@
 
 from __future__ import annotations
 
-from ...loops.vllm import execute_model, update_from_output
+from collections.abc import Callable
+from functools import partial
+
+from ...engine.engine import Engine
+from ...loops.vllm import execute_model, sample_tokens, update_from_output
 from ...relay.prev_sampled import PrevSampled
 from ...scheduler import Scheduler
-from ..layout import make_view
-from ..puml_story import Chapter, to_chapters
-from ..story import Actor, Story
-from .runs import run_of
-from .words import ON_DEVICE
+from ...worker import Worker
+from ..layout import make_view, steady_steps
+from ..puml_sequence import to_sequence
+from ..puml_timing import to_timing
+from ..recipes import trace_of
+from ..recipes.recipe import run_of
+from ..story import ON_DEVICE, Actor, Chapter, Story, to_chapters, to_story
+from .waits import run_with
+
+# -- vLLM's loops over time, and its relay: what is in flight, and where a step's input comes from
+
+PREV_SAMPLED = Story(
+    actors={
+        "host": Actor("GPUModelRunner", "host"),
+        "stream": Actor("default stream\\n(forward, sample)", "device"),
+        "prev": Actor("prev_sampled_token_ids", "relay"),
+        "copy": Actor("output copy stream", "device"),
+    },
+    says={
+        "mark prev sampled full": ["host: input of {step}: {new} ids on the CPU, none is -1"],
+        "mark prev sampled slice": [
+            "host: input of {step}: -1 at {targets} on the CPU,\nthe rows of the step before"
+        ],
+        "mark prev sampled scatter": [
+            "host: input of {step}: -1 at {targets} on the CPU,\nwhich were rows {sources}"
+        ],
+        "put": ["host ->> stream: launch {step}: {path}, {new} ids from the CPU"],
+        "relay": ["prev --> stream: tokens of {src} for {step}: rows {sources} to {targets}"],
+        "forward": ["stream: forward {step} ({rids})\n{ms} ms"],
+        "sample": ["stream: sample {step}\n{ms} ms"],
+        "sample end": [
+            "stream -> prev: tokens of {step} ({rids})",
+            "stream ->> copy: tokens of {step}",
+        ],
+        "copy": ["copy: copy {step}\n{ms} ms"],
+        "copy end": ["copy ->> host: tokens of {step}"],
+    },
+    code={"launch": Worker.launch},
+)
+TITLES = {
+    "vllm_batch_queue": "vllm_batch_queue: two batches take turns, and neither runs ahead",
+    "vllm_pp": "vllm_pp4: first one batch for all the stages, then one for each",
+}
+SEQUENCE_TITLES = {  # of the two steps that it shows
+    **TITLES,
+    "vllm_pp": "vllm_pp4: one step alone in all the stages, then one behind the other",
+}
+STEPS = {"vllm_batch_queue": (5, 8), "vllm_pp": (3, 11), "prev_sampled": (3, 5)}
+
+
+def timing(loop: str) -> str:
+    """Who works when."""
+    return to_timing(trace_of(loop), *STEPS[loop], TITLES[loop])
+
+
+def sequence(loop: str) -> str:
+    """Who tells whom, for two steps."""
+    first = STEPS[loop][0]
+    return to_sequence(trace_of(loop), first, first + 1, SEQUENCE_TITLES[loop], has_links=True)
+
+
+def prev_sampled() -> str:
+    """The last slice before b ends, and the scatter by which c moves up."""
+    title = "prev_sampled: a row's token is where its request was in the step before"
+    return to_story(trace_of("prev_sampled"), PREV_SAMPLED, *STEPS["prev_sampled"], title)
+
+
+PICTURES: dict[str, Callable[[], str]] = {
+    "prev_sampled": prev_sampled,
+    **{loop: partial(timing, loop) for loop in TITLES},
+    **{f"{loop}_sequence": partial(sequence, loop) for loop in TITLES},
+}
+
 
 BATCH_QUEUE = Story(
     actors={
@@ -71,4 +143,110 @@ def batch_queue() -> str:
     return to_chapters(BATCH_QUEUE, chapters, title)
 
 
-PICTURES = {"vllm_cpu_gpu_overlap_batch_queue": batch_queue}
+PICTURES |= {"vllm_cpu_gpu_overlap_batch_queue": batch_queue}
+
+
+# -- Where vLLM's host and device depend on one another: what waits, and what needs not ------------
+
+DEPENDENCY_POINTS = Story(
+    actors={
+        "core": Actor("EngineCore", "host"),
+        "scheduler": Actor("AsyncScheduler", "host"),
+        "manager": Actor("StructuredOutputManager", "host"),
+        "worker": Actor("GPU worker", "device"),
+        "copy": Actor("copy stream", "device"),
+    },
+    says={
+        **ON_DEVICE,
+        "schedule": ["core -> scheduler: schedule()", "scheduler: schedule\n{ms} ms"],
+        "launch": ["core ->> worker: execute_model({step})"],
+        "relay": ["worker -> worker: {step} takes the tokens of {src}, without the host"],
+        "wait": ["core: block on {step}\n{ms} ms"],
+        "process": [
+            "copy ->> core: tokens of {step}",
+            "core -> scheduler: update_from_output({step})",
+            "scheduler: process {step}\n{ms} ms",
+        ],
+    },
+    code={
+        "schedule": Scheduler.next_batch,
+        "execute_model": execute_model,
+        "sample_tokens": sample_tokens,
+        "update_from_output": update_from_output,
+        "get_grammar_bitmask": Engine.update_vocab_mask,
+    },
+)
+GRAMMAR_WAITS = "A grammar (and penalties alike): sampling waits for the token before"
+DRAFTS_WAIT = (
+    "Drafts and a grammar: sampling waits for tokens and drafts (deferred_scheduler_output)"
+)
+GRAMMAR = {
+    "mark wait": ["core: {step} is deferred: its bitmask\nneeds a token in flight"],
+    "mask": [
+        "core -> manager: get_grammar_bitmask({step})",
+        "manager: mask {step}\n{ms} ms",
+        "core ->> worker: sample_tokens({step})",
+    ],
+}
+DRAFTS = {
+    "relay": ["worker -> worker: {step} takes tokens, drafts and lengths of {src}"],
+    "verify": ["worker: verify {step}"],
+    "draft": ["worker: draft for the step after {step}\n{ms} ms"],
+    "sample end": [],
+    "copy": [
+        "worker ->> copy: tokens of {step}, how many count, drafts",
+        "copy: copy {step}\n{ms} ms",
+    ],
+    "process": [
+        "copy ->> core: what {step} gave",
+        "core -> scheduler: update_from_output({step})",
+        "scheduler: take back the drafts\nthat were rejected\n{ms} ms",
+    ],
+}
+
+BOTH = {  # the mask of a draft's place needs the draft: EngineCore takes drafts to the host first
+    **DRAFTS,
+    "mark wait": [
+        "core: {step} is deferred: its bitmask needs\nthe tokens in flight and the drafts"
+    ],
+    "process": [
+        "copy ->> core: what {step} gave: take_draft_token_ids",
+        "core -> scheduler: update_from_output({step})",
+        "scheduler: process {step}, keep its drafts\n{ms} ms",
+    ],
+    "mask": [
+        "core -> manager: get_grammar_bitmask({step}): a row for each draft",
+        "manager: mask {step}\n{ms} ms",
+        "core ->> worker: sample_tokens({step})",
+    ],
+}
+
+
+def dependency_points() -> str:
+    """One settled step each, with a grammar, with drafts from the device, and with both.
+
+    What penalties wait for is told alike (``wait_penalties``); in vLLM itself it is the worker
+    that waits for them.
+    """
+    chapters = [
+        chapter(GRAMMAR_WAITS, "grammar", "slow mask", GRAMMAR),
+        chapter(
+            "Drafts: no step waits for the host, which corrects later", "NGRAM_GPU", "usual", DRAFTS
+        ),
+        chapter(DRAFTS_WAIT, "grammar with speculation", "usual", BOTH),
+    ]
+    title = "vLLM: where the host waits for the device, and the device for the host"
+    return to_chapters(DEPENDENCY_POINTS, chapters, title)
+
+
+def chapter(heading: str, feature: str, cost: str, says: dict[str, list[str]]) -> Chapter:
+    """A settled step of one run, from its schedule until it is sampled."""
+    trace = run_with("vllm_async", feature, cost)
+    step, _ = steady_steps(trace, 1) or (1, 1)
+    of_step = {item.name: item for item in trace.slices if item.step == step}
+    schedules = (item.start for item in trace.on("host") if item.name == "schedule")
+    start = max(time for time in schedules if time < of_step["prepare"].start)
+    return Chapter(heading, make_view(trace, start, of_step["sample"].start + 1, step, step), says)
+
+
+PICTURES |= {"vllm_cpu_gpu_overlap_dependency_points": dependency_points}

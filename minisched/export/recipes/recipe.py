@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from ...core import Request, SamplingParams
@@ -66,3 +67,12 @@ def a_bit_of_everything(loop: str, relay: str = "", **options: Any) -> Recipe:
         Request("e", range(90, 110), greedy, arrival_time=20 * MILLISECOND),
     ]
     return Recipe(loop, requests, SchedulerConfig(chunked_prefill_size=48), relay, options)
+
+
+# -- The runs that several pictures share: every loop on one common workload -----------------------
+
+
+@cache
+def run_of(loop: str) -> Trace:
+    """One loop on the common workload of five requests."""
+    return a_bit_of_everything(loop).run()

@@ -13,10 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...trace import Trace
+from ...trace.sides import one_side, sides
 from .memory import pages, rows
-from .requests import queue, running
-from .ring import ring
-from .side import one_side, sides
+from .requests import queue, ring, running
 from .stay import Panel, Stay, up_to
 from .tree import tree
 

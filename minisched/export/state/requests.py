@@ -8,10 +8,57 @@ from dataclasses import dataclass
 
 from ...trace import Mark, Trace
 from ...trace.events import is_host
+from ...trace.sides import shown_side
+from ..views.future_slots import SlotStay as Token
+from ..views.future_slots import stays_of
 from ..views.marks import named, word
-from .leases import ENDS, WORDS, LeaseStay, leases_of
-from .side import shown_side
+from .memory import ENDS, WORDS, LeaseStay, leases_of
 from .stay import Panel, Stay
+
+# -- Which token was in which future slot of the ``FutureMap``, promised, stored or stale ----------
+
+RING_WORDS = {
+    "promised": "promised to step {step}, which has not sampled it yet",
+    "stored": "stored by step {step}; somebody will still read it",
+    "stale": "left by step {step}; nobody reads it any more",
+}
+
+
+def ring(trace: Trace) -> Panel:
+    """Every future slot that ever held a token; kinds: ``promised``, ``stored``, ``stale``.
+
+    Raises:
+        NothingToShow: a ``future slots`` mark is not what it should be.
+    """
+    trace = shown_side(trace)
+    tokens = stays_of(trace)
+    last = {token.slot: token for token in tokens}
+    stays = [
+        Stay(
+            f"slot {token.slot}", kind, start, end, token.rid, token.rid,
+            RING_WORDS[kind].format(step=token.step),
+        )
+        for token in tokens
+        for kind, start, end in _phases(token, trace.end if last[token.slot] is token else None)
+    ]  # fmt: skip
+    stays.sort(key=lambda stay: (stay.start, _slot(stay.place)))
+    places = sorted({stay.place for stay in stays}, key=_slot)
+    return Panel("ring", "future slots", tuple(places), tuple(stays))
+
+
+def _phases(token: Token, end: int | None) -> Iterator[tuple[str, int, int]]:
+    """What it is when; a slot's last token, given the run's end, is still there then."""
+    phases = [*token.phases]
+    if end is not None:
+        kind = "stale" if token.sampled else "promised"
+        start = phases.pop()[1] if phases and phases[-1][0] == kind else end
+        phases.append((kind, start, end + 1))
+    yield from phases
+
+
+def _slot(place: str) -> int:
+    return int(place.split()[1])
+
 
 WAITS = "waits for memory"
 
@@ -32,7 +79,7 @@ def queue(trace: Trace) -> Panel:
     Raises:
         NothingToShow: a mark does not say whose it is; so do all functions here.
     """
-    stays = tuple(stay for stay in stays_of(trace) if stay.kind == "queued")
+    stays = tuple(stay for stay in request_stays(trace) if stay.kind == "queued")
     return Panel("queue", "waiting_queue", _places(stays), stays)
 
 
@@ -41,11 +88,11 @@ def running(trace: Trace) -> Panel:
 
     SGLang's ``running_batch`` has those who decode; here the prompts being computed are in it too.
     """
-    stays = tuple(stay for stay in stays_of(trace) if stay.kind != "queued")
+    stays = tuple(stay for stay in request_stays(trace) if stay.kind != "queued")
     return Panel("set", "running set", _places(stays), stays)
 
 
-def stays_of(trace: Trace) -> list[Stay]:
+def request_stays(trace: Trace) -> list[Stay]:
     """Every stay of every request, in order of time; of a pair of schedulers on the decode side.
 
     Kinds: ``queued``, ``admitted`` (it holds memory), ``sending`` (its memory is held for a

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ...topics import TOPICS
+from ...topics import TOPICS, view_of
 from ...trace import Trace
 from .forms import FORMS, NAMES, Draw, PictureForms
 from .marks import NothingToShow
@@ -47,13 +47,12 @@ def parts_of(topic: str) -> tuple[str, ...]:
 
 def _pictures(topic: str) -> dict[str, PictureForms]:
     """A topic's pictures; one that is the only one has no name."""
-    if topic not in TOPICS:
-        if not (base := kind_of_loop(topic)):
-            raise ValueError(unknown(topic))
-        if base not in TOPICS:
-            parts: dict[str, PictureForms] = import_module(".loop_parts", __name__).loop_parts()
-            return parts
-        topic = base
+    name, topic = topic, topic if topic in TOPICS else kind_of_loop(topic)
+    if not topic:
+        raise ValueError(unknown(name))
+    if topic not in TOPICS or view_of(topic) == "loop_parts":
+        parts: dict[str, PictureForms] = import_module(".loop_parts", __name__).parts_of_loop(topic)
+        return parts
     module = import_module(f".{topic}", __name__)
     whole = PictureForms(module.view, getattr(module, "text", None), getattr(module, "puml", None))
     return getattr(module, "PARTS", {"": whole})

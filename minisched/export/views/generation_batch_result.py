@@ -3,19 +3,278 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ...trace import Trace
+from ...trace import Slice, Trace
+from ...trace.events import is_copy, is_forward, is_host
+from ..palette import ARROW_COLOURS, paint
+from ..puml_style import creole
 from ..state import Stay
+from ..svg import char_width
 from ..units import ms
-from .copy_lanes import draw_buffers, draw_paths
-from .copy_paths import CopyPath, paths_of
-from .copy_sequence import to_copy_sequence
-from .marks import NothingToShow
-from .page import Page, about_run
+from .axes import TimeAxis
+from .marks import NothingToShow, many, named, number, short
+from .page import EDGE, LEFT, SIGNS, Datum, Page, about_run, band, path, rect, svg_text
 from .steps import forwards_of
 from .text_page import TextPage
-from .wording import many
+
+# -- How each step's tokens got to the host, and what went the other way before, read from a trace
+
+SIDES = ("prefill", "decode")  # two engines in one trace number their steps by themselves
+ON_DEVICE = ("upload", "forward", "sample", "verify", "draft")  # before the copy
+
+
+@dataclass
+class CopyPath:
+    """One step's way over the host: its inputs to the device, its tokens back."""
+
+    side: str
+    step: int
+    mode: str
+    rids: tuple[str, ...]
+    buffer: int  # which pinned host buffer the tokens lie in; -1: the trace does not say
+    prepare: Slice | None = None  # the host lays the inputs out, and ships them
+    ops: list[Slice] = field(default_factory=list)  # on the device, in order of time
+    copy: Slice | None = None  # device to host; copy_done is the event at its end
+    waits: list[Slice] = field(default_factory=list)  # the host is blocked on this step
+    process: Slice | None = None  # the host has the tokens
+
+    @property
+    def name(self) -> str:
+        """The step, with its side."""
+        return f"{self.side} {self.step}".strip()
+
+    @property
+    def upload(self) -> Slice | None:
+        """Prompts on their way to the token pool."""
+        return next((item for item in self.ops if item.name == "upload"), None)
+
+    @property
+    def sampled(self) -> Slice | None:
+        """The last op before the copy: sampling, or what comes behind it with drafts."""
+        ops = [item for item in self.ops if item.name not in ("upload", "forward")]
+        return ops[-1] if ops else None
+
+    @property
+    def end(self) -> int:
+        """When the last of it had ended."""
+        items = [*self.ops, *self.waits, self.copy, self.process]
+        return max(item.end for item in items if item)
+
+    @property
+    def waited(self) -> int:
+        """Nanoseconds for which the host was blocked on this step."""
+        return sum(item.duration for item in self.waits)
+
+    @property
+    def ready(self) -> int:
+        """Nanoseconds for which the tokens lay on the host before it took them."""
+        if self.copy is None or self.process is None:
+            return 0
+        return max(0, self.process.start - self.copy.end)
+
+
+def paths_of(trace: Trace) -> list[CopyPath]:
+    """The path of every step that ran, by the start of its forward pass.
+
+    Raises:
+        NothingToShow: a mark is not what it should be.
+    """
+    counts = {str(mark.attrs.get("side", "")): number(mark, "count")
+              for mark in named(trace, "host buffers")}  # fmt: skip
+    by_step: dict[tuple[str, int], list[Slice]] = defaultdict(list)
+    for item in trace.slices:
+        if item.step:
+            by_step[side_of(item), item.step].append(item)
+    found = [
+        make_path(side, items, counts.get(side, 0))
+        for (side, _), items in by_step.items()
+        if any(item.name == "forward" for item in items)
+    ]
+    return sorted(found, key=lambda path: (path.ops[0].start, path.side, path.step))
+
+
+def make_path(side: str, items: list[Slice], buffers: int) -> CopyPath:
+    """One step's path, from its slices in order of time."""
+    first = next(item for item in items if item.name == "forward")
+    buffer = first.step % buffers if buffers else -1
+    path = CopyPath(side, first.step, first.mode, first.rids, buffer)
+    for item in items:
+        if is_host(item.lane):
+            add_host(path, item)
+        elif is_copy(item.lane):
+            path.copy = path.copy or (item if item.name == "copy" else None)
+        elif item.name in ON_DEVICE and (is_forward(item.lane) or item.name == "upload"):
+            path.ops.append(item)
+    return path
+
+
+def add_host(path: CopyPath, item: Slice) -> None:
+    """What the host did for a step, or waited for."""
+    if item.name == "wait":
+        path.waits.append(item)
+    elif item.name == "prepare":
+        path.prepare = path.prepare or item
+    elif item.name == "process":
+        path.process = path.process or item
+
+
+def side_of(item: Slice) -> str:
+    """Which of two engines a slice belongs to; mostly there is only one."""
+    side = item.lane.partition(" ")[0]
+    return side if side in SIDES else ""
+
+
+# -- The copy path as SVG: two strips a step, what the device does for it and what the host does
+
+PITCH, UPPER, LOWER = 30, 13, 9  # pixels: from step to step, and how high its two strips are
+COLUMN = 70  # of each of the two columns of numbers
+RIGHT = EDGE - 2 * COLUMN
+BUFFER_PITCH, BUFFER = 24, 17
+
+
+def draw_paths(page: Page, paths: list[CopyPath], end: int) -> None:
+    """The strips, with what each step waited or lay ready for, over the time axis."""
+    x, top = TimeAxis(end, right=RIGHT), page.top + 14
+    page.add(svg_text(20, top - 3, "step", "small faint"))
+    for at, words in enumerate(("ready, ms", "waited, ms"), 1):
+        page.add(svg_text(RIGHT + at * COLUMN, top - 3, words, "small faint", "end"))
+    for at in range(len(paths)):
+        page.add(band(LEFT, top + at * PITCH + 2, RIGHT - LEFT, UPPER + LOWER + 1))
+    page.top = top + len(paths) * PITCH
+    page.add(*x.grid(top, page.top))
+    for at, one in enumerate(paths):
+        draw_path(page, one, x, top + at * PITCH + 2)
+    page.add(*x.draw(page.top + 2))
+    page.top += 54
+
+
+def draw_path(page: Page, one: CopyPath, x: TimeAxis, y: float) -> None:
+    """One step: its ops and its tokens above, the host below, its times at the right."""
+    page.add(svg_text(20, y + 15, short(one.name, 11)))
+    if len(one.name) + len(one.mode) <= 9:
+        page.add(svg_text(LEFT - 8, y + 15, one.mode, "small faint", "end"))
+    for item in [*one.ops, *([one.copy] if one.copy else [])]:
+        page.add(box(item, x, y, UPPER))
+    if one.copy and one.process and one.ready:
+        left, width = x.span(one.copy.end, one.process.start)
+        about = f"tokens of step {one.name} lie in host buffer {one.buffer}: {ms(one.ready)} ms"
+        page.add(rect("evictable", left, y, width, UPPER, about, ready=one.name))
+    for item in [*([one.prepare] if one.prepare else []), *one.waits]:
+        page.add(box(item, x, y + UPPER + 1, LOWER))
+    if one.process:
+        page.add(box(one.process, x, y + UPPER + 1, LOWER))
+    if one.copy:
+        d = f"M{x.x(one.copy.end):.1f} {y + UPPER / 2:.1f}{SIGNS['read']}"
+        about = f"copy_done of step {one.name}, at {ms(one.copy.end)} ms"
+        page.add(path("read", d, about, step=one.name))
+    for at, time in enumerate((one.ready, one.waited), 1):
+        kind = "small" if time else "small faint"
+        page.add(svg_text(RIGHT + at * COLUMN, y + 15, ms(time), kind, "end"))
+
+
+def box(item: Slice, x: TimeAxis, y: float, height: float) -> str:
+    """One op or phase; a wait is told from others by how long it is, in nanoseconds."""
+    left, width = x.span(item.start, item.end)
+    about = f"step {item.step}, {item.name}: {ms(item.start)} to {ms(item.end)} ms"
+    data: dict[str, Datum] = {"step": item.step, "op": item.name, "ns": item.duration}
+    return rect(item.name, left, y, width, height, about, **data)
+
+
+def draw_buffers(page: Page, paths: list[CopyPath], end: int) -> None:
+    """A lane for each pinned buffer: from when a copy begins to write it until it is read."""
+    x, top = TimeAxis(end, right=RIGHT), page.top
+    lanes: dict[tuple[str, int], list[CopyPath]] = {}
+    for one in paths:
+        if one.copy:
+            lanes.setdefault((one.side, one.buffer), []).append(one)
+    page.add(*x.grid(top, top + BUFFER_PITCH * len(lanes)))
+    for at, (side, buffer) in enumerate(sorted(lanes)):
+        y = top + at * BUFFER_PITCH + 3
+        words = f"{side or 'buffer'} {buffer}"
+        page.add(band(LEFT, y, RIGHT - LEFT, BUFFER), svg_text(20, y + 13, words))
+        mine = lanes[side, buffer]
+        starts = [x.x(one.copy.start) for one in mine if one.copy]
+        for one, room in zip(mine, [*starts[1:], float(EDGE)], strict=True):
+            draw_stay(page, one, x, y, end, room)
+    page.top = top + BUFFER_PITCH * len(lanes) + 2
+    page.add(*x.draw(page.top))
+    page.top += 26
+
+
+def draw_stay(page: Page, one: CopyPath, x: TimeAxis, y: float, end: int, next_left: float) -> None:
+    """One step's tokens in a buffer; the step's number in the box, or behind it."""
+    assert one.copy is not None
+    until = one.process.start if one.process else end
+    left, width = x.span(one.copy.start, max(one.copy.end, until))
+    about = f"buffer {one.buffer}: tokens of step {one.name}, until {ms(until)} ms"
+    data: dict[str, Datum] = {"step": one.name, "buffer": one.buffer}
+    page.add(rect("copy", left, y + 1, width, BUFFER - 2, about, **data))
+    room = len(str(one.step)) * char_width(11) + 2
+    if room <= width:
+        page.add(svg_text(left + width / 2, y + 13, str(one.step), "small on-copy", "middle"))
+    elif left + width + 2 + room <= next_left:
+        page.add(svg_text(left + width + 2, y + 13, str(one.step), "small"))
+
+
+# -- The copy path of a few steps as a PlantUML sequence diagram: who hands what to whom, and when
+
+READY = "#F3F5F7"
+HEAD = """@startuml
+hide footbox
+skinparam defaultFontSize 12
+skinparam sequenceMessageAlign center
+participant "Host" as host #FFF8EC
+participant "Forward stream" as forward #EEF6FC
+participant "Copy stream" as copy #EEF6FC
+participant "Pinned host buffer" as buffer #E6F5F0"""
+Event = tuple[int, int, str]  # when, which step, and what PlantUML is told
+
+
+def to_copy_sequence(title: str, paths: list[CopyPath]) -> str:
+    """The diagram's text; time runs down, not to scale."""
+    events = sorted(event for at, one in enumerate(paths) for event in events_of(one, at))
+    lines = [text for _, _, text in events]
+    return "\n".join([HEAD, f"title {creole(title)}", *lines, "@enduml", ""])
+
+
+def events_of(one: CopyPath, at: int) -> Iterator[Event]:
+    """What happens to one step."""
+    name, launch, result = f"step {creole(one.name)}", colour("launch"), colour("result")
+    if one.prepare:
+        time = one.prepare.end
+        yield time, at, f"host -[{launch}]>> forward : inputs of {name} ({ms(time)} ms)"
+    if one.upload:
+        time = one.upload.end
+        words = f"upload: prompts of {name} ({ms(time)} ms)"
+        yield time, at, f"host -[{colour('upload')}]>> forward : {words}"
+    if one.sampled and one.copy:
+        time = one.sampled.end
+        words = f"tokens of {name} ({ms(time)} ms)"
+        yield time, at, f"forward -[{colour('copy')}]> copy : {words}"
+        time, number = one.copy.end, max(0, one.buffer)
+        words = f"to buffer {number}: copy_done ({ms(time)} ms)"
+        yield time, at, f"copy -[{colour('copy')}]> buffer : {words}"
+    if one.process:
+        yield one.process.start, at, "\n".join(taken(one, name, result))
+
+
+def taken(one: CopyPath, name: str, result: str) -> Iterator[str]:
+    """How the host came by the tokens: it waited for them, or they for it, or neither."""
+    assert one.process is not None
+    if one.waited:
+        yield f"rnote over host {paint('wait').fill} : waits {ms(one.waited)} ms for {name}"
+    if one.ready:
+        yield f"rnote over buffer {READY} : lies ready for {ms(one.ready)} ms"
+    yield f"buffer -[{result}]-> host : result() of {name} ({ms(one.process.start)} ms)"
+
+
+def colour(kind: str) -> str:
+    """The colour of an edge on light paper."""
+    return ARROW_COLOURS[kind][0]
+
 
 MOST_STEPS, MOST_PUML_STEPS = 16, 5
 TITLE = "generation_batch_result: the copy path"

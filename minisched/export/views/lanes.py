@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...trace import Mark, Trace
-from ..svg_style import char_width
+from ..svg import char_width
 from ..units import ms
 from .axes import TimeAxis
-from .marks import named, word
-from .page import SIGNS, Page
-from .shapes import band, line, path, rect, text
+from .marks import named, short, word
+from .page import SIGNS, Page, band, line, path, rect, svg_text
 from .steps import StepWork
-from .wording import short
 
 PITCH, BOX = 24, 16  # from lane to lane, and how high a box is
 NAMES = {
@@ -49,7 +47,7 @@ def draw_lanes(page: Page, rids: list[str], x: TimeAxis, steps: list[StepWork], 
     retractions = named(trace, "retraction")
     for rid in rids:
         page.add(band(x.left, lanes.y(rid) - 2, x.right - x.left, BOX + 4))
-        page.add(text(20, lanes.y(rid) + 12, short(rid, 12)))
+        page.add(svg_text(20, lanes.y(rid) + 12, short(rid, 12)))
     page.add(*x.grid(lanes.top, lanes.bottom))
     for rid in rids:
         mine = [mark for mark in retractions if word(mark, "rid") == rid]
@@ -75,7 +73,9 @@ def _boxes(lanes: Lanes, step: StepWork) -> list[str]:
         label = str(part.tokens)
         room = len(label) * char_width(11) + 4
         if part.kind in ("prompt", "again") and part.tokens and room <= width:
-            drawn.append(text(left + width / 2, y + 12, label, f"small in-{part.kind}", "middle"))
+            drawn.append(
+                svg_text(left + width / 2, y + 12, label, f"small in-{part.kind}", "middle")
+            )
     return drawn
 
 

@@ -5,18 +5,58 @@ Its first part; the others are every loop's. PlantUML has nothing for lists that
 
 from __future__ import annotations
 
-from ...trace import Trace
-from ..svg_style import char_width
+from dataclasses import dataclass
+
+from ...trace import Mark, Trace
+from ..svg import char_width
 from ..units import ms
 from .forms import PictureForms
-from .ledger_lists import Entry, entries_of
 from .loop_parts import loop_parts
-from .marks import NothingToShow
-from .page import EDGE, Page, about_run
-from .shapes import band, line, rect, text
+from .marks import NothingToShow, lacking, named, number, short, short_end, word
+from .page import EDGE, Page, about_run, band, line, rect, svg_text
 from .steps import forwards_of
 from .text_page import TextPage, columns_here
-from .wording import short, short_end
+
+# -- The ledger's lists, one after the other, read from a trace ------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The ledger at one moment: every sequence's output tokens, placeholders (-1) and all."""
+
+    time: int  # nanoseconds
+    after: str  # schedule: step ``step`` is on its way; response: its tokens came; dummy: none did
+    step: int  # 0 for a dummy
+    lists: dict[str, list[int]]
+
+
+def entries_of(trace: Trace) -> list[Entry]:
+    """The ``ledger`` marks.
+
+    Raises:
+        NothingToShow: one is not what it should be.
+    """
+    return [
+        Entry(mark.time, word(mark, "after"), number(mark, "step"), lists_of(mark))
+        for mark in named(trace, "ledger")
+    ]
+
+
+def lists_of(mark: Mark) -> dict[str, list[int]]:
+    """``a: 5 -1; b: -1``.
+
+    Raises:
+        NothingToShow: it says something else.
+    """
+    found: dict[str, list[int]] = {}
+    for item in filter(None, word(mark, "lists").split("; ")):
+        rid, _, tokens = item.rpartition(":")
+        try:
+            found[rid] = [int(token) for token in tokens.split()]
+        except ValueError:
+            raise lacking(mark, "lists of token ids") from None
+    return found
+
 
 MOST_ENTRIES, MOST_SEQUENCES, MOST_TOKENS = 22, 4, 12
 PITCH, BOX, WIDEST, LISTS = 23, 17, 31, 232  # pixels; LISTS is where the first list begins
@@ -92,10 +132,10 @@ def entries_shown(trace: Trace) -> tuple[list[Entry], str]:
 def draw_head(page: Page, columns: list[str], width: float) -> None:
     """What stands in each column."""
     y = page.top + 10
-    page.add(text(20, y, "time in ms", "small faint"), text(96, y, "after", "small faint"))
+    page.add(svg_text(20, y, "time in ms", "small faint"), svg_text(96, y, "after", "small faint"))
     for at, rid in enumerate(columns):
         words = short(f"sequence {rid}", int((width - 4) / char_width(11)))
-        page.add(text(LISTS + at * width, y, words, "small bold"))
+        page.add(svg_text(LISTS + at * width, y, words, "small bold"))
     page.add(line("axis", 20, y + 7, EDGE, y + 7))
     page.top = y + 13
 
@@ -105,7 +145,9 @@ def draw_entry(
 ) -> None:
     """When, after what, and every list as it then was."""
     y = page.top
-    page.add(text(20, y + 13, ms(entry.time), "small"), text(96, y + 13, after(entry), "small"))
+    page.add(
+        svg_text(20, y + 13, ms(entry.time), "small"), svg_text(96, y + 13, after(entry), "small")
+    )
     for at, rid in enumerate(columns):
         left = LISTS + at * width
         page.add(band(left, y, width - 8, BOX))
@@ -122,7 +164,7 @@ def draw_list(
     room = min(MOST_TOKENS, int((width - 14) / WIDEST))
     first = max(0, len(tokens) - room)
     if first:
-        page.add(text(left + 2, page.top + 13, "…", "small faint"))
+        page.add(svg_text(left + 2, page.top + 13, "…", "small faint"))
     for place in range(first, len(tokens)):
         token, x = tokens[place], left + 14 + (place - first) * WIDEST
         kind = "promised" if token == PLACEHOLDER else "stored"
@@ -131,7 +173,7 @@ def draw_list(
         page.add(
             rect(kind + " changed" * changed, x, page.top, WIDEST - 3, BOX, about,
                  rid=rid, place=place, token=token, entry=ms(entry.time)),
-            text(x + (WIDEST - 3) / 2, page.top + 13, str(token), f"small in-{kind}", "middle"),
+            svg_text(x + (WIDEST - 3) / 2, page.top + 13, str(token), f"small in-{kind}", "middle"),
         )  # fmt: skip
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ...trace import Trace
 from .page import Page, about_run
-from .step_bars import MOST_STEPS, NAMES, draw_step_bars, token_limit
-from .step_forms import steps_to_puml, write_bars
+from .step_bars import MOST_STEPS, NAMES, draw_step_bars, steps_to_puml, token_limit, write_bars
 from .steps import StepWork, opening, steps_of
 from .text_page import TextPage
 

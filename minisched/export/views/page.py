@@ -3,12 +3,162 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, quoteattr
 
 from ...trace import Trace
-from ..svg_style import char_width, definitions, style
-from .look import look_style, textures
-from .shapes import path, rect, text
+from ..palette import BLUE, GREEN, ORANGE, SKY, VERMILLION
+from ..svg import char_width, definitions, style
+
+# -- The few SVG shapes that every view is made of, as text ----------------------------------------
+
+Datum = str | int
+
+
+def rect(
+    kind: str, x: float, y: float, width: float, height: float, about: str = "", **data: Datum
+) -> str:
+    """A box of a kind (``look.py``); ``about`` shows on hover, ``data`` says what it belongs to."""
+    return (
+        f'<rect class="box {kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
+        f'height="{height:.1f}" rx="2"{_attributes(data)}>{_hover(about)}</rect>'
+    )
+
+
+def band(x: float, y: float, width: float, height: float, kind: str = "lane") -> str:
+    """A plain background."""
+    return (
+        f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
+    )
+
+
+def svg_text(
+    x: float, y: float, words: str, kind: str = "", anchor: str = "start", **data: Datum
+) -> str:
+    """One line of text."""
+    looks = f' class="{kind}"' if kind else ""
+    where = f' text-anchor="{anchor}"' if anchor != "start" else ""
+    return f'<text{looks} x="{x:.1f}" y="{y:.1f}"{where}{_attributes(data)}>{escape(words)}</text>'
+
+
+def line(kind: str, x1: float, y1: float, x2: float, y2: float, **data: Datum) -> str:
+    """A straight line."""
+    return (
+        f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+        f"{_attributes(data)}/>"
+    )
+
+
+def path(kind: str, d: str, about: str = "", **data: Datum) -> str:
+    """Any other outline."""
+    return f'<path class="{kind}" d="{d}"{_attributes(data)}>{_hover(about)}</path>'
+
+
+def _attributes(data: dict[str, Datum]) -> str:
+    return "".join(f" data-{name}={quoteattr(str(value))}" for name, value in data.items())
+
+
+def _hover(about: str) -> str:
+    return f"<title>{escape(about)}</title>" if about else ""
+
+
+# -- What things look like in every view: each has a colour *and* a texture ------------------------
+
+DARK_TEXT, WHITE_TEXT = "#1A1A1A", "#FFFFFF"
+
+
+@dataclass(frozen=True)
+class Look:
+    """A kind of box. ``fill`` empty: the paper shows through and the border is dashed."""
+
+    fill: str
+    text: str = DARK_TEXT
+    texture: str = ""  # stripes, dots or cross
+
+
+LOOKS = {
+    # what a step computes
+    "prompt": Look(SKY),
+    "decode": Look(ORANGE),
+    "again": Look("#A9D8F3", texture="stripes"),  # a prompt computed once more
+    "wasted": Look("", texture="cross"),
+    # pages and slots
+    "protected": Look(GREEN),  # in the cache, and locked by a request
+    "evictable": Look("#7CCBB3", texture="dots"),
+    "evicted": Look("", texture="cross"),
+    "promised": Look("#A9D8F3", texture="stripes"),
+    "stored": Look(BLUE, WHITE_TEXT),
+    "stale": Look("", texture="dots"),
+    # budgets and queues
+    "left": Look(SKY),
+    "spent": Look(ORANGE, texture="stripes"),
+    "lacking": Look(""),
+    "queued": Look(""),
+    "admitted": Look(BLUE, WHITE_TEXT),
+    "sending": Look("#A9D8F3", texture="stripes"),  # memory held for KV on its way
+}
+TEXTURES = {
+    "stripes": '<path d="M-2 2L2 -2M0 8L8 0M6 10L10 6" class="texture"/>',
+    "dots": '<circle cx="2" cy="2" r="1" class="texture-dot"/>'
+    '<circle cx="6" cy="6" r="1" class="texture-dot"/>',
+    "cross": '<path d="M-2 2L2 -2M0 8L8 0M6 10L10 6M-2 6L2 10M0 0L8 8M6 -2L10 2" '
+    'class="texture-cross"/>',
+}
+
+
+def look_style() -> str:
+    """The views' own rules, beside ``svg_style.style``."""
+    rules = [
+        ".texture { stroke: #1A1A1A; stroke-width: 1; opacity: .45; fill: none }",
+        ".texture-dot { fill: #1A1A1A; opacity: .5 }",
+        f".texture-cross {{ stroke: {VERMILLION}; stroke-width: 1; opacity: .6; fill: none }}",
+        ".plain { font-weight: 400 }",
+        ".line { fill: none; stroke: var(--ink); stroke-width: 1.6 }",
+        ".line.under { stroke: var(--paper); stroke-width: 4 }",
+        ".line.second { stroke-dasharray: 5 3; stroke: var(--faint) }",
+        ".limit { stroke: var(--bubble); stroke-width: 1.6; stroke-dasharray: 6 3 }",
+        ".flag { stroke: var(--bubble); stroke-width: 1.4 }",
+        ".flag-head { fill: var(--bubble); stroke: var(--paper) }",
+        ".lapped { fill: var(--bubble) }",
+        ".warn { fill: var(--bubble); font-weight: 650 }",
+        ".held { stroke: var(--faint); stroke-width: 1.4 }",
+        ".link { fill: none; stroke: var(--faint); stroke-width: 1.2 }",
+        ".evict { fill: none; stroke: var(--bubble); stroke-width: 2 }",
+        ".read { fill: var(--paper); stroke: var(--ink); stroke-width: 1.2 }",
+        *(_rule(name, look) for name, look in LOOKS.items()),
+        ".box.thin { stroke: none }",
+        ".box.lacking { fill: none; stroke: var(--bubble); stroke-width: 1.6 }",
+        ".on-stale .texture-dot { fill: var(--faint) } .box.stale { stroke: none }",
+        ".box.changed { stroke: var(--ink); stroke-width: 2.4; stroke-dasharray: none }",
+    ]
+    return "<style>\n" + "\n".join(rules) + "\n</style>"
+
+
+def textures() -> str:
+    """A pattern for each kind that has a texture."""
+    return (
+        "<defs>"
+        + "".join(_pattern(n, look) for n, look in LOOKS.items() if look.texture)
+        + ("</defs>")
+    )
+
+
+def _pattern(name: str, look: Look) -> str:
+    ground = f'fill="{look.fill}"' if look.fill else 'class="halo"'
+    return (
+        f'<pattern id="of-{name}" class="on-{name}" width="8" height="8" '
+        f'patternUnits="userSpaceOnUse"><rect width="8" height="8" {ground}/>'
+        f"{TEXTURES[look.texture]}</pattern>"
+    )
+
+
+def _rule(name: str, look: Look) -> str:
+    fill = f"url(#of-{name})" if look.texture else look.fill or "var(--paper)"
+    border = "" if look.fill else "; stroke: var(--faint); stroke-dasharray: 3 2"
+    ink = look.text if look.fill else "var(--ink)"
+    halo = f"; stroke: {look.fill or 'var(--paper)'}; stroke-width: 3px; paint-order: stroke"
+    words = f"fill: {ink}{halo if look.texture else ''}"
+    return f".box.{name} {{ fill: {fill}{border} }} text.in-{name} {{ {words} }}"
+
 
 WIDTH, LEFT, RIGHT = 860, 96, 24  # pixels: the page, the row titles, the right margin
 EDGE = WIDTH - RIGHT
@@ -40,7 +190,7 @@ class Page:
     def heading(self, words: str, note: str = "") -> None:
         """The title of a part, with a quiet note behind it."""
         quiet = f'<tspan class="faint small plain" dx="10">{escape(note)}</tspan>' if note else ""
-        self.add(text(20, self.top, words, "run").replace("</text>", f"{quiet}</text>"))
+        self.add(svg_text(20, self.top, words, "run").replace("</text>", f"{quiet}</text>"))
         self.top += 12
 
     def legend(self, entries: dict[str, str]) -> None:
@@ -53,7 +203,7 @@ class Page:
             room = 26 + len(words) * char_width(12) + 12
             if x + room > EDGE:
                 x, self.top = 20.0, self.top + 22
-            self.add(sample(kind, x, self.top), text(x + 24, self.top, words))
+            self.add(sample(kind, x, self.top), svg_text(x + 24, self.top, words))
             x += room
         self.top += 8
 
@@ -61,7 +211,7 @@ class Page:
         """Quiet lines of text under the drawing."""
         for words in lines:
             self.top += 17
-            self.add(text(20, self.top, words, "faint"))
+            self.add(svg_text(20, self.top, words, "faint"))
 
     def finish(self) -> str:
         """The whole SVG."""
@@ -77,8 +227,8 @@ class Page:
                 textures(),
                 f'<rect class="paper" x="0.5" y="0.5" width="{WIDTH - 1}" '
                 f'height="{height - 1}" rx="8"/>',
-                text(20, 31, self.title, "title"),
-                text(20, 50, self.about, "faint"),
+                svg_text(20, 31, self.title, "title"),
+                svg_text(20, 50, self.about, "faint"),
                 *self.drawn,
                 "</svg>",
                 "",

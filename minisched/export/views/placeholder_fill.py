@@ -2,18 +2,78 @@
 
 from __future__ import annotations
 
-from ...trace import Trace
-from ..svg_style import char_width
+from dataclasses import dataclass
+
+from ...trace import Mark, Trace
+from ..svg import char_width
 from ..units import ms
-from .filled_rows import KNOWN, FilledStep, filled_steps
-from .marks import NothingToShow
-from .page import EDGE, LEFT, Page, about_run
-from .shapes import band, line, rect
-from .shapes import text as label
-from .step_grid import write_rows
-from .steps import opening
+from .marks import NothingToShow, lacking, named, number, short_end, word
+from .page import EDGE, LEFT, Page, about_run, band, line, rect
+from .page import svg_text as label
+from .steps import opening, steps_of, write_rows
 from .text_page import TextPage
-from .wording import short_end
+
+# -- Which rows of each step were filled from which rows of the step before, read from a trace -----
+
+KNOWN = -1  # no row: the host knows the tokens
+
+
+@dataclass(frozen=True)
+class FilledStep:
+    """One step: its rows, and where the token of each came from.
+
+    ``kinds``: prompt or again, known (a decode whose token the host knows), hit, or wasted (a hit
+    of a request that had ended).
+    """
+
+    step: int
+    start: int  # nanoseconds: when its forward pass began
+    rids: tuple[str, ...]
+    kinds: tuple[str, ...]
+    sources: tuple[int, ...]  # a row of the last step, or KNOWN
+
+
+def filled_steps(trace: Trace) -> list[FilledStep]:
+    """Every step that ran, from the ``placeholder fill`` marks; empty where there are none.
+
+    Raises:
+        NothingToShow: a mark is not what it should be.
+    """
+    marks = {number(mark, "step"): mark for mark in named(trace, "placeholder fill")}
+    found: list[FilledStep] = []
+    for work in steps_of(trace):
+        if work.step not in marks:
+            continue
+        rids = tuple(part.rid for part in work.parts)
+        before = len(found[-1].rids) if found else 0
+        sources = rows_of(marks[work.step], len(rids), before)
+        kinds = tuple(
+            kind_of(part.kind, source) for part, source in zip(work.parts, sources, strict=True)
+        )
+        found.append(FilledStep(work.step, work.start, rids, kinds, sources))
+    return found
+
+
+def kind_of(kind: str, source: int) -> str:
+    """What a row is to the fill."""
+    return kind if kind != "decode" else "known" if source == KNOWN else "hit"
+
+
+def rows_of(mark: Mark, num_rows: int, num_last: int) -> tuple[int, ...]:
+    """The row that each row is filled from.
+
+    Raises:
+        NothingToShow: there are not as many as rows, or one is not a row of the last step.
+    """
+    words = word(mark, "rows").split()
+    try:
+        rows = tuple(map(int, words))
+    except ValueError:
+        rows = ()
+    if len(rows) != num_rows or not all(KNOWN <= row < num_last for row in rows):
+        raise lacking(mark, "for each row of its step the row that it is filled from")
+    return rows
+
 
 MOST_STEPS, MOST_ROWS = 16, 12
 PITCH, BOX, SHARE = 24, 17, 0.6  # from row to row, how high a box is, its part of the column

@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from ...checks.overlap import forwards
 from ...trace import Trace
-from .marks import NothingToShow
-from .page import EDGE, LEFT, Page, about_run
-from .prev_rows import StepInput, inputs_of
-from .shapes import line, rect
-from .shapes import text as label
-from .step_grid import write_rows
-from .steps import opening
+from .marks import NothingToShow, lacking, named, number, short, short_end, word
+from .page import EDGE, LEFT, Page, about_run, line, rect
+from .page import svg_text as label
+from .steps import opening, write_rows
 from .text_page import TextPage
-from .wording import short, short_end
+
+# -- Where each step took its input from, row by row, read from a trace ----------------------------
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """One step's input: its requests, its path, and which row of the step before each goes on."""
+
+    step: int
+    rids: tuple[str, ...]
+    path: str  # full, slice or scatter
+    new: int  # tokens that came from the CPU
+    sources: dict[str, int]  # request -> its row in the step before
+
+
+def inputs_of(trace: Trace) -> list[StepInput]:
+    """Every step that ran, in order.
+
+    Raises:
+        NothingToShow: a mark names more rows than its step has.
+    """
+    rids = {item.step: item.rids for item in forwards(trace)}
+    found: list[StepInput] = []
+    for mark in named(trace, "prev sampled"):
+        step = number(mark, "step")
+        if step not in rids:
+            continue  # it never ran, or is cut off
+        before = rids.get(step - 1, ())
+        places = [int(part) for part in word(mark, "sources").split() if part.isdecimal()]
+        if any(place >= len(before) for place in places):
+            raise lacking(mark, "rows that the step before has")
+        sources = {before[place]: place for place in places}
+        found.append(StepInput(step, rids[step], word(mark, "path"), number(mark, "new"), sources))
+    return found
+
 
 MOST_STEPS, ROW, BOX = 14, 26, 18  # columns, and pixels from row to row, and of a row
 TITLE = "prev_sampled: where each step takes its input from"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..palette import LIGHT
-from ..puml_axis import Axis
-from ..puml_style import BUBBLE, creole
+from ..puml_style import BUBBLE, Axis, creole
 from ..puml_timing import STYLE
 from ..state import Stay
-from .look import LOOKS
+from .page import LOOKS
 
 PALE = {  # the fills of looks through which the paper shows
     "queued": LIGHT.grid,

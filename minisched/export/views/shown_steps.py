@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ...trace import Slice, Trace
-from ..layout import View
-from ..window import DECODES, middle, steady_steps, view_of_steps
+from ..layout import DECODES, View, middle, steady_steps, view_of_steps
 from .steps import forwards_of
 
 MOST_PERIOD = 8  # batches that take turns; a pipeline has as many as stages

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from textwrap import wrap
 
 from ..state import Stay
-from ..text_axis import draw_axis
+from ..text import draw_axis
 
 COLUMNS, LEAST = 100, 40  # usual; below that a drawing says nothing
 _columns = ContextVar("columns", default=COLUMNS)

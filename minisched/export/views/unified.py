@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from ...trace import Trace
-from .marks import named
+from .marks import many, named
 from .page import Page, about_run
-from .step_bars import MOST_STEPS, NAMES, draw_step_bars, token_limit
-from .step_forms import steps_to_puml, write_bars
+from .step_bars import MOST_STEPS, NAMES, draw_step_bars, steps_to_puml, token_limit, write_bars
 from .steps import opening, steps_of
 from .text_page import TextPage
-from .wording import many
 
 TITLE = "unified: one token budget for whoever runs and whoever waits"
 

@@ -10,14 +10,13 @@ from dataclasses import replace
 from ...checks.overlap import forwards
 from ...trace import Trace
 from .. import state
-from ..svg_style import char_width
+from ..svg import char_width
 from .axes import TimeAxis
 from .forms import PictureForms
 from .loop_parts import loop_parts
-from .page import EDGE, LEFT, Page, about_run
+from .page import EDGE, LEFT, Page, about_run, band, rect, svg_text
 from .puml_stays import stays_to_puml
-from .queue_places import QueueStay, rows_of, stays_of
-from .shapes import band, rect, text
+from .schedule_policy import QueueStay, queue_stays, rows_of
 from .steps import opening
 from .text_page import TextPage
 
@@ -39,7 +38,7 @@ def view(trace: Trace) -> str:
         NothingToShow: no step ran.
     """
     part, shown = opening(trace, MOST_STEPS)
-    stays = stays_of(part)
+    stays = queue_stays(part)
     page = Page(f"{trace.loop}: {TITLE}", about_run(trace, shown))
     x = TimeAxis(part.end)
     page.heading("batch_queue", "labels: the step, and whose")
@@ -87,7 +86,7 @@ def _lanes(page: Page, x: TimeAxis, names: list[str]) -> None:
     """The background of some lanes, with their names."""
     for at, name in enumerate(names):
         page.add(band(LEFT, page.top + at * PITCH + 2, EDGE - LEFT, PITCH - 4))
-        page.add(text(20, page.top + at * PITCH + 19, name, "small"))
+        page.add(svg_text(20, page.top + at * PITCH + 19, name, "small"))
     page.add(*x.grid(page.top, page.top + len(names) * PITCH))
 
 
@@ -110,7 +109,7 @@ def _box(
     page.add(rect(kind, left, y, width, BOX, about, step=step))
     for words in (f"{step} ({whose})", str(step)):
         if len(words) * char_width(11) + 4 <= width:
-            page.add(text(left + width / 2, y + 14, words, f"small in-{kind}", "middle"))
+            page.add(svg_text(left + width / 2, y + 14, words, f"small in-{kind}", "middle"))
             return
 
 

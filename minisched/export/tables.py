@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..loops.design import LOOPS
 from ..relay.registry import RELAYS
-from .markdown import table
+
+# -- Tables as Markdown ----------------------------------------------------------------------------
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A line for the heads, one that sets them off, and one a row; no newline at the end."""
+    heads = list(heads)
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def loops_table() -> str:
