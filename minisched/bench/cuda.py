@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,10 +27,15 @@ from typing import Any, Protocol
 from ..checks.races import find_races
 from ..core import Request, SamplingParams
 from ..devices.cost import CostModel
+from ..devices.registry import load as load_extra
+from ..devices.registry import open_device
+from ..export.native import to_json
+from ..export.svg import to_svg
 from ..loops.run import Run, run_to_end
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
+from ..trace.files import write_whole
 from .calibrate import (
     WORK,
     CalibrationDesign,
@@ -37,7 +45,7 @@ from .calibrate import (
     observe_all,
     stand_in,
 )
-from .figures import Figure, figure, interleave, not_measured, ratio
+from .figures import FOLDER, Figure, figure, interleave, not_measured, ratio
 from .prediction import off, row
 from .side_by_side import steady_busy_percent, steady_step_ms
 
@@ -428,3 +436,95 @@ def bytes_per_second(size: int = 1 << 32) -> float:
     end.record()
     end.synchronize()
     return float(2 * size / start.elapsed_time(end) * 1e3)
+
+
+# -- The whole measurement of one GPU --------------------------------------------------------------
+#
+# The weights are random and lie in memory meanwhile. The race check reads the recorded runs;
+# torch's stream sanitizer watches runs of its own, in a process of its own, since it slows them.
+
+RACE = "CSAN detected a possible data race"
+LIMIT_S = 240  # seconds that the sanitizer may take
+FEWEST = 16  # new tokens: with less there is no steady decode
+
+
+def load_of(requests: int | None, max_new_tokens: int | None) -> GpuLoad:
+    """The usual load, or as many requests and tokens as were asked for.
+
+    Raises:
+        ValueError: there are too few or too many tokens.
+    """
+    usual = GpuLoad()
+    new = usual.new_tokens if max_new_tokens is None else max_new_tokens
+    most = CONTEXT_LEN - usual.prompt_len
+    if not FEWEST <= new <= most:
+        raise ValueError(f"--max-new-tokens is {new}, but it must be between {FEWEST} and {most}.")
+    return GpuLoad(usual.rows if requests is None else requests, new_tokens=new)
+
+
+def gpu_figures(
+    shape: str | None,
+    load: GpuLoad,
+    repetitions: int,
+    report: Callable[[str], None],
+    root: Path | None,
+) -> list[Figure]:
+    """Speed, occupancy and the sanitizer's reports of one shape, or of all.
+
+    Below ``root``, if it is named, the pictures of the runs are kept.
+
+    Raises:
+        ValueError: there is no such shape, or torch sees no GPU; nothing has run then.
+    """
+    if shape is not None and shape not in SHAPES:
+        raise ValueError(f"--model is {shape!r}; bench cuda knows {', '.join(SHAPES)}.")
+    open_device("cuda").close()
+    found = []
+    for name in [shape] if shape else SHAPES:
+        settings = {**COMMON, **SHAPES[name]}
+        with folder_for(settings) as text:
+            folder = Path(text)
+            try:
+                report(f"drawing {name} weights")
+                write_random_llama(folder, settings, "cuda")
+                graphs = load_extra("minisched.models.llama_graphs", "LlamaGraphs", "torch",
+                                    "bench cuda")  # fmt: skip
+                model = graphs(folder, "bfloat16", context_len=CONTEXT_LEN, scripted=False)
+                peer = partial(TransformersPeer, folder, load)
+                keep = partial(keep_pair, root / FOLDER / "cuda" if root else None, name)
+                found += cuda_figures(name, settings, model, peer, load, repetitions, report, keep)
+                found += [sanitized(name, loop, folder, report) for loop in LOOPS]
+            except RuntimeError as error:  # out of memory, for one: the other shape still counts
+                reason = str(error).splitlines()[0]
+                found.append(not_measured(f"{name}: everything", "ratio", reason))
+    return found
+
+
+def keep_pair(folder: Path | None, shape: str, loop: str, measured: Trace, foreseen: Trace) -> None:
+    """Write a run by CUDA's events and the one that ``sim`` foresaw, and both in one picture."""
+    if folder is None:
+        return
+    for name, trace in {"measured": measured, "foreseen": foreseen}.items():
+        path = folder / f"{shape}-{loop}-{name}.json"
+        write_whole(path, to_json(trace), with_folders=True)
+    picture = to_svg([measured, replace(foreseen, loop=f"{loop}: foreseen")])
+    write_whole(folder / f"{shape}-{loop}.svg", picture)
+
+
+def sanitized(shape: str, loop: str, folder: Path, report: Callable[[str], None]) -> Figure:
+    """How many races torch's stream sanitizer reports of a short run."""
+    name = f"{shape}: {loop} without graphs, reports of torch's stream sanitizer"
+    report(name)
+    command = [
+        sys.executable, "-m", "minisched.bench.sanitized", str(folder), loop,
+    ]  # fmt: skip
+    env = {**os.environ, "TORCH_CUDA_SANITIZER": "1"}
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return not_measured(name, "ratio", f"it took more than {LIMIT_S} seconds", 0.0)
+    reports = done.stderr.count(RACE)
+    if done.returncode and not reports:  # at a race torch raises: then the run fails as well
+        last = (done.stderr.strip().splitlines() or ["no reason"])[-1]
+        return not_measured(name, "ratio", f"the run ended with {done.returncode}: {last}", 0.0)
+    return ratio(name, [float(reports)], [1.0], 0.0)

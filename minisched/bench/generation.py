@@ -25,6 +25,7 @@ from .peers.peer import Peer, PeerError
 
 LENGTHS = (256, 64, 128, 64, 512, *(64,) * 11)  # tokens of prompts, over and over
 BATCHES = (1, 16)  # requests at once; with more sizes a run takes longer than half an hour
+LONGEST = 1024  # new tokens: with a prompt of 512 they are in every small model's context
 NEW_TOKENS = 64
 
 

@@ -3,18 +3,66 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..devices.profiles import DEFAULT_PROFILE, find_profile
+from ..models.fetch import model_home
 from ..replay.replay import LengthModel, default_settings, play
 from ..replay.trace_file import Survey, TraceFile
 from ..scheduler import SchedulerConfig
+from ..trace.files import write_whole
 from .figures import PEER_AIM, Figure, figure, interleave, not_measured, ratio
+from .peers.environment import clean_env, environment
 from .peers.peer import Peer, PeerError
+
+AZURE = Path("data/processed_traces/splitwise_conv.csv")  # in a checkout of vidur
+REQUESTS = 2000
+NO_CHECKOUT = "no checkout of vidur was named by --vidur"
+
+
+def simulator_figures(
+    checkout: Path | None, limit: int, repetitions: int, report: Callable[[str], None]
+) -> list[Figure]:
+    """Speed beside vidur, then the memory of long runs.
+
+    The trace is Azure's, as vidur's checkout has it; without one, a made-up trace of its shape.
+
+    Raises:
+        ValueError: ``checkout`` is none.
+    """
+    if checkout is not None and not (checkout / "vidur" / "simulator.py").is_file():
+        raise ValueError(
+            f"--vidur {checkout} is no checkout of vidur: it lacks vidur/simulator.py."
+        )
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(TemporaryDirectory()))
+        file = work / "trace.csv"
+        if checkout is None or not (checkout / AZURE).is_file():
+            make_trace(file, limit)
+        else:
+            with (checkout / AZURE).open(encoding="utf-8") as lines:
+                write_whole(file, "".join(islice(lines, limit + 1)))
+        replays = Replays(file, limit)
+        theirs, reason = None, NO_CHECKOUT
+        try:
+            if checkout is not None:
+                python = environment("vidur", model_home(), report)
+                settings = {"work": str(work), **replays.settings()}
+                folder = checkout.resolve()
+                theirs, reason = open_vidur(stack, folder, python, clean_env(), settings)
+            figures = speed(replays, theirs, reason, repetitions, report)
+        except PeerError as error:  # it can't be had, or broke off midway: ours alone
+            figures = speed(replays, None, str(error).rstrip("."), repetitions, report)
+        ask = partial(ask_alone, "long_run", Path(sys.executable), clean_env(), work)
+        return figures + memory(ask, LENGTHS, report)
+
 
 # -- A made-up workload in the shape of Azure's conversation trace, where the trace is not at hand
 #

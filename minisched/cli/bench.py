@@ -1,91 +1,32 @@
-"""``minisched bench``: measures one part, prints its table and keeps it."""
+"""``minisched bench``: measures one part, prints its table, and keeps it if told to.
+
+A part loads when it is asked for: parts need different libraries.
+"""
 
 from __future__ import annotations
 
-import json
+import json as json_text
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..bench.figures import BenchCase, Figure, as_json, keep
+from ..bench.figures import NAME, Figure, as_json, keep, not_measured, opened
 from ..bench.peers.environment import PEERS
-from ..bench.scheduler import version_of
 from ..bench.side_by_side import ArmStopped
 from ..devices.registry import MissingExtra, load, open_device
 from ..loops.run import RunStopped
+from ..models.fetch import model_home
 from ..models.llama import AUTO
-from .exit import complain
+from .exit import complain, exit_with
 from .layout import Fitted
-from .options import SchedulerOptions, WorkloadOptions, make_config
-
-# -- The workload of a bench on a real device: every request runs to its length --------------------
-
-DEVICES = ("thread", "mlx")
-SHORTEST = 10  # tokens: fewer steps than that are all beginning and end
-
-
-def make_case(workload: WorkloadOptions) -> BenchCase:
-    """The workload; every request runs to its length, so that all loops do the same work.
-
-    Raises:
-        ValueError: on a virtual clock nothing is measured, or requests are too short.
-    """
-    check_real_time(workload)
-    model = workload.open_model()
-    requests = workload.make_requests(model, ignore_eos=True)
-    config = make_config(SchedulerOptions(), model, requests)
-    return BenchCase(workload.device, model, requests, config)
-
-
-def on_devices(
-    call: BenchCall,
-    measure: Callable[[BenchCall], list[Figure]],
-    missing: Callable[[str, str], Figure],
-) -> list[Figure]:
-    """What is measured on the device named, or on ``thread`` and ``mlx``.
-
-    Where nobody named a device and one is not there, ``missing`` is told which, and the reason.
-    """
-    if call.device is not None:
-        return measure(call)
-    rows = []
-    for device in DEVICES:
-        try:
-            rows += measure(replace(call, device=device))
-        except MissingExtra as error:
-            rows.append(missing(device, str(error)))
-    return rows
-
-
-def check_real_time(workload: WorkloadOptions) -> None:
-    """Refuse what can't be measured.
-
-    Raises:
-        ValueError: on a virtual clock nothing is measured, or requests are too short.
-    """
-    device = open_device(workload.device)
-    device.close()
-    if device.clock == "virtual":
-        raise ValueError(f"bench measures real time, which --device {workload.device} has none of.")
-    if workload.sampling.max_new_tokens < SHORTEST:
-        raise ValueError(
-            f"--max-new-tokens is {workload.sampling.max_new_tokens}, "
-            f"but a bench needs at least {SHORTEST}."
-        )
-
-
-def find_folder(workload: WorkloadOptions) -> Path:
-    """Where the model's weights are, for the library it is compared with."""
-    find_model = load("minisched.models.llama", "find_model", "dev", "bench generation")
-    return Path(find_model(workload.model))
-
+from .options import choose_loops
 
 # -- What a part of the bench is asked: the options of ``minisched bench`` that were given ---------
 
@@ -95,7 +36,8 @@ class BenchCall:
     """One call of ``minisched bench``; what is None was not given, and each part has its own.
 
     ``repetitions`` are interleaved; ``report`` shows what is being done. ``nano_vllm`` and
-    ``vidur`` are checkouts of peers that have no wheels.
+    ``vidur`` are checkouts of peers that have no wheels. ``keep``: write tables and pictures under
+    ``traces/bench``; else nothing is written.
     """
 
     part: str
@@ -107,116 +49,258 @@ class BenchCall:
     nano_vllm: Path | None = None
     vidur: Path | None = None
     dtype: str | None = None
+    keep: bool = False
     report: Callable[[str], None] = lambda doing: None
 
-    def workload(
-        self,
-        device: str = "thread",
-        model: str = "smollm2",
-        requests: int = 4,
-        max_new_tokens: int = 32,
-    ) -> WorkloadOptions:
-        """What was asked for, and the part's own where nothing was."""
-        return WorkloadOptions(
-            self.device or device,
-            self.model or model,
-            dtype=self.dtype or AUTO,
-            requests=requests if self.requests is None else self.requests,
-            max_new_tokens=(max_new_tokens if self.max_new_tokens is None else self.max_new_tokens),
-        )
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was asked for besides the part, as a table names it."""
+        options = {"device": self.device, "model": self.model, "dtype": self.dtype,
+                   "requests": self.requests, "max-new-tokens": self.max_new_tokens}  # fmt: skip
+        return {name: value for name, value in options.items() if value is not None}
 
-    def refuse(self, *names: str) -> None:
-        """Refuse options that this part has no use for.
+    def take(self, *names: str, devices: tuple[str, ...] = ()) -> None:
+        """Refuse options that this part has no use for, and devices that it does not know.
 
         Raises:
             ValueError: one of them was given.
         """
-        for name in names:
-            if getattr(self, name) is not None:
-                option = name.replace("_", "-")
-                raise ValueError(f"--{option} is of no use to bench {self.part}.")
+        for name in (
+            "device",
+            "model",
+            "dtype",
+            "requests",
+            "max_new_tokens",
+            "nano_vllm",
+            "vidur",
+        ):
+            if name not in names and getattr(self, name) is not None:
+                raise ValueError(f"--{name.replace('_', '-')} is of no use to bench {self.part}.")
+        if devices and self.device not in (None, *devices):
+            knows = f"bench {self.part} knows {', '.join(devices)}"
+            one = f"but bench {self.part} measures {devices[0]} only"
+            said = knows if len(devices) > 1 else one
+            stop = ";" if len(devices) > 1 else ","
+            raise ValueError(f"--device is {self.device!r}{stop} {said}.")
+        if self.model == "hash" and "model" in names:
+            raise ValueError(f"bench {self.part} measures real models, so --model can't be hash.")
+        if self.requests is not None and self.requests < 1:
+            raise ValueError(f"--requests is {self.requests}, but it must be at least 1.")
+
+    def folder(self) -> Path:
+        """Where the model's weights are, for the library it is compared with."""
+        find_model = load("minisched.models.llama", "find_model", "dev", f"bench {self.part}")
+        return Path(find_model(self.model or "smollm2"))
 
 
-# -- The parts of ``minisched bench``: a module each, ``bench_NAME.py``, whose ``measure`` is called
-#
-# A module is loaded when its part is asked for: parts need different libraries.
-
-PARTS = {
-    "hidden": "how much of the host's work two loops hide",
-    "generation": "tokens a second, beside the libraries' own batched generation",
-    "scheduler": "what scheduling costs, beside nano-vllm",
-    "overlap": "what is hidden of what could be, and what the lock and the cores cost",
-    "limit": "decode steps and prefill beside what memory and matrices allow, by part",
-    "host": "a step's cost on the host by phase, and beside other engines' schedulers",
-    "simulator": "requests and steps simulated a second, beside vidur, and memory",
-    "tracing": "what recording costs, and every exporter at 100,000 slices",
-    "prediction": "how far sim is from the clock, by a profile measured just before",
-    "mlx": "what three kinds of KV caches copy on MLX, and when two lazy graphs pay",
-    "cuda": "one GPU: busy in steady decode, the limit of its memory, and transformers",
-}
+# -- The parts -------------------------------------------------------------------------------------
 
 
-def find_part(name: str) -> Callable[[BenchCall], list[Figure]]:
-    """What measures a part.
+def generation(call: BenchCall) -> list[Figure]:
+    """Each library beside its rivals: ``--requests`` at once, each ``--max-new-tokens`` long."""
+    from ..bench.generation import LONGEST, NEW_TOKENS, PARTS, LoadChoice, generation
+
+    call.take("device", "model", "requests", "max_new_tokens", devices=tuple(PARTS))
+    new_tokens = NEW_TOKENS if call.max_new_tokens is None else call.max_new_tokens
+    if not 2 <= new_tokens <= LONGEST:
+        raise ValueError(f"--max-new-tokens is {new_tokens}, but it must be 2 to {LONGEST}.")
+    choice = LoadChoice(call.requests, new_tokens)
+    return generation(call.folder(), call.repetitions, call.report, call.device, choice)
+
+
+def overlap(call: BenchCall) -> list[Figure]:
+    """Every cell of devices, models and batches, or those that options name."""
+    from ..bench.overlap import BATCHES, DEVICES, MODELS, make_cells, overlap_figures, ways
+    from ..defaults import overlapped_loop
+    from ..models.registry import open_model
+
+    call.take("device", "model", "dtype", "requests", devices=DEVICES)
+    absent = {device: why_absent(device) for device in [call.device or "", *DEVICES] if device}
+    if call.device and absent[call.device]:
+        raise ValueError(absent[call.device])
+    if call.model and call.model not in MODELS:
+        open_model(call.model, call.device or DEVICES[0], call.dtype or AUTO)
+    figures = []
+    with ways() as doing:
+        for device in [call.device] if call.device else DEVICES:
+            for name in [call.model] if call.model else MODELS:
+                if absent[device]:
+                    figures.append(not_measured(f"{device}, {name}", "%", absent[device]))
+                    continue
+                for batch in [call.requests] if call.requests else BATCHES:
+                    title = f"{device}, {name}, batch {batch}"
+                    call.report(title)
+                    with opened(name, device, call.dtype or AUTO) as model:
+                        cells = make_cells(title, device, model, batch, overlapped_loop(device))
+                        figures += overlap_figures(cells, doing, call.repetitions, call.report)
+    return figures
+
+
+def why_absent(device: str) -> str:
+    """Why a device can't be opened here, or nothing."""
+    try:
+        open_device(device).close()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def limit(call: BenchCall) -> list[Figure]:
+    """Decode steps and a prefill on torch, by part."""
+    call.take("device", "model", "dtype", devices=("thread",))
+    folder = call.folder()
+    measure = load("minisched.bench.limit", "limit", "torch", "bench limit")
+    dtypes = {"dtypes": [call.dtype]} if call.dtype else {}
+    figures: list[Figure] = measure(folder, call.repetitions, call.report, **dtypes)
+    return figures
+
+
+def scheduler(call: BenchCall) -> list[Figure]:
+    """A step's and a tree's cost on the host, ours and nano-vllm's, and how ours grows."""
+    from ..bench.scheduler import find_nano_vllm, scheduler_figures
+
+    call.take("nano_vllm")
+    return scheduler_figures(*find_nano_vllm(call.nano_vllm), call.repetitions, call.report)
+
+
+def host(call: BenchCall) -> list[Figure]:
+    """Phases of a step, schedulers side by side, and how ours grows."""
+    from ..bench.host import host_figures
+    from ..bench.scheduler import find_nano_vllm
+
+    call.take("nano_vllm")
+    nano, reason = find_nano_vllm(call.nano_vllm)
+    return host_figures(nano, reason, model_home(), call.repetitions, call.report)
+
+
+def simulator(call: BenchCall) -> list[Figure]:
+    """Replayed requests a second beside vidur, then the memory of long runs."""
+    from ..bench.simulator import REQUESTS, simulator_figures
+
+    call.take("requests", "vidur")
+    limit = REQUESTS if call.requests is None else call.requests
+    return simulator_figures(call.vidur, limit, call.repetitions, call.report)
+
+
+def prediction(call: BenchCall) -> list[Figure]:
+    """By how much makespan and speed-up of each loop are off, on the device named or on both."""
+    from ..bench.calibrate import check_model
+    from ..bench.prediction import AIM, USUAL, prediction
+
+    call.take("device", "model", "dtype")
+    figures = []
+    for device in [call.device] if call.device else USUAL:
+        check_real_time(device, "bench")
+        name = call.model or USUAL.get(device, "smollm2")
+        try:
+            with opened(name, device, call.dtype or AUTO) as model:
+                check_model(model)
+                loops = choose_loops(["all"], device, only_serial=False)
+                title = f"{device}, {Path(name).name}"
+                figures += prediction(title, device, model, loops, call.repetitions, call.report)
+        except MissingExtra as error:
+            if call.device:
+                raise
+            figures.append(not_measured(f"{device}: makespans, off by", "%", str(error), AIM))
+    return figures
+
+
+def check_real_time(device: str, command: str) -> None:
+    """Refuse what can't be measured.
 
     Raises:
-        ValueError: there is no such part.
+        ValueError: the device is unknown, not to be had, or has a virtual clock.
     """
-    if name not in PARTS:
-        raise ValueError(f"unknown part {name!r}; the parts are {', '.join(PARTS)}.")
-    measure: Callable[[BenchCall], list[Figure]] = import_module(
-        f".bench_{name}", __package__
-    ).measure
-    return measure
+    opened = open_device(device)
+    opened.close()
+    if opened.clock == "virtual":
+        raise ValueError(f"{command} measures real time, which --device {device} has none of.")
+
+
+def mlx(call: BenchCall) -> list[Figure]:
+    """Three ways to keep KV, the loop by batch, and prompts that wait."""
+    call.take("device", "model", "dtype", devices=("mlx",))
+    answers = load("minisched.bench.mlx", "answers", "mlx", "bench mlx")
+    with opened(call.model or NAME, "mlx", *([call.dtype] if call.dtype else [])) as model:
+        figures: list[Figure] = answers(model, call.repetitions, call.report)
+    return figures
+
+
+def cuda(call: BenchCall) -> list[Figure]:
+    """Both shapes of a GPU's measurement, or the one that ``--model`` names."""
+    from ..bench.cuda import gpu_figures, load_of
+
+    call.take("device", "model", "requests", "max_new_tokens", devices=("cuda",))
+    load = load_of(call.requests, call.max_new_tokens)
+    kept = Path.cwd() if call.keep else None
+    return gpu_figures(call.model, load, call.repetitions, call.report, kept)
+
+
+PARTS = {
+    part.__name__: part
+    for part in (generation, overlap, limit, scheduler, host, simulator, prediction, mlx, cuda)
+}
+
+# -- The command -----------------------------------------------------------------------------------
+
+
+def bench(
+    part: Annotated[str, typer.Argument(help=", ".join(PARTS) + ".")],
+    device: Annotated[str | None, typer.Option(help="thread, cuda or mlx.")] = None,
+    model: Annotated[str | None, typer.Option(help="As compare takes it.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="As compare takes it.")] = None,
+    requests: Annotated[int | None, typer.Option(help="How many requests.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens that each produces.")] = None,
+    repeat: Annotated[int, typer.Option(help="Interleaved repetitions.")] = 5,
+    nano_vllm: Annotated[
+        Path | None, typer.Option(help="A checkout of nano-vllm, for scheduler and host.")
+    ] = None,
+    vidur: Annotated[Path | None, typer.Option(help="A checkout of vidur, for simulator.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Write the table, and pictures, under traces/bench.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Measure one part, and print its table."""
+    call = BenchCall(
+        part, device, model, requests, max_new_tokens, repeat, nano_vllm, vidur, dtype, keep
+    )
+    exit_with(lambda: run_bench(call, json))
 
 
 def run_bench(call: BenchCall, as_json_only: bool) -> int:
-    """Measure one part, print its table, keep it under ``traces/bench``; returns the exit code.
+    """Measure one part and print its table; returns the exit code.
 
     It is 1 where a loop stopped: then there is no table.
 
     Raises:
-        ValueError: an option is bad; nothing has run then.
+        ValueError: there is no such part, or an option is bad; nothing has run then.
     """
-    measure = find_part(call.part)
+    if call.part not in PARTS:
+        raise ValueError(f"unknown part {call.part!r}; the parts are {', '.join(PARTS)}.")
     if call.repetitions < 1:
         raise ValueError(f"--repeat is {call.repetitions}, but it must be at least 1.")
+    err = Console(stderr=True)
     try:
-        with Console(stderr=True).status("warming up") as status:
-            figures = measure(replace(call, report=status.update))
+        with err.status("warming up") as status:
+            figures = PARTS[call.part](replace(call, report=status.update))
     except (ArmStopped, RunStopped) as error:
         return complain(f"bench {call.part} stopped: {error}", 1)
-    document = as_json(figures, peer_versions(call), asked(call))
-    written = keep(name_of(call), document, Path.cwd())
+    # What the command line said, and when: a table says which run it is of.
+    asked = {**call.options, "repetitions": call.repetitions}
+    asked["date"] = datetime.now(UTC).date().isoformat()
+    document = as_json(figures, peer_versions(call), asked)
     if as_json_only:
-        print(json.dumps(document))
-        return 0
-    Console(emoji=False).print(Fitted(table(figures)))
-    for path in written:
-        Console(stderr=True).print(f"written: {path}", highlight=False)
-    return 0
-
-
-def name_of(call: BenchCall) -> str:
-    """The table's name: a run of a part of a part does not take the place of the whole."""
-    given = [f"{name}-{Path(str(value)).name}" for name, value in options_of(call).items()]
+        print(json_text.dumps(document))
+    else:
+        Console(emoji=False).print(Fitted(table(figures)))
+    # A run of a part of a part does not take the place of the whole.
+    given = [f"{name}-{Path(str(value)).name}" for name, value in call.options.items()]
     few = [f"repeat-{call.repetitions}"] if call.repetitions < BenchCall.repetitions else []
-    return "-".join([call.part, *given, *few])
-
-
-def asked(call: BenchCall) -> dict[str, Any]:
-    """What the command line said, and when: a table says which run it is of."""
-    today = datetime.now(UTC).date().isoformat()
-    return {**options_of(call), "repetitions": call.repetitions, "date": today}
-
-
-def options_of(call: BenchCall) -> dict[str, Any]:
-    """What was asked for besides the part."""
-    options = {
-        "device": call.device, "model": call.model, "dtype": call.dtype, "requests": call.requests,
-        "max-new-tokens": call.max_new_tokens,
-    }  # fmt: skip
-    return {name: value for name, value in options.items() if value is not None}
+    name = "-".join([call.part, *given, *few])
+    for path in keep(name, document, Path.cwd()) if call.keep else ():
+        err.print(f"written: {path}", highlight=False)
+    return 0
 
 
 def peer_versions(call: BenchCall) -> dict[str, str]:
@@ -226,6 +310,8 @@ def peer_versions(call: BenchCall) -> dict[str, str]:
         package, _, version = [*PEERS[name].alone, *PEERS[name].needed][0].partition("==")
         found[package] = version
     if call.nano_vllm:
+        from ..bench.scheduler import version_of
+
         found["nano-vllm"] = version_of(call.nano_vllm)
     return found
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
@@ -12,10 +14,35 @@ from ..bench.calibrate import check_model, fit_costs
 from ..bench.figures import machine, versions
 from ..devices.profiles import MeasuredCost, Profile, as_json
 from ..devices.registry import open_device
+from ..models.llama import AUTO
 from ..models.registry import open_model
 from ..trace.files import write_whole
+from .exit import exit_with
 from .layout import say, say_command
-from .options import choose_loops
+from .options import DTYPE_HELP, choose_loops
+
+
+def calibrate(
+    device: Annotated[str, typer.Option(help="thread, cuda or mlx.")] = "thread",
+    model: Annotated[
+        str, typer.Option(help="hash, smollm2, a directory, or a Hugging Face id.")
+    ] = "smollm2",
+    dtype: Annotated[str, typer.Option(help=DTYPE_HELP)] = AUTO,
+    loops: Annotated[
+        str | None, typer.Option(help="Loops, separated by commas; all that run on the device.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The profile's file; DEVICE-MODEL.json here.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(help="Interleaved repetitions.")] = 3,
+) -> None:
+    """Measure what steps cost on this machine, for compare, run and replay --profile FILE.
+
+    Runs a few designed workloads through every loop, and fits costs to their traces.
+    """
+
+    exit_with(lambda: run_calibrate(device, model, dtype, loops, out, repeat))
+
 
 KV_TOKENS = 65_536  # of the profile's pool, for replay; a round figure
 MICROSECONDS = 1000

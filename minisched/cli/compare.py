@@ -6,8 +6,9 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
@@ -33,9 +34,16 @@ from ..scheduler import SchedulerConfig
 from ..trace import Trace
 from ..trace.files import write_whole
 from . import presets as advice
-from .exit import complain
+from .exit import complain, exit_with
 from .layout import Fitted, say, token_progress
-from .options import ReportOptions, SchedulerOptions, WorkloadOptions, choose_loops, make_config
+from .options import (
+    ReportOptions,
+    SchedulerOptions,
+    WorkloadOptions,
+    choose_loops,
+    make_config,
+    with_option_groups,
+)
 
 # -- What each request's client would have measured: queue time, TTFT, ITL, cached tokens ----------
 
@@ -280,6 +288,27 @@ def drafts_as_json(run: Run) -> dict[str, dict[str, int]]:
 
 
 DIFFERENT, BAD_INPUT = 1, 2  # exit codes
+
+
+@with_option_groups
+def compare(
+    workload: WorkloadOptions,
+    scheduler: SchedulerOptions,
+    report: ReportOptions,
+    loops: Annotated[
+        str | None, typer.Option(help="Loops, separated by commas; serial always runs too.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for pictures and traces.")] = Path("out"),
+    tokens: Annotated[bool, typer.Option("--tokens", help="Add all tokens to --json.")] = False,
+) -> None:
+    """Run a workload serially and overlapped: verdict, reason and pictures.
+
+    Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
+    """
+
+    if tokens and not report.json:
+        raise ValueError("--tokens adds to --json, so it needs --json.")
+    exit_with(lambda: run_compare(workload, scheduler, report, loops, out, tokens))
 
 
 def run_compare(

@@ -5,13 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from ..export import golden
 from ..export.golden import makers
 from ..export.render_puml import RenderError
 from ..museum.registry import museum_makers
-from .exit import complain
+from .exit import complain, exit_with
 from .layout import named_progress
+
+
+def diagrams(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Topics or diagrams; all unless named.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit 1 if something is stale.")
+    ] = False,
+    svg: Annotated[
+        bool, typer.Option(help="Render the SVGs too (with --check: where the driver is).")
+    ] = True,
+    server: Annotated[
+        str, typer.Option(help="A PlantUML server, such as http://127.0.0.1:8080/plantuml.")
+    ] = "",
+) -> None:
+    """Regenerate golden traces, their views and the diagrams of this repository, from runs.
+
+    What is measured on a machine (mlx_memory) is drawn only when it is named, and never checked.
+
+    A renderer that is named wins: --server, PLANTUML_SERVER or PLANTUML_JAR, in this order.
+
+    Else it is the pinned one, in Node, else a plantuml command. --check is about the pinned one.
+    """
+
+    exit_with(lambda: run_diagrams(names or [], check, svg, server=server))
 
 
 def run_diagrams(

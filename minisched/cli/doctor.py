@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +19,14 @@ from ..models.registry import open_model
 from .layout import Fitted
 
 Findings = dict[str, dict[str, str]]  # kind -> name -> what it needs ("" if it works)
+
+
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Say which devices, models and renderers work here, and what the others need."""
+
+    run_doctor(json)
 
 
 def run_doctor(as_json_only: bool) -> None:

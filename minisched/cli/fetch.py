@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
 from rich.console import Console
 
 from ..devices.registry import load
+
+
+def fetch(name: Annotated[str, typer.Argument(help="The model; smollm2 is the one.")]) -> None:
+    """Bring a small language model's weights here, once."""
+
+    run_fetch(name)
 
 
 def run_fetch(name: str) -> None:

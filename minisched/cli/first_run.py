@@ -15,7 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
@@ -23,11 +25,39 @@ from ..bench.figures import machine, versions
 from ..bench.first_run import FAILED, NOT_RUN, OK, STEPS, FirstRunStep, StepOutcome, limit, take
 from ..devices.registry import load
 from ..trace.files import write_whole
+from .exit import exit_with
 from .layout import say
 
 START = 30  # seconds that a process may take until its step begins
 HUNG = "Timeout ("  # how faulthandler begins when it ends what hangs
 STYLES = {OK: "[green]✓[/]", FAILED: "[red]✗[/]", NOT_RUN: "[yellow]-[/]"}
+
+
+def first_run(
+    seconds: Annotated[
+        float, typer.Option(help="For what could go on for ever: the laws, and the clock.")
+    ] = 60.0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this step: machine, hash, memory, waiting, graphs, clock, trace or figures; "
+            "repeatable."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="A folder for the report and traces of failures.")] = (
+        Path("out/first-run")
+    ),
+    here: Annotated[
+        bool, typer.Option("--here", help="In this process, where a debugger sees it.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """On a GPU that was never used with this: check in order what has to hold there, and measure.
+
+    Under ten minutes. A step that can't be judged says why. Exit code 1 if one failed.
+    """
+
+    exit_with(lambda: run_first_run(out, seconds, only or [], here, json))
 
 
 def run_first_run(

@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -21,7 +23,49 @@ from ..museum.page import PagePart, page, refuted_page, to_html
 from ..museum.picture import draw, exhibit_lines
 from ..museum.registry import Standing, bug_json, nothing_broken, refuted_json, standing_of
 from ..trace.files import write_whole
+from .exit import exit_with
 from .layout import Fitted, cut, named_progress, say, say_command
+
+museum = typer.Typer(help="Published bugs, each put back, caught by a law, drawn, and cured.")
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+@museum.callback(invoke_without_command=True)
+def choose(context: typer.Context) -> None:
+    """Published bugs, each put back, caught by a law, drawn, and cured."""
+    if context.invoked_subcommand is None:
+        raise ValueError(
+            "museum lists or runs bugs: `museum list`, `museum run NAME`, or `museum run --all`."
+        )
+
+
+@museum.command("list", epilog="Example: minisched museum list")
+def list_bugs(json: Json = False) -> None:
+    """List the bugs by chapter, and the suspicions that were refuted; with --json it tries all."""
+
+    exit_with(lambda: run_list(json))
+
+
+@museum.command("run", epilog="Example: minisched museum run pinned_buffer_rewritten")
+def run_bugs(
+    name: Annotated[str | None, typer.Argument(help="Which; `museum list` names them.")] = None,
+    all_of_them: Annotated[bool, typer.Option("--all", help="Try every one.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Draw it into a file, .svg or .html, as well.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Put a bug back: its smallest case with the offence marked, and the fix.
+
+    Exits with 1 if a bug is not caught or the healthy code does not pass.
+    """
+
+    if bool(name) == all_of_them:
+        raise ValueError("museum run takes the name of one exhibit, or --all.")
+    if out and not name:
+        raise ValueError("--out draws one exhibit, so it needs its name.")
+    exit_with(lambda: run_one(name, out, json) if name else run_all(json))
+
 
 # -- How an exhibit looks in a terminal, and the table of all of them ------------------------------
 

@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -145,6 +146,14 @@ LEGEND = (
     "TP: GPUs that share a model. chunk: the most prompt tokens of one step. graphs: the largest "
     "decode batch that is captured. ratio: chunk / graphs, prompt tokens for each decoded token."
 )
+
+
+def presets(
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """List the classes of GPUs that --preset knows, with their sizes and what they are told."""
+
+    run_presets(json)
 
 
 def run_presets(as_json_only: bool) -> None:

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ..core import Output
-from ..devices.profiles import DEFAULT_PROFILE, Profile, find_profile
+from ..devices.profiles import DEFAULT_PROFILE, PROFILES, Profile, find_profile
 from ..export.native import StreamRecorder
 from ..loops.design import find_loop
 from ..replay import SCENARIOS
@@ -47,9 +48,52 @@ from ..replay.trace_file import Survey, TraceFile
 from ..scheduler import SchedulerConfig
 from ..trace.files import write_whole
 from . import presets as advice
+from .exit import exit_with
 from .layout import Fitted, work_progress
-from .options import ReportOptions, SchedulerOptions, choose_loops
+from .options import ReportOptions, SchedulerOptions, choose_loops, with_option_groups
 from .presets import advise
+
+LoopName = Annotated[str | None, typer.Option("--loop", help="The loop; overlap.")]
+ProfileName = Annotated[
+    str,
+    typer.Option(
+        "--profile", help=f"What steps cost: {', '.join(PROFILES)}, or a file of calibrate."
+    ),
+]
+
+
+@with_option_groups
+def replay(
+    file: Annotated[Path, typer.Argument(help="Mooncake's JSONL, or CSV; perhaps in gzip.")],
+    scheduler: SchedulerOptions,
+    report: ReportOptions,
+    loop: LoopName = None,
+    profile: ProfileName = DEFAULT_PROFILE,
+    requests: Annotated[int | None, typer.Option(help="How many, the first; all.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A file for what --json prints.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="A file for the run's trace, written as it goes on.")
+    ] = None,
+) -> None:
+    """Replay recorded requests on sim: TTFT and ITL percentiles, cache hits, retractions.
+
+    Unless told otherwise, a page has 512 tokens for Mooncake and 16 for CSV, a chunk 8192, 256
+    requests run at once, and the KV pool is the profile's, or larger where one request needs it.
+    """
+
+    exit_with(lambda: run_replay(file, scheduler, report, loop, profile, requests, out, trace))
+
+
+def scenario(
+    name: Annotated[str, typer.Argument(help=f"Which case: {', '.join(SCENARIOS)}.")],
+    loop: LoopName = None,
+    profile: ProfileName = DEFAULT_PROFILE,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Replay a published case on sim beside its claims, and say which of them hold."""
+
+    exit_with(lambda: run_scenario(name, loop or "overlap", profile, json))
+
 
 # -- The file that ``replay --trace`` leaves: the run's trace, written while it goes on ------------
 

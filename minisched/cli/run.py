@@ -6,7 +6,9 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -25,8 +27,16 @@ from . import compare as logprobs
 from . import compare as request_metrics
 from . import presets as advice
 from .compare import drafts_as_json, print_errors
+from .exit import exit_with
 from .layout import STEP, Fitted, say
-from .options import ReportOptions, SchedulerOptions, WorkloadOptions, choose_loops, make_config
+from .options import (
+    ReportOptions,
+    SchedulerOptions,
+    WorkloadOptions,
+    choose_loops,
+    make_config,
+    with_option_groups,
+)
 
 # -- Shows what requests say while they say it: text, or token ids where there is no tokenizer -----
 
@@ -74,6 +84,25 @@ def streaming(console: Console, transcript: Transcript) -> Iterator[None]:
 
 
 BAD_INPUT, INTERRUPTED = 2, 130  # exit codes
+
+
+@with_option_groups
+def run(
+    workload: WorkloadOptions,
+    scheduler: SchedulerOptions,
+    report: ReportOptions,
+    loop: Annotated[
+        list[str] | None, typer.Option(help="The loop; overlap, or mlx_async on mlx.")
+    ] = None,
+) -> None:
+    """Run one loop and stream what the requests say.
+
+    Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
+    """
+
+    if loop and len(loop) > 1:
+        raise ValueError(f"--loop was given {len(loop)} times, but run takes exactly one loop.")
+    exit_with(lambda: run_run(workload, scheduler, report, loop or []))
 
 
 def run_run(

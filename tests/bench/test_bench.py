@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from minisched.bench import limit as limits
 from minisched.bench import mlx as answers
 from minisched.bench import overlap as overlap_cells
-from minisched.bench import tracing as recording
 from minisched.bench.figures import Figure, SideBySide
 from minisched.bench.limit import LimitShape, parts
 from minisched.bench.mlx import WAYS
@@ -36,7 +35,7 @@ from minisched.bench.overlap import (
     share_rows,
 )
 from minisched.bench.peers.peer import Peer, PeerError
-from minisched.bench.side_by_side import Spent, running
+from minisched.bench.side_by_side import running
 from minisched.devices.thread import ThreadDevice
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.registry import HashTorch
@@ -62,13 +61,6 @@ def test_ours_and_theirs_take_turns_and_a_ratio_is_taken_repetition_by_repetitio
     assert found["minisched / peer: c"] == (None, None, None, "none")
     assert found["growth: b / a"] == (1.5, 3.0, False, "")
     assert Figure("it", 2.0, 2.0, 2.0, "us", aim=3.0).met is False, "an aim is a floor, or at most"
-
-
-def test_what_recording_costs_is_compared_although_the_machine_drifts() -> None:
-    pairs = [(Spent(round(1020 * slow), 320), Spent(1000 * slow, 300)) for slow in (1000, 5000)]
-    *steps, by_the_clock, own = recording.rows_of("it", [pairs, pairs])
-    assert by_the_clock.median == pytest.approx(1.02) and by_the_clock.met
-    assert own.median and len(steps) == 2
 
 
 # -- loops that take turns, and overlap: what is hidden of what could be ------------------------
@@ -192,11 +184,9 @@ def test_however_kv_is_kept_a_step_sees_the_same_and_most_of_it_is_copied_once()
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("line", [
-    "hidden --model hash --requests 2 --max-new-tokens 20",
     "overlap --device mlx --model small --requests 2",
     "limit --model {llama} --dtype float32",
     "simulator --requests 20",
-    "tracing --device thread --model hash --max-new-tokens 20",
     "mlx --model {llama}",
 ])  # fmt: skip
 def test_a_part_measures_all_its_rows(
@@ -205,9 +195,7 @@ def test_a_part_measures_all_its_rows(
     monkeypatch.setattr(overlap_cells, "WORKS_MS", (0.0, 1.0))
     monkeypatch.setattr(overlap_cells, "MEASURE_S", 0.0)
     monkeypatch.setattr(overlap_cells, "SLOW_S", math.inf)  # a loaded machine measures it as well
-    monkeypatch.setattr("minisched.cli.bench_hidden.WORKS_MS", (1.0,))
-    monkeypatch.setattr("minisched.cli.bench_tracing.SLICES", 600)
-    monkeypatch.setattr("minisched.cli.bench_simulator.LENGTHS", (300, 600))
+    monkeypatch.setattr("minisched.bench.simulator.LENGTHS", (300, 600))
     monkeypatch.setattr(answers, "SHAPES", (KvShape(2, 4, layers=1),))
     monkeypatch.setattr(answers, "BATCHES", (1,))
     monkeypatch.setattr(limits, "DECODES", (LimitShape(1, 1, 9), LimitShape(2, 1, 9)))
