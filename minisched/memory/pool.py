@@ -371,7 +371,7 @@ def at_once(lease: Lease, pool: LeasePool) -> bool:
     a new owner's prompt can come before the wasted row's late token, and is then overwritten by it
     (mini-sglang #89). SGLang writes its ``req_to_token`` on the schedule stream, so
     ``_apply_war_barrier`` lets those writes wait until the forward pass has read the table
-    (``museum/bugs/request_table_rewritten.py``).
+    (museum: ``request_table_rewritten``).
     """
     return True
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from ..checks.case import Case
+from ..checks.case import VOCAB, Case, Workload
 from ..checks.history import Offence
 from ..checks.judge import Verdict, judge
+from ..core import Request, SamplingParams
+from ..devices.cost import SIM_COST, CostModel
+from ..scheduler import SchedulerConfig
 from .patch import Edit, put_in
 
 # -- Where a bug was published: ``vLLM #48245``, or a commit as ``mini-sglang 20fcd7f`` ------------
@@ -59,6 +63,50 @@ def repository_of(name: str) -> str:
     """The usual spelling of a repository's name; empty if nobody knows it."""
     known = {other.lower(): other for other in REPOSITORIES} | SAME
     return known.get(name.lower(), "")
+
+
+# -- A case as text --------------------------------------------------------------------------------
+
+COMES = re.compile(
+    r"(\w+)(?: at (\d+))?: ([\d ]+) -> (\d+)(?: priority (\d+))?(?:, gone at (\d+))?"
+)
+
+
+def case(
+    requests: str,
+    on: str,
+    *,
+    kv: int,
+    rows: int = 1,
+    eos: frozenset[int] | set[int] = frozenset(),
+    vocab_size: int = VOCAB,
+    options: Mapping[str, Any] | None = None,
+    wishes: Mapping[str, Any] | None = None,
+    cost: CostModel = SIM_COST,
+    **settings: Any,
+) -> Case:
+    """A case from a line: ``"a: 7 3 -> 2, gone at 1; b at 1: 7 -> 1"`` on ``"overlap:ring"``.
+
+    Request ``a`` has a prompt of the tokens 7 and 3, wants two, and is given up in turn 1; ``b``
+    comes in turn 1. There are ``kv`` slots and ``rows`` rows; ``wishes`` are everybody's sampling
+    parameters, ``settings`` the scheduler's.
+
+    Raises:
+        ValueError: a request is not written like that.
+    """
+    reqs, arrivals, aborts = list[Request](), list[int](), dict[int, str]()
+    for part in requests.split(";"):
+        if not (found := COMES.fullmatch(part.strip())):
+            raise ValueError(f"{part.strip()!r} is no request; one is written 'a: 7 3 -> 2'.")
+        rid, turn, prompt, new, priority, gone = found.groups()
+        params = SamplingParams(max_new_tokens=int(new), **(wishes or {}))
+        reqs.append(Request(rid, [*map(int, prompt.split())], params, priority=int(priority or 0)))
+        arrivals.append(int(turn or 0))
+        aborts |= {int(gone): rid} if gone else {}
+    config = SchedulerConfig(kv_tokens=kv, max_running_requests=rows, **settings)
+    workload = Workload(reqs, arrivals, aborts, config, frozenset(eos), vocab_size)
+    loop, _, relay = on.partition(":")
+    return Case(workload, loop, relay, options or {}, cost)
 
 
 CHAPTERS = (

@@ -63,14 +63,12 @@ from .exhibit import Exhibit
 
 # -- Points at the ops that did it, by name and step, where a law's sentence alone does not say ----
 
-Place = tuple[str, int] | tuple[str, int, int]  # name, step, and which of several, from 0
 
+def at(places: str, says: str) -> Callable[[Verdict], Offence]:
+    """For ``Exhibit.points_at``: slices in red, as ``"receive 1, process 2"``, and what to say.
 
-def at(*places: Place, says: str) -> Callable[[Verdict], Offence]:
-    """For ``Exhibit.points_at``: these slices in red, and what ``says`` the offence.
-
-    Of several with one name and step it is the first, unless the place counts on: the slice
-    ``("receive", 0, 2)`` is the third that bears no step's number.
+    A slice is written as its name and its step. Of several with both alike it is the first, unless
+    a third word counts on: ``"receive 0 2"`` is the third that bears no step's number.
 
     Raises:
         ValueError: when the run has no such slice.
@@ -80,7 +78,9 @@ def at(*places: Place, says: str) -> Callable[[Verdict], Offence]:
         known: dict[tuple[str, int], list[int]] = {}
         for item in verdict.trace.slices:
             known.setdefault((item.name, item.step), []).append(item.id)
-        return Offence(tuple(slice_at(known, *place) for place in places), says)
+        found = re.findall(r"([a-z][a-z ]*?) (\d+)(?: (\d+))?(?:, |$)", places)
+        slices = (slice_at(known, name, int(step), int(nth or 0)) for name, step, nth in found)
+        return Offence(tuple(slices), says)
 
     return point
 

@@ -1,16 +1,15 @@
-"""What the museum has: every module of ``bugs`` brings one exhibit, or one refuted suspicion."""
+"""What the museum has: the exhibits and the refuted suspicions of the chapters in ``bugs``."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial
 from typing import Any
 
-from . import bugs
+from .bugs import beliefs, memory, streams, tokens
+from .bugs import refuted as refuted_ones
 from .exhibit import CHAPTERS, Exhibit, Refuted, address
 from .page import as_json
 from .picture import draw
@@ -47,12 +46,10 @@ def find(name: str) -> Exhibit | Refuted:
 
 
 def everything() -> list[Exhibit | Refuted]:
-    """What each module of ``bugs`` has under ``EXHIBIT`` or ``REFUTED``."""
-    found: list[Exhibit | Refuted] = []
-    for module in pkgutil.iter_modules(bugs.__path__):
-        loaded = vars(importlib.import_module(f"{bugs.__name__}.{module.name}"))
-        found += [loaded[name] for name in ("EXHIBIT", "REFUTED") if name in loaded]
-    return found
+    """What the chapters have."""
+    chapters = (memory, tokens, streams, beliefs, refuted_ones)
+    found = (item for chapter in chapters for item in vars(chapter).values())
+    return [item for item in found if isinstance(item, (Exhibit, Refuted))]
 
 
 # -- Whether a bug is caught and the healthy code green, as the command and CI tell it -------------

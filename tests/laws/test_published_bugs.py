@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 
 from minisched.checks.judge import judge
 from minisched.museum import CHAPTERS, Exhibit, Refuted, bugs, exhibits, refuted
-from minisched.museum.exhibit import address
+from minisched.museum.exhibit import address, case
 from minisched.museum.patch import Edit, StalePatch, diff
 
 EXHIBITS, REFUTED = exhibits(), refuted()
@@ -27,10 +28,18 @@ def named(item: Exhibit | Refuted) -> str:
     return item.name
 
 
-def test_every_module_brings_one_exhibit_of_its_name() -> None:
-    names = [item.name for item in ALL]
-    assert sorted(names) == sorted(path.stem for path in Path(bugs.__path__[0]).glob("[a-z]*.py"))
+def test_every_exhibit_has_the_name_that_its_chapter_gives_it() -> None:
+    modules = [item.name for item in iter_modules(bugs.__path__)]
+    chapters = [vars(import_module(f"{bugs.__name__}.{name}")) for name in modules]
+    named = {name: item for chapter in chapters for name, item in chapter.items()
+             if isinstance(item, (Exhibit, Refuted))}  # fmt: skip
+    assert all(name == item.name for name, item in named.items()) and len(named) == len(ALL)
     assert {item.chapter for item in EXHIBITS} == {*CHAPTERS} and len(EXHIBITS) >= 16
+
+
+def test_a_case_that_is_not_written_as_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="'a: -> 2' is no request; one is written 'a: 7 3 -> 2'"):
+        case("a: -> 2", "overlap", kv=3)
 
 
 def test_a_published_bug_is_cited_where_it_was_published() -> None:

@@ -1,1 +1,1 @@
-"""One published bug a file, each as ``EXHIBIT``; suspicions that do not hold as ``REFUTED``."""
+"""Published bugs, a chapter a file; and the suspicions that do not hold."""
