@@ -304,6 +304,14 @@ def compare(
     """Run a workload serially and overlapped: verdict, reason and pictures.
 
     Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
+
+    \b
+    What most people need:
+      minisched compare --loops all             every published design
+      minisched compare --loops vllm_async      another one beside serial
+      minisched compare --requests 4            fewer requests
+      minisched compare --host-work 20          a slower host: 20 ms more a step
+      minisched compare --device thread --model smollm2
     """
 
     if tokens and not report.json:
@@ -327,7 +335,7 @@ def run_compare(
         ValueError: an option is bad; nothing has run then.
     """
     asked = [] if loops is None else [name.strip() for name in loops.split(",")]
-    names = choose_loops(asked, workload.device, scheduler.disable_overlap_schedule)
+    names = choose_loops(asked, workload.device, scheduler.serial_only)
     open_device(workload.device).close()
     model = workload.open_model()
     requests = workload.make_requests(model)

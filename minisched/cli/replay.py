@@ -185,7 +185,7 @@ def run_replay(
     """
     machine = find_profile(profile)
     asked = [] if loop is None else [loop]
-    [name] = choose_loops(asked, "sim", scheduler.disable_overlap_schedule)
+    [name] = choose_loops(asked, "sim", scheduler.serial_only)
     trace = TraceFile(file, requests)
     check_target("--out", out, file)
     check_target("--trace", recorded, file)

@@ -116,7 +116,7 @@ def run_run(
     Raises:
         ValueError: an option is bad; nothing has run then.
     """
-    loop, *more = choose_loops(asked, workload.device, scheduler.disable_overlap_schedule)
+    loop, *more = choose_loops(asked, workload.device, scheduler.serial_only)
     if more:
         raise ValueError(f"--loop all is {1 + len(more)} loops, but run takes exactly one.")
     device = open_device(workload.device)
@@ -132,7 +132,7 @@ def run_run(
         result = {**about, "outputs": run.outputs, "errors": run.errors}
         result["requests"] = request_metrics.metrics_json(run.metrics)
         result |= drafts_as_json(run)
-        if workload.return_logprob:
+        if workload.sampling.return_logprob:
             result["logprobs"] = logprobs.logprobs_json(run.requests)
         advised = {"advice": advice.advice_json(run, config)} if wanted.advise else {}
         print(json.dumps(result | advised))

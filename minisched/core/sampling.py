@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, cast
 
+from .setting import setting
+
 # -- What kind of value each field of a request must be; somebody else's JSON may hold anything ----
 
 NUMBER, WHOLE, TEXT = "a number", "a whole number of at most 64 bits", "a text, or None"
@@ -146,23 +148,33 @@ class SamplingParams:
     'top_p is 2, but it must be above 0 and at most 1.'
     """
 
-    temperature: float = 0.0
-    top_k: int = -1
-    top_p: float = 1.0
-    seed: int = 0
-    max_new_tokens: int = 32
+    temperature: float = setting(0.0, "0 is greedy.")
+    top_k: int = setting(-1, "Keep this many tokens; -1 keeps all.")
+    top_p: float = setting(1.0, "Keep the tokens that make up this probability.")
+    seed: int = setting(0, "Decides every draw, if temperature is above 0.")
+    max_new_tokens: int = setting(32, "The most tokens that a request may produce.")
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
-    regex: str | None = None
-    json_schema: str | None = None
-    stop: tuple[str, ...] = ()
-    return_logprob: bool = False
-    top_logprobs_num: int = 0
-    logprob_start_len: int = -1
+    frequency_penalty: float = setting(
+        0.0, "Taken off a logit, for each time that its token was said; -2 to 2."
+    )
+    presence_penalty: float = setting(
+        0.0, "Taken off a logit once, if its token was said; -2 to 2."
+    )
+    repetition_penalty: float = setting(
+        1.0, "Divides the logit of what was said or asked; 1 is none, at most 2."
+    )
+    logit_bias: Mapping[int, float] = setting(dict, "TOKEN=VALUE, added to a logit; repeatable.")
+    regex: str | None = setting(
+        None, "What the whole output has to match, as in Python's re over ASCII."
+    )
+    json_schema: str | None = setting(
+        None, "A file; the output has to be JSON that follows this schema."
+    )
+    stop: tuple[str, ...] = setting((), "A text that ends a request; repeatable.")
+    return_logprob: bool = setting(False, "Say how likely each token was.")
+    top_logprobs_num: int = setting(0, "With this many of the most likely tokens.")
+    logprob_start_len: int = setting(-1, "From this token of the prompt on; -1 is none of it.")
 
     @property
     def is_greedy(self) -> bool:

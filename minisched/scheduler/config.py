@@ -9,11 +9,17 @@ from functools import cached_property
 from ..core import Request, SamplingParams
 from ..core.logprobs import logprob_problem
 from ..core.sampling import shown
+from ..core.setting import setting
+from ..memory.pool import RULES as FREE_RULES
 from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
-from ..policy.rules import Rules, find_rules
+from ..policy.rules import RULES, Rules, find_rules
 from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 
 ALGORITHMS = ("NGRAM", "NGRAM_GPU", "STANDALONE")
+DRAFT_MODELS = (
+    "a model's directory or name, 'first_layers:N' for the target's own first N layers, or for the "
+    "hash model 'hash:N', which agrees with it on N of 10 tokens"
+)
 
 
 @dataclass(frozen=True)
@@ -26,33 +32,59 @@ class SchedulerConfig:
         ValueError: a setting is outside its limits; the sentence names the value and the limit.
     """
 
-    rules: str = ""  # whose, and which of them are changed: policy/rules.py; "": the loop's own
+    rules: str = setting(
+        "", f"Whose rules: {', '.join(RULES)}; with some changed: sglang,free_rule=at_once.",
+        shown="those of the loop's system",
+    )  # fmt: skip
     # Memory
-    kv_tokens: int = 1024  # KV slots (max_total_num_tokens); what fills no whole page is unused
-    page_size: int = 1
-    max_running_requests: int = 16
-    disable_radix_cache: bool = False
-    radix_eviction_policy: str = "lru"
-    free_rule: str = ""  # when a finished request's memory goes back; "": as the rules say
+    kv_tokens: int = setting(
+        1024, "KV slots in all.", shown=""
+    )  # max_total_num_tokens, whole pages
+    page_size: int = setting(1, "KV slots to a page.", shown="")
+    max_running_requests: int = setting(16, "Requests that run at once.", shown="")
+    disable_radix_cache: bool = setting(False, "Share no prefixes between requests.")
+    radix_eviction_policy: str = setting(
+        "lru", f"Which prefix is evicted first: {', '.join(EVICTION_POLICIES)}."
+    )
+    free_rule: str = setting(
+        "", f"When a finished request's memory goes back: {', '.join(FREE_RULES)}. Only the first "
+        "is right with any loop and relay.", shown="as the rules say",
+    )  # fmt: skip
     # Admission
-    chunked_prefill_size: int = 128  # the most prompt tokens of one step; -1: no limit
-    max_prefill_tokens: int = 16384  # over this a batch takes no further prompt
-    schedule_policy: str = "fcfs"  # who is admitted first
-    enable_priority_scheduling: bool = False  # priority before fcfs or lof, and at others' cost
-    priority_scheduling_preemption_threshold: int = 10  # preempt those lower by more than this
-    schedule_conservativeness: float = 1.0  # scales the memory kept back for running requests
-    random_seed: int = 0  # of the policy "random"
+    chunked_prefill_size: int = setting(
+        128, "The most prompt tokens of one step; -1: no limit.", shown="", alias="--chunk"
+    )
+    max_prefill_tokens: int = setting(16384, "Over this a batch takes no further prompt.")
+    schedule_policy: str = setting(
+        "fcfs", f"Who is admitted first: {', '.join(SCHEDULE_POLICIES)}."
+    )
+    enable_priority_scheduling: bool = setting(
+        False, "Higher priorities first, before fcfs or lof."
+    )
+    priority_scheduling_preemption_threshold: int = setting(
+        10, "With priorities: preempt who is lower by more than this."
+    )
+    schedule_conservativeness: float = setting(
+        1.0, "Scales the memory kept back for running requests.", shown="1"
+    )
+    random_seed: int = setting(0, "Of the policy random.")
     # Who runs
-    run_first: str = ""  # prefill, decode, or unified (one budget for both); "": as the rules say
-    enable_mixed_chunk: bool = False  # decode beside the prompts, in one batch
-    disable_overlap_schedule: bool = False  # run serially, whatever the loop's default
-    cuda_graph_max_bs: int | None = None  # larger decode batches are launched op by op
+    run_first: str = setting(
+        "", "prefill, decode, or unified: one budget for both.", shown="as the rules say"
+    )
+    enable_mixed_chunk: bool = setting(False, "Decode beside the prompts, in one batch.")
+    disable_overlap_schedule: bool = setting(False, "Run the serial loop and no other.")
+    cuda_graph_max_bs: int | None = setting(
+        None, "Larger decode batches are launched op by op.", shown="no limit"
+    )
     # History and speculation
-    late_penalties: bool = False  # they do without the newest token, so that nothing waits
-    late_stop_strings: bool = False  # looked for one token late
-    speculative_algorithm: str = ""  # NGRAM, NGRAM_GPU or STANDALONE; see speculative/
-    speculative_num_draft_tokens: int = 4  # drafts that a step may carry
-    speculative_draft_model_path: str = ""
+    late_penalties: bool = setting(False, "Penalties do without the newest token; nothing waits.")
+    late_stop_strings: bool = setting(False, "A request goes on for a token after its stop text.")
+    speculative_algorithm: str = setting(
+        "", f"How to draft: {', '.join(ALGORITHMS)}.", shown="no speculation"
+    )
+    speculative_num_draft_tokens: int = setting(4, "Drafts that a step may carry for a request.")
+    speculative_draft_model_path: str = setting("", f"Of STANDALONE: {DRAFT_MODELS}.")
     # From the model and the loop
     context_len: int = 1024
     vocab_size: int = 257

@@ -18,6 +18,7 @@ from ..models.hash import HashModel
 from ..models.llama import AUTO
 from ..models.registry import hash_class, open_model
 from ..scheduler import SchedulerConfig
+from ..scheduler.config import DRAFT_MODELS
 from ..trace import Touch
 from .base import Drafter, Reach
 from .lookup import LOOKUPS, LookupDrafter
@@ -205,11 +206,6 @@ class DraftModel:
 
 
 # -- Who drafts, and with which model --------------------------------------------------------------
-
-DRAFT_MODELS = (
-    "a model's directory or name, 'first_layers:N' for the target's own first N layers, or for the "
-    "hash model 'hash:N', which agrees with it on N of 10 tokens"
-)
 
 
 def open_draft_model(path: str, device: str, target: Any) -> Model:

@@ -23,7 +23,6 @@ from pytest import MonkeyPatch
 
 import minisched.loops.run
 from minisched.cli.app import app
-from minisched.cli.options import SchedulerOptions
 from minisched.loops.run import run_loop
 from minisched.scheduler import SchedulerConfig
 
@@ -79,7 +78,10 @@ def test_every_command_has_a_transcript_with_its_help_and_an_example_that_parses
             text = (HERE / "golden" / f"{first}.txt").read_text("utf-8")
             example, _, words = command.epilog.partition(name)
             assert f"$ minisched {name} --help\n" in text and example == "Example: minisched "
-            command.make_context(name, shlex.split(words))  # a bad option would raise
+            told = re.findall(rf"^ *minisched {name} (.*?)(?:  |$)", command.help or "", re.M)
+            for line in (words, *told):
+                command.make_context(name, shlex.split(line))  # a bad option would raise
+    assert len(re.findall("minisched compare --", COMMANDS["compare"].help)) == 5
 
 
 @pytest.fixture
@@ -134,7 +136,7 @@ def test_every_setting_for_users_is_an_option_of_three_commands() -> None:
     for_users = {item.name for item in fields(SchedulerConfig)}
     for_users -= {"context_len", "vocab_size", "eos_ids", "run_ahead", "overrun", "row_len"}
     for_users -= {"keep_stale_outputs", "has_tokenizer", "has_logits", "refuses", "draft_slack"}
-    assert {item.name for item in fields(SchedulerOptions)} == {*for_users, "preset"}
+    assert {item.name for item in fields(SchedulerConfig) if "help" in item.metadata} == for_users
     for command in ("compare", "run", "replay"):
         options = {name for param in COMMANDS[command].params for name in param.opts}
         assert {f"--{name.replace('_', '-')}" for name in for_users} <= options
