@@ -21,7 +21,7 @@ from .fidelity import fidelity
 from .first_run import first_run
 from .museum import museum
 from .presets import presets
-from .replay import replay, scenario
+from .replay import replay
 from .run import run
 from .view import stepper, view
 
@@ -47,7 +47,6 @@ EXAMPLES = {  # shown below each command's help; a test runs them
     "presets": "minisched presets",
     "replay": "minisched replay requests.csv --requests 1000",
     "run": "minisched run --loop overlap --prompt 'Hello there' --max-new-tokens 8",
-    "scenario": "minisched scenario long-document",
     "stepper": "minisched stepper out/serial.json out/overlap.json",
     "view": "minisched view decode out/overlap.json --form text",
 }
@@ -70,8 +69,11 @@ def of_every_command(
     """Overlap scheduling for LLM inference, small enough to read, with pictures."""
 
 
-for command in (compare, run, diagrams, bench, calibrate, check, fidelity, view, stepper, replay,
-                scenario, presets, fetch, doctor, first_run):  # fmt: skip
+COMMANDS = (
+    compare, run, diagrams, bench, calibrate, check, fidelity, view, stepper, replay, presets,
+    fetch, doctor, first_run,
+)  # fmt: skip
+for command in COMMANDS:
     name = command.__name__.replace("_", "-")
     app.command(name, epilog=f"Example: {EXAMPLES[name]}")(command)
 app.add_typer(museum, name="museum")

@@ -305,13 +305,14 @@ def compare(
 
     Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
 
-    \b
     What most people need:
-      minisched compare --loops all             every published design
-      minisched compare --loops vllm_async      another one beside serial
-      minisched compare --requests 4            fewer requests
-      minisched compare --host-work 20          a slower host: 20 ms more a step
-      minisched compare --device thread --model smollm2
+
+    \b
+    minisched compare --loops all             every published design
+    minisched compare --loops vllm_async      another one beside serial
+    minisched compare --requests 4            fewer requests
+    minisched compare --host-work 20          a slower host: 20 ms more a step
+    minisched compare --device thread --model smollm2
     """
 
     if tokens and not report.json:

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,26 +18,12 @@ from rich.table import Table
 from ..core import Output
 from ..devices.profiles import DEFAULT_PROFILE, PROFILES, Profile, find_profile
 from ..export.native import StreamRecorder
-from ..loops.design import find_loop
-from ..replay import SCENARIOS
-from ..replay import long_document as case
-from ..replay.long_document import (
-    CLAIMS,
-    GUIDE_CASES,
-    ClaimVerdict,
-    GuideCase,
-    Outcome,
-    guide_case,
-    long_document,
-    verdicts,
-)
 from ..replay.replay import (
     FlatMetrics,
     LaneTally,
     LengthModel,
     RecordedTally,
     ReplayedRun,
-    Rounds,
     as_json,
     check_size,
     default_settings,
@@ -82,17 +67,6 @@ def replay(
     """
 
     exit_with(lambda: run_replay(file, scheduler, report, loop, profile, requests, out, trace))
-
-
-def scenario(
-    name: Annotated[str, typer.Argument(help=f"Which case: {', '.join(SCENARIOS)}.")],
-    loop: LoopName = None,
-    profile: ProfileName = DEFAULT_PROFILE,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
-    """Replay a published case on sim beside its claims, and say which of them hold."""
-
-    exit_with(lambda: run_scenario(name, loop or "overlap", profile, json))
 
 
 # -- The file that ``replay --trace`` leaves: the run's trace, written while it goes on ------------
@@ -283,200 +257,3 @@ def check_target(option: str, out: Path | None, file: Path) -> None:
         raise ValueError(f"{option} {out} can't be written: there is no folder {out.parent}.")
     if out.resolve() == file.resolve():
         raise ValueError(f"{option} {out} is the trace itself, and would overwrite it.")
-
-
-# -- ``minisched scenario``: a published case, replayed, beside what was claimed for it ------------
-
-SECOND = 1e9  # nanoseconds
-
-
-def run_scenario(
-    name: str, loop: str = "overlap", profile: str = DEFAULT_PROFILE, as_json_only: bool = False
-) -> int:
-    """Run a scenario and say which claims hold; the exit code is 0 whether they do or not.
-
-    Raises:
-        ValueError: there is no such scenario, loop or profile; nothing has run then.
-    """
-    if name not in SCENARIOS:
-        raise ValueError(f"unknown scenario {name!r}; the scenarios are {', '.join(SCENARIOS)}.")
-    find_loop(loop)
-    machine = find_profile(profile)
-    if name in GUIDE_CASES:
-        run_guide_case(name, loop, machine, as_json_only)
-        return 0
-    outcomes = long_document(loop, machine)
-    found = verdicts(outcomes)
-    if as_json_only:
-        print(json.dumps(document_json(name, loop, machine, outcomes, found)))
-    else:
-        print_scenario(Console(highlight=False), loop, machine, outcomes, found)
-    return 0
-
-
-def document_json(
-    name: str,
-    loop: str,
-    machine: Profile,
-    outcomes: Sequence[Outcome],
-    found: Sequence[ClaimVerdict],
-) -> dict[str, Any]:
-    """What ``--json`` prints; virtual times in integer nanoseconds."""
-    return {
-        "scenario": name,
-        "loop": loop,
-        "profile": machine.name,
-        "document_tokens": case.DOCUMENT,
-        "others": case.NUM_OTHERS,
-        "settings": [asdict(item) | case.SETTINGS[item.name] for item in outcomes],
-        "claims": [
-            {
-                "about": item.claim.about,
-                "claimed": item.claim.words,
-                "claimed_gain": item.claim.least,
-                "setting": item.after.name,
-                "gain": item.gain,
-                "holds": item.holds,
-                "why": item.claim.why,
-            }
-            for item in found
-        ],
-    }
-
-
-def print_scenario(
-    console: Console,
-    loop: str,
-    machine: Profile,
-    outcomes: Sequence[Outcome],
-    found: Sequence[ClaimVerdict],
-) -> None:
-    """The case, the figures, and a paragraph for each claim."""
-    console.print(
-        f"A document of {case.DOCUMENT:,} tokens beside {case.NUM_OTHERS} requests of "
-        f"{case.SHORT:,}, one every {case.EVERY / 1e6:.0f} ms; it comes after "
-        f"{case.DOCUMENT_AT / SECOND:.0f} s. {machine.description}, loop {loop}, virtual time."
-    )
-    console.print(Fitted(document_figures(outcomes)))
-    for claim in CLAIMS:
-        said = [verdict_in_words(item) for item in found if item.claim is claim]
-        console.print(f"[bold]{claim.about}: {claim.words}.[/bold] {' '.join(said)} {claim.why}\n")
-    console.print(f"[bold]Time of the document: 15 s, 0.3 s a round.[/bold] {TIMES}\n")
-    console.print(pause_in_words(outcomes))
-
-
-TIMES = (
-    "The two agree: 50 rounds of 0.3 s are 15 s. Which GPU that was the guide does not say; what "
-    "an H100 takes is less, and what an A100 takes (--profile llama8b-a100) is more. A later chunk "
-    "takes longer than an early one, since it attends to all of those before."
-)
-
-
-def document_figures(outcomes: Sequence[Outcome]) -> Table:
-    """A column for each setting, and what the guide says of two of them."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("figure")
-    for item in outcomes:
-        table.add_column(item.name, justify="right")
-    table.add_column("claimed", justify="right")
-    ttft, throughput, peak = (claim.words for claim in CLAIMS)
-    for title, values, claimed in (
-        ("others' TTFT, mean (s)", [f"{o.mean_ttft / SECOND:.2f}" for o in outcomes], ttft),
-        ("others' TTFT, worst (s)", [f"{o.worst_ttft / SECOND:.2f}" for o in outcomes], ""),
-        ("document's TTFT (s)", [f"{o.document_ttft / SECOND:.2f}" for o in outcomes], "15 s"),
-        ("a round of it, mean (s)", [f"{o.mean_round / SECOND:.2f}" for o in outcomes], "0.3 s"),
-        ("others' pause, worst (s)", [f"{o.longest_pause / SECOND:.2f}" for o in outcomes], ""),
-        ("tokens a second", [f"{o.tokens_per_second:.0f}" for o in outcomes], throughput),
-        ("tokens a step, peak", [f"{o.peak_tokens:,}" for o in outcomes], peak),
-        ("steps", [f"{o.steps:,}" for o in outcomes], ""),
-    ):
-        table.add_row(title, *values, claimed)
-    return table
-
-
-def verdict_in_words(item: ClaimVerdict) -> str:
-    """Whether it holds, and the figures that say so."""
-    before, after = item.claim.show(item.before), item.claim.show(item.after)
-    holds = "Holds" if item.holds else "Does not hold"
-    return f"{holds} for {item.after.name}: {before} -> {after}."
-
-
-def pause_in_words(outcomes: Sequence[Outcome]) -> str:
-    """Where mixing does help, and what the guide's 30 x is then."""
-    pauses = ", ".join(f"{item.longest_pause / SECOND:.2f} s {item.name}" for item in outcomes)
-    gain = outcomes[0].longest_pause / max(1, outcomes[-1].longest_pause)
-    return (
-        f"The longest time that one of the others waits between two tokens: {pauses}. Prompts go "
-        "before decodes, so chunks alone do not let anybody decode between them; mixed chunks do. "
-        "The guide's others decode when the document comes: what mixing gives them is no earlier "
-        f"first token but a shorter pause, by {gain:.0f} x here, where the guide says 30."
-    )
-
-
-# -- ``minisched scenario`` for the guide's cases A, B and C: how many rounds a prompt takes -------
-
-A_SECOND = 1e9  # nanoseconds
-
-
-def run_guide_case(name: str, loop: str, machine: Profile, as_json_only: bool) -> None:
-    """Replay one, and print its rounds beside the guide's.
-
-    Raises:
-        ValueError: the loop can't be replayed.
-    """
-    case = GUIDE_CASES[name]
-    rounds = guide_case(case, loop, machine)
-    if as_json_only:
-        print(json.dumps(guide_json(name, case, loop, machine, rounds)))
-        return
-    console = Console(highlight=False)
-    beside = f"beside {case.beside} requests that decode" if case.beside else "alone"
-    mixed = "mixed " if case.beside else ""
-    console.print(
-        f"The guide's scenario {case.letter}. {case.about}, {case.answer:,} to answer, {beside}; "
-        f"{mixed}chunks of {case.chunk:,}. {machine.description}, loop {loop}, virtual time."
-    )
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("figure")
-    table.add_column("here", justify="right")
-    table.add_column("the guide", justify="right")
-    for key, (title, value) in guide_figures(rounds).items():
-        claimed = f"{case.claimed[key]:,}" if key in case.claimed else ""
-        table.add_row(title, value, claimed)
-    console.print(Fitted(table))
-    console.print(case.why)
-
-
-def guide_figures(rounds: Rounds) -> dict[str, tuple[str, str]]:
-    """Title and value of each row, by its name in ``GuideCase.claimed``."""
-    return {
-        "rounds": ("rounds of the prompt", f"{len(rounds.chunks):,}"),
-        "first": ("tokens of the first", f"{rounds.chunks[0]:,}"),
-        "last": ("tokens of the last", f"{rounds.chunks[-1]:,}"),
-        "steps": ("steps until it has ended", f"{rounds.num_steps:,}"),
-        "round": ("a round, mean (s)", f"{rounds.mean_ns / A_SECOND:.3f}"),
-        "prompt": ("the whole prompt (s)", f"{(rounds.end - rounds.start) / A_SECOND:.2f}"),
-    }
-
-
-def guide_json(
-    name: str, case: GuideCase, loop: str, machine: Profile, rounds: Rounds
-) -> dict[str, Any]:
-    """What ``--json`` prints; virtual times in integer nanoseconds."""
-    return {
-        "scenario": name,
-        "loop": loop,
-        "profile": machine.name,
-        "prompt_tokens": case.prompt,
-        "max_new_tokens": case.answer,
-        "chunked_prefill_size": case.chunk,
-        "decoding_beside": case.beside,
-        "rounds": len(rounds.chunks),
-        "first_chunk": rounds.chunks[0],
-        "last_chunk": rounds.chunks[-1],
-        "steps": rounds.num_steps,
-        "mean_round": rounds.mean_ns,
-        "prompt": rounds.end - rounds.start,
-        "claimed": dict(case.claimed),
-        "why": case.why,
-    }

@@ -198,7 +198,6 @@ CALLS: dict[str, str | tuple[str, str]] = {
     "view": "view overlap out/overlap.json --form text",
     "stepper": "stepper out/serial.json out/overlap.json",
     "replay": "replay requests.csv",
-    "scenario": "scenario long-document --json",
     "presets": "presets",
     "doctor": "doctor",
     "museum": "museum run pinned_buffer_rewritten",

@@ -4,7 +4,9 @@ import csv
 import gzip
 import io
 import json
+import runpy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,6 @@ from minisched.loops.design import LOOPS
 from minisched.loops.run import drive, make_engine
 from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
 from minisched.replay import replay as flat_metrics
-from minisched.replay.long_document import GUIDE_CASES, GuideCase, guide_case, long_document
 from minisched.replay.replay import (
     FlatMetrics,
     LengthModel,
@@ -40,6 +41,7 @@ from minisched.trace import Recorder
 from tests.support import many
 
 MILLISECOND = 10**6
+DOCS = Path(__file__).resolve().parents[2] / "lessons" / "site" / "docs"
 MACHINE = PROFILES["llama8b-h100"]
 NO_MEMORY = Profile("none", "a machine without room", MACHINE.cost, 0)
 HEADER = "arrived_at,num_prefill_tokens,num_decode_tokens"
@@ -208,45 +210,39 @@ def test_a_profile_is_what_its_sources_say() -> None:
 @settings(max_examples=many(15, 400))
 @given(
     prompt=st.integers(1, 300), answer=st.integers(1, 20), chunk=st.integers(16, 80),
-    beside=st.integers(0, 6), loop=st.sampled_from(["serial", "overlap"]),
+    beside=st.integers(0, 6),
 )  # fmt: skip
 def test_a_prompt_takes_as_many_rounds_as_its_chunks_and_those_beside_it_say(
-    prompt: int, answer: int, chunk: int, beside: int, loop: str
+    prompt: int, answer: int, chunk: int, beside: int
 ) -> None:
-    rounds = guide_case(GuideCase("X", "", prompt, answer, chunk, beside, {}, ""), loop, NO_MEMORY)
+    page, answered = long_document_page(), answer + 400
+    reqs = [page["request"](f"d{n}", n, 10, answered, 0) for n in range(1, beside + 1)]
+    reqs.append(page["request"]("it", 0, prompt, answer, 200_000_000))
+    sizes = {"kv_tokens": prompt + (beside + 1) * (answered + 10), "chunked_prefill_size": chunk}
+    sizes |= {"enable_mixed_chunk": beside > 0}
+    chunks, steps, _ = page["rounds"](page["played"](reqs, NO_MEMORY, **sizes)[1], "it")
     each = chunk - beside
-    assert rounds.chunks[:-1] == (each,) * ((prompt - 1) // each)
-    assert sum(rounds.chunks) == prompt
-    assert rounds.num_steps == len(rounds.chunks) + answer - 1
+    assert chunks[:-1] == [each] * ((prompt - 1) // each) and sum(chunks) == prompt
+    assert steps == len(chunks) + answer - 1
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        pytest.param("long-paper", (74, 2038, 1226, 2073), marks=pytest.mark.thorough),
-        ("many-pictures", (13, 4096, 848, 512)),
-        pytest.param("long-answer", (1, 10, 10, 7500), marks=pytest.mark.thorough),
-    ],
-)
-def test_the_guides_own_figures_are_a_round_short_or_right(
-    name: str, found: tuple[int, int, int, int]
-) -> None:
-    case = GUIDE_CASES[name]
-    rounds = guide_case(case, "overlap", MACHINE)
-    assert found == (len(rounds.chunks), rounds.chunks[0], rounds.chunks[-1], rounds.num_steps)
-    is_cut = case.prompt > case.chunk
-    claimed = {"rounds": found[0] - is_cut, "first": found[1], "last": 1500, "steps": found[3]}
-    assert {key: claimed[key] for key in case.claimed} == case.claimed
+@cache
+def long_document_page() -> dict[str, Any]:
+    """What the page computes."""
+    return runpy.run_path(str(DOCS / "long_document.py"))
 
 
-def test_the_guides_times_lie_between_two_gpus_and_its_30_x_is_a_pause() -> None:
-    plain, chunked, mixed = long_document("overlap", MACHINE)
-    slow = long_document("overlap", PROFILES["llama8b-a100"])
-    second = 10**9
-    assert plain.document_ttft < 15 * second < slow[0].document_ttft
-    assert chunked.mean_round < 0.3 * second < slow[1].mean_round
-    assert round(plain.longest_pause / mixed.longest_pause) == 30
-    assert plain.mean_ttft < mixed.mean_ttft, "and not a first token"
+def test_the_long_document_is_as_its_page_tells_it() -> None:
+    page = long_document_page()
+    text = (DOCS / "long_document.py").read_text("utf-8")
+    (plain, chunked, mixed), slow = (list(it.values()) for it in page["outcomes"].values())
+    assert plain[2] < 15 < slow[0][2] and chunked[3] < 0.3 < slow[1][3], "between two GPUs"
+    assert plain[0] < mixed[0] and plain[5] > mixed[5], "no claim but the memory's holds"
+    assert mixed[6] == 2048 < 0.4 * plain[6]
+    assert f"{plain[4]:.2f} s without chunks and {mixed[4]:.2f} s\n# with mixed ones" in text
+    assert round(plain[4] / mixed[4]) == 30
+    found = {"A": (74, 2038, 1226, 2073), "B": (13, 4096, 848, 512), "C": (1, 10, 10, 7500)}
+    assert page["found"] == found
 
 
 # -- of any length -----------------------------------------------------------------------------

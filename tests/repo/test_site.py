@@ -46,7 +46,7 @@ assert browser  # the fixture
 PAGES = [
     "index.html", "lab.html", "lab/index.html", "steppers.html", "museum.html", "search.html",
     "lessons/README.html", "gallery/index.html", "gallery/more.html", "diagrams/index.html",
-    *(f"lessons/site/docs/{path.stem}.html" for path in SITE.glob("docs/*.md")),
+    *(f"lessons/site/docs/{path.stem}.html" for path in SITE.glob("docs/*.[mp][dy]")),
     *(f"gallery/{topic}.html" for topic in TOPICS),
     *(f"lessons/{path.stem}.html" for path in lessons.lessons()),
     *(f"diagrams/{path.stem}.html" for path in ROOT.glob("diagrams/*.md")),

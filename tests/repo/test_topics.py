@@ -130,7 +130,7 @@ LINES = re.findall(r"^minisched (.*?) *(?:#.*)?$", "\n".join(BLOCKS), re.MULTILI
 # They need an original's sources, a GPU, or a quiet machine for minutes; tests run them made small.
 ELSEWHERE = re.compile(r"fidelity |first-run|bench |.*--device cuda")
 OURS = [line for line in dict.fromkeys(LINES) if not ELSEWHERE.match(line)]
-LONG = re.compile(r"compare .*--|diagrams|check|scenario long")  # about a second, or more
+LONG = re.compile(r"compare .*--|diagrams|check")  # about a second, or more
 CSV = re.findall(r"```csv\n(.*?)```", TEXTS, re.DOTALL)[0]  # the file that they tell how to make
 
 
@@ -175,7 +175,8 @@ def test_every_file_that_the_readme_and_the_pages_name_exists() -> None:
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
-    assert set(DOCS) == set(re.findall(r"lessons/site/docs/(\w+\.md)", README))
+    pages = {path.name for path in ROOT.glob("lessons/site/docs/*.py")} | set(DOCS)
+    assert pages == set(re.findall(r"lessons/site/docs/(\w+\.\w+)", README))
     assert README.count("\n") <= 130
 
 

@@ -7,7 +7,10 @@ from .repository import ROOT, text
 
 
 def pages() -> dict[str, str]:
-    """The README with a line on where to go, and the table of contents; the format; the docs."""
+    """The README with a line on where to go, and the table of contents; the format; the docs.
+
+    A doc in Python is a notebook: it runs while the site is built.
+    """
     title, rest = as_in_the_site(text("README.md")).split("\n", 1)
     picture_end = rest.index("\n", rest.index("!["))
     first, rest = rest[:picture_end], rest[picture_end:]
@@ -18,7 +21,9 @@ def pages() -> dict[str, str]:
     for path, page in found.items():  # the README is the first page there
         to_root = "../" * path.count("/")
         found[path] = page.replace(f"]({to_root}README.md)", f"]({to_root}index.md)")
-    return found
+    return found | {
+        f"{DOCS}{path.name}": path.read_text("utf-8") for path in (ROOT / DOCS).glob("*.py")
+    }
 
 
 CHINESE = "README.zh-CN.md"
@@ -43,6 +48,7 @@ gallery/index
 lessons/site/docs/glossary
 lessons/site/docs/history
 lessons/site/docs/beside_the_guides
+lessons/site/docs/long_document
 简体中文 <README.zh-CN>
 :::
 
