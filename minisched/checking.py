@@ -19,7 +19,7 @@ from .defaults import check_names, in_words
 from .devices.registry import open_device
 from .engine.engine import Engine
 from .export.native import read_recorded
-from .learn.callable_check import one_argument
+from .learn.guard import one_argument
 from .loops.design import LOOPS, Design, Turns, find_loop, registered
 from .loops.run import Run
 from .trace import Trace

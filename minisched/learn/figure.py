@@ -3,15 +3,94 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import escape, unescape
+from pathlib import Path
+from typing import Any
 
+from ..export.palette import DARK, LIGHT, ORANGE
 from ..export.svg import to_svg
-from ..export.views import draw
+from ..export.views import draw, future_map
+from ..export.views.future_map import draw_rings, draw_slots
+from ..export.views.future_slots import SlotStay, ring_of, tally_of, wraps_of
+from ..export.views.page import Page, about_run
+from ..export.views.steps import opening
 from ..loops.run import Run
 from ..trace import Trace
-from .ring_picture import draw_ring
+from .runs import times
+
+# -- The future slots as the lessons draw them: what is stored and not yet read has its own fill
+
+NAMES = {
+    "promised": "promised to a step that is launched; no token yet",
+    "queued": "never used yet",
+    "stored": "stored: the token is there",
+    "unread": "stored, and not read so far",
+    "read": "read by a forward",
+    "stale": "read: nobody needs it any more",
+    "lapped": "reused: the slot goes to another token",
+    "limit": "the counter has come to its limit and wraps",
+    "flag-head": "lapped: a forward reads somebody else's token",
+}
+RING_STYLE = "<style>.box.unread { fill: #8DBBE0 } text.in-unread { fill: #1A1A1A }</style>"
+
+
+class UnreadStay(SlotStay):
+    """A stay whose token counts as stored as long as nobody has read it."""
+
+    @property
+    def phases(self) -> Iterator[tuple[str, int, int]]:
+        """Promised, stored or unread, stale."""
+        for kind, start, end in super().phases:
+            yield "unread" if kind == "stale" and not self.reads else kind, start, end
+
+
+def draw_ring(
+    trace: Trace,
+    lapped: tuple[int, int] | None = None,
+    beyond: tuple[int, int, str] | None = None,
+) -> str:
+    """``views/future_map.py:view``, in the lessons' words.
+
+    ``lapped`` says in which slot, by the token of which step, somebody's token was replaced;
+    ``beyond`` which slot beyond the limit was handed out, to which step and request: it never ran.
+
+    Raises:
+        NothingToShow: no step ran, or no future map was used.
+    """
+    part, shown = opening(trace, future_map.MOST_STEPS)
+    stays: list[SlotStay] = [UnreadStay(**vars(stay)) for stay in future_map.need_stays(part)]
+    for stay in stays:
+        stay.lost.extend(stay.reads[:1] if (stay.slot, stay.step) == lapped else [])
+    ring = ring_of(part)
+    if beyond:
+        slot, step, rid = beyond
+        stays.append(
+            UnreadStay(slot, rid, step, part.end * 9 // 10, part.end, part.end, sampled=False)
+        )
+    page = Page(future_map.TITLE, about_run(trace, shown))
+    page.add(RING_STYLE)
+    if ring:
+        draw_rings(page, stays, ring)
+    page.heading("Future slots", future_map.heading(ring))
+    draw_slots(page, stays, ring, part)
+    page.legend(NAMES)
+    tally = tally_of(stays)
+    lost = f", lapped {tally.lost}" if tally.lost else ""
+    page.notes(
+        f"slots handed out {tally.allocated}, of these reused {tally.lapped}; read "
+        f"{times(tally.resolved, 'time')}{lost}",
+    )
+    if ring:
+        wraps = len(wraps_of(part, stays))
+        page.notes(
+            f"future_ct wraps at the limit of {ring.limit}, {times(wraps, 'time')} here; the "
+            f"buffer has {ring.size} slots"
+        )
+    return page.finish().replace(": lapped</text>", ": reused</text>")
 
 
 @dataclass(frozen=True)
@@ -61,3 +140,94 @@ def view(topic: str, run: Run | Trace) -> LessonFigure:
     """
     trace = trace_of(run)
     return LessonFigure(draw_ring(trace) if topic == "future_map" else draw(topic, trace))
+
+
+# -- The few lines of the package that a lesson is about: read where they are, never copied --------
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Lines of a file; ``marked`` are the numbers of those to look at."""
+
+    path: str  # from the repository's root
+    first_line: int
+    lines: tuple[str, ...]
+    marked: frozenset[int] = frozenset()
+
+    @property
+    def numbered(self) -> list[tuple[int, str]]:
+        """Each line with its number."""
+        return list(enumerate(self.lines, self.first_line))
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<span{' class=look' if number in self.marked else ''}><i>{number:4}</i>"
+            f"{escape(line) or ' '}\n</span>"
+            for number, line in self.numbered
+        )
+        return (
+            f"<style>{STYLE}</style><figure class=minisched-source><figcaption>"
+            f"{escape(self.path)}, from line {self.first_line}</figcaption>"
+            f"<pre>{rows}</pre></figure>"
+        )
+
+    def __repr__(self) -> str:
+        rows = (
+            f"{'>' if number in self.marked else ' '}{number:4}  {line}".rstrip()
+            for number, line in self.numbered
+        )
+        return "\n".join([f"{self.path}, from line {self.first_line}", *rows])
+
+
+STYLE = (
+    f".minisched-source{{margin:0;color:{LIGHT.ink};background:{LIGHT.lane};border-radius:6px}}"
+    ".minisched-source figcaption{font:12px system-ui,sans-serif;padding:6px 10px 0;opacity:.75}"
+    ".minisched-source pre{margin:0;padding:6px 0;overflow-x:auto;background:none;border:0;"
+    "color:inherit;font:12.5px/1.45 ui-monospace,Menlo,Consolas,monospace}"
+    ".minisched-source span{display:block;white-space:pre;padding:0 10px 0 6px;"
+    "border-left:4px solid transparent;min-width:max-content}"
+    ".minisched-source i{font-style:normal;opacity:.5;margin-right:1.2em;user-select:none}"
+    f".minisched-source .look{{border-color:{ORANGE};background:{ORANGE}2e}}"
+    f"@media(prefers-color-scheme:dark){{.minisched-source{{color:{DARK.ink};"
+    f"background:{DARK.lane}}}}}"
+)
+
+
+def show(
+    thing: Callable[..., Any] | type,
+    from_text: str | None = None,
+    to_text: str | None = None,
+    look_at: tuple[str, ...] = (),
+) -> Excerpt:
+    """The source of a function, method or class, with its path and the numbers of its lines.
+
+    ``from_text`` and ``to_text`` are words in the first and the last line wanted; a line that
+    has one of the words ``look_at`` in it is marked.
+
+    Raises:
+        ValueError: words occur in no line.
+    """
+    lines, first = inspect.getsourcelines(thing)
+    path = Path(inspect.getsourcefile(thing) or "").resolve()
+    where = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+    texts = _flush(lines)
+    start = _line_with(from_text, texts, 0, where) if from_text else 0
+    end = _line_with(to_text, texts, start, where) + 1 if to_text else len(texts)
+    marked = {first + _line_with(words, texts, start, where) for words in look_at}
+    return Excerpt(where, first + start, tuple(texts[start:end]), frozenset(marked))
+
+
+def _flush(lines: list[str]) -> list[str]:
+    """Without what the first line is indented by."""
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    return [line[indent:].rstrip() if line.strip() else "" for line in lines]
+
+
+def _line_with(words: str, lines: list[str], start: int, where: str) -> int:
+    """The first line, from ``start`` on, in which the words stand."""
+    for at in range(start, len(lines)):
+        if words in lines[at]:
+            return at
+    raise ValueError(f"no line of {where} has {words!r} in it.")

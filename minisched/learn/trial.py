@@ -4,23 +4,195 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any, NamedTuple
 
-from ..core import Output, Result, ScheduleBatch
-from ..devices.cost import CostModel
+from ..core import Output, Request, Result, SamplingParams, ScheduleBatch
+from ..devices.cost import MILLISECOND, CostModel
 from ..devices.registry import open_device
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..loops.design import Design, line_of
 from ..loops.run import wire
 from ..models.hash import HashModel
+from ..scheduler import SchedulerConfig
 from ..trace import Trace
-from .blame import blame
-from .guard import TooLong, bounded, unwatched
-from .simulate import VOCAB, milliseconds
-from .step_notes import StepNotes
-from .workload import ExerciseWorkload
+from ..worker import Step
+from .guard import Mistake, TooLong, blame, bounded, unwatched
+from .runs import VOCAB, alone, milliseconds, ordinal
+
+# -- Small random workloads for learners' lines, and simpler ones, for counterexamples -------------
+
+STOPS = frozenset(range(0, VOCAB, 9))  # tokens that end a request which has stop tokens
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request: so many prompt tokens, so many new ones, and when it comes."""
+
+    rid: str
+    prompt: tuple[int, ...]
+    new_tokens: int
+    arrives_ms: int = 0
+    may_stop: bool = False  # whether a stop token ends it early
+
+    @property
+    def truth(self) -> list[int]:
+        """Its tokens, alone."""
+        return alone(self.prompt, self.new_tokens, STOPS if self.may_stop else frozenset())
+
+    def fresh(self) -> Request:
+        """A request for the scheduler."""
+        stops = STOPS if self.may_stop else frozenset[int]()
+        params = SamplingParams(max_new_tokens=self.new_tokens, stop_token_ids=stops)
+        return Request(self.rid, self.prompt, params, self.arrives_ms * MILLISECOND)
+
+
+@dataclass(frozen=True)
+class ExerciseWorkload:
+    """Requests, how many may run at a time, and how many prompt tokens a step may take."""
+
+    asked: tuple[Asked, ...]
+    max_running_requests: int = 4
+    chunk: int = -1  # -1: a whole prompt in one step
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """The scheduler's settings."""
+        return SchedulerConfig(
+            kv_tokens=512,
+            max_running_requests=self.max_running_requests,
+            chunked_prefill_size=self.chunk,
+            disable_radix_cache=True,
+        )
+
+    @property
+    def about(self) -> str:
+        """In words."""
+        parts = [
+            f"{one.rid} (prompt of {len(one.prompt)}, {one.new_tokens} new"
+            + (f", comes after {one.arrives_ms} ms" if one.arrives_ms else "") + ")"
+            for one in self.asked
+        ]  # fmt: skip
+        chunk = f"; prompts in chunks of {self.chunk}" if self.chunk > 0 else ""
+        requests = "requests" if len(parts) > 1 else "request"
+        return f"{len(parts)} {requests}: {', '.join(parts)}{chunk}"
+
+
+@dataclass(frozen=True)
+class WorkloadLimits:
+    """What workloads of an exercise look like: the most of everything."""
+
+    requests: int = 4
+    prompt: int = 6
+    new_tokens: int = 7
+    arrives_ms: int = 60
+    chunks: tuple[int, ...] = (-1,)
+    may_stop: bool = True
+    context: int = 1000  # of one request: its prompt and its new tokens
+
+    def draw(self, seed: int) -> ExerciseWorkload:
+        """The workload of a seed: the same one, always and everywhere."""
+        random = Random(seed)
+        count = random.randint(1, self.requests)
+        asked = tuple(self._request(random, "abcdefgh"[at], at) for at in range(count))
+        chunk = random.choice(self.chunks)
+        return ExerciseWorkload(asked, random.randint(max(1, count), self.requests), chunk)
+
+    def _request(self, random: Random, rid: str, at: int) -> Asked:
+        prompt = tuple(random.randrange(VOCAB) for _ in range(random.randint(1, self.prompt)))
+        arrives = random.choice([0, random.randint(1, self.arrives_ms)]) if at else 0
+        may_stop = self.may_stop and random.random() < 0.5
+        new_tokens = min(random.randint(1, self.new_tokens), self.context - len(prompt))
+        return Asked(rid, prompt, new_tokens, arrives, may_stop)
+
+
+def simpler(workload: ExerciseWorkload) -> Iterator[ExerciseWorkload]:
+    """Workloads with one request less, or with less of one request, the boldest first."""
+    asked = workload.asked
+    for at in range(len(asked) if len(asked) > 1 else 0):
+        rest = asked[:at] + asked[at + 1 :]
+        yield replace(workload, asked=tuple(map(_renamed, rest, "abcdefgh")))
+    for at, one in enumerate(asked):
+        for less in _less(one):
+            yield replace(workload, asked=(*asked[:at], less, *asked[at + 1 :]))
+
+
+def _renamed(one: Asked, rid: str) -> Asked:
+    """The same tokens under another name: they do not depend on it."""
+    return replace(one, rid=rid)
+
+
+def _less(one: Asked) -> Iterator[Asked]:
+    if one.may_stop:
+        yield replace(one, may_stop=False)
+    if one.arrives_ms:
+        yield replace(one, arrives_ms=0)
+        yield replace(one, arrives_ms=one.arrives_ms // 2)
+    if len(one.prompt) > 1:
+        yield replace(one, prompt=one.prompt[: len(one.prompt) // 2])
+        yield replace(one, prompt=one.prompt[:-1])
+    if one.new_tokens > 1:
+        yield replace(one, new_tokens=one.new_tokens // 2)
+        yield replace(one, new_tokens=one.new_tokens - 1)
+
+
+# -- Which steps a learner's loop launched and processed, noted turn by turn -----------------------
+
+
+@dataclass
+class StepNotes:
+    """Steps that were launched and processed, and what the loop did with its turns."""
+
+    launched: list[int] = field(default_factory=list)
+    processed: set[int] = field(default_factory=set)
+    deepest: tuple[int, int] = (0, 0)  # most steps in flight, and the first that made it so many
+    calls: int = 0  # of run_batch, process_batch_result and on_idle
+    empty_turns: int = 0  # with none of these
+
+    @property
+    def in_flight(self) -> list[int]:
+        """Steps that were launched and have not been processed."""
+        return [step for step in self.launched if step not in self.processed]
+
+    def watch(self, engine: Engine) -> None:
+        """Note the calls of an engine's phases, and refuse what no phase can do.
+
+        Raises (where a phase is called):
+            Mistake: there is nothing to run, or a step has been processed before.
+        """
+        run, process, on_idle = engine.run_batch, engine.process_batch_result, engine.on_idle
+
+        def run_batch(batch: Any, *rest: Any, **options: Any) -> Step:
+            self.calls += 1
+            if not batch:
+                raise Mistake(
+                    f"`run_batch` got {batch!r}: there was nothing to run; test `batch` first"
+                )
+            pending = run(batch, *rest, **options)
+            self.launched.append(pending.batch.step)
+            count = len(self.in_flight)
+            if count > self.deepest[0]:
+                self.deepest = count, pending.batch.step
+            return pending
+
+        def process_batch_result(step: Step) -> None:
+            self.calls += 1
+            number = step.batch.step
+            if number in self.processed:
+                raise Mistake(f"step {number} has already been processed")
+            process(step)
+            self.processed.add(number)
+
+        def idle() -> None:
+            self.calls += 1
+            on_idle()
+
+        engine.run_batch = run_batch  # type: ignore[method-assign]
+        engine.process_batch_result = process_batch_result  # type: ignore[method-assign]
+        engine.on_idle = idle  # type: ignore[method-assign]
+
 
 MOST_TURNS = 300  # of a loop; no workload here needs a third of it
 COST = milliseconds(host=6, device=10, copy=1)
@@ -154,3 +326,66 @@ def _note_tokens(engine: Engine, trial: Trial) -> None:
         return outputs
 
     engine.scheduler.process = noting  # type: ignore[method-assign]
+
+
+# -- What must be true of every trial, and the first thing that is not -----------------------------
+
+
+@dataclass(frozen=True)
+class BrokenLaw:
+    """A law that does not hold: its name, a sentence, and the step at which it shows (0: none)."""
+
+    law: str
+    sentence: str
+    step: int = 0
+    rid: str = ""
+
+
+def broken(trial: Trial) -> BrokenLaw | None:
+    """The first law that a trial breaks: every token is right, and every request ends.
+
+    A wrong token goes before whatever else went wrong later: it is the nearest to the cause.
+    """
+    if wrong := wrong_token(trial):
+        return wrong
+    if trial.problem:
+        return BrokenLaw("ends", trial.problem, last_step(trial))
+    for rid, error in trial.ended.items():
+        if error:
+            return BrokenLaw(
+                "error", f"Request {rid} ended with an error: {error}", last_step(trial)
+            )
+    return too_few(trial)
+
+
+def wrong_token(trial: Trial) -> BrokenLaw | None:
+    """The first token that its request would not have got alone."""
+    truths = {one.rid: one.truth for one in trial.workload.asked}
+    heard = dict.fromkeys(truths, 0)
+    for rid, token, step in trial.heard:
+        at, truth = heard[rid], truths[rid]
+        heard[rid] += 1
+        which = f"request {rid}'s {ordinal(at + 1)} token"
+        if at >= len(truth):
+            return BrokenLaw(
+                "identity", f"{which} is one too many: it should have ended.", step, rid
+            )
+        if token != truth[at]:
+            sentence = f"{which} is {token}, should be {truth[at]}: step {step} sampled it."
+            return BrokenLaw("identity", sentence, step, rid)
+    return None
+
+
+def too_few(trial: Trial) -> BrokenLaw | None:
+    """A request that ended before it had all of its tokens."""
+    for one in trial.workload.asked:
+        got, wanted = len(trial.tokens(one.rid)), len(one.truth)
+        if got < wanted:
+            sentence = f"request {one.rid} got {got} tokens, should get {wanted}."
+            return BrokenLaw("identity", sentence, last_step(trial), one.rid)
+    return None
+
+
+def last_step(trial: Trial) -> int:
+    """The newest step that ran, or 0."""
+    return max((item.step for item in trial.trace.slices if item.name == "forward"), default=0)

@@ -21,11 +21,9 @@ from minisched import learn
 from minisched.learn import guard
 from minisched.learn.exercise import attempt, draw_trial, shrink
 from minisched.learn.guard import TooLong, bounded
-from minisched.learn.laws import broken
-from minisched.learn.ring_exercise import PLAIN, play_ring
-from minisched.learn.ring_size_exercise import needed
-from minisched.learn.simulate import TIE, VOCAB
-from minisched.learn.wording import ordinal
+from minisched.learn.ring_exercise import PLAIN, needed, play_ring
+from minisched.learn.runs import TIE, VOCAB, ordinal
+from minisched.learn.trial import broken
 from tests.support import Picture, check_picture, many
 
 seeds = st.integers(0, 10**6)
