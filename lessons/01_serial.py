@@ -165,8 +165,8 @@ learn.check_step_time(step_time)
 # %% [markdown]
 # ## When does overlap win, tie and lose?
 #
-# A request ends with a **stop token**, with which a model says that its answer is complete. How many
-# times faster is overlap, for 12 new tokens and for 3? (In the site's lab you can move these costs.)
+# A request ends with a **stop token**: the model says that its answer is complete. How many times
+# faster is overlap, for 12 new tokens and for 3? (The site's lab has sliders.)
 
 # %%
 for new_tokens in (12, 3):
