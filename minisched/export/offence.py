@@ -154,6 +154,8 @@ def red_legend(scene: Scene, top: float) -> tuple[list[str], float]:
         drawn.append(
             f'<path class="red-missing" d="M220 {top - 4}h26"/>'
             f'<text x="252" y="{top}">an edge that should be there, and is not</text>'
+            f'<rect class="red-ghost" x="530" y="{top - 10}" width="16" height="11" rx="2"/>'
+            f'<text x="553" y="{top}">the other order, which nothing forbids</text>'
         )
     return drawn, top + (24 if drawn else 0)
 
@@ -190,6 +192,7 @@ def red_style() -> str:
         ".red { fill: none; stroke: var(--red); stroke-width: 3 }\n"
         ".red-missing { fill: none; stroke: var(--red); stroke-width: 2.2; "
         "stroke-dasharray: 6 4; marker-end: url(#head-red) }\n"
+        ".red-ghost { fill: none; stroke: var(--red); stroke-width: 1.5; stroke-dasharray: 3 3 }\n"
         ".red-disc { fill: var(--red) } .on-red { fill: var(--paper); font-size: 11px; "
         "font-weight: 700 }\n"
         ".red-text { fill: var(--red); font-weight: 650 }\n</style>\n"
@@ -230,8 +233,23 @@ def draw_missing(frame: Frame, scene: Scene) -> list[str]:
     else:
         y1, y2 = (y1 + BOX, y2) if y2 > y1 else (y1, y2 + BOX)
         path = f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"
-    return [f'<path class="red-missing" data-missing="{first.slice.id} {second.slice.id}" '
-            f'd="{path}"/>']  # fmt: skip
+    missing = f'data-missing="{first.slice.id} {second.slice.id}"'
+    return [f'<path class="red-missing" {missing} d="{path}"/>', *draw_ghost(frame, scene)]
+
+
+def draw_ghost(frame: Frame, scene: Scene) -> list[str]:
+    """The other order, which is as possible: the second one where it did not run this time.
+
+    That is from when the first one began, if it came behind it, and else behind the first one.
+    """
+    assert scene.missing is not None
+    first, second = (box.slice for box in scene.missing)
+    came_behind = second.start >= first.end
+    start = first.start if came_behind else first.end
+    x, width = frame.span(start, start + second.duration)
+    y = frame.y(scene.missing[1].lane)
+    return [f'<rect class="red-ghost" x="{x:.1f}" y="{y + 1:.1f}" width="{max(width, 3):.1f}" '
+            f'height="{BOX - 2}" rx="2"/>']  # fmt: skip
 
 
 def draw_missing_words(frame: Frame, scene: Scene, y: float) -> list[str]:

@@ -1,7 +1,8 @@
 """An exhibit as a picture: the run with the bug, what did it in red, and below it without.
 
-Both runs have the same requests and one time axis. The picture stands alone and follows the
-reader's system from light to dark; the same code gives the same bytes.
+Both runs have the same requests and one time axis; where they look alike, a table says what
+differs. The picture stands alone and follows the reader's system from light to dark; the same code
+gives the same bytes.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from textwrap import wrap
+from typing import Any
 from xml.sax.saxutils import escape
 
 from ..checks.causes import idle_times
-from ..checks.history import Offence
+from ..checks.history import Offence, Words
 from ..checks.identity import first_difference
 from ..checks.judge import STOPPED_BY, Finding, Verdict
 from ..checks.leaks import find_leaks
 from ..checks.oracle import tokens_alone
 from ..checks.overlap import forwards
-from ..checks.races import find_races
+from ..checks.races import VERBS, find_races
 from ..checks.races import race_offence as races_offence
 from ..checks.why import explain
 from ..core import FinishReason
@@ -57,7 +59,7 @@ from ..export.svg import (
 )
 from ..export.text import draw_axis, letters_of, margin_of, row, wrong_tokens
 from ..export.units import MILLISECOND, ms
-from ..trace import Trace
+from ..trace import Slice, Trace
 from ..trace.events import is_host
 from .exhibit import Exhibit
 
@@ -260,24 +262,108 @@ def html_style() -> str:
     )
 
 
+# -- The difference, where both runs take the same times: what is touched, taken and heard --------
+
+MOST_ROWS, MOST_LINES = 6, 2
+CELLS = (50, 60)  # characters of a line of it: with the bug, which is bold, and without
+Row = tuple[str, str, str]  # who, what it does with the bug, and what without it
+
+
+def rows_that_differ(bug: Trace, healthy: Trace) -> list[Row]:
+    """The first ops and phases that do something else; none where the times differ as well."""
+    times = [[(s.lane, s.name, s.step, s.start, s.end) for s in it.slices] for it in (bug, healthy)]
+    if times[0] != times[1]:
+        return []
+    wrong = wrong_takes(bug)
+    done = what_was_done(bug), what_was_done(healthy)
+    found = []
+    for key in sorted(done[0].keys() | done[1].keys() | wrong.keys()):
+        taken = wrong.get(key, [])
+        with_bug = [*(got for got, _ in taken), *done[0].get(key, [])]
+        without = [*(needed for _, needed in taken), *done[1].get(key, [])]
+        one = ", ".join(item for item in with_bug if item not in without)
+        other = ", ".join(item for item in without if item not in with_bug)
+        if one or other:
+            found.append((key[1], one or "nothing of that", other or "nothing of that"))
+    return found[:MOST_ROWS]
+
+
+def wrong_takes(trace: Trace) -> dict[tuple[int, str], list[tuple[str, str]]]:
+    """By forward pass: the tokens that it took, and from where, and those that it needed."""
+    slices, found = {item.id: item for item in trace.slices}, dict[tuple[int, str], Any]()
+    for mark in trace.marks:
+        attrs = mark.attrs
+        reader, source = (slices.get(int(attrs.get(at, 0))) for at in ("reader", "source"))
+        if mark.name == "wrong token" and reader is not None and "got" in attrs:
+            origin = f", of {named(source)}" if source else ""
+            both = f"takes {attrs['got']} for {attrs['rid']}{origin}", f"takes {attrs['needs']}"
+            found.setdefault((reader.start, named(reader)), []).append(both)
+    return found
+
+
+def named(item: Slice) -> str:
+    """What a slice is called: ``forward 3``."""
+    return f"{item.name} {item.step}" if item.step else item.name
+
+
+def what_was_done(trace: Trace) -> dict[tuple[int, str], list[str]]:
+    """By begin and name of a slice: which memory it touched for whom, and what clients heard."""
+    words, found = Words(trace), dict[tuple[int, str], list[str]]()
+    for act in trace.program:
+        if act.resource and (ran := words.slices.get(act.op)):
+            whom = f" for {act.rid}" if act.rid else ""
+            said = f"{VERBS[act.kind]} {words.cells(act.resource, act.at)}{whom}"
+            found.setdefault((ran.start, named(ran)), []).append(said)
+    ends = {item.step: item for item in trace.slices if item.name == "process"}
+    for mark in trace.marks:
+        if mark.name == "tokens" and (ran := ends.get(int(mark.attrs["step"]))):
+            heard = (str(mark.attrs[name]).split() for name in ("rids", "tokens"))
+            told = [f"{rid} hears {token}" for rid, token in zip(*heard, strict=True)]
+            found.setdefault((ran.start, named(ran)), []).extend(told)
+    return found
+
+
+def draw_difference(rows: list[Row], top: float) -> tuple[list[str], float]:
+    """A table of it, and where it ends."""
+    columns = (MARGIN, MARGIN + 110, MARGIN + 480)
+    heads = ("", "with the bug", "without it")
+    drawn = [f'<text class="faint" x="{x}" y="{top}">{head}</text>'
+             for x, head in zip(columns, heads, strict=True)]  # fmt: skip
+    y = top
+    for row_ in rows:
+        cells = [[row_[0]], *map(cut_to, row_[1:], CELLS)]
+        for x, lines, kind in zip(columns, cells, ("", "red-text", ""), strict=True):
+            for number, line in enumerate(map(escape, lines), 1):
+                drawn.append(f'<text class="{kind}" x="{x}" y="{y + number * LINE}">{line}</text>')
+        y += LINE * max(map(len, cells)) + 3
+    return drawn, y
+
+
+def cut_to(text: str, columns: int) -> list[str]:
+    """At most two lines of a text."""
+    return wrap(text, columns, max_lines=MOST_LINES, placeholder=" …")
+
+
 # -- An exhibit's two runs as text, on one axis: ``!!`` where it was done --------------------------
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 LEAST = 36  # columns: the names of lanes, and some cells
 
 
-def text_picture(scene: Scene, healthy: View, columns: int = 100) -> list[str]:
+def text_picture(scene: Scene, healthy: View, differs: list[Row], columns: int = 100) -> list[str]:
     """The run with the bug, who did it, and the healthy run, ``columns`` characters wide.
+
+    In the place of a healthy run that looks alike stands what ``differs``.
 
     Raises:
         ValueError: less than 36 columns.
     """
     if columns < LEAST:
         raise ValueError(f"a picture needs at least {LEAST} columns, but got {columns}.")
-    views = [scene.view, healthy]
+    views = [scene.view] if differs else [scene.view, healthy]
     margin, longest = margin_of(views), max(view.duration for view in views)
     lines = []
-    for view, title in zip(views, ("with the bug", "without it"), strict=True):
+    for view, title in zip(views, ("with the bug", "without it"), strict=False):
         lines.append(f"{title}:")
         for lane in view.lanes:
             drawn = row(view, lane, longest, columns - margin)
@@ -289,6 +375,9 @@ def text_picture(scene: Scene, healthy: View, columns: int = 100) -> list[str]:
         lines += wrap(f"{MARK * 2} {about(box)}", columns, subsequent_indent="   ")
     if scene.missing:
         lines += wrap(f"-> missing: {scene.missing_words}", columns, subsequent_indent="   ")
+    lines += ["", "without it: the same times, but"] if differs else []
+    for who, one, other in differs:
+        lines += wrap(f"{who}: {other} (with the bug: {one})", columns, subsequent_indent="   ")
     return [*lines, "", *legend(views, columns)]
 
 
@@ -309,8 +398,8 @@ def draw(exhibit: Exhibit) -> str:
     Raises:
         ValueError: the bug is not caught, so there is nothing to show in red.
     """
-    scene, healthy, offence = seen(exhibit)
-    views = (scene.view, healthy)
+    scene, healthy, offence, differs = seen(exhibit)
+    views = (scene.view,) if differs else (scene.view, healthy)
     longest, left = max(view.duration for view in views), left_of(views)
     scale = (WIDTH - left - RIGHT) / longest
     drawn, top = heading(exhibit.title, f"{exhibit.law}: {offence.sentence}")
@@ -323,6 +412,12 @@ def draw(exhibit: Exhibit) -> str:
             drawn += in_red(frame, scene)
             top += 14 if scene.missing else 0
     drawn.append(axis(frame, longest, top, "simulated time in ms"))
+    if differs:
+        says = "without it, same requests: the same times, and every law holds. What differs:"
+        drawn.append(f'<text class="run" x="{MARGIN}" y="{top + 56}">{says}</text>')
+        table, top = draw_difference(differs, top + 76)
+        drawn += table
+        top -= 18
     names, top = draw_list(scene, top + 50)
     red, top = red_legend(scene, top + 6)
     legend, top = draw_legend(list(views), top, WIDTH - RIGHT)
@@ -341,11 +436,11 @@ def exhibit_lines(exhibit: Exhibit, columns: int = 100) -> list[str]:
     Raises:
         ValueError: the bug is not caught, or there are less than 60 columns.
     """
-    scene, healthy, _ = seen(exhibit)
-    return text_picture(scene, healthy, columns)
+    scene, healthy, _, differs = seen(exhibit)
+    return text_picture(scene, healthy, differs, columns)
 
 
-def seen(exhibit: Exhibit) -> tuple[Scene, View, Offence]:
+def seen(exhibit: Exhibit) -> tuple[Scene, View, Offence, list[Row]]:
     """What of the two runs is shown, and what did it: the whole runs if they are not too long.
 
     Of a long one it ends a little after the last slice that did it. Where the device idles is not
@@ -365,7 +460,8 @@ def seen(exhibit: Exhibit) -> tuple[Scene, View, Offence]:
         pair = {box.slice.id for box in scene.missing}
         arrows = (one for one in view.arrows if {one.src.slice.id, one.dst.slice.id} != pair)
         scene = replace(scene, view=replace(view, arrows=tuple(arrows)))
-    return scene, stretch(healthy, start, end), offence
+    differs = rows_that_differ(bug.trace, healthy.trace)
+    return scene, stretch(healthy, start, end), offence, differs
 
 
 def stretch(verdict: Verdict, start: int, latest: int) -> View:
