@@ -11,7 +11,7 @@ TOPICS = {  # topic -> its code, a module below minisched/
     "schedule_policy": "policy/waiting",
     "prefill": "policy/admission",
     "decode": "policy/plan",
-    "retraction": "policy/plan",
+    "retraction": "policy/retraction",
     "mixed_chunk": "policy/admission",
     "unified": "policy/unified",
     "future_map": "relay/future_map",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..core import Lease
+from ..core import Lease, Request
 from ..trace import NullRecorder, Recorder
 from ..trace.events import Value
 from .block_pool import BlockPool
@@ -202,6 +202,14 @@ class LeasePool:
     def pages_lacking(self, lease: Lease, length: int) -> int:
         """Pages that a lease would need on top of its own to hold ``length`` positions."""
         return max(0, self.allocator.pages_for(length) - len(lease.pages))
+
+    def pages_short(self, reqs: Sequence[Request]) -> int:
+        """Pages that one more step for each of ``reqs`` needs beyond those to be had."""
+        available = self.available_pages
+        if len(reqs) <= available and not (reqs and reqs[0].num_draft_tokens):
+            return 0  # nobody takes two for one position
+        lacking = self.pages_lacking
+        return sum(lacking(req.lease, req.reach) for req in reqs if req.lease) - available
 
     def open(self, match: Match | None = None, rid: str = "") -> Lease:
         """A lease on a free row, which begins with a cached prefix; that is locked from now on."""

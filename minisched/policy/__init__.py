@@ -2,7 +2,8 @@
 
 from .admission import PrefillAdder, PrefillManager
 from .budget import AddReqResult, PrefillBudget
-from .plan import DecodeManager, NewTokenRatio, Plan, Retraction, RunFirst, choose_victim
+from .plan import DecodeManager, NewTokenRatio, Plan, RunFirst
+from .retraction import Retraction, choose_victim
 from .unified import UnifiedBudget
 from .waiting import SchedulePolicy, WaitingQueue
 

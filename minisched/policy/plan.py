@@ -1,4 +1,4 @@
-"""Who runs in the next step: prompts, those who decode, or both; and who gives way for memory.
+"""Who runs in the next step: prompts, those who decode, or both.
 
 ``RunFirst`` asks for one or the other first, as the rules say. SGLang runs prompts whenever one can
 be admitted, with ``enable_mixed_chunk`` and those who decode beside them in one batch; vLLM takes
@@ -7,13 +7,11 @@ what admission holds (``admission.py``), and the scheduler commits it.
 
 A request joins those who decode when its prompt is done, and leaves when it ends or loses its
 memory. Each step asks who may run now (``DecodeManager.schedule_next_batch``), and looks for a page
-for each (``Retraction.make_room``). Mostly there is one; else somebody gives up theirs, and starts
-again.
+for each. Mostly there is one; else somebody gives up theirs, and starts again (``retraction.py``).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +20,7 @@ from ..memory import LeasePool
 from ..trace import Recorder
 from .admission import PrefillManager, mix_with_running
 from .budget import hold_back
+from .retraction import RETRACT_DECODE_STEPS, Retraction
 from .rules import Rules
 
 Work = list[tuple[Request, int]]
@@ -55,6 +54,7 @@ class RunFirst:
     prefill: PrefillManager
     retraction: Retraction
     leases: LeasePool
+    new_token_ratio: NewTokenRatio
     unified: Callable[[], Plan]
 
     def plan(self) -> Plan:
@@ -81,14 +81,20 @@ class RunFirst:
 
     def _decodes(self) -> list[Request]:
         """Those who run now, less whoever has to give up its memory for the others."""
-        return self.retraction.make_room(self.decode.schedule_next_batch())
+        reqs = self.decode.schedule_next_batch()
+        if self.leases.pages_short(reqs) > 0:
+            return self.retraction.make_room(reqs)
+        if reqs:
+            self.new_token_ratio.on_decode()
+            self.retraction.starved = False
+        return reqs
 
     def _prompts(self) -> Plan:
         """Those that can be admitted, and beside them those who decode, if batches are mixed."""
         running = list(self.decode.running_reqs)
         mixed = self.decode.schedule_next_batch() if self.enable_mixed_chunk else []
         num_mixed = len(running) if self.enable_mixed_chunk else 0  # whether they decode or not
-        ratio = self.retraction.new_token_ratio.current
+        ratio = self.new_token_ratio.current
         prompts = self.prefill.schedule_next_batch(
             running, ratio, num_mixed, lambda victim: self.retraction.retract(victim, "priority")
         )
@@ -140,11 +146,11 @@ class DecodeManager:
         next (SGLang ``mix_with_running`` appends ``running_batch`` to the prompts and keeps what
         comes of it).
         """
-        new = {req: None for req in reqs if req not in self.running_reqs}
-        if mixed:
-            self.running_reqs = new | self.running_reqs
-        else:
-            self.running_reqs.update(new)
+        joining = [req for req in reqs if req not in self.running_reqs]
+        others = list(self.running_reqs) if mixed else []
+        if others:
+            self.running_reqs.clear()
+        self.running_reqs.update(dict.fromkeys([*joining, *others]))
 
     def remove_req(self, req: Request) -> None:
         """Drop one request, if it is there."""
@@ -161,11 +167,6 @@ class DecodeManager:
         if self.ends_in_flight is not None:
             return self.ends_in_flight(req)
         return req.device_len >= req.max_device_len + self.overrun
-
-    @property
-    def newest(self) -> Request:
-        """Who comes last in a batch of all."""
-        return next(reversed(self.running_reqs))
 
     def schedule_next_batch(self) -> list[Request]:
         """The requests that may run now, as the rows of a batch: in the order in which they joined.
@@ -188,10 +189,9 @@ class DecodeManager:
         ]
 
 
-# -- When memory runs out -------------------------------------------------------------------------
+# -- How much of what they may still say those who run are expected to say -------------------------
 
 INIT, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
-RETRACT_DECODE_STEPS = 20  # for which those who stay have memory after a retraction, if they may
 
 
 class NewTokenRatio:
@@ -228,105 +228,3 @@ class NewTokenRatio:
     def _set(self, value: float) -> None:
         self.current = value
         self.recorder.mark("new token ratio", value=round(value, 6))
-
-
-def choose_victim(candidates: Iterable[Request]) -> Request:
-    """The request with the fewest outputs; among equals the longest prompt, then the last listed.
-
-    SGLang ``schedule_batch.py:retract_decode`` sorts the same way: the least work is lost.
-    """
-    latest = reversed(list(candidates))
-    return min(latest, key=lambda req: (len(req.output_ids), -len(req.prompt)))
-
-
-@dataclass
-class Retraction:
-    """Makes room for the next decode step (SGLang ``schedule_batch.py:retract_decode``).
-
-    What is cached goes first, then a request. A victim's pages come back only when no launched
-    step names them, so the step that starved may have to wait for them: nobody else is retracted
-    while what is on its way back (``pages_returning``) is enough. Else everybody would be, one
-    after the other, and for ever (vllm-ascend #16315). Until that step has run, or nothing is in
-    flight, ``starved`` keeps everybody from being admitted: else the victim itself would take the
-    pages again. Nor is anybody retracted while one who runs is about to end, its last step in
-    flight; that step over, all begins anew.
-    """
-
-    decode: DecodeManager
-    prefill: PrefillManager
-    leases: LeasePool
-    recorder: Recorder
-    new_token_ratio: NewTokenRatio
-    evicts_ahead: bool = True  # policy/rules.py: evicts
-    starved: bool = False
-    num_retractions: int = 0  # how often somebody has lost their memory so far
-    num_by_reason: Counter[str] = field(default_factory=Counter)  # memory, priority, unified
-    hopeless: list[Request] = field(default_factory=list)  # alone, and still too large
-
-    def pages_short(self, reqs: Sequence[Request]) -> int:
-        """Pages that one more step for each of ``reqs`` needs beyond those to be had."""
-        available = self.leases.available_pages
-        if len(reqs) <= available and not (reqs and reqs[0].num_draft_tokens):
-            return 0  # nobody takes two for one position
-        lacking = self.leases.pages_lacking
-        need = sum(lacking(req.lease, req.reach) for req in reqs if req.lease is not None)
-        return need - available
-
-    def make_room(self, reqs: list[Request]) -> list[Request]:
-        """Retract until the next step has pages; who is left in it, or nobody if it must wait."""
-        retracted = False
-        while (short := self.pages_short(reqs)) > 0:
-            chunked = self.prefill.chunked_req
-            nobody_else = len(self.decode.running_reqs) + bool(chunked) <= 1
-            if nobody_else or short <= self.leases.pages_returning:
-                reqs = self.wait(reqs)
-                break
-            if any(map(self.decode.is_ending, self.decode.running_reqs)):
-                reqs = []  # its memory will come back
-                break
-            if self.evicts_ahead:
-                self.leases.make_free(short + self.leases.available_pages)
-            victim = chunked or self.choose_victim()
-            self.retract(victim, "memory")
-            retracted = True
-            reqs = [req for req in reqs if req is not victim]
-        if retracted:
-            self.new_token_ratio.on_retraction(self.decode.running_reqs)
-        elif reqs:
-            self.new_token_ratio.on_decode()
-        self.starved = self.starved and not reqs
-        return reqs
-
-    def wait(self, reqs: list[Request]) -> list[Request]:
-        """Let a step wait for memory; one that waits for nothing can never run."""
-        self.starved = True
-        leases = [req.lease for req in reqs if req.lease is not None]
-        if not self.leases.returning and all(map(self.leases.is_settled, leases)):
-            self.hopeless = list(reqs)
-        return []
-
-    def retract(self, req: Request, reason: str) -> None:
-        """Take a request's memory and put it back into the queue, with what it has produced."""
-        lease = req.lease
-        pages = self.leases.pages_given_back(lease) if lease else 0
-        self.recorder.mark(
-            "retraction", rid=req.rid, reason=reason, outputs=len(req.output_ids), pages=pages
-        )
-        self.num_retractions += 1
-        self.num_by_reason[reason] += 1
-        self.prefill.remove_req(req)
-        self.decode.remove_req(req)
-        req.restart()
-        if lease is not None:
-            self.leases.close(lease)
-        if self.evicts_ahead:
-            steps = RETRACT_DECODE_STEPS * len(self.decode.running_reqs)
-            pages = self.leases.allocator.pages_for(steps)
-            self.leases.make_free(pages - self.leases.pages_returning)
-        self.prefill.waiting_queue.add(req)
-
-    def choose_victim(self) -> Request:
-        """Who has to give way, by the rules (``Rules.victim``)."""
-        if self.prefill.rules.victim == "newest":
-            return self.decode.newest
-        return choose_victim(self.decode.running_reqs)

@@ -10,7 +10,8 @@ from ..trace import Recorder
 from ..trace.events import Value
 from .admission import PrefillManager
 from .budget import AddReqResult, hold_back, refuse
-from .plan import DecodeManager, Plan, Retraction, Work
+from .plan import DecodeManager, Plan, Work
+from .retraction import Retraction
 
 
 @dataclass
@@ -80,7 +81,7 @@ class UnifiedBudget:
         while (short := need - self.leases.available_pages) > 0:
             if short <= self.leases.pages_returning:
                 return False  # they come back by themselves
-            newest = self.decode.newest
+            newest = next(reversed(self.decode.running_reqs))
             if chunked is not None and chunked.lease is not None:
                 newest = chunked
             elif list(self.decode.running_reqs) == [req]:

@@ -139,14 +139,20 @@ class Scheduler:
         evicts_ahead = rules.evicts == "ahead" and self.tree is not None
         self.evicts_by_page = evicts_ahead and config.page_size > 1
         self.retraction = Retraction(
-            self.decode, self.prefill, leases, recorder, self.new_token_ratio, evicts_ahead
+            self.decode.running_reqs,
+            self.decode.is_ending,
+            self.new_token_ratio.on_retraction,
+            self.prefill,
+            leases,
+            recorder,
+            evicts_ahead,
         )
         unified = UnifiedBudget(
             config.prefill_budget, self.decode, self.prefill, self.retraction, leases, recorder
         )
         self.run_first = RunFirst(
             rules, config.enable_mixed_chunk, self.decode, self.prefill, self.retraction, leases,
-            unified.schedule,
+            self.new_token_ratio, unified.schedule,
         )  # fmt: skip
 
     @property
@@ -300,7 +306,7 @@ class Scheduler:
             return False
         has_room = all(req.device_len <= self.config.row_len for req in reqs)
         may_run = all(map(self.decode.may_run, reqs))
-        return has_room and may_run and self.retraction.pages_short(reqs) <= 0
+        return has_room and may_run and self.leases.pages_short(reqs) <= 0
 
     def repeat(self, batch: ScheduleBatch) -> ScheduleBatch | None:
         """Commit the same rows once more, deaf to all that wait (multi-step scheduling)."""

@@ -114,11 +114,11 @@ STARVED = a_case(  # five who need a page each step, one who gives up, with page
     "vllm_async:pool:depth=4", [0] * 6 + [7], {6: "r8"}, kv_tokens=31, max_running_requests=7,
     disable_radix_cache=True, rules="minisched",
 )  # fmt: skip
-RETRACTION = "policy.plan:Retraction."
+RETRACTION = "policy.retraction:Retraction."
 RARE: dict[str, tuple[Case, str, Edit]] = {
     "whoever starves starves for ever": (
         STARVED, "progress",
-        Edit(RETRACTION + "make_room", "self.starved = self.starved and not reqs", "pass"),
+        Edit("policy.plan:RunFirst._decodes", "self.retraction.starved = False", "pass"),
     ),
     "whoever starves is forgotten": (
         STARVED, "order", Edit(RETRACTION + "wait", "self.starved = True", "pass"),
@@ -158,7 +158,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
         a_case(  # their outputs do not fit together
             [request("r0", [1], 8), request("r1", [2], 8)], "serial", kv_tokens=14,
         ), "order",
-        Edit("policy.plan:choose_victim", "reversed(list(candidates))", "list(candidates)"),
+        Edit("policy.retraction:choose_victim", "reversed(list(candidates))", "list(candidates)"),
     ),
     "a part of a page is kept for whoever comes": (
         a_case(  # who preempts comes with a page at least

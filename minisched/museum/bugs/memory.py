@@ -326,7 +326,7 @@ retracted_by_known_length = Exhibit(
     ),
     edits=(
         Edit(
-            "policy.plan:Retraction.retract",
+            "policy.retraction:Retraction.retract",
             healthy="    req.restart()\n",
             bug="""\
     if lease is not None:
