@@ -17,14 +17,16 @@ Only the standard library is needed, and IPython nowhere: what a cell shows has 
 """
 
 from .figure import show, timing, view
+from .grade import check
+from .keep import hint
 from .lazy_exercise import check_generate, check_may_chain, check_turn
 from .loop_exercise import check_loop, check_losing_case, check_step_time
 from .ring_exercise import check_alloc, check_limit, check_resolve
 from .runs import Table, inputs_sent, simulate, table
 
 __all__ = [
-    "LessonFigure",
     "Table",
+    "check",
     "check_alloc",
     "check_generate",
     "check_limit",
@@ -34,6 +36,7 @@ __all__ = [
     "check_resolve",
     "check_step_time",
     "check_turn",
+    "hint",
     "inputs_sent",
     "show",
     "simulate",

@@ -1,197 +1,441 @@
-"""Tries many small workloads, shrinks the first that fails, and says what came of it."""
+"""An exercise is a table: a hole in the package, what fills it, and what that is held against.
+
+Each lesson has a file of them in ``learn/exercises``, whose ``EXERCISES`` is found by itself. The
+lesson's cell holds ``start`` and ends with ``learn.check("cut", cut)``. From the same table come
+the tests. A whole one::
+
+    Exercise(
+        name="cut",                       # of the function or class that the learner writes
+        lesson="04_prefill",              # the lesson's file, without .py
+        hole=Function(                    # or Loop(..), or Pure(..)
+            "policy.budget:PrefillBudget.cut",
+            call=lambda cut, self, n: cut(self.rem_chunk_tokens, self.page_size, n),
+        ),
+        start='''
+    def cut(rem_chunk, page_size, extend_len):
+        return extend_len
+    ''',
+        solution='''
+    def cut(rem_chunk, page_size, extend_len):
+        if rem_chunk is None or extend_len <= rem_chunk:
+            return extend_len
+        return rem_chunk // page_size * page_size
+    ''',
+        mistakes=(                        # words of the solution, what stands there instead, and
+            ("// page_size * page_size", "", "a page is half"),  # words that the checker says
+        ),
+        workloads=Workloads(level="tight", want=lambda case: case.workload.config.page_size > 1),
+        laws=(),                          # of ``checks/judge.py``; without any, all of them
+        extra=(no_step_over_the_chunk,),  # takes a ``Attempt``; a sentence, or nothing
+        no_worse=(("makespan", 1.02),),   # than the package's own lines on the same case
+        reach=4,                          # situations in which the hole must have been called
+        picture="timing",                 # or a topic of ``topics.py``, of the run that is right
+        hints=("What may a chunk end in the middle of?", "Whole pages: `//` and `*`."),
+        why="Three sentences. Why it works. What comes next.",
+    )
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from html import escape
+import importlib
+import inspect
+import linecache
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cache
+from textwrap import dedent
+from types import FunctionType
+from typing import Any
 
-from ..export.layout import View, make_view
-from ..export.palette import GREEN, VERMILLION
-from ..export.svg import PITCH, Frame, draw_lanes, draw_legend, draw_run
-from ..export.views.axes import TimeAxis
-from ..export.views.page import EDGE, Page, line, svg_text
-from ..trace import Trace
-from .figure import LessonFigure
-from .guard import is_late
-from .trial import BrokenLaw, ExerciseWorkload, Trial, WorkloadLimits, broken, simpler
+from ..checks.case import Case, Workload
+from ..checks.draw import draw, read_design
+from ..checks.judge import Verdict
+from ..core import Request, SamplingParams
+from ..devices.cost import CostModel
+from ..engine.engine import Engine
+from ..loops.design import Turns, find_loop, registered
+from ..museum.exhibit import case
+from ..scheduler import SchedulerConfig
+from .guard import Mistake, TooLong, blame, bounded, unwatched
+from .runs import VOCAB, milliseconds
 
-# -- The trial up to where it goes wrong, drawn, with the offending step marked --------------------
+COST = milliseconds(host=6, device=10, copy=1)
 
-LEFT, MOST_BEFORE = 168, 4  # pixels for the lanes' names; steps shown before the offending one
-STYLE = (
-    "<style>.wrong { fill: none; stroke: var(--bubble); stroke-width: 3 } "
-    ".wrong-line { stroke: var(--bubble); stroke-width: 1.4; stroke-dasharray: 4 3 }</style>"
-)
-
-
-def draw_until(trace: Trace, step: int, title: str, flag: str = "") -> LessonFigure | None:
-    """The last steps up to ``step``, outlined if it has a flag; None if nothing ever ran."""
-    view = view_until(trace, step)
-    if view is None:
-        return None
-    outlined = f"; step {step} is outlined" if flag else ""
-    page = Page(title, f"{trace.loop} on the simulated device{outlined}")
-    page.top += 18 if flag else 0
-    scale = (EDGE - LEFT) / max(1, view.duration)
-    frame = Frame(view, LEFT, EDGE, page.top, scale)
-    page.add(STYLE, *draw_lanes(frame), *draw_run(frame))
-    if flag:
-        page.add(*_marks(frame, step, flag))
-    x = TimeAxis(view.end, view.start, LEFT, EDGE)
-    page.add(*x.draw(frame.bottom + 6))
-    legend, page.top = draw_legend([view], frame.bottom + 54, EDGE)
-    page.add(*legend)
-    return LessonFigure(page.finish())
+# -- What is heard of a learner's lines while they run ---------------------------------------------
 
 
-def view_until(trace: Trace, step: int) -> View | None:
-    """From a few steps before ``step`` to the moment at which its tokens were processed."""
-    mine = [item for item in trace.slices if item.step == step]
-    ran = [item for item in trace.slices if item.name == "forward" and item.step <= step]
-    if not mine or not ran:
-        return None
-    first = max(1, step - MOST_BEFORE)
-    start = min((item.start for item in trace.slices if item.step == first), default=0)
-    end = max(item.end for item in mine)
-    return make_view(trace, 0 if first == 1 else start, end, first, step)
+@dataclass
+class Calls:
+    """The situations in which the learner's lines were called, and the first error of theirs."""
+
+    situations: set[str] = field(default_factory=set)
+    raised: str = ""
+    empty_turns: int = 0  # of a loop: nothing launched, processed, or slept
+
+    def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call what runs a learner's lines: their instructions are counted, their errors noted."""
+        try:
+            with bounded():
+                return function(*args, **options)
+        except StopIteration:
+            raise
+        except (Exception, TooLong) as error:
+            self.raised = self.raised or blame(error)
+            raise
 
 
-def _marks(frame: Frame, step: int, flag: str) -> list[str]:
-    """An outline around the step's boxes on the device, and a flag above them."""
-    drawn, left = [], float(EDGE)
-    for box in frame.view.boxes:
-        if box.slice.step == step and box.lane.side == "device" and box.slice.duration:
-            x, width = frame.span(box.slice.start, box.slice.end)
-            left = min(left, x)
-            drawn.append(
-                f'<rect class="wrong" x="{x:.1f}" y="{frame.y(box.lane) - 2:.1f}" '
-                f'width="{width:.1f}" height="{PITCH - 10}" rx="3" data-wrong="{step}"/>'
-            )
-    anchor = "end" if left > (LEFT + EDGE) / 2 else "start"
-    drawn.append(line("wrong-line", left, frame.top - 4, left, frame.bottom))
-    drawn.append(svg_text(left, frame.top - 8, flag, "warn", anchor))
-    return drawn
+def sketch(thing: Any) -> str:
+    """What tells one situation from another."""
+    if isinstance(thing, list | tuple | set | frozenset):
+        return f"[{' '.join(map(sketch, thing))}]"
+    return str(getattr(thing, "rid", None) or (thing if isinstance(thing, int | str) else ""))
 
 
-# -- What a learner sees: right or not yet, why in words, and a picture of it ----------------------
+# -- Holes -----------------------------------------------------------------------------------------
+
+PHASES = ("recv_requests", "get_next_batch_to_run", "chain", "run_batch", "process_batch_result",
+          "wait_for", "process_result", "on_idle")  # fmt: skip
+WORK = ("run_batch", "process_batch_result", "process_result", "on_idle")
 
 
 @dataclass(frozen=True)
-class ExerciseVerdict:
-    """``passed``, sentences that say what was checked or what is wrong, and pictures."""
+class Loop:
+    """A whole loop, in the place of the body of ``base``: its relay, depth and scheduler stay.
 
-    passed: bool
-    sentences: Sequence[str]
-    figures: Sequence[LessonFigure] = ()
+    ``call`` makes a loop of what a learner writes, where that is less: one turn, or one decision.
+    """
+
+    base: str = "overlap"
+    call: Callable[[Any], Callable[[Engine], Turns]] = lambda lines: lines
+
+    @contextmanager
+    def filled(self, lines: Any) -> Iterator[Calls]:
+        """Within the block the loop ``yours`` is the learner's."""
+        calls = Calls()
+
+        def turns(engine: Engine, **options: Any) -> Turns:
+            work, done = [0], set[int]()
+            for name in PHASES:
+                setattr(engine, name, _watched(name, getattr(engine, name), work, done))
+            loop = calls.call(self.call(lines), engine)
+            if not isinstance(loop, Iterator):
+                calls.raised = (
+                    "Your loop gave back no turns: it needs a `yield` at the end of each."
+                )
+                raise ValueError(calls.raised)
+            while True:
+                before = work[0]
+                try:
+                    batch = calls.call(next, loop)
+                except StopIteration:
+                    calls.raised = "Your loop came to its end; it must go on for ever."
+                    raise ValueError(calls.raised) from None
+                calls.empty_turns += work[0] == before
+                calls.situations.add(f"{sorted(engine.scheduler.live)} {work[0] - before}")
+                yield batch
+
+        spec = replace(find_loop(self.base), run=turns, options={}, lanes={})
+        with registered("yours", spec):
+            yield calls
+
+    def on(self, case: Case) -> Case:
+        """The case on the learner's loop."""
+        return replace(case, loop="yours", relay="", options={})
+
+
+def _watched(
+    name: str, phase: Callable[..., Any], work: list[int], done: set[int]
+) -> Callable[..., Any]:
+    """A phase that counts as ``work``, and says in plain words what it can't do."""
+    free = unwatched(phase)
+
+    def call(*args: Any, **options: Any) -> Any:
+        work[0] += name in WORK
+        if name == "run_batch" and not args[0]:
+            raise Mistake("`run_batch` got no batch: there was nothing to run; test `batch` first")
+        if name == "process_batch_result":
+            step = args[0].batch.step
+            if step in done:
+                raise Mistake(f"step {step} has already been processed")
+            done.add(step)
+        return free(*args, **options)
+
+    return call
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function or method of the package, swapped while something runs.
+
+    ``where`` is ``module:function`` or ``module:Class.method``, with the module's path below
+    ``minisched``. ``call(lines, *args)`` gives the learner's lines what they take, and turns what
+    they give back into what the package wants; by itself both have the same arguments.
+    """
+
+    where: str
+    call: Callable[..., Any] = lambda lines, *args, **options: lines(*args, **options)
 
     @property
-    def title(self) -> str:
-        """In two words."""
-        return "✓ Right" if self.passed else "✗ Not yet"
+    def place(self) -> tuple[Any, str]:
+        """The module or class, and the name in it."""
+        module, _, path = self.where.partition(":")
+        owner: Any = importlib.import_module(f"minisched.{module}")
+        *outer, name = path.split(".")
+        for part in outer:
+            owner = getattr(owner, part)
+        return owner, name
 
-    def _repr_html_(self) -> str:
-        colour = GREEN if self.passed else VERMILLION
-        said = "".join(f"<p style='margin:.35em 0'>{_code(line)}</p>" for line in self.sentences)
-        drawn = "".join(f"<div>{figure._repr_html_()}</div>" for figure in self.figures)
-        return (
-            f'<div class="minisched-verdict" style="border-left:5px solid {colour};'
-            f'padding:.1em 0 .1em .9em"><b>{self.title}</b>{said}{drawn}</div>'
-        )
+    @contextmanager
+    def filled(self, lines: Any) -> Iterator[Calls]:
+        """Within the block the package calls the learner's lines."""
+        calls = Calls()
 
-    def __repr__(self) -> str:
-        pictures = [repr(figure) for figure in self.figures]
-        return "\n".join([self.title, *self.sentences, *pictures])
+        def yours(*args: Any, **options: Any) -> Any:
+            calls.situations.add(sketch(args))
+            return calls.call(self.call, lines, *args, **options)
 
+        owner, name = self.place
+        before = inspect.getattr_static(owner, name)
+        if isinstance(before, FunctionType) and inspect.ismodule(owner):  # others may have its name
+            code = before.__code__, before.__defaults__, before.__kwdefaults__
+            before.__globals__["_yours"] = yours
+            before.__code__ = (lambda *args, **options: _yours(*args, **options)).__code__  # type: ignore[name-defined]  # noqa: F821
+            before.__defaults__ = before.__kwdefaults__ = None
+            try:
+                yield calls
+            finally:
+                before.__code__, before.__defaults__, before.__kwdefaults__ = code
+                del before.__globals__["_yours"]
+            return
+        wrapped = property(yours) if isinstance(before, property) else yours
+        setattr(owner, name, staticmethod(yours) if isinstance(before, staticmethod) else wrapped)
+        try:
+            yield calls
+        finally:
+            setattr(owner, name, before)
 
-def _code(line: str) -> str:
-    """A sentence for a page; what stands in backticks is code."""
-    parts = escape(line).split("`")
-    if len(parts) % 2 == 0:
-        return escape(line)
-    return "".join(f"<code>{x}</code>" if at % 2 else x for at, x in enumerate(parts))
-
-
-NUM_WORKLOADS, MOST_SHRINKS = 60, 80
-Play = Callable[[ExerciseWorkload], Trial]
-Explain = Callable[[Trial, BrokenLaw], Sequence[str]]
-Draw = Callable[[Trial, BrokenLaw], Sequence[LessonFigure]]
-Law = Callable[[Trial], BrokenLaw | None]
+    def on(self, case: Case) -> Case:
+        """The case as it is: what runs is the package's, but for the hole."""
+        return case
 
 
 @dataclass(frozen=True)
-class Counterexample:
-    """A workload on which a learner's lines break a law."""
+class Pure:
+    """Something that the package does not call: held against ``truth`` or a property, case by case.
 
-    trial: Trial
-    what: BrokenLaw
-
-
-def no_words(trial: Trial, what: BrokenLaw) -> Sequence[str]:
-    """Nothing more to say."""
-    return ()
-
-
-def draw_trial(trial: Trial, what: BrokenLaw) -> list[LessonFigure]:
-    """The steps up to the one at which the law is broken."""
-    title, flag = {
-        "identity": ("The counterexample: a wrong token", f"step {what.step}: {what.rid}'s token"),
-        "waits": ("The counterexample", f"step {what.step}: {what.rid} waits"),
-    }.get(what.law, ("The run as far as it came", ""))
-    figure = draw_until(trial.trace, what.step, title, flag)
-    return [figure] if figure else []
-
-
-def try_all(
-    play: Play,
-    shape: WorkloadLimits,
-    law: Law = broken,
-    explain: Explain = no_words,
-    draw: Draw = draw_trial,
-    hard: Sequence[ExerciseWorkload] = (),
-) -> ExerciseVerdict | None:
-    """Play random workloads of a shape, and then some ``hard`` ones.
-
-    Gives the verdict on the first that breaks a law, shrunk; None if all is well.
+    ``cases`` gives tuples of arguments, the smallest first: the first that fails is told.
+    ``truth(*args)`` is what is right; or ``holds(answer, *args)`` says in a sentence what is wrong.
+    ``call(lines, *args)`` is what is done with the learner's lines, which may be a class.
+    ``draw(answer, *args)`` gives an SVG of what they made of a case, or nothing.
     """
-    for workload in [*map(shape.draw, range(NUM_WORKLOADS)), *hard]:
-        if failure := attempt(play, law, workload):
-            return verdict_on(shrink(failure, play, law), explain, draw)
-    return None
+
+    cases: Callable[[], Iterable[tuple[Any, ...]]]
+    truth: Callable[..., Any] | None = None
+    holds: Callable[..., str] | None = None
+    call: Callable[..., Any] = lambda lines, *args: lines(*args)
+    draw: Callable[..., str] | None = None
+
+    def wrong(self, lines: Any, args: tuple[Any, ...], calls: Calls) -> tuple[str, Any]:
+        """What is wrong with the answer for these arguments, or nothing; and the answer."""
+        try:
+            answer = calls.call(self.call, lines, *deepcopy(args))
+            if self.holds is not None:
+                return calls.call(self.holds, answer, *deepcopy(args)), answer
+        except (Exception, TooLong) as error:
+            return f"With {_shown(args)}: {blame(error)}", None
+        assert self.truth is not None
+        right = self.truth(*deepcopy(args))
+        if type(answer) is type(right) and answer == right:
+            return "", answer
+        return (
+            f"With {_shown(args)} it gives {_short(answer)}, should give {_short(right)}.",
+            answer,
+        )
 
 
-def attempt(play: Play, law: Law, workload: ExerciseWorkload) -> Counterexample | None:
-    """Play one workload; a failure if a law does not hold."""
-    trial = play(workload)
-    what = law(trial)
-    return Counterexample(trial, what) if what else None
+def _shown(args: tuple[Any, ...]) -> str:
+    return ", ".join(map(_short, args)) or "nothing"
 
 
-def shrink(failure: Counterexample, play: Play, law: Law) -> Counterexample:
-    """The simplest workload to be found that breaks the same law."""
-    tries: Iterator[ExerciseWorkload] = simpler(failure.trial.workload)
-    for _ in range(15 if failure.trial.is_endless else MOST_SHRINKS):
-        workload = next(tries, None)
-        if workload is None or is_late():
-            break
-        found = attempt(play, law, workload)
-        if found and not is_late() and found.what.law == failure.what.law:
-            failure, tries = found, simpler(workload)
-    return failure
+def _short(thing: Any) -> str:
+    text = repr(thing)
+    return f"`{text}`" if len(text) <= 120 else f"`{text[:117]}...`"
 
 
-def verdict_on(failure: Counterexample, explain: Explain, draw: Draw) -> ExerciseVerdict:
-    """Words and pictures for a failure."""
-    trial, what = failure.trial, failure.what
-    said = [what.sentence[:1].upper() + what.sentence[1:], *explain(trial, what)]
-    said.append(f"The smallest workload that was found: {trial.workload.about}.")
-    return ExerciseVerdict(False, said, draw(trial, what))
+# -- Workloads -------------------------------------------------------------------------------------
+
+LEVELS = ("plain", "stops", "tight", "wishes")
+"""Of a random workload: room for all and ends by length; then stop tokens and clients who give up;
+then little memory, pages, chunks, a cache and priorities; then grammars, penalties and sampling."""
 
 
-def right(*sentences: str) -> ExerciseVerdict:
-    """The verdict on what passed, with what was checked."""
-    checked = (
-        f"Checked on {NUM_WORKLOADS} random workloads: every token of every request is the one "
-        "that it gets alone, and every request ends once."
+def every_case(case: Case) -> bool:
+    """Each of them."""
+    return True
+
+
+@dataclass(frozen=True)
+class Workloads:
+    """Cases on the loop ``on``: some made by hand, and random ones up to a level that are wanted.
+
+    ``show`` is the one that is drawn where all is well, and whose speed-up is told.
+    """
+
+    on: str = "overlap"
+    level: str = "plain"
+    seeds: int = 40
+    cases: tuple[Case, ...] = ()
+    want: Callable[[Case], bool] = every_case
+    cost: CostModel = COST
+    show: Case | None = None
+
+    def __iter__(self) -> Iterator[Case]:
+        yield from self.cases
+        design = read_design(self.on)
+        for seed in range(self.seeds):
+            drawn = draw(seed, odd=False)
+            drawn = replace(drawn, workload=at_level(drawn.workload, self.level), cost=self.cost)
+            made = drawn.on(design)
+            if self.want(made):
+                yield made
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether settings matter: memory, pages, chunks."""
+        return bool(self.cases) or self.level in LEVELS[2:]
+
+    @property
+    def shown(self) -> Case:
+        """The case to draw."""
+        plain = "a: 1 2 3 4 -> 12; b: 2 3 4 5 -> 12"
+        loop, _, relay = self.on.partition(":")
+        return self.show or case(
+            plain, f"{loop}:{relay.partition(':')[0]}".rstrip(":"), kv=64, rows=2,
+            vocab_size=VOCAB, cost=self.cost,
+        )  # fmt: skip
+
+
+def at_level(workload: Workload, level: str) -> Workload:
+    """The workload without what belongs to a higher level.
+
+    Raises:
+        ValueError: there is no such level.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"level is {level!r}, but it must be one of {', '.join(LEVELS)}.")
+    height = LEVELS.index(level)
+    if height == 3:
+        return workload
+    config = workload.config
+    if height < 2:
+        config = SchedulerConfig(
+            kv_tokens=512, max_running_requests=config.max_running_requests,
+            disable_radix_cache=True,
+        )  # fmt: skip
+    else:
+        config = replace(config, speculative_algorithm="", speculative_draft_model_path="")
+    stops = height > 0
+    return replace(
+        workload,
+        requests=[_without_wishes(req, stops, height > 1) for req in workload.requests],
+        aborts=workload.aborts if stops else {},
+        flushes=workload.flushes if height > 1 else frozenset(),
+        failures=(),
+        eos_ids=workload.eos_ids if stops else frozenset(),
+        config=config,
     )
-    return ExerciseVerdict(True, [checked, *sentences])
+
+
+def _without_wishes(req: Request, stops: bool, priority: bool) -> Request:
+    params = SamplingParams(
+        max_new_tokens=req.params.max_new_tokens,
+        stop_token_ids=req.params.stop_token_ids if stops else frozenset(),
+        ignore_eos=req.params.ignore_eos,
+    )
+    return Request(req.rid, req.prompt, params, priority=req.priority if priority else 0)
+
+
+# -- The table -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One case with a learner's lines in the hole: what ``extra`` laws look at."""
+
+    case: Case
+    verdict: Verdict
+    calls: Calls
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """See the module's text, which has a whole one."""
+
+    name: str
+    lesson: str
+    hole: Loop | Function | Pure
+    start: str
+    solution: str
+    mistakes: tuple[tuple[str, str, str], ...]
+    workloads: Workloads = field(default_factory=Workloads)
+    laws: tuple[str, ...] = ()
+    extra: tuple[Callable[[Attempt], str], ...] = ()
+    no_worse: tuple[tuple[str, float], ...] = ()
+    reach: int = 4
+    picture: str = "timing"
+    beside: str = "serial"  # the loop whose run is drawn above theirs; "": the package's own lines
+    hints: tuple[str, ...] = ()
+    why: str = ""
+    survivors: tuple[str, ...] = ()  # mutants of the solution that are as good: a line of each
+
+    def lines(self, text: str) -> Any:
+        """What a text defines under the exercise's name."""
+        text, place = dedent(text).strip() + "\n", f"<lines of {self.name} {hash(text)}>"
+        linecache.cache[place] = len(text), None, text.splitlines(keepends=True), place
+        names: dict[str, Any] = {"__name__": "lesson"}
+        exec(compile(text, place, "exec"), names)
+        return names[self.name]
+
+    def mistaken(self) -> Iterator[tuple[str, str]]:
+        """The text of each known mistake, and the words that it must be told with.
+
+        Raises:
+            ValueError: the solution does not have the words that a mistake changes.
+        """
+        solution = dedent(self.solution)
+        for old, new, says in self.mistakes:
+            if old and old not in solution:
+                raise ValueError(f"the solution of {self.name} has no {old!r} in it.")
+            yield solution.replace(old, new) if old else new, says
+
+
+@cache
+def exercises() -> dict[str, Exercise]:
+    """All of them by name, in the order of the lessons.
+
+    Raises:
+        ValueError: two have one name.
+    """
+    package = importlib.import_module(f"{__package__}.exercises")
+    found: dict[str, Exercise] = {}
+    for module in sorted(item.name for item in pkgutil.iter_modules(package.__path__)):
+        for one in importlib.import_module(f"{package.__name__}.{module}").EXERCISES:
+            if one.name in found:
+                raise ValueError(f"{one.name!r} is an exercise of {found[one.name].lesson}, too.")
+            found[one.name] = one
+    return found
+
+
+def find(name: str) -> Exercise:
+    """The exercise of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    known = exercises()
+    if name not in known:
+        raise ValueError(f"there is no exercise {name!r}; there are {', '.join(known)}.")
+    return known[name]

@@ -19,12 +19,13 @@ from ..models.hash import mix
 from ..relay import LazyChain
 from ..trace import Trace
 from ..worker import Step
-from .exercise import ExerciseVerdict, right, try_all
 from .figure import LessonFigure
+from .grade import ExerciseVerdict
 from .guard import Mistake, TooLong, blame, bounded, in_time, takes, unwatched
 from .loop_exercise import step_of, too_slow
 from .runs import VOCAB, joined, ordinal
 from .trial import BrokenLaw, ExerciseWorkload, Loop, StepNotes, Trial, WorkloadLimits, broken, play
+from .verdicts import right, try_all
 
 # -- Lazy arrays on a virtual clock: what ``mx.async_eval`` and ``.item()`` cost whom, and when ----
 #

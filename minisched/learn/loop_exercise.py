@@ -11,8 +11,8 @@ from typing import Any
 from ..checks.overlap import measure
 from ..loops.run import Run
 from ..trace import Trace
-from .exercise import ExerciseVerdict, right, try_all
 from .figure import LessonFigure, timing
+from .grade import ExerciseVerdict
 from .guard import TooLong, blame, bounded, in_time, one_argument, takes
 from .runs import TIE, makespan_ms, milliseconds, outcome, settled_step_ms, simulate, times
 from .trial import (
@@ -26,6 +26,7 @@ from .trial import (
     last_step,
     play,
 )
+from .verdicts import right, try_all
 
 PAIRS = ((6, 10), (10, 6), (9, 9))  # host and device, in ms a step
 COPY, MOST_REQUESTS = 1, 4

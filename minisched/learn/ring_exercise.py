@@ -16,11 +16,12 @@ from ..loops.overlap import overlap
 from ..relay import FutureMapRing
 from ..relay.future_map import FutureMap
 from ..trace import Trace
-from .exercise import ExerciseVerdict, draw_trial, right, try_all
 from .figure import LessonFigure, draw_ring
+from .grade import ExerciseVerdict
 from .guard import Mistake, TooLong, blame, bounded, in_time, takes
 from .runs import joined
 from .trial import Asked, BrokenLaw, ExerciseWorkload, Trial, WorkloadLimits, play
+from .verdicts import draw_trial, right, try_all
 
 # -- What each step read from the future map, noted as it was bound: for the words of a verdict ----
 

@@ -63,13 +63,15 @@ def simulate(
     new_tokens: int = 12,
     relay: str = "",
     stop: bool = False,
+    chunk: int = -1,
 ) -> Run:
     """Run a few equal requests through a loop, on a simulated device with a virtual clock.
 
     ``host_ms``, ``device_ms`` and ``copy_ms`` are what one step costs each of them. There is room
     for just these requests, so that a ring of future slots is as small as it gets. With ``stop``
     each may have four times as many tokens, and a stop token ends it after ``new_tokens``: nobody
-    knows that before it is there. Without, its length ends it, which the host can count.
+    knows that before it is there. Without, its length ends it, which the host can count. A step
+    takes at most ``chunk`` tokens of prompts, which have 4 each (-1: as many as there are).
 
     Raises:
         ValueError: a cost is negative or not finite, a count below 1 or too large for a stop
@@ -92,7 +94,7 @@ def simulate(
         _request("abcdefgh"[at % 8] * (1 + at // 8), at, new_tokens, stop) for at in range(requests)
     ]
     cost, model = milliseconds(host_ms, device_ms, copy_ms), HashModel(VOCAB, eos_ids=frozenset())
-    config = SchedulerConfig(max_running_requests=requests)
+    config = SchedulerConfig(max_running_requests=requests, chunked_prefill_size=chunk)
     return run_loop(loop, open_device("sim"), model, asked, config, cost, relay)
 
 

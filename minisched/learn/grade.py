@@ -1,0 +1,301 @@
+"""Holds a learner's lines against an exercise: the laws, reach, and no worse than the package.
+
+What is wrong is a law in words, on the smallest case that was found, with a picture of their run
+and the offending thing in red. What is right is drawn beside another run, with the speed-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any
+
+from ..checks.case import Case, case_text, same_on, shrink
+from ..checks.judge import Finding, Verdict, judge
+from ..checks.overlap import measure
+from ..export.offence import draw as draw_offence
+from ..export.palette import GREEN, VERMILLION
+from ..museum.picture import BY_LAW, of_named, plainly
+from ..trace import Trace
+from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, find
+from .figure import LessonFigure, timing, view
+from .guard import PACKAGE, TooLong, blame, in_time, is_late, takes
+from .keep import keep
+
+MOST_SHRINKS, MOST_OF_ENDLESS = 150, 12  # cases looked at for a smaller one
+YOURS = "yours"  # what their run is called in a picture
+
+
+# -- What a learner sees: right or not yet, why in words, and a picture of it ----------------------
+
+
+@dataclass(frozen=True)
+class ExerciseVerdict:
+    """``passed``, sentences that say what was checked or what is wrong, and pictures."""
+
+    passed: bool
+    sentences: Sequence[str]
+    figures: Sequence[LessonFigure] = ()
+
+    @property
+    def title(self) -> str:
+        """In two words."""
+        return "✓ Right" if self.passed else "✗ Not yet"
+
+    def _repr_html_(self) -> str:
+        colour = GREEN if self.passed else VERMILLION
+        said = "".join(f"<p style='margin:.35em 0'>{_code(line)}</p>" for line in self.sentences)
+        drawn = "".join(f"<div>{figure._repr_html_()}</div>" for figure in self.figures)
+        return (
+            f'<div class="minisched-verdict" style="border-left:5px solid {colour};'
+            f'padding:.1em 0 .1em .9em"><b>{self.title}</b>{said}{drawn}</div>'
+        )
+
+    def __repr__(self) -> str:
+        pictures = [repr(figure) for figure in self.figures]
+        return "\n".join([self.title, *self.sentences, *pictures])
+
+
+def _code(line: str) -> str:
+    """A sentence for a page; what stands in backticks is code."""
+    parts = escape(line).split("`")
+    if len(parts) % 2 == 0:
+        return escape(line)
+    return "".join(f"<code>{x}</code>" if at % 2 else x for at, x in enumerate(parts))
+
+
+def not_yet(*sentences: str, figures: Sequence[LessonFigure] = ()) -> ExerciseVerdict:
+    """What is wrong, in sentences."""
+    return ExerciseVerdict(False, sentences, figures)
+
+
+# -- The check of a lesson's cell ------------------------------------------------------------------
+
+
+def check(name: str, lines: Any) -> ExerciseVerdict:
+    """Hold a learner's lines against the exercise of this name; what is right is kept.
+
+    Raises:
+        ValueError: there is no exercise of that name.
+    """
+    exercise = find(name)
+    verdict = grade(exercise, lines)
+    if verdict.passed:
+        kept = keep(exercise, lines)
+        verdict = replace(verdict, sentences=[*verdict.sentences, *kept])
+    return verdict
+
+
+@in_time
+def grade(exercise: Exercise, lines: Any) -> ExerciseVerdict:
+    """The verdict on a learner's lines."""
+    if problem := refused(exercise, lines):
+        return not_yet(problem)
+    if isinstance(exercise.hole, Pure):
+        return grade_pure(exercise, exercise.hole, lines)
+    return grade_runs(exercise, exercise.hole, lines)
+
+
+def refused(exercise: Exercise, lines: Any) -> str:
+    """Why these lines are not looked at: the package's own, or nothing that can be called so."""
+    function = getattr(lines, "__wrapped__", lines)
+    code = getattr(function, "__code__", None)
+    home = code.co_filename if code else ""
+    if str(getattr(lines, "__module__", "")).partition(".")[0] == "minisched" or (
+        home.startswith(PACKAGE)
+    ):
+        return "That is the package's own. Now yours: write it where the cell says so."
+    right = exercise.lines(exercise.solution)
+    if isinstance(right, type):
+        return "" if isinstance(lines, type) else f"{exercise.name} must be a class."
+    wanted = right.__code__.co_varnames[: right.__code__.co_argcount]
+    return takes(lines, exercise.name, *wanted)
+
+
+def grade_pure(exercise: Exercise, hole: Pure, lines: Any) -> ExerciseVerdict:
+    """Case by case, up to the first that is wrong."""
+    count, calls, answer, args = 0, Calls(), None, ()
+    for args in hole.cases():
+        problem, answer = hole.wrong(lines, args, calls)
+        if problem:
+            return not_yet(problem, figures=_drawn(hole, answer, args))
+        count += 1
+    return ExerciseVerdict(
+        True,
+        [f"Checked on {count} cases.", *([exercise.why] if exercise.why else [])],
+        _drawn(hole, answer, args),
+    )
+
+
+def _drawn(hole: Pure, answer: Any, args: tuple[Any, ...]) -> list[LessonFigure]:
+    if hole.draw is None or answer is None:
+        return []
+    svg = hole.draw(answer, *args)
+    return [LessonFigure(svg)] if svg else []
+
+
+def grade_runs(exercise: Exercise, hole: Loop | Function, lines: Any) -> ExerciseVerdict:
+    """On every case of the workloads, up to the first on which something does not hold."""
+    count, situations = 0, set[str]()
+    for case in exercise.workloads:
+        attempt, found = hold(exercise, hole, lines, case)
+        if found and found.law.startswith("no worse"):
+            steady, there = hold(exercise, hole, lines, exercise.workloads.shown)
+            return told(exercise, *((steady, there) if there else (attempt, found)))
+        if found:
+            return told(exercise, *smallest(exercise, hole, lines, attempt, found))
+        situations |= attempt.calls.situations
+        count += 1
+    if len(situations) < exercise.reach:
+        return not_yet(
+            f"In {count} cases your lines were called in {len(situations)} different situations, "
+            f"but there should be at least {exercise.reach}: nothing was shown yet."
+        )
+    return right(exercise, hole, lines, count, len(situations))
+
+
+# -- One case, and the first thing on it that does not hold ----------------------------------------
+
+
+def hold(
+    exercise: Exercise, hole: Loop | Function, lines: Any, case: Case
+) -> tuple[Attempt, Finding | None]:
+    """Run a case with the learner's lines in the hole."""
+    with hole.filled(lines) as calls:
+        try:
+            verdict = judge(hole.on(case))
+        except TooLong as error:
+            empty = Trace(YOURS, "sim", "hash", "virtual", (), (), (), ())
+            finding = Finding("ends", blame(error))
+            return Attempt(case, Verdict((finding,), case.workload, empty, False), calls), finding
+    attempt = Attempt(case, verdict, calls)
+    if calls.raised:
+        return attempt, Finding("crash", calls.raised)
+    for finding in verdict.findings:
+        if not exercise.laws or finding.law in exercise.laws:
+            return attempt, finding
+    for law in exercise.extra:
+        if said := law(attempt):
+            return attempt, Finding(law.__name__.replace("_", " "), said)
+    return attempt, worse(exercise, hole, attempt)
+
+
+def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Finding | None:
+    """In what the run is worse than that of the package's own lines, by more than it may be."""
+    if not exercise.no_worse:
+        return None
+    own = judge(of_package(hole, attempt.case))
+    for what, factor in exercise.no_worse:
+        (unit, size), one, other = (
+            MEASURES[what][:2],
+            *(MEASURES[what][2](verdict) for verdict in (attempt.verdict, own)),
+        )
+        if one > factor * other + 1e-9:
+            return Finding(
+                f"no worse: {what}",
+                f"every law holds, but {what} is {one / size:g}{unit}, and with the package's own "
+                f"lines {other / size:g}{unit}.",
+            )
+    return None
+
+
+def of_package(hole: Loop | Function, case: Case) -> Case:
+    """The case with the package's own lines."""
+    return same_on(case, *split(hole.base)) if isinstance(hole, Loop) else case
+
+
+def split(name: str) -> tuple[str, str]:
+    """A loop's name and its relay's, or nothing."""
+    loop, _, relay = name.partition(":")
+    return loop, relay.partition(":")[0]
+
+
+def first_tokens(verdict: Verdict) -> float:
+    """When the first tokens were there, on average, in ns since the run began."""
+    first: dict[str, int] = {}
+    for mark in verdict.trace.marks:
+        if mark.name == "tokens":
+            for rid in str(mark.attrs["rids"]).split():
+                first.setdefault(rid, mark.time)
+    return sum(first.values()) / max(1, len(first))
+
+
+Measure = Callable[[Verdict], float]
+MEASURES: dict[str, tuple[str, float, Measure]] = {  # name -> unit, how many of it are 1, the value
+    "makespan": (" ms", 1e6, lambda verdict: verdict.trace.end),
+    "steps": ("", 1, lambda verdict: measure(verdict.trace).steps),
+    "wasted rows": ("", 1, lambda verdict: measure(verdict.trace).wasted_rows),
+    "time to first token": (" ms", 1e6, first_tokens),
+}
+
+
+def smallest(
+    exercise: Exercise, hole: Loop | Function, lines: Any, attempt: Attempt, found: Finding
+) -> tuple[Attempt, Finding]:
+    """The simplest case to be found on which the same thing does not hold."""
+    best = [attempt, found]
+
+    def shows(case: Case) -> bool:
+        if is_late():
+            return False
+        again, finding = hold(exercise, hole, lines, case)
+        if finding is None or finding.law != found.law:
+            return False
+        best[:] = again, finding
+        return True
+
+    is_endless = not attempt.verdict.finished and found.law in ("ends", "livelock")
+    shrink(attempt.case, shows, MOST_OF_ENDLESS if is_endless else MOST_SHRINKS)
+    return best[0], best[1]  # type: ignore[return-value]
+
+
+# -- In words and pictures -------------------------------------------------------------------------
+
+
+def told(exercise: Exercise, attempt: Attempt, found: Finding) -> ExerciseVerdict:
+    """What does not hold, the smallest case of it, and a picture with the offence in red."""
+    sentence = plainly(found)
+    sentence = sentence[:1].upper() + sentence[1:]
+    said = [sentence if sentence.endswith((".", "`")) else f"{sentence}."]
+    room = ("costs",) if exercise.workloads.is_tight else ("costs", "settings")
+    case = [line for line in case_text(attempt.case) if not line.startswith(room)]
+    said.append(f"The law: {found.law}. The smallest case that was found: {'; '.join(case)}.")
+    trace = replace(attempt.verdict.trace, loop=YOURS)
+    if not trace.slices:
+        return not_yet(*said)
+    if found.law.startswith("no worse"):
+        own = judge(of_package(exercise.hole, attempt.case)).trace  # type: ignore[arg-type]
+        return not_yet(*said, figures=[timing(trace, own)])
+    verdict = replace(attempt.verdict, trace=trace)
+    offence = BY_LAW.get(found.law, of_named)(verdict, found)
+    known = {item.id for item in trace.slices}
+    offence = replace(offence, slices=tuple(one for one in offence.slices if one in known))
+    return not_yet(*said, figures=[LessonFigure(draw_offence(trace, offence))])
+
+
+def right(
+    exercise: Exercise, hole: Loop | Function, lines: Any, count: int, situations: int
+) -> ExerciseVerdict:
+    """What was checked, their run beside another one, the speed-up they made, and why."""
+    case = exercise.workloads.shown
+    with hole.filled(lines):
+        mine = replace(judge(hole.on(case)).trace, loop=YOURS)
+    said = [
+        f"Checked on {count} cases, in {situations} different situations: every law of "
+        "`minisched check` holds."
+    ]
+    other = same_on(case, exercise.beside) if exercise.beside else case
+    beside = judge(other).trace
+    if exercise.picture == "timing":
+        said.append(_speed_up(beside, mine))
+        figures = [timing(beside, mine)]
+    else:
+        figures = [view(exercise.picture, mine)]
+    return ExerciseVerdict(True, [*said, *([exercise.why] if exercise.why else [])], figures)
+
+
+def _speed_up(beside: Trace, mine: Trace) -> str:
+    times = [trace.end / 1e6 for trace in (beside, mine)]
+    what = f"{beside.loop} takes {times[0]:g} ms, yours {times[1]:g} ms"
+    return f"On the run below {what}: {times[0] / times[1]:.2f} times as fast."

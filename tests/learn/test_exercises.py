@@ -1,0 +1,157 @@
+"""The exercises, from their tables alone: the solution passes, mistakes are told, mutants die."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from textwrap import dedent
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from minisched import learn
+from minisched.learn import keep
+from minisched.learn.exercise import Exercise, Function, Loop, exercises
+from minisched.learn.grade import ExerciseVerdict, grade
+from minisched.loops.design import LOOPS
+
+EXERCISES = exercises()
+MISTAKES = [
+    pytest.param(
+        one, text, says, id=f"{one.name}-{at}", marks=[pytest.mark.thorough] * bool(at)
+    )
+    for one in EXERCISES.values()
+    for at, (text, says) in enumerate(one.mistaken())
+]  # fmt: skip
+each = pytest.mark.parametrize("one", EXERCISES.values(), ids=lambda one: one.name)
+
+
+def check_verdict(verdict: ExerciseVerdict) -> None:
+    """What a learner sees is short, has no traceback in it, and is well-formed."""
+    assert all(len(said) < 700 and "Traceback" not in said for said in verdict.sentences)
+    ElementTree.fromstring(verdict._repr_html_().replace("&times;", "×"))
+    for figure in verdict.figures:
+        assert ElementTree.fromstring(figure.svg).tag.endswith("svg")
+
+
+@each
+def test_the_solution_passes_and_what_the_cell_starts_with_does_not(one: Exercise) -> None:
+    """That it passes says that its lines were called, in as many situations as ``reach``."""
+    verdict = grade(one, one.lines(one.solution))
+    assert verdict.passed, repr(verdict)
+    check_verdict(verdict)
+    assert one.why and one.why in verdict.sentences and len(one.hints) >= 2
+    start = grade(one, one.lines(one.start))
+    assert not start.passed
+    check_verdict(start)
+
+
+@pytest.mark.parametrize(("one", "text", "says"), MISTAKES)
+def test_a_known_mistake_is_told(one: Exercise, text: str, says: str) -> None:
+    verdict = grade(one, one.lines(text))
+    assert not verdict.passed and says in " ".join(verdict.sentences), repr(verdict)
+    check_verdict(verdict)
+
+
+# -- mutants: the solution with one small thing changed --------------------------------------------
+
+OPERATORS: dict[type, type] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
+}  # fmt: skip
+
+
+def changes(node: ast.AST) -> Iterator[Callable[[], None]]:
+    """What may be done to one node, in place."""
+    if isinstance(node, ast.BinOp | ast.BoolOp | ast.AugAssign) and type(node.op) in OPERATORS:
+        yield lambda: setattr(node, "op", OPERATORS[type(node.op)]())
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in OPERATORS:
+        yield lambda: node.ops.__setitem__(0, OPERATORS[type(node.ops[0])]())
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        yield lambda: setattr(node, "value", node.value + 1)  # type: ignore[operator]
+    if isinstance(node, ast.Constant) and type(node.value) is bool:
+        yield lambda: setattr(node, "value", not node.value)
+    if isinstance(node, ast.If | ast.While) and not isinstance(node.test, ast.Constant):
+        test = node.test
+        yield lambda: setattr(node, "test", ast.UnaryOp(ast.Not(), test))
+    for body in (getattr(node, name, None) for name in ("body", "orelse")):
+        if isinstance(body, list):
+            for at, line in enumerate(body):
+                if isinstance(line, ast.Expr) and isinstance(line.value, ast.Call | ast.Yield):
+                    yield lambda body=body, at=at: body.__setitem__(at, ast.Pass())
+
+
+def mutants(text: str) -> Iterator[tuple[str, str]]:
+    """Each mutant of a text, and the first line of it that differs."""
+    text = ast.unparse(ast.parse(dedent(text)))
+    count = len([None for node in ast.walk(ast.parse(text)) for _ in changes(node)])
+    for number in range(count):
+        tree = ast.parse(text)
+        every = [change for node in ast.walk(tree) for change in changes(node)]
+        every[number]()
+        mutant = ast.unparse(ast.fix_missing_locations(tree))
+        if mutant == text:
+            continue
+        pairs = zip(mutant.splitlines(), [*text.splitlines(), ""], strict=False)
+        yield mutant, next((new.strip() for new, old in pairs if new != old), "")
+
+
+@pytest.mark.thorough
+@each
+def test_mutants_of_the_solution_are_killed(one: Exercise) -> None:
+    every = list(mutants(one.solution))
+    assert every
+    survivors = {line for text, line in every if grade(one, one.lines(text)).passed}
+    assert survivors == set(one.survivors)
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+def package_lines(one: Exercise) -> Any:
+    """The package's own lines for a hole, where there are any."""
+    if isinstance(one.hole, Loop):
+        return LOOPS[one.hole.base.partition(":")[0]].run
+    if isinstance(one.hole, Function):
+        owner, name = one.hole.place
+        found = getattr(owner, name)
+        return getattr(found, "fget", found)
+    return Exercise.lines
+
+
+@each
+def test_the_packages_own_lines_are_refused(one: Exercise) -> None:
+    verdict = grade(one, package_lines(one))
+    assert not verdict.passed and "the package's own" in verdict.sentences[0]
+
+
+def test_an_endless_loop_is_cut_off_with_a_clear_word() -> None:
+    spin = EXERCISES["my_loop"]
+    text = "def my_loop(engine):\n    while True:\n        pass\n    yield"
+    verdict = grade(spin, spin.lines(text))
+    assert "go on and on: it looks as if they would never end" in verdict.sentences[0]
+    check_verdict(verdict)
+
+
+# -- what is kept, and hints -----------------------------------------------------------------------
+
+
+def test_what_is_right_is_kept_and_hints_come_one_by_one(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = EXERCISES["my_loop"]
+    assert not learn.check("my_loop", one.lines(one.start)).passed
+    assert keep.parts() == {}
+    verdict = learn.check("my_loop", one.lines(one.solution))
+    assert f"Kept in `mine.py`: 1 of {len(EXERCISES)}" in verdict.sentences[-1]
+    assert keep.parts() == {"my_loop": dedent(one.solution).strip()}
+    learn.check("my_loop", one.lines(one.solution))
+    names: dict[str, Any] = {}
+    exec((tmp_path / "mine.py").read_text(encoding="utf-8"), names)
+    assert callable(names["my_loop"])
+    said = [learn.hint("my_loop") for _ in range(len(one.hints) + 2)]
+    assert said[0].endswith(one.hints[0]) and said[-1] == said[-2] != said[-3]
