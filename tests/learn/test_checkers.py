@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from minisched import learn
 from minisched.learn import guard
-from minisched.learn.exercise import attempt, draw_trial, shrink
 from minisched.learn.guard import TooLong, bounded
 from minisched.learn.ring_exercise import PLAIN, needed, play_ring
 from minisched.learn.runs import TIE, VOCAB, ordinal
 from minisched.learn.trial import broken
+from minisched.learn.verdicts import attempt, draw_trial, shrink
 from tests.support import Picture, check_picture, many
 
 seeds = st.integers(0, 10**6)
