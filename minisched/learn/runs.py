@@ -43,12 +43,16 @@ MOST_BEFORE_STOP = 60  # tokens; among many more, hardly any is the first of its
 VOCAB = 97  # enough that a wrong token is hardly ever right by chance
 
 
-def milliseconds(host: float, device: float, copy: float) -> CostModel:
-    """Costs of one step; the host spends half of its time before a step and half behind it."""
+def milliseconds(host: float, device: float, copy: float, token: float = 0) -> CostModel:
+    """Costs of one step, in ms; the host spends half of its time before a step and half behind it.
+
+    ``token`` is what each token of a step costs the device, beside ``device``.
+    """
     before = round(host * MILLISECOND / 2)
     return CostModel(
         {"schedule": before, "process": round(host * MILLISECOND) - before},
         forward_base=round(device * MILLISECOND),
+        forward_per_token=round(token * MILLISECOND),
         copy=round(copy * MILLISECOND),
     )
 
@@ -64,6 +68,7 @@ def simulate(
     relay: str = "",
     stop: bool = False,
     chunk: int = -1,
+    token_ms: float = 0,
 ) -> Run:
     """Run a few equal requests through a loop, on a simulated device with a virtual clock.
 
@@ -71,7 +76,8 @@ def simulate(
     for just these requests, so that a ring of future slots is as small as it gets. With ``stop``
     each may have four times as many tokens, and a stop token ends it after ``new_tokens``: nobody
     knows that before it is there. Without, its length ends it, which the host can count. A step
-    takes at most ``chunk`` tokens of prompts, which have 4 each (-1: as many as there are).
+    takes at most ``chunk`` tokens of prompts, which have 4 each (-1: as many as there are),
+    and each token of a step takes the device ``token_ms`` more.
 
     Raises:
         ValueError: a cost is negative or not finite, a count below 1 or too large for a stop
@@ -79,7 +85,7 @@ def simulate(
     """
     for name, value, least in (
         ("host_ms", host_ms, 0), ("device_ms", device_ms, 0), ("copy_ms", copy_ms, 0),
-        ("requests", requests, 1), ("new_tokens", new_tokens, 1),
+        ("requests", requests, 1), ("new_tokens", new_tokens, 1), ("token_ms", token_ms, 0),
     ):  # fmt: skip
         if not isinstance(value, int | float) or not least <= value < inf:
             raise ValueError(
@@ -93,7 +99,8 @@ def simulate(
     asked = [
         _request("abcdefgh"[at % 8] * (1 + at // 8), at, new_tokens, stop) for at in range(requests)
     ]
-    cost, model = milliseconds(host_ms, device_ms, copy_ms), HashModel(VOCAB, eos_ids=frozenset())
+    cost = milliseconds(host_ms, device_ms, copy_ms, token_ms)
+    model = HashModel(VOCAB, eos_ids=frozenset())
     config = SchedulerConfig(max_running_requests=requests, chunked_prefill_size=chunk)
     return run_loop(loop, open_device("sim"), model, asked, config, cost, relay)
 
