@@ -22,13 +22,12 @@ import pytest
 from hypothesis import strategies as st
 
 from minisched.checks import judge
-from minisched.checks.books import check_step
+from minisched.checks.books import find_unbalanced
 from minisched.checks.case import VOCAB as VOCAB
 from minisched.checks.case import Workload as Workload
 from minisched.checks.case import fresh as fresh
 from minisched.checks.draw import draw, read_design
-from minisched.checks.faults import step_fault
-from minisched.checks.judge import livelock, most_turns
+from minisched.checks.judge import StepFault, livelock, most_turns
 from minisched.checks.judge import play as play
 from minisched.checks.overlap import step_intervals
 from minisched.core import Output, Request, Result, SamplingParams, ScheduleBatch
@@ -257,7 +256,7 @@ def drawn_run(
     case = draw(seed, odd).on(read_design(design))
     workload, device = fresh(case.workload), SimDevice()
     device.built_by_host |= case.built_by_host
-    faults = [step_fault(failure) for failure in workload.failures]
+    faults = [StepFault(failure.kind, failure) for failure in workload.failures]
 
     def patch(engine: Engine) -> None:
         for fault in faults:
@@ -595,7 +594,7 @@ def turn(scheduler: Scheduler) -> ScheduleBatch:
 
 
 def check_books(scheduler: Scheduler) -> None:
-    check_step(scheduler)
+    assert [*find_unbalanced(scheduler)] == []
     chunked = scheduler.prefill.chunked_req
     places: list[Request] = [*scheduler.waiting_queue, *scheduler.running_batch]
     places += [chunked] if chunked else []

@@ -31,7 +31,17 @@ class Failure(NamedTuple):
 
     rid: str
     position: int
-    kind: str  # the name of a fault, as in ``faults.py:STEP_FAULTS``
+    kind: str  # of ``FAILURES``
+
+
+FAILURES = {
+    "forward raises": "the device is out of luck",
+    "out of device memory": "out of device memory (tried to allocate 2.00 GiB)",
+    "sampling raises": "no token could be chosen",
+    "NaN logits": "not numbers (NaN)",
+    "copy fails": "did not arrive",
+}
+"""What may go wrong in a step (``judge.py:StepFault``), and the reason of whoever ends by it."""
 
 
 @dataclass

@@ -27,8 +27,7 @@ from ..policy.rules import RULES, RUN_FIRST, Rules
 from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
-from .case import Case, Failure, Workload
-from .faults import STEP_FAULTS
+from .case import FAILURES, Case, Failure, Workload
 from .oracle import tokens_alone
 
 DRAFTERS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # they go round, as loops do
@@ -295,7 +294,7 @@ def draw_failures(rng: Random, workload: Workload) -> tuple[Failure, ...]:
         req = rng.choice(workload.requests)
         first, last = len(req.prompt), len(req.prompt) + len(tokens_alone(workload, req)) - 1
         position = rng.choice((rng.randrange(first), rng.randint(first - 1, last), last, last))
-        found.append(Failure(req.rid, position, rng.choice(list(STEP_FAULTS))))
+        found.append(Failure(req.rid, position, rng.choice(list(FAILURES))))
     return tuple(found)
 
 

@@ -1,16 +1,15 @@
-"""Runs one case through one loop, and says which laws it broke; also with a fault put into it."""
+"""Runs one case through one loop, and says which laws it broke."""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from ..core import Output
+from ..core import Output, ScheduleBatch
 from ..devices.base import Device
 from ..devices.cost import NO_COST, CostModel
 from ..devices.registry import library, open_device
@@ -21,16 +20,16 @@ from ..loops.design import LOOPS
 from ..loops.pd import Pair
 from ..loops.run import make_engine
 from ..memory import MemoryLeak, OwnershipError
-from ..models.base import Model
+from ..models.base import ForwardBatch, Model
 from ..models.registry import hash_class
 from ..scheduler import SchedulerStuck
 from ..trace import Trace
+from ..worker import Step
+from ..worker.worker import COPY, StepOp
 from .answers import lacking
-from .books import Books, check_idle, threads
-from .case import Case, Workload, fresh
-from .faults import Aftermath, Fault, Whom, step_fault
+from .books import Books, find_held
+from .case import FAILURES, Case, Failure, Workload, fresh
 from .laws import (
-    Broken,
     Clients,
     Touched,
     find_backwards,
@@ -46,6 +45,8 @@ from .progress import Progress
 from .races import examine
 
 # -- What one run broke ----------------------------------------------------------------------------
+
+Laws = list[tuple[str, Iterable[object]]]  # by name, a sentence for everything that breaks one
 
 
 @dataclass(frozen=True)
@@ -84,123 +85,121 @@ class Verdict:
         return next((item for item in self.findings if item.law == law), None)
 
 
-def judge(
-    case: Case,
-    patch: Callable[[Engine], None] = lambda engine: None,
-    fault: Fault | None = None,
-) -> Verdict:
+class Witnesses:
+    """Whoever looks on while a case runs, and the laws that they tell of when it is over."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.books, self.clients, self.touched = Books(), Clients(workload), Touched()
+        self.progress, self.over_budget = Progress(), list[str]()
+        self.threads = alive()
+        self.failing = [StepFault(it.kind, it) for it in workload.failures]
+
+    def watch(self, engine: Engine) -> None:
+        """Before an engine starts; ``pd`` has two."""
+        config = engine.scheduler.config
+
+        def committed(batch: ScheduleBatch) -> None:
+            self.over_budget += over_budget(config, batch)
+
+        engine.scheduler.on_commit = committed
+        for one in (self.touched, self.clients, self.progress):
+            one.watch(engine)
+        for fault in self.failing:
+            fault.put_in(engine)
+
+    def look(self, engine: Engine) -> None:
+        """After a turn."""
+        self.books.look(engine)
+        self.clients.look(engine)
+
+    def of_clients(self, engine: Engine, outputs: list[Output], device: Device) -> Laws:
+        """What clients heard of a run that came to its end, against what they should have heard."""
+        workload, clients = self.clients.workload, self.clients
+        told, tolerance = told_each(workload, outputs), OF_HASH[library(device.name)]
+        return [
+            ("identity", find_wrong_tokens(workload, clients.refusal)),
+            ("ends", find_ends(told, outputs)),
+            ("client", clients.find_untold(told, engine.metrics.ended)),
+            ("logprobs", find_unlike(told, workload.vocab_size, tolerance)),
+            ("abort", clients.find_ignored(told)),
+        ]
+
+    def of_any_run(self, trace: Trace, device: Device, is_over: bool) -> Laws:
+        """What is wrong however far a run came."""
+        seen, threads = examine(trace), [name for name in alive() if name not in self.threads]
+        return [
+            ("leak", self.books.wrong),
+            ("ownership", find_unlisted(trace)),
+            ("race", seen.races),
+            ("deadlock", seen.waits if is_over else ()),
+            ("budget", self.over_budget),
+            ("time", find_backwards(trace)),
+            ("lifetime", device.lifetimes),
+            ("touches", self.touched.check(trace, is_over)),
+            *((law, [said]) for law, said in self.progress.findings.items()),
+            ("leak", (f"the thread {name} is still alive" for name in threads)),
+        ]
+
+
+def alive() -> list[str]:
+    """The names of all threads that are."""
+    return [thread.name for thread in threading.enumerate()]
+
+
+def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> Verdict:
     """Run a fresh copy of a case and hold every law against it.
 
     ``patch`` may change an engine before it starts; ``pd`` has two. A run that stops with an error
-    is not looked at for ends, and for leaks only as far as it came: they follow from it. With a
-    ``fault`` in it, the laws are those of its ``Aftermath``, and who may run may have to wait.
+    is not looked at for ends, and for leaks only as far as it came: they follow from it.
     """
-    before, workload, device = threads(), fresh(case.workload), open_device(case.device)
+    workload = fresh(case.workload)
+    witnesses, device = Witnesses(workload), open_device(case.device)
     device.built_by_host |= case.built_by_host
-    if fault:
-        fault.kind.prepare(fault, workload)
-        fault.kind.open(fault, device)
     model = hash_model(case.device, workload)
-    planned = [step_fault(failure) for failure in workload.failures]
-    books, clients, touched, progress = Books(), Clients(workload), Touched(), Progress()
-    over = list[str]()  # the budget of a step, when it was committed
 
     def watch(engine: Engine) -> None:
-        config = engine.scheduler.config
-        engine.scheduler.on_commit = lambda batch: over.append(over_budget(config, batch))
-        touched.watch(engine)
-        clients.watch(engine)
-        if not fault:
-            progress.watch(engine)
-        for one in [*planned, fault] if fault else planned:
-            one.put_in(engine)
+        witnesses.watch(engine)
         patch(engine)
 
-    def look(engine: Engine) -> None:
-        if fault and engine is fault.client:
-            fault.each_turn()
-        books.look(engine)
-        clients.look(engine)
-
-    findings: dict[str, Finding] = {}  # the first of each law
-    engines, outputs = list[Engine](), list[Output]()
+    stopped, engines, outputs = list[Finding](), list[Engine](), list[Output]()
     try:
-        engines, outputs = run(case, workload, device, model, watch, look)
+        engines, outputs = run(case, workload, device, model, watch, witnesses.look)
     except Exception as error:  # a broken scheduler may stop in any way
-        law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
-        said = f"{type(error).__name__}: {error}"
-        is_meant = fault and fault.kind.keeps_from_starting and isinstance(error, ValueError)
-        if not (is_meant and "has no memory for" in said):
-            findings[law] = Finding(law, said)
-    for one in planned:
-        for rid in one.touched:
-            workload.struck.setdefault(rid, set()).add(one.kind.says)
+        stopped.append(stopped_by(error))
+    for fault in witnesses.failing:
+        for rid in fault.touched:
+            workload.struck.setdefault(rid, set()).add(FAILURES[fault.kind])
     trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    is_over, all_alive = bool(engines), not (fault and fault.kind.kills)
-    laws: list[tuple[str, Iterable[object]]] = []
-    refused = frozenset[str]()
+    laws, refused = Laws(), frozenset[str]()
     if engines:
         refusal = engines[0].scheduler.config.refusal
         refused = frozenset(req.name for req in workload.requests if refusal(req) is not None)
-        told = told_each(workload, outputs)
-        after = Aftermath(fault, workload, trace) if fault else None
-        if after:
-            laws += [
-                ("identity", find_wrong_tokens(workload, refusal, after.may_have_ended)),
-                ("reason", after.bad_reasons()),
-                ("ends", after.bad_ends(told)),
-            ]
-        else:
-            laws += [
-                ("identity", find_wrong_tokens(workload, clients.refusal)),
-                ("ends", find_ends(told, outputs)),
-            ]
-        if not (fault and fault.kind.is_silent):
-            laws += [("client", clients.find_untold(told, engines[0].metrics.ended))]
-        tolerance = OF_HASH[library(device.name)]
         laws += [
-            ("logprobs", find_unlike(told, workload.vocab_size, tolerance)),
-            ("abort", clients.find_ignored(told)),
-            ("leak", after.leaks() if after else find_leaks(trace)),
+            *witnesses.of_clients(engines[0], outputs, device),
+            ("leak", find_leaks(trace)),
             ("ends", find_bad_ends(trace)),
             ("identity", find_misreads(trace)),
         ]
-    seen = examine(trace)
-    laws += [
-        ("leak", raised(books.check)),
-        ("ownership", find_unlisted(trace)),
-        ("race", seen.races),
-        ("deadlock", seen.waits if is_over and all_alive else ()),
-        ("budget", filter(None, over)),
-        ("time", find_backwards(trace)),
-        ("lifetime", device.lifetimes),
-        ("touches", touched.check(trace, is_over) if all_alive else ()),
-        ("progress", raised(progress.check, "progress")),
-        ("order", raised(progress.check, "order")),
-        ("leak", (f"the thread {name} is still alive" for name in threads() if name not in before)),
-        *(("leak", raised(check_idle, engine.scheduler)) for engine in engines),
-    ]
-    findings |= first_of_each(laws)
-    return Verdict(tuple(findings.values()), workload, trace, is_over, refused)
+    laws += witnesses.of_any_run(trace, device, is_over=bool(engines))
+    laws += [("leak", find_held(engine.scheduler)) for engine in engines]
+    findings = {item.law: item for item in [*stopped, *first_of_each(laws)]}
+    return Verdict(tuple(findings.values()), workload, trace, bool(engines), refused)
 
 
-def raised(check: Callable[..., None], *args: object) -> Iterator[str]:
-    """Nothing, but the call may raise ``Broken``, which names the law."""
-    check(*args)
-    yield from ()
+def stopped_by(error: Exception) -> Finding:
+    """The law that a run has broken which an error stopped."""
+    law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
+    return Finding(law, f"{type(error).__name__}: {error}")
 
 
-def first_of_each(laws: Iterable[tuple[str, Iterable[object]]]) -> dict[str, Finding]:
+def first_of_each(laws: Laws) -> Iterator[Finding]:
     """The first finding of each law, in their order."""
-    findings: dict[str, Finding] = {}
+    found: set[str] = set()
     for law, sentences in laws:
-        try:
-            found = next(iter(sentences), None)
-        except Broken as error:
-            law, _, found = str(error).partition(": ")
-        if found is not None:
-            findings.setdefault(law, Finding(law, str(found)))
-    return findings
+        for sentence in sentences if law not in found else ():
+            found.add(law)
+            yield Finding(law, str(sentence))
+            break
 
 
 def breaks_the_same(finding: Finding) -> Callable[[Case], bool]:
@@ -221,56 +220,101 @@ def breaks_the_same(finding: Finding) -> Callable[[Case], bool]:
     return shows
 
 
-# -- The same with a fault in it -------------------------------------------------------------------
-
-WATCHDOG = 30.0  # seconds after which a run in real time is taken for hung
+# -- A step that goes wrong, because its workload says so ------------------------------------------
 
 
-class FaultTrial(NamedTuple):
-    """What became of a run with a fault in it; ``whom`` is empty where a law was broken."""
-
-    is_hit: bool
-    findings: tuple[Finding, ...]
-    whom: Whom = Whom()
-    num_chances: int = 0  # how often the fault could have struck
-
-    @property
-    def survived(self) -> bool:
-        """Whether it was hit, and every law held."""
-        return self.is_hit and not self.findings
-
-    @property
-    def hit_nobody(self) -> bool:
-        """Whether it was hit, and cost nobody anything but whom the workload itself gives up."""
-        return self.survived and not self.whom.struck
+class BadLuck(RuntimeError):
+    """What a device says that fails."""
 
 
-def try_fault(case: Case, fault: Fault) -> FaultTrial:
-    """Run a fresh copy of a case with the fault in it, and hold every law against what is left.
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Put ``around(inner, *args, **options)`` in the place of a method of one object."""
+    inner = getattr(owner, name)
+    setattr(owner, name, lambda *args, **options: around(inner, *args, **options))
 
-    On a wall clock it runs on a thread of its own, which is given up when it hangs.
+
+@dataclass(eq=False)
+class StepFault:
+    """What goes wrong once, of ``FAILURES``: in the first step that computes ``of``'s position.
+
+    ``touched`` are the requests that may end because of it; all others must not notice.
     """
-    judged = Future[Verdict]()
 
-    def go() -> None:
-        try:
-            judged.set_result(judge(case, fault=fault))
-        except BaseException as error:
-            judged.set_exception(error)
+    kind: str
+    of: Failure
+    is_hit: bool = False
+    touched: set[str] = field(default_factory=set)
+    failing: tuple[object, str] = (None, "")  # the step whose copy fails, and which of its copies
 
-    if case.device == "sim":
-        go()
-    else:
-        threading.Thread(target=go, name="trial", daemon=True).start()
-    try:
-        verdict = judged.result(WATCHDOG)
-    except TimeoutError:
-        hang = Finding("hang", f"it still runs after {WATCHDOG:.0f} s")
-        return FaultTrial(fault.is_hit, (hang,), num_chances=fault.num_chances)
-    whom = Whom()
-    if verdict.holds:
-        whom = Aftermath(fault, verdict.workload, verdict.trace).whom(verdict.finished)
-    return FaultTrial(fault.is_hit, verdict.findings, whom, fault.num_chances)
+    def put_in(self, engine: Engine) -> None:
+        """Change an engine before it starts."""
+        model, is_cut = engine.worker.model, len(engine.worker.page_tables) > 1
+        if self.kind == "copy fails":
+            wrap(engine.worker, "queue", self.queue)
+        elif self.kind == "NaN logits":
+            wrap(model, "compute_logits" if is_cut else "forward", self.compute_nan)
+        else:
+            forward = "forward_layer" if is_cut else "forward"
+            wrap(model, "sample" if self.kind == "sampling raises" else forward, self.fail)
+
+    def is_due(self, step: ForwardBatch | ScheduleBatch) -> bool:
+        """Whether this step is the one; asked once of each."""
+        if isinstance(step, ForwardBatch):
+            rids, columns = step.label.rids, step.extents
+        else:
+            rids, columns = step.rids, zip(step.starts, map(len, step.ids), strict=True)
+        return not self.is_hit and any(
+            rid == self.of.rid and start <= self.of.position < start + length
+            for rid, (start, length) in zip(rids, columns, strict=True)
+        )
+
+    def row_of(self, rids: tuple[str, ...]) -> int:
+        """The row of a step whose logits are no numbers."""
+        return rids.index(self.of.rid)
+
+    def copy_of(self, step: Step) -> str:
+        """Which copy fails: of tokens, or of the log-probabilities that somebody wants."""
+        wants = any(req.params.return_logprob for req in step.batch.reqs)
+        return "logprobs" if wants else COPY.gives
+
+    def hit(self, *rids: str) -> None:
+        """It has happened, to these requests."""
+        self.is_hit = True
+        self.touched.update(rids)
+
+    def fail(self, inner: Any, *args: Any) -> Any:
+        """What the model has for a step raises."""
+        batch = next(arg for arg in args if isinstance(arg, ForwardBatch))
+        if not self.is_due(batch):
+            return inner(*args)
+        self.hit(*batch.label.rids)
+        if self.kind == "out of device memory":  # as CUDA says it through torch, or Python
+            raise MemoryError("tried to allocate 2.00 GiB")
+        raise BadLuck(FAILURES[self.kind])
+
+    def compute_nan(self, forward: Any, batch: ForwardBatch, ids: Any, *args: Any) -> Any:
+        """The logits of one row are NaN, and of no other."""
+        if isinstance(ids, list) and ids and min(ids) < 0:
+            raise BadLuck(f"{min(ids)} is no token")  # but what marks NaN
+        logits, nan = forward(batch, ids, *args), float("nan")
+        if self.is_due(batch):
+            row = self.row_of(batch.label.rids)
+            self.hit(batch.label.rids[row])
+            first = sum(batch.logit_lens[:row])  # those that it samples from are its last ones
+            for at in range(first, first + batch.logit_lens[row]):
+                logits[at] = [nan] * len(logits[at]) if isinstance(logits, list) else nan
+        return logits
+
+    def queue(self, inner: Any, step: Step, op: StepOp) -> Any:
+        """A copy of a step fails."""
+
+        def fail(*args: Any) -> Any:
+            raise BadLuck("the copy did not arrive")
+
+        if op.name == COPY.name and self.is_due(step.batch):
+            self.hit(*step.batch.rids)
+            self.failing = step, self.copy_of(step)
+        return inner(step, replace(op, run=fail) if (step, op.gives) == self.failing else op)
 
 
 # -- Drives a case through its loop, turn by turn --------------------------------------------------
@@ -321,9 +365,9 @@ def play(
 ) -> tuple[Engine, list[Output]]:
     """Drive the loop turn by turn; requests and aborts come in on their turns.
 
-    ``patch`` may change the engine before it starts, and ``each_turn`` look at it after every turn
-    (``books.py:check_step`` of its scheduler does). The device is closed at the end; on ``sim``,
-    what was launched ends first, so that the trace of a run that stopped has it, too.
+    ``patch`` may change the engine before it starts, and ``each_turn`` look at it after every turn.
+    The device is closed at the end; on ``sim``, what was launched ends first, so that the trace of
+    a run that stopped has it, too.
 
     Raises:
         Livelock: requests are left after ``most_turns``.

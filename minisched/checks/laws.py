@@ -7,7 +7,7 @@ against a run. ``Clients`` and ``Touched`` look on while it runs.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -29,28 +29,19 @@ from .case import Workload
 from .history import Words
 from .oracle import Alone, Refusal, alone, tokens_alone
 
-
-class Broken(AssertionError):
-    """A law does not hold; the message names it first."""
-
-
 # -- Law 1 and 2: everybody's tokens are their own, and everybody ends once ------------------------
 
 Told = tuple[Request, list[Output]]  # a request, and everything that was heard of it
 
 
-def find_wrong_tokens(
-    workload: Workload, refusal: Refusal, has_ended: Callable[[Request], bool] = lambda req: False
-) -> Iterator[str]:
+def find_wrong_tokens(workload: Workload, refusal: Refusal) -> Iterator[str]:
     """Whose tokens are not those that it would get alone.
 
-    Whoever gave up, was in a step that was to fail, or ``has_ended`` by a fault, got the first of
-    them. Whoever has to be refused, as ``refusal`` says or because no output can follow its
-    grammar, got none.
+    Whoever gave up, or was in a step that was to fail, got the first of them. Whoever has to be
+    refused, as ``refusal`` says or because no output can follow its grammar, got none.
     """
     for req in workload.requests:
         truth = tokens_alone(workload, req, refusal)
-        truth = truth[: len(req.output_ids)] if has_ended(req) else truth
         if req.output_ids != truth:
             reason = f" ({req.error})" if req.error else ""
             yield f"{req.name} gave {req.output_ids}, alone it gives {truth}{reason}"
@@ -288,8 +279,8 @@ def ended(end: Request | Output | Alone) -> str:
 # -- Law 3: no step computes more tokens than its policy's budget, or has more rows ----------------
 
 
-def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> str:
-    """By how much a step goes over its budget, in a sentence, or nothing.
+def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> Iterator[str]:
+    """By how much a step goes over its budget, or has too many rows.
 
     Where prompts and decodes share one budget (``unified``), all of a step counts, drafts too. Else
     a step with prompts has ``chunked_prefill_size``, of which those who decode beside them take
@@ -308,8 +299,7 @@ def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> str:
     for what, count, name, most in limits:
         if count > most:
             step = f"step {batch.step} ({batch.mode.value})"
-            return f"{step} has {count} {what}, but {name} is {most}"
-    return ""
+            yield f"{step} has {count} {what}, but {name} is {most}"
 
 
 # -- Law 4, on ``sim``: what ops say that they touch is what they touch ----------------------------

@@ -1,7 +1,6 @@
 """Random workloads, each on several loops: every law held against every one of them.
 
 The workload of a number is that of its seed, so a failure is repeated by its seed and its loop.
-Behind them, the same with faults: each of them on each loop, and what was survived.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from multiprocessing import resource_tracker
-from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 from ..core import FinishReason, Request, SamplingParams
@@ -30,7 +28,7 @@ from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
 from ..trace import Trace
-from .case import Case, Workload
+from .case import FAILURES, Case, Workload
 from .draw import (
     CHANGES,
     PAGE_SIZES,
@@ -44,8 +42,7 @@ from .draw import (
     loops_that_refuse,
     read_design,
 )
-from .faults import FAULTS, STEP_FAULTS, Fault
-from .judge import FaultTrial, Finding, Verdict, judge, try_fault
+from .judge import Finding, Verdict, judge
 from .oracle import tokens_alone
 
 T = TypeVar("T")
@@ -137,9 +134,7 @@ def try_workloads(
 FEW = 8  # workloads that are not worth another process
 
 
-def in_processes(
-    one: Callable[[T], R], items: Sequence[T], jobs: int, chunk: int = 1
-) -> Iterator[R]:
+def in_processes(one: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]:
     """What comes of each item, in their order; fresh processes, which hear no Ctrl-C.
 
     What has not begun is given up at the end, and what has is waited for.
@@ -151,7 +146,7 @@ def in_processes(
     pool = ProcessPoolExecutor(max(1, min(jobs, len(items))), spawn)
     try:
         with unheard_interrupt():  # what is started now hears no Ctrl-C: this process sees to it
-            results = pool.map(one, items, chunksize=chunk)
+            results = pool.map(one, items)
         yield from results
     finally:
         pool.shutdown(cancel_futures=True)
@@ -370,7 +365,7 @@ AXES: dict[str, tuple[Sequence[str], Callable[[Drawn, Workload, SchedulerConfig]
     "aborts": (tuple("0123"), lambda d, w, c: len(w.aborts)),
     "failing steps": (tuple("012"), lambda d, w, c: len(w.failures)),
     "what fails": (
-        ("nothing", *STEP_FAULTS),
+        ("nothing", *FAILURES),
         lambda d, w, c: w.failures[0].kind if w.failures else "nothing",
     ),
     "where it fails": (
@@ -566,163 +561,3 @@ class AxisCounts:
             for axis in self.values
         }
         return {axis: values for axis, values in lacking.items() if values}
-
-
-# -- Every fault on every loop ---------------------------------------------------------------------
-
-LATEST = 8  # of the chances in a run, one among so many is chosen
-MOST_WORKLOADS = 12  # that are drawn for a place
-MANY = 10**6  # workloads that these are among
-
-
-class Place(NamedTuple):
-    """Where a fault is to be put in."""
-
-    fault: str
-    loop: str
-    device: str
-    seed: int
-
-
-class FaultCell(NamedTuple):
-    """One fault on one loop, and what became of it; the place repeats it."""
-
-    place: Place
-    loop: str  # as it was run, with relay and options
-    at: int
-    trial: FaultTrial
-
-
-def places(device: str, seed: int, times: int, loops: Sequence[str] = ()) -> list[Place]:
-    """Every fault that can happen on a loop, on every loop, so many times."""
-    return [
-        Place(name, loop, device, seed + at)
-        for name, kind in FAULTS.items()
-        for loop in loops or LOOPS
-        if device in LOOPS[base_of(loop)].devices and kind.fits(loop, device)
-        for at in range(times)
-    ]
-
-
-def try_place(place: Place) -> FaultCell:
-    """Draw a workload and a moment for the fault, until the trial tells something.
-
-    Where the moment did not come, the run was too short, and it is drawn once more from those that
-    did. Another workload is drawn where the fault can't happen in it at all, where it hits nobody
-    but whom the workload itself gives up, and where nobody is left who must not notice. If none of
-    them will do, it is the trial that tells most: one that was never hit, or that hit nobody,
-    counts as not tried.
-    """
-    rng = Random(f"{place.fault} {place.loop} {place.seed}")
-    cells: list[FaultCell] = []
-    for _ in range(MOST_WORKLOADS):
-        seed = rng.randrange(MANY)
-        drawn, latest = draw(seed, odd=False), LATEST
-        design = design_for(place.loop, drawn)
-        case = drawn.on(design, place.device)
-        while latest:
-            at, pick = rng.randint(1, latest), rng.randrange(1000)
-            trial = try_fault(case, Fault(place.fault, at, pick))
-            cells.append(FaultCell(place, design.name, at, trial))
-            if trial.findings or trial.whom.tells:
-                return cells[-1]
-            latest = 0 if trial.is_hit else min(trial.num_chances, at - 1)
-    return max(cells, key=lambda cell: (cell.trial.is_hit, cell.trial.whom.struck))
-
-
-def design_for(loop: str, drawn: Drawn) -> Variant:
-    """A loop's relays and options, one after the other; those that take the workload's drafts."""
-    if ":" in loop:
-        return read_design(loop)
-    algorithm = drawn.workload.config.speculative_algorithm
-    mine = [item for item in all_designs() if item.loop == loop]
-    designs = [item for item in mine if algorithm not in item.refuses()] or mine
-    return designs[drawn.seed % len(designs)]
-
-
-class FaultCount(NamedTuple):
-    """Of some of the trials: those in which the fault hit somebody, and those of them that held.
-
-    ``ended`` are the requests that ended early in them, ``whole`` those that got all their tokens.
-    ``hit_nobody`` are trials in which it was hit when nobody was left to be hit but those whom the
-    workload itself gives up; they are not among the tried.
-    """
-
-    places: int
-    tried: int
-    survived: int
-    ended: int
-    whole: int
-    hit_nobody: int = 0
-
-
-@dataclass(frozen=True)
-class FaultTally:
-    """All the trials of a run of the command."""
-
-    device: str
-    seed: int
-    cells: Sequence[FaultCell]
-
-    def of(self, fault: str | None = None, loop: str | None = None) -> FaultCount:
-        """Those of one fault, of one loop, or both; all without either."""
-        found = [
-            cell.trial
-            for cell in self.cells
-            if fault in (None, cell.place.fault) and loop in (None, base_of(cell.place.loop))
-        ]
-        tried = [trial for trial in found if trial.is_hit and not trial.hit_nobody]
-        return FaultCount(
-            len(found),
-            len(tried),
-            sum(trial.survived for trial in tried),
-            sum(trial.whom.ended for trial in tried),
-            sum(trial.whom.whole for trial in tried),
-            sum(trial.hit_nobody for trial in found),
-        )
-
-    @property
-    def faults(self) -> list[str]:
-        """Which there are, in their order."""
-        return list(dict.fromkeys(cell.place.fault for cell in self.cells))
-
-    @property
-    def loops(self) -> list[str]:
-        """Which there are, in their order."""
-        return list(dict.fromkeys(base_of(cell.place.loop) for cell in self.cells))
-
-    @property
-    def failures(self) -> list[FaultCell]:
-        """The trials in which something did not hold, hit or not."""
-        return [cell for cell in self.cells if cell.trial.findings]
-
-    def as_json(self) -> dict[str, Any]:
-        """What ``minisched check --faults --json`` prints; all the numbers are counts.
-
-        ``tried``: trials in which the fault hit somebody; ``survived``: those of them in which
-        every affected request ended with a reason, no other one changed a token, nothing leaked
-        and nothing hung. ``hit_nobody``: trials in which only requests were hit that the workload
-        itself gives up. ``faults`` and ``cells`` have the same by fault, and by fault and loop.
-        """
-        return {
-            "device": self.device,
-            "seed": self.seed,
-            **self.of()._asdict(),
-            "faults": {fault: self.of(fault)._asdict() for fault in self.faults},
-            "cells": [
-                {"fault": fault, "loop": loop, **count._asdict()}
-                for fault in self.faults
-                for loop in self.loops
-                if (count := self.of(fault, loop)).places
-            ],
-            "failures": [
-                {
-                    "fault": cell.place.fault,
-                    "loop": cell.loop,
-                    "seed": cell.place.seed,
-                    "at": cell.at,
-                    "findings": [asdict(item) for item in cell.trial.findings],
-                }
-                for cell in self.failures
-            ],
-        }  # fmt: skip

@@ -42,7 +42,6 @@ from ..policy.rules import Rules
 from ..policy.waiting import CHECK_THRESHOLD, DEPRIORITIZE_THRESHOLD, LONG_QUEUE
 from ..scheduler import Scheduler, SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, PrefillScheduler
-from .laws import Broken
 
 # -- One decision of a scheduler, held against the rules of who runs and who is admitted -----------
 
@@ -946,15 +945,6 @@ class Progress:
         watched.listen()
         if isinstance(engine.scheduler, DecodeScheduler):
             watched.listen_to_reservations(engine.scheduler)
-
-    def check(self, law: str) -> None:
-        """When the run is over.
-
-        Raises:
-            Broken: ``law``, which is ``progress`` or ``order``, did not hold.
-        """
-        if law in self.findings:
-            raise Broken(f"{law}: {self.findings[law]}")
 
 
 class Watched:

@@ -19,7 +19,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.faults import Poison
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cuda import CudaDevice
 from minisched.devices.mlx import MlxDevice
@@ -27,6 +26,7 @@ from minisched.devices.thread import SWITCH_INTERVAL, ThreadDevice
 from minisched.loops.run import run_loop
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.scheduler import Scheduler
+from tests.laws.faults import Poison
 from tests.support import (
     SOME_LOOP_OPTIONS,
     check_no_thread_left,

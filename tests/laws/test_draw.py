@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.case import case_text, shrink
+from minisched.checks.case import FAILURES, case_text, shrink
 from minisched.checks.draw import (
     CASES_EACH,
     Variant,
@@ -20,7 +20,6 @@ from minisched.checks.draw import (
     other_options,
     read_design,
 )
-from minisched.checks.faults import STEP_FAULTS
 from minisched.checks.identity import another_workload, differences
 from minisched.checks.judge import Finding, breaks_the_same, judge
 from minisched.checks.many import (
@@ -160,7 +159,7 @@ def test_a_failure_is_made_small_and_still_fails() -> None:
 # -- steps that fail -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", STEP_FAULTS)
+@pytest.mark.parametrize("kind", FAILURES)
 def test_who_was_in_a_step_that_failed_ends_and_nobody_else(kind: str) -> None:
     ends: list[bool] = []
     for seed in (seed for seed in range(12) if draw(seed).workload.failures):

@@ -23,14 +23,14 @@ from minisched.checks.draw import read_design
 from minisched.checks.history import COMMON, KNOWN
 from minisched.checks.judge import judge
 from minisched.checks.laws import find_ends, told_each
-from minisched.checks.many import CAUSES, LAWS, case_of, try_place
-from minisched.checks.many import Place as FaultPlace
+from minisched.checks.many import CAUSES, LAWS, case_of
 from minisched.checks.oracle import OF_HASH, find_unlike
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.registry import library
 from minisched.export import native
 from minisched.museum.patch import Edit, changes, compiled, put_in
 from minisched.scheduler import SchedulerConfig
+from tests.laws.faults import FaultPlace, try_place
 from tests.laws.mutations.mutation import MUTATIONS, Mutation, Place, look_for, places, seen_before
 from tests.support import Workload
 

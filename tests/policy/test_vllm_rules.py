@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from minisched.checks.books import check_idle, check_step
+from minisched.checks.books import find_held, find_unbalanced
 from minisched.core import FinishReason, Output, Request, Result, SamplingParams, ScheduleBatch
 from minisched.policy.rules import RULES, Rules, find_rules
 from minisched.scheduler import Scheduler, SchedulerConfig
@@ -127,8 +127,8 @@ def run(told: Told, rules: str = "vllm") -> str:
             outs = [says[rid].outputs for rid in back.rids]
             at = zip(outs, ends, strict=True)
             scheduler.process(back, Result([out[max(0, min(n, len(out) - 1))] for out, n in at]))
-        check_step(scheduler)
-    check_idle(scheduler)
+        assert [*find_unbalanced(scheduler)] == []
+    assert [*find_held(scheduler)] == []
     while steps[-1] == "-":
         steps.pop()
     return "; ".join(steps)
@@ -193,9 +193,9 @@ def test_who_reads_what_a_failed_step_was_to_write_computes_again(bad: Result) -
     assert spans(second) == {"b": (4, 7), "c": (6, 8), "a": (5, 6)}
     outputs = scheduler.process(first, bad)
     assert [(output.rid, output.finish_reason) for output in outputs] == [("a", FinishReason.ERROR)]
-    check_step(scheduler)
+    assert [*find_unbalanced(scheduler)] == []
     assert scheduler.process(second, Result([3, 3, 3])) == [], "computed from what is not there"
-    check_step(scheduler)
+    assert [*find_unbalanced(scheduler)] == []
     third = scheduler.next_batch()
     assert third and spans(third) == {"b": (0, 7), "c": (6, 8)}
     outputs = scheduler.process(third, Result([4, 4]))
@@ -203,7 +203,7 @@ def test_who_reads_what_a_failed_step_was_to_write_computes_again(bad: Result) -
     last = scheduler.next_batch()
     assert last
     scheduler.process(last, Result([4, 4]))
-    check_idle(scheduler)
+    assert [*find_held(scheduler)] == []
 
 
 def test_who_was_in_the_failed_step_ends_with_it_and_others_keep_what_is_written() -> None:

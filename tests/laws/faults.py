@@ -2,82 +2,96 @@
 
 A kind is a name and what it puts into an engine (``FAULTS``, behind the functions that do it). It
 goes wrong once, at a chance that can be chosen: in a step on the device, of who asks, of memory, or
-of a thread. The first five a drawn workload may have, too (``STEP_FAULTS``). What a fault may cost,
-and whom it may not, says ``Aftermath``; ``judge.py:try_fault`` puts one into a case.
+of a thread. The first five a drawn workload may have, too (``minisched/checks/judge.py``). What a
+fault may cost, and whom it may not, says ``Aftermath``; ``try_fault`` puts one into a case, and
+``try_place`` draws the case.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from functools import cached_property
+from random import Random
 from typing import Any, NamedTuple
 
-from ..core import FinishReason, Output, Request, SamplingParams, ScheduleBatch
-from ..devices.base import Device
-from ..engine.engine import Engine
-from ..engine.frontend import ClientStreams, ReaderStopped
-from ..loops.pd import PrefillEngine
-from ..models.base import ForwardBatch
-from ..trace import Trace
-from ..worker import Step
-from ..worker.worker import COPY, SAMPLE, StepOp
-from .case import Failure, Workload
-from .laws import Told, find_ends
-from .leaks import find_leaks
+from minisched.checks.books import find_held
+from minisched.checks.case import FAILURES, Case, Failure, Workload, fresh
+from minisched.checks.draw import Drawn, Variant, all_designs, draw, read_design
+from minisched.checks.judge import (
+    BadLuck,
+    Finding,
+    Laws,
+    StepFault,
+    Witnesses,
+    first_of_each,
+    hash_model,
+    run,
+    stopped_by,
+    wrap,
+)
+from minisched.checks.laws import Told, find_ends, told_each
+from minisched.checks.leaks import find_leaks
+from minisched.checks.many import base_of
+from minisched.checks.oracle import find_ends as find_bad_ends
+from minisched.checks.oracle import find_misreads, tokens_alone
+from minisched.core import FinishReason, Output, Request, SamplingParams
+from minisched.devices.base import Device
+from minisched.devices.registry import open_device
+from minisched.engine.engine import Engine
+from minisched.engine.frontend import ClientStreams, ReaderStopped
+from minisched.loops.design import LOOPS
+from minisched.loops.pd import PrefillEngine
+from minisched.trace import Trace
+from minisched.worker import Step
+from minisched.worker.worker import COPY, SAMPLE
 
 # -- A fault: something outside the scheduler that goes wrong once, at a place that can be chosen --
 
 EVERYBODY = frozenset({"*"})  # in the place of request ids: whoever is there
 
 
-@dataclass(eq=False)
-class Fault:
+class Fault(StepFault):
     """What goes wrong, by name, and when: at the ``at``-th chance, from 1 on.
 
-    Of a step that goes wrong, ``computing`` may say instead which one: the first that computes a
-    position of a request.
-
-    A run may have no such chance: then it was not ``is_hit``, and counts as not tried. ``touched``
-    are the requests that may end because of it; all the others must not notice.
+    A run may have no such chance: then it was not ``is_hit``, and counts as not tried.
     """
 
-    name: str
-    at: int
-    pick: int = 0  # a number that decides what else there is to decide
-    computing: Failure | None = None
-    is_hit: bool = False
-    touched: set[str] = field(default_factory=set)
-    num_chances: int = 0  # so far; of a fault that draws no moment, none are counted
-    num_arrays: int = 0  # of which not each is a chance
-    rid: str = ""  # whom it has chosen
-    each_turn: Callable[[], None] = lambda: None
+    def __init__(self, name: str, at: int, pick: int = 0) -> None:
+        super().__init__(name, Failure("", 0, name))
+        self.name, self.at = name, at
+        self.pick = pick  # a number that decides what else there is to decide
+        self.num_chances = 0  # so far
+        self.num_arrays = 0  # of which not each is a chance
+        self.rid = ""  # whom it has chosen
+        self.each_turn: Callable[[], None] = lambda: None
 
     @property
-    def kind(self) -> FaultKind:
+    def effect(self) -> FaultKind:
         """What it does, and what it may cost."""
         return FAULTS[self.name]
 
     def put_in(self, engine: Engine) -> None:
         """Change an engine before it starts; ``pd`` has two, and the ``client``'s comes last."""
         self.client = engine
-        self.kind.put_in(self, engine)
+        self.effect.put_in(self, engine)
 
     def may_end(self, rid: str) -> bool:
         """Whether a request may end because of it."""
         return self.is_hit and bool(self.touched & {rid, *EVERYBODY})
 
-    def is_due(self, step: ForwardBatch | ScheduleBatch | None = None) -> bool:
-        """Whether this chance is the one; called once at each, with the step if it is in one."""
-        if self.computing is not None:
-            return not self.is_hit and step is not None and computes(step, self.computing)
+    def is_due(self, step: object = None) -> bool:
+        """Whether this chance is the one; called once at each."""
         self.num_chances += 1
         return self.num_chances == self.at
 
-    def hit(self, *rids: str) -> None:
-        """It has happened, to these requests."""
-        self.is_hit = True
-        self.touched.update(rids)
+    def row_of(self, rids: tuple[str, ...]) -> int:
+        return self.pick % len(rids)
+
+    def copy_of(self, step: Step) -> str:
+        return super().copy_of(step) if self.pick % 2 else COPY.gives
 
 
 class FaultKind(NamedTuple):
@@ -96,54 +110,7 @@ class FaultKind(NamedTuple):
     kills: bool = False  # who is dead sees to nothing any more
 
 
-def computes(step: ForwardBatch | ScheduleBatch, place: Failure) -> bool:
-    """Whether a step computes a position of a request."""
-    if isinstance(step, ForwardBatch):
-        rids, columns = step.label.rids, step.extents
-    else:
-        rids, columns = step.rids, zip(step.starts, map(len, step.ids), strict=True)
-    return any(
-        rid == place.rid and start <= place.position < start + length
-        for rid, (start, length) in zip(rids, columns, strict=True)
-    )
-
-
-def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Put ``around(inner, *args, **options)`` in the place of a method of one object."""
-    inner = getattr(owner, name)
-    setattr(owner, name, lambda *args, **options: around(inner, *args, **options))
-
-
-# -- Of one step on the device: its forward pass, its logits, its sampling, its copy ---------------
-
-
-class BadLuck(RuntimeError):
-    """What the device says when one of these faults makes it fail."""
-
-
-def raise_once(fault: Fault, owner: Any, name: str, error: Exception) -> None:
-    """The ``at``-th call of what a model has for a step raises."""
-
-    def around(inner: Any, *args: Any) -> Any:
-        batch = next(arg for arg in args if isinstance(arg, ForwardBatch))
-        if fault.is_due(batch):
-            fault.hit(*batch.label.rids)
-            raise error
-        return inner(*args)
-
-    wrap(owner, name, around)
-
-
-def forward_raises(fault: Fault, engine: Engine, error: Exception | None = None) -> None:
-    """The ``at``-th forward pass raises, or where its layers run in stages, one of these."""
-    is_cut = len(engine.worker.page_tables) > 1
-    name = "forward_layer" if is_cut else "forward"
-    raise_once(fault, engine.worker.model, name, error or BadLuck(fault.kind.says))
-
-
-def sampling_raises(fault: Fault, engine: Engine) -> None:
-    """The ``at``-th sampling raises."""
-    raise_once(fault, engine.worker.model, "sample", BadLuck(fault.kind.says))
+# -- Of one step on the device ---------------------------------------------------------------------
 
 
 def out_of_memory(fault: Fault, engine: Engine) -> None:
@@ -152,57 +119,22 @@ def out_of_memory(fault: Fault, engine: Engine) -> None:
     A step ships several, so not each is a chance: it would always be in the first step. Which step
     an array was for, the requests' reasons say.
     """
-    error = MemoryError("tried to allocate 2.00 GiB")  # as CUDA says it through torch, or Python
     if fault.pick % 2:
-        forward_raises(fault, engine, error)
+        StepFault.put_in(fault, engine)
         return
 
     def asarray(inner: Any, values: Any) -> Any:
         fault.num_arrays += 1
         if fault.num_arrays % (1 + fault.pick // 2 % 9) == 0 and fault.is_due():
             fault.hit()
-            raise error
+            raise MemoryError("tried to allocate 2.00 GiB")
         return inner(values)
 
     wrap(engine.device.xp, "asarray", asarray)
 
 
-def not_numbers(fault: Fault, engine: Engine) -> None:
-    """The logits of one row of the ``at``-th forward pass are NaN, and of no other."""
-
-    def spoiled(forward: Any, batch: ForwardBatch, ids: Any, *args: Any) -> Any:
-        if isinstance(ids, list) and ids and min(ids) < 0:
-            raise BadLuck(f"{min(ids)} is no token")  # but what marks NaN
-        logits = forward(batch, ids, *args)
-        if fault.is_due(batch):
-            row = fault.pick % len(batch.rows)
-            if fault.computing is not None:
-                row = batch.label.rids.index(fault.computing.rid)
-            fault.hit(batch.label.rids[row])
-            first = sum(batch.logit_lens[:row])  # those that it samples from are its last ones
-            for at in range(first, first + batch.logit_lens[row]):
-                nan = float("nan")
-                logits[at] = [nan] * len(logits[at]) if isinstance(logits, list) else nan
-        return logits
-
-    is_cut = len(engine.worker.page_tables) > 1
-    wrap(engine.worker.model, "compute_logits" if is_cut else "forward", spoiled)
-
-
 def copy_fails(fault: Fault, engine: Engine) -> None:
-    """The ``at``-th copy fails: of tokens or log-probabilities to the host, or of KV on ``pd``."""
-    failing: tuple[Step | None, str] = (None, "")  # and which of its copies
-
-    def fail(*args: Any) -> Any:
-        raise BadLuck("the copy did not arrive")
-
-    def queue(inner: Any, step: Step, op: StepOp) -> Any:
-        nonlocal failing
-        if op.name == COPY.name and fault.is_due(step.batch):
-            fault.hit(*step.batch.rids)
-            wants = any(req.params.return_logprob for req in step.batch.reqs)
-            failing = step, "logprobs" if wants and fault.pick % 2 else COPY.gives
-        return inner(step, replace(op, run=fail) if (step, op.gives) == failing else op)
+    """A copy fails: of tokens or log-probabilities to the host, or of KV on ``pd``."""
 
     def transfer(inner: Any, rid: str, *args: Any) -> None:
         if fault.is_due():
@@ -213,7 +145,7 @@ def copy_fails(fault: Fault, engine: Engine) -> None:
     if isinstance(engine, PrefillEngine) and fault.pick % 2:
         wrap(engine, "copy_kv", transfer)
     else:
-        wrap(engine.worker, "queue", queue)
+        StepFault.put_in(fault, engine)
 
 
 # -- Of who asks: giving up at any moment, Ctrl-C, and a reader that is not there any more ---------
@@ -440,7 +372,7 @@ def thread_raises(fault: Fault, engine: Engine) -> None:
     def launch(inner: Any, step: Step, *args: Any) -> Any:
         if not step.launched and fault.is_due():
             fault.hit(*step.batch.rids)
-            raise Death(fault.kind.says)
+            raise Death(fault.effect.says)
         return inner(step, *args)
 
     wrap(engine.worker, "launch", launch)
@@ -465,25 +397,18 @@ def stream_dies(fault: Fault, engine: Engine) -> None:
 
 # -- All of them -----------------------------------------------------------------------------------
 
-STEP_FAULTS = {
-    "forward raises": FaultKind(forward_raises, "the device is out of luck"),
-    "out of device memory": FaultKind(
-        out_of_memory, "out of device memory (tried to allocate 2.00 GiB)"
-    ),
-    "sampling raises": FaultKind(sampling_raises, "no token could be chosen"),
-    "NaN logits": FaultKind(not_numbers, "not numbers (NaN)"),
-    "copy fails": FaultKind(copy_fails, "did not arrive"),
-}
-"""What may go wrong in a step that a workload names, by name."""
 FAULTS = {
-    **{name: STEP_FAULTS[name] for name in STEP_FAULTS if name != "out of device memory"},
+    "forward raises": FaultKind(StepFault.put_in, FAILURES["forward raises"]),
+    "sampling raises": FaultKind(StepFault.put_in, FAILURES["sampling raises"]),
+    "NaN logits": FaultKind(StepFault.put_in, FAILURES["NaN logits"]),
+    "copy fails": FaultKind(copy_fails, FAILURES["copy fails"]),
     "stream dies": FaultKind(
         stream_dies,
         "has died",
         fits=lambda loop, device: device != "cuda",  # whose streams are no threads
         kills=True,
     ),
-    "out of device memory": STEP_FAULTS["out of device memory"],
+    "out of device memory": FaultKind(out_of_memory, FAILURES["out of device memory"]),
     "worker call raises": FaultKind(
         thread_raises,
         "the thread is out of luck",
@@ -506,11 +431,6 @@ FAULTS = {
     "pipe closes": FaultKind(reader_raises, is_silent=True),
 }
 """What can go wrong, by name."""
-
-
-def step_fault(failure: Failure) -> Fault:
-    """What is to go wrong in the step of a workload's failure; out of memory is the pass itself."""
-    return Fault(failure.kind, at=0, pick=1, computing=failure)
 
 
 # -- What must hold although something has gone wrong: who may have ended, and who may not notice --
@@ -592,13 +512,13 @@ class Aftermath:
                 continue
             if not req.error:
                 yield f"{req.rid} ended with an error, and nobody knows why"
-            if req.error.startswith("step ") and self.fault.kind.says not in req.error:
-                yield f"{req.rid} ended with {req.error!r}, and not with {self.fault.kind.says!r}"
+            if req.error.startswith("step ") and self.fault.effect.says not in req.error:
+                yield f"{req.rid} ended with {req.error!r}, and not with {self.fault.effect.says!r}"
 
     def bad_ends(self, told: Sequence[Told]) -> Iterator[str]:
         """Every request ended, once, and its client heard its tokens, if it heard anything."""
         for req, outputs in told:
-            if not (self.fault.kind.is_silent and self.fault.may_end(req.rid)):
+            if not (self.fault.effect.is_silent and self.fault.may_end(req.rid)):
                 yield from find_ends([(req, outputs)], outputs)
                 continue
             ends = sum(output.finish_reason is not None for output in outputs)
@@ -615,7 +535,7 @@ class Aftermath:
         whoever was about to has heard of its death first.
         """
         for leak in map(str, find_leaks(self.trace)):
-            if not (self.fault.kind.kills and leak.endswith(FATES_OF_THE_DEAD)):
+            if not (self.fault.effect.kills and leak.endswith(FATES_OF_THE_DEAD)):
                 yield leak
 
     def whom(self, has_run: bool) -> Whom:
@@ -632,3 +552,172 @@ class Aftermath:
             sum(not self.is_touched(req) for req in whole),
             len(others) > 1 and not EVERYBODY & self.fault.touched,
         )
+
+    def wrong_tokens(self, refusal: Callable[[Request], str | None]) -> Iterator[str]:
+        """Whose tokens are not those that it would get alone, or the first of them."""
+        for req in self.workload.requests:
+            truth = tokens_alone(self.workload, req, refusal)
+            truth = truth[: len(req.output_ids)] if self.may_have_ended(req) else truth
+            if req.output_ids != truth:
+                yield f"{req.rid} gave {req.output_ids}, alone it gives {truth} ({req.error})"
+
+
+# -- A case with a fault in it ---------------------------------------------------------------------
+
+WATCHDOG = 30.0  # seconds after which a run in real time is taken for hung
+
+
+class FaultTrial(NamedTuple):
+    """What became of a run with a fault in it; ``whom`` is empty where a law was broken."""
+
+    is_hit: bool
+    findings: tuple[Finding, ...]
+    whom: Whom = Whom()
+    num_chances: int = 0  # how often the fault could have struck
+
+    @property
+    def survived(self) -> bool:
+        """Whether it was hit, and every law held."""
+        return self.is_hit and not self.findings
+
+
+def judge_with(case: Case, fault: Fault) -> FaultTrial:
+    """Run a fresh copy of a case with the fault in it, and hold every law against what is left.
+
+    Who may run may have to wait, so that neither progress nor order is looked at.
+    """
+    workload, effect = fresh(case.workload), fault.effect
+    witnesses, device = Witnesses(workload), open_device(case.device)
+    witnesses.progress.watch = lambda engine: None  # type: ignore[method-assign]
+    device.built_by_host |= case.built_by_host
+    effect.prepare(fault, workload)
+    effect.open(fault, device)
+    model = hash_model(case.device, workload)
+
+    def watch(engine: Engine) -> None:
+        witnesses.watch(engine)
+        fault.put_in(engine)
+
+    def look(engine: Engine) -> None:
+        if engine is fault.client:
+            fault.each_turn()
+        witnesses.look(engine)
+
+    stopped, engines, outputs = list[Finding](), list[Engine](), list[Output]()
+    try:
+        engines, outputs = run(case, workload, device, model, watch, look)
+    except Exception as error:
+        is_meant = effect.keeps_from_starting and isinstance(error, ValueError)
+        stopped += [] if is_meant and "has no memory for" in str(error) else [stopped_by(error)]
+    trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
+    after, laws = Aftermath(fault, workload, trace), Laws()
+    if engines:
+        told = told_each(workload, outputs)
+        of_clients = dict(witnesses.of_clients(engines[0], outputs, device))
+        of_clients |= {
+            "identity": after.wrong_tokens(engines[0].scheduler.config.refusal),
+            "ends": after.bad_ends(told),
+        }
+        of_clients |= {"client": ()} if effect.is_silent else {}
+        laws += [("reason", after.bad_reasons()), *of_clients.items(), ("leak", after.leaks())]
+        laws += [("ends", find_bad_ends(trace)), ("identity", find_misreads(trace))]
+    of_the_dead = {"deadlock", "touches"} if effect.kills else set()
+    of_any_run = witnesses.of_any_run(trace, device, is_over=bool(engines))
+    laws += [item for item in of_any_run if item[0] not in of_the_dead]
+    laws += [("leak", find_held(engine.scheduler)) for engine in engines]
+    findings = (*stopped, *first_of_each(laws))
+    whom = Whom() if findings else after.whom(has_run=bool(engines))
+    return FaultTrial(fault.is_hit, findings, whom, fault.num_chances)
+
+
+def try_fault(case: Case, fault: Fault) -> FaultTrial:
+    """The same; on a wall clock on a thread of its own, which is given up when it hangs."""
+    judged = Future[FaultTrial]()
+
+    def go() -> None:
+        try:
+            judged.set_result(judge_with(case, fault))
+        except BaseException as error:
+            judged.set_exception(error)
+
+    if case.device == "sim":
+        go()
+    else:
+        threading.Thread(target=go, name="trial", daemon=True).start()
+    try:
+        return judged.result(WATCHDOG)
+    except TimeoutError:
+        hang = Finding("hang", f"it still runs after {WATCHDOG:.0f} s")
+        return FaultTrial(fault.is_hit, (hang,), num_chances=fault.num_chances)
+
+
+# -- Every fault on every loop ---------------------------------------------------------------------
+
+LATEST = 8  # of the chances in a run, one among so many is chosen
+MOST_WORKLOADS = 12  # that are drawn for a place
+MANY = 10**6  # workloads that these are among
+
+
+class FaultPlace(NamedTuple):
+    """Where a fault is to be put in."""
+
+    fault: str
+    loop: str
+    device: str
+    seed: int
+
+
+class FaultCell(NamedTuple):
+    """One fault on one loop, and what became of it; the place repeats it."""
+
+    place: FaultPlace
+    loop: str  # as it was run, with relay and options
+    at: int
+    trial: FaultTrial
+
+
+def places(device: str, seed: int, times: int, loops: Sequence[str] = ()) -> list[FaultPlace]:
+    """Every fault that can happen on a loop, on every loop, so many times."""
+    return [
+        FaultPlace(name, loop, device, seed + at)
+        for name, kind in FAULTS.items()
+        for loop in loops or LOOPS
+        if device in LOOPS[base_of(loop)].devices and kind.fits(loop, device)
+        for at in range(times)
+    ]
+
+
+def try_place(place: FaultPlace) -> FaultCell:
+    """Draw a workload and a moment for the fault, until the trial tells something.
+
+    Where the moment did not come, the run was too short, and it is drawn once more from those that
+    did. Another workload is drawn where the fault can't happen in it at all, where it hits nobody
+    but whom the workload itself gives up, and where nobody is left who must not notice. If none of
+    them will do, it is the trial that tells most: one that was never hit, or that hit nobody,
+    counts as not tried.
+    """
+    rng = Random(f"{place.fault} {place.loop} {place.seed}")
+    cells: list[FaultCell] = []
+    for _ in range(MOST_WORKLOADS):
+        seed = rng.randrange(MANY)
+        drawn, latest = draw(seed, odd=False), LATEST
+        design = design_for(place.loop, drawn)
+        case = drawn.on(design, place.device)
+        while latest:
+            at, pick = rng.randint(1, latest), rng.randrange(1000)
+            trial = try_fault(case, Fault(place.fault, at, pick))
+            cells.append(FaultCell(place, design.name, at, trial))
+            if trial.findings or trial.whom.tells:
+                return cells[-1]
+            latest = 0 if trial.is_hit else min(trial.num_chances, at - 1)
+    return max(cells, key=lambda cell: (cell.trial.is_hit, cell.trial.whom.struck))
+
+
+def design_for(loop: str, drawn: Drawn) -> Variant:
+    """A loop's relays and options, one after the other; those that take the workload's drafts."""
+    if ":" in loop:
+        return read_design(loop)
+    algorithm = drawn.workload.config.speculative_algorithm
+    mine = [item for item in all_designs() if item.loop == loop]
+    designs = [item for item in mine if algorithm not in item.refuses()] or mine
+    return designs[drawn.seed % len(designs)]

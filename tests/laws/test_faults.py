@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +13,6 @@ import torch
 
 from minisched.checks.case import Case
 from minisched.checks.draw import DRAFTERS, draw, read_design
-from minisched.checks.faults import FAULTS, Fault, Whom
-from minisched.checks.judge import try_fault
-from minisched.checks.many import Place, places, try_place
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.failure import is_out_of_memory, reason_of
@@ -30,6 +26,7 @@ from minisched.models.base import read_marks
 from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
+from tests.laws.faults import FAULTS, Fault, FaultPlace, Whom, places, try_fault, try_place
 from tests.support import (
     BACKENDS,
     EVERY_BACKEND,
@@ -52,7 +49,7 @@ def test_every_fault_is_hit_and_survived(backend: str, kind: str) -> None:
     times = many(4, 150) if backend == "sim" else many(1, 20)
     for at in range(times if loops else 0):
         first = list(FAULTS).index(kind) * 5 + at * 3
-        cell = try_place(Place(kind, loops[first % len(loops)], backend, at))
+        cell = try_place(FaultPlace(kind, loops[first % len(loops)], backend, at))
         assert not cell.trial.findings, cell
         assert cell.trial.whom.tells, f"{cell} had nobody to judge"
 
@@ -64,14 +61,11 @@ def test_some_faults_happen_only_where_there_is_what_fails() -> None:
     assert all(place.fault != "stream dies" for place in places("cuda", 0, 1))
 
 
-def test_what_was_not_survived_is_told_with_the_line_that_repeats_it(cli: Any) -> None:
-    line = "check --faults --loop serial --seed 3 --jobs 1"
-    found = json.loads(cli(f"{line} --json")[1])
-    assert found["tried"] == found["survived"] == found["places"] == 14
+def test_what_is_not_survived_is_seen() -> None:
+    reader = FaultPlace("reader raises", "serial", "sim", 3)
     with put_in([Edit("engine.frontend:Frontend.deliver", "except Exception", "except KeyError")]):
-        code, out, _ = cli(line)
-    assert code == 1 and "reader raises" in out
-    assert "minisched check --faults --loop serial --device sim --seed 3" in out
+        assert not try_place(reader).trial.survived
+    assert try_place(reader).trial.survived
 
 
 # -- what the matrix has found, each with its smallest case ----------------------------------------
