@@ -205,11 +205,13 @@ class LeasePool:
 
     def pages_short(self, reqs: Sequence[Request]) -> int:
         """Pages that one more step for each of ``reqs`` needs beyond those to be had."""
-        available = self.available_pages
-        if len(reqs) <= available and not (reqs and reqs[0].num_draft_tokens):
+        num_reqs, has_drafts = len(reqs), bool(reqs and reqs[0].num_draft_tokens)
+        free = len(self.allocator.free_pages)
+        if not has_drafts and (num_reqs <= free or num_reqs <= self.available_pages):
             return 0  # nobody takes two for one position
         lacking = self.pages_lacking
-        return sum(lacking(req.lease, req.reach) for req in reqs if req.lease) - available
+        need = sum(lacking(req.lease, req.reach) for req in reqs if req.lease)
+        return need - self.available_pages
 
     def open(self, match: Match | None = None, rid: str = "") -> Lease:
         """A lease on a free row, which begins with a cached prefix; that is locked from now on."""

@@ -59,22 +59,21 @@ class RunFirst:
 
     def plan(self) -> Plan:
         """The next step's work; retracts whoever has to give way."""
-        first, num_retractions = self.rules.run_first, self.retraction.num_retractions
-        prefill, queue = self.prefill, self.prefill.waiting_queue
-        plan = Plan([], [])
+        first, retraction, prefill = self.rules.run_first, self.retraction, self.prefill
+        num_retractions, queue = retraction.num_retractions, prefill.waiting_queue
         if first == "unified":
             plan = self.unified()
         elif first == "decode" and (decodes := self._decodes()):
-            plan.decodes = decodes
+            plan = Plan([], decodes)
             self._hold_back("those who decode run first")
         else:
-            if self.retraction.starved:
+            prompts: Work = []
+            if retraction.starved:
                 self._hold_back("a decode step waits for memory that is on its way back")
             elif prefill.chunked_req or ((queue.waiting or queue.aside) and prefill.may_start):
-                plan = self._prompts()
-            if not plan.prompts:
-                plan.decodes = self._decodes()
-        if plan.prompts or plan.decodes or self.retraction.num_retractions == num_retractions:
+                prompts, decodes = self._prompts()
+            plan = Plan(prompts, decodes if prompts else self._decodes())
+        if plan.decodes or plan.prompts or retraction.num_retractions == num_retractions:
             return plan
         stays_empty = first == "unified" and self.rules.plans_again == "no"
         return plan if stays_empty else self.plan()  # there may be room now for whom they gave way
@@ -89,7 +88,7 @@ class RunFirst:
             self.retraction.starved = False
         return reqs
 
-    def _prompts(self) -> Plan:
+    def _prompts(self) -> tuple[Work, list[Request]]:
         """Those that can be admitted, and beside them those who decode, if batches are mixed."""
         running = list(self.decode.running_reqs)
         mixed = self.decode.schedule_next_batch() if self.enable_mixed_chunk else []
@@ -104,7 +103,7 @@ class RunFirst:
             self.prefill.mark_open()
         elif still_there:
             self.retraction.recorder.mark("not mixed", running=len(still_there))
-        return Plan(prompts, decodes)
+        return prompts, decodes
 
     def _hold_back(self, reason: str) -> None:
         hold_back(self.retraction.recorder, self.prefill.waiting_queue.first(), reason)
@@ -211,7 +210,8 @@ class NewTokenRatio:
 
     def on_decode(self) -> None:
         """One more decode step without a retraction."""
-        self.current = max(self.current - self.decay, self.min)
+        if self.current > self.min:
+            self.current = max(self.current - self.decay, self.min)
 
     def on_retraction(self, remaining: Collection[Request]) -> None:
         """Estimate it anew from those who were kept."""

@@ -316,16 +316,16 @@ class Scheduler:
 
     def commit(self, plan: Plan) -> ScheduleBatch:
         """Advance lengths, reserve pages, and freeze what is true now."""
-        self.leases.launched_step += 1
-        num_prompts, has_drafts = len(plan.prompts), self.config.num_draft_tokens > 0
-        batch = ScheduleBatch(self.leases.launched_step, ForwardMode.DECODE, num_prompts)
+        config, num_prompts = self.config, len(plan.prompts)
+        step = self.leases.launched_step = self.leases.launched_step + 1
+        batch = ScheduleBatch(step, ForwardMode.DECODE, num_prompts)
         batch.has_sampling_extras = bool(self.wishing)
-        if plan.prompts:
+        if num_prompts:
             batch.mode = ForwardMode.MIXED if plan.decodes else ForwardMode.EXTEND
             self._add_prompts(batch, plan)
-        elif has_drafts:
+        elif config.num_draft_tokens:
             batch.mode = ForwardMode.TARGET_VERIFY
-        if has_drafts:
+        if config.num_draft_tokens:
             verify.add_verifies(self.leases, self.propose, batch, plan.decodes, plan.draft_lens)
         else:
             self._add_decodes(batch, plan.decodes)
@@ -334,7 +334,7 @@ class Scheduler:
             self._record_commit(batch)
         if self.on_commit is not None:
             self.on_commit(batch)
-        if self.config.keep_stale_outputs:
+        if config.keep_stale_outputs:
             launched(batch)
         return batch
 
