@@ -36,6 +36,7 @@ from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
 from ..trace.files import write_whole
+from .arms import steady_busy_percent, steady_step_ms
 from .calibrate import (
     WORK,
     CalibrationDesign,
@@ -47,7 +48,6 @@ from .calibrate import (
 )
 from .figures import FOLDER, Figure, figure, interleave, not_measured, ratio
 from .prediction import off, row
-from .side_by_side import steady_busy_percent, steady_step_ms
 
 # -- Llamas of published shapes with random weights: what a step costs does not depend on them -----
 
@@ -515,9 +515,7 @@ def sanitized(shape: str, loop: str, folder: Path, report: Callable[[str], None]
     """How many races torch's stream sanitizer reports of a short run."""
     name = f"{shape}: {loop} without graphs, reports of torch's stream sanitizer"
     report(name)
-    command = [
-        sys.executable, "-m", "minisched.bench.sanitized", str(folder), loop,
-    ]  # fmt: skip
+    command = [sys.executable, "-m", __name__, str(folder), loop]
     env = {**os.environ, "TORCH_CUDA_SANITIZER": "1"}
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
@@ -528,3 +526,22 @@ def sanitized(shape: str, loop: str, folder: Path, report: Callable[[str], None]
         last = (done.stderr.strip().splitlines() or ["no reason"])[-1]
         return not_measured(name, "ratio", f"the run ended with {done.returncode}: {last}", 0.0)
     return ratio(name, [float(reports)], [1.0], 0.0)
+
+
+def watched(folder: Path, loop: str, device: str = DEVICE) -> int:
+    """A short run for the sanitizer to watch; how many tokens came.
+
+    It sees kernels as they are launched, and nothing of what a graph replays: so this is the model
+    without graphs, on the same streams, events and buffers.
+    """
+    from ..models.llama_graphs import LlamaGraphs
+
+    load = GpuLoad(rows=4, prompt_len=64, new_tokens=16)
+    config = replace(load.config(), cuda_graph_max_bs=0)
+    model = LlamaGraphs(folder, "bfloat16", context_len=CONTEXT_LEN)
+    run = run_to_end(loop, device, model, load.requests(), config)
+    return sum(len(request.output_ids) for request in run.requests)
+
+
+if __name__ == "__main__":
+    print(watched(Path(sys.argv[1]), sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Models for a bench. One nobody has to fetch: ``small``, whose step takes some milliseconds."""
+"""A measured figure with its spread; what is measured in turn; and the table that is kept of it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,12 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..core import Request, SamplingParams
-from ..models.base import Model
-from ..models.llama import AUTO, write_tiny_llama
-from ..models.registry import open_model
-from ..scheduler import SchedulerConfig
 from ..trace.files import write_whole
 
 # -- The machine that something was measured on, in a few words ------------------------------------
@@ -257,52 +250,3 @@ def cells(row: dict[str, Any]) -> list[str]:
     reason = row.get("reason", "")
     met = {None: reason, True: "yes", False: f"no: {reason}" if reason else "no"}[row["met"]]
     return [row["name"], *numbers, row["unit"], aim, met]
-
-
-# -- What a bench runs on a real device ------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class BenchCase:
-    """A workload for one device."""
-
-    device: str
-    model: Model
-    requests: Sequence[Request]
-    config: SchedulerConfig
-
-
-def batch_of(device: str, model: Model, batch: int, prompt_len: int, new_tokens: int) -> BenchCase:
-    """``batch`` requests alike that come at once and run to their length together."""
-    params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
-    requests = [
-        Request(f"r{row}", [(row + at) % model.vocab_size for at in range(prompt_len)], params)
-        for row in range(batch)
-    ]
-    longest = prompt_len + new_tokens
-    config = SchedulerConfig(
-        kv_tokens=batch * (longest + 1) + 1,
-        max_running_requests=batch,
-        context_len=longest,
-        chunked_prefill_size=-1,
-    )
-    return BenchCase(device, model, requests, config)
-
-
-NAME = "small"  # what a bench calls it
-SIZES: dict[str, Any] = {"vocab": 4096, "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 2,
-         "intermediate": 1024, "context": 256}  # fmt: skip
-
-
-@contextmanager
-def opened(name: str, device: str, dtype: str = AUTO) -> Iterator[Model]:
-    """The model of that name, which may be ``small``.
-
-    Raises:
-        ValueError: there is none, or not for this device.
-    """
-    if name != NAME:
-        yield open_model(name, device, dtype)
-        return
-    with TemporaryDirectory() as folder:
-        yield open_model(str(write_tiny_llama(Path(folder), **SIZES)), device, dtype)

@@ -1,7 +1,6 @@
 """Tokens a second against the libraries' own generation: same prompts, same weights, same dtype.
 
-One module for each library that computes: ``on_torch.py`` and ``on_mlx.py``. Every ratio is ours
-over a rival's tokens a second.
+Each side is a process of its own (``peers/``). Every ratio is ours over a rival's tokens a second.
 """
 
 from __future__ import annotations
@@ -10,18 +9,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from ctypes.util import find_library
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..models.fetch import model_home
-from .figures import Figure, Measure, cpus, figure, interleave, not_measured
-from .peers.environment import clean_env, environment
+from .figures import Figure, cpus, figure, interleave, not_measured
 from .peers.peer import Peer, PeerError
 
-# -- What is asked for in ``bench generation``: some requests at once, each of a fixed length ------
+# -- What is asked for: some requests at once, each of a fixed length ------------------------------
 
 LENGTHS = (256, 64, 128, 64, 512, *(64,) * 11)  # tokens of prompts, over and over
 BATCHES = (1, 16)  # requests at once; with more sizes a run takes longer than half an hour
@@ -43,37 +41,26 @@ class GenerationLoad:
         asked = f"{low}" if low == high else f"{low} to {high}"
         return f"batch {len(self.prompt_lens)}, prompts of {asked}, {self.new_tokens} new"
 
-    @property
-    def tokens(self) -> int:
-        """How many new tokens all requests get."""
-        return len(self.prompt_lens) * self.new_tokens
-
-    @property
-    def question(self) -> dict[str, object]:
+    def question(self, new_tokens: int) -> dict[str, object]:
         """For the processes: prompts of small token ids that differ from each other."""
         prompts = [
             [100 + (row * 31 + at * 7) % 5000 for at in range(length)]
             for row, length in enumerate(self.prompt_lens)
         ]
-        return {"prompts": prompts, "new_tokens": self.new_tokens}
+        return {"prompts": prompts, "new_tokens": new_tokens}
 
 
-@dataclass(frozen=True)
-class LoadChoice:
-    """Which loads to measure; ``batch`` is one batch size instead of those that a part has."""
+Choose = Callable[[tuple[int, ...], tuple[int, ...]], list[GenerationLoad]]
 
-    batch: int | None = None
-    new_tokens: int = NEW_TOKENS
 
-    def loads(
-        self, batches: tuple[int, ...] = BATCHES, lengths: tuple[int, ...] = LENGTHS
-    ) -> tuple[GenerationLoad, ...]:
-        """A load for each batch size, with prompts as long as ``lengths`` says, over and over."""
-        chosen = (self.batch,) if self.batch else batches
-        return tuple(
-            GenerationLoad(tuple(islice(cycle(lengths), batch)), self.new_tokens)
-            for batch in chosen
-        )
+def loads(
+    batch: int | None, new_tokens: int, batches: tuple[int, ...], lengths: tuple[int, ...]
+) -> list[GenerationLoad]:
+    """One for each batch size, or for ``batch`` alone; prompts are as long as ``lengths`` say."""
+    return [
+        GenerationLoad(tuple(islice(cycle(lengths), size)), new_tokens)
+        for size in ((batch,) if batch else batches)
+    ]
 
 
 # -- Ours and its rivals, each in a process of its own, on one load after another, in turn ---------
@@ -85,153 +72,108 @@ OURS = "minisched"
 class Rival:
     """Who ours is measured beside, and how many times its tokens a second ours should make.
 
-    ``why_missed`` is the known reason, if there is one, where it makes fewer.
+    ``script`` is in ``peers/``. ``why_missed`` is the known reason, if there is one, where ours
+    makes fewer.
     """
 
     name: str
-    environment: str  # in peers/environment.py
-    script: str  # in peers/
+    script: str
     aim: float
     why_missed: str = ""
 
 
-@dataclass(frozen=True)
-class Contest:
-    """Who takes part, and with what; ``own`` is our script in ``peers/``."""
+def contest(
+    title: str,
+    rivals: Sequence[Rival],
+    settings: Mapping[str, Any],
+    env: Mapping[str, str],
+    loads: Sequence[GenerationLoad],
+    repetitions: int,
+    report: Callable[[str], None],
+) -> list[Figure]:
+    """All figures. Who can't take part gets a reason, and without ours so do all rivals.
 
-    name: str  # each row's name begins with it
-    own: str
-    rivals: tuple[Rival, ...]
-    settings: Mapping[str, Any]  # of every process
-    env: Mapping[str, str]
-    loads: tuple[GenerationLoad, ...]
-
-    def figures(self, repetitions: int, report: Callable[[str], None], home: Path) -> list[Figure]:
-        """All figures. Who can't take part gets a reason, and without ours so do all rivals."""
-        with ExitStack() as stack:
-            processes, reasons = self._start(stack, report, home)
-            return [
-                row
-                for load in self.loads
-                for row in ContestLoad(self, load, processes, dict(reasons)).figures(
-                    repetitions, report
-                )
-            ]
-
-    def missing(self, reason: str) -> list[Figure]:
-        """The rows of a contest that can't take place."""
-        return [
-            row
-            for load in self.loads
-            for row in ContestLoad(self, load, {}, {OURS: reason}).ratios({})
-        ]
-
-    def _start(
-        self, stack: ExitStack, report: Callable[[str], None], home: Path
-    ) -> tuple[dict[str, Peer], dict[str, str]]:
-        """The processes, which run until ``stack`` is closed, and why others don't."""
-        processes, reasons = {}, {}
-        scripts = {OURS: self.own, **{rival.name: rival.script for rival in self.rivals}}
-        environments = {rival.name: rival.environment for rival in self.rivals}
-        for name, script in scripts.items():
+    ``settings`` and ``env`` are of every process; names of rows begin with ``title``.
+    """
+    peers: dict[str, Peer] = {}
+    reasons: dict[str, str] = {}
+    with ExitStack() as stack:
+        for name, script in {
+            OURS: "ours",
+            **{rival.name: rival.script for rival in rivals},
+        }.items():
+            module = f"{__package__}.peers.{script}"
             try:
-                wanted = environments.get(name)
-                python = environment(wanted, home, report) if wanted else Path(sys.executable)
-                report(f"{self.name}: starting {name}")
-                started = Peer(python, script, self.settings, self.env)
-                processes[name] = stack.enter_context(started)
+                started = Peer.start(module, settings, model_home(), report, env)
+                peers[name] = stack.enter_context(started)
             except PeerError as error:
                 reasons[name] = str(error).rstrip(".")
-        return processes, reasons
-
-
-@dataclass(frozen=True)
-class ContestLoad:
-    """One load of a contest; ``reasons`` say who does not take part, or breaks off, and why."""
-
-    contest: Contest
-    load: GenerationLoad
-    processes: Mapping[str, Peer]
-    reasons: dict[str, str]
-    answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """What the rows' names begin with."""
-        return f"{self.contest.name}, {self.load.name}"
-
-    def figures(self, repetitions: int, report: Callable[[str], None]) -> list[Figure]:
-        """Tokens a second and ratios, times to first token, and the tokens that are ours too.
-
-        Each process answers a question for two tokens first, which is not timed: libraries
-        allocate and compile on their first steps.
-        """
-        for name in self.processes:
-            report(f"{self.name}: {name}, warming up")
-            self._ask(name, {**self.load.question, "new_tokens": 2})
-        self.answers.clear()
-        measures: dict[str, Measure] = {
-            f"{self.name}: {name}": partial(self._speed, name) for name in self.processes
-        }
-        interleave(measures, repetitions, report)
-        if OURS in self.reasons:
-            return self.ratios({})
-        done = {name: taken for name, taken in self.answers.items() if name not in self.reasons}
-        speeds = {name: [self._per_second(one) for one in taken] for name, taken in done.items()}
         return [
-            *(figure(f"{self.name}: {name}", taken, "tokens/s") for name, taken in speeds.items()),
-            *self.ratios(speeds),
-            *(self._first_tokens(name, taken) for name, taken in done.items()),
-            *(self._equal(name, taken) for name, taken in done.items() if name != OURS),
+            row
+            for load in loads
+            for row in side_by_side(
+                f"{title}, {load.name}", rivals, load, peers, dict(reasons), repetitions, report
+            )
         ]
 
-    def ratios(self, speeds: Mapping[str, Sequence[float]]) -> list[Figure]:
-        """How many times each rival's tokens a second ours are, or why nobody knows."""
-        rows = []
-        for rival in self.contest.rivals:
-            name = f"{self.name}: {OURS} / {rival.name}"
-            reason = self.reasons.get(OURS) or self.reasons.get(rival.name)
-            if reason:
-                row = not_measured(name, "ratio", reason, rival.aim)
-                rows.append(replace(row, at_most=False))
-                continue
-            both = zip(speeds[OURS], speeds[rival.name], strict=True)
-            row = figure(name, [one / other for one, other in both], "ratio", rival.aim)
-            rows.append(row.because(rival.why_missed))
-        return rows
 
-    def _speed(self, name: str) -> float:
-        self._ask(name, self.load.question)
-        taken = self.answers.get(name)
-        return self._per_second(taken[-1]) if taken else 0.0
+def side_by_side(
+    title: str,
+    rivals: Sequence[Rival],
+    load: GenerationLoad,
+    peers: Mapping[str, Peer],
+    reasons: dict[str, str],
+    repetitions: int,
+    report: Callable[[str], None],
+) -> list[Figure]:
+    """One load: tokens a second and ratios, times to first token, and the tokens that are ours too.
 
-    def _ask(self, name: str, question: Mapping[str, Any]) -> None:
-        """Keep the answer; who breaks off is asked no more, and without ours nobody is."""
-        if name in self.reasons or OURS in self.reasons:
-            return
+    Each process answers a question for two tokens first, which is not timed: libraries allocate and
+    compile on their first steps. ``reasons`` say who does not take part, or breaks off, and why.
+    """
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in peers}
+
+    def speed(name: str, new_tokens: int) -> float:
+        """Tokens a second; who breaks off is asked no more, and without ours nobody is."""
+        if name in reasons or OURS in reasons:
+            return 0.0
         try:
-            self.answers.setdefault(name, []).append(self.processes[name].ask(question))
+            answers[name].append(peers[name].ask(load.question(new_tokens)))
         except PeerError as error:
-            self.reasons[name] = str(error).rstrip(".")
+            reasons[name] = str(error).rstrip(".")
+            return 0.0
+        return len(load.prompt_lens) * new_tokens / float(answers[name][-1]["seconds"])
 
-    def _per_second(self, answer: Mapping[str, Any]) -> float:
-        return self.load.tokens / float(answer["seconds"])
-
-    def _first_tokens(self, name: str, answers: Sequence[Mapping[str, Any]]) -> Figure:
-        times = [1000 * answer["ttft"] for answer in answers]
-        return figure(f"{self.name}: {name}, TTFT", times, "ms")
-
-    def _equal(self, name: str, answers: Sequence[Mapping[str, Any]]) -> Figure:
-        """Greedy tokens at the same places: after a near tie that falls otherwise, none need be."""
-        shares = [
-            equal_share(one["tokens"], other["tokens"])
-            for one, other in zip(self.answers[OURS], answers, strict=True)
-        ]
-        return figure(f"{self.name}: {name}, tokens equal to ours", shares, "share")
+    for name in peers:
+        report(f"{title}: {name}, warming up")
+        speed(name, 2)
+        answers[name].clear()
+    measures = {f"{title}: {name}": partial(speed, name, load.new_tokens) for name in peers}
+    speeds = interleave(measures, repetitions, report)
+    done = {} if OURS in reasons else {n: a for n, a in answers.items() if n not in reasons}
+    ours = speeds.get(f"{title}: {OURS}", [])
+    rows = [figure(f"{title}: {name}", speeds[f"{title}: {name}"], "tokens/s") for name in done]
+    for rival in rivals:
+        name, theirs = f"{title}: {OURS} / {rival.name}", speeds.get(f"{title}: {rival.name}", [])
+        if reason := reasons.get(OURS) or reasons.get(rival.name):
+            rows.append(replace(not_measured(name, "ratio", reason, rival.aim), at_most=False))
+            continue
+        times = [one / other for one, other in zip(ours, theirs, strict=True)]
+        rows.append(figure(name, times, "ratio", rival.aim).because(rival.why_missed))
+    for name, taken in done.items():
+        rows.append(figure(f"{title}: {name}, TTFT", [1000 * a["ttft"] for a in taken], "ms"))
+    for name in [name for name in done if name != OURS]:
+        both = zip(answers[OURS], answers[name], strict=True)
+        shares = [equal_share(one["tokens"], other["tokens"]) for one, other in both]
+        rows.append(figure(f"{title}: {name}, tokens equal to ours", shares, "share"))
+    return rows
 
 
 def equal_share(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> float:
-    """Of all requests' tokens, those that are the same in both."""
+    """Of all requests' greedy tokens, those that are the same in both, place by place.
+
+    After a near tie that falls otherwise, none need be.
+    """
     pairs = [
         one == other
         for mine, other_row in zip(ours, theirs, strict=True)
@@ -240,7 +182,7 @@ def equal_share(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) 
     return sum(pairs) / len(pairs)
 
 
-# -- Generation on torch, ours beside transformers and llama.cpp: the same weights, dtype and cores
+# -- On torch: transformers and llama.cpp, with the same weights, dtype and cores ------------------
 #
 # Ours keeps its bits whatever the batch looks like; none of the rivals does.
 
@@ -249,35 +191,33 @@ LLAMA_CPP_WINS = (
     "which gathers KV from its pages, and more than a thousand small operations"
 )
 RIVALS = (
-    Rival("transformers static", "transformers", "transformers_static", 1.2),
-    Rival("transformers continuous", "transformers", "transformers_continuous", 2.0),
-    Rival("llama.cpp", "llama-cpp", "llama_cpp", 1.0, LLAMA_CPP_WINS),
+    Rival("transformers static", "transformers_static", 1.2),
+    Rival("transformers continuous", "transformers_continuous", 2.0),
+    Rival("llama.cpp", "llama_cpp", 1.0, LLAMA_CPP_WINS),
 )
 DTYPES = ("float32", "bfloat16")
 
 
 def generation_torch(
-    folder: Path,
-    repetitions: int,
-    report: Callable[[str], None],
-    home: Path,
-    choice: LoadChoice,
+    folder: Path, choose: Choose, repetitions: int, report: Callable[[str], None]
 ) -> list[Figure]:
-    """All figures: each dtype with each load."""
+    """Each dtype with each load."""
     rows = []
     for dtype in DTYPES:
-        settings = {"folder": str(folder), "dtype": dtype, "threads": cpus()}
-        contest = Contest(dtype, "own_torch", RIVALS, settings, clean_env(), choice.loads())
-        rows += contest.figures(repetitions, report, home)
+        settings = {"device": "thread", "folder": str(folder), "dtype": dtype, "threads": cpus()}
+        chosen = choose(BATCHES, LENGTHS)
+        rows += contest(dtype, RIVALS, settings, {}, chosen, repetitions, report)
     return rows
 
 
-# -- Generation on MLX, ours beside mlx-lm's ``BatchGenerator``: stock kernels, and OpenBLAS -------
+# -- On MLX: mlx-lm's ``BatchGenerator``, with stock kernels, and with OpenBLAS --------------------
 #
-# Another BLAS can only be put in before a process starts, so ours too runs in a process of its own.
-# With it, which tokens come no longer depends on the batch by a bit or so (``llama_mlx.py``).
+# Another BLAS can only be put in before a process starts. With it, which tokens come no longer
+# depends on the batch by a bit or so (``models/llama_mlx.py``). Where the stock kernels are plain
+# loops on the CPU, every token of every request takes about a tenth of a second, be it of a prompt
+# or new: so one request shows it all. On a Mac they are Metal's, and there is nothing to put in.
 
-AIM = 1.2
+MLX_LM = Rival("mlx-lm", "mlx_lm", 1.2)
 WHY_MISSED = (
     "about half of a step is OpenBLAS's matrix products, a quarter and more attention, which "
     "gathers KV from its pages"
@@ -285,96 +225,42 @@ WHY_MISSED = (
 NO_OPENBLAS = "there is no libopenblas on this machine (Debian: apt install libopenblas0-pthread)"
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """A BLAS: its library, or None for the wheel's own, and how many threads it gets.
-
-    A library of the name "" is one that this machine lacks.
-    """
-
-    name: str
-    library: str | None = None
-    threads: int = 1
-    batches: tuple[int, ...] = BATCHES
-    lengths: tuple[int, ...] = LENGTHS
-
-    @property
-    def env(self) -> dict[str, str]:
-        """What a process needs to have it."""
-        if not self.library:
-            return clean_env()
-        own = {"LD_PRELOAD": self.library, "OPENBLAS_NUM_THREADS": str(self.threads)}
-        return {**clean_env(), **own}
-
-    def contest(self, folder: Path, loads: tuple[GenerationLoad, ...]) -> Contest:
-        """Ours beside mlx-lm, both with these kernels."""
-        rival = Rival("mlx-lm", "mlx-lm", "mlx_lm", AIM, WHY_MISSED if self.library else "")
-        settings = {"folder": str(folder)}
-        return Contest(self.name, "own_mlx", (rival,), settings, self.env, loads)
-
-
-def choices() -> list[Kernels]:
-    """The stock kernels, and with as many threads as there are CPUs OpenBLAS.
-
-    Where the stock ones are plain loops on the CPU, every token of every request takes about a
-    tenth of a second, be it of a prompt or new: so one request shows it all. On a Mac they are
-    Metal's, and there is nothing to put in.
-    """
-    if not sys.platform.startswith("linux"):
-        return [Kernels("stock kernels")]
-    library, threads = find_library("openblas") or "", cpus()
-    return [
-        Kernels("stock kernels", batches=(1,), lengths=(64,)),
-        Kernels(f"OpenBLAS, {threads} thread{'s' * (threads > 1)}", library, threads),
-    ]
-
-
 def generation_mlx(
-    folder: Path,
-    repetitions: int,
-    report: Callable[[str], None],
-    home: Path,
-    choice: LoadChoice,
+    folder: Path, choose: Choose, repetitions: int, report: Callable[[str], None]
 ) -> list[Figure]:
-    """All figures: each BLAS with each load."""
-    rows = []
-    for kernels in choices():
-        contest = kernels.contest(folder, choice.loads(kernels.batches, kernels.lengths))
-        if kernels.library == "":
-            rows += contest.missing(NO_OPENBLAS)
-        else:
-            rows += contest.figures(repetitions, report, home)
+    """Each BLAS with each load."""
+    settings = {"device": "mlx", "folder": str(folder)}
+    title, rivals = "stock kernels", (MLX_LM,)
+    if not sys.platform.startswith("linux"):
+        return contest(title, rivals, settings, {}, choose(BATCHES, LENGTHS), repetitions, report)
+    rows = contest(title, rivals, settings, {}, choose((1,), (64,)), repetitions, report)
+    library, threads, chosen = find_library("openblas"), cpus(), choose(BATCHES, LENGTHS)
+    title = f"OpenBLAS, {threads} thread{'s' * (threads > 1)}"
+    rivals = (replace(MLX_LM, why_missed=WHY_MISSED),)
+    if library:
+        env = {"LD_PRELOAD": library, "OPENBLAS_NUM_THREADS": str(threads)}
+        return rows + contest(title, rivals, settings, env, chosen, repetitions, report)
+    for load in chosen:
+        missing = {OURS: NO_OPENBLAS}
+        rows += side_by_side(f"{title}, {load.name}", rivals, load, {}, missing, 1, report)
     return rows
 
 
-class GenerationPart(Protocol):
-    """Measures one library; rivals' environments are below ``home``."""
-
-    def __call__(
-        self,
-        folder: Path,
-        repetitions: int,
-        report: Callable[[str], None],
-        home: Path,
-        choice: LoadChoice,
-    ) -> list[Figure]:
-        """All figures of the model in ``folder``."""
-
-
-PARTS: Mapping[str, GenerationPart] = {"thread": generation_torch, "mlx": generation_mlx}
+PARTS = {"thread": generation_torch, "mlx": generation_mlx}
 
 
 def generation(
     folder: Path,
+    device: str | None,
+    batch: int | None,
+    new_tokens: int,
     repetitions: int,
     report: Callable[[str], None],
-    device: str | None,
-    choice: LoadChoice,
 ) -> list[Figure]:
-    """Figures of one device of ``PARTS``, or of all."""
-    chosen = [device] if device else list(PARTS)
+    """Figures of the model in ``folder`` on one device of ``PARTS``, or on all."""
+    choose = partial(loads, batch, new_tokens)
     return [
         row
-        for name in chosen
-        for row in PARTS[name](folder, repetitions, report, model_home(), choice)
+        for name in ([device] if device else PARTS)
+        for row in PARTS[name](folder, choose, repetitions, report)
     ]

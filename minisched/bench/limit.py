@@ -5,7 +5,7 @@ to multiply: its limit is the rate of large matrices. Both are measured in the s
 with the steps and on as many threads; the limit is the best of all repetitions.
 
 The number of threads is that of the ``thread`` device, which leaves a core to the host. A single
-request's decode is measured on all cores, too, and in a loop on that device (``in_loop.py``).
+request's decode is measured on all cores, too, and in a loop on that device.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ..models.llama_torch import (
     pack,
     script,
 )
-from .figures import BenchCase, Figure, Measure, batch_of, figure, interleave
-from .side_by_side import SETTLING, running
+from .arms import SETTLING, batch_of, running
+from .figures import Figure, Measure, figure, interleave
 
 # -- What the machine allows: how fast it reads memory, and how fast it multiplies matrices --------
 #
@@ -232,14 +232,10 @@ def step_ms(model: LlamaTorch, shape: LimitShape, cores: int) -> float:
 
     The device takes one thread less than ``cores``.
     """
-    with threads(cores), running(case_of(model, shape), LOOP) as arm:
-        return arm.go_on(STEPS).wall / STEPS / 1e6
-
-
-def case_of(model: LlamaTorch, shape: LimitShape) -> BenchCase:
-    """Requests whose prompts are all but a few tokens of what the shape has before its step."""
-    prompt_len = max(1, shape.before - SETTLING)
-    return batch_of("thread", cast(Model, model), shape.batch, prompt_len, SETTLING + STEPS + SPARE)
+    prompt_len, new_tokens = max(1, shape.before - SETTLING), SETTLING + STEPS + SPARE
+    case = batch_of("thread", cast(Model, model), shape.batch, prompt_len, new_tokens)
+    with threads(cores), running(case, LOOP) as arm:
+        return arm.go_on(STEPS) / STEPS / 1e6
 
 
 DECODES = (LimitShape(1, 1, 255), LimitShape(4, 1, 255), LimitShape(16, 1, 255))

@@ -19,7 +19,8 @@ from ..devices.wall_clock import done_by
 from ..loops.run import fresh, run_to_end, warm_up
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
-from .figures import Figure, batch_of, figure
+from .arms import batch_of
+from .figures import Figure, figure
 from .overlap import LoopEntry, in_turn, tokens_for
 
 # -- Three ways to keep KV on MLX, and what each copies: a cache per request, a batch, pages -------

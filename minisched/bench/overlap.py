@@ -20,10 +20,11 @@ takes than with the same work in a worker process; what the cores cost, how much
 than with a sleep. Handing work over and back takes some 0.5 ms, which goes with the cores: where
 the lock costs less than nothing, Python beside the device is the better way. A sleep needs neither
 of them, so what it hides is what the loop by itself hides. What a quicker way to the lock hides is
-told too (``ways.py``).
+told too.
 
-All of them change places every few steps (``arm.py``), as a machine that is shared is faster at one
-moment and slower at the next. Where repetitions still disagree, the aim is neither met nor missed.
+All of them change places every few steps (``arms.py``), as a machine that is shared is faster at
+one moment and slower at the next. Where repetitions still disagree, the aim is neither met nor
+missed.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ from ..devices.wall_clock import Way, compute, done_by, rounds_of, work
 from ..loops.run import run_to_end, warm_up
 from ..models.base import Model
 from ..trace import Trace
-from .figures import NAME, BenchCase, Figure, batch_of, figure, not_measured
-from .side_by_side import SETTLING, ArmStopped, running
+from .arms import NAME, SETTLING, ArmStopped, BenchCase, batch_of, running
+from .figures import Figure, figure, not_measured
 
 # -- What a decode step took, read off the trace of a loop that took turns with others -------------
 
@@ -118,14 +119,9 @@ PROBE = 8  # steps
 SLOW_S = 0.5  # beyond that, a step differs from the next one by more than any of these amounts
 
 
-def make_case(device: str, model: Model, batch: int, new_tokens: int) -> BenchCase:
-    """Requests that decode."""
-    return batch_of(device, model, batch, PROMPT_LEN, new_tokens)
-
-
 def make_cells(name: str, device: str, model: Model, batch: int, loop: str) -> list[OverlapCell]:
     """One for each amount of work, with as many rounds as take their time; or why there is none."""
-    probe = make_case(device, model, batch, PROBE)
+    probe = batch_of(device, model, batch, PROMPT_LEN, PROBE)
     step_s = time_step(probe)
     if step_s > SLOW_S:
         share = WORKS_MS[-1] / 1000 / step_s
@@ -136,7 +132,7 @@ def make_cells(name: str, device: str, model: Model, batch: int, loop: str) -> l
         round_s = ROUND * len(ways_for(added)) * (step_s + added / 1000)
         most = min(MOST, rounds_in(model.context_len - PROMPT_LEN))
         rounds = min(most, max(FEWEST, round(MEASURE_S / round_s)))
-        case = make_case(device, model, batch, tokens_for(rounds))
+        case = batch_of(device, model, batch, PROMPT_LEN, tokens_for(rounds))
         cells.append(OverlapCell(f"{name}, {added:g} ms", case, loop, added, rounds))
     return cells
 
@@ -280,7 +276,7 @@ def in_turn(
             for name, arm in arms.items():
                 with entries[name].at_work():
                     arm.go_on(ROUND)
-        found = {name: steps_by_round(arm.finish().trace, rounds) for name, arm in arms.items()}
+        found = {name: steps_by_round(arm.finish(), rounds) for name, arm in arms.items()}
     first = next(iter(found.values()))
     return {name: typical(steps, first) for name, steps in found.items()}
 

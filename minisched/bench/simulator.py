@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Callable, Mapping
+import resource
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
@@ -12,15 +12,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..core import Request, SamplingParams
 from ..devices.profiles import DEFAULT_PROFILE, find_profile
+from ..export.native import StreamRecorder
 from ..models.fetch import model_home
-from ..replay.replay import LengthModel, default_settings, play
+from ..replay.replay import FlatMetrics, LengthModel, RecordedTally, default_settings, play
 from ..replay.trace_file import Survey, TraceFile
 from ..scheduler import SchedulerConfig
 from ..trace.files import write_whole
 from .figures import PEER_AIM, Figure, figure, interleave, not_measured, ratio
-from .peers.environment import clean_env, environment
-from .peers.peer import Peer, PeerError
+from .peers.peer import Answer, Peer, PeerError, serve
 
 AZURE = Path("data/processed_traces/splitwise_conv.csv")  # in a checkout of vidur
 REQUESTS = 2000
@@ -50,18 +51,20 @@ def simulator_figures(
             with (checkout / AZURE).open(encoding="utf-8") as lines:
                 write_whole(file, "".join(islice(lines, limit + 1)))
         replays = Replays(file, limit)
-        theirs, reason = None, NO_CHECKOUT
         try:
+            vidur, reason = None, NO_CHECKOUT
             if checkout is not None:
-                python = environment("vidur", model_home(), report)
-                settings = {"work": str(work), **replays.settings()}
-                folder = checkout.resolve()
-                theirs, reason = open_vidur(stack, folder, python, clean_env(), settings)
-            figures = speed(replays, theirs, reason, repetitions, report)
+                settings = {"folder": str(checkout.resolve()), "work": str(work)}
+                vidur = stack.enter_context(
+                    Peer.start(
+                        f"{__package__}.peers.vidur", settings | replays.settings(),
+                        model_home(), report,
+                    )
+                )  # fmt: skip
+            figures = speed(replays, vidur, reason, repetitions, report)
         except PeerError as error:  # it can't be had, or broke off midway: ours alone
             figures = speed(replays, None, str(error).rstrip("."), repetitions, report)
-        ask = partial(ask_alone, "long_run", Path(sys.executable), clean_env(), work)
-        return figures + memory(ask, LENGTHS, report)
+        return figures + memory(work, report)
 
 
 # -- A made-up workload in the shape of Azure's conversation trace, where the trace is not at hand
@@ -81,30 +84,27 @@ def make_trace(path: Path, requests: int, seed: int = 0) -> None:
     with path.open("w", encoding="utf-8") as file:
         file.write("arrived_at,num_prefill_tokens,num_decode_tokens\n")
         for _ in range(requests):
-            prompt = length(draw, PROMPT, PROMPT_SPREAD, LONGEST_PROMPT)
-            answer = length(draw, ANSWER, ANSWER_SPREAD, LONGEST_ANSWER)
+            prompt = tokens(draw, PROMPT, PROMPT_SPREAD, LONGEST_PROMPT)
+            answer = tokens(draw, ANSWER, ANSWER_SPREAD, LONGEST_ANSWER)
             file.write(f"{time:.6f},{prompt},{answer}\n")
             time += draw.expovariate(RATE)
 
 
-def length(draw: random.Random, median: int, spread: float, most: int) -> int:
-    """Tokens, log-normal."""
+def tokens(draw: random.Random, median: int, spread: float, most: int) -> int:
+    """A length, log-normal."""
     return min(most, max(1, round(median * draw.lognormvariate(0, spread))))
 
 
-Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]  # one question to a process of its own
-Answer = Mapping[str, Any]
+# -- The speed -------------------------------------------------------------------------------------
 
 PEER = "vidur, stand-in cost"
 UNITS = ("requests", "steps")
 LOOPS = ("serial", "overlap")  # vidur's own order is serial's
 LONGEST = 16384  # tokens of a request; vidur cuts a prompt that makes one longer
-LENGTHS = (10_000, 100_000, 1_000_000)  # steps of the runs whose memory is looked at
 SLOWER = (  # where it is
     "of a step vidur has one event, which takes all of its time; here the host's five phases and "
     "the device's forward, sample and copy each begin and end on a clock that they share"
 )
-FLAT = 1.1  # at most a tenth more memory for a hundred times the steps
 
 
 class Replays:
@@ -126,7 +126,7 @@ class Replays:
         run = play(loop, model, iter(requests), self.config, self.profile.cost)
         return {"seconds": run.host_seconds, "steps": run.num_steps, "requests": survey.requests}
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Answer:
         """What a peer needs to do the same."""
         return {
             "trace": str(self.file),
@@ -140,79 +140,105 @@ class Replays:
 
 def speed(
     replays: Replays,
-    theirs: Ask | None,
+    vidur: Peer | None,
     reason: str,
     repetitions: int,
     report: Callable[[str], None],
 ) -> list[Figure]:
     """Requests and steps simulated a second: our loops', the peer's, and what ours take of its.
 
-    ``reason`` says why ``theirs`` is None. Reading the trace is in neither.
+    ``reason`` says why ``vidur`` is None. Reading the trace is in neither.
     """
-    answers: dict[str, list[Answer]] = {}
+    asks: dict[str, Callable[[], Answer]] = {
+        f"minisched {loop}": partial(replays.ours, loop) for loop in LOOPS
+    }
+    if vidur is not None:
+        asks[PEER] = partial(vidur.ask, {})
+    answers: dict[str, list[Answer]] = {name: [] for name in asks}
 
-    def taken(name: str, ask: Callable[[], Answer]) -> float:
-        answers.setdefault(name, []).append(ask())
+    def taken(name: str) -> float:
+        answers[name].append(asks[name]())
         return float(answers[name][-1]["seconds"])
 
-    measures = {
-        f"minisched {loop}": partial(taken, f"minisched {loop}", partial(replays.ours, loop))
-        for loop in LOOPS
-    }
-    if theirs is not None:
-        measures[PEER] = partial(taken, PEER, partial(theirs, {}))
-    values = interleave(measures, repetitions, report)
+    values = interleave({name: partial(taken, name) for name in asks}, repetitions, report)
     rates = {
         (name, unit): [a[unit] / s for a, s in zip(answers[name], values[name], strict=True)]
-        for name in measures
+        for name in asks
         for unit in UNITS
     }
-    figures = [figure(f"{name}: {unit}", rate, "1/s") for (name, unit), rate in rates.items()]
-    return [*figures, *beside(rates, reason)]
-
-
-def beside(rates: Mapping[tuple[str, str], list[float]], reason: str) -> list[Figure]:
-    """How many times the peer's time for a request and for a step is ours."""
-    rows = []
+    rows = [figure(f"{name}: {unit}", rate, "1/s") for (name, unit), rate in rates.items()]
     for unit in UNITS:
         name = f"minisched serial / {PEER}: time for {unit}"
-        if (PEER, unit) in rates:
-            ours = rates["minisched serial", unit]
-            rows.append(ratio(name, rates[PEER, unit], ours, PEER_AIM).because(SLOWER))
-        else:
+        if vidur is None:
             rows.append(not_measured(f"{PEER}: {unit}", "1/s", reason))
             rows.append(not_measured(name, "ratio", reason, PEER_AIM))
+        else:
+            both = rates[PEER, unit], rates["minisched serial", unit]
+            rows.append(ratio(name, *both, PEER_AIM).because(SLOWER))
     return rows
 
 
-def memory(
-    ask: Callable[[int], Answer], lengths: tuple[int, ...], report: Callable[[str], None]
-) -> list[Figure]:
-    """The most memory of runs recorded into a file, by length; each in a process of its own."""
+# -- Memory: the most that a long run of ours ever had, in a process that nobody has used before ---
+
+LENGTHS = (10_000, 100_000, 1_000_000)  # steps of the runs whose memory is looked at
+FLAT = 1.1  # at most a tenth more memory for a hundred times the steps
+SHORT, LONG = 64, 256  # tokens of a prompt, and of an answer
+RUNNING = 4  # requests at any time
+STEP = 6_600_000  # nanoseconds; a little more than a step takes, so that no queue grows
+STATUS = Path("/proc/self/status")
+MEBIBYTE = 1 << 20
+
+
+def memory(work: Path, report: Callable[[str], None]) -> list[Figure]:
+    """The most memory of runs that are recorded into a file below ``work``, by length."""
     figures, most = [], []
-    for steps in lengths:
-        report(f"memory, {steps} steps recorded into a file")
-        answer = ask(steps)
-        most.append(float(answer["mib"]))
+    for steps in LENGTHS:
         name = f"memory, {steps} steps recorded into a file"
+        report(name)
+        with Peer.start(__name__, {"work": str(work)}, model_home(), report) as peer:
+            answer = peer.ask({"steps": steps})
+        most.append(answer["bytes"] / MEBIBYTE)
         figures.append(figure(name, [most[-1]], "MiB"))
-        figures.append(figure(f"file of {steps} steps", [answer["bytes"] / 2**20], "MiB"))
-    name = f"memory, {lengths[-1]} steps / {lengths[0]}"
+        figures.append(figure(f"file of {steps} steps", [answer["file"] / MEBIBYTE], "MiB"))
+    name = f"memory, {LENGTHS[-1]} steps / {LENGTHS[0]}"
     return [*figures, ratio(name, [most[-1]], [most[0]], FLAT)]
 
 
-def ask_alone(script: str, python: Path, env: Mapping[str, str], work: Path, steps: int) -> Answer:
-    """Ask a script of ``peers`` one question, in a process that nobody has used before."""
-    with Peer(python, script, {"work": str(work)}, env) as peer:
-        return peer.ask({"steps": steps})
-
-
-def open_vidur(
-    stack: ExitStack, folder: Path, python: Path, env: Mapping[str, str], settings: Answer
-) -> tuple[Ask | None, str]:
-    """What asks vidur, or the reason why nobody can."""
+def long_run(steps: int, folder: Path) -> Answer:
+    """The most bytes of a run of about so many, and those of its file, which goes away again."""
+    path = folder / "long.json"
+    number = steps * RUNNING // LONG
+    config = SchedulerConfig(max_running_requests=RUNNING, kv_tokens=8192, page_size=16)
+    recorder = StreamRecorder(path, "overlap", "sim", "length")
     try:
-        peer = stack.enter_context(Peer(python, "vidur", {"folder": str(folder), **settings}, env))
-    except PeerError as error:
-        return None, str(error)
-    return peer.ask, ""
+        play(
+            "overlap", LengthModel(number, number, SHORT + LONG), long_requests(number), config,
+            find_profile(DEFAULT_PROFILE).cost, tally=RecordedTally(recorder),
+            metrics=FlatMetrics(),
+        )  # fmt: skip
+        recorder.close()
+        return {"bytes": most_memory(), "file": path.stat().st_size}
+    finally:
+        path.unlink()
+
+
+def long_requests(number: int) -> Iterator[Request]:
+    """Prompts that share nothing, one behind the other, nearly as fast as they can be served."""
+    for index in range(number):
+        params = SamplingParams(max_new_tokens=LONG, ignore_eos=True, seed=index)
+        yield Request(f"r{index}", (index,) * SHORT, params, index * LONG // RUNNING * STEP)
+
+
+def most_memory() -> int:
+    """The most bytes that this process has had.
+
+    Linux's ``getrusage`` counts what the parent had when it started us; ``VmHWM`` does not.
+    """
+    if STATUS.exists():
+        lines = STATUS.read_text(encoding="utf-8").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+if __name__ == "__main__":
+    serve(lambda settings: lambda asked: long_run(asked["steps"], Path(settings["work"])))

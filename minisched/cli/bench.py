@@ -17,12 +17,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..bench.figures import NAME, Figure, as_json, keep, not_measured, opened
-from ..bench.peers.environment import PEERS
-from ..bench.side_by_side import ArmStopped
+from ..bench.arms import NAME, ArmStopped, opened
+from ..bench.figures import Figure, as_json, keep, not_measured
+from ..bench.peers.peer import PeerError, version_in, version_of
 from ..devices.registry import MissingExtra, load, open_device
 from ..loops.run import RunStopped
-from ..models.fetch import model_home
 from ..models.llama import AUTO
 from .exit import complain, exit_with
 from .layout import Fitted
@@ -98,14 +97,15 @@ class BenchCall:
 
 def generation(call: BenchCall) -> list[Figure]:
     """Each library beside its rivals: ``--requests`` at once, each ``--max-new-tokens`` long."""
-    from ..bench.generation import LONGEST, NEW_TOKENS, PARTS, LoadChoice, generation
+    from ..bench.generation import LONGEST, NEW_TOKENS, PARTS, generation
 
     call.take("device", "model", "requests", "max_new_tokens", devices=tuple(PARTS))
     new_tokens = NEW_TOKENS if call.max_new_tokens is None else call.max_new_tokens
     if not 2 <= new_tokens <= LONGEST:
         raise ValueError(f"--max-new-tokens is {new_tokens}, but it must be 2 to {LONGEST}.")
-    choice = LoadChoice(call.requests, new_tokens)
-    return generation(call.folder(), call.repetitions, call.report, call.device, choice)
+    return generation(
+        call.folder(), call.device, call.requests, new_tokens, call.repetitions, call.report
+    )
 
 
 def overlap(call: BenchCall) -> list[Figure]:
@@ -157,20 +157,18 @@ def limit(call: BenchCall) -> list[Figure]:
 
 def scheduler(call: BenchCall) -> list[Figure]:
     """A step's and a tree's cost on the host, ours and nano-vllm's, and how ours grows."""
-    from ..bench.scheduler import find_nano_vllm, scheduler_figures
+    from ..bench.host import scheduler_figures
 
     call.take("nano_vllm")
-    return scheduler_figures(*find_nano_vllm(call.nano_vllm), call.repetitions, call.report)
+    return scheduler_figures(call.nano_vllm, call.repetitions, call.report)
 
 
 def host(call: BenchCall) -> list[Figure]:
     """Phases of a step, schedulers side by side, and how ours grows."""
     from ..bench.host import host_figures
-    from ..bench.scheduler import find_nano_vllm
 
     call.take("nano_vllm")
-    nano, reason = find_nano_vllm(call.nano_vllm)
-    return host_figures(nano, reason, model_home(), call.repetitions, call.report)
+    return host_figures(call.nano_vllm, call.repetitions, call.report)
 
 
 def simulator(call: BenchCall) -> list[Figure]:
@@ -284,7 +282,7 @@ def run_bench(call: BenchCall, as_json_only: bool) -> int:
     try:
         with err.status("warming up") as status:
             figures = PARTS[call.part](replace(call, report=status.update))
-    except (ArmStopped, RunStopped) as error:
+    except (ArmStopped, RunStopped, PeerError) as error:
         return complain(f"bench {call.part} stopped: {error}", 1)
     # What the command line said, and when: a table says which run it is of.
     asked = {**call.options, "repetitions": call.repetitions}
@@ -305,15 +303,15 @@ def run_bench(call: BenchCall, as_json_only: bool) -> int:
 
 def peer_versions(call: BenchCall) -> dict[str, str]:
     """Versions of the peers that a part is measured beside and that are not installed here."""
-    found = {}
-    for name in {"generation": ["llama-cpp"], "host": ["vllm", "sglang"]}.get(call.part, []):
-        package, _, version = [*PEERS[name].alone, *PEERS[name].needed][0].partition("==")
-        found[package] = version
-    if call.nano_vllm:
-        from ..bench.scheduler import version_of
-
-        found["nano-vllm"] = version_of(call.nano_vllm)
-    return found
+    named = {
+        "generation": {"llama-cpp-python": "llama_cpp"},
+        "host": {"vllm": "vllm_scheduler", "sglang": "sglang_scheduler"},
+    }
+    found = {
+        package: version_of(f"minisched.bench.peers.{script}", package)
+        for package, script in named.get(call.part, {}).items()
+    }
+    return found | ({"nano-vllm": version_in(call.nano_vllm)} if call.nano_vllm else {})
 
 
 def table(figures: list[Figure]) -> Table:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..bench.peers.missing import PACKAGES, stand_in, stand_in_for
-from ..bench.peers.serve import Answer, serve
+from ..bench.peers.peer import Answer, serve
 from .case import EOS, Arrival, FidelityCase, Rows, Schedule, ScheduledStep, Shape
 from .turns import DEVICE, ENTRY, LISTENER, SETTINGS, Played, StandIn, Turns, checkout_version
 
@@ -188,7 +188,7 @@ class ForwardOutput(tuple[Any, ...]):
         return self[0]
 
 
-def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Import it from its checkout, with the stand-ins."""
     source = Path(settings["source"])
     sys.path.insert(0, str(source / "python"))

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..bench.peers.missing import stand_in_for
-from ..bench.peers.serve import Answer, serve
+from ..bench.peers.peer import Answer, serve
 from .case import EOS, FidelityCase, Rows, Schedule, ScheduledStep, Shape
 from .turns import DEVICE, ENTRY, SETTINGS, Played, StandIn, Turns, checkout_version
 
@@ -92,7 +92,7 @@ def play(case: FidelityCase) -> Schedule:
     return turns.play(turn)
 
 
-def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Import it from its checkout, with the stand-ins."""
     source = Path(settings["source"])
     sys.path.insert(0, str(source))

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..bench.peers.environment import clean_env, environment
 from ..bench.peers.peer import Peer
 from . import mini_sglang, nano_vllm, sglang, vllm
 from .case import FidelityCase, Schedule, Shape, read_schedule, step_at
@@ -33,7 +32,7 @@ class Original:
     name: str  # as its rules are called (policy/rules.py)
     title: str
     module: Any  # how it is run: with PARTS, STAND_INS and the modules that decide, DECIDING
-    environment: str  # in bench/peers/environment.py
+    packages: str  # those that this script of bench/peers names
     needs_source: bool = False  # it has no wheel
 
     @property
@@ -63,10 +62,10 @@ class Original:
 ORIGINALS: Mapping[str, Original] = {
     item.name: item
     for item in (
-        Original("sglang", "SGLang", sglang, "sglang"),
-        Original("mini-sglang", "mini-sglang", mini_sglang, "sglang", needs_source=True),
-        Original("vllm", "vLLM", vllm, "vllm"),
-        Original("nano-vllm", "nano-vllm", nano_vllm, "sglang", needs_source=True),
+        Original("sglang", "SGLang", sglang, "sglang_scheduler"),
+        Original("mini-sglang", "mini-sglang", mini_sglang, "sglang_scheduler", needs_source=True),
+        Original("vllm", "vLLM", vllm, "vllm_scheduler"),
+        Original("nano-vllm", "nano-vllm", nano_vllm, "sglang_scheduler", needs_source=True),
     )
 }
 """By the name of their rules; those without a wheel find what they import beside SGLang."""
@@ -76,11 +75,10 @@ class Player:
     """An original that runs; a context manager."""
 
     def __init__(self, original: Original, source: Path | None, home: Path, say: Say) -> None:
-        python = environment(original.environment, home, say)
-        say(f"starting {original.title}")
         settings = {"source": str(source.resolve()) if source else ""}
-        script = original.module.__name__.rpartition(".")[2]
-        self.peer = Peer(python, script, settings, clean_env(), __package__)
+        packages = f"minisched.bench.peers.{original.packages}"
+        module = original.module.__name__
+        self.peer = Peer.start(module, settings, home, say, packages_of=packages)
         self.about = self.peer.ask({})
 
     def play(self, case: FidelityCase) -> Schedule:

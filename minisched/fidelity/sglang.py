@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..bench.peers.missing import PACKAGES, stand_in_for
-from ..bench.peers.serve import Answer, serve
+from ..bench.peers.peer import Answer, serve
 from ..bench.peers.sglang_scheduler import (
     Nothing,
     Silent,
@@ -261,7 +261,7 @@ def step_of(batch: Any, ends: list[int]) -> ScheduledStep:
     return ScheduledStep(mode, tuple(rows[:count]), tuple(sorted(rids[count:])))
 
 
-def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Import it, with the stand-ins."""
     import_without_gpu()
     kernels = [each.name for each in STAND_INS if each.name.startswith("sglang.")]

@@ -1,6 +1,6 @@
 """An original's half of the lockstep: who comes when, what it launched, and that it is unmodified.
 
-It runs in an environment of its own, one JSON line for each case (``bench/peers/serve.py``).
+It runs in an environment of its own, one JSON line for each case (``bench/peers/peer.py``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..bench.peers.serve import Answer
-from ..bench.scheduler import version_of
+from ..bench.peers.peer import Answer, version_in
 from .case import (
     MOST_TURNS,
     NOTHING,
@@ -140,5 +139,5 @@ def checkout_version(folder: Path) -> str:
     try:
         said = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return version_of(folder)
-    return f"{version_of(folder)} at {said}"
+        return version_in(folder)
+    return f"{version_in(folder)} at {said}"

@@ -14,7 +14,7 @@ from importlib import import_module, metadata
 from typing import Any
 
 from ..bench.peers.missing import PACKAGES
-from ..bench.peers.serve import Answer, serve
+from ..bench.peers.peer import Answer, serve
 from ..bench.peers.vllm_scheduler import import_without_gpu, make_hasher, make_scheduler
 from .case import EOS, Arrival, FidelityCase, Rows, Schedule, ScheduledStep, Shape
 from .turns import DEVICE, ENTRY, SETTINGS, Played, StandIn, Turns
@@ -152,7 +152,7 @@ def play(made: Any, case: FidelityCase) -> Schedule:
     return turns.play(turn)
 
 
-def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Import it, with the stand-ins."""
     import_without_gpu()
     made = engine_core()

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from minisched.bench import limit as limits
 from minisched.bench import mlx as answers
 from minisched.bench import overlap as overlap_cells
+from minisched.bench.arms import batch_of, running
 from minisched.bench.figures import Figure, SideBySide
 from minisched.bench.limit import LimitShape, parts
 from minisched.bench.mlx import WAYS
@@ -34,8 +35,8 @@ from minisched.bench.overlap import (
     MeasuredStep,
     share_rows,
 )
+from minisched.bench.peers import peer as peers
 from minisched.bench.peers.peer import Peer, PeerError
-from minisched.bench.side_by_side import running
 from minisched.devices.thread import ThreadDevice
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.registry import HashTorch
@@ -68,7 +69,7 @@ def test_ours_and_theirs_take_turns_and_a_ratio_is_taken_repetition_by_repetitio
 
 def test_whatever_happens_devices_are_closed_and_settings_are_given_back() -> None:
     before = threading.active_count(), torch.get_num_threads()
-    case = overlap_cells.make_case("thread", HashTorch(eos_ids=frozenset()), 1, 50)
+    case = batch_of("thread", HashTorch(eos_ids=frozenset()), 1, 8, 50)
     with pytest.raises(KeyboardInterrupt), running(case, "serial"), running(case, "overlap") as arm:
         arm.go_on(2)
         raise KeyboardInterrupt
@@ -107,16 +108,16 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
 
 # -- peers in their own processes --------------------------------------------------------------
 
-ECHO = """#!{python}
+ECHO = """
 import sys
-from minisched.bench.peers.serve import serve
+from minisched.bench.peers.peer import serve
 
 def start(settings):
     print("a library talks")
     def answer(question):
         if question["add"] == 0:
             sys.exit("out of memory")
-        return {{"sum": settings["base"] + question["add"]}}
+        return {"sum": settings["base"] + question["add"]}
     return answer
 
 serve(start)
@@ -124,9 +125,8 @@ serve(start)
 
 
 def test_a_peer_answers_one_question_at_a_time_or_says_why_not(tmp_path: Path) -> None:
-    (python := tmp_path / "python").write_text(ECHO.format(python=sys.executable))
-    python.chmod(0o755)
-    with Peer(python, "echo", {"base": 40}, os.environ) as peer:
+    (script := tmp_path / "echo.py").write_text(ECHO)
+    with Peer("echo", [sys.executable, str(script)], {"base": 40}, os.environ) as peer:
         assert [peer.ask({"add": number})["sum"] for number in (1, 2)] == [41, 42]
         with pytest.raises(PeerError, match="echo: KeyError: 'add'"):
             peer.ask({})
@@ -134,6 +134,37 @@ def test_a_peer_answers_one_question_at_a_time_or_says_why_not(tmp_path: Path) -
         with pytest.raises(PeerError, match="echo has ended: out of memory"):
             peer.ask({"add": 0})
     assert peer.process.poll() is not None
+
+
+SCRIPTS = [
+    path.stem for path in Path(peers.__file__).parent.glob("*.py")
+    if "from .peer import" in path.read_text("utf-8")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_names_the_versions_of_all_that_it_needs(script: str) -> None:
+    needed, alone = peers.packages(f"minisched.bench.peers.{script}")
+    assert all("==" in name for name in needed + alone) and bool(needed) == (script != "ours")
+    head = peers.HEADER.search(peers.path_of(f"minisched.bench.peers.{script}").read_text("utf-8"))
+    assert head is None or all(name.partition("==")[2] in head[0] for name in alone)
+
+
+def test_an_environment_has_what_the_head_names_is_made_once_and_sees_only_this_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    called: list[tuple[str, ...]] = []
+    monkeypatch.setattr(peers, "call", lambda name, *command: called.append(command[4:]))
+    monkeypatch.setattr(peers.venv, "create", lambda folder, **_: folder.mkdir(parents=True))
+    monkeypatch.setattr(peers.shutil, "which", lambda name: None)
+    module = "minisched.bench.peers.vllm_scheduler"
+    pythons = {peers.interpreter(module, tmp_path, lambda doing: None) for _ in range(2)}
+    assert len(pythons) == 1 and pythons.pop().is_relative_to(tmp_path)
+    (_, *needed), (_, bare, *alone) = called
+    assert (needed, alone, bare) == (*peers.packages(module), "--no-deps")
+    assert peers.version_of(module, "vllm") == alone[0].partition("==")[2]
+    (folder,) = peers.environment(tmp_path)["PYTHONPATH"].split(os.pathsep)
+    assert [path.name for path in Path(folder).iterdir()] == ["minisched"]
 
 
 # -- limit: parts that are a whole step --------------------------------------------------------

@@ -202,7 +202,7 @@ def test_without_the_original_the_command_says_so(cli: Any, monkeypatch: Any) ->
     def no_wheel(*arguments: object) -> None:
         raise PeerError("torch==2.13.0 can't be installed: no route to the index.")
 
-    monkeypatch.setattr("minisched.fidelity.run.environment", no_wheel)
+    monkeypatch.setattr("minisched.bench.peers.peer.interpreter", no_wheel)
     said = "minisched: SGLang can't be run here: torch==2.13.0 can't be installed: no route to the"
     assert cli("fidelity sglang") == (2, "", f"{said} index.\n")
 

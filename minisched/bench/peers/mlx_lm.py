@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "mlx[cpu]==0.32.4", "mlx-lm==0.32.2"
+# ]
+# ///
 """mlx-lm's ``BatchGenerator``, greedy: its environment has mlx-lm and none of our packages."""
 
 from __future__ import annotations
@@ -6,18 +12,17 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from .serve import Answer, serve
+from .peer import Answer, serve
 
 
-def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Load the model in ``folder``."""
     load_model = import_module("mlx_lm.utils").load_model
     generator_of = import_module("mlx_lm.generate").BatchGenerator
     model = load_model(Path(settings["folder"]))[0]
 
-    def measure(question: dict[str, Any]) -> Answer:
+    def measure(question: Answer) -> Answer:
         """Generate; seconds in all, the mean of the times to a first token, and the tokens."""
         prompts, new_tokens = question["prompts"], question["new_tokens"]
         first: dict[int, float] = {}

@@ -1,45 +1,157 @@
-"""A peer that runs in a process and an environment of its own, asked one measurement at a time.
+"""A peer: a script that names its packages, in an environment of its own, asked line by line.
 
-So measurements of several peers can take turns, although each needs other versions of packages.
+Measurements of several peers can take turns, although each needs other versions of packages. A
+script here begins with what it needs (PEP 723). uv makes an environment of that where it is
+installed; elsewhere one is made with ``venv`` and ``pip``, once, below the folder of the models.
+
+Nothing here imports more than the standard library: both ends of the pipe do.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
+import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping
+import tomllib
+import venv
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+PACKAGE = Path(__file__).parents[2]  # this very package, which a peer may import too
+HEADER = re.compile(r"(?m)^# /// script\n((?:#.*\n)+?)# ///$")
+Answer = dict[str, Any]
+Say = Callable[[str], None]
 
 
 class PeerError(RuntimeError):
     """The peer can't do it, or has ended; the sentence says why."""
 
 
-class Peer:
-    """One script, started with ``settings``; a context manager.
+# -- The environment that a script asks for --------------------------------------------------------
 
-    ``script`` is a module of ``package``; ``python`` is the interpreter of its environment
-    (``peers/environment.py``).
+
+def packages(module: str) -> tuple[list[str], list[str]]:
+    """What the head of a script wants: with all that it needs itself, and alone.
+
+    Alone are those of which the head says that they need nothing (``tool.uv``), since what they
+    need has stand-ins. Without a head, there is nothing to be had.
+    """
+    head = HEADER.search(path_of(module).read_text(encoding="utf-8"))
+    if head is None:
+        return [], []
+    read = tomllib.loads("".join(line[2:] for line in head[1].splitlines(keepends=True)))
+    told = read.get("tool", {}).get("uv", {}).get("dependency-metadata", [])
+    bare = {each["name"] for each in told if not each["requires-dist"]}
+    wanted = {name: name.partition("==")[0] in bare for name in read["dependencies"]}
+    return [name for name in wanted if not wanted[name]], [name for name in wanted if wanted[name]]
+
+
+def version_of(module: str, package: str) -> str:
+    """The version of a package that a script's head asks for."""
+    needed, alone = packages(module)
+    return next(name[len(package) + 2 :] for name in needed + alone if name.startswith(package))
+
+
+def version_in(checkout: Path) -> str:
+    """What a project's checkout says of itself."""
+    file = checkout / "pyproject.toml"
+    project = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return str(project.get("project", {}).get("version", "unknown"))
+
+
+def path_of(module: str) -> Path:
+    """The file of one of this package's modules, which is not imported."""
+    return PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+
+
+def interpreter(module: str, home: Path, report: Say) -> Path:
+    """The Python of a script's environment, which is made if need be; ours, if it wants nothing.
+
+    Raises:
+        PeerError: it can't be made, for want of room, of pip or of a package; the sentence says.
+    """
+    needed, alone = packages(module)
+    if not needed:
+        return Path(sys.executable)
+    name = module.rpartition(".")[2]
+    if uv := shutil.which("uv"):
+        report(f"asking uv for the packages of {name}")
+        call(name, uv, "sync", "--quiet", "--script", str(path_of(module)))
+        return Path(call(name, uv, "python", "find", "--script", str(path_of(module))))
+    key = hashlib.sha256(repr((needed, alone)).encode()).hexdigest()[:8]
+    folder = home / "peers" / f"{name}-{key}"
+    python = folder / "bin" / "python"
+    if not (folder / "done").exists():
+        report(f"installing the packages of {name} into an environment of their own")
+        try:
+            venv.create(folder, clear=True, with_pip=True)
+        except (OSError, subprocess.CalledProcessError) as error:  # Debian has pip in python3-venv
+            raise PeerError(
+                f"{folder.name} can't be made below {folder.parent}: {error}"
+            ) from error
+        for wanted in (needed, ["--no-deps", *alone] if alone else []):
+            if wanted:
+                call(" ".join(wanted), str(python), "-m", "pip", "install", "-q", *wanted)
+        (folder / "done").touch()
+    return python
+
+
+def call(name: str, *command: str) -> str:
+    """What a command prints.
+
+    Raises:
+        PeerError: it failed, so that ``name`` can't be installed.
+    """
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["no reason was given"]
+        raise PeerError(f"{name} can't be installed: {said[-1]}")
+    return done.stdout.strip()
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Our environment variables, less those that lead Python elsewhere; and the way to us alone.
+
+    In the folder that ``PYTHONPATH`` names lies nothing but a link to this package: what else is
+    installed beside it is not for a peer.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    }
+    key = hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:8]
+    folder = home / "peers" / f"import-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / PACKAGE.name).exists():
+        (folder / PACKAGE.name).symlink_to(PACKAGE)
+    return {**kept, "PYTHONPATH": str(folder)}
+
+
+# -- Our end of the pipe ---------------------------------------------------------------------------
+
+
+class Peer:
+    """A process that is started with ``settings``, then asked; a context manager.
 
     Raises:
         PeerError: it could not start.
     """
 
     def __init__(
-        self,
-        python: Path,
-        script: str,
-        settings: Mapping[str, Any],
-        env: Mapping[str, str],
-        package: str = "minisched.bench.peers",
+        self, name: str, command: Sequence[str], settings: Mapping[str, Any], env: Mapping[str, str]
     ) -> None:
-        self.script = script
+        self.name = name
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (a pipe that nobody reads would fill up)
         self.process = subprocess.Popen(
-            [python, "-m", f"{package}.{script}"], env={**env},
+            command, env={**env},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )  # fmt: skip
         try:
@@ -48,7 +160,29 @@ class Peer:
             self.close()
             raise
 
-    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod
+    def start(
+        cls,
+        module: str,
+        settings: Mapping[str, Any],
+        home: Path,
+        report: Say,
+        env: Mapping[str, str] | None = None,
+        packages_of: str = "",
+    ) -> Self:
+        """A script of this package, with ``env`` added, in the environment that it asks for.
+
+        Environments lie below ``home``. ``packages_of`` is another script, whose head counts.
+
+        Raises:
+            PeerError: its packages can't be had, or it could not start.
+        """
+        name = module.rpartition(".")[2]
+        python = interpreter(packages_of or module, home, report)
+        report(f"starting {name}")
+        return cls(name, [str(python), "-m", module], settings, environment(home) | dict(env or {}))
+
+    def ask(self, question: Mapping[str, Any]) -> Answer:
         """Its answer to one line.
 
         Raises:
@@ -62,10 +196,13 @@ class Peer:
         except BrokenPipeError:
             line = ""
         if not line:
-            raise PeerError(f"{self.script} has ended: {self._last_words()}")
-        answer: dict[str, Any] = json.loads(line)
+            code = self.process.wait()
+            self.errors.seek(0)
+            said = self.errors.read().strip().splitlines() or [f"exit code {code}"]
+            raise PeerError(f"{self.name} has ended: {said[-1]}")
+        answer: Answer = json.loads(line)
         if "error" in answer:
-            raise PeerError(f"{self.script}: {answer['error']}")
+            raise PeerError(f"{self.name}: {answer['error']}")
         return answer
 
     def close(self) -> None:
@@ -85,8 +222,25 @@ class Peer:
     ) -> None:
         self.close()
 
-    def _last_words(self) -> str:
-        code = self.process.wait()
-        self.errors.seek(0)
-        lines = self.errors.read().strip().splitlines()
-        return lines[-1] if lines else f"exit code {code}"
+
+# -- The peer's end --------------------------------------------------------------------------------
+
+
+def serve(start: Callable[[Answer], Callable[[Answer], Answer]]) -> None:
+    """Start with the first line, whose answer is ``{"ready": true}``; then answer each question.
+
+    What the peer prints itself goes to stderr. An error is an answer too: ``{"error": sentence}``.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # a library's own prints, those of its C code too, are no answers
+    measure = None
+    for line in sys.stdin:
+        try:
+            if measure is None:
+                measure = start(json.loads(line))
+                answer: Answer = {"ready": True}
+            else:
+                answer = measure(json.loads(line))
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=answers, flush=True)

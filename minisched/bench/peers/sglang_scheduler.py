@@ -1,3 +1,20 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch==2.13.0", "numpy==2.4.6", "transformers==5.19.0", "fastapi==0.165.0", "openai==2.8.0",
+#   "aiohttp==3.14.5", "dill==0.4.1", "distro==1.9.0", "einops==0.8.2", "msgspec==0.22.0",
+#   "numba==0.65.1", "orjson==3.13.0", "packaging==26.3", "pillow==13.0.0",
+#   "partial-json-parser==0.2.1.1.post7", "prometheus-client==0.26.0", "psutil==7.2.2",
+#   "pybase64==1.5.1", "pydantic==2.14.3", "python-multipart==0.0.34", "pyzmq==27.3.0",
+#   "regex==2026.11.15", "requests==2.34.2", "scipy==1.17.1", "setproctitle==1.3.8",
+#   "uvicorn==0.54.0", "uvloop==0.23.0", "xxhash==4.1.0", "sglang==0.5.23"
+# ]
+#
+# [[tool.uv.dependency-metadata]]
+# name = "sglang"  # installed alone: what it needs else has stand-ins (missing.py)
+# version = "0.5.23"
+# requires-dist = []
+# ///
 """SGLang's own decode step: ``ScheduleBatch`` and the result processor, with made-up tokens.
 
 A turn is what ``update_running_batch`` and ``process_batch_result_decode`` do for those who run:
@@ -11,14 +28,14 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from ..scheduler import ANY_TOKEN, NEW_TOKENS, VOCABULARY, HostWorkload, prompt
+from ..steps import ANY_TOKEN, NEW_TOKENS, VOCABULARY, HostWorkload, answer_with, prompt
 from .missing import PACKAGES, stand_in
-from .serve import Answer, serve
-from .steps import answer_with
+from .peer import Answer, serve
 
 
 class Nothing:
@@ -159,13 +176,13 @@ def import_without_gpu() -> None:
     stand_in(*PACKAGES["sglang"])
 
 
-def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Import it, with all settings off."""
     import_without_gpu()
     context = import_module("sglang.srt.runtime_context")
     context.RuntimeContext.config_bag = lambda self, name: Nothing(depth=name == "exec")
     import_module("sglang.srt.managers.scheduler_components.batch_result_processor")
-    return answer_with(SGLangScheduler)
+    return partial(answer_with, SGLangScheduler)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch==2.13.0", "transformers==5.23.0", "accelerate==1.15.0"
+# ]
+# ///
 """transformers' ``generate_batch``: continuous batching over a paged cache, start-up included."""
 
 from __future__ import annotations
@@ -7,13 +13,13 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from .serve import Answer, serve
+from .peer import Answer, serve
 
 PAGE = 256  # tokens; its default
 BATCH_TOKENS = 4096  # of one step; left to itself, it fills the machine's memory with its inputs
 
 
-def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Load the model in ``folder`` in ``dtype``, for so many ``threads``."""
     torch: Any = import_module("torch")
     transformers: Any = import_module("transformers")
@@ -23,7 +29,7 @@ def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
         settings["folder"], dtype=getattr(torch, settings["dtype"])
     )
 
-    def measure(question: dict[str, Any]) -> Answer:
+    def measure(question: Answer) -> Answer:
         """Generate; seconds in all, the mean of the times to a first token, and the tokens."""
         prompts, new_tokens = question["prompts"], question["new_tokens"]
         config = transformers.GenerationConfig(

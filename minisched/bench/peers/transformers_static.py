@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch==2.13.0", "transformers==5.23.0", "accelerate==1.15.0"
+# ]
+# ///
 """transformers' ``generate`` on a static batch: prompts padded on the left, all end together."""
 
 from __future__ import annotations
@@ -7,10 +13,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from .serve import Answer, serve
+from .peer import Answer, serve
 
 
-def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Load the model in ``folder`` in ``dtype``, for so many ``threads``."""
     torch: Any = import_module("torch")
     torch.set_num_threads(settings["threads"])
@@ -18,7 +24,7 @@ def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
     model = auto.from_pretrained(settings["folder"], dtype=getattr(torch, settings["dtype"]))
     model.generation_config.eos_token_id = None  # every request runs to its length
 
-    def measure(question: dict[str, Any]) -> Answer:
+    def measure(question: Answer) -> Answer:
         """Generate; seconds in all, the time to the batch's first token, and the tokens."""
         prompts, new_tokens = question["prompts"], question["new_tokens"]
         longest = max(map(len, prompts))

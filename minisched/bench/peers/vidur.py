@@ -1,3 +1,9 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "numpy==2.4.6", "pandas==3.1.1", "scipy==1.17.1", "ddsketch==3.0.1"
+# ]
+# ///
 """vidur's side: one simulation of a trace, with steps that cost what ours cost.
 
 vidur predicts a step's time with models that it trains on measurements; of those for attention its
@@ -17,7 +23,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ...devices.profiles import find_profile
-from .serve import Answer, serve
+from .peer import Answer, serve
 
 PREDICTOR = "vidur.execution_time_predictor"
 UNUSED = ("wandb", "plotly", "plotly_express", "plotly.express", "plotly.graph_objs")
@@ -42,7 +48,7 @@ class StepPredictor:
         return SimpleNamespace(total_time=seconds, model_time=seconds)
 
 
-def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Import vidur from ``folder``; whatever it writes goes to ``work``."""
     sys.path.insert(0, settings["folder"])
     os.chdir(settings["work"])

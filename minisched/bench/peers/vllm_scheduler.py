@@ -1,3 +1,19 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch==2.13.0", "numpy==2.4.6", "transformers==5.19.0", "fastapi==0.136.3", "openai==3.54.0",
+#   "openai-harmony==0.0.8", "aiohttp==3.14.5", "cachetools==8.0.1", "cbor2==6.2.1",
+#   "cloudpickle==3.1.2", "msgspec==0.22.0", "packaging==26.3", "pillow==13.0.0",
+#   "partial-json-parser==0.2.1.1.post7", "prometheus-client==0.26.0", "psutil==7.2.2",
+#   "py-cpuinfo==9.0.0", "pybase64==1.5.1", "pydantic==2.14.3", "pyzmq==27.3.0",
+#   "regex==2026.11.15", "requests==2.34.2", "uvloop==0.23.0", "vllm==0.33.0"
+# ]
+#
+# [[tool.uv.dependency-metadata]]
+# name = "vllm"  # installed alone: what it needs else has stand-ins (missing.py)
+# version = "0.33.0"
+# requires-dist = []
+# ///
 """vLLM's own scheduler: ``schedule`` and ``update_from_output`` in turn, with made-up tokens.
 
 Built as vLLM's tests build it (``tests/v1/core/utils.py:create_scheduler``), from real configs but
@@ -8,15 +24,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from ..scheduler import ANY_TOKEN, PAGE, PREFILL_TOKENS, HostWorkload, settle
+from ..steps import ANY_TOKEN, PAGE, PREFILL_TOKENS, HostWorkload, answer_with, settle
 from .missing import PACKAGES, stand_in
-from .serve import Answer, serve
-from .steps import answer_with
+from .peer import Answer, serve
 
 MOST_NEW = PAGE + 128  # tokens: those admitted first decode beside the others' prompts
 MOST_LEN = 1 << 20  # tokens; longer than the longest prompt of any workload
@@ -143,11 +159,11 @@ def import_without_gpu() -> None:
     stand_in(*PACKAGES["vllm"])
 
 
-def start(settings: dict[str, Any]) -> Callable[[dict[str, Any]], Answer]:
+def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Import it."""
     import_without_gpu()
     import_module("vllm.v1.core.sched.scheduler")
-    return answer_with(VllmScheduler)
+    return partial(answer_with, VllmScheduler)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,64 @@
+"""This project's own generation, on torch or on MLX, in a process of its own as its rivals are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ...core import Request, SamplingParams
+from ...loops.run import run_loop, run_to_end
+from ...models.registry import open_model
+from ...scheduler import SchedulerConfig
+from .peer import Answer, serve
+
+
+def start(settings: Answer) -> Callable[[Answer], Answer]:
+    """Load the model in ``folder``; on ``thread`` in ``dtype``, for so many ``threads`` of torch.
+
+    The loop there is ``serial``: nothing is for the host to do, so every core is torch's.
+    """
+    run: Callable[..., Any]
+    if settings["device"] == "mlx":
+        run = partial(run_to_end, "mlx_async", "mlx", open_model(settings["folder"], "mlx"))
+    else:
+        from ...devices.thread import ThreadDevice
+        from ...models.llama_torch import LlamaTorch
+
+        model = LlamaTorch(settings["folder"], settings["dtype"])
+
+        def run(*load: Any, **options: Any) -> Any:
+            """On a device of its own each time: a run closes it."""
+            device = ThreadDevice(torch_threads=settings["threads"])
+            return run_loop("serial", device, model, *load, **options)
+
+    return partial(generate, run)
+
+
+def generate(run: Callable[..., Any], question: Answer) -> Answer:
+    """Seconds in all, the mean of the times to a first token, and the tokens."""
+    prompts, new_tokens = question["prompts"], question["new_tokens"]
+    first: dict[str, float] = {}
+    params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
+    requests = [Request(f"r{at}", prompt, params) for at, prompt in enumerate(prompts)]
+    config = SchedulerConfig(
+        kv_tokens=sum(len(prompt) + new_tokens + 1 for prompt in prompts) + 1,
+        max_running_requests=len(prompts),
+        context_len=max(map(len, prompts)) + new_tokens,
+        chunked_prefill_size=-1,
+    )
+    begin = time.perf_counter()
+    done = run(
+        requests, config,
+        on_output=lambda out: first.setdefault(out.rid, time.perf_counter() - begin),
+    )  # fmt: skip
+    seconds = time.perf_counter() - begin
+    tokens = [done.outputs[request.rid] for request in requests]
+    if sum(map(len, tokens)) != len(prompts) * new_tokens:
+        raise RuntimeError(f"{sum(map(len, tokens))} tokens, not {len(prompts) * new_tokens}")
+    return {"seconds": seconds, "ttft": sum(first.values()) / len(first), "tokens": tokens}
+
+
+if __name__ == "__main__":
+    serve(start)
