@@ -22,6 +22,7 @@ from .export.native import read_recorded
 from .learn.guard import one_argument
 from .loops.design import LOOPS, Design, Turns, find_loop, registered
 from .loops.run import Run
+from .spread import Workers
 from .trace import Trace
 
 Checkable = Run | Trace | Comparison | str | Path | Design | Callable[[Engine], Turns]
@@ -167,7 +168,7 @@ def check_workloads(
             find_loop(name).check_device(name, device)
         cases = [
             tried
-            for every in try_workloads(range(seed, seed + count), loops, device, jobs)
+            for every in try_workloads(range(seed, seed + count), loops, device, Workers(jobs))
             for tried in every
         ]
         tally = CaseTally(seed, count, device, cases, tuple(loops))

@@ -5,18 +5,11 @@ The workload of a number is that of its seed, so a failure is repeated by its se
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from multiprocessing import resource_tracker
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ..core import FinishReason, Request, SamplingParams
 from ..devices.cost import CostModel
@@ -27,6 +20,7 @@ from ..policy.rules import RULES, RUN_FIRST
 from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
+from ..spread import HERE, Workers, in_order, spread
 from ..trace import Trace
 from .case import FAILURES, Case, Workload
 from .draw import (
@@ -44,9 +38,6 @@ from .draw import (
 )
 from .judge import Finding, Verdict, judge
 from .oracle import tokens_alone
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 # -- Random workloads, each on several loops -------------------------------------------------------
 
@@ -118,70 +109,19 @@ def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[
     return tried
 
 
+FEW = 8  # workloads that are not worth another process
+
+
 def try_workloads(
-    seeds: Sequence[int], loops: Sequence[str] = (), device: str = "sim", jobs: int = 1
+    seeds: Sequence[int], loops: Sequence[str] = (), device: str = "sim", workers: Workers = HERE
 ) -> Iterator[list[Tried]]:
-    """``try_seed`` for each seed, in their order, in so many processes.
+    """``try_seed`` for each seed, in their order, in several processes or on a cluster.
 
     However many there are, the results are the same. The processes have ended when this has.
     """
     one = partial(try_seed, loops=tuple(loops), device=device)
-    return in_processes(one, seeds, jobs if len(seeds) >= FEW else 1)
-
-
-# -- In several processes --------------------------------------------------------------------------
-
-FEW = 8  # workloads that are not worth another process
-
-
-def in_processes(one: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]:
-    """What comes of each item, in their order; fresh processes, which hear no Ctrl-C.
-
-    What has not begun is given up at the end, and what has is waited for.
-    """
-    if jobs == 1:
-        yield from map(one, items)
-        return
-    spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(max(1, min(jobs, len(items))), spawn)
-    try:
-        with unheard_interrupt():  # what is started now hears no Ctrl-C: this process sees to it
-            results = pool.map(one, items)
-        yield from results
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def unheard_interrupt() -> Iterator[None]:
-    """A process that is started meanwhile never hears Ctrl-C; this one hears it afterwards.
-
-    A new process inherits which signals are blocked. Only a program's main thread hears it at all.
-
-    Raises:
-        KeyboardInterrupt: it came meanwhile.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
-    resource_tracker.ensure_running()  # else it comes with the first process, and unblocks signals
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, before)
-    if heard:
-        raise KeyboardInterrupt
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    is_small = workers.backend == "processes" and len(seeds) < FEW
+    return in_order(spread(one, seeds, HERE if is_small else workers))
 
 
 # -- What many cases came to: how many there were, and how many of them broke which law ------------

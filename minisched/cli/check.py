@@ -40,7 +40,6 @@ from ..checks.many import (
     base_of,
     case_of,
     laws_on,
-    num_cores,
     try_workloads,
 )
 from ..checks.oracle import find_ends, oracle_trace, tokens_alone
@@ -52,10 +51,12 @@ from ..export import native
 from ..export.native import read_recorded
 from ..export.offence import draw, to_text
 from ..loops.design import LOOPS
+from ..spread import Workers, num_cores
 from ..trace import Trace
 from ..trace.files import write_whole
 from .exit import complain, exit_with
 from .layout import HANG, Fitted, named_progress, say, say_command, work_progress
+from .options import BackendName, ClusterAddress
 
 
 def check(
@@ -79,6 +80,8 @@ def check(
     jobs: Annotated[
         int | None, typer.Option(help="Processes; one for each core, and 1 in real time.")
     ] = None,
+    backend: BackendName = "processes",
+    address: ClusterAddress = "",
     out: Annotated[
         Path | None, typer.Option(help="A folder for the first failure's trace and its picture.")
     ] = None,
@@ -103,7 +106,7 @@ def check(
     with seed and loop. An aborted request is identical as far as it got, and a
     refused one if it rightly got nothing.
     """
-    wanted = Wanted(workloads, seed, tuple(loop or ()), device, jobs, out, axes)
+    wanted = Wanted(workloads, seed, tuple(loop or ()), device, jobs, out, axes, backend, address)
     exit_with(lambda: run_check(traces or [], wanted, draw, json, step))
 
 
@@ -172,7 +175,7 @@ FEW_VALUES = 8  # that never came up: more are counted
 
 
 def print_tally(
-    console: Console, tally: CaseTally, seconds: float, jobs: int, with_axes: bool = False
+    console: Console, tally: CaseTally, seconds: float, workers: Workers, with_axes: bool = False
 ) -> None:
     """How much was tried and of what kind, what held by law, and by loop."""
     cases = len(tally.cases)
@@ -183,7 +186,7 @@ def print_tally(
         console,
         f"{counted(tally.workloads, 'workload')} ({seeds}) on "
         f"{counted(len(tally.by_loop), 'loop')}: {counted(cases, 'case')} on "
-        f"{tally.device} with hash, in {seconds:.1f} s on {counted(jobs, 'core')}",
+        f"{tally.device} with hash, in {seconds:.1f} s on {who(workers)}",
     )
     say(console, requests_sentence(tally))
     say(console, axes_sentence(tally))
@@ -192,6 +195,11 @@ def print_tally(
     console.print(Fitted(by_law(tally)))
     console.print(Fitted(by_loop(tally)))
     say(console, verdict_on_cases(tally, broken), 2)
+
+
+def who(workers: Workers) -> str:
+    """Who ran the cases."""
+    return counted(workers.jobs, "core") if workers.backend == "processes" else workers.backend
 
 
 def verdict_on_cases(tally: CaseTally, broken: int) -> str:
@@ -393,6 +401,8 @@ class Wanted:
     jobs: int | None = None
     out: Path | None = None
     axes: bool = False
+    backend: str = "processes"
+    address: str = ""
 
     def options_given(self) -> list[str]:
         """The options that are not at their defaults."""
@@ -404,6 +414,16 @@ class Wanted:
             if value != getattr(usual, name)
         ]
 
+    def workers(self, clock: str) -> Workers:
+        """Who runs the cases: on a virtual clock so many at once as there are cores.
+
+        Raises:
+            ValueError: there is no such backend, or none that has an address.
+        """
+        return Workers(
+            self.jobs or (num_cores() if clock == "virtual" else 1), self.backend, self.address
+        )
+
 
 def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
     """Draw workloads, hold every law against every case, and report; the exit code.
@@ -413,27 +433,27 @@ def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
     """
     clock = check_wanted(wanted)
     count = wanted.workloads or (IN_VIRTUAL_TIME if clock == "virtual" else IN_REAL_TIME)
-    jobs = wanted.jobs or (num_cores() if clock == "virtual" else 1)
+    workers = wanted.workers(clock)
     began = time.monotonic()
-    tally = run_cases(wanted, count, jobs)
+    tally = run_cases(wanted, count, workers)
     seconds = time.monotonic() - began
     files = save_failure(tally, wanted.out) if wanted.out and tally.failures else []
     if as_json_only:
         print(json.dumps({**tally.as_json(), "files": files}))
     else:
         console = Console(highlight=False, emoji=False)
-        print_tally(console, tally, seconds, jobs, wanted.axes)
+        print_tally(console, tally, seconds, workers, wanted.axes)
         if not wanted.loops:
             say(console, refusals_sentence(tally))
         report_failures(console, tally, files)
     return 1 if tally.failures else 0
 
 
-def run_cases(wanted: Wanted, count: int, jobs: int) -> CaseTally:
+def run_cases(wanted: Wanted, count: int, workers: Workers) -> CaseTally:
     """All the cases, with a bar on stderr meanwhile."""
     seeds, cases = range(wanted.seed, wanted.seed + count), []
     with named_progress(count) as hear:
-        for tried in try_workloads(seeds, wanted.loops, wanted.device, jobs):
+        for tried in try_workloads(seeds, wanted.loops, wanted.device, workers):
             cases += tried
             hear(f"workloads, {len(cases)} cases")
     return CaseTally(wanted.seed, count, wanted.device, cases, wanted.loops)

@@ -342,6 +342,15 @@ def make_config(
     return config
 
 
+# -- Who runs what a command has many of (minisched/spread.py) -----------------------------------
+
+BackendName = Annotated[
+    str, typer.Option("--backend", help="processes, or on a cluster: dask, ray.")
+]
+ClusterAddress = Annotated[
+    str, typer.Option("--address", help="Of the cluster; without it one is started here.")
+]
+
 # -- Which loops a command runs --------------------------------------------------------------------
 
 

@@ -36,6 +36,7 @@ from minisched.checks.many import (
 from minisched.checks.oracle import oracle_trace
 from minisched.loops.design import LOOPS
 from minisched.museum.patch import put_in
+from minisched.spread import Workers
 from minisched.trace import Mark, Trace
 from tests.laws.mutations.mutation import MUTATIONS, look_for, places
 
@@ -121,7 +122,7 @@ def test_what_may_come_about_does_and_everything_is_counted() -> None:
 
 def test_what_a_run_does_to_its_requests_does_not_reach_the_next_one() -> None:
     one_by_one = [try_seed(seed, ("serial",)) for seed in range(8)]
-    assert one_by_one == list(try_workloads(range(8), ("serial",), jobs=2))
+    assert one_by_one == list(try_workloads(range(8), ("serial",), workers=Workers(2)))
 
 
 def test_a_bug_is_counted_where_it_strikes_and_its_cause_is_shown_first() -> None:

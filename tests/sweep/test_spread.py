@@ -1,0 +1,102 @@
+"""One function for many items: every result once, whoever dies, on processes, Dask and Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from minisched.checks.many import try_seed, try_workloads
+from minisched.devices.registry import MissingExtra
+from minisched.spread import HERE, ItemLost, Workers, in_order, spread
+
+ITEMS = range(100)
+KILLER = 37
+CLUSTERS = [
+    pytest.param(Workers(2, "dask"), id="dask", marks=pytest.mark.thorough),
+    pytest.param(Workers(2, "ray"), id="ray", marks=pytest.mark.thorough),
+]
+EVERYWHERE = [pytest.param(Workers(2), id="processes"), *CLUSTERS]
+
+
+def squared(item: int) -> int:
+    return item * item
+
+
+def squared_or_dead(item: int) -> int:
+    if item == KILLER:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item * item
+
+
+def dead_once(folder: Path, item: int) -> int:
+    """The first worker that gets a certain item dies of it; the second one does not."""
+    sign = folder / "dead"
+    if item == KILLER and not sign.exists():
+        sign.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item * item
+
+
+def refusing(item: int) -> int:
+    if item == KILLER:
+        raise ZeroDivisionError(f"item {item}")
+    return item
+
+
+@pytest.mark.parametrize("workers", [pytest.param(HERE, id="here"), *EVERYWHERE])
+def test_each_result_comes_once(workers: Workers) -> None:
+    assert sorted(spread(squared, ITEMS, workers)) == [(at, at * at) for at in ITEMS]
+
+
+@pytest.mark.parametrize("workers", EVERYWHERE)
+def test_an_item_that_kills_its_process_is_lost_alone(workers: Workers) -> None:
+    found = dict(spread(squared_or_dead, ITEMS, workers, lost=lambda item, why: -item))
+    assert found == {at: at * at if at != KILLER else -KILLER for at in ITEMS}
+
+
+@pytest.mark.parametrize("workers", EVERYWHERE)
+def test_a_worker_that_dies_once_loses_nothing(workers: Workers, tmp_path: Path) -> None:
+    one = partial(dead_once, tmp_path)
+    assert list(in_order(spread(one, ITEMS, workers))) == [at * at for at in ITEMS]
+    assert (tmp_path / "dead").exists()  # else nobody died
+
+
+@pytest.mark.parametrize("workers", EVERYWHERE)
+def test_what_a_function_raises_comes_here(workers: Workers) -> None:
+    with pytest.raises(ZeroDivisionError, match="item 37"):
+        list(spread(refusing, ITEMS, workers))
+
+
+def test_a_lost_item_is_an_error_where_nothing_stands_for_it() -> None:
+    with pytest.raises(ItemLost, match="37: the process that ran it died, twice"):
+        list(spread(squared_or_dead, ITEMS, Workers(2)))
+
+
+@pytest.mark.parametrize("workers", CLUSTERS)
+def test_a_cluster_judges_workloads_as_this_process_does(workers: Workers) -> None:
+    here = [try_seed(seed, ("overlap",)) for seed in range(9)]
+    assert list(try_workloads(range(9), ("overlap",), workers=workers)) == here
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"jobs": 0}, "jobs is 0, but it must be at least 1."),
+        ({"backend": "slurm"}, "backend is 'slurm', but it must be one of processes, dask, ray."),
+        ({"address": "tcp://a:1"}, "address is 'tcp://a:1', but the backend processes runs on"),
+    ],
+)
+def test_bad_workers_are_refused_in_a_sentence(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError) as error:
+        Workers(**given)  # type: ignore[arg-type]
+    assert str(error.value).startswith(said)
+
+
+def test_a_backend_that_is_not_installed_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "dask.distributed", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'minisched\[sweep\]'"):
+        list(spread(squared, ITEMS, Workers(2, "dask")))
