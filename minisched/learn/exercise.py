@@ -281,7 +281,9 @@ def every_case(case: Case) -> bool:
 class Workloads:
     """Cases on the loop ``on``: some made by hand, and random ones up to a level that are wanted.
 
-    ``show`` is the one that is drawn where all is well, and whose speed-up is told.
+    ``show`` is the one that is drawn where all is well, and whose speed-up is told. ``at_once``
+    lets everybody come in turn 0 and stay: so that a loop can be timed whose turns are not those of
+    the package's.
     """
 
     on: str = "overlap"
@@ -291,13 +293,17 @@ class Workloads:
     want: Callable[[Case], bool] = every_case
     cost: CostModel = COST
     show: Case | None = None
+    at_once: bool = False
 
     def __iter__(self) -> Iterator[Case]:
         yield from self.cases
         design = read_design(self.on)
         for seed in range(self.seeds):
             drawn = draw(seed, odd=False)
-            drawn = replace(drawn, workload=at_level(drawn.workload, self.level), cost=self.cost)
+            workload = at_level(drawn.workload, self.level)
+            if self.at_once:
+                workload = replace(workload, arrivals=[0] * len(workload.arrivals), aborts={})
+            drawn = replace(drawn, workload=workload, cost=self.cost)
             made = drawn.on(design)
             if self.want(made):
                 yield made

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
-from ..checks.case import Case, case_text, same_on, shrink
+from ..checks.case import Case, case_text, shrink
+from ..checks.draw import read_design
 from ..checks.judge import Finding, Verdict, judge
 from ..checks.overlap import measure
 from ..export.offence import draw as draw_offence
@@ -200,15 +201,15 @@ def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Findin
     return None
 
 
+def on_design(case: Case, name: str) -> Case:
+    """The case on a design with its relay and its options: ``serial``, ``LOOP:RELAY:OPTION=2``."""
+    design = read_design(name)
+    return replace(case, loop=design.loop, relay=design.relay, options=design.options)
+
+
 def of_package(hole: Loop | Function, case: Case) -> Case:
     """The case with the package's own lines."""
-    return same_on(case, *split(hole.base)) if isinstance(hole, Loop) else case
-
-
-def split(name: str) -> tuple[str, str]:
-    """A loop's name and its relay's, or nothing."""
-    loop, _, relay = name.partition(":")
-    return loop, relay.partition(":")[0]
+    return on_design(case, hole.base) if isinstance(hole, Loop) else case
 
 
 def first_tokens(verdict: Verdict) -> float:
@@ -285,8 +286,7 @@ def right(
         f"Checked on {count} cases, in {situations} different situations: every law of "
         "`minisched check` holds."
     ]
-    other = same_on(case, exercise.beside) if exercise.beside else case
-    beside = judge(other).trace
+    beside = judge(on_design(case, exercise.beside) if exercise.beside else case).trace
     if exercise.picture == "timing":
         said.append(_speed_up(beside, mine))
         figures = [timing(beside, mine)]

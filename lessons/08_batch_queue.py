@@ -1,0 +1,199 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   minisched:
+#     title: A queue of batches
+#     topics: [vllm_batch_queue, vllm_step, vllm_pp, prev_sampled]
+#     extras: [lessons]
+#     minutes: 30
+# ---
+
+# %% [markdown]
+# # A queue of batches
+#
+# **The question.** Your model is too large for one GPU, so it is cut into four **stages**, each on
+# a GPU of its own. A token comes out behind the last stage, and it is the input of the first. Must
+# three GPUs idle while the fourth works? Can four steps be in flight at a time?
+#
+# *A GPU is the **device**, your program the **host** (lesson 1). A **step** computes the next token
+# of every request in its **batch**. Here a step goes through the four stages one after the other:
+# a **pipeline**.*
+#
+# The device is simulated. You need Python, half an hour, and three times a few lines.
+
+# %%
+from minisched import learn
+from minisched.export.recipes import trace_of
+from minisched.loops.vllm import vllm_batch_queue, vllm_step
+from minisched.loops.vllm_async import is_length_foreseen
+from minisched.relay.prev_sampled import PrevSampled
+
+# %% [markdown]
+# ## A run
+#
+# vLLM's plain loop is lesson 1's serial one, in vLLM's names. `sample_tokens` is a call of its own,
+# so that the host can do something between the forward pass and the sampling (lesson 10).
+
+# %%
+learn.show(vllm_step, "while True", look_at=("sample_tokens", "update_from_output"))
+
+# %% [markdown]
+# Now four requests on four stages. A token costs the device 20 ms, 5 in each stage. (In a busy
+# server a step's time grows with its tokens: long prompts, large batches. Where it does not, and
+# reading the weights takes all the time, cutting a batch in four gains nothing.) At most 4 tokens
+# of prompts go into a step, so that each request begins in a batch of its own.
+#
+# **Predict first.** With one step in flight, what share of the time is a GPU busy? And with a
+# queue of four: four times that, or less?
+
+# %%
+costs = {"host_ms": 2, "device_ms": 0, "token_ms": 20, "copy_ms": 1, "requests": 4, "chunk": 4}
+one = learn.simulate("vllm_pp4:host:depth=1", **costs)
+queue = learn.simulate("vllm_pp4", **costs)
+learn.table(one, queue)
+
+# %% [markdown]
+# One step in flight keeps a GPU busy for less than a quarter of the time: the others wait for
+# their turn, and all four wait for the host. With four it is three quarters, and the run is three
+# times as fast. `depth` is how many steps may be launched and not yet processed.
+#
+# ## A picture
+#
+# Settled steps of the queue. Follow one number down the stages: that is a batch on its way. Follow
+# one lane to the right: that is a GPU with always another batch.
+
+# %%
+learn.timing(queue, steps=5)
+
+# %% [markdown]
+# ## Exercise 1: how idle is a stage?
+#
+# `batches` are in flight, each takes `stage_ms` in each of `stages` stages, and then `rest_ms`
+# until its next step begins: the copy of the token, and the host. Say which share of the time a
+# stage idles, from 0 to 1. The checker holds it against runs, and draws the first that differs.
+#
+# As it stands it is a rule of thumb: as many batches as stages are enough. Are they? (Stuck?
+# `learn.hint("bubble")`, as often as you like.)
+
+
+# %% tags=["exercise"]
+def bubble(batches, stages, stage_ms, rest_ms):
+    return 1 - batches / stages
+
+
+learn.check("bubble", bubble)
+
+# %% [markdown]
+# ## Exercise 2: the loop
+#
+# Write a loop with a queue of `depth` places. The engine is that of lesson 1: `run_batch` launches
+# and returns at once, `process_batch_result` waits for a step's tokens, and `yield` ends a turn.
+# `get_next_batch_to_run` gives something false where nobody can be scheduled: nobody is there, or
+# each one waits for its own token. (No request is in two batches at a time.)
+#
+# vLLM's rule: **filling beats harvesting**. As long as there is room and something to launch,
+# launch. Only then wait, and for the oldest.
+
+
+# %% tags=["exercise"]
+def batch_queue_loop(engine, depth):
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        if batch:
+            engine.process_batch_result(engine.run_batch(batch))
+        else:
+            engine.on_idle()
+        yield
+
+
+learn.check("batch_queue_loop", batch_queue_loop)
+
+# %% [markdown]
+# vLLM's loop. `yield batch` in the middle is the turn that ends early; `WAIT` means that there are
+# requests, none of which can be scheduled.
+
+# %%
+learn.show(
+    vllm_batch_queue,
+    "elif batch:",
+    "batch_queue.appendleft(deferred)",
+    look_at=("# filling", "oldest = batch_queue.pop"),
+)
+
+# %% [markdown]
+# ## One GPU, two steps of the same request
+#
+# The same loop serves one GPU. There the two steps in flight are two steps of the *same* requests,
+# and the token in between is unknown to the host. vLLM writes -1 in its place and leaves the last
+# step's tokens on the device, in `prev_sampled_token_ids`; the next step copies or scatters them
+# into its inputs.
+
+# %%
+learn.view("prev_sampled", trace_of("prev_sampled"))
+
+# %% [markdown]
+# If the rows stayed where they were, that is one copy (`slice`); if they moved, every token has to
+# be told its place (`scatter`).
+
+# %%
+learn.show(PrevSampled._plan, "if not targets", look_at=('"slice"', '"scatter"'))
+
+# %% [markdown]
+# ## Exercise 3: who is left out?
+#
+# Scheduled ahead of its tokens, a request could be computed past its end. A stop token nobody can
+# foresee, but a *length* the host can count. `computed` tokens are computed or in flight,
+# `placeholders` of its output tokens are not known yet, and `length` is its prompt and all tokens
+# that it may have. Is its last token already on its way, so that the next step must leave it out?
+
+
+# %% tags=["exercise"]
+def ends_in_flight(computed, placeholders, length):
+    return False
+
+
+learn.check("ends_in_flight", ends_in_flight)
+
+# %% [markdown]
+# ## Solutions, and other ways
+#
+# - **bubble**: `1 - stage_ms / max(stage_ms, (stages * stage_ms + rest_ms) / batches)`. Or count:
+#   in one round of `stages * stage_ms + rest_ms` a stage works `batches * stage_ms`; the share is
+#   `max(0, 1 - worked / round)`. Or draw a round on paper and look for the gap. The rule of thumb
+#   forgets the rest, which is why a fifth batch on four stages helps.
+# - **batch_queue_loop**: append, and `if queue and (len(queue) == depth or not batch)` process the
+#   oldest. Or two loops, one that fills and one that harvests, with a `yield` in each. Or a
+#   `deque(maxlen=depth)`, as in vLLM, where `None` stands for an empty batch.
+# - **ends_in_flight**: `computed + 1 >= length`. Or vLLM's line, below. Or let it run and drop the
+#   row, as SGLang did up to 0.5.21: a row is wasted for every request that ends by length.
+
+# %%
+learn.show(is_length_foreseen, "placeholders = req", look_at=("return",))
+
+# %% [markdown]
+# ## What the real systems do
+#
+# - vLLM: [`v1/engine/core.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/engine/core.py),
+#   `step_with_batch_queue`. It came for pipelines; since
+#   [#27614](https://github.com/vllm-project/vllm/pull/27614) one GPU uses it by default, with two
+#   places. Sampling became a call of its own in
+#   [#26866](https://github.com/vllm-project/vllm/pull/26866).
+# - With async scheduling its newer runner takes one place *more* than there are stages
+#   (`max_concurrent_batches`): exercise 1 says what for.
+# - Whether a turn may end early when the oldest step is done already has been changed back and
+#   forth ([#23770](https://github.com/vllm-project/vllm/pull/23770)): fill first, or answer first?
+# - `prev_sampled_token_ids` is in
+#   [`v1/worker/gpu_model_runner.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_model_runner.py).
+#   Placeholders that outlived a preemption made tokens disappear
+#   ([#48245](https://github.com/vllm-project/vllm/pull/48245)): lesson 11 has that trace.
+#
+# On your own machine: `minisched compare --loops vllm_step,vllm_batch_queue,vllm_async`. The next
+# lesson, `09_placeholders.py`, has a -1 in two layers at once.

@@ -1,0 +1,240 @@
+"""Lesson 8, a queue of batches: how idle a stage is, a loop for any depth, and who is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import Any
+
+from ...engine.engine import Engine
+from ...loops.design import Turns
+from ...loops.run import Run
+from ...museum.exhibit import case
+from ..exercise import Attempt, Exercise, Function, Loop, Pure, Workloads
+from ..figure import timing
+from ..guard import unwatched
+from ..runs import VOCAB, milliseconds, simulate
+from .l01_bubble import no_busy_turn
+
+# -- The share of the time in which a stage idles, held against runs -------------------------------
+
+STAGE_MS, NEW_TOKENS, ROUNDS = 5, 16, 6
+
+
+@cache
+def run_of(batches: int, stages: int, rest_ms: int) -> Run:
+    """So many requests, each a batch of its own, over the stages of a pipeline."""
+    return simulate(
+        f"vllm_pp{stages}:host:depth={batches}", host_ms=rest_ms / 2, copy_ms=rest_ms / 2,
+        device_ms=stages * STAGE_MS, requests=batches, new_tokens=NEW_TOKENS, chunk=4,
+    )  # fmt: skip
+
+
+def idle_share(run: Run, batches: int) -> float:
+    """Of the first stage, over some rounds from the middle of a run."""
+    passes = [item for item in run.trace.on("stage 0") if item.name == "forward"]
+    some = passes[4 * batches : (4 + ROUNDS) * batches + 1]
+    return 1 - sum(item.duration for item in some[:-1]) / (some[-1].start - some[0].start)
+
+
+def pipelines() -> Iterator[tuple[int, int, int, int]]:
+    """One batch first; then the queue as long as the pipeline, and longer."""
+    for rest_ms, stages, batches in product((0, 4, 8), (2, 4), (1, 2, 3, 4, 5, 6)):
+        yield batches, stages, STAGE_MS, rest_ms
+
+
+def is_idle_as_measured(share: Any, batches: int, stages: int, stage_ms: int, rest_ms: int) -> str:
+    """Within a thousandth of what the run did."""
+    given = f"With {batches} batches over {stages} stages of {stage_ms} ms and {rest_ms} ms of rest"
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        return f"{given}, bubble gives {share!r}, which is not a number."
+    took = idle_share(run_of(batches, stages, rest_ms), batches)
+    if abs(share - took) < 0.001:
+        return ""
+    return (
+        f"{given}, you say that a stage idles for {100 * share:.1f} % of the time; in the run it "
+        f"was {100 * took:.1f} %."
+    )
+
+
+def draw_run(share: Any, batches: int, stages: int, stage_ms: int, rest_ms: int) -> str:
+    """Two rounds of the run."""
+    return timing(run_of(batches, stages, rest_ms), steps=min(2 * batches, 6)).svg
+
+
+# -- The loop --------------------------------------------------------------------------------------
+
+DEPTH = 4
+
+
+def at_depth(lines: Any) -> Any:
+    """A loop of the learner's with four places in its queue."""
+
+    def loop(engine: Engine) -> Turns:
+        return lines(engine, DEPTH)  # type: ignore[no-any-return]
+
+    return loop
+
+
+def over_four_stages(requests: str, **settings: Any) -> Any:
+    """A case in which each prompt fills a step, so that every request is a batch of its own."""
+    return case(
+        requests, "vllm_pp4:host", kv=256, rows=8, vocab_size=VOCAB, chunked_prefill_size=4,
+        cost=PIPELINE, **settings,
+    )  # fmt: skip
+
+
+PIPELINE = milliseconds(host=2, device=0, copy=1, token=20)
+FOUR = over_four_stages("a: 1 2 3 4 -> 12; b: 5 6 7 8 -> 12; c: 9 10 11 12 -> 12; d: 0 3 6 9 -> 12")
+SEVEN = tuple(enumerate("abcdefg"))
+MORE = (
+    FOUR,
+    over_four_stages("a: 1 2 3 4 -> 7; b: 2 3 4 5 -> 3"),
+    over_four_stages(
+        "; ".join(f"{rid}: {at} 5 6 7 -> {at + 1}" for at, rid in enumerate("abcdefg"))
+    ),
+    over_four_stages("a: 1 2 3 4 -> 2; b at 30: 5 6 7 8 -> 2"),
+)
+
+
+# -- Who is left out -------------------------------------------------------------------------------
+
+
+def none_wasted(attempt: Attempt) -> str:
+    """Nobody computes a row of a request whose tokens in flight are its last ones."""
+    for mark in attempt.verdict.trace.marks:
+        if mark.name == "wasted row":
+            return (
+                f"step {mark.attrs['step']} computed a row of {mark.attrs['rid']} for nothing: its "
+                "last token was on its way, and its length said so"
+            )
+    return ""
+
+
+EXERCISES = (
+    Exercise(
+        name="bubble",
+        lesson="08_batch_queue",
+        hole=Pure(pipelines, holds=unwatched(is_idle_as_measured), draw=draw_run),
+        start="""
+            def bubble(batches, stages, stage_ms, rest_ms):
+                return 1 - batches / stages
+        """,
+        solution="""
+            def bubble(batches, stages, stage_ms, rest_ms):
+                round_ms = stages * stage_ms + rest_ms
+                step_ms = max(stage_ms, round_ms / batches)
+                return 1 - stage_ms / step_ms
+        """,
+        mistakes=(
+            (" + rest_ms", "", "4 ms of rest"),
+            ("max(stage_ms, round_ms / batches)", "round_ms / batches", "idles for -"),
+            ("round_ms / batches", "round_ms / stages", "With 1 batches"),
+        ),
+        hints=(
+            "How long does one batch take for a whole round: all stages, the copy, the host?",
+            "In that time a stage works once for each batch in flight.",
+            "With too many batches a stage would work for more than the whole round. It can't: a "
+            "step takes `max(stage_ms, round_ms / batches)`.",
+        ),
+        why=(
+            "A batch comes round once in `stages * stage_ms + rest_ms`, and a stage works once for "
+            "each batch in between. As many batches as stages would be enough if tokens came back "
+            "for nothing; the copy and the host want one more. That is why vLLM, with its tokens "
+            "still on the device, takes `pp + 1`."
+        ),
+    ),
+    Exercise(
+        name="batch_queue_loop",
+        lesson="08_batch_queue",
+        hole=Loop("vllm_pp4", call=at_depth),
+        start="""
+            def batch_queue_loop(engine, depth):
+                while True:
+                    engine.recv_requests()
+                    batch = engine.get_next_batch_to_run()
+                    if batch:
+                        engine.process_batch_result(engine.run_batch(batch))
+                    else:
+                        engine.on_idle()
+                    yield
+        """,
+        solution="""
+            def batch_queue_loop(engine, depth):
+                queue = []
+                while True:
+                    engine.recv_requests()
+                    batch = engine.get_next_batch_to_run()
+                    if batch:
+                        queue.append(engine.run_batch(batch))
+                    if queue and (len(queue) == depth or not batch):
+                        engine.process_batch_result(queue.pop(0))
+                    elif not batch:
+                        engine.on_idle()
+                    yield
+        """,
+        mistakes=(
+            (" or not batch", "", "ended"),
+            ("len(queue) == depth", "len(queue) > depth", "does not wait for copy"),
+            ("pop(0)", "pop()", "but 1 is next"),
+            ("queue and (len(queue) == depth or not batch)", "queue", "makespan"),
+        ),
+        workloads=Workloads("vllm_pp4", level="stops", seeds=30, cases=MORE, cost=PIPELINE,
+                            show=FOUR, at_once=True),
+        extra=(no_busy_turn,),
+        no_worse=(("makespan", 1.03),),
+        reach=8,
+        beside="vllm_pp4:host:depth=1",
+        hints=(
+            "Keep the launched steps in a list. Where does a new one go, and which is processed?",
+            "Filling goes before harvesting: a turn that launched something ends there, as long as "
+            "the list is shorter than `depth`.",
+            "Process the oldest when the list is full, and also when there was nothing to launch. "
+            "Sleep only if the list is empty, too.",
+        ),
+        why=(
+            "While a place is free, the next batch goes in, so every stage has one to work on. The "
+            "host blocks only on the oldest, the one that comes out first. Each request is in one "
+            "batch at a time, so every input token is known: a pipeline needs no placeholders."
+        ),
+    ),
+    Exercise(
+        name="ends_in_flight",
+        lesson="08_batch_queue",
+        hole=Function(
+            "loops.vllm_async:is_length_foreseen",
+            call=lambda lines, req: lines(
+                req.computed_len, req.num_output_placeholders, req.max_device_len
+            ),
+        ),
+        start="""
+            def ends_in_flight(computed, placeholders, length):
+                return False
+        """,
+        solution="""
+            def ends_in_flight(computed, placeholders, length):
+                return computed + 1 >= length
+        """,
+        mistakes=(
+            ("computed + 1 >= length", "computed >= length", "for nothing"),
+            ("computed + 1 >= length", "True", "Nothing can run"),
+            ("computed + 1 >= length", "computed + 2 >= length", "Nothing can run"),
+        ),
+        workloads=Workloads("vllm_async", level="plain"),
+        extra=(none_wasted,),
+        no_worse=(("makespan", 1.0), ("steps", 1.0)),
+        hints=(
+            "Write down a request with a prompt of 4 and 2 new tokens, after each launch.",
+            "After the prompt, 4 tokens are computed and the 5th is on its way. The 6th is the "
+            "last. When is it on its way?",
+        ),
+        why=(
+            "Each computed token has given one more, so what is computed and the one on its way "
+            "reach the length together: nothing is left to launch. vLLM writes `computed + 2 - "
+            "placeholders >= length`, which is the same with one token in flight, and careful "
+            "where drafts may be rejected."
+        ),
+        survivors=(),
+    ),
+)  # fmt: skip
