@@ -46,6 +46,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
+from random import Random
 from textwrap import dedent
 from types import FunctionType
 from typing import Any
@@ -91,7 +92,8 @@ def sketch(thing: Any) -> str:
     """What tells one situation from another."""
     if isinstance(thing, list | tuple | set | frozenset):
         return f"[{' '.join(map(sketch, thing))}]"
-    return str(getattr(thing, "rid", None) or (thing if isinstance(thing, int | str) else ""))
+    plain = thing if isinstance(thing, int | float | str) else ""
+    return str(getattr(thing, "rid", None) or plain)
 
 
 # -- Holes -----------------------------------------------------------------------------------------
@@ -322,6 +324,12 @@ class Workloads:
             plain, f"{loop}:{relay.partition(':')[0]}".rstrip(":"), kv=64, rows=2,
             vocab_size=VOCAB, cost=self.cost,
         )  # fmt: skip
+
+
+def asked(random: Random, rid: str, turn: int, prompt: int, new: int) -> str:
+    """One request as ``museum.exhibit.case`` reads it, its prompt of so many random tokens."""
+    tokens = " ".join(str(random.randrange(19)) for _ in range(prompt))
+    return f"{rid} at {turn}: {tokens} -> {new}"
 
 
 def at_level(workload: Workload, level: str) -> Workload:

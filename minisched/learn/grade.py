@@ -195,7 +195,7 @@ def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Findin
         if one > factor * other + 1e-9:
             return Finding(
                 f"no worse: {what}",
-                f"every law holds, but {what} is {one / size:g}{unit}, and with the package's own "
+                f"every law holds, but {what}: {one / size:g}{unit}, and with the package's own "
                 f"lines {other / size:g}{unit}.",
             )
     return None
@@ -228,7 +228,13 @@ MEASURES: dict[str, tuple[str, float, Measure]] = {  # name -> unit, how many of
     "steps": ("", 1, lambda verdict: measure(verdict.trace).steps),
     "wasted rows": ("", 1, lambda verdict: measure(verdict.trace).wasted_rows),
     "time to first token": (" ms", 1e6, first_tokens),
-}
+    "prompt tokens computed": ("", 1, lambda verdict: sum(
+        int(mark.attrs["extend_len"]) for mark in verdict.trace.marks if mark.name == "admit"
+    )),
+    "retractions": ("", 1, lambda verdict: sum(
+        mark.name == "retraction" for mark in verdict.trace.marks
+    )),
+}  # fmt: skip
 
 
 def smallest(
@@ -257,7 +263,8 @@ def smallest(
 def told(exercise: Exercise, attempt: Attempt, found: Finding) -> ExerciseVerdict:
     """What does not hold, the smallest case of it, and a picture with the offence in red."""
     sentence = plainly(found)
-    sentence = sentence[:1].upper() + sentence[1:]
+    if sentence.partition(" ")[0] not in {req.name for req in attempt.case.workload.requests}:
+        sentence = sentence[:1].upper() + sentence[1:]
     said = [sentence if sentence.endswith((".", "`")) else f"{sentence}."]
     room = ("costs",) if exercise.workloads.is_tight else ("costs", "settings")
     case = [line for line in case_text(attempt.case) if not line.startswith(room)]
@@ -267,7 +274,11 @@ def told(exercise: Exercise, attempt: Attempt, found: Finding) -> ExerciseVerdic
         return not_yet(*said)
     if found.law.startswith("no worse"):
         own = judge(of_package(exercise.hole, attempt.case)).trace  # type: ignore[arg-type]
-        return not_yet(*said, figures=[timing(trace, own)])
+        topic = exercise.picture
+        drawn = (
+            [timing(trace, own)] if topic == "timing" else [view(topic, trace), view(topic, own)]
+        )
+        return not_yet(*said, figures=drawn)
     verdict = replace(attempt.verdict, trace=trace)
     offence = BY_LAW.get(found.law, of_named)(verdict, found)
     known = {item.id for item in trace.slices}

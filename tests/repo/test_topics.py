@@ -21,8 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_LESSON = {  # a line each: lessons take them out
     "radix_cache",
     "page_allocator",
-    "schedule_policy",
-    "prefill",
     "decode",
     "retraction",
     "mixed_chunk",

@@ -1,0 +1,197 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   minisched:
+#     title: A prompt of 30,000 tokens froze everybody
+#     topics: [prefill, schedule_policy]
+#     extras: [lessons]
+#     minutes: 30
+# ---
+
+# %% [markdown]
+# # A prompt of 30,000 tokens froze everybody
+#
+# **The question.** Four people chat with a model, and words come at a steady pace. Then somebody
+# pastes a document of 30,000 tokens. Everybody's answer stops in the middle of a sentence. Who let
+# that document in, and how much of it should have been let in?
+#
+# *A **token** is a word or a part of one. A request has two halves. In **prefill** the device reads
+# all tokens of the prompt, in **decode** it writes the answer, one token a step. What it has read it
+# keeps in memory, as keys and values for each token (**KV**), so that it need not read it again.*
+#
+# ## Predict first
+#
+# Three ways to run this are below: the document in one piece; cut into **chunks** of 2,048 tokens;
+# and chunks in which those who decode take part (**mixed**). In which of them do the four stand
+# still for how long? Write down three numbers, or at least an order. Then run the cells.
+
+# %%
+import minisched as ms
+from minisched import learn
+from minisched.core import Request, SamplingParams
+from minisched.devices.profiles import find_profile
+from minisched.models.hash import HashModel
+from minisched.policy.budget import PrefillBudget
+from minisched.policy.waiting import lpm
+
+# %% [markdown]
+# ## A run
+#
+# The machine is simulated: Llama 3.1 8B on one H100, worked out from published figures. One more
+# request, `late`, comes 100 ms after the document.
+
+
+# %%
+def asked(rid, first, prompt, answer, at_ms=0):
+    tokens = [(first + at) % 251 for at in range(prompt)]
+    params = SamplingParams(max_new_tokens=answer, ignore_eos=True)
+    return Request(rid, tokens, params, at_ms * 1_000_000)
+
+
+people = [asked(f"chat{at}", 20 * at, 20, 60) for at in range(4)]
+people += [asked("document", 100, 30_000, 4, 200), asked("late", 90, 20, 20, 300)]
+machine, model = find_profile("llama8b-h100"), HashModel(context_len=32_000)
+settings = {
+    "one piece": {"chunked_prefill_size": -1},
+    "chunks": {"chunked_prefill_size": 2048},
+    "mixed chunks": {"chunked_prefill_size": 2048, "enable_mixed_chunk": True},
+}
+rows = []
+for name, config in settings.items():
+    run = ms.run(people, "overlap", model=model, cost=machine.cost, config=config)
+    ended = {item.rid: item for item in run.metrics.ended}
+    pause = max(max(ended[f"chat{at}"].itls) for at in range(4))
+    firsts = [ended[rid].ttft_ns for rid in ("document", "late")]
+    rows.append((name, *(f"{time / 1e6:,.0f} ms" for time in (pause, *firsts))))
+learn.Table(("", "chats stand still", "document's first token", "late's first token"), tuple(rows))
+
+# %% [markdown]
+# Surprised by the second row? Chunks alone help nobody here. SGLang runs prompts *first*: while there
+# is a chunk to compute, nobody decodes, so fifteen short waits follow each other without a gap. (They
+# even take longer: each chunk reads the model's weights once more.) Chunks are what makes the third
+# row possible, where each chunk takes the four along. Lesson 7 is about that.
+#
+# And `late` waits in all three: a prompt that has begun goes on before anybody else is admitted.
+#
+# ## A picture: four budgets
+#
+# **Admission** decides which prompts start now, and how much of them. It counts four numbers, in
+# tokens. Below is a run that is small enough to look at, with chunks of 32.
+
+# %%
+small = [asked("long", 0, 100, 4), asked("short", 150, 8, 4), asked("next", 200, 20, 4)]
+config = {"chunked_prefill_size": 32, "kv_tokens": 132}
+learn.view("prefill", ms.run(small, "overlap", config=config))
+
+# %% [markdown]
+# - `rem_chunk`: what this step may still compute. Over it, a prompt is **cut**.
+# - `rem_input`: the same, but over it a prompt is refused. It matters where nothing is cut.
+# - `cur_rem`: memory that is free now.
+# - `rem_total`: memory that is free once everybody who runs has said what they may still say.
+#
+# The first one who is refused stops those behind: if short ones slipped past, a long one might wait
+# for ever.
+#
+# ## The lines it is about
+#
+# So many tokens a request costs of each budget. The marked line reserves its answer, before the
+# first word of it is there.
+
+# %%
+learn.show(PrefillBudget.charge_memory, "tokens, is_chunked", "cur_rem", look_at=("most = ",))
+
+# %% [markdown]
+# ## Exercise 1: cut
+#
+# `rem_chunk` tokens are left in this step (None: no limit), and a prompt has `extend_len` tokens to
+# compute. How many now? Memory comes in **pages** of `page_size` tokens, and only a whole page can be
+# shared with others, so a prompt that is cut ends with a page. As it stands, nothing is cut.
+#
+# Your lines run inside the package's scheduler. Stuck? Run `learn.hint("cut")`, more than once.
+
+
+# %% tags=["exercise"]
+def cut(rem_chunk, page_size, extend_len):
+    return extend_len
+
+
+learn.check("cut", cut)
+
+# %% [markdown]
+# ## Exercise 2: does it fit?
+#
+# May this request start? It has `extend_len` tokens to compute and may answer with `new_tokens`
+# more. `left` is `rem_total`, and a page is taken as a whole. As it stands, the prompt alone counts:
+# too many start, and one of them is thrown out again (a **retraction**), so its work is done twice.
+# But who is too careful wastes time.
+
+
+# %% tags=["exercise"]
+def fits(extend_len, new_tokens, page_size, left):
+    return extend_len < left
+
+
+learn.check("fits", fits)
+
+# %% [markdown]
+# ## Exercise 3: who is first?
+#
+# Some of what waits asks about a document that has just been read, so its KV is still in memory
+# (**cached**). But memory is small: other prompts push it out. Of each who waits you know `rid`,
+# `prompt_len` and `cached_len`. Give all of them back in an order in which as few tokens as possible
+# are computed. As it stands: first come, first served.
+
+
+# %% tags=["exercise"]
+def order(waiting):
+    return waiting
+
+
+learn.check("order", order)
+
+# %% [markdown]
+# The package's order, SGLang's `lpm` (longest prefix match). `last` are those who would find more
+# if they waited a moment: another one who waits begins with the same tokens.
+
+# %%
+learn.show(lpm, "def rank", look_at=("return float",))
+
+# %% [markdown]
+# ## Solutions, and other ways
+#
+# **cut**: `rem_chunk // page_size * page_size`. *Another way*: mini-sglang cuts anywhere, so the
+# budget is used up, and half a page cannot be shared. *A third*: nano-vllm cuts only the first prompt
+# of a batch; any other one that does not fit waits.
+#
+# **fits**: `extend_len + new_tokens + page_size < left`. SGLang counts a *share* of what those who run
+# may still say (0.7 at first, less while all goes well), because most stop early. *Another way*:
+# mini-sglang counts all of it, and never throws anybody out. *A third*: vLLM counts nothing but what
+# is computed now; whoever comes last makes way when memory is short.
+#
+# **order**: `sorted(waiting, key=lambda one: -one.cached_len)`. *Another way*: sort by
+# `prompt_len - cached_len`, the least work first; it passes, too, and is unkind to long prompts. *A
+# third*: SGLang's `dfs-weight` walks the tree of prefixes (lesson 5), so that those who share a branch
+# run together.
+#
+# ## What the real systems do
+#
+# - **SGLang**: `PrefillAdder` in
+#   [`managers/schedule_policy.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/schedule_policy.py),
+#   with the four numbers under these names. `lpm` falls back to first come, first served when more
+#   than 128 wait: matching them all would cost more than it brings.
+# - **vLLM** has one budget for prompts and decodes,
+#   [`v1/core/sched/scheduler.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py),
+#   so its chunks are mixed by themselves.
+# - **mini-sglang**:
+#   [`scheduler/prefill.py`](https://github.com/sgl-project/mini-sglang/blob/main/python/minisgl/scheduler/prefill.py)
+#   fits on one screen; read it next.
+#
+# On your own machine: `minisched compare --chunk 32 --kv-tokens 132` shows admission at work. The next
+# lesson, `05_whose_page.py`, opens the memory that was only a number here.

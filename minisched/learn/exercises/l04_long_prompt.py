@@ -1,0 +1,249 @@
+"""Lesson 4, a long prompt: where a chunk ends, who may start, and who starts first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil
+from random import Random
+from typing import Any, NamedTuple
+
+from ...checks.case import Case
+from ...core import Request
+from ...memory import Match, RadixCache
+from ...museum.exhibit import case
+from ...policy.budget import PrefillBudget
+from ..exercise import COST, Attempt, Exercise, Function, Workloads, asked
+
+# -- cut: a chunk is a number of whole pages -------------------------------------------------------
+
+
+def whole_pages(attempt: Attempt) -> str:
+    """Where a prompt is cut when it starts, a page ends."""
+    size, started = attempt.case.workload.config.page_size, set[str]()
+    for mark in attempt.verdict.trace.marks:
+        if mark.name != "admit":
+            continue
+        rid, length = str(mark.attrs["rid"]), int(mark.attrs["extend_len"])
+        if mark.attrs["is_chunked"] and rid not in started and length % size:
+            return (
+                f"the first chunk of {rid}'s prompt has {length} tokens and ends in the middle of "
+                f"a page of {size}, but only whole pages can be shared"
+            )
+        started.add(rid)
+    return ""
+
+
+def long_prompts(seed: int) -> Case:
+    """Prompts longer and shorter than a chunk; in every fifth case there is no limit."""
+    random = Random(seed)
+    page, pages = random.choice((2, 4)), random.randint(1, 3)
+    chunk = -1 if seed % 5 == 4 else page * pages
+    requests = [asked(random, rid, random.randrange(4), random.randint(1, 20), random.randint(1, 6))
+                for rid in "abc"]  # fmt: skip
+    return case(
+        "; ".join(requests), "overlap", kv=96, rows=3, page_size=page, chunked_prefill_size=chunk,
+        enable_mixed_chunk=chunk > 0 and random.random() < 0.5, cost=COST,
+    )  # fmt: skip
+
+
+# -- fits: memory for what a request may still say -------------------------------------------------
+
+
+def asked_to_fit(
+    lines: Callable[..., Any], budget: PrefillBudget, req: Request, extend_len: int, to_lock: int
+) -> bool:
+    """The learner's ``fits`` in the place of the method."""
+    left = ceil(budget.rem_total_tokens - to_lock)  # which is a fraction, for a share is
+    return bool(lines(extend_len, budget.new_tokens(req), budget.page_size, left))
+
+
+def tight(seed: int) -> Case:
+    """Memory for some of them at once, not for all."""
+    random = Random(seed)
+    page = random.choice((1, 2, 4))
+    sizes = [(random.randint(1, 8), random.randint(4, 12)) for _ in range(4)]
+    requests = [asked(random, rid, random.randrange(3), *size)
+                for rid, size in zip("abcd", sizes, strict=True)]  # fmt: skip
+    most, all_of_them = max(map(sum, sizes)), sum(map(sum, sizes))
+    pages = max(most // page + 2, int(all_of_them * random.uniform(0.4, 0.9)) // page)
+    return case(
+        "; ".join(requests), "overlap", kv=pages * page, rows=4, page_size=page,
+        chunked_prefill_size=16, schedule_conservativeness=random.choice((1.0, 2.0)), cost=COST,
+    )  # fmt: skip
+
+
+# -- order: who finds the most in the cache, before it is gone -------------------------------------
+
+
+class Waiting(NamedTuple):
+    """One who waits: how long its prompt is, and how much of that is in the cache now."""
+
+    rid: str
+    prompt_len: int
+    cached_len: int
+
+
+def in_their_order(
+    lines: Callable[..., Any], matches: Sequence[tuple[Request, Match]], tree: RadixCache
+) -> list[Request]:
+    """The learner's ``order`` in the place of ``lpm``.
+
+    Raises:
+        ValueError: somebody is missing from the answer, or in it twice.
+    """
+    size, reqs = tree.page_size, {req.rid: req for req, _ in matches}
+    waiting = [
+        Waiting(req.rid, req.known_len, min(len(match.pages) * size, req.known_len - 1))
+        for req, match in matches
+    ]
+    said = list(lines(list(waiting)))
+    if sorted(said) != sorted(waiting):
+        names = " ".join(one.rid for one in said if isinstance(one, Waiting))
+        raise ValueError(
+            f"your order has [{names}], but [{' '.join(reqs)}] wait: each of them, once"
+        )
+    return [reqs[one.rid] for one in said]
+
+
+def questions(seed: int) -> Case:
+    """A document, and then questions on it among prompts about something else."""
+    random = Random(seed)
+    about = " ".join(str(random.randrange(19)) for _ in range(14))
+    requests = [f"doc: {about} 1 2 -> 2"]
+    for at in range(1, 6):
+        if random.random() < 0.5:
+            requests.append(f"q{at} at 2: {about} 3 {at} -> 3")
+        else:
+            requests.append(asked(random, f"other{at}", 2, random.randint(8, 16), 3))
+    return case(
+        "; ".join(requests), "overlap", kv=44, rows=2, schedule_policy="lpm",
+        chunked_prefill_size=16, cost=COST,
+    )  # fmt: skip
+
+
+SHOWN = case(
+    "doc: 1 2 3 4 5 6 7 8 -> 2; new1 at 2: 10 11 12 13 14 15 16 17 -> 3; "
+    "new2 at 2: 11 12 13 14 15 16 17 18 -> 3; question at 2: 1 2 3 4 5 6 7 9 9 -> 3",
+    "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
+)  # fmt: skip
+
+EXERCISES = (
+    Exercise(
+        name="cut",
+        lesson="04_long_prompt",
+        hole=Function(
+            "policy.budget:PrefillBudget.cut",
+            lambda cut, budget, n: cut(budget.rem_chunk_tokens, budget.page_size, n),
+        ),
+        start="""
+            def cut(rem_chunk, page_size, extend_len):
+                return extend_len
+        """,
+        solution="""
+            def cut(rem_chunk, page_size, extend_len):
+                if rem_chunk is None or extend_len <= rem_chunk:
+                    return extend_len
+                return rem_chunk // page_size * page_size
+        """,
+        mistakes=(
+            ("rem_chunk // page_size * page_size", "rem_chunk", "in the middle of a page"),
+            ("rem_chunk // page_size * page_size", "page_size", "Nothing can run"),
+            ("rem_chunk is None or ", "", "TypeError at your line"),
+            ("if rem_chunk is None or extend_len <= rem_chunk", "if rem_chunk is None",
+             "Nothing can run"),
+        ),
+        workloads=Workloads(
+            seeds=0, cases=tuple(map(long_prompts, range(30))),
+            show=case("a: 1 2 3 -> 8; doc at 2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 -> 3",
+                      "overlap", kv=64, rows=2, page_size=4, chunked_prefill_size=8, cost=COST),
+        ),
+        extra=(whole_pages,),
+        reach=10,
+        picture="prefill",
+        survivors=("if rem_chunk is None or extend_len < rem_chunk:",),  # as good: it cuts nothing
+        hints=(
+            "Three cases: no limit at all, a rest that fits, and a rest that does not.",
+            "What does not fit is cut. `rem_chunk` tokens are left, but how many whole pages?",
+            "`rem_chunk // page_size` are the pages; times `page_size` gives tokens again.",
+        ),
+        why=(
+            "A chunk bounds the work of one step, whoever sends what. It ends with a page, as only "
+            "a whole page can be shared with the next prompt that begins the same. That is the "
+            "chunk; exercise 2 is about memory, which a prompt holds for much longer."
+        ),
+    ),
+    Exercise(
+        name="fits",
+        lesson="04_long_prompt",
+        hole=Function("policy.budget:PrefillBudget.fits", asked_to_fit),
+        start="""
+            def fits(extend_len, new_tokens, page_size, left):
+                return extend_len < left
+        """,
+        solution="""
+            def fits(extend_len, new_tokens, page_size, left):
+                return extend_len + new_tokens + page_size < left
+        """,
+        mistakes=(
+            (" + page_size", "", "makespan: "),
+            (" + new_tokens", "", "retractions: "),
+            ("extend_len + new_tokens", "2 * (extend_len + new_tokens)", "waits"),
+            ("extend_len + new_tokens + page_size < left", "True", "have not ended"),
+        ),
+        workloads=Workloads(
+            seeds=0, cases=tuple(map(tight, range(24))),
+            show=case("a: 1 2 3 4 -> 12; b: 5 6 7 8 -> 12; c: 9 10 11 12 -> 6", "overlap", kv=28,
+                      rows=3, chunked_prefill_size=16, cost=COST),
+        ),
+        no_worse=(("retractions", 1.0), ("makespan", 1.02)),
+        reach=30,
+        picture="prefill",
+        beside="",
+        hints=(
+            "The prompt is not all that will lie in memory. What comes behind it?",
+            "Each of its `new_tokens` takes a slot, too. And a page is taken as a whole.",
+            "So it needs `extend_len + new_tokens`, and a page: the last one is never quite full.",
+        ),
+        why=(
+            "A request that starts will grow, so room for its answer is counted before it starts. "
+            "Whoever counts the prompt alone starts more of them, and throws some out again: their "
+            "work is done twice. Lesson 6 is about that."
+        ),
+    ),
+    Exercise(
+        name="order",
+        lesson="04_long_prompt",
+        hole=Function("policy.waiting:lpm", in_their_order),
+        start="""
+            def order(waiting):
+                return waiting
+        """,
+        solution="""
+            def order(waiting):
+                return sorted(waiting, key=lambda one: -one.cached_len)
+        """,
+        mistakes=(
+            ("-one.cached_len", "one.cached_len", "prompt tokens computed: "),
+            ("-one.cached_len", "one.prompt_len", "prompt tokens computed: "),
+            ("sorted(waiting, key=lambda one: -one.cached_len)", "waiting[:1]",
+             "each of them, once"),
+        ),
+        workloads=Workloads(seeds=0, cases=tuple(map(questions, range(20))), show=SHOWN),
+        laws=("identity", "ends", "livelock", "deadlock", "leak", "race", "crash"),
+        no_worse=(("prompt tokens computed", 1.0),),
+        reach=20,
+        picture="schedule_policy",
+        beside="",
+        hints=(
+            "Memory is small here: what the next prompt needs may push the document out.",
+            "Who should go while the document is still in the cache?",
+            "`sorted` with a `key`: the largest `cached_len` first.",
+        ),
+        why=(
+            "Who finds most in the cache goes first, before somebody else's prompt pushes it out. "
+            "So fewer tokens are computed, though nobody's answer changes. The price is fairness: "
+            "who finds nothing may wait long, and SGLang goes back to first come, first served "
+            "when more than 128 wait."
+        ),
+    ),
+)  # fmt: skip
