@@ -26,17 +26,11 @@ WITHOUT_LESSON = {  # a line each: lessons take them out
     "mixed_chunk",
     "unified",
     "token_pool",
-    "placeholder_fill",
     "generation_batch_result",
     "grammar_manager",
     "overlap_thread",
     "mini_normal",
     "mini_overlap",
-    "mindie_plugin",
-    "mindie_placeholder",
-    "mindie_dual",
-    "mindie_single",
-    "multi_step",
     "pd",
 }  # fmt: skip
 

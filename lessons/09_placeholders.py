@@ -1,0 +1,211 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   minisched:
+#     title: Who fills in the -1
+#     topics: [mindie_placeholder, mindie_plugin, mindie_dual, mindie_single, placeholder_fill, multi_step]
+#     extras: [lessons]
+#     minutes: 30
+# ---
+
+# %% [markdown]
+# # Who fills in the -1
+#
+# **The question.** MindIE, Huawei's engine, is built in two layers: a scheduler in C++ and a worker
+# in Python. Both run ahead of a token that does not exist yet, and both write -1 in its place. Who
+# fills it in, where, and do you need both?
+#
+# *The **host** decides and looks at results, the **device** computes (lesson 1). A **step** computes
+# one token for each request in it; each has a **row** in the step. A -1 that stands for a token to
+# come is a **placeholder**.*
+#
+# You need Python, half an hour, and three times a few lines.
+
+# %%
+from minisched import learn
+from minisched.export.recipes import trace_of
+from minisched.loops.mindie_placeholder import PlaceholderLedger, mindie_single
+from minisched.loops.mindie_plugin import PluginManager
+from minisched.relay.placeholder_fill import FillDevice
+
+# %% [markdown]
+# ## A run
+#
+# Four designs on the same two requests:
+#
+# - `mindie_placeholder`: the C++ scheduler alone. It may have one call to the worker outstanding.
+# - `mindie_dual`: both layers, as MindIE ships. The scheduler still waits for each call, but the
+#   worker answers one call *late*: to step N with the tokens of N-1.
+# - `mindie_single`: a proposal. One layer, one queue, in place of two.
+# - `multi_step`: no placeholder at all. Decide once, run four steps, look only then.
+#
+# **Predict first.** Host 6 ms, device 10, copy 1. Which of them are no faster than the serial loop,
+# and which is the fastest?
+
+# %%
+loops = ("serial", "mindie_placeholder", "mindie_dual", "mindie_single", "multi_step")
+costs = {"host_ms": 6, "device_ms": 10, "copy_ms": 1, "requests": 2, "new_tokens": 12}
+runs = {loop: learn.simulate(loop, **costs) for loop in loops}
+learn.table(*runs.values())
+
+# %% [markdown]
+# A placeholder alone buys nothing. With one call outstanding, the scheduler waits for each step, as
+# the serial loop does. What makes `mindie_dual` fast is the late answer. It runs a step more than the
+# others: nobody has counted yet when the last one is launched.
+#
+# ## A picture
+#
+# The scheduler's **ledger** under `mindie_dual`: for each sequence its output tokens, one line for
+# everything that happens. A placeholder is added when a step is sent. The first answer is a dummy,
+# so its placeholder goes on standing, and from then on the list ends in up to two.
+
+# %%
+learn.view("mindie_placeholder", learn.simulate("mindie_dual", requests=2, new_tokens=4))
+
+# %% [markdown]
+# ## Exercise 1: fill them in (the worker's layer)
+#
+# Step N is laid out while N-1 runs. Now N-1's tokens have come: `sampled[row]`, one for each of its
+# rows. `ids` are N's input ids, some of them -1. `prev_rows` is as long: at each place the row of
+# N-1 that brings its token, or None where the id is real. Give back the real ids.
+#
+# (Stuck? `learn.hint("fill")`, as often as you like.)
+
+
+# %% tags=["exercise"]
+def fill(ids, prev_rows, sampled):
+    return ids
+
+
+learn.check("fill", fill)
+
+# %% [markdown]
+# The device can do it as well, and then the host needn't wait for the tokens. In MindIE that is an
+# experimental path.
+
+# %%
+learn.show(FillDevice.resolve, "rows = ", look_at=("where",))
+
+# %% [markdown]
+# ## Exercise 2: which row brings it?
+#
+# `rids` are the requests in the rows of N, `last_rids` those in the rows of N-1. `known` says for
+# each row of N whether all of its tokens are known. Give a list with, for each row of N, the row of
+# N-1 that brings its token, or None.
+#
+# As it stands it is the published line: who was in the last step is filled. The checker gives you
+# long prompts, in chunks of 4.
+
+
+# %% tags=["exercise"]
+def rows_to_fill(rids, known, last_rids):
+    return [last_rids.index(rid) if rid in last_rids else None for rid in rids]
+
+
+learn.check("rows_to_fill", rows_to_fill)
+
+# %% [markdown]
+# Rows move when somebody ends, and a prompt that begins breaks everybody's line:
+
+# %%
+learn.view("placeholder_fill", trace_of("placeholder_fill"))
+
+# %% [markdown]
+# One call of the worker: lay N out, wait for N-1's tokens, fill them in, put N into the queue of a
+# thread, and only then look at what the tokens mean. The answer is N-1's.
+
+# %%
+learn.show(
+    PluginManager.generate_token_async,
+    "step = self.preprocess",
+    "output = self.postprocess",
+    look_at=("fill_in_model_result", "self.put(step"),
+)
+
+# %% [markdown]
+# ## Exercise 3: the scheduler's layer
+#
+# A token has come for a sequence whose `output_ids` end in one or two -1. Give back the list with
+# the token in its place. As it stands, tokens are added behind the placeholders.
+
+
+# %% tags=["exercise"]
+def put_token(output_ids, token):
+    return [*output_ids, token]
+
+
+learn.check("put_token", put_token)
+
+# %% [markdown]
+# The package's version counts first. A token for which no placeholder stands is a bug, and the
+# original throws:
+
+# %%
+learn.show(PlaceholderLedger.replace_placeholder_with_token, "data = ", look_at=("not 1 <=",))
+
+# %% [markdown]
+# ## Two layers, or one?
+#
+# Each request is kept twice: the ledger knows nothing of the worker's book, which is one step
+# behind and counts for itself. `mindie_single` has one ledger. It launches, and then reconciles the
+# *oldest* of two steps in flight, which is vLLM's shape (lesson 8). As it counts what is on its way,
+# no step is launched past a length.
+
+# %%
+learn.timing(runs["mindie_dual"], runs["mindie_single"])
+
+# %%
+learn.show(mindie_single, "in_flight.append", "reconcile(engine, ledger", look_at=("DEPTH",))
+
+# %% [markdown]
+# ## Or no placeholder: multi-step
+#
+# vLLM had another answer before: decide once, and let the worker run the same rows four times.
+# Nothing is hidden, but the price of a decision is paid once for four tokens. Nobody hears anything
+# before a burst is over: tokens come in bursts, new requests wait, and a request that ends in the
+# middle is computed to the end of its burst. (12 tokens are 1 from the prompt and 11 more: three
+# bursts of 4, so the last row of each request was wasted.)
+
+# %%
+learn.timing(runs["multi_step"], steps=5)
+
+# %% [markdown]
+# ## Solutions, and other ways
+#
+# - **fill**: `[i if row is None else sampled[row] for i, row in zip(ids, prev_rows)]`. Or in place,
+#   for the pairs that are not None: `ids[at] = sampled[row]`, as MindIE does with index arrays. Or a
+#   `where` over all places at once, as the device does.
+# - **rows_to_fill**: None where the row is known, else `last_rids.index(rid)`. A dictionary from id
+#   to row does it in one pass over each list, where `index` looks through the list again and again.
+#   Or ask the lease under which a row runs instead of the id: a request that starts again has a new
+#   one.
+# - **put_token**: replace the *first* -1. Or count the trailing ones, as MindIE does, and write at
+#   `-count`. Or keep known tokens and a number of placeholders apart: then there is no -1 at all, and
+#   that is how vLLM does it (`num_output_placeholders`).
+#
+# ## What the real systems do
+#
+# - MindIE-LLM's names are kept here: `generate_token_async` and `_fill_in_model_result` in
+#   `plugins/plugin_manager.py`, `AddNextTokenPlaceHolder` and `ReplacePlaceHolderWithToken` in
+#   `src/scheduler/scheduler.cpp`
+#   ([Ascend/MindIE-LLM](https://github.com/Ascend/MindIE-LLM)). The gate of one call is
+#   `MAX_ASYNC_SCHEDULE_TIMES`.
+# - Exercise 2 as it stood is a published bug, cured in
+#   [212297e](https://github.com/Ascend/MindIE-LLM/commit/212297e): a request that had lost its memory
+#   started again while its old row was in the last step.
+# - A flag read when the result returns, though the scheduler has moved on since
+#   ([90669ea](https://github.com/Ascend/MindIE-LLM/commit/90669ea)): what a result needs is noted at
+#   launch.
+# - Multi-step came to vLLM with [#7000](https://github.com/vllm-project/vllm/pull/7000) and went with
+#   its first engine. It fitted badly with prompts in chunks
+#   ([#7528](https://github.com/vllm-project/vllm/pull/7528)).
+#
+# On your own machine: `minisched compare --loops mindie_placeholder,mindie_dual,mindie_single`. The
+# next lesson, `10_must_wait.py`, has steps that cannot be launched ahead.

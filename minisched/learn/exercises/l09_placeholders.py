@@ -1,0 +1,194 @@
+"""Lesson 9, who fills in the -1: in the worker's inputs, and in the scheduler's ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...core import ModelWorkerBatch, ScheduleBatch
+from ...loops.mindie_placeholder import PlaceholderLedger
+from ...museum.exhibit import case
+from ...relay.placeholder_fill import PLACEHOLDER_TOKEN, FillHost, FillingMasks
+from ..exercise import COST, Attempt, Exercise, Function, Workloads
+from ..guard import Mistake
+from ..runs import VOCAB
+
+
+def listed(found: Any, name: str, count: int) -> list[Any]:
+    """What a learner gave back, if it is a list of so many.
+
+    Raises:
+        Mistake: it is not.
+    """
+    if not isinstance(found, list) or len(found) != count:
+        raise Mistake(f"`{name}` gave back {found!r}, but it must be a list of {count}")
+    return found
+
+
+def fill_inputs(
+    lines: Any, relay: FillHost, model_inputs: ModelWorkerBatch, tokens: Sequence[int]
+) -> None:
+    """Let a learner fill the flat ids of a step."""
+    masks, ids = relay.filling_masks, model_inputs.input_ids
+    source = dict(zip(masks.update_indices, masks.hit_indices, strict=True))
+    rows = [source.get(at) for at in range(len(ids))]
+    ids[:] = listed(lines([*ids], rows, [*tokens]), "fill", len(ids))
+
+
+def masks_of(lines: Any, batch: ScheduleBatch, last_rids: Sequence[str]) -> FillingMasks:
+    """Let a learner say which row of the last step each row waits for."""
+    known = [None not in ids for ids in batch.ids]
+    rows = listed(lines([*batch.rids], known, [*last_rids]), "rows_to_fill", len(known))
+    masks, start = FillingMasks([], [], []), 0
+    for at, (row, ids) in enumerate(zip(rows, batch.ids, strict=True)):
+        if row is not None:
+            if row not in range(len(last_rids)):
+                raise Mistake(
+                    f"`rows_to_fill` names row {row!r} of the last step, which had {len(last_rids)}"
+                )
+            masks.hit_rows.append(at)
+            masks.update_indices.append(start + len(ids) - 1)
+            masks.hit_indices.append(row)
+        start += len(ids)
+    return masks
+
+
+def put_in_ledger(lines: Any, ledger: PlaceholderLedger, rid: str, token: int) -> None:
+    """Let a learner put a token into a sequence's list."""
+    ids = ledger.sequences[rid].output_token_ids
+    found = lines([*ids], token)
+    if not isinstance(found, list):
+        raise Mistake(f"`put_token` gave back {found!r}, but it must be a list of tokens")
+    ids[:] = found
+
+
+def ledger_is_true(attempt: Attempt) -> str:
+    """What the ledger says of a request is what the request gets, and then placeholders."""
+    truths = {req.name: req.output_ids for req in attempt.verdict.workload.requests}
+    for mark in attempt.verdict.trace.marks:
+        lists = str(mark.attrs["lists"]) if mark.name == "ledger" else ""
+        for part in filter(None, lists.split("; ")):
+            rid, _, text = part.partition(": ")
+            said = [int(word) for word in text.split()]
+            known = [token for token in said if token != PLACEHOLDER_TOKEN]
+            common = min(len(known), len(truths[rid]))  # who is given up hears less
+            is_right = known[:common] == truths[rid][:common] and said[: len(known)] == known
+            if not is_right:
+                return (
+                    f"behind step {mark.attrs['step']} the ledger says {said} of {rid}, whose "
+                    f"tokens are {truths[rid]}"
+                )
+    return ""
+
+
+CHUNKED = tuple(
+    case(requests, "mindie_plugin:fill_host", kv=64, rows=3, vocab_size=VOCAB, cost=COST,
+         chunked_prefill_size=4)
+    for requests in ("a: 1 2 3 4 5 6 -> 3", "a: 1 2 3 -> 6; b at 2: 4 5 6 7 8 9 10 11 12 -> 2")
+)  # fmt: skip
+
+EXERCISES = (
+    Exercise(
+        name="fill",
+        lesson="09_placeholders",
+        hole=Function("relay.placeholder_fill:FillHost.fill", call=fill_inputs),
+        start="""
+            def fill(ids, prev_rows, sampled):
+                return ids
+        """,
+        solution="""
+            def fill(ids, prev_rows, sampled):
+                filled = list(ids)
+                for at, row in enumerate(prev_rows):
+                    if row is not None:
+                        filled[at] = sampled[row]
+                return filled
+        """,
+        mistakes=(
+            ("sampled[row]", "sampled[at]", "your line `filled[at] = sampled[at]`"),
+            ("filled[at] = sampled[row]", "filled[row] = sampled[row]", "your line `filled[row]"),
+            ("    return filled", "", "gave back None"),
+        ),
+        workloads=Workloads("mindie_plugin:fill_host", level="stops"),
+        picture="placeholder_fill",
+        hints=(
+            "`prev_rows` is as long as `ids`. Go through both.",
+            "Where the row is None the id is real. Where it is 2, the token is `sampled[2]`.",
+        ),
+        why=(
+            "The step was laid out while its tokens did not exist; which row brings them was known "
+            "all along. So the host has one short thing to do once they are there. It is short, "
+            "but the device waits for it: filling on the device costs it nothing."
+        ),
+    ),
+    Exercise(
+        name="rows_to_fill",
+        lesson="09_placeholders",
+        hole=Function("relay.placeholder_fill:prepare_masks_for_filling", call=masks_of),
+        start="""
+            def rows_to_fill(rids, known, last_rids):
+                return [last_rids.index(rid) if rid in last_rids else None for rid in rids]
+        """,
+        solution="""
+            def rows_to_fill(rids, known, last_rids):
+                rows = []
+                for rid, is_known in zip(rids, known):
+                    rows.append(None if is_known else last_rids.index(rid))
+                return rows
+        """,
+        mistakes=(
+            ("last_rids.index(rid)", "rids.index(rid)", "of the last step, which had"),
+            ("None if is_known else last_rids.index(rid)", "None", "alone it gives"),
+            ("None if is_known else last_rids.index(rid)",
+             "last_rids.index(rid) if rid in last_rids else None", "alone it gives"),
+        ),
+        workloads=Workloads("mindie_plugin:fill_host", level="tight", cases=CHUNKED),
+        picture="placeholder_fill",
+        hints=(
+            "Run it, and look at the request that got a wrong token. What did it compute in the "
+            "step before?",
+            "A prompt in chunks is in two steps in a row, and all of its tokens are known.",
+        ),
+        why=(
+            "Being in the last step does not make a token unknown. A prompt in chunks is in it, "
+            "and so is a request that lost its memory and starts again: that is MindIE's #75. "
+            "Whether a token is known is asked of the row itself."
+        ),
+    ),
+    Exercise(
+        name="put_token",
+        lesson="09_placeholders",
+        hole=Function(
+            "loops.mindie_placeholder:PlaceholderLedger.replace_placeholder_with_token",
+            call=put_in_ledger,
+        ),
+        start="""
+            def put_token(output_ids, token):
+                return [*output_ids, token]
+        """,
+        solution="""
+            def put_token(output_ids, token):
+                at = output_ids.index(-1)
+                return [*output_ids[:at], token, *output_ids[at + 1 :]]
+        """,
+        mistakes=(
+            ("at = output_ids.index(-1)", "at = len(output_ids) - 1", "the ledger says"),
+            ("*output_ids[at + 1 :]", "", "is not in list"),
+            ("return [*output_ids[:at], token, *output_ids[at + 1 :]]", "output_ids[at] = token",
+             "gave back None"),
+        ),
+        workloads=Workloads("mindie_dual", level="stops"),
+        extra=(ledger_is_true,),
+        picture="mindie_placeholder",
+        hints=(
+            "Two steps can be on their way, so the list may end in two placeholders. Whose token "
+            "comes first?",
+            "The oldest step comes back first, and its placeholder is the first -1.",
+        ),
+        why=(
+            "Steps come back in the order in which they were launched, so a token belongs to the "
+            "oldest placeholder. While -1 stands there, the list is as long as it will be: the "
+            "scheduler counts pages and lengths as if the token were known."
+        ),
+    ),
+)  # fmt: skip
