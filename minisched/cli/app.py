@@ -23,6 +23,7 @@ from .museum import museum
 from .presets import presets
 from .replay import replay
 from .run import run
+from .sweep import sweep
 from .view import stepper, view
 
 LEAST_PANELS = 80  # columns; panels of --help in narrower ones cut the names of options
@@ -48,6 +49,7 @@ EXAMPLES = {  # shown below each command's help; a test runs them
     "replay": "minisched replay requests.csv --requests 1000",
     "run": "minisched run --loop overlap --prompt 'Hello there' --max-new-tokens 8",
     "stepper": "minisched stepper out/serial.json out/overlap.json",
+    "sweep": "minisched sweep grid.toml --jobs 2",
     "view": "minisched view decode out/overlap.json --form text",
 }
 
@@ -70,8 +72,8 @@ def of_every_command(
 
 
 COMMANDS = (
-    compare, run, diagrams, bench, calibrate, check, fidelity, view, stepper, replay, presets,
-    fetch, doctor, first_run,
+    compare, run, diagrams, bench, calibrate, check, fidelity, view, stepper, replay, sweep,
+    presets, fetch, doctor, first_run,
 )  # fmt: skip
 for command in COMMANDS:
     name = command.__name__.replace("_", "-")

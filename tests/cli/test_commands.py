@@ -198,6 +198,7 @@ CALLS: dict[str, str | tuple[str, str]] = {
     "view": "view overlap out/overlap.json --form text",
     "stepper": "stepper out/serial.json out/overlap.json",
     "replay": "replay requests.csv",
+    "sweep": "sweep grid.toml --jobs 1",
     "presets": "presets",
     "doctor": "doctor",
     "museum": "museum run pinned_buffer_rewritten",
@@ -242,6 +243,7 @@ def test_a_command_of_a_wheel_works_or_says_in_one_sentence_why_not(
         return subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
 
     (tmp_path / "requests.csv").write_text(CSV)
+    shutil.copy(HERE / "given" / "grid.toml", tmp_path)
     assert call("compare").returncode == 0
     before = {*wheel_install.rglob("*")}
     if isinstance(line := CALLS[name], str):

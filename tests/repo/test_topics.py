@@ -51,9 +51,9 @@ def test_every_topic_is_complete_but_for_the_lessons_that_are_still_to_come() ->
 
 PACKAGE = ROOT / "minisched"
 TIERS = (
-    "core, trace, memory, policy, scheduler, devices models relay speculative grammar, worker, "
-    "engine, loops, checks, topics.py, export bench replay, fidelity, "
-    "comparison.py defaults.py, museum, learn, checking.py, cli, __init__.py __main__.py"
+    "core, trace, memory, policy, scheduler, devices models relay speculative grammar spread.py, "
+    "worker, engine, loops, checks, topics.py, export bench replay, fidelity, "
+    "comparison.py defaults.py, museum sweep, learn, checking.py, cli, __init__.py __main__.py"
 )
 TIER = {name: number for number, tier in enumerate(TIERS.split(", ")) for name in tier.split()}
 STANDARD = ("core", "trace", "memory", "policy", "scheduler", "engine", "loops", "worker")
@@ -143,8 +143,10 @@ LINES = re.findall(r"^minisched (.*?) *(?:#.*)?$", "\n".join(BLOCKS), re.MULTILI
 # They need an original's sources, a GPU, or a quiet machine for minutes; tests run them made small.
 ELSEWHERE = re.compile(r"fidelity |first-run|bench |.*--device cuda")
 OURS = [line for line in dict.fromkeys(LINES) if not ELSEWHERE.match(line)]
-LONG = re.compile(r"compare .*--|diagrams|check")  # about a second, or more
-CSV = re.findall(r"```csv\n(.*?)```", TEXTS, re.DOTALL)[0]  # the file that they tell how to make
+LONG = re.compile(r"compare .*--|diagrams|check|sweep")  # about a second, or more
+CSV, GRID = (  # the files that they tell how to make
+    re.findall(rf"```{kind}\n(.*?)```", TEXTS, re.DOTALL)[0] for kind in ("csv", "toml")
+)
 
 
 def marks(line: str) -> list[pytest.MarkDecorator]:
@@ -161,6 +163,7 @@ def test_a_command_of_the_readme_and_the_pages(
         request.getfixturevalue("smollm2")  # the fetch, if it has not happened yet
     (tmp_path / "traces").symlink_to(ROOT / "traces")
     (tmp_path / "requests.csv").write_text(CSV, encoding="utf-8")
+    (tmp_path / "grid.toml").write_text(GRID, encoding="utf-8")
     if " out/" in line:  # what the first command of all has left
         assert cli("compare")[0] == 0
     code, out, err = cli(line)

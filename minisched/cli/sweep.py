@@ -1,0 +1,135 @@
+"""``minisched sweep``: every combination of loops, costs, workloads and settings, each run once."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..spread import Workers, num_cores
+from ..sweep.grid import AIMS, Grid, read_grid
+from ..sweep.sweep import Sweep, run_grid, write_tables
+from .exit import exit_with
+from .layout import Fitted, named_progress, say
+from .options import BackendName, ClusterAddress
+
+MOST_SHOWN = 20  # rows of a table
+MOST_REASONS = 5
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(help="The grid, in TOML.")],
+    out: Annotated[
+        Path, typer.Option(help="A folder for what comes of it; a sweep in it goes on.")
+    ] = Path("out/sweep"),
+    jobs: Annotated[int | None, typer.Option(help="Processes; one for each core.")] = None,
+    backend: BackendName = "processes",
+    address: ClusterAddress = "",
+    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Run every combination of loops, costs, workloads and settings, and say what is best.
+
+    The grid names settings; a list makes an axis. Cells that OUT holds already
+    are not run again, so what was broken off goes on. What a loop or a setting
+    refuses is kept with its reason, as is a cell that fails.
+
+    aim = "ttft", and limits = {itl_p99_ms = 40}, say what best means: ttft, itl,
+    throughput or makespan. OUT gets sweep.csv and sweep.parquet.
+    """
+
+    exit_with(lambda: run_sweep(file, out, jobs, backend, address, json))
+
+
+def run_sweep(
+    file: Path, out: Path, jobs: int | None, backend: str, address: str, as_json_only: bool
+) -> int:
+    """The exit code: 0, or 1 if a cell failed or was lost.
+
+    Raises:
+        ValueError: the grid, the folder or the cluster is bad.
+    """
+    grid = read_grid(file)
+    workers = Workers(num_cores() if jobs is None else jobs, backend, address)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file, but it must be a folder.")
+    with named_progress(len(grid)) as hear:
+        done = run_grid(grid, out, workers, lambda at, row: hear(row["state"]))
+    files = [str(path) for path in write_tables(done, out)]
+    if as_json_only:
+        print(jsonlib.dumps(as_json(done, files)))
+    else:
+        report(Console(highlight=False, emoji=False), done, files)
+    return 1 if {"failed", "lost"} & done.states().keys() else 0
+
+
+def as_json(sweep: Sweep, files: Sequence[str]) -> dict[str, Any]:
+    """What ``--json`` prints; rows as in the CSV."""
+    return {
+        "cells": len(sweep.grid),
+        "done_before": sweep.done_before,
+        "states": sweep.states(),
+        "aim": sweep.grid.aim,
+        "limits": dict(sweep.grid.limits),
+        "best": sweep.best,
+        "capacity": sweep.capacity,
+        "rows": sweep.table,
+        "files": files,
+    }
+
+
+def report(console: Console, sweep: Sweep, files: Sequence[str]) -> None:
+    """How many cells there are, what is best for each workload, and why some did not run."""
+    grid = sweep.grid
+    states = ", ".join(f"{count} {state}" for state, count in sweep.states().items())
+    before = f", {sweep.done_before} of them done before" if sweep.done_before else ""
+    say(console, f"{len(grid)} cells{before}: {states}.")
+    if best := sweep.best:
+        console.print(Fitted(table(best, shown_columns(grid), MOST_SHOWN)))
+        column, less = AIMS[grid.aim]
+        kept = f" within {', '.join(f'{k} <= {v:g}' for k, v in grid.limits.items())}"
+        say(
+            console,
+            f"Of each workload the choice with the {'least' if less else 'most'} {column}"
+            f"{kept if grid.limits else ''}; the {len(best)} that have one.",
+        )
+    elif "ok" in sweep.states():
+        say(console, "Nothing keeps the limits, so nothing is best.")
+    if capacity := sweep.capacity:
+        say(console, "The highest rate at which a choice keeps the limits:")
+        console.print(Fitted(table(capacity, list(capacity[0]), MOST_SHOWN)))
+    reasons = dict.fromkeys(
+        f"{row['state']}: {row['reason']}" for row in sweep.rows if row["state"] != "ok"
+    )
+    for reason in list(reasons)[:MOST_REASONS]:
+        say(console, f"[yellow]![/] {escape(reason)}", 2)
+    if len(reasons) > MOST_REASONS:
+        say(console, f"and {len(reasons) - MOST_REASONS} reasons more; column reason has them.")
+    say(console, f"All rows and columns are in {Path(files[0]).parent}.")
+
+
+def shown_columns(grid: Grid) -> list[str]:
+    """The axes, what the aim is about, and the limits."""
+    column, _ = AIMS[grid.aim]
+    axes = [name for name in grid.axes if name != "seed"]
+    speedup = ["speedup"] if "serial" in grid.axes.get("loop", ()) else []
+    return list(dict.fromkeys([*axes, column, *grid.limits, *speedup]))
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], most: int) -> Table:
+    """Some columns of some rows."""
+    result = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        is_number = all(isinstance(row[name], int | float) for row in rows)
+        result.add_column(name.replace("_", " "), justify="right" if is_number else "left")
+    for row in rows[:most]:
+        result.add_row(*("-" if row[name] is None else f"{row[name]}" for name in columns))
+    if len(rows) > most:
+        result.caption = f"and {len(rows) - most} more; --json has them"
+    return result

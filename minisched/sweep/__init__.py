@@ -1,0 +1,1 @@
+"""A grid of settings, each run once: ``minisched sweep GRID.toml``."""

@@ -1,0 +1,263 @@
+"""What is swept: a TOML file of axes, and the cells that they make.
+
+A grid names settings; a list of values makes an axis, and every combination is a *cell*, one run on
+the simulator::
+
+    aim = "ttft"                 # ttft, itl, throughput or makespan: what "best" means
+    limits = {itl_p99_ms = 40}   # columns that the best may not exceed
+
+    [grid]
+    loop = ["serial", "overlap", "vllm_async"]   # LOOP or LOOP:RELAY
+    device_ms = [2, 5, 10, 20]                   # of a step, beside host_ms and copy_ms
+    new_tokens = [1, 16]
+    schedule_policy = ["fcfs", "lpm"]            # any setting of the scheduler, by its name
+
+Each cell says by itself what it is, in one line of JSON: that line is what is handed to a worker,
+and how a sweep that goes on knows which cells are done.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from math import isfinite, prod
+from pathlib import Path
+from random import Random
+from typing import Any, overload
+
+from ..core import Request, SamplingParams
+from ..devices.cost import MILLISECOND, SIM_COST, CostModel
+from ..devices.profiles import find_profile
+from ..loops.design import find_loop
+from ..scheduler import SchedulerConfig
+from ..trace.files import read_text
+
+VOCAB = 257
+MOST_REQUESTS, MOST_TOKENS = 10_000, 100_000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a grid may name beside the scheduler's settings: its default and its limits."""
+
+    default: Any
+    about: str
+    least: float = 0.0
+    most: float = 60_000.0
+    changes: str = "workload"  # or what a step costs, or the choice that somebody has
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "loop": Setting("overlap", "a loop, or LOOP:RELAY", changes="choice"),
+    "profile": Setting(
+        "", "what steps cost: a profile's name, or a file of calibrate", 0, 0, "cost"
+    ),
+    "host_ms": Setting(None, "milliseconds of host work a step", changes="cost"),
+    "device_ms": Setting(None, "milliseconds of a forward pass", changes="cost"),
+    "token_ms": Setting(None, "milliseconds more for each token of it", changes="cost"),
+    "copy_ms": Setting(None, "milliseconds of the copy back", changes="cost"),
+    "requests": Setting(8, "how many", 1, MOST_REQUESTS),
+    "prompt_tokens": Setting(32, "of each", 1, MOST_TOKENS),
+    "new_tokens": Setting(64, "of each, at most", 1, MOST_TOKENS),
+    "stop": Setting(0.0, "the chance that a token ends its request", 0, 0.9),
+    "rate": Setting(0.0, "arrivals a second, at random; 0: all at once", 0, 1e6),
+    "seed": Setting(0, "of prompts and arrivals", 0, 2**63),
+    "trace": Setting("", "recorded requests instead, a file as replay takes it"),
+    "trace_requests": Setting(1000, "how many of them, the first", 1, 10**9),
+}
+MADE = ("requests", "prompt_tokens", "new_tokens", "stop", "rate", "seed")  # not from a trace
+USERS = tuple(item.name for item in fields(SchedulerConfig) if "help" in item.metadata)
+AIMS = {  # aim -> the column it is about, and whether less is better
+    "ttft": ("ttft_p99_ms", True),
+    "itl": ("itl_p99_ms", True),
+    "throughput": ("tokens_per_s", False),
+    "makespan": ("makespan_ms", True),
+}
+COLUMNS = (
+    "makespan_ms", "steps", "tokens", "wasted_rows", "tokens_per_s", "device_busy", "ttft_p50_ms",
+    "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grid(Sequence["Cell"]):
+    """The cells of a grid, made when they are asked for; the last axis changes fastest."""
+
+    axes: Mapping[str, Sequence[Any]]  # of more than one value
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    aim: str = "makespan"
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return prod(map(len, self.axes.values()))
+
+    @overload
+    def __getitem__(self, at: int) -> Cell: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Cell]: ...
+    def __getitem__(self, at: int | slice) -> Cell | Sequence[Cell]:
+        if isinstance(at, slice):
+            return [self[one] for one in range(len(self))[at]]
+        rest, values = range(len(self))[at], {}
+        for name in reversed(list(self.axes)):
+            rest, index = divmod(rest, len(self.axes[name]))
+            values[name] = self.axes[name][index]
+        return Cell({name: values[name] for name in self.axes} | dict(self.fixed))
+
+    def axes_that(self, *changes: str) -> list[str]:
+        """The axes that change the workload, the cost, or the choice; all others are choices."""
+        return [
+            name
+            for name in self.axes
+            if (SETTINGS[name].changes if name in SETTINGS else "choice") in changes
+        ]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: the settings that the grid gives it; what it doesn't name has its default."""
+
+    given: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """One line of JSON that says which cell it is."""
+        return json.dumps(self.given, sort_keys=True)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.given.get(name, SETTINGS[name].default)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Settings of the scheduler."""
+        return {name: value for name, value in self.given.items() if name not in SETTINGS}
+
+    @property
+    def cost(self) -> CostModel:
+        """What its steps cost: as told in milliseconds, as a profile says, or as usual."""
+        if self["profile"]:
+            return find_profile(self["profile"]).cost
+        told = [self[name] for name in ("host_ms", "device_ms", "token_ms", "copy_ms")]
+        if all(value is None for value in told):
+            return SIM_COST
+        host, device, token, copy = (round((value or 0) * MILLISECOND) for value in told)
+        return CostModel(
+            {"schedule": host // 2, "process": host - host // 2},
+            forward_base=device, forward_per_token=token, copy=copy,
+        )  # fmt: skip
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """So many of the tokens end a request that one drawn at random does with the chance."""
+        return frozenset(range(round(self["stop"] * VOCAB)))
+
+    def requests(self) -> list[Request]:
+        """They and when they come, drawn from the seed."""
+        draw, params = Random(self["seed"]), SamplingParams(max_new_tokens=self["new_tokens"])
+        found, now = [], 0.0
+        for at in range(self["requests"]):
+            prompt = [draw.randrange(VOCAB) for _ in range(self["prompt_tokens"])]
+            found.append(Request(f"r{at}", prompt, params, arrival_time=round(now)))
+            now += draw.expovariate(self["rate"]) * 1e9 if self["rate"] else 0.0
+        return found
+
+
+# -- Reading ---------------------------------------------------------------------------------------
+
+
+def read_grid(path: Path) -> Grid:
+    """The grid of a file.
+
+    Raises:
+        ValueError: it is none; the sentence names the file and what is wrong.
+    """
+    try:
+        found = tomllib.loads(read_text(path))
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ValueError(f"{path} can't be read: {reason}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is no TOML: {error}.") from error
+    try:
+        return make_grid(found)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def make_grid(found: Mapping[str, Any]) -> Grid:
+    """The grid that a table says.
+
+    Raises:
+        ValueError: a name is unknown, or a value is outside its limits.
+    """
+    _check_names("the file", found, ("grid", "aim", "limits"))
+    grid, aim, limits = found.get("grid", {}), found.get("aim", "makespan"), found.get("limits", {})
+    for name, value in (("grid", grid), ("limits", limits)):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name} is {value!r}, but it must be a table.")
+    if not grid:
+        raise ValueError("there is no [grid], so there is nothing to run.")
+    if aim not in AIMS:
+        raise ValueError(f"aim is {aim!r}, but it must be one of {', '.join(AIMS)}.")
+    _check_names("limits", limits, COLUMNS)
+    _check_names("the grid", grid, (*SETTINGS, *USERS))
+    for name, values in grid.items():
+        for value in _listed(values):
+            _check_value(name, value)
+        if isinstance(values, list) and not values:
+            raise ValueError(f"{name} is an empty list, so there is no cell.")
+    axes = {name: values for name, values in grid.items() if isinstance(values, list)}
+    fixed = {name: value for name, value in grid.items() if name not in axes}
+    for name, values in axes.items():
+        if len(set(map(str, values))) < len(values):
+            raise ValueError(f"{name} has a value twice: {values}.")
+    in_ms = [name for name in grid if name.endswith("_ms")]
+    if "profile" in grid and in_ms:
+        raise ValueError(
+            "profile says what steps cost, and so do host_ms, device_ms, ..: one of them."
+        )
+    if "trace" in grid:
+        for name in (*MADE, *in_ms):
+            if name in grid:
+                raise ValueError(
+                    f"trace is for recorded requests, but {name} is not: leave it out."
+                )
+    return Grid(axes, fixed, aim, limits)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _check_names(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+            raise ValueError(f"{where} has no {name!r}; {hint}")
+
+
+def _check_value(name: str, value: Any) -> None:
+    if name == "loop":
+        if not isinstance(value, str):
+            raise ValueError(f"loop is {value!r}, but it must be the name of one.")
+        find_loop(value.partition(":")[0]).check_device(value, "sim")
+    elif name == "profile":
+        find_profile(str(value))
+    elif name == "trace":
+        if not isinstance(value, str) or not Path(value).is_file():
+            raise ValueError(f"trace is {value!r}, but there is no such file.")
+    elif name in SETTINGS:
+        setting = SETTINGS[name]
+        is_whole = isinstance(setting.default, int)
+        kind = int if is_whole else int | float
+        if isinstance(value, bool) or not isinstance(value, kind) or not isfinite(value):
+            a = "a whole number" if is_whole else "a number"
+            raise ValueError(f"{name} is {value!r}, but it must be {a}: {setting.about}.")
+        if not setting.least <= value <= setting.most:
+            raise ValueError(
+                f"{name} is {value}, but it must be between {setting.least:g} and {setting.most:g}."
+            )

@@ -1,0 +1,331 @@
+"""Runs the cells of a grid that are not done yet, keeps each as it comes, and says what is best.
+
+A folder is a sweep's memory. Each cell that ends is a line of ``cells.jsonl``, written at once, so
+that a sweep that was broken off, by Ctrl-C or by a power cut, goes on where it stopped. At the end
+all of them are ``sweep.csv`` and, with the extra ``sweep``, ``sweep.parquet``, which pandas, DuckDB
+and spreadsheets read. A cell that can't be run is kept, too: it was *refused* (a loop or a setting
+takes no such thing), it *failed*, or it was *lost* with its process, and a column says why.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from time import perf_counter
+from typing import Any
+
+from ..checks.overlap import measure
+from ..defaults import config_from
+from ..devices.cost import MILLISECOND
+from ..devices.profiles import DEFAULT_PROFILE, find_profile
+from ..devices.registry import MissingExtra
+from ..engine.metrics import Percentiles
+from ..loops.design import find_loop, wanted_features
+from ..loops.run import run_to_end
+from ..models.hash import HashModel
+from ..replay.replay import FlatMetrics, LengthModel, as_json, check_size, default_settings, play
+from ..replay.trace_file import TraceFile
+from ..scheduler import SchedulerConfig
+from ..spread import HERE, Workers, load_module, spread
+from ..trace.files import write_whole
+from .grid import AIMS, COLUMNS, VOCAB, Cell, Grid
+
+FORMAT = 1  # of a line; another number is done again
+STATES = ("ok", "refused", "failed", "lost")
+
+# -- One cell --------------------------------------------------------------------------------------
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """Run it, here and now; what came of it by column, whatever that is."""
+    began = perf_counter()
+    try:
+        found = {"state": "ok", "reason": "", **_figures(cell)}
+    except ValueError as error:
+        found = {"state": "refused", "reason": str(error)}
+    except Exception as error:  # a cell must not end the sweep
+        found = {"state": "failed", "reason": f"{type(error).__name__}: {error}"}
+    return {**found, "seconds": round(perf_counter() - began, 6)}
+
+
+def lost_cell(cell: Cell, reason: str) -> dict[str, Any]:
+    """What is kept of a cell whose process died."""
+    return {"state": "lost", "reason": reason, "seconds": 0.0}
+
+
+def _figures(cell: Cell) -> dict[str, Any]:
+    """The columns of a run.
+
+    Raises:
+        ValueError: the loop or the settings refuse it, or a request was refused.
+    """
+    if cell["trace"]:
+        return _replayed(cell)
+    loop = cell["loop"].partition(":")[0]
+    requests, model = cell.requests(), HashModel(VOCAB, 2**20, eos_ids=cell.eos_ids)
+    config = config_from(cell.config, requests, model.context_len)
+    if problem := find_loop(loop).refusal(loop, wanted_features(config, requests)):
+        raise ValueError(problem)
+    run = run_to_end(cell["loop"], "sim", model, requests, config, cell.cost)
+    for rid, error in run.errors.items():
+        raise ValueError(f"request {rid}: {error}")
+    report, metrics = measure(run.trace), run.metrics
+    tokens = sum(map(len, run.outputs.values()))
+    return {
+        "makespan_ms": in_ms(report.makespan_ns),
+        "steps": report.steps,
+        "tokens": tokens,
+        "wasted_rows": report.wasted_rows,
+        "tokens_per_s": round(tokens * 1e9 / max(1, report.makespan_ns), 3),
+        "device_busy": round(report.device_busy_percent, 3),
+        **_percentiles("ttft", metrics.ttft),
+        **_percentiles("itl", metrics.itl),
+    }
+
+
+def _replayed(cell: Cell) -> dict[str, Any]:
+    """The columns of a run of recorded requests; nothing is kept that counts tokens or wasted rows.
+
+    Raises:
+        ValueError: the file, the loop or the settings are bad, or a request was refused.
+    """
+    profile = find_profile(cell["profile"] or DEFAULT_PROFILE)
+    trace = TraceFile(Path(cell["trace"]), cell["trace_requests"])
+    survey = trace.survey()
+    sizes = default_settings(survey, profile, cell.config.get("page_size", 16))
+    config = SchedulerConfig(**{**sizes, **cell.config})
+    check_size(config)
+    model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
+    run = play(cell["loop"], model, trace.requests(), config, profile.cost, metrics=FlatMetrics())
+    found = as_json(run, survey.requests, profile.name)
+    if found["finished"] < survey.requests:
+        raise ValueError(f"{survey.requests - found['finished']} requests were refused.")
+    return {
+        "makespan_ms": in_ms(found["makespan_ns"]),
+        "steps": found["steps"],
+        "tokens_per_s": round(found["tokens_per_second"], 3),
+        "device_busy": round(100 * found["device_busy"], 3),
+        **{
+            f"{name}_{at}_ms": found[f"{name}_ms"][at]
+            for name in ("ttft", "itl")
+            for at in ("p50", "p99")
+        },
+    }
+
+
+def _percentiles(name: str, found: Percentiles | None) -> dict[str, float | None]:
+    return {
+        f"{name}_{at}_ms": in_ms(getattr(found, at)) if found else None for at in ("p50", "p99")
+    }
+
+
+def in_ms(nanoseconds: int) -> float:
+    """Milliseconds, to a microsecond."""
+    return round(nanoseconds / MILLISECOND, 3)
+
+
+# -- All of them -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid, and what its cells came to; ``rows[at]`` belongs to ``grid[at]``."""
+
+    grid: Grid
+    rows: Sequence[Mapping[str, Any]]
+    done_before: int = 0
+
+    def states(self) -> dict[str, int]:
+        """How many cells there are in each state that there is."""
+        counts = {state: sum(row["state"] == state for row in self.rows) for state in STATES}
+        return {state: count for state, count in counts.items() if count}
+
+    @cached_property
+    def table(self) -> list[dict[str, Any]]:
+        """A row a cell: its settings, what came of it, and its speed-up over ``serial``."""
+        serial: dict[str, float] = {}
+        cells = list(self.grid)
+        for cell, row in zip(cells, self.rows, strict=True):
+            if cell["loop"] == "serial" and row["state"] == "ok":
+                serial[_but_loop(cell)] = row["makespan_ms"]
+        result = []
+        for cell, row in zip(cells, self.rows, strict=True):
+            base, own = serial.get(_but_loop(cell)), row.get("makespan_ms")
+            speedup = round(base / own, 4) if base is not None and own else None
+            figures = {name: row.get(name) for name in COLUMNS}
+            said = {"state": row["state"], "reason": row["reason"], "seconds": row["seconds"]}
+            result.append({**cell.given, **figures, "speedup": speedup, **said})
+        return result
+
+    # -- what is best
+
+    @property
+    def best(self) -> list[dict[str, Any]]:
+        """For each workload and cost the choice that serves the aim best within the limits.
+
+        Figures are means over the seeds; a choice whose every seed does not run is none.
+        """
+        column, less = AIMS[self.grid.aim]
+        found = []
+        for place, choices in self._by_choice().items():
+            good = [item for item in choices if self._keeps(item) and item[column] is not None]
+            if good:
+                top = (min if less else max)(good, key=lambda item: item[column])
+                found.append({**dict(place), **top})
+        return found
+
+    @property
+    def capacity(self) -> list[dict[str, Any]]:
+        """For each choice the highest rate that keeps the limits (vidur's capacity search).
+
+        Empty without limits, or where the rate is no axis.
+        """
+        if "rate" not in self.grid.axes or not self.grid.limits:
+            return []
+        highest: dict[tuple[Any, ...], float] = {}
+        names = [name for name in self._choice_axes()]
+        for place, choices in self._by_choice().items():
+            for item in choices:
+                other = tuple(value for name, value in place if name != "rate")
+                key = (other, tuple(item[name] for name in names))
+                if self._keeps(item):
+                    highest[key] = max(highest.get(key, 0.0), dict(place)["rate"])
+        others = [name for name in self._place_axes() if name != "rate"]
+        return [
+            {**dict(zip(others, other, strict=True)), **dict(zip(names, choice, strict=True)),
+             "rate": rate}
+            for (other, choice), rate in sorted(highest.items(), key=lambda item: -item[1])
+        ]  # fmt: skip
+
+    def _keeps(self, item: Mapping[str, Any]) -> bool:
+        """Whether a choice exceeds no limit."""
+        return all(
+            item[name] is not None and item[name] <= most for name, most in self.grid.limits.items()
+        )
+
+    def _choice_axes(self) -> list[str]:
+        return self.grid.axes_that("choice")
+
+    def _place_axes(self) -> list[str]:
+        return [name for name in self.grid.axes_that("workload", "cost") if name != "seed"]
+
+    def _by_choice(self) -> dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]]:
+        """By workload and cost: each choice with the means of its columns over the seeds."""
+        rows: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+        places, names = self._place_axes(), self._choice_axes()
+        for row in self.table:
+            rows[tuple(row[name] for name in places), tuple(row[name] for name in names)].append(
+                row
+            )
+        found = defaultdict(list)
+        for (place, choice), group in rows.items():
+            if all(row["state"] == "ok" for row in group):
+                means = {
+                    name: _mean([row[name] for row in group]) for name in (*COLUMNS, "speedup")
+                }
+                key = tuple(zip(places, place, strict=True))
+                found[key].append({**dict(zip(names, choice, strict=True)), **means})
+        return found
+
+
+def _but_loop(cell: Cell) -> str:
+    return Cell({name: value for name, value in cell.given.items() if name != "loop"}).key
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(fmean(known), 4) if known else None
+
+
+def run_grid(
+    grid: Grid,
+    folder: Path,
+    workers: Workers = HERE,
+    hear: Callable[[int, Mapping[str, Any]], None] = lambda at, row: None,
+) -> Sweep:
+    """Run the cells that ``folder`` doesn't hold yet; ``hear`` is told of each that ends.
+
+    Raises:
+        ValueError: the folder can't be written, or there is no such cluster.
+        KeyboardInterrupt: somebody pressed Ctrl-C; what had ended is kept.
+    """
+    path = folder / "cells.jsonl"
+    done = dict(_kept(path))
+    rows: list[Mapping[str, Any] | None] = [done.get(cell.key) for cell in grid]
+    todo = [at for at, row in enumerate(rows) if row is None]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            cells = _Cells(grid, todo)
+            for at, row in spread(run_cell, cells, workers, lost_cell):
+                rows[todo[at]] = row
+                line = {"format": FORMAT, "cell": cells[at].given, "row": row}
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                hear(todo[at], row)
+    except OSError as error:
+        raise ValueError(f"{path} can't be written: {error.strerror}.") from error
+    return Sweep(grid, [row for row in rows if row is not None], len(rows) - len(todo))
+
+
+class _Cells(Sequence[Cell]):
+    """Those of a grid that are to be run, made when they are handed out."""
+
+    def __init__(self, grid: Grid, places: Sequence[int]) -> None:
+        self.grid, self.places = grid, places
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.grid[self.places[at]]
+
+
+def _kept(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The cells that are done, by key; a line that was cut off is none, nor is a lost cell."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if found.get("format") == FORMAT and found["row"]["state"] != "lost":
+                yield Cell(found["cell"]).key, found["row"]
+    with path.open("rb+") as raw:  # so that the next line begins on its own
+        raw.seek(0, os.SEEK_END)
+        if raw.tell():
+            raw.seek(-1, os.SEEK_END)
+            if raw.read(1) != b"\n":
+                raw.write(b"\n")
+
+
+def write_tables(sweep: Sweep, folder: Path) -> list[Path]:
+    """``sweep.csv``, and ``sweep.parquet`` where the extra ``sweep`` is installed.
+
+    Raises:
+        ValueError: a file can't be written.
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(sweep.table[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(sweep.table)
+    files = [folder / "sweep.csv"]
+    write_whole(files[0], text.getvalue())
+    try:
+        arrow: Any = load_module("pyarrow", "sweep", "sweep.parquet")
+        parquet: Any = load_module("pyarrow.parquet", "sweep", "sweep.parquet")
+    except MissingExtra:
+        return files
+    files.append(folder / "sweep.parquet")
+    parquet.write_table(arrow.Table.from_pylist(sweep.table), files[1])
+    return files
