@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -16,63 +16,12 @@ from typing import NamedTuple
 from ..trace import Act, Mark, Slice, Trace
 from ..trace.cells import cells_of, is_in
 from ..trace.events import is_host
-from .history import Done, Offence, PlayedOrder, moments, numbers
+from .history import Done, Offence, Words, moments, numbers, order_of
 from .identity import Difference, tokens_heard
 from .leaks import HeldLease, Ledger, SlotRead
 from .oracle import misdeliveries
 
-
-class Past:
-    """Who last changed what an op reads, and whether somebody changed it at the same time.
-
-    Acts are named by their places in ``program``; ``order`` says when they happened.
-    """
-
-    def __init__(self, trace: Trace) -> None:
-        played = PlayedOrder(trace.program, trace.slices)
-        self.program = [done.act for done in played.done]
-        self.ended = played.ended  # by op
-        self.done = {done.when: done for done in played.done}
-        self.order = {done.when: when for when, done in enumerate(played.done)}
-        self.changes: defaultdict[str, list[Done]] = defaultdict(list)
-        self.by_op: defaultdict[int, list[int]] = defaultdict(list)
-        for done in played.done:
-            if done.act.at:
-                self.by_op[done.act.op].append(done.when)
-            if done.act.kind in ("write", "free"):
-                self.changes[done.act.resource].append(done)
-
-    def newest(self, at: int, cells: Iterable[int]) -> dict[int, Done]:
-        """By cell, the last write or free before the read at ``at``; a cell without is left out."""
-        read, wanted = self.program[at], set(cells)
-        found: dict[int, Done] = {}
-        for change in reversed(self.changes[read.resource]):
-            if self.order[change.when] < self.order[at]:
-                for cell in [cell for cell in wanted if is_in(cell, change.act.at)]:
-                    found[cell] = change
-                    wanted.discard(cell)
-        return found
-
-    def meanwhile(self, at: int, cells: Iterable[int]) -> tuple[int, Done] | None:
-        """A change that nothing orders against the read at ``at``, with the cell; or None."""
-        read, wanted = self.program[at], set(cells)
-        for change in self.changes[read.resource]:
-            if change.act.lane != read.lane:
-                for cell in sorted(cell for cell in wanted if is_in(cell, change.act.at)):
-                    if self.is_unordered(at, change):
-                        return cell, change
-                    break
-        return None
-
-    def is_unordered(self, at: int, other: Done) -> bool:
-        """Whether nothing says which of two acts comes first."""
-        done = self.done[at]
-        return not (done.is_before(other) or other.is_before(done)) and done is not other
-
-
-# -- What one step of one request read, and whom it has it from ------------------------------------
-
-ROW_CELLS = ("page table", "token pool")  # a cell for each position of each row of the table
+RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
 
 
 class Defect(NamedTuple):
@@ -92,106 +41,64 @@ class ReadFrom(NamedTuple):
     is_token: bool = False  # and not KV
 
 
-@dataclass
-class StepReads:
-    """Everything that step ``step`` read for ``rid``, in one scheduler's run (``side``).
+# -- What one step of one request read, and whom it has it from ------------------------------------
 
-    Whoever looks at a read adds to ``sources`` what it was built upon.
-    """
 
-    trace: Trace
-    past: Past
-    step: int
-    rid: str
-    side: str = ""
-    sources: list[ReadFrom] = field(default_factory=list)
+class Past:
+    """Who touched what in a run, and who changed it; ``side``: the scheduler that clients hear."""
 
-    @cached_property
-    def slices(self) -> dict[int, Slice]:
-        """By id."""
-        return {item.id: item for item in self.trace.slices}
+    def __init__(self, trace: Trace, side: str = "") -> None:
+        self.trace, self.side, self.order, self.words = trace, side, order_of(trace), Words(trace)
+        self.of_op: defaultdict[int, list[Done]] = defaultdict(list)
+        self.changes: defaultdict[str, list[Done]] = defaultdict(list)  # of each resource
+        for done in self.order.done:
+            if done.act.at:
+                self.of_op[done.act.op].append(done)
+            if done.act.kind in ("write", "free"):
+                self.changes[done.act.resource].append(done)
+        self.of_step: defaultdict[int, list[Slice]] = defaultdict(list)
+        for item in trace.slices:
+            self.of_step[item.step].append(item)
+        sizes = (mark.attrs["page_size"] for mark in trace.marks if mark.name == "kv pool")
+        self.page_size = int(next(sizes, 1))
 
-    @cached_property
-    def ledger(self) -> Ledger:
-        """The books as they were when the step had just been committed."""
-        ledger = Ledger()
-        for mark, now in moments(self.trace, self.side):
-            ledger.hear(mark, now)
-            if mark.name == "commit" and mark.attrs["step"] == self.step:
-                break
-        return ledger
+    def newest(self, read: Done, cell: int) -> Done | None:
+        """The last write or free of a cell before it is read; None: nobody ever wrote it."""
+        changes = reversed(self.changes[read.act.resource])
+        before = (it for it in changes if it.when < read.when and is_in(cell, it.act.at))
+        return next(before, None)
 
-    @cached_property
-    def lease(self) -> HeldLease | None:
-        """The request's lease in this step."""
-        leases = self.ledger.commits.get(self.step, [])
-        return next((lease for lease in leases if lease and lease.rid == self.rid), None)
+    def meanwhile(self, read: Done, cells: Iterable[int]) -> Iterator[tuple[int, Done]]:
+        """Who changes what is read, in no order with that; with the first cell."""
+        cells = sorted(cells)
+        for change in self.changes[read.act.resource]:
+            if change.act.lane != read.act.lane:
+                shared = next((cell for cell in cells if is_in(cell, change.act.at)), None)
+                if shared is not None and read.is_unordered(change):
+                    yield shared, change
 
-    @cached_property
-    def steps_before(self) -> list[int]:
-        """Earlier steps that named the same lease."""
-        return self.steps_of(self.lease)
-
-    def steps_of(self, lease: HeldLease | None) -> list[int]:
-        """Earlier steps that named a lease."""
-        commits = self.ledger.commits.items()
-        return [step for step, named in commits if step < self.step and lease in named]
-
-    def giver_of(self, lease: HeldLease | None) -> int:
-        """The step whose sample is the lease's input, if the host did not know it; else 0.
-
-        The host knows what had come back when this step was committed.
-        """
-        return self.ledger.giver_of(lease)
-
-    @cached_property
-    def page_size(self) -> int:
-        """KV slots in a page."""
-        sizes = [mark.attrs["page_size"] for mark in self.trace.marks if mark.name == "kv pool"]
-        return int(sizes[0]) if sizes else 1
-
-    @cached_property
-    def row_len(self) -> int:
-        """Cells of a row of the page table; 0 where the trace does not say."""
-        for at in self.reads("page table"):
-            if self.lease is not None and self.past.program[at].rid:
-                return cells_of(self.past.program[at].at)[0] // self.lease.row
-        return 0
-
-    @cached_property
-    def ops(self) -> list[Slice]:
-        """What the devices ran of this step."""
+    def ops(self, step: int, name: str = "") -> list[Slice]:
+        """What the devices ran of a step; all, or those of one name."""
         before = f"{self.side} " if self.side else ""
         return [
             item
-            for item in self.trace.slices
-            if item.step == self.step and not is_host(item.lane) and item.lane.startswith(before)
+            for item in self.of_step[step]
+            if not is_host(item.lane) and item.lane.startswith(before) and name in ("", item.name)
         ]
 
-    def samples_of(self, step: int) -> tuple[int, ...]:
-        """The slice in which a step sampled, by id; nothing if there is none."""
-        before = f"{self.side} " if self.side else ""
-        found = (item for item in self.trace.slices if item.step == step and item.name == "sample")
-        return tuple(item.id for item in found if item.lane.startswith(before))
+    def ids(self, step: int, name: str) -> tuple[int, ...]:
+        """The same by their ids."""
+        return tuple(item.id for item in self.ops(step, name))
 
-    def reads(self, *resources: str) -> Iterator[int]:
-        """Where this step reads for ``rid`` what begins or ends in one of ``resources``."""
-        for item in self.ops:
-            for at in self.past.by_op[item.id]:
-                act = self.past.program[at]
-                name, is_mine = act.resource, act.rid in ("", self.rid)
-                is_asked = name.endswith(resources) or name.startswith(resources)
-                if act.kind == "read" and is_mine and is_asked:
-                    yield at
-
-    def step_of(self, act: Act) -> int:
-        """The step that an act belongs to; 0 if to none."""
-        return self.slices[act.op].step if act.op in self.slices else 0
+    def mark(self, name: str, step: int) -> Mark | None:
+        """What a relay said of a step."""
+        marks = (mark for mark in self.trace.marks if mark.name == name)
+        return next((mark for mark in marks if mark.attrs["step"] == step), None)
 
     def who(self, act: Act) -> str:
         """Who did it: ``the forward of step 3``."""
-        item = self.slices.get(act.op)
-        return f"the {item.name} of step {item.step}" if item and item.step else act.lane
+        name, step = self.words.name(act.op), self.words.step(act.op)
+        return f"the {name} of step {step}" if step else act.lane
 
     def name_of(self, resource: str, cell: int) -> str:
         """A cell in words."""
@@ -199,136 +106,191 @@ class StepReads:
             return f"{resource[:-2]}KV slot {cell}"
         if resource == "future map":
             return f"future slot {cell}"
-        if resource.endswith(ROW_CELLS) and self.row_len:
-            row, position = divmod(cell, self.row_len)
+        if row_len := self.words.row_lens.get(resource):
+            row, position = divmod(cell, row_len)
             return f"position {position} of row {row} of the {resource}"
         if buffer := re.fullmatch(r"(.*?)(host )?(output \d+)", resource):
             where, kind, name = buffer.groups()
             return f"cell {cell} of {where}{kind or 'device '}{name.replace(' ', ' buffer ')}"
         return f"cell {cell} of {resource}"
 
-    def race(self, at: int, cells: list[int]) -> Iterator[Defect]:
-        """Somebody changes a cell, and nothing says whether before or after it is read."""
-        if found := self.past.meanwhile(at, cells):
-            cell, change = found
-            read, other = self.past.program[at], change.act
-            verb = "frees" if other.kind == "free" else "writes"
+
+@dataclass
+class StepReads:
+    """Everything that step ``step`` read for ``rid``.
+
+    Whoever looks at a read adds to ``sources`` what it was built upon.
+    """
+
+    past: Past
+    step: int
+    rid: str
+    sources: list[ReadFrom] = field(default_factory=list)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The books as they were when the step had just been committed."""
+        ledger = Ledger()
+        for mark, now in moments(self.past.trace, self.past.side):
+            ledger.hear(mark, now)
+            if mark.name == "commit" and mark.attrs["step"] == self.step:
+                break
+        return ledger
+
+    def leases_of(self, step: int) -> list[HeldLease]:
+        """Those that a step names, as far as it was committed."""
+        return [lease for lease in self.ledger.commits.get(step, []) if lease]
+
+    @cached_property
+    def lease(self) -> HeldLease | None:
+        """The request's lease in this step."""
+        return next((it for it in self.leases_of(self.step) if it.rid == self.rid), None)
+
+    @cached_property
+    def steps_before(self) -> list[int]:
+        """Earlier steps that named the same lease."""
+        commits = self.ledger.commits.items()
+        return [step for step, named in commits if step < self.step and self.lease in named]
+
+    @cached_property
+    def slot_reads(self) -> list[SlotRead]:
+        """Which future slot the step reads for whom; nothing where the relay has none."""
+        if (mark := self.past.mark("future slots", self.step)) is None:
+            return []
+        ledger = self.ledger  # as it is before the mark
+        asks = [ledger.ask(lease) for lease in ledger.commits[self.step]]
+        now = ledger.in_flight[self.step]
+        return ledger.slots.reads_of(self.step, asks, numbers(mark.attrs["reads"]), now)
+
+    def of(self, *resources: str) -> Iterator[Done]:
+        """What this step reads for ``rid`` whose resource begins or ends in one of these."""
+        for item in self.past.ops(self.step):
+            for done in self.past.of_op[item.id]:
+                act = done.act
+                is_asked = act.resource.endswith(resources) or act.resource.startswith(resources)
+                if act.kind == "read" and act.rid in ("", self.rid) and is_asked:
+                    yield done
+
+    def cells_of_lease(self, resource: str, lease: HeldLease) -> list[int]:
+        """Which cells of a relay belong to the request's inputs."""
+        if resource == "token pool":
+            size = self.past.words.row_lens.get(resource, 0)
+            return list(range(lease.row * size, (lease.row + 1) * size))
+        if resource == "future map":
+            mine = (item.slot for item in self.slot_reads if item.lease is lease)
+            return [slot for slot in mine if slot is not None]
+        giver = self.ledger.giver_of(lease)
+        return [self.ledger.commits[giver].index(lease)] if giver else []
+
+
+# -- Whether a cell holds what the step should find there: a rule for each kind of memory ----------
+
+Rule = Callable[[StepReads, Done, int, Done | None], Iterator[Defect]]
+
+
+def find_defects(reads: StepReads, is_token: bool = True) -> Iterator[Defect]:
+    """What a step read and is not as it should be, what is nearest to its tokens first.
+
+    With ``is_token`` the way of its tokens to the host is looked at, too.
+    """
+    if is_token:
+        yield from _each(reads, [*_host_reads(reads), *reads.of("output")], _buffer)
+    yield from _each(reads, reads.of("inputs"), _buffer)
+    yield from _values(reads)
+    if lease := reads.lease:
+        yield from _not_taken(reads, lease)
+        for read in reads.of(*RELAYS):
+            mine = reads.cells_of_lease(read.act.resource, lease)
+            yield from _each(reads, [read], _relayed, set(mine))
+        yield from _each(reads, (it for it in reads.of("page table") if it.act.rid), _listed)
+    yield from _each(reads, (it for it in reads.of("kv") if it.act.rid), _kv)
+
+
+def _each(
+    reads: StepReads, found: Iterable[Done], rule: Rule, mine: set[int] | None = None
+) -> Iterator[Defect]:
+    """Hold a rule against each cell that is read, and who changed it last; after races for it."""
+    past = reads.past
+    for read in found:
+        cells = [cell for cell in cells_of(read.act.at) if mine is None or cell in mine]
+        for cell, change in past.meanwhile(read, cells):
+            verb = "frees" if change.act.kind == "free" else "writes"
             yield Defect(
-                f"{self.who(read)} reads {self.name_of(read.resource, cell)}, which "
-                f"{self.who(other)} {verb}, and nothing makes one of them wait for the other",
-                (other.op, read.op),
-                (other.op, read.op),
+                f"{past.who(read.act)} reads {past.name_of(read.act.resource, cell)}, which "
+                f"{past.who(change.act)} {verb}, and nothing makes one of them wait for the other",
+                (change.act.op, read.act.op),
+                (change.act.op, read.act.op),
             )
+        for cell in cells:
+            yield from rule(reads, read, cell, past.newest(read, cell))
 
 
-# -- Inputs, values and outputs of a step: its own when they are read, and written by then ---------
-
-
-def faults_of_output(reads: StepReads) -> Iterator[Defect]:
-    """On the way of the tokens to the host, from its end."""
-    for at in [*_host_reads(reads), *reads.reads("output")]:
-        yield from _buffer(reads, at)
-
-
-def faults_of_inputs(reads: StepReads) -> Iterator[Defect]:
-    """The step's arrays, and what its ops take from others."""
-    for at in reads.reads("inputs"):
-        yield from _buffer(reads, at)
-    for at in reads.reads("value"):
-        yield from _value(reads, at)
-
-
-def _buffer(reads: StepReads, at: int) -> Iterator[Defect]:
-    """One read of a buffer that holds one step's things at a time."""
-    read = reads.past.program[at]
-    cells = cells_of(read.at)
-    yield from reads.race(at, cells)
-    for cell, change in sorted(reads.past.newest(at, cells).items()):
-        what, slices = reads.name_of(read.resource, cell), (change.act.op, read.op)
-        if change.act.kind == "free":
-            yield Defect(f"{what} was freed before {reads.who(read)} had read it", slices)
-        elif "output" in read.resource and reads.step_of(change.act) != reads.step:
-            yield Defect(
-                f"{what} was overwritten by {reads.who(change.act)} before {reads.who(read)} had "
-                f"read what step {reads.step} left there",
-                slices,
-            )
-
-
-def _value(reads: StepReads, at: int) -> Iterator[Defect]:
-    """An op takes another one's value, maybe before that has ended."""
-    read, past = reads.past.program[at], reads.past
-    for source in cells_of(read.at):
-        end = past.ended.get(source)
-        if end is not None and past.is_unordered(at, end):
-            giver = reads.who(end.act)
-            yield Defect(
-                f"{reads.who(read)} takes the value of {giver}, and nothing makes it wait for that",
-                (source, read.op),
-                (source, read.op),
-            )
-
-
-def _host_reads(reads: StepReads) -> Iterator[int]:
+def _host_reads(reads: StepReads) -> Iterator[Done]:
     """Where the host read this step's output: the first time after it had waited for the copy."""
-    program, by_op = reads.past.program, reads.past.by_op
-    copies = {item.id for item in reads.ops if item.name == "copy"}
-    written = {program[at].resource for op in copies for at in by_op[op]
-               if program[at].kind == "write"}  # fmt: skip
-    has_waited = False
-    for at, act in enumerate(program):
+    past, has_waited = reads.past, False
+    copies = past.ids(reads.step, "copy")
+    of_copies = [done.act for op in copies for done in past.of_op[op]]
+    written = {act.resource for act in of_copies if act.kind == "write"}
+    for done in past.order.done:
+        act = done.act
         has_waited = has_waited or (act.kind == "wait" and act.op in copies and is_host(act.lane))
-        is_read = act.kind == "read" and act.resource in written
-        if has_waited and is_read and at in reads.past.order:
-            yield at
+        if has_waited and act.kind == "read" and act.resource in written:
+            yield done
             return
 
 
-# -- KV slots and rows of the page table: do they hold what was written for this request? ----------
+def _buffer(reads: StepReads, read: Done, cell: int, change: Done | None) -> Iterator[Defect]:
+    """A buffer holds one step's things at a time: its inputs, or its outputs."""
+    if change is None:
+        return
+    past, slices = reads.past, (change.act.op, read.act.op)
+    what, who = past.name_of(read.act.resource, cell), past.who(read.act)
+    if change.act.kind == "free":
+        yield Defect(f"{what} was freed before {who} had read it", slices)
+    elif "output" in read.act.resource and past.words.step(change.act.op) != reads.step:
+        yield Defect(
+            f"{what} was overwritten by {past.who(change.act)} before {who} had read what step "
+            f"{reads.step} left there",
+            slices,
+        )
 
 
-def faults_of_table(reads: StepReads) -> Iterator[Defect]:
+def _values(reads: StepReads) -> Iterator[Defect]:
+    """An op takes another one's value, maybe before that has ended."""
+    for read in reads.of("value"):
+        for source in cells_of(read.act.at):
+            end = reads.past.order.ended.get(source)
+            if end is not None and read.is_unordered(end):
+                who, giver = reads.past.who(read.act), reads.past.who(end.act)
+                edge = source, read.act.op
+                story = f"{who} takes the value of {giver}, and nothing makes it wait for that"
+                yield Defect(story, edge, edge)
+
+
+def _listed(reads: StepReads, read: Done, cell: int, change: Done | None) -> Iterator[Defect]:
     """The request's row of the page table was written while the row was the request's."""
-    for at in reads.reads("page table"):
-        read = reads.past.program[at]
-        if not read.rid or reads.lease is None:
-            continue
-        cells = cells_of(read.at)
-        yield from reads.race(at, cells)
-        for cell, change in sorted(reads.past.newest(at, cells).items()):
-            step = reads.step_of(change.act)
-            theirs = reads.ledger.commits.get(step, [])
-            if change.act.kind == "write" and step and reads.lease not in theirs:
-                what = reads.name_of(read.resource, cell)
-                rids = " and ".join(lease.rid for lease in theirs if lease)
-                yield Defect(
-                    f"{what} was written in step {step} for {rids}, and not since, although "
-                    f"{reads.who(read)} reads it for {reads.rid}",
-                    (change.act.op, read.op),
-                )
+    if change is None or change.act.kind != "write":
+        return
+    past, step = reads.past, reads.past.words.step(change.act.op)
+    theirs = reads.leases_of(step)
+    if step and reads.lease not in theirs:
+        rids = " and ".join(lease.rid for lease in theirs)
+        yield Defect(
+            f"{past.name_of(read.act.resource, cell)} was written in step {step} for {rids}, and "
+            f"not since, although {past.who(read.act)} reads it for {reads.rid}",
+            (change.act.op, read.act.op),
+        )
 
 
-def faults_of_kv(reads: StepReads) -> Iterator[Defect]:
-    """Each KV slot holds what was written for this request, or what the cache has for it."""
-    for at in reads.reads("kv"):
-        read = reads.past.program[at]
-        if read.rid:
-            cells = cells_of(read.at)
-            yield from reads.race(at, cells)
-            newest = reads.past.newest(at, cells)
-            for cell in cells:
-                yield from _slot(reads, read, cell, newest.get(cell))
-
-
-def _slot(reads: StepReads, read: Act, slot: int, change: Done | None) -> Iterator[Defect]:
-    """One KV slot, and who changed it last before it was read."""
-    what = reads.name_of(read.resource, slot)
+def _kv(reads: StepReads, read: Done, slot: int, change: Done | None) -> Iterator[Defect]:
+    """A KV slot holds what was written for this request, or what the cache has for it."""
+    past, what = reads.past, reads.past.name_of(read.act.resource, slot)
     if change is None:
         reader = f"step {reads.step} reads for {reads.rid}"
-        yield Defect(f"{what}, which {reader}, was never written", (read.op,))
+        yield Defect(f"{what}, which {reader}, was never written", (read.act.op,))
         return
-    step, writer, page = reads.step_of(change.act), change.act.rid, slot // reads.page_size
-    slices = (change.act.op, read.op)
+    step, writer, page = past.words.step(change.act.op), change.act.rid, slot // past.page_size
+    slices = change.act.op, read.act.op
     still = f"although {reads.rid} still reads it in step {reads.step}"
     owner = reads.ledger.pages.held.get(page)
     is_anothers = owner is not None and owner is not reads.lease
@@ -356,60 +318,42 @@ def _fate_of(reads: StepReads, page: int) -> str:
 
 def _is_mine(reads: StepReads, slot: int, change: Done) -> bool:
     """Whether this lease owns a slot's page, or had read or written the slot before a change."""
-    if reads.ledger.pages.held.get(slot // reads.page_size) is reads.lease:
-        return True
     past = reads.past
-    for step in reads.steps_before:
-        ops = [item for item in reads.trace.slices if item.step == step]
-        for at in (at for item in ops for at in past.by_op[item.id]):
-            act = past.program[at]
-            is_it = act.rid == reads.rid and act.resource.endswith("kv") and is_in(slot, act.at)
-            if is_it and past.order[at] < past.order[change.when]:
-                return True
-    return False
+    if reads.ledger.pages.held.get(slot // past.page_size) is reads.lease:
+        return True
+    return any(
+        done.act.rid == reads.rid and done.act.resource.endswith("kv") and done.when < change.when
+        for step in reads.steps_before
+        for item in past.of_step[step]
+        for done in past.of_op[item.id]
+        if is_in(slot, done.act.at)
+    )
 
 
 # -- The token that only the device knows: is it what the step before sampled for this request? ----
 
-RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
-
-
-def faults_of_relay(reads: StepReads) -> Iterator[Defect]:
-    """Each cell of a relay that the step reads for the request."""
-    if reads.lease is None:
-        return
-    yield from _not_taken(reads, reads.lease)
-    for at in reads.reads(*RELAYS):
-        read = reads.past.program[at]
-        mine = set(_cells_of_lease(reads, read.resource, reads.lease))
-        cells = [cell for cell in cells_of(read.at) if cell in mine]
-        yield from reads.race(at, cells)
-        newest = reads.past.newest(at, cells)
-        for cell in cells:
-            yield from _cell(reads, read, cell, newest.get(cell))
-
 
 def _not_taken(reads: StepReads, lease: HeldLease) -> Iterator[Defect]:
     """A token that only the device has must be taken from there, and no other one."""
-    giver, step, rid = reads.giver_of(lease), reads.step, reads.rid
-    forward = tuple(item.id for item in reads.ops if item.name == "forward")
-    for item in slot_reads(reads):
+    past, step, rid = reads.past, reads.step, reads.rid
+    giver, forward = reads.ledger.giver_of(lease), past.ids(step, "forward")
+    for item in reads.slot_reads:
         if item.lease is lease and item.sentence and item.slot != item.should:
-            yield Defect(item.sentence, (*reads.samples_of(giver), *forward))
+            yield Defect(item.sentence, (*past.ids(giver, "sample"), *forward))
     if giver and not _takes(reads, lease, giver):
         yield Defect(
             f"step {step} did not take the token that step {giver} had sampled for {rid} from the "
             "device, although the host did not know it: it computed with another one, or with a "
             "placeholder",
-            (*reads.samples_of(giver), *forward),
+            (*past.ids(giver, "sample"), *forward),
         )
     row = reads.ledger.commits[step].index(lease)
-    filled = _mark(reads, "placeholder fill", step)
+    filled = past.mark("placeholder fill", step)
     if filled and not giver and (source := int(str(filled.attrs["rows"]).split()[row])) >= 0:
         yield Defect(
             f"row {row} of step {step} was filled with the token of row {source} of the step "
             f"before, although all tokens of {rid} were known",
-            (*reads.samples_of(step - 1), *forward),
+            (*past.ids(step - 1, "sample"), *forward),
         )
 
 
@@ -418,87 +362,55 @@ def _takes(reads: StepReads, lease: HeldLease, giver: int) -> bool:
 
     Where nothing in the run takes any from the device (``fill_host``), the host fills them in.
     """
-    if lazy := _mark(reads, "lazy tokens", reads.step):
+    if lazy := reads.past.mark("lazy tokens", reads.step):
         place = reads.ledger.commits[giver].index(lease) + 1
         return lazy.attrs["source"] == giver and place in numbers(lazy.attrs["places"])
-    program = reads.past.program
-    found = [program[at] for at in reads.reads(*RELAYS)]
-    mine = {name: _cells_of_lease(reads, name, lease) for name in RELAYS}
-    if any(is_in(cell, read.at) for read in found for cell in mine[read.resource]):
-        return True
-    return not any(act.kind == "read" and act.resource in RELAYS for act in reads.trace.program)
+    mine = {name: reads.cells_of_lease(name, lease) for name in RELAYS}
+    for read in reads.of(*RELAYS):
+        if any(is_in(cell, read.act.at) for cell in mine[read.act.resource]):
+            return True
+    program = reads.past.trace.program
+    return not any(act.kind == "read" and act.resource in RELAYS for act in program)
 
 
-def _cell(reads: StepReads, read: Act, cell: int, change: Done | None) -> Iterator[Defect]:
-    """One cell, and who changed it last before it was read."""
-    what = reads.name_of(read.resource, cell)
-    reader = f"step {reads.step} reads for {reads.rid}"
+def _relayed(reads: StepReads, read: Done, cell: int, change: Done | None) -> Iterator[Defect]:
+    """A cell of a relay holds what the newest step of this lease left there."""
+    past, resource = reads.past, read.act.resource
+    what, reader = past.name_of(resource, cell), f"step {reads.step} reads for {reads.rid}"
     if change is None:
-        yield Defect(f"{what}, which {reader}, was never written", (read.op,))
+        yield Defect(f"{what}, which {reader}, was never written", (read.act.op,))
         return
-    step, slices = reads.step_of(change.act), (change.act.op, read.op)
-    giver = max(reads.steps_before, default=0)
-    theirs = reads.ledger.commits.get(step, [])
-    is_pool = read.resource == "token pool"
+    step, slices = past.words.step(change.act.op), (change.act.op, read.act.op)
+    is_newest = step == max(reads.steps_before, default=0) or resource == "token pool"
     if change.act.kind == "free":
         yield Defect(f"{what}, which {reader}, was given back before that", slices)
-    elif reads.lease not in theirs or (step != giver and not is_pool):
-        whose = _given_to(reads, read.resource, cell, step)
+    elif reads.lease in reads.leases_of(step) and is_newest:
+        reads.sources.append(ReadFrom(step, reads.rid, what, is_token=True))
+    else:
         yield Defect(
-            f"{what} was written in step {step}{whose}, although {reads.rid} still needs what was "
-            f"there before: {reads.who(read)} reads it",
+            f"{what} was written in step {step}{_given_to(reads, resource, cell, step)}, although "
+            f"{reads.rid} still needs what was there before: {past.who(read.act)} reads it",
             slices,
         )
-    else:
-        reads.sources.append(ReadFrom(step, reads.rid, what, is_token=True))
-
-
-def _cells_of_lease(reads: StepReads, resource: str, lease: HeldLease) -> list[int]:
-    """Which cells of a relay belong to the request's inputs."""
-    if resource == "token pool":
-        begin = lease.row * reads.row_len
-        return list(range(begin, begin + reads.row_len))
-    if resource == "future map":
-        found = slot_reads(reads)
-        return [item.slot for item in found if item.lease is lease and item.slot is not None]
-    giver = reads.giver_of(lease)
-    return [reads.ledger.commits[giver].index(lease)] if giver else []
-
-
-def slot_reads(reads: StepReads) -> list[SlotRead]:
-    """Which future slot the step reads for whom; nothing where the relay has none."""
-    if (mark := _mark(reads, "future slots", reads.step)) is None:
-        return []
-    ledger = reads.ledger  # as it is before the mark
-    asks = [ledger.ask(lease) for lease in ledger.commits[reads.step]]
-    now = ledger.in_flight[reads.step]
-    return ledger.slots.reads_of(reads.step, asks, numbers(mark.attrs["reads"]), now)
-
-
-def _mark(reads: StepReads, name: str, step: int) -> Mark | None:
-    """What a relay said of a step."""
-    marks = (mark for mark in reads.trace.marks if mark.name == name)
-    return next((mark for mark in marks if mark.attrs["step"] == step), None)
-
-
-def _slots_of(reads: StepReads, step: int, lease: HeldLease) -> list[int]:
-    """The future slot that a step got for a lease."""
-    if (mark := _mark(reads, "future slots", step)) is None:
-        return []
-    pairs = zip(numbers(mark.attrs["slots"]), reads.ledger.commits.get(step, []), strict=False)
-    return [slot for slot, whose in pairs if whose is lease]
 
 
 def _given_to(reads: StepReads, resource: str, cell: int, step: int) -> str:
     """For whom a step wrote a cell, as far as that is known."""
-    leases = [lease for lease in reads.ledger.commits.get(step, []) if lease]
+    leases = reads.leases_of(step)
     if resource == "token pool":
-        leases = [lease for lease in leases if lease.row == cell // max(1, reads.row_len)]
+        size = max(1, reads.past.words.row_lens.get(resource, 1))
+        leases = [lease for lease in leases if lease.row == cell // size]
     elif resource == "future map":
-        leases = [lease for lease in leases if cell in _slots_of(reads, step, lease)]
+        mark = reads.past.mark("future slots", step)
+        slots = numbers(mark.attrs["slots"]) if mark else []
+        named = zip(slots, reads.ledger.commits.get(step, []), strict=False)
+        leases = [lease for slot, lease in named if lease and slot == cell]
     else:
         leases = leases[cell : cell + 1]
     return f" for {leases[0].rid}" if leases else ""
+
+
+# -- The story -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -545,47 +457,14 @@ def explain(difference: Difference, trace: Trace) -> WrongTokenStory:
     heard = tokens_heard(trace).get(difference.rid, [])
     is_heard = difference.position < len(heard)
     step = heard[difference.position].step if is_heard else heard[-1].step if heard else 0
-    side = "decode" if any("side" in mark.attrs for mark in trace.marks) else ""
-    reads = StepReads(trace, Past(trace), step, difference.rid, side)
+    past = Past(trace, "decode" if any("side" in mark.attrs for mark in trace.marks) else "")
+    reads = StepReads(past, step, difference.rid)
     begin = _begin(difference, reads)
-    for item in misdeliveries(trace, side):
+    for item in misdeliveries(trace, past.side):
         if item.rid == difference.rid and (item.step <= step or not is_heard):
-            culprit = ChainLink(item.sentence, reads.samples_of(item.step))
+            culprit = ChainLink(item.sentence, past.ids(item.step, "sample"))
             return WrongTokenStory(difference, culprit, (begin,))
-    return _walk(difference, reads, begin) if is_heard else _silence(difference, reads, begin)
-
-
-def _walk(difference: Difference, first: StepReads, begin: ChainLink) -> WrongTokenStory:
-    """Breadth first: what is nearest to the token is told first."""
-    seen = {(first.step, first.rid)}
-    waiting: deque[tuple[StepReads, tuple[ChainLink, ...]]] = deque([(first, (begin,))])
-    relayed: ChainLink | None = None
-    while waiting:
-        reads, chain = waiting.popleft()
-        if fault := first_fault(reads, is_token=reads is first):
-            culprit = ChainLink(fault.sentence, fault.slices)
-            return WrongTokenStory(difference, culprit, chain, missing=fault.missing)
-        for found in reads.sources:
-            link = _read(reads, found)
-            if relayed is None and found.is_token:
-                relayed = link
-            if found.step and (found.step, found.rid) not in seen:
-                seen.add((found.step, found.rid))
-                source = replace(reads, step=found.step, rid=found.rid, sources=[])
-                waiting.append((source, (*chain, link)))
-    return _nothing_found(difference, first, begin, relayed)
-
-
-def first_fault(reads: StepReads, is_token: bool = True) -> Defect | None:
-    """The first thing that a step read and that is not as it should be.
-
-    With ``is_token`` the way of its tokens to the host is looked at, too.
-    """
-    rules = [faults_of_inputs, faults_of_relay, faults_of_table, faults_of_kv]
-    for rule in [faults_of_output, *rules] if is_token else rules:
-        for fault in rule(reads):
-            return fault
-    return None
+    return _walk(difference, reads, begin) if is_heard else _silence(difference, trace, begin)
 
 
 def _begin(difference: Difference, reads: StepReads) -> ChainLink:
@@ -594,45 +473,55 @@ def _begin(difference: Difference, reads: StepReads) -> ChainLink:
     if difference.got is None:
         where = f"after output {at - 1}, from step {step}, {rid} heard nothing more"
         words = f"{where if step else f'{rid} heard nothing'}, although {difference.expected}"
-        return ChainLink(f"{words} should have followed", reads.samples_of(step))
-    wanted = "nothing" if difference.expected is None else str(difference.expected)
-    words = f"{rid}'s output {at} is {difference.got} instead of {wanted}; step {step} sampled it"
-    return ChainLink(words, reads.samples_of(step))
+        words += " should have followed"
+    else:
+        wanted = "nothing" if difference.expected is None else difference.expected
+        words = f"{rid}'s output {at} is {difference.got} instead of {wanted}; step {step} "
+        words += "sampled it"
+    return ChainLink(words, reads.past.ids(step, "sample"))
 
 
-def _read(reads: StepReads, found: ReadFrom) -> ChainLink:
-    """What a step was built upon."""
-    ops = [item for item in reads.trace.slices if item.step == found.step]
-    name = "sample" if found.is_token else "forward"
-    return ChainLink(
-        f"step {reads.step} read {found.where} for {reads.rid}, which step {found.step} had "
-        f"written for {found.rid}",
-        tuple(item.id for item in ops if item.name == name),
+def _walk(difference: Difference, first: StepReads, begin: ChainLink) -> WrongTokenStory:
+    """Breadth first: what is nearest to the token is told first."""
+    seen = {(first.step, first.rid)}
+    waiting: deque[tuple[StepReads, tuple[ChainLink, ...]]] = deque([(first, (begin,))])
+    relayed: list[ChainLink] = []  # tokens that were taken from the device
+    while waiting:
+        reads, chain = waiting.popleft()
+        for fault in find_defects(reads, is_token=reads is first):
+            culprit = ChainLink(fault.sentence, fault.slices)
+            return WrongTokenStory(difference, culprit, chain, missing=fault.missing)
+        for found in reads.sources:
+            name = "sample" if found.is_token else "forward"
+            link = ChainLink(
+                f"step {reads.step} read {found.where} for {reads.rid}, which step {found.step} "
+                f"had written for {found.rid}",
+                tuple(it.id for it in reads.past.of_step[found.step] if it.name == name),
+            )
+            relayed += [link] if found.is_token else []
+            if found.step and (found.step, found.rid) not in seen:
+                seen.add((found.step, found.rid))
+                source = replace(reads, step=found.step, rid=found.rid, sources=[])
+                waiting.append((source, (*chain, link)))
+    words = (
+        "everything that was read for this token is as it should be, as far as the trace tells, so "
+        f"an op of step {first.step}, or of a step before it, made something wrong of it"
     )
+    slices = first.past.ids(first.step, "forward")
+    if relayed:
+        words += (
+            "; the first to look at is what the forward pass made of the token from the device: "
+            f"{relayed[0].sentence}"
+        )
+        slices = (*relayed[0].slices, *slices)
+    culprit = ChainLink(words, slices)
+    return WrongTokenStory(difference, culprit, (begin, *relayed[:1]), is_known=False)
 
 
-def _nothing_found(
-    difference: Difference, reads: StepReads, begin: ChainLink, relayed: ChainLink | None
-) -> WrongTokenStory:
-    """All that was read is as it should be, so an op made something wrong of it."""
-    where = f"an op of step {reads.step}, or of a step before it"
-    words = "everything that was read for this token is as it should be, as far as the trace tells"
-    forward = tuple(item.id for item in reads.ops if item.name == "forward")
-    if relayed is None:
-        culprit = ChainLink(f"{words}, so {where}, made something wrong of it", forward)
-        return WrongTokenStory(difference, culprit, (begin,), is_known=False)
-    culprit = ChainLink(
-        f"{words}, so {where}, made something wrong of it; the first to look at is what the "
-        f"forward pass made of the token from the device: {relayed.sentence}",
-        (*relayed.slices, *forward),
-    )
-    return WrongTokenStory(difference, culprit, (begin, relayed), is_known=False)
-
-
-def _silence(difference: Difference, reads: StepReads, begin: ChainLink) -> WrongTokenStory:
+def _silence(difference: Difference, trace: Trace, begin: ChainLink) -> WrongTokenStory:
     """A token that never came."""
-    rid, finish = difference.rid, "finish"
-    ends = (mark for mark in reads.trace.marks if mark.name == finish and mark.attrs["rid"] == rid)
+    rid = difference.rid
+    ends = (mark for mark in trace.marks if mark.name == "finish" and mark.attrs["rid"] == rid)
     end = next(ends, None)
     fate = f"it ended too early ({end.attrs['reason']})" if end else "the run stopped before it"
     text = f"output {difference.position} of {rid} was never delivered: {fate}"
