@@ -1,27 +1,13 @@
 """Every bubble has a cause: what the op that ends it had been waiting for, moment by moment.
 
 A device idles from the end of one op to the start of the next one on its lane. Going back from that
-start along what came last (``critical_path.py``), the whole gap is taken up by slices of other
-lanes; each piece of it is charged to one of them, and to a cause:
-
-``host``         the host was at work: scheduling, preparing, launching, processing, telling clients
-``token``        a token was on its way over the host: copied, and processed, before its step
-``copy``         the host had blocked on a copy that brought the step no token
-``mask``         the host built what a step may sample
-``upload``       prompts were on their way to the device
-``transfer``     KV was on its way from another device
-``stage``        another device, or an earlier pipeline stage, had it first
-``memory``       nobody could be admitted until memory, or a row, came back
-``arrival``      nobody was there to be served
-``message``      one of two schedulers slept until the other one said something
-``latency``      launched, and begun less than 0.1 ms later than it could: the device's own delay
-``unknown``      nothing recorded explains it
-
-Where the loop said why an op had to wait (a mark ``wait``, see ``waits.py``: grammar, penalty,
-prefill, speculation), the cause is that reason, whatever lay on the way.
+start along what came last (``what_if.py:path_to``), the whole gap is taken up by slices of other
+lanes; each piece of it is charged to one of them, and to a cause (``WHY``). Where the loop said why
+an op had to wait (a mark ``wait``: grammar, penalty, prefill, speculation), the cause is that
+reason, whatever lay on the way.
 
 A profiler's trace says when each kernel was launched, and on which streams a device works. There
-the causes are ``host wait``, ``kernel wait`` and ``other``, as ``idle.py`` finds them.
+the causes are those of Holistic Trace Analysis: ``host wait``, ``kernel wait`` and ``other``.
 """
 
 from __future__ import annotations
@@ -30,45 +16,126 @@ from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import median
 from typing import NamedTuple
 
 from ..trace import Mark, Slice, Trace
 from ..trace.events import is_copy, is_forward, is_host
+from .history import milliseconds
 from .overlap import (
-    HOST_WAIT,
-    Blocked,
-    Course,
     Interval,
-    Launch,
-    Ran,
-    call_of,
-    course_of,
-    device_gaps,
-    device_named,
-    device_runs,
-    forward_lane,
     gaps,
-    in_time,
     intersection,
-    is_blocked,
     is_profiled,
-    launches,
     length,
-    milliseconds,
     nobody_there,
-    sentence,
-    span,
+    streams_of,
     union,
 )
+from .what_if import WAIT, Course, Segment, course_of, in_time, path_to
 
-# -- Why a device idled: for a wait that the trace names, for a request to come, or for the host
+HOST, TOKEN, COPY, MASK, UPLOAD, TRANSFER, STAGE = (
+    "host", "token", "copy", "mask", "upload", "transfer", "stage",
+)  # fmt: skip
+MEMORY, ARRIVAL, MESSAGE, LATENCY, UNKNOWN = "memory", "arrival", "message", "latency", "unknown"
+HOST_WAIT, KERNEL_WAIT, OTHER = "host wait", "kernel wait", "other"
+WHY = {
+    HOST: "{where} is busy with {what}",
+    TOKEN: "the tokens of the step before come over the host ({what})",
+    COPY: "the host waits for {what} before it goes on",
+    MASK: "{where} is busy with {what}: what a grammar or penalties let it sample",
+    UPLOAD: "prompts are on their way to the device ({what})",
+    TRANSFER: "KV is on its way from another device ({what})",
+    STAGE: "{where} has it first ({what})",
+    MEMORY: "nobody can be admitted until memory or a row comes back ({what})",
+    ARRIVAL: "nobody is there to be served",
+    MESSAGE: "its scheduler sleeps until the other one says something",
+    LATENCY: "it has been launched, and the device takes that long to begin",
+    UNKNOWN: "nothing recorded explains it",
+    HOST_WAIT: "the host launches it only afterwards ({what})",
+    KERNEL_WAIT: "it has been launched, and the device takes that long to begin",
+    OTHER: "it has been launched, and nothing recorded says what it waits for",
+    "grammar": "its mask has to see a token first ({what})",
+    "penalty": "its penalties have to see a token first ({what})",
+    "prefill": "two prefills in a row may not overlap ({what})",
+    "speculation": "its drafts have to see a token first ({what})",
+}
+"""By cause, what is said of it."""
+
+
+def side_of(lane: str) -> str:
+    """Whose device a forward lane is: ``prefill forward`` is the prefill side's."""
+    return lane.removesuffix("forward").rstrip() if lane.endswith("forward") else ""
+
+
+def forward_lanes(trace: Trace) -> list[str]:
+    """Those on which forward passes run, by name."""
+    return sorted({item.lane for item in trace.slices if is_forward(item.lane)})
+
+
+# -- When each op of a device was launched, and in which calls the host was blocked before ---------
+
+
+class Launch(NamedTuple):
+    """The lane of the host that launched an op, and when it was launched at the latest.
+
+    A profiler saw the ``call`` itself, from ``since`` to ``over``: a device can begin an op before
+    it returns. Of other launches no more is known than that time.
+    """
+
+    lane: str
+    time: int
+    since: int
+    over: int
+    call: str = ""
+
+
+def launches(trace: Trace) -> dict[int, Launch]:
+    """The launch of each op, by id: from the program, and from edges where that says nothing.
+
+    A launch is over when its slice is; an op that started before was launched by its start.
+    """
+    slices = {item.id: item for item in trace.slices}
+    by = {edge.dst: edge.src for edge in trace.edges if edge.kind == "launch"}
+    by |= {act.op: act.during for act in trace.program if act.kind == "launch" and act.during}
+    found = {}
+    for number, src in by.items():
+        if number in slices and src in slices:
+            op, item = slices[number], slices[src]
+            time, call = min(item.end, op.start), str(item.attrs.get("call", ""))
+            since = item.start if call else time
+            found[number] = Launch(item.lane, time, since, item.end, call)
+    return found
+
+
+class Blocked:
+    """The slices in which threads of the host were blocked."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.on: defaultdict[str, list[Slice]] = defaultdict(list)
+        for item in trace.slices:
+            if item.name == WAIT and is_host(item.lane):
+                self.on[item.lane].append(item)
+        self.ends = {lane: [item.end for item in items] for lane, items in self.on.items()}
+
+    def before(self, launch: Launch, since: int) -> Slice | None:
+        """What a lane was blocked in last before a launch, if that lasted until ``since``."""
+        at = bisect_right(self.ends.get(launch.lane, []), launch.time) - 1
+        if at < 0 or self.ends[launch.lane][at] < since:
+            return None
+        return self.on[launch.lane][at]
+
+
+def call_of(item: Slice) -> str:
+    """What blocked the host: ``cudaStreamSynchronize (aten::item)``; in our traces, a copy."""
+    call = str(item.attrs.get("call", "the wait for a step's tokens"))
+    within = item.attrs.get("within", "")
+    return f"{call} ({within})" if within else call
+
+
+# -- When a device idled: for a wait that the trace names, for a request to come, or for the host
 #
 # A loop that lets an op of step N wait says so when it decides it, with a mark: ``recorder.mark(
 # "wait", step=N, reason="grammar", op="sample")``. What that cost is read off the intervals.
-
-HOST, ARRIVAL = "host", "arrival"  # the reasons of what no mark explains
 
 
 @dataclass(frozen=True)
@@ -96,16 +163,13 @@ def lost_ns(trace: Trace) -> dict[str, int]:
     wait explains is ``arrival`` where nobody was there to be served, and else ``host``: the device
     waited for the host's ordinary work (a pipeline's later stage, for that or for the one before).
     """
-    idle = idle_times(trace)
     lost = dict.fromkeys([*num_waits(trace), HOST, ARRIVAL], 0)
-    for item in idle:
-        lost[item.reason or HOST] += item.end - item.start
-    for lane in {item.lane for item in idle}:
-        unexplained = ((i.start, i.end) for i in idle if i.lane == lane and not i.reason)
-        nobody = intersection(tuple(unexplained), nobody_there(trace, side_of(lane)))
-        arrival = length(nobody) - length(intersection(nobody, receiving(trace, side_of(lane))))
+    absent = {lane: absence(trace, side_of(lane)) for lane in forward_lanes(trace)}
+    for item in idle_times(trace):
+        here = ((item.start, item.end),)
+        arrival = 0 if item.reason else length(intersection(here, absent[item.lane]))
         lost[ARRIVAL] += arrival
-        lost[HOST] -= arrival
+        lost[item.reason or HOST] += item.end - item.start - arrival
     return lost
 
 
@@ -122,12 +186,11 @@ def waits(trace: Trace) -> tuple[Mark, ...]:
 
 def idle_times(trace: Trace) -> list[Idle]:
     """Every gap between two things a device runs, cut where an op starts that had to wait."""
-    lanes = sorted({item.lane for item in trace.slices if is_forward(item.lane)})
-    return [idle for lane in lanes for idle in _idle_on(trace, lane)]
+    return [idle for lane in forward_lanes(trace) for idle in _idle_on(trace, lane)]
 
 
 def _idle_on(trace: Trace, lane: str) -> Iterator[Idle]:
-    late = starts_of_late_ops(trace, lane)
+    late = _starts_of_late_ops(trace, lane)
     cuts = sorted(late)
     for start, end in gaps(union(trace.on(lane))):
         for cut in cuts[bisect_right(cuts, start) : bisect_right(cuts, end)]:
@@ -138,7 +201,7 @@ def _idle_on(trace: Trace, lane: str) -> Iterator[Idle]:
             yield Idle(lane, start, end)
 
 
-def starts_of_late_ops(trace: Trace, lane: str) -> dict[int, Mark]:
+def _starts_of_late_ops(trace: Trace, lane: str) -> dict[int, Mark]:
     """When each op that had to wait started on a lane; of several waits of one op, the first.
 
     ``forward`` is the first thing that a step does there: a later pipeline stage first receives.
@@ -156,181 +219,45 @@ def starts_of_late_ops(trace: Trace, lane: str) -> dict[int, Mark]:
     return late
 
 
-def receiving(trace: Trace, side: str = "") -> tuple[Interval, ...]:
-    """When a side's host took in messages; whoever comes is there, and counted only afterwards."""
-    return union(
+def absence(trace: Trace, side: str) -> tuple[Interval, ...]:
+    """When nobody was there to be served; whoever is received is, and counted only afterwards."""
+    receives = union(
         item
         for item in trace.slices
         if item.name == "receive" and is_host(item.lane) and item.lane.startswith(side)
     )
+    quiet = gaps(((0, 0), *receives, (trace.end, trace.end)))
+    return intersection(nobody_there(trace, side), quiet)
 
 
-def side_of(lane: str) -> str:
-    """Whose device a forward lane is: ``prefill forward`` is the prefill side's."""
-    return lane.removesuffix("forward").rstrip() if lane.endswith("forward") else ""
-
-
-# -- When a device ran dry, in words: how often, for how long, and what the host did before --------
-
-UNTOLD = "no blocking call"
-
-
-def dry_words(
-    device: str, dry: tuple[Interval, ...], percent: float, launcher: str,
-    blocking: dict[str, int], deserted: int, queued: int,
-) -> str:  # fmt: skip
-    """``the device ran dry once, for 7.2 ms (3.3 % of the time); ...``, without a full stop.
-
-    ``launcher`` is the lane that launched what came after. ``deserted`` is how many spells more
-    there were in which nobody was left to be served, and ``queued`` how many gaps end with
-    something that had been launched before them.
-    """
-    if not dry:
-        only = f"ran dry only where nobody was left to be served ({_times(deserted)})"
-        said = f"{device} {only if deserted else 'never ran dry'}"
-        others = "its other gaps" if deserted else "its gaps"
-        return said + (f", as what ended {others} had been launched before them" if queued else "")
-    typical = milliseconds(int(median(end - start for start, end in dry)))
-    said = f"{device} ran dry {_times(len(dry))}, for {typical}"
-    said += f" ({percent:.1f} %" if len(dry) == 1 else f" at the median ({percent:.1f} %"
-    said += " of the time)" if len(dry) == 1 else " of the time in all)"
-    if deserted:
-        said += f", besides {_times(deserted)} when nobody was left to be served"
-    return f"{said}; {_before(len(dry), launcher, blocking)}"
-
-
-def _before(spells: int, launcher: str, blocking: dict[str, int]) -> str:
-    call, count = next(iter(blocking.items()))
-    which = f"before {count} of them" if count < spells else "before each of them"
-    who = "the host" if launcher == "host" else f"the {launcher}, which launches,"
-    when = "just before," if spells == 1 else which
-    if call == UNTOLD:
-        return f"{when} no call had blocked {who}".rstrip(",")
-    return f"{when} {who} was blocked in {call}"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-# -- Which cause a piece of a bubble has: read from slices, edges, counters and marks --------------
-
-TOKEN, COPY, MASK, UPLOAD, TRANSFER, STAGE, MEMORY, MESSAGE, LATENCY, UNKNOWN = (
-    "token", "copy", "mask", "upload", "transfer", "stage", "memory", "message", "latency",
-    "unknown",
-)  # fmt: skip
-MOST_LATENCY = 100_000  # nanoseconds; what lasts longer has a reason that was not recorded
-SHORT_OF = ("KV memory", "max_running_requests")
-BY_NAME = {"mask": MASK, "upload": UPLOAD, "transfer": TRANSFER}
-Piece = tuple[int, int, str, int]  # start, end, cause, the slice waited for (0: none)
-
-
-class Causes:
-    """What a trace says about causes, looked up once."""
-
-    def __init__(self, trace: Trace, course: Course) -> None:
-        self.trace, self.slices = trace, course.slices
-        self.brings: defaultdict[int, set[int]] = defaultdict(set)  # slice -> what brought it here
-        for edge in trace.edges:
-            source = self.slices.get(edge.src)
-            off_device = source is not None and not is_forward(source.lane)
-            if edge.kind == "result" or (edge.kind == "token" and off_device):
-                self.brings[edge.dst].add(edge.src)
-        self.launched = launches(trace).keys()
-        self.after_refusal = set(schedules_after_refusal(trace))
-        self.nobody: dict[str, tuple[Interval, ...]] = {}
-
-    def of(self, idle: Idle, op: int, path: Iterable[Segment]) -> Iterator[Piece]:
-        """The pieces of a gap with their causes, the newest first."""
-        bringers, held_back = set(self.brings.get(op, ())), False
-        for segment in path:
-            item = self.slices.get(segment.slice)
-            cause = self._cause(segment, item, idle.lane)
-            if segment.slice in bringers and cause in (HOST, COPY):
-                cause = TOKEN
-            if item and (item.id in bringers or item.name != "process"):
-                bringers |= self.brings.get(item.id, set())
-            if held_back:
-                cause = MEMORY
-            held_back = held_back or segment.slice in self.after_refusal
-            if idle.reason:
-                cause = idle.reason
-            yield from self._without_arrivals(segment, cause, idle)
-
-    def _cause(self, segment: Segment, item: Slice | None, lane: str) -> str:
-        if item is None:
-            follower = self.slices.get(segment.before)
-            if segment.before in self.launched and segment.duration <= MOST_LATENCY:
-                return LATENCY
-            sleeps = self.trace.clock == "virtual" and follower and is_host(follower.lane)
-            return MESSAGE if sleeps and side_of(lane) else UNKNOWN
-        if item.name in BY_NAME:
-            return BY_NAME[item.name]
-        if is_host(item.lane):
-            return HOST
-        return COPY if is_copy(item.lane) else STAGE
-
-    def _without_arrivals(self, segment: Segment, cause: str, idle: Idle) -> Iterator[Piece]:
-        """A piece, less the time in which nobody was there; that is ``arrival``."""
-        start, end = segment.start, segment.end
-        for since, until in reversed(() if idle.reason else self._absence(side_of(idle.lane))):
-            if since < end and until > start:
-                if until < end:
-                    yield until, end, cause, segment.slice
-                end = max(start, since)
-                yield end, min(until, segment.end), ARRIVAL, 0
-        if start < end:
-            yield start, end, cause, segment.slice
-
-    def _absence(self, side: str) -> tuple[Interval, ...]:
-        """When nobody was there, as ``waits.py`` counts it."""
-        if side not in self.nobody:
-            hears = receiving(self.trace, side)
-            busy = [(0, 0), *hears, (self.trace.end, self.trace.end)]
-            quiet = tuple((a[1], b[0]) for a, b in pairwise(busy))
-            absent = tuple(nobody_there(self.trace, side))
-            self.nobody[side] = intersection(absent, quiet)
-        return self.nobody[side]
-
-
-def schedules_after_refusal(trace: Trace) -> Iterator[int]:
-    """Each schedule that found a batch, where the one before it found none for want of memory.
-
-    Somebody had been refused for want of KV memory or of a row, and not admitted since.
-    """
-    marks = deque(mark for mark in trace.marks if mark.name in ("refuse", "admit", "finish"))
-    refused: set[tuple[str, str]] = set()  # side and request
-    last: dict[str, bool] = {}  # of each host: whether its last schedule found nothing for that
-    for item in sorted(trace.slices, key=lambda item: item.end):
-        while marks and marks[0].time <= item.end:
-            mark = marks.popleft()
-            who = str(mark.attrs.get("side", "")), str(mark.attrs.get("rid", ""))
-            is_short = str(mark.attrs.get("reason", "")).startswith(SHORT_OF)
-            (refused.add if mark.name == "refuse" and is_short else refused.discard)(who)
-        if item.name == "schedule" and is_host(item.lane):
-            if last.get(item.lane):
-                yield item.id
-            side = item.lane.removesuffix("host").strip()
-            last[item.lane] = any(who[0] == side for who in refused)
-        elif item.name == "prepare":
-            last[item.lane] = False
-
-
-# -- The critical path: from the end of a run back to its beginning, always along what came last
+# -- When a GPU idled in a profiler's trace, and what for
 #
-# Whatever lies on it took its time out of the makespan; whatever does not, was hidden behind it.
+# It idles, between the first thing it runs and the last, while neither a kernel nor a copy runs on
+# any of its streams. Each such gap is charged to what the op that ends it had waited for, as
+# Holistic Trace Analysis does (``get_temporal_breakdown``, ``get_idle_time_breakdown``):
+#
+# - ``host wait``: its launch began only after the gap had begun: the host was late;
+# - ``kernel wait``: it had been launched before, and the gap lasts less than 0.03 ms: the device
+#   takes that long from one op to the next;
+# - ``other``: it had been launched before and waited longer: for another stream, or for work of
+#   which the trace says nothing.
+#
+# On one stream the figures are that tool's to the nanosecond, if it doesn't round; rounding to
+# whole microseconds, as it does unless told otherwise, makes each of its gaps longer by up to 2.
+# Over all streams there is one thing more to know: what was launched in a gap and begins long after
+# its launch was late only until then. The rest of such a gap is ``other``.
+
+SHORT = 30_000  # nanoseconds of a kernel wait at most; that tool's own default
 
 
-class Segment(NamedTuple):
-    """A part of a path, in nanoseconds; ``slice`` 0: nothing that was recorded ran then.
-
-    ``before`` is the slice that started at its end, and had waited for it; 0 at the very end.
-    """
+class Gap(NamedTuple):
+    """A piece of idle time in nanoseconds, its cause, and the op that ends the gap it is of."""
 
     start: int
     end: int
-    slice: int
-    before: int
+    cause: str
+    op: Slice
+    launch: Launch | None
 
     @property
     def duration(self) -> int:
@@ -338,307 +265,39 @@ class Segment(NamedTuple):
         return self.end - self.start
 
 
-def critical_path(trace: Trace, course: Course | None = None) -> list[Segment]:
-    """The path of a whole run, the earliest segment first; together exactly its makespan.
+def ended_gaps(ops: Iterable[Slice]) -> Iterator[tuple[int, int, Slice]]:
+    """Where none of some ops runs, from the first of them to the last; and what ends each gap."""
+    ops = in_time(ops)
+    first = {op.start: op for op in reversed(ops)}
+    for start, end in gaps(union(ops)):
+        yield start, end, first[end]
 
-    ``course`` is that of the trace, if it is there already.
+
+def idle_gaps(ops: Iterable[Slice], known: Mapping[int, Launch]) -> list[Gap]:
+    """The idle time of a device, or of one of its streams, in order; ``ops`` are all that it ran.
+
+    ``known`` are launches, by op.
     """
-    course = course or course_of(trace)
-    return list(reversed(list(whole_path(course, course.ran))))
+    found = []
+    for start, end, op in ended_gaps(op for op in ops if op.duration):
+        launch = known.get(op.id)
+        if launch is None or launch.since <= start:
+            found.append(Gap(start, end, KERNEL_WAIT if end - start < SHORT else OTHER, op, launch))
+            continue
+        late = end if end - launch.since < SHORT else launch.since
+        found.append(Gap(start, late, HOST_WAIT, op, launch))
+        if late < end:
+            found.append(Gap(late, end, OTHER, op, launch))
+    return found
 
 
-def whole_path(course: Course, ran: Mapping[int, Ran]) -> Iterator[Segment]:
-    """The path that ends with the run, the newest segment first."""
-    last = max(ran, key=lambda number: (ran[number].end, ran[number].start), default=0)
-    end = ran[last].end if last else 0
-    if end < course.end:
-        yield Segment(end, course.end, 0, 0)  # a thread that was blocked to the end
-    if last:
-        yield Segment(ran[last].start, end, last, 0)
-        yield from path_to(ran, last)
+def device_gaps(trace: Trace, lane: str, known: Mapping[int, Launch]) -> list[Gap]:
+    """When the device of a forward lane idled."""
+    lanes = streams_of(trace, lane)
+    return idle_gaps((item for item in trace.slices if item.lane in lanes), known)
 
 
-def path_to(ran: Mapping[int, Ran], number: int, since: int = 0) -> Iterator[Segment]:
-    """What a slice waited for, back to the moment ``since``, the newest segment first.
-
-    The segments make up the whole time from there to its start. One may have no length: what
-    takes no time can hold up others too.
-    """
-    at = ran[number].start
-    while at > since:
-        now = ran[number]
-        ready = max(now.ready, since)
-        if ready < at:
-            yield Segment(ready, at, 0, number)
-            at = ready
-        if not now.after:
-            if at > since:
-                yield Segment(since, at, 0, number)
-            return
-        start = max(since, min(at, ran[now.after].start))
-        yield Segment(start, at, now.after, number)
-        at, number = start, now.after
-
-
-def shares(trace: Trace, path: list[Segment]) -> dict[tuple[str, str], int]:
-    """Nanoseconds of a path by lane and name, the longest first; ``("", "")``: nothing ran."""
-    names = {item.id: (item.lane, item.name) for item in trace.slices}
-    sums: Counter[tuple[str, str]] = Counter()
-    for segment in path:
-        sums[names.get(segment.slice, ("", ""))] += segment.duration
-    return {name: ns for name, ns in sums.most_common() if ns}
-
-
-# -- What a workload could take at best, with the batches it ran in: and how near a run came to it
-
-
-@dataclass(frozen=True)
-class Bound:
-    """No order of the same work can take less than this; times in nanoseconds.
-
-    Either a lane has that much work (``lane``), or tokens depend on each other for that long
-    (``lane`` is then empty, and ``rid`` is a request at the end of the longest such chain). What
-    went over the host is no part of a chain: a token may stay on the device.
-    """
-
-    ns: int
-    makespan_ns: int
-    lane: str
-    rid: str
-    lanes: dict[str, int]
-    chain_ns: int
-
-    @property
-    def percent(self) -> float:
-        """How much of the makespan the bound is: 100 cannot be beaten."""
-        return 100 * self.ns / self.makespan_ns if self.makespan_ns else 100.0
-
-
-def bound(trace: Trace, course: Course | None = None) -> Bound:
-    """The bound of a run; ``course`` is that of the trace, if it is there already."""
-    course = course or course_of(trace)
-    names = sorted({item.lane for item in trace.slices})
-    works = {lane: [i for i in trace.on(lane) if not is_blocked(i)] for lane in names}
-    lanes = {lane: length(union(items)) for lane, items in works.items()}
-    busiest = max(lanes, key=lambda lane: lanes[lane], default="")
-    chain, rid = longest_chain(trace, course)
-    if chain > lanes.get(busiest, 0):
-        return Bound(chain, trace.end, "", rid, lanes, chain)
-    return Bound(lanes.get(busiest, 0), trace.end, busiest, "", lanes, chain)
-
-
-def longest_chain(trace: Trace, course: Course) -> tuple[int, str]:
-    """The longest chain of ops that depend on each other's values, from a request's coming on."""
-    slices = {item.id: item for item in trace.slices}
-    before: defaultdict[int, list[int]] = defaultdict(list)
-    for src, dst in _dependencies(trace, slices):
-        if slices[src].end <= slices[dst].start:
-            before[dst].append(src)
-    came = arrivals(course)
-    ends: dict[int, int] = {}
-    best = 0, ""
-    for item in in_time(filter(_computes, trace.slices)):
-        here = [came[rid] for rid in item.rids if rid in came]
-        start = max([0, *here, *(ends.get(src, 0) for src in before[item.id])])
-        ends[item.id] = start + item.duration
-        best = max(best, (ends[item.id], item.rids[0] if item.rids else ""), key=lambda it: it[0])
-    return best
-
-
-def arrivals(course: Course) -> dict[str, int]:
-    """When each request came, as far as that is known: where the host had slept until then."""
-    came: dict[str, int] = {}
-    for items in course.lanes.values():
-        for item in items:
-            if item.release:
-                came |= dict.fromkeys(course.slices[item.id].rids, item.release)
-    return came
-
-
-def _computes(item: Slice) -> bool:
-    return not is_host(item.lane) and not is_copy(item.lane) and item.name != "upload"
-
-
-def _dependencies(trace: Trace, slices: dict[int, Slice]) -> Iterator[tuple[int, int]]:
-    """Pairs of ops of which the second reads what the first has computed."""
-    steps: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for item in in_time(i for i in trace.slices if is_forward(i.lane) and i.step):
-        steps[item.lane, item.step].append(item.id)
-    for ops in steps.values():
-        yield from pairwise(ops)
-    first = {step: ops[0] for (_, step), ops in reversed(steps.items())}
-    last = {step: ops[-1] for (_, step), ops in steps.items()}
-    for edge in trace.edges:
-        src, dst = edge.src, edge.dst
-        if edge.kind == "token" and is_host(slices[src].lane):  # process to prepare
-            src, dst = last.get(slices[src].step, 0), first.get(slices[dst].step, 0)
-        computed = [op in slices and _computes(slices[op]) for op in (src, dst)]
-        if edge.kind in ("token", "recv") and all(computed):
-            yield src, dst
-
-
-# -- Does it really overlap? Whether the host launches a step before the one before it has ended
-#
-# An engine can have overlap enabled and still run serially, because some call of the host blocks
-# until the device is done (vllm-omni #4442). Three things tell: how many steps were launched ahead,
-# how often the device ran dry, and in which call the host was blocked when it did.
-
-MOST, FEW = 90, 10  # percent of steps launched ahead: overlapped from there, serial up to there
-LEAST = 2  # steps after another one: fewer say nothing about how a loop works
-
-
-@dataclass(frozen=True)
-class OverlapVerdict:
-    """``word`` is overlapped, partly, serial or unknown; times in nanoseconds.
-
-    It is about one device, where steps begin: ``lane``. ``ahead`` of ``pairs`` steps were launched
-    before the one before had ended, and ``late`` are the other steps. ``dry`` are the spells in
-    which the device had nothing queued, as far as launches are known; ``blocking`` says how many
-    of them came after which call, the most frequent first. Spells in which nobody was there to be
-    served, at any moment, are not among them but ``deserted``.
-    """
-
-    word: str
-    lane: str
-    pairs: int
-    ahead: int
-    late: tuple[int, ...]
-    dry: tuple[Interval, ...]
-    deserted: int
-    dry_percent: float  # of the time from the device's first op to its last
-    blocking: dict[str, int]
-    sentence: str
-    steps: int = 0
-
-    @property
-    def ahead_percent(self) -> float:
-        """The share of steps that were launched ahead."""
-        return 100 * self.ahead / self.pairs if self.pairs else 0.0
-
-
-def overlap_verdict(trace: Trace) -> OverlapVerdict:
-    """The verdict on a trace, of this program or of a real engine."""
-    lane = forward_lane(trace)
-    ops, known = in_time(trace.on(lane)), launches(trace)
-    steps = _steps(ops)
-    absent = nobody_there(trace, side_of(lane))
-    pairs = [
-        (max(item.end for item in before), after[0])
-        for before, after in pairwise(steps)
-        if after[0].id in known and not _during(absent, before[-1].end, after[0].start)
-    ]
-    late = tuple(op.step for end, op in pairs if known[op.id].time > end)
-    ended = _gaps_ended_by(trace, lane, known)
-    empty = [(gap, launch) for gap, launch, is_dry in ended if is_dry]
-    spells = [(gap, launch) for gap, launch in empty if not _during(absent, *gap)]
-    dry = tuple(gap for gap, _ in spells)
-    blocked = Blocked(trace)
-    calls = Counter(_call(blocked, launch, gap[0]) for gap, launch in spells)
-    by = Counter(launch.lane for _, launch in spells)
-    launcher = next(iter(by.most_common(1)), ("", 0))[0]
-    whole = span(device_runs(trace, lane))
-    percent = 100 * sum(end - start for start, end in dry) / whole if whole else 0.0
-    blocking, ahead = dict(calls.most_common()), len(pairs) - len(late)
-    word, deserted = _word(len(pairs), ahead), len(empty) - len(spells)
-    device = device_named(trace, lane)
-    late_ns = sum(end - start for start, end in dry) if is_profiled(trace) else None
-    said = _untold(len(steps), late, len(pairs), bool(ops), bool(known), late_ns) or (
-        f"{_ahead_words(word, device, len(pairs), ahead)}; "
-        f"{dry_words(device, dry, percent, launcher, blocking, deserted, len(ended) - len(empty))}."
-    )
-    return OverlapVerdict(
-        word, lane, len(pairs), ahead, late, dry, deserted, percent, blocking, said, len(steps)
-    )
-
-
-def _steps(ops: list[Slice]) -> list[list[Slice]]:
-    """The ops of each step, in the order in which steps began."""
-    steps: dict[int, list[Slice]] = {}
-    for op in ops:
-        if op.step:
-            steps.setdefault(op.step, []).append(op)
-    return list(steps.values())
-
-
-def _gaps_ended_by(
-    trace: Trace, lane: str, known: dict[int, Launch]
-) -> list[tuple[Interval, Launch, bool]]:
-    """The gaps of a device, the launch of the op after each, and whether it came in that gap.
-
-    Gaps that end with what nobody knows the launch of are left out. In a profiler's trace, a gap in
-    which the launch came is that until then (``idle.py``).
-    """
-    if is_profiled(trace):
-        return [
-            ((gap.start, gap.end), gap.launch, gap.cause == HOST_WAIT)
-            for gap in device_gaps(trace, lane, known)
-            if gap.launch is not None
-        ]
-    ops = in_time(trace.on(lane))
-    first: dict[int, Slice] = {}
-    for op in ops:
-        first.setdefault(op.start, op)
-    found = [(gap, known.get(first[gap[1]].id)) for gap in gaps(union(ops))]
-    return [(gap, launch, launch.time > gap[0]) for gap, launch in found if launch is not None]
-
-
-def _during(absent: tuple[Interval, ...], start: int, end: int) -> bool:
-    """Whether nobody was there at some moment between two."""
-    return bool(intersection(absent, ((start, end),))) if start < end else False
-
-
-def _call(blocked: Blocked, launch: Launch, since: int) -> str:
-    item = blocked.before(launch, since)
-    return call_of(item) if item else UNTOLD
-
-
-def _word(pairs: int, ahead: int) -> str:
-    if pairs < LEAST:
-        return "unknown"
-    percent = 100 * ahead / pairs
-    return "overlapped" if percent >= MOST else "serial" if percent <= FEW else "partly"
-
-
-def _untold(
-    steps: int, late: tuple[int, ...], pairs: int, has_ops: bool, has_launches: bool,
-    waited: int | None,
-) -> str:  # fmt: skip
-    """Why nothing can be said about how a loop works; empty where something can.
-
-    ``waited`` is for how long the device waited for the host in it all, where that is known.
-    """
-    if not has_ops:
-        return "Unknown: nothing ran on a device in this trace."
-    if not has_launches:
-        return "Unknown: the trace does not say which call of the host launched what."
-    if pairs >= LEAST:
-        return ""
-    enough = f"it takes {LEAST + 1} of them to say how a loop works"
-    if not steps:
-        return (
-            "Unknown: nothing tells where a step begins, and whether one is launched before the "
-            f"one before has ended can be said only of steps; {enough}."
-        )
-    in_it = ""
-    if waited is not None:
-        in_it = f" In all, the device waited {milliseconds(waited)} for the host."
-        in_it = in_it if waited else " In all, the device never waited for the host."
-    if steps == 1:
-        return f"Only one step was recorded, so none that could overlap with it; {enough}.{in_it}"
-    if steps == 2 and pairs:
-        when = "only after" if late else "before"
-        return f"Of two steps the second was launched {when} the first had ended; {enough}.{in_it}"
-    return (
-        f"Unknown: {steps} steps were recorded, but fewer than {LEAST + 1} of them in a row with "
-        f"launches that are known and somebody there; {enough}."
-    )
-
-
-def _ahead_words(word: str, device: str, pairs: int, ahead: int) -> str:
-    verb = {"overlapped": "Overlapped", "partly": "Partly overlapped", "serial": "Serial"}[word]
-    where = "" if device == "the device" else f"on {device}, "
-    share = f"{ahead} of {pairs} steps ({100 * ahead / pairs:.0f} %)"
-    return f"{verb}: {where}{share} were launched before the one before had ended"
+# -- Bubbles: idle time cut into pieces, each with its cause ---------------------------------------
 
 
 @dataclass(frozen=True)
@@ -667,19 +326,33 @@ class Bubble:
         return self.end - self.start
 
 
+Piece = tuple[int, int, str, int]  # start, end, cause, the slice waited for (0: none)
+
+
 def bubbles(trace: Trace, course: Course | None = None) -> list[Bubble]:
     """Every bubble of a run in order of time; together exactly ``bubble_ns`` of ``overlap.py``.
 
     ``course`` is that of the trace, if it is there already.
     """
     course = course or course_of(trace)
-    if is_profiled(trace):
-        return sorted(
-            _of_profiled(trace, course), key=lambda item: (item.start, item.lane, item.end)
-        )
-    causes = Causes(trace, course)
-    found = [bubble for idle in idle_times(trace) for bubble in _cut(course, causes, idle)]
-    return sorted(found, key=lambda item: (item.start, item.lane, item.end))
+    cut = _cut_profiled(trace, course) if is_profiled(trace) else _cut(trace, course)
+    found = []
+    for lane, number, (start, end, cause, waited_for) in cut:
+        item, op = course.slices.get(waited_for), course.slices.get(number)
+        what = _named(item) if item else "nothing that was recorded"
+        where = (f"the {item.lane}" if item else "nobody").replace("the stage", "stage")
+        why = WHY.get(cause, "it has to wait: " + cause).format(what=what, where=where)
+        before = f" before {_named(op)}" if op else ""
+        said = f"{lane} idles for {milliseconds(end - start)}{before}: {why}."
+        phase, place = (item.name, item.lane) if item else ("", "")
+        ids = (waited_for,) if item else ()
+        step = op.step if op else 0
+        found.append(Bubble(lane, start, end, cause, phase, place, step, number, ids, said))
+    return sorted(found, key=lambda bubble: (bubble.start, bubble.lane, bubble.end))
+
+
+def _named(item: Slice) -> str:
+    return f"{item.name} {item.step}" if item.step else item.name
 
 
 def by_cause(items: Iterable[Bubble]) -> dict[str, int]:
@@ -698,45 +371,107 @@ def by_phase(items: Iterable[Bubble]) -> dict[tuple[str, str], int]:
     return dict(sums.most_common())
 
 
-def _of_profiled(trace: Trace, course: Course) -> Iterator[Bubble]:
-    """The bubbles of a profiler's trace; what the host did in a ``host wait`` is its phase."""
+def _cut_profiled(trace: Trace, course: Course) -> Iterator[tuple[str, int, Piece]]:
+    """By lane and op, the pieces; what the host did in a ``host wait`` is its phase."""
     known = launches(trace)
-    for lane in sorted({item.lane for item in trace.slices if is_forward(item.lane)}):
+    for lane in forward_lanes(trace):
         for gap in device_gaps(trace, lane, known):
-            whole = [Segment(gap.start, gap.end, 0, 0)]
-            path = whole
+            path = [Segment(gap.start, gap.end, 0, 0)]
             if gap.cause == HOST_WAIT and gap.op.id in course.ran:
-                path = list(path_to(course.ran, gap.op.id, gap.start)) or whole
+                path = list(path_to(course.ran, gap.op.id, gap.start)) or path
             for segment in path:
                 end, item = min(segment.end, gap.end), course.slices.get(segment.slice)
-                item = item if item is not None and is_host(item.lane) else None
+                waited_for = item.id if item is not None and is_host(item.lane) else 0
                 if segment.start < end:
-                    yield Bubble(
-                        lane, segment.start, end, gap.cause,
-                        phase=item.name if item else "",
-                        where=item.lane if item else "",
-                        step=gap.op.step,
-                        op=gap.op.id,
-                        waited_for=(item.id,) if item else (),
-                        sentence=sentence(lane, end - segment.start, gap.cause, item, gap.op),
-                    )  # fmt: skip
+                    yield lane, gap.op.id, (segment.start, end, gap.cause, waited_for)
 
 
-def _cut(course: Course, causes: Causes, idle: Idle) -> Iterator[Bubble]:
-    """The pieces of one gap, the newest first."""
-    op = course.first_at(idle.lane, idle.end)
-    waiting = course.slices.get(op)
-    nothing = [Segment(idle.start, idle.end, 0, 0)]  # known: its program waits in a circle
-    path = path_to(course.ran, op, idle.start) if op in course.ran else nothing
-    for start, end, cause, number in causes.of(idle, op, path):
-        item = course.slices.get(number)
-        if start < end:
-            yield Bubble(
-                idle.lane, start, end, cause,
-                phase=item.name if item else "",
-                where=item.lane if item else "",
-                step=waiting.step if waiting else 0,
-                op=op,
-                waited_for=(number,) if number else (),
-                sentence=sentence(idle.lane, end - start, cause, item, waiting),
-            )  # fmt: skip
+def _cut(trace: Trace, course: Course) -> Iterator[tuple[str, int, Piece]]:
+    """By lane and op, the pieces of each gap, the newest first."""
+    causes = _Causes(trace, course)
+    for idle in idle_times(trace):
+        op = course.first_at.get((idle.lane, idle.end), 0)
+        path: Iterable[Segment] = [Segment(idle.start, idle.end, 0, 0)]
+        if op in course.ran:  # else its program waits in a circle
+            path = path_to(course.ran, op, idle.start)
+        for piece in causes.of(idle, op, path):
+            if piece[0] < piece[1]:
+                yield idle.lane, op, piece
+
+
+MOST_LATENCY = 100_000  # nanoseconds; what lasts longer has a reason that was not recorded
+SHORT_OF = ("KV memory", "max_running_requests")
+BY_NAME = {"mask": MASK, "upload": UPLOAD, "transfer": TRANSFER}
+
+
+class _Causes:
+    """What a trace says about causes, looked up once."""
+
+    def __init__(self, trace: Trace, course: Course) -> None:
+        self.trace, self.slices = trace, course.slices
+        self.brings: defaultdict[int, set[int]] = defaultdict(set)  # slice -> what brought it here
+        for edge in trace.edges:
+            source = self.slices.get(edge.src)
+            off_device = source is not None and not is_forward(source.lane)
+            if edge.kind == "result" or (edge.kind == "token" and off_device):
+                self.brings[edge.dst].add(edge.src)
+        self.launched = launches(trace).keys()
+        self.after_refusal = set(_schedules_after_refusal(trace))
+        self.absent = {lane: absence(trace, side_of(lane)) for lane in forward_lanes(trace)}
+
+    def of(self, idle: Idle, op: int, path: Iterable[Segment]) -> Iterator[Piece]:
+        """The pieces of a gap with their causes, the newest first."""
+        bringers, held_back = set(self.brings.get(op, ())), False
+        for segment in path:
+            item = self.slices.get(segment.slice)
+            cause = self._cause(segment, item, idle.lane)
+            if segment.slice in bringers and cause in (HOST, COPY):
+                cause = TOKEN
+            if item and (item.id in bringers or item.name != "process"):
+                bringers |= self.brings.get(item.id, set())
+            cause = idle.reason or (MEMORY if held_back else cause)
+            held_back = held_back or segment.slice in self.after_refusal
+            start, end = segment.start, segment.end
+            for since, until in () if idle.reason else reversed(self.absent[idle.lane]):
+                if since < end and until > start:
+                    if until < end:
+                        yield until, end, cause, segment.slice
+                    end = max(start, since)
+                    yield end, min(until, segment.end), ARRIVAL, 0
+            yield start, end, cause, segment.slice
+
+    def _cause(self, segment: Segment, item: Slice | None, lane: str) -> str:
+        if item is None:
+            follower = self.slices.get(segment.before)
+            if segment.before in self.launched and segment.duration <= MOST_LATENCY:
+                return LATENCY
+            sleeps = self.trace.clock == "virtual" and follower and is_host(follower.lane)
+            return MESSAGE if sleeps and side_of(lane) else UNKNOWN
+        if item.name in BY_NAME:
+            return BY_NAME[item.name]
+        if is_host(item.lane):
+            return HOST
+        return COPY if is_copy(item.lane) else STAGE
+
+
+def _schedules_after_refusal(trace: Trace) -> Iterator[int]:
+    """Each schedule that found a batch, where the one before it found none for want of memory.
+
+    Somebody had been refused for want of KV memory or of a row, and not admitted since.
+    """
+    marks = deque(mark for mark in trace.marks if mark.name in ("refuse", "admit", "finish"))
+    refused: set[tuple[str, str]] = set()  # side and request
+    last: dict[str, bool] = {}  # of each host: whether its last schedule found nothing for that
+    for item in sorted(trace.slices, key=lambda item: item.end):
+        while marks and marks[0].time <= item.end:
+            mark = marks.popleft()
+            who = str(mark.attrs.get("side", "")), str(mark.attrs.get("rid", ""))
+            is_short = str(mark.attrs.get("reason", "")).startswith(SHORT_OF)
+            (refused.add if mark.name == "refuse" and is_short else refused.discard)(who)
+        if item.name == "schedule" and is_host(item.lane):
+            if last.get(item.lane):
+                yield item.id
+            side = item.lane.removesuffix("host").strip()
+            last[item.lane] = any(who[0] == side for who in refused)
+        elif item.name == "prepare":
+            last[item.lane] = False

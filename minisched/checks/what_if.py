@@ -1,159 +1,402 @@
-"""What a run would have taken with one thing changed: its course is changed and played again.
+"""What a run would have taken with one thing changed: it is played again, as a program.
 
-The batches stay as they were. What would have been scheduled otherwise, is not known.
+Unchanged it takes exactly as long as it was recorded to. The batches stay as they were; what would
+have been scheduled otherwise, is not known. Read off the same: the critical path of the run, and
+the least that any order of its work can take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
 
 from ..trace import Slice, Trace
-from ..trace.events import is_forward, is_host
-from .causes import ARRIVAL, Bubble, OverlapVerdict, by_cause, by_phase, overlap_verdict, waits
-from .overlap import Course, Item, Lanes, Ran, course_of, milliseconds, replayed_end
+from ..trace.events import is_copy, is_forward, is_host
+from .overlap import length, union
 
-# -- What would remove the largest bubble, and what the run would have taken then: replayed --------
+# -- Plays the lanes of a run again: each item starts as soon as what it comes after has happened --
 
-AHEAD = (
-    "launch {which} before the one before it is processed, and keep its tokens on the device "
-    "(overlap)"
-)
-MOST_NAMED = 5  # steps
-BY_HOST = (
-    "host",
-    "host wait",
-    "token",
-    "copy",
-    "prefill",
-)  # a launch that comes earlier hides these
-BY_PHASE = (*BY_HOST, "mask", "grammar", "penalty", "upload", "transfer", "speculation")
+WAIT = "wait"  # a slice of this name only says that its lane was blocked
 
 
-@dataclass(frozen=True)
-class Removal:
-    """A change, and the makespan with it, in nanoseconds; the batches stay as they were."""
+@dataclass(slots=True)  # there are a million of them in a large trace
+class Item:
+    """One thing that a lane does; times in nanoseconds.
 
-    change: str
-    ns: int
-    was_ns: int
+    It is one of four: ``run`` takes time (after it was launched, if anybody launches it), ``wait``
+    holds its lane until another item has ended or was said, ``launch`` lets another one start,
+    ``say`` is what others wait for.
+
+    What the rest does not explain, as ``play`` finds it: ``lane_lag`` and ``launch_lag`` are how
+    much earlier than its lane was free, or than its launch was over, it started (0 or less; on a
+    wall clock an op starts while its launch still runs); ``delay`` is how much later than all of
+    them. ``release`` is when it could start at the earliest, for what came from outside.
+    """
+
+    kind: str
+    id: int
+    duration: int = 0
+    lane_lag: int = 0
+    launch_lag: int = 0
+    delay: int = 0
+    release: int = 0
 
 
-@dataclass(frozen=True)
-class Largest:
-    """The cause that took most, the phase in it that did, and changes to it, the best first."""
+Lanes = dict[str, list[Item]]
 
-    cause: str
-    phase: str
-    ns: int
-    percent: float  # of the bubbles
-    removals: tuple[Removal, ...]
+
+class Ran(NamedTuple):
+    """When an item ran; ``after`` is the one that held it back last, until ``ready``."""
+
+    start: int
+    end: int
+    after: int
+    ready: int
+
+
+def play(lanes: Lanes, recorded: Mapping[int, Slice] | None = None) -> Iterator[tuple[int, Ran]]:
+    """When each ``run`` item runs, by id; lane by lane, each as far as it can go.
+
+    With what was ``recorded``, lags, delays and releases are set so that it runs as it did.
+    """
+    every = [item for items in lanes.values() for item in items]
+    will_end = {item.id for item in every if item.kind in ("run", "say")}
+    will_launch = {item.id for item in every if item.kind == "launch"}
+    launched: dict[int, tuple[int, int]] = {}  # by item: when, and after which one
+    ended: dict[int, tuple[int, int]] = {}
+    free = {lane: (0, 0) for lane in lanes}
+    here, goes_on = dict.fromkeys(lanes, 0), True
+    while goes_on:
+        goes_on = False
+        for lane, items in lanes.items():
+            (time, after), at = free[lane], here[lane]
+            while at < len(items):
+                item = items[at]
+                if item.kind == "run":
+                    if item.id in will_launch and item.id not in launched:
+                        break
+                    launch, launcher = launched.get(item.id, (0, 0))
+                    if recorded is not None:
+                        _calibrate(item, recorded[item.id], time, launch)
+                    by_lane, by_launch = time + item.lane_lag, launch + item.launch_lag
+                    ready = max(by_lane, by_launch)
+                    start = max(ready + item.delay, item.release)
+                    end = start + item.duration
+                    held_by = launcher if by_launch > by_lane else after
+                    yield item.id, Ran(start, end, held_by, ready)
+                    time, after = ended[item.id] = end, item.id
+                elif item.kind == "launch":
+                    launched[item.id] = time, after
+                elif item.kind == "say":
+                    ended[item.id] = time, after
+                elif item.id in ended:
+                    time, after = max((time, after), ended[item.id], key=lambda it: it[0])
+                elif item.id in will_end:
+                    break
+                at += 1
+            goes_on |= at > here[lane]
+            free[lane], here[lane] = (time, after), at
+
+
+def _calibrate(item: Item, was: Slice, lane: int, launch: int) -> None:
+    """Set what makes it start when it did, where its lane and its launch were there by then."""
+    item.lane_lag = min(0, was.start - lane)
+    item.launch_lag = min(0, was.start - launch)
+    late = was.start - max(lane + item.lane_lag, launch + item.launch_lag)
+    if was.name == "receive":
+        item.release = was.start if late else 0
+    else:
+        item.delay = late
+
+
+# -- A recorded run as a program: what each lane does, in its own order, and how long it takes -----
+
+
+@dataclass
+class Course:
+    """Items by lane, and the slices that ``run`` items are; what was recorded is never changed."""
+
+    slices: dict[int, Slice]
+    lanes: Lanes
+    end: int
+
+    @cached_property
+    def ran(self) -> dict[int, Ran]:
+        """When everything runs, as it was recorded."""
+        return dict(play(self.lanes))
+
+    @cached_property
+    def first_at(self) -> dict[tuple[str, int], int]:
+        """By lane and moment, the slice that starts there first."""
+        items = [(lane, self.slices[item.id]) for lane, items in self.lanes.items()
+                 for item in items if item.kind == "run"]  # fmt: skip
+        return {(lane, item.start): item.id for lane, item in reversed(items)}
+
+
+def course_of(trace: Trace) -> Course:
+    """The course of a recorded run; where nobody kept what each lane did, edges have to do.
+
+    Then some of what held an op back may be missing.
+    """
+    slices = {item.id: item for item in trace.slices if not is_blocked(item)}
+    lanes = from_program(trace, slices) if trace.program else from_edges(trace, slices)
+    for _ in play(lanes, slices):
+        pass
+    return Course(slices, lanes, trace.end)
+
+
+def is_blocked(item: Slice) -> bool:
+    """Whether a slice is a thread of the host that waits."""
+    return item.name == WAIT and is_host(item.lane)
+
+
+def in_time(slices: Iterable[Slice]) -> list[Slice]:
+    """Slices in the order in which they began."""
+    return sorted(slices, key=lambda item: (item.start, item.end, item.id))
+
+
+def from_program(trace: Trace, slices: dict[int, Slice]) -> Lanes:
+    """From what each lane said that it did; slices of the host come before what they did."""
+    started = {act.op for act in trace.program if act.kind == "begin"}
+    own: defaultdict[str, list[Slice]] = defaultdict(list)  # in order of time, the newest first
+    for item in sorted(slices.values(), key=lambda item: (item.start, item.id), reverse=True):
+        if item.id not in started:
+            own[item.lane].append(item)
+    lanes: Lanes = defaultdict(list)
+    done: set[int] = set()
+    for act in trace.program:
+        lane = slices[act.during].lane if act.during in slices else act.lane
+        is_own = act.during in slices and act.during not in started
+        while is_own and act.during not in done and own[lane]:
+            done.add(own[lane][-1].id)
+            lanes[lane].append(_run(own[lane].pop()))
+        if act.kind == "begin" and act.op in slices:
+            lanes[slices[act.op].lane].append(_run(slices[act.op]))
+        elif act.kind in ("launch", "wait", "say"):
+            lanes[lane].append(Item(act.kind, act.op))
+    for lane, rest in own.items():
+        lanes[lane] += [_run(item) for item in reversed(rest)]
+    return lanes
+
+
+def from_edges(trace: Trace, slices: dict[int, Slice]) -> Lanes:
+    """From intervals and edges alone: a lane does one thing after the other."""
+    sources: defaultdict[int, list[int]] = defaultdict(list)
+    for edge in trace.edges:
+        src, dst = slices.get(edge.src), slices.get(edge.dst)
+        if src and dst and src.start <= dst.start:
+            sources[edge.dst].append(edge.src)
+    lanes: Lanes = defaultdict(list)
+    for item in in_time(slices.values()):
+        lanes[item.lane] += [Item("wait", src) for src in sources[item.id]]
+        lanes[item.lane].append(_run(item))
+    return lanes
+
+
+def _run(item: Slice) -> Item:
+    return Item("run", item.id, item.duration)
+
+
+# -- The critical path: from the end of a run back to its beginning, always along what came last
+#
+# Whatever lies on it took its time out of the makespan; whatever does not, was hidden behind it.
+
+
+class Segment(NamedTuple):
+    """A part of a path, in nanoseconds; ``slice`` 0: nothing that was recorded ran then.
+
+    ``before`` is the slice that started at its end, and had waited for it; 0 at the very end.
+    """
+
+    start: int
+    end: int
+    slice: int
+    before: int
 
     @property
-    def sentence(self) -> str:
-        """``Most idle time has the cause host (25 ms, 69 %), above all schedule; ...``"""
-        start = f"Most idle time has the cause {self.cause} "
-        start += f"({milliseconds(self.ns)}, {self.percent:.0f} %)"
-        start += f", above all {self.phase}" if self.phase else ""
-        if self.cause == ARRIVAL:
-            why = "what idled had no request to serve, and only more of them would fill that time"
-            return f"{start}: {why}."
-        if not self.removals:
-            return f"{start}; replaying cannot tell what removing this would save."
-        best = self.removals[0]
-        return (
-            f"{start}; {best.change}, and the run takes {milliseconds(best.ns)} "
-            f"instead of {milliseconds(best.was_ns)}."
-        )
+    def duration(self) -> int:
+        """Nanoseconds."""
+        return self.end - self.start
 
 
-def largest_bubble(
-    trace: Trace,
-    found: list[Bubble],
-    course: Course | None = None,
-    said: OverlapVerdict | None = None,
-) -> Largest | None:
-    """The largest cause and its remedies; None where no device idled.
+def critical_path(course: Course) -> list[Segment]:
+    """The path of a whole run, the earliest segment first; together exactly its makespan."""
+    ran, path = course.ran, list[Segment]()
+    last = max(ran, key=lambda number: (ran[number].end, ran[number].start), default=0)
+    end = ran[last].end if last else 0
+    if end < course.end:
+        path.append(Segment(end, course.end, 0, 0))  # a thread that was blocked to the end
+    if last:
+        path += [Segment(ran[last].start, end, last, 0), *path_to(ran, last)]
+    return path[::-1]
 
-    ``course`` and ``said`` (the verdict) are those of the trace, if they are there already. A
-    remedy that another order gives comes before one that makes work free, where it gains at
-    least as much.
+
+def path_to(ran: Mapping[int, Ran], number: int, since: int = 0) -> Iterator[Segment]:
+    """What a slice waited for, back to the moment ``since``, the newest segment first.
+
+    The segments make up the whole time from there to its start. One may have no length: what
+    takes no time can hold up others too.
     """
-    causes = by_cause(found)
-    if not causes:
-        return None
-    cause = next(iter(causes))
-    phases = {phase: ns for (of, phase), ns in by_phase(found).items() if of == cause}
-    phase = next(iter(phases))
-    course = course or course_of(trace)
-    was = makespan_of(course.ran)
-    said = said or overlap_verdict(trace)
-    tried = [Removal(name, ns, was) for name, ns in _tried(trace, course, said, cause, phase)]
-    better = sorted((item for item in tried if item.ns < was), key=lambda item: item.ns)
-    percent = 100 * causes[cause] / sum(causes.values())
-    return Largest(cause, phase, causes[cause], percent, tuple(better))
+    at = ran[number].start
+    while at > since:
+        now = ran[number]
+        ready = max(now.ready, since)
+        if ready < at:
+            yield Segment(ready, at, 0, number)
+            at = ready
+        if not now.after:
+            if at > since:
+                yield Segment(since, at, 0, number)
+            return
+        start = max(since, min(at, ran[now.after].start))
+        yield Segment(start, at, now.after, number)
+        at, number = start, now.after
 
 
-def _tried(
-    trace: Trace, course: Course, said: OverlapVerdict, cause: str, phase: str
-) -> Iterator[tuple[str, int]]:
-    changes: list[tuple[str, Change]] = []
-    if cause in BY_HOST or (cause == "unknown" and said.late):  # late all the same, whatever it did
-        changes.append((AHEAD.format(which=_which(said)), launch_ahead))
-    if cause in ("grammar", "penalty"):
-        changes.append((f"sample without waiting for the {cause}", sample_at_once(trace, cause)))
-    if cause in BY_PHASE and phase:
-        changes.append((f"let {phase} take no time", free(phase)))
-    for name, change in changes:
-        if (lanes := change(course)) is not None:
-            yield name, makespan(lanes)
+def shares(course: Course, path: list[Segment]) -> dict[tuple[str, str], int]:
+    """Nanoseconds of a path by lane and name, the longest first; ``("", "")``: nothing ran."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for segment in path:
+        item = course.slices.get(segment.slice)
+        sums[(item.lane, item.name) if item else ("", "")] += segment.duration
+    return {name: ns for name, ns in sums.most_common() if ns}
 
 
-def _which(said: OverlapVerdict) -> str:
-    """The steps that were launched late, as far as there are others."""
-    if not said.ahead or not said.late:
-        return "each step"
-    if len(said.late) > MOST_NAMED:
-        return f"the {len(said.late)} late steps, too, each"
-    *most, last = map(str, said.late)
-    return f"steps {', '.join(most)} and {last}, too, each" if most else f"step {last}, too,"
+# -- What a workload could take at best, with the batches it ran in: and how near a run came to it
 
+
+@dataclass(frozen=True)
+class Bound:
+    """No order of the same work can take less than this; times in nanoseconds.
+
+    Either a lane has that much work (``lane``), or tokens depend on each other for that long
+    (``lane`` is then empty, and ``rid`` is a request at the end of the longest such chain). What
+    went over the host is no part of a chain: a token may stay on the device.
+    """
+
+    ns: int
+    makespan_ns: int
+    lane: str
+    rid: str
+    lanes: dict[str, int]
+    chain_ns: int
+
+    @property
+    def percent(self) -> float:
+        """How much of the makespan the bound is: 100 cannot be beaten."""
+        return 100 * self.ns / self.makespan_ns if self.makespan_ns else 100.0
+
+
+def bound(trace: Trace, course: Course) -> Bound:
+    """The bound of a run."""
+    names = sorted({item.lane for item in trace.slices})
+    works = {lane: [it for it in trace.on(lane) if not is_blocked(it)] for lane in names}
+    lanes = {lane: length(union(items)) for lane, items in works.items()}
+    busiest = max(lanes, key=lambda lane: lanes[lane], default="")
+    chain, rid = longest_chain(trace, course)
+    if chain > lanes.get(busiest, 0):
+        return Bound(chain, trace.end, "", rid, lanes, chain)
+    return Bound(lanes.get(busiest, 0), trace.end, busiest, "", lanes, chain)
+
+
+def longest_chain(trace: Trace, course: Course) -> tuple[int, str]:
+    """The longest chain of ops that depend on each other's values, from a request's coming on.
+
+    When one came is known where the host had slept until then.
+    """
+    came = {
+        rid: item.release
+        for items in course.lanes.values()
+        for item in items
+        if item.release
+        for rid in course.slices[item.id].rids
+    }
+    slices = {item.id: item for item in trace.slices}
+    before: defaultdict[int, list[int]] = defaultdict(list)
+    for src, dst in _dependencies(trace, slices):
+        if slices[src].end <= slices[dst].start:
+            before[dst].append(src)
+    ends: dict[int, int] = {}
+    best = 0, ""
+    for item in in_time(filter(_computes, trace.slices)):
+        here = [came[rid] for rid in item.rids if rid in came]
+        start = max([0, *here, *(ends.get(src, 0) for src in before[item.id])])
+        ends[item.id] = start + item.duration
+        best = max(best, (ends[item.id], item.rids[0] if item.rids else ""), key=lambda it: it[0])
+    return best
+
+
+def _computes(item: Slice) -> bool:
+    return not is_host(item.lane) and not is_copy(item.lane) and item.name != "upload"
+
+
+def _dependencies(trace: Trace, slices: dict[int, Slice]) -> Iterator[tuple[int, int]]:
+    """Pairs of ops of which the second reads what the first has computed."""
+    steps: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for item in in_time(it for it in trace.slices if is_forward(it.lane) and it.step):
+        steps[item.lane, item.step].append(item.id)
+    for ops in steps.values():
+        yield from pairwise(ops)
+    first = {step: ops[0] for (_, step), ops in reversed(steps.items())}
+    last = {step: ops[-1] for (_, step), ops in steps.items()}
+    for edge in trace.edges:
+        src, dst = edge.src, edge.dst
+        if edge.kind == "token" and is_host(slices[src].lane):  # process to prepare
+            src, dst = last.get(slices[src].step, 0), first.get(slices[dst].step, 0)
+        computed = [op in slices and _computes(slices[op]) for op in (src, dst)]
+        if edge.kind in ("token", "recv") and all(computed):
+            yield src, dst
+
+
+# -- Changes: what each makes of a course, or None where there is nothing to change ----------------
 
 Change = Callable[[Course], Lanes | None]
 AFTERWARDS = frozenset({"process", "postprocess", "output"})  # phases that a launch can overtake
 
 
-def what_if(trace: Trace, change: Change) -> int | None:
-    """The makespan in nanoseconds with a change; None where there is nothing to change."""
-    lanes = change(course_of(trace))
-    return None if lanes is None else makespan(lanes)
-
-
 def makespan(lanes: Lanes) -> int:
     """When the last item ends, in nanoseconds."""
-    return replayed_end(lanes)
-
-
-def makespan_of(ran: Mapping[int, Ran]) -> int:
-    """The same of lanes that have been played, in nanoseconds."""
-    return max((item.end for item in ran.values()), default=0)
-
-
-def unchanged(course: Course) -> Lanes:
-    """The run as it was recorded."""
-    return course.lanes
+    return max((ran.end for _, ran in play(lanes)), default=0)
 
 
 def free(name: str) -> Change:
     """Slices of one name (a phase of the host, or an op) take no time."""
 
     def change(course: Course) -> Lanes | None:
-        if not any(item.name == name and item.duration for item in course.slices.values()):
-            return None
-        return {
-            lane: [_without_time(item, course.slices, name) for item in items]
+        named = {item.id for item in course.slices.values() if item.name == name and item.duration}
+        lanes = {
+            lane: [
+                replace(item, duration=0) if item.kind == "run" and item.id in named else item
+                for item in items
+            ]
             for lane, items in course.lanes.items()
         }
+        return lanes if named else None
+
+    return change
+
+
+def sample_at_once(trace: Trace, reason: str) -> Change:
+    """Ops that waited for ``reason`` are launched together with their step's forward pass."""
+    late = [mark.attrs for mark in trace.marks if mark.name == "wait"]
+    named = [at for at in late if (at.get("op"), at.get("reason")) == ("sample", reason)]
+    steps = {at["step"] for at in named if "step" in at}
+
+    def change(course: Course) -> Lanes | None:
+        later = {
+            item.id
+            for item in course.slices.values()
+            if item.step in steps and item.name != "forward" and not is_host(item.lane)
+        }
+        lanes = {
+            lane: [item for item in items if item.kind != "launch" or item.id not in later]
+            for lane, items in course.lanes.items()
+        }
+        return lanes if steps else None  # who is launched by nobody goes when its lane is free
 
     return change
 
@@ -167,39 +410,15 @@ def launch_ahead(course: Course) -> Lanes | None:
     forward passes run on several lanes: there a step must not start before the last stage has its
     token.
     """
-    if len({item.lane for item in course.slices.values() if is_forward(item.lane)}) != 1:
+    slices = course.slices
+    if len({item.lane for item in slices.values() if is_forward(item.lane)}) != 1:
         return None
-    masked = {item.step for item in course.slices.values() if item.name == "mask"}
-    moved = {
-        lane: _overtaken(items, course.slices, masked | _in_vain(items, course.slices))
-        if is_host(lane) else items
-        for lane, items in course.lanes.items()
-    }  # fmt: skip
+    masked = {item.step for item in slices.values() if item.name == "mask"}
+    moved = dict(course.lanes)
+    for lane, items in course.lanes.items():
+        if is_host(lane):
+            moved[lane] = _overtaken(items, slices, masked | _in_vain(items, slices))
     return None if moved == course.lanes else moved
-
-
-def sample_at_once(trace: Trace, reason: str) -> Change:
-    """Ops that waited for ``reason`` are launched together with their step's forward pass."""
-
-    def change(course: Course) -> Lanes | None:
-        late = {(int(m.attrs["step"]), str(m.attrs["op"])) for m in waits(trace)
-                if m.attrs["reason"] == reason}  # fmt: skip
-        slices = course.slices
-        steps = {step for step, op in late if op == "sample"}
-        later = {i.id: i.step for i in slices.values() if i.step in steps and not is_host(i.lane)}
-        lanes = {
-            lane: [i for i in items if not (i.kind == "launch" and i.id in later
-                                            and slices[i.id].name != "forward")]
-            for lane, items in course.lanes.items()
-        }  # fmt: skip
-        return lanes if steps else None  # who is launched by nobody goes when its lane is free
-
-    return change
-
-
-def _without_time(item: Item, slices: dict[int, Slice], name: str) -> Item:
-    is_named = item.kind == "run" and slices[item.id].name == name
-    return replace(item, duration=0) if is_named else item
 
 
 def _in_vain(items: list[Item], slices: dict[int, Slice]) -> set[int]:
@@ -211,8 +430,7 @@ def _in_vain(items: list[Item], slices: dict[int, Slice]) -> set[int]:
         if here and here.name == "schedule":
             tries += 1
         elif here and here.name == "launch":
-            if tries > 1:
-                found.add(here.step)
+            found |= {here.step} if tries > 1 else set()
             tries = 0
     return found
 
@@ -224,17 +442,15 @@ def _overtaken(items: list[Item], slices: dict[int, Slice], stay: set[int]) -> l
     newest = passing = 0
     for item in items:
         here = slices.get(item.id)
-        step = here.step if here else 0
+        step, name = (here.step, here.name) if here else (0, "")
         is_over = passing and not (item.kind == "launch" and step == passing)
         if is_over or item.release:  # launched; or asleep until somebody comes
             done, held, passing = done + held, [], 0
-        is_after = (item.kind == "wait" and step == newest) or (
-            item.kind == "run" and here is not None and here.name in AFTERWARDS and step == newest
-        )
-        if is_after and step and step + 1 not in stay:
+        follows = item.kind == "wait" or (item.kind == "run" and name in AFTERWARDS)
+        if follows and step and step == newest and step + 1 not in stay:
             held.append(item)
             continue
         done.append(item)
-        if item.kind == "run" and here is not None and here.name == "launch" and step > newest:
+        if item.kind == "run" and name == "launch" and step > newest:
             newest, passing = step, step
     return done + held

@@ -27,6 +27,7 @@ from minisched.cli.check import print_tally
 from minisched.export import native
 from minisched.export.chrome import to_chrome
 from minisched.museum.patch import Edit, put_in
+from minisched.spread import HERE
 from minisched.trace import Act, Mark, Slice, Trace
 
 NO_WAIT = Edit(
@@ -214,6 +215,6 @@ def test_cases_in_which_nothing_happened(law: str, capsys: pytest.CaptureFixture
     empty, full = Tried(0, "overlap", (), True, 1, 1, 0, (law,)), Tried(1, "pd", (), True, 1, 0, 0)
     for tried, ticks in (([empty, full], True), ([empty], False), ([], False)):
         tally = CaseTally(0, 1, "sim", tried)
-        print_tally(Console(), tally, 0.1, 1)
+        print_tally(Console(), tally, 0.1, HERE)
         assert ("✓ every law held" in capsys.readouterr().out) is ticks
         assert tally.as_json()["unjudged"][law] == (empty in tried)

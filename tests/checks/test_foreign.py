@@ -24,10 +24,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.answers import OverlapFindings, report
-from minisched.checks.causes import overlap_verdict
+from minisched.checks.causes import idle_gaps, launches
+from minisched.checks.findings import OverlapFindings, overlap_verdict, report
 from minisched.checks.foreign import PIECE, JsonEvents, NotAProfile, read_foreign, step_named
-from minisched.checks.overlap import idle_gaps, launches, length, union
+from minisched.checks.overlap import length, union
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice

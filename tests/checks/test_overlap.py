@@ -11,35 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.checks.answers import report
-from minisched.checks.causes import (
-    ARRIVAL,
-    HOST,
+from minisched.checks.causes import ARRIVAL, HOST, bubbles, by_cause, by_phase, lost_ns
+from minisched.checks.findings import overlap_verdict, report
+from minisched.checks.overlap import ideal_speedup, measure, step_intervals, union
+from minisched.checks.what_if import (
+    Change,
     bound,
-    bubbles,
-    by_cause,
-    by_phase,
+    course_of,
     critical_path,
-    lost_ns,
-    overlap_verdict,
+    free,
+    launch_ahead,
+    makespan,
+    sample_at_once,
     shares,
 )
-from minisched.checks.overlap import (
-    course_of,
-    ideal_speedup,
-    measure,
-    replay,
-    step_intervals,
-    union,
-)
 from minisched.checks.what_if import (
-    free,
-    largest_bubble,
-    launch_ahead,
-    makespan_of,
-    sample_at_once,
-    unchanged,
-    what_if,
+    play as play_again,
 )
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, SIM_COST, CostModel
@@ -144,27 +131,34 @@ def test_any_run_is_explained_to_the_nanosecond(
 ) -> None:
     trace = played(workload, *item, cost)
     course = course_of(trace)
-    assert {n: (r.start, r.end) for n, r in replay(course.lanes).items()} == {
+    assert {n: (r.start, r.end) for n, r in play_again(course.lanes)} == {
         n: (s.start, s.end) for n, s in course.slices.items()
     }
     check_critical_path(trace)
     check_bubbles(trace)
-    best, ahead = bound(trace), what_if(trace, launch_ahead)
+    best, ahead = bound(trace, course_of(trace)), what_if(trace, launch_ahead)
     assert best.ns == max([best.chain_ns, *best.lanes.values()]) <= trace.end
     assert ahead is None or best.ns <= ahead, "nothing beats it"
     if name in NAMES:  # what is free is what costs nothing, against a real run
         less = replace(cost, host={**cost.host, name: 0, SHARED.get(name, name): 0})
     else:
         less = replace(cost, **{name: 0})
-    assert what_if(trace, unchanged) == trace.end
+    assert what_if(trace) == trace.end
     assert what_if(trace, free(name)) in (played(workload, *item, less).end, None)
+
+
+def what_if(trace: Trace, change: Change = lambda course: course.lanes) -> int | None:
+    """The makespan with a change; None where there is nothing to change."""
+    lanes = change(course_of(trace))
+    return None if lanes is None else makespan(lanes)
 
 
 def check_critical_path(trace: Trace) -> None:
     """It has no hole, lies on slices all the way, and each of them ended when the next began."""
     slices = {item.id: item for item in trace.slices}
-    path, at = critical_path(trace), 0
-    assert sum(shares(trace, path).values()) == trace.end
+    course, at = course_of(trace), 0
+    path = critical_path(course)
+    assert sum(shares(course, path).values()) == trace.end
     for segment in path:
         here = slices[segment.slice]
         assert (segment.start, segment.start, segment.end) == (at, here.start, here.end)
@@ -199,8 +193,9 @@ def check_bubbles(trace: Trace) -> None:
 @pytest.mark.parametrize("loop", ["pd", "mixed", "vllm_pp2", "mindie_dual"])
 def test_a_report_adds_up_with_late_requests_and_two_schedulers(loop: str) -> None:
     trace = run(loop, *(asks(f"r{i}", 4, 40 * i) for i in range(3)))
-    assert what_if(trace, unchanged) == trace.end >= bound(trace).ns
-    assert sum(shares(trace, critical_path(trace)).values()) == trace.end
+    assert what_if(trace) == trace.end >= bound(trace, course_of(trace)).ns
+    course = course_of(trace)
+    assert sum(shares(course, critical_path(course)).values()) == trace.end
     check_bubbles(trace)
     trace = run("vllm_pp2", asks("a", 4), asks("b", 4))
     assert bubbles(replace(trace, program=())) == bubbles(trace), "edges tell the same"
@@ -211,7 +206,7 @@ def test_a_wall_clock_is_played_again_too(loop: str) -> None:
     ran = run_loop(loop, open_device("thread"), open_model("hash", "thread"), [asks("r", 4)])
     course = course_of(ran.trace)
     assert all(course.ran[n].start == item.start for n, item in course.slices.items())
-    assert sum(segment.duration for segment in critical_path(ran.trace)) == ran.trace.end
+    assert sum(segment.duration for segment in critical_path(course)) == ran.trace.end
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 5), st.integers(1, 3))
@@ -230,13 +225,13 @@ def test_launching_ahead_makes_serial_what_overlap_is(
 
 def test_the_remedy_for_serial_is_overlap_which_has_none() -> None:
     serial = run("serial", asks("a", 6), asks("b", 6))
-    largest = largest_bubble(serial, bubbles(serial))
+    largest = report(serial).largest
     assert largest is not None and largest.cause == "host"
     best = largest.removals[0]
     assert (best.was_ns, best.ns) == (serial.end, what_if(serial, launch_ahead))
     overlap = run("overlap", asks("a", 6), asks("b", 6))
     assert what_if(overlap, launch_ahead) in (None, overlap.end)
-    assert largest_bubble(overlap, bubbles(overlap)) is None
+    assert report(overlap).largest is None
     grammar = run_with("overlap", "grammar")
     quick = what_if(grammar, sample_at_once(grammar, "grammar"))
     assert quick is not None and quick <= grammar.end
@@ -293,8 +288,7 @@ def test_a_program_that_waits_in_a_circle_and_a_trace_of_nothing_are_no_crash() 
     circle = Trace("odd", "sim", "hash", "virtual", slices, (), (), (), program)
     assert report(circle).causes == {"unknown": 3 * US} and report(circle).unknown_percent == 100
     nothing = replace(circle, slices=(), program=())
-    assert report(nothing).verdict.word == "unknown" and what_if(nothing, unchanged) in (0, None)
-    assert makespan_of({}) == 0
+    assert report(nothing).verdict.word == "unknown" and what_if(nothing) in (0, None)
 
 
 # -- the verdict -----------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from minisched.checks.causes import launches
 from minisched.checks.history import Words
-from minisched.checks.overlap import launches
 from minisched.checks.races import examine, find_races, race_offence
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 
 from minisched.checks.draw import read_design
-from minisched.checks.overlap import compare_pipelines
 from minisched.core import ForwardMode, Lease, Request, ScheduleBatch
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
+from minisched.export.pipelines_table import compare_pipelines
 from minisched.loops.design import LOOPS
 from minisched.loops.mindie_placeholder import PlaceholderLedger
 from minisched.loops.mindie_plugin import (
