@@ -426,7 +426,7 @@ class Exercise:
     no_worse: tuple[tuple[str, float], ...] = ()
     reach: int = 4
     picture: str = "timing"
-    beside: str = "serial"  # the loop whose run is drawn above theirs; "": the package's own lines
+    beside: str = "serial"  # the design whose run is drawn above theirs; "": none
     hints: tuple[str, ...] = ()
     why: str = ""
     survivors: tuple[str, ...] = ()  # mutants of the solution that are as good: a line of each

@@ -332,12 +332,14 @@ def right(
         f"Checked on {count} cases, in {situations} different situations: every law of "
         "`minisched check` holds."
     ]
-    beside = judge(on_design(case, exercise.beside) if exercise.beside else case).trace
-    if exercise.picture == "timing":
+    if exercise.picture != "timing":
+        figures = [view(exercise.picture, mine)]
+    elif exercise.beside:
+        beside = judge(on_design(case, exercise.beside)).trace
         said.append(_speed_up(beside, mine))
         figures = [timing(beside, mine)]
     else:
-        figures = [view(exercise.picture, mine)]
+        figures = [timing(mine)]
     return ExerciseVerdict(True, [*said, *([exercise.why] if exercise.why else [])], figures)
 
 

@@ -25,8 +25,6 @@ WITHOUT_LESSON = {  # a line each: lessons take them out
     "retraction",
     "mixed_chunk",
     "unified",
-    "generation_batch_result",
-    "grammar_manager",
     "pd",
 }  # fmt: skip
 
