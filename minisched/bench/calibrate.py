@@ -16,6 +16,7 @@ from ..checks.overlap import Interval, union
 from ..core import Request, SamplingParams
 from ..devices.cost import ADDED_TO, MILLISECOND, NO_COST, CostModel, Pace
 from ..devices.profiles import HostCost, MeasuredCost
+from ..devices.registry import open_device
 from ..loops.run import Run, run_to_end, warm_up
 from ..models.base import Model
 from ..replay.replay import LengthModel
@@ -665,3 +666,15 @@ def check_model(model: Model) -> None:
             f"model {model.name!r} has a context of {model.context_len} tokens, but calibrating "
             f"takes {USUAL.context_len}."
         )
+
+
+def check_real_time(device: str, command: str) -> None:
+    """Whether a command can measure there.
+
+    Raises:
+        ValueError: the device is unknown, not to be had, or has a virtual clock.
+    """
+    opened = open_device(device)
+    opened.close()
+    if opened.clock == "virtual":
+        raise ValueError(f"{command} measures real time, which --device {device} has none of.")

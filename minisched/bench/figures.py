@@ -211,7 +211,7 @@ def versions() -> dict[str, str]:
 FOLDER = Path("traces/bench")
 
 
-def keep(part: str, document: dict[str, Any], root: Path) -> list[Path]:
+def save(part: str, document: dict[str, Any], root: Path) -> list[Path]:
     """Write both files below ``root``; gives their paths.
 
     Raises:

@@ -15,7 +15,7 @@ from .check import check
 from .compare import compare
 from .diagrams import diagrams
 from .doctor import doctor
-from .exit import complain, complain_of, guarded_output
+from .exit import BAD_INPUT, complain, complain_of, guarded_output, with_exit_code
 from .fetch import fetch
 from .fidelity import fidelity
 from .first_run import first_run
@@ -77,7 +77,9 @@ COMMANDS = (
 )  # fmt: skip
 for command in COMMANDS:
     name = command.__name__.replace("_", "-")
-    app.command(name, epilog=f"Example: {EXAMPLES[name]}")(command)
+    app.command(name, epilog=f"Example: {EXAMPLES[name]}")(with_exit_code(command))
+for inner in museum.registered_commands:
+    inner.callback = with_exit_code(inner.callback) if inner.callback else None
 app.add_typer(museum, name="museum")
 
 
@@ -89,7 +91,7 @@ def main() -> None:
 
 
 def run_command() -> int:
-    """Run the command line; click would turn Ctrl-C into a silent exit, so it is caught inside."""
+    """Run the command line."""
     columns = get_terminal_size().columns
     app.rich_markup_mode = None if columns < LEAST_PANELS else "rich"
     command = typer.main.get_command(app)
@@ -98,9 +100,10 @@ def run_command() -> int:
         return said or 0
     except USAGE_ERROR as error:
         said = in_one_sentence(error)
-        return complain(said, 2) if said else 2  # nothing was asked for: the help was said
+        # Where nothing was asked for, the help was said.
+        return complain(said, BAD_INPUT) if said else BAD_INPUT
     except ValueError as error:
-        return complain(str(error), 2)
+        return complain(str(error), BAD_INPUT)
     except OSError as error:
         return complain_of(error)
 

@@ -5,7 +5,6 @@ A part loads when it is asked for: parts need different libraries.
 
 from __future__ import annotations
 
-import json as json_text
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,17 +13,16 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ..bench.arms import NAME, ArmStopped, opened
-from ..bench.figures import Figure, as_json, keep, not_measured
+from ..bench.figures import Figure, as_json, not_measured, save
 from ..bench.peers.peer import PeerError, version_in, version_of
 from ..devices.registry import MissingExtra, load, open_device
 from ..loops.run import RunStopped
 from ..models.llama import AUTO
-from .exit import complain, exit_with
-from .layout import Fitted
+from .exit import complain
+from .layout import Fitted, print_json, table
 from .options import choose_loops
 
 # -- What a part of the bench is asked: the options of ``minisched bench`` that were given ---------
@@ -182,7 +180,7 @@ def simulator(call: BenchCall) -> list[Figure]:
 
 def prediction(call: BenchCall) -> list[Figure]:
     """By how much makespan and speed-up of each loop are off, on the device named or on both."""
-    from ..bench.calibrate import check_model
+    from ..bench.calibrate import check_model, check_real_time
     from ..bench.prediction import AIM, USUAL, prediction
 
     call.take("device", "model", "dtype")
@@ -201,18 +199,6 @@ def prediction(call: BenchCall) -> list[Figure]:
                 raise
             figures.append(not_measured(f"{device}: makespans, off by", "%", str(error), AIM))
     return figures
-
-
-def check_real_time(device: str, command: str) -> None:
-    """Refuse what can't be measured.
-
-    Raises:
-        ValueError: the device is unknown, not to be had, or has a virtual clock.
-    """
-    opened = open_device(device)
-    opened.close()
-    if opened.clock == "virtual":
-        raise ValueError(f"{command} measures real time, which --device {device} has none of.")
 
 
 def mlx(call: BenchCall) -> list[Figure]:
@@ -258,22 +244,11 @@ def bench(
         bool, typer.Option("--keep", help="Write the table, and pictures, under traces/bench.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
+) -> int:
     """Measure one part, and print its table."""
     call = BenchCall(
         part, device, model, requests, max_new_tokens, repeat, nano_vllm, vidur, dtype, keep
     )
-    exit_with(lambda: run_bench(call, json))
-
-
-def run_bench(call: BenchCall, as_json_only: bool) -> int:
-    """Measure one part and print its table; returns the exit code.
-
-    It is 1 where a loop stopped: then there is no table.
-
-    Raises:
-        ValueError: there is no such part, or an option is bad; nothing has run then.
-    """
     if call.part not in PARTS:
         raise ValueError(f"unknown part {call.part!r}; the parts are {', '.join(PARTS)}.")
     if call.repetitions < 1:
@@ -283,20 +258,20 @@ def run_bench(call: BenchCall, as_json_only: bool) -> int:
         with err.status("warming up") as status:
             figures = PARTS[call.part](replace(call, report=status.update))
     except (ArmStopped, RunStopped, PeerError) as error:
-        return complain(f"bench {call.part} stopped: {error}", 1)
+        return complain(f"bench {call.part} stopped: {error}", 1)  # and there is no table
     # What the command line said, and when: a table says which run it is of.
     asked = {**call.options, "repetitions": call.repetitions}
     asked["date"] = datetime.now(UTC).date().isoformat()
     document = as_json(figures, peer_versions(call), asked)
-    if as_json_only:
-        print(json_text.dumps(document))
+    if json:
+        print_json(document)
     else:
-        Console(emoji=False).print(Fitted(table(figures)))
+        Console(emoji=False).print(figures_table(figures))
     # A run of a part of a part does not take the place of the whole.
     given = [f"{name}-{Path(str(value)).name}" for name, value in call.options.items()]
     few = [f"repeat-{call.repetitions}"] if call.repetitions < BenchCall.repetitions else []
     name = "-".join([call.part, *given, *few])
-    for path in keep(name, document, Path.cwd()) if call.keep else ():
+    for path in save(name, document, Path.cwd()) if call.keep else ():
         err.print(f"written: {path}", highlight=False)
     return 0
 
@@ -314,7 +289,7 @@ def peer_versions(call: BenchCall) -> dict[str, str]:
     return found | ({"nano-vllm": version_in(call.nano_vllm)} if call.nano_vllm else {})
 
 
-def table(figures: list[Figure]) -> Table:
+def figures_table(figures: list[Figure]) -> Fitted:
     """Medians with their spread, and whether they are where they should be."""
     reasons = sorted(
         {
@@ -323,14 +298,13 @@ def table(figures: list[Figure]) -> Table:
             if item.reason
         }
     )
-    result = Table(caption=Text("\n".join(reasons)) if reasons else None)
-    for column in ("what", "median", "min", "max", "unit", "aim", "met"):
-        result.add_column(column, justify="right" if column in ("median", "min", "max") else "left")
+    rows: list[tuple[str | Text, ...]] = []
     for item in figures:
         values = (item.median, item.min, item.max)
         numbers = ("-" if value is None else f"{value:.2f}" for value in values)
         bound = "at most" if item.at_most else "at least"
         aim = "" if item.aim is None else f"{bound} {item.aim:g}"
         met = {None: "", True: "yes", False: "no"}[item.met]
-        result.add_row(Text(item.name), *numbers, item.unit, aim, met)  # a name is no markup
-    return result
+        rows.append((Text(item.name), *numbers, item.unit, aim, met))  # a name is no markup
+    heads = ("what", ">median", ">min", ">max", "unit", "aim", "met")
+    return table(heads, rows, caption="\n".join(reasons))

@@ -10,14 +10,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ..bench.calibrate import check_model, fit_costs
+from ..bench.calibrate import check_model, check_real_time, fit_costs
 from ..bench.figures import machine, versions
 from ..devices.profiles import MeasuredCost, Profile, as_json
-from ..devices.registry import open_device
 from ..models.llama import AUTO
 from ..models.registry import open_model
 from ..trace.files import write_whole
-from .exit import exit_with
 from .layout import say, say_command
 from .options import DTYPE_HELP, choose_loops
 
@@ -35,62 +33,34 @@ def calibrate(
         Path | None, typer.Option(help="The profile's file; DEVICE-MODEL.json here.")
     ] = None,
     repeat: Annotated[int, typer.Option(help="Interleaved repetitions.")] = 3,
-) -> None:
+) -> int:
     """Measure what steps cost on this machine, for compare, run and replay --profile FILE.
 
     Runs a few designed workloads through every loop, and fits costs to their traces.
     """
 
-    exit_with(lambda: run_calibrate(device, model, dtype, loops, out, repeat))
-
-
-KV_TOKENS = 65_536  # of the profile's pool, for replay; a round figure
-MICROSECONDS = 1000
-SHOWN_TOKENS = (1, 8, 128)
-
-
-def run_calibrate(
-    device: str,
-    model_name: str,
-    dtype: str,
-    loops: str | None,
-    out: Path | None,
-    repetitions: int,
-) -> int:
-    """Measure, write the profile and say what is in it; returns the exit code.
-
-    Raises:
-        ValueError: an option is bad; nothing has run then.
-    """
-    if repetitions < 1:
-        raise ValueError(f"--repeat is {repetitions}, but it must be at least 1.")
-    check_real_time(device)
+    if repeat < 1:
+        raise ValueError(f"--repeat is {repeat}, but it must be at least 1.")
+    check_real_time(device, "calibrate")
     names = choose_loops((loops or "all").split(","), device, only_serial=False)
-    model = open_model(model_name, device, dtype)
-    check_model(model)
-    file = check_file(out or Path(f"{device}-{model.name}.json"))
+    opened = open_model(model, device, dtype)
+    check_model(opened)
+    file = check_file(out or Path(f"{device}-{opened.name}.json"))
     with Console(stderr=True).status("warming up") as status:
-        cost = fit_costs(device, model, names, repetitions, report=status.update)
-    computing = f"{model.name} on {device}" + f" in {model.dtype}" * bool(model.dtype)
-    description = f"{computing}, measured with {repetitions} repetitions"
+        cost = fit_costs(device, opened, names, repeat, report=status.update)
+    computing = f"{opened.name} on {device}" + f" in {opened.dtype}" * bool(opened.dtype)
+    description = f"{computing}, measured with {repeat} repetitions"
     profile = Profile(file.stem, description, cost, KV_TOKENS)
-    about = {"device": device, "model": model.name, "dtype": model.dtype, "machine": machine(),
+    about = {"device": device, "model": opened.name, "dtype": opened.dtype, "machine": machine(),
              "versions": versions()}  # fmt: skip
     write_whole(file, json.dumps(as_json(profile, cost, about), indent=1) + "\n", f"--out {file}")
     tell(Console(highlight=False, emoji=False), cost, file)
     return 0
 
 
-def check_real_time(device: str) -> None:
-    """Refuse what can't be measured.
-
-    Raises:
-        ValueError: the device is unknown, not to be had, or has a virtual clock.
-    """
-    opened = open_device(device)
-    opened.close()
-    if opened.clock == "virtual":
-        raise ValueError(f"calibrate measures real time, which --device {device} has none of.")
+KV_TOKENS = 65_536  # of the profile's pool, for replay; a round figure
+MICROSECONDS = 1000
+SHOWN_TOKENS = (1, 8, 128)
 
 
 def check_file(file: Path) -> Path:

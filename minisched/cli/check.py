@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from ..checks.answers import (
     ORACLE,
@@ -54,8 +52,17 @@ from ..loops.design import LOOPS
 from ..spread import Workers, num_cores
 from ..trace import Trace
 from ..trace.files import write_whole
-from .exit import complain, exit_with
-from .layout import HANG, Fitted, named_progress, say, say_command, work_progress
+from .exit import complain
+from .layout import (
+    HANG,
+    Fitted,
+    named_progress,
+    print_json,
+    say,
+    say_command,
+    table,
+    work_progress,
+)
 from .options import BackendName, ClusterAddress
 
 
@@ -95,7 +102,7 @@ def check(
         bool, typer.Option("--axes", help="Count what was drawn, and name what never was.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
+) -> int:
     """Say of recorded runs whether they are identical, leak, race and overlap; or try many.
 
     Without a trace it draws random workloads and runs each on up to 12 of the
@@ -107,7 +114,19 @@ def check(
     refused one if it rightly got nothing.
     """
     wanted = Wanted(workloads, seed, tuple(loop or ()), device, jobs, out, axes, backend, address)
-    exit_with(lambda: run_check(traces or [], wanted, draw, json, step))
+    if not traces:
+        if draw is not None:
+            raise ValueError(
+                "--draw is about recorded runs, but none is named; --out draws what breaks a law."
+            )
+        if step:
+            raise ValueError("--step is about recorded runs, but none is named.")
+        return check_workloads(wanted, json)
+    if asked := wanted.options_given():
+        raise ValueError(
+            f"{asked[0]} draws workloads, but {traces[0]} is a recorded run: one or the other."
+        )
+    return check_traces(traces, draw, json, step)
 
 
 # -- The picture of a run, with what it did wrong in red -------------------------------------------
@@ -192,8 +211,8 @@ def print_tally(
     say(console, axes_sentence(tally))
     if with_axes:
         print_axes(console, tally)
-    console.print(Fitted(by_law(tally)))
-    console.print(Fitted(by_loop(tally)))
+    console.print(by_law(tally))
+    console.print(by_loop(tally))
     say(console, verdict_on_cases(tally, broken), 2)
 
 
@@ -257,7 +276,7 @@ def axes_sentence(tally: CaseTally) -> str:
 def print_axes(console: Console, tally: CaseTally) -> None:
     """How often each value of each axis came up; then, in words, which never did."""
     for title, axes in tally.all_axes.items():
-        table = Table("", title, "values, and how often each came up")
+        rows = []
         for name in axes.values:
             counts = {value: count for value, count in axes.drawn(name).items() if count}
             said = ", ".join(f"{value} [dim]×{count}[/]" for value, count in counts.items())
@@ -265,35 +284,33 @@ def print_axes(console: Console, tally: CaseTally) -> None:
                 least, most = min(counts.values()), max(counts.values())
                 often = f"{least} to {most}" if least < most else str(most)
                 said = f"{len(counts)} of {size} values, [dim]×{often}[/] each"
-            table.add_row("?" if name in axes.never else sign(True), name, said)
-        console.print(Fitted(table))
+            rows.append(("?" if name in axes.never else sign(True), name, said))
+        console.print(table(("", title, "values, and how often each came up"), rows))
         for name, lacking in axes.never.items():
             more = len(lacking) - FEW_VALUES
             others = f"; and {more} more, which --json names" if more > 0 else ""
             say(console, f"never drawn: {name} {'; '.join(lacking[:FEW_VALUES])}{others}", 2)
 
 
-def by_law(tally: CaseTally) -> Table:
+def by_law(tally: CaseTally) -> Fitted:
     """Each law, and in how many cases it held that had something to break it with."""
-    table = Table("", "law", "what it says", "held")
-    table.columns[-1].justify = "right"
+    rows = []
     for law in laws_on(tally.device):
         held, cases = tally.holding(law), len(tally.cases)
         judged = sign(held == cases) if tally.unjudged(law) < cases else "?"
-        table.add_row(judged, law, SAYS[law], str(held - tally.unjudged(law)))
-    return table
+        rows.append((judged, law, SAYS[law], str(held - tally.unjudged(law))))
+    return table(("", "law", "what it says", ">held"), rows)
 
 
-def by_loop(tally: CaseTally) -> Table:
+def by_loop(tally: CaseTally) -> Fitted:
     """Each loop, with its variants (relays and options), and which laws they broke."""
-    table = Table("", "loop", "variants", "cases", "broken")
-    table.columns[2].justify = table.columns[3].justify = "right"
+    rows = []
     for loop, cases in tally.by_loop.items():
         designs = {case.loop for case in tally.cases if base_of(case.loop) == loop}
         broken = {law: cases - tally.holding(law, loop) for law in LAWS}
         words = ", ".join(f"{law} {count}" for law, count in broken.items() if count)
-        table.add_row(sign(not words), loop, str(len(designs)), str(cases), words)
-    return table
+        rows.append((sign(not words), loop, str(len(designs)), str(cases), words))
+    return table(("", "loop", ">variants", ">cases", "broken"), rows)
 
 
 def sign(holds: bool) -> str:
@@ -439,7 +456,7 @@ def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
     seconds = time.monotonic() - began
     files = save_failure(tally, wanted.out) if wanted.out and tally.failures else []
     if as_json_only:
-        print(json.dumps({**tally.as_json(), "files": files}))
+        print_json({**tally.as_json(), "files": files})
     else:
         console = Console(highlight=False, emoji=False)
         print_tally(console, tally, seconds, workers, wanted.axes)
@@ -506,7 +523,7 @@ def check_traces(
         answers = answer_all(runs)
     holds = verdict_on(runs, answers)
     if as_json_only:
-        print(json.dumps(answers_json(runs, answers, holds)))
+        print_json(answers_json(runs, answers, holds))
     else:
         report_answers(Console(highlight=False, emoji=False), runs, answers)
     if draw is not None:
@@ -599,26 +616,3 @@ def offences(
             for offence in answer.offences:
                 if offence.slices:
                     yield run.trace, offence
-
-
-def run_check(
-    traces: Sequence[Path], wanted: Wanted, draw: Path | None, as_json_only: bool, step: str = ""
-) -> int:
-    """The exit code: 0 if everything held, 1 if not.
-
-    Raises:
-        ValueError: an option is bad, or a file can't be read; nothing has run then.
-    """
-    if not traces:
-        if draw is not None:
-            raise ValueError(
-                "--draw is about recorded runs, but none is named; --out draws what breaks a law."
-            )
-        if step:
-            raise ValueError("--step is about recorded runs, but none is named.")
-        return check_workloads(wanted, as_json_only)
-    if asked := wanted.options_given():
-        raise ValueError(
-            f"{asked[0]} draws workloads, but {traces[0]} is a recorded run: one or the other."
-        )
-    return check_traces(traces, draw, as_json_only, step)

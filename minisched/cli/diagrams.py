@@ -13,7 +13,7 @@ from ..export import golden
 from ..export.golden import makers
 from ..export.render_puml import RenderError
 from ..museum.registry import museum_makers
-from .exit import complain, exit_with
+from .exit import complain
 from .layout import named_progress
 
 
@@ -30,7 +30,7 @@ def diagrams(
     server: Annotated[
         str, typer.Option(help="A PlantUML server, such as http://127.0.0.1:8080/plantuml.")
     ] = "",
-) -> None:
+) -> int:
     """Regenerate golden traces, their views and the diagrams of this repository, from runs.
 
     What is measured on a machine (mlx_memory) is drawn only when it is named, and never checked.
@@ -40,7 +40,7 @@ def diagrams(
     Else it is the pinned one, in Node, else a plantuml command. --check is about the pinned one.
     """
 
-    exit_with(lambda: run_diagrams(names or [], check, svg, server=server))
+    return run_diagrams(names or [], check, svg, server=server)
 
 
 def run_diagrams(

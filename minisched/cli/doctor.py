@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ..devices.registry import DEVICES, load, open_device
 from ..export.render_puml import find_renderer
 from ..models.registry import open_model
-from .layout import Fitted
+from .layout import print_json, table
 
 Findings = dict[str, dict[str, str]]  # kind -> name -> what it needs ("" if it works)
 
@@ -25,23 +22,16 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Say which devices, models and renderers work here, and what the others need."""
-
-    run_doctor(json)
-
-
-def run_doctor(as_json_only: bool) -> None:
-    """Try every device, model and renderer, and report."""
     findings = examine()
-    if as_json_only:
-        print(json.dumps(findings))
+    if json:
+        print_json(findings)
         return
-    table = Table(box=SIMPLE_HEAD)
-    for column in ("", "name", "works", "what it needs"):
-        table.add_column(column)
-    for kind, names in findings.items():
-        for name, needs in names.items():
-            table.add_row(kind, name, "no" if needs else "yes", Text(needs))
-    Console(highlight=False).print(Fitted(table))
+    rows = [
+        (kind, name, "no" if needs else "yes", Text(needs))
+        for kind, names in findings.items()
+        for name, needs in names.items()
+    ]
+    Console(highlight=False).print(table(("", "name", "works", "what it needs"), rows))
 
 
 def examine() -> Findings:

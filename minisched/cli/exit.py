@@ -13,9 +13,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
 from typing import Any, NoReturn, TextIO, cast
-
-import typer
 
 NOBODY_READS, BAD_INPUT, INTERRUPTED = 141, 2, 130
 GONE = (errno.EPIPE, errno.EINVAL)  # the second is what Windows says
@@ -26,15 +25,22 @@ ALIKE = (  # one for one where that says it, so that columns stay; all others ar
 STAND_INS = {pair[0]: pair[1:] for pair in ALIKE.split()}
 
 
-def exit_with(command: Callable[[], int]) -> None:
-    """Exit with a command's code, or 130 after Ctrl-C; by then its run has ended cleanly."""
-    try:
-        code = command()
-    except KeyboardInterrupt:
-        code = complain("interrupted.", INTERRUPTED)
-    except OSError as error:  # or typer would exit with 1 after a broken pipe of our own
-        code = complain_of(error)
-    raise typer.Exit(code)
+def with_exit_code(command: Callable[..., int | None]) -> Callable[..., int]:
+    """The command with its exit code, or 130 after Ctrl-C; by then its run has ended cleanly.
+
+    click would turn Ctrl-C into a silent exit, and a broken pipe of our own into exit code 1.
+    """
+
+    @wraps(command)
+    def call(**options: Any) -> int:
+        try:
+            return command(**options) or 0
+        except KeyboardInterrupt:
+            return complain("interrupted.", INTERRUPTED)
+        except OSError as error:
+            return complain_of(error)
+
+    return call
 
 
 def complain(sentence: str, code: int) -> int:

@@ -12,16 +12,6 @@ from ..devices.registry import load
 
 def fetch(name: Annotated[str, typer.Argument(help="The model; smollm2 is the one.")]) -> None:
     """Bring a small language model's weights here, once."""
-
-    run_fetch(name)
-
-
-def run_fetch(name: str) -> None:
-    """Fetch a model, with a spinner that says what is going on.
-
-    Raises:
-        ValueError: the name is unknown, or the model can't be brought here.
-    """
     fetch = load("minisched.models.fetch", "fetch", "torch", "fetch")
     console = Console(stderr=True, highlight=False)
     with console.status(f"fetching {name}") as status:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from ..bench.peers.peer import PeerError
 from ..fidelity.draw import draw
 from ..fidelity.lockstep import UNEXPLAINED
 from ..fidelity.run import ORIGINALS, Original, Player, Report, in_lockstep
 from ..models.fetch import model_home
-from .exit import BAD_INPUT, complain, exit_with
-from .layout import Fitted, columns_of, named_progress, print_drawing, say, work_progress
+from .exit import BAD_INPUT, complain
+from .layout import columns_of, named_progress, print_drawing, print_json, say, table, work_progress
 
 
 def fidelity(
@@ -28,7 +25,7 @@ def fidelity(
         Path | None, typer.Option(help="A checkout of mini-sglang or nano-vllm.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
+) -> int:
     """Play random cases beside an original's own scheduler, and say where ours differs.
 
     The original is installed into an environment of its own, once. Both get the
@@ -40,31 +37,21 @@ def fidelity(
     1, and the first such case is made small and drawn. Without the original it
     is 2.
     """
-
-    exit_with(lambda: run_fidelity(original, cases, seed, source, json))
-
-
-def run_fidelity(name: str, cases: int, seed: int, source: Path | None, as_json_only: bool) -> int:
-    """The exit code: 0 if all agree up to the rules that differ on purpose, 1 if not.
-
-    Raises:
-        ValueError: an option is bad; nothing has run then.
-    """
-    if name not in ORIGINALS:
+    if original not in ORIGINALS:
         known = ", ".join(ORIGINALS)
-        raise ValueError(f"there is no original {name!r}; it must be one of {known}.")
+        raise ValueError(f"there is no original {original!r}; it must be one of {known}.")
     if cases < 1:
         raise ValueError(f"--cases is {cases}, but it must be at least 1.")
-    original = ORIGINALS[name]
-    original.check_source(source)
+    named = ORIGINALS[original]
+    named.check_source(source)
     try:
-        report = play(original, cases, seed, source)
+        report = play(named, cases, seed, source)
     except PeerError as error:
-        return complain(f"{original.title} can't be run here: {str(error).rstrip('.')}.", BAD_INPUT)
-    if as_json_only:
-        print(json.dumps(report.as_json()))
+        return complain(f"{named.title} can't be run here: {str(error).rstrip('.')}.", BAD_INPUT)
+    if json:
+        print_json(report.as_json())
     else:
-        show(report, original, Console(highlight=False, emoji=False))
+        show(report, named, Console(highlight=False, emoji=False))
     return 1 if report.unexplained else 0
 
 
@@ -78,16 +65,13 @@ def play(original: Original, cases: int, seed: int, source: Path | None) -> Repo
 
 def show(report: Report, original: Original, console: Console) -> None:
     """The counts by part, one sentence, and the smallest case that no rule explains."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for column in ("part", "cases", "equal", "on purpose", "else"):
-        is_text = column in ("part", "on purpose")
-        table.add_column(column, justify="left" if is_text else "right")
+    rows = []
     for part, count in report.parts.items():
         rules = [f"{rule} {n}" for rule, n in count.rules.most_common() if rule != UNEXPLAINED]
         left = count.rules[UNEXPLAINED]
         numbers = str(count.cases), str(count.equal)
-        table.add_row(part, *numbers, ", ".join(rules), f"[red]{left}[/]" if left else "")
-    console.print(Fitted(table))
+        rows.append((part, *numbers, ", ".join(rules), f"[red]{left}[/]" if left else ""))
+    console.print(table(("part", ">cases", ">equal", "on purpose", ">else"), rows))
     say(console, verdict(report, original), 2)
     if report.smallest is not None:
         name = next(name for _, name, found in report.differences if not found.is_explained)

@@ -7,7 +7,7 @@ what hangs is ended with the tracebacks of its threads. This process only asks w
 from __future__ import annotations
 
 import faulthandler
-import json
+import json as json_text
 import subprocess
 import sys
 import time
@@ -25,8 +25,7 @@ from ..bench.figures import machine, versions
 from ..bench.first_run import FAILED, NOT_RUN, OK, STEPS, FirstRunStep, StepOutcome, limit, take
 from ..devices.registry import load
 from ..trace.files import write_whole
-from .exit import exit_with
-from .layout import say
+from .layout import print_json, say
 
 START = 30  # seconds that a process may take until its step begins
 HUNG = "Timeout ("  # how faulthandler begins when it ends what hangs
@@ -51,27 +50,13 @@ def first_run(
         bool, typer.Option("--here", help="In this process, where a debugger sees it.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
+) -> int:
     """On a GPU that was never used with this: check in order what has to hold there, and measure.
 
     Under ten minutes. A step that can't be judged says why. Exit code 1 if one failed.
     """
-
-    exit_with(lambda: run_first_run(out, seconds, only or [], here, json))
-
-
-def run_first_run(
-    out: Path, seconds: float, only: Sequence[str], here: bool, as_json_only: bool
-) -> int:
-    """Take the steps, say what each came to, and leave a report; the exit code.
-
-    It is 1 where a step failed, or where none could be judged.
-
-    Raises:
-        ValueError: an option is bad, or torch sees no GPU; nothing has run then.
-    """
     names = [step.name for step in STEPS]
-    for name in only:
+    for name in only or ():
         if name not in names:
             raise ValueError(f"--only is {name!r}; the steps are {', '.join(names)}.")
     if not seconds > 0:
@@ -86,20 +71,20 @@ def run_first_run(
             least = limit(step, seconds)
             status.update(f"{step.name}: {step.asks} (at most {least:.0f} s)")
 
-        for found in steps(out, seconds, only, here, begins):
+        for found in steps(out, seconds, only or (), here, begins):
             founds.append(found)
-            if not as_json_only:
+            if not json:
                 why = "" if found.verdict == OK else f" {found.verdict}:"
                 line = f"{found.step}:{why} {escape(found.said)} ({found.seconds:.0f} s)"
                 say(console, f"{STYLES[found.verdict]} {line}", 2)
-    if as_json_only:
-        print(json.dumps(report(founds)))
+    if json:
+        print_json(report(founds))
     else:
         counts = Counter(found.verdict for found in founds)
         told = ", ".join(f"{counts[name]} {name}" for name in STYLES if counts[name])
         say(console, f"Of {len(founds)} steps: {told}. All of it is in {escape(str(out))}.")
     verdicts = {found.verdict for found in founds}
-    return 1 if FAILED in verdicts or OK not in verdicts else 0
+    return 1 if FAILED in verdicts or OK not in verdicts else 0  # 1 too if none could be judged
 
 
 def steps(
@@ -123,7 +108,7 @@ def steps(
         else:
             found = (take if here else take_apart)(step, out, seconds)
         founds.append(found)
-        text = json.dumps(report(founds), indent=1)
+        text = json_text.dumps(report(founds), indent=1)
         write_whole(out / "report.json", text, f"--out {out}", with_folders=True)
         yield found
 
@@ -147,7 +132,7 @@ def take_apart(step: FirstRunStep, out: Path, seconds: float) -> StepOutcome:
     if log.strip():
         write_whole(path, log, f"--out {out}", with_folders=True)
     if not code and printed.strip():
-        return StepOutcome(**json.loads(printed.splitlines()[-1]))
+        return StepOutcome(**json_text.loads(printed.splitlines()[-1]))
     said = f"its process ended with {code}: {(log.strip() or 'no word').splitlines()[-1]}"
     if HUNG in log:
         said = f"it took more than {most:.0f} seconds; where it was by then is in {path}"
@@ -160,7 +145,7 @@ def in_this_process(name: str, out: str, seconds: str) -> None:
     faulthandler.dump_traceback_later(limit(step, float(seconds)) + START, exit=True)
     found = take(step, Path(out), float(seconds))
     faulthandler.cancel_dump_traceback_later()
-    print(json.dumps(asdict(found)))
+    print_json(asdict(found))
 
 
 if __name__ == "__main__":

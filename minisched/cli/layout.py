@@ -6,15 +6,18 @@ No line is wider than the terminal. Where nobody looks (a pipe) and nobody says 
 
 from __future__ import annotations
 
+import json
 import os
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +27,24 @@ SENTENCE = 20  # characters; a longer cell of several words may be broken betwee
 HANG, STEP = 16, 2  # most columns that a sentence hangs by; what stands below a name
 USUAL = 100  # columns of a drawing
 CUT = "›"  # ends a line of a drawing that is wider than the terminal
+
+
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[str | Text]], title: str = "", caption: str = ""
+) -> Fitted:
+    """Rows below their heads; a head that begins with ``>`` is one of figures."""
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, title_justify="left")
+    made.title, made.caption = title or None, Text(caption) if caption else None
+    for head in heads:
+        made.add_column(head.lstrip(">"), justify="right" if head[:1] == ">" else "left")
+    for row in rows:
+        made.add_row(*row)
+    return Fitted(made)
+
+
+def print_json(value: Any) -> None:
+    """One object, on a line of its own."""
+    print(json.dumps(value))
 
 
 class Fitted:
@@ -38,6 +59,8 @@ class Fitted:
         cells = [[as_text(cell, console) for cell in column.cells] for column in table.columns]
         names = [as_text(column.header, console).plain for column in table.columns]
         if console.measure(table, options=endless).maximum > width:
+            if not any(is_sentence(text, at) for at, row in enumerate(cells) for text in row):
+                table.padding = 0  # figures alone may stand close
             for at, (column, texts) in enumerate(zip(table.columns, cells, strict=True)):
                 words = names[at].split() + [
                     word
@@ -152,24 +175,27 @@ def cut(line: str, console: Console) -> str:
 
 
 @contextmanager
-def token_progress(loops: list[str], total: int) -> Iterator[Callable[[str, Output], None]]:
-    """One bar for each loop, counting tokens up to ``total`` at most; gone when done."""
-    columns = (
-        TextColumn("{task.description:>10}"),
-        BarColumn(),
-        TextColumn("{task.completed} tokens"),
-    )
+def progress(*columns: ProgressColumn) -> Iterator[Progress]:
+    """Bars; gone when done, and never there without a terminal."""
     console = Console(stderr=True)
     with Progress(
         *columns, TimeElapsedColumn(),
         console=console, transient=True, disable=not console.is_terminal,
-    ) as progress:  # fmt: skip
-        bars = {loop: progress.add_task(loop, total=total, start=False) for loop in loops}
+    ) as bars:  # fmt: skip
+        yield bars
+
+
+@contextmanager
+def token_progress(loops: list[str], total: int) -> Iterator[Callable[[str, Output], None]]:
+    """One bar for each loop, counting tokens up to ``total`` at most."""
+    columns = TextColumn("{task.description:>10}"), BarColumn()
+    with progress(*columns, TextColumn("{task.completed} tokens")) as shown:
+        bars = {loop: shown.add_task(loop, total=total, start=False) for loop in loops}
 
         def on_output(loop: str, output: Output) -> None:
-            progress.start_task(bars[loop])
+            shown.start_task(bars[loop])
             if output.token is not None:
-                progress.advance(bars[loop])
+                shown.advance(bars[loop])
 
         yield on_output
 
@@ -194,27 +220,15 @@ class Work:
 
 @contextmanager
 def work_progress() -> Iterator[Work]:
-    """One bar for one thing after another; gone when done, and never there without a terminal."""
-    console = Console(stderr=True)
-    with Progress(
-        BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    ) as progress:  # fmt: skip
-        yield Work(progress)
+    """One bar for one thing after another."""
+    with progress(BarColumn(), TextColumn("{task.description}", markup=False)) as shown:
+        yield Work(shown)
 
 
 @contextmanager
 def named_progress(total: int) -> Iterator[Callable[[str], None]]:
-    """One bar that names what is being worked on, each name a step; gone when done."""
-    columns = (BarColumn(), TextColumn("{task.completed} of {task.total}  {task.description}"))
-    console = Console(stderr=True)
-    with Progress(
-        *columns, TimeElapsedColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    ) as progress:  # fmt: skip
-        bar = progress.add_task("", total=total)
-
-        def hear(name: str) -> None:
-            progress.update(bar, advance=1, description=name)
-
-        yield hear
+    """One bar that names what is being worked on, each name a step."""
+    text = TextColumn("{task.completed} of {task.total}  {task.description}")
+    with progress(BarColumn(), text) as shown:
+        bar = shown.add_task("", total=total)
+        yield lambda name: shown.update(bar, advance=1, description=name)

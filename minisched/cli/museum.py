@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from ..export.offence import MARK
@@ -23,8 +20,7 @@ from ..museum.page import PagePart, page, refuted_page, to_html
 from ..museum.picture import draw, exhibit_lines
 from ..museum.registry import Standing, bug_json, nothing_broken, refuted_json, standing_of
 from ..trace.files import write_whole
-from .exit import exit_with
-from .layout import Fitted, cut, named_progress, say, say_command
+from .layout import cut, named_progress, print_json, say, say_command, table
 
 museum = typer.Typer(help="Published bugs, each put back, caught by a law, drawn, and cured.")
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -40,10 +36,9 @@ def choose(context: typer.Context) -> None:
 
 
 @museum.command("list", epilog="Example: minisched museum list")
-def list_bugs(json: Json = False) -> None:
+def list_bugs(json: Json = False) -> int:
     """List the bugs by chapter, and the suspicions that were refuted; with --json it tries all."""
-
-    exit_with(lambda: run_list(json))
+    return run_list(json)
 
 
 @museum.command("run", epilog="Example: minisched museum run pinned_buffer_rewritten")
@@ -54,7 +49,7 @@ def run_bugs(
         Path | None, typer.Option(help="Draw it into a file, .svg or .html, as well.")
     ] = None,
     json: Json = False,
-) -> None:
+) -> int:
     """Put a bug back: its smallest case with the offence marked, and the fix.
 
     Exits with 1 if a bug is not caught or the healthy code does not pass.
@@ -64,7 +59,7 @@ def run_bugs(
         raise ValueError("museum run takes the name of one exhibit, or --all.")
     if out and not name:
         raise ValueError("--out draws one exhibit, so it needs its name.")
-    exit_with(lambda: run_one(name, out, json) if name else run_all(json))
+    return run_one(name, out, json) if name else run_all(json)
 
 
 # -- How an exhibit looks in a terminal, and the table of all of them ------------------------------
@@ -115,18 +110,16 @@ def body(part: PagePart, item: Exhibit | Refuted, columns: int) -> Iterator[Text
             yield Text(line, style={"bad": "red", "good": "green"}.get(part.kind, ""))
 
 
-def table(standings: list[Standing], holds: dict[str, bool]) -> Iterator[RenderableType]:
+def summary(standings: list[Standing], holds: dict[str, bool]) -> Iterator[RenderableType]:
     """A row for each, and a line that sums up."""
-    rows = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("bug", "reference", "caught by", "healthy code"):
-        rows.add_column(column)
+    rows: list[tuple[str | Text, ...]] = []
     for item in standings:
         caught = Text(item.caught_by) if item.caught_by else Text("not caught", style="bold red")
         green = Text("passes", "green") if item.healthy_passes else Text("fails", "bold red")
         if item.lacking:
             green = Text(f"nothing to judge: {item.lacking}", "bold red")
-        rows.add_row(item.exhibit.name, item.exhibit.references[0], caught, green)
-    yield Fitted(rows)
+        rows.append((item.exhibit.name, item.exhibit.references[0], caught, green))
+    yield table(("bug", "reference", "caught by", "healthy code"), rows)
     good, right = sum(item.is_good for item in standings), sum(holds.values())
     yield f"{good} of {len(standings)} bugs are caught, with the healthy code green."
     yield f"{right} of {len(holds)} refuted suspicions break nothing."
@@ -182,12 +175,12 @@ def run_one(name: str, out: Path | None, as_json: bool) -> int:
     if isinstance(item, Refuted):
         is_good = nothing_broken(item)
         if as_json:
-            print_json([], [item])
+            print_all([], [item])
     else:
         standing = standing_of(item)
         is_good = standing.is_good
         if as_json:
-            print_json([standing], [])
+            print_all([standing], [])
     if not as_json:
         console = Console(highlight=False, emoji=False)
         show(item, console)
@@ -208,13 +201,13 @@ def run_all(as_json: bool) -> int:
             hear(item.name)
             holds[item.name] = nothing_broken(item)
     if as_json:
-        print_json(standings, list(refuted()))
+        print_all(standings, list(refuted()))
     else:
-        Console(highlight=False, emoji=False).print(*table(standings, holds), sep="\n")
+        Console(highlight=False, emoji=False).print(*summary(standings, holds), sep="\n")
     return 0 if all(item.is_good for item in standings) and all(holds.values()) else 1
 
 
-def print_json(standings: list[Standing], items: list[Refuted]) -> None:
+def print_all(standings: list[Standing], items: list[Refuted]) -> None:
     """One object: ``bugs`` and ``refuted``."""
     bugs = [bug_json(standing) for standing in standings]
-    print(json.dumps({"bugs": bugs, "refuted": [refuted_json(item) for item in items]}))
+    print_json({"bugs": bugs, "refuted": [refuted_json(item) for item in items]})

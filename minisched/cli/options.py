@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 import typer
 
 from ..core import Request, SamplingParams
-from ..core.fields import setting
+from ..core.setting import setting
 from ..defaults import (
     CHUNK,
     MAX_NEW_TOKENS,
@@ -82,7 +82,7 @@ class OptionGroup:
         """
 
 
-def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+def with_option_groups(command: Callable[..., int]) -> Callable[..., int]:
     """The command, with an option for each field in the place of a group.
 
     typer asks a command for its signature; this one answers with the fields in the place of the
@@ -97,11 +97,11 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     options = {name: list(options_of(group)) for name, group in groups.items()}
 
     @wraps(command)
-    def call(**values: Any) -> None:
+    def call(**values: Any) -> int:
         for name, group in groups.items():
             found = {item.name: (values.pop(item.name), item.default) for item in options[name]}
             values[name] = group(**{key: it for key, (it, empty) in found.items() if it != empty})
-        command(**values)
+        return command(**values)
 
     merged = [one for name, item in own.items() for one in options.get(name, [item])]
     keyword_only = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in merged]

@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from ..core import Output
-from ..devices.profiles import DEFAULT_PROFILE, PROFILES, Profile, find_profile
+from ..devices.profiles import DEFAULT_PROFILE, PROFILES, find_profile
 from ..export.native import StreamRecorder
 from ..replay.replay import (
     FlatMetrics,
     LaneTally,
     LengthModel,
     RecordedTally,
-    ReplayedRun,
     as_json,
     check_size,
     default_settings,
     play,
 )
-from ..replay.trace_file import Survey, TraceFile
-from ..scheduler import SchedulerConfig
+from ..replay.trace_file import TraceFile
 from ..trace.files import write_whole
-from . import presets as advice
-from .exit import exit_with
-from .layout import Fitted, work_progress
+from .exit import BAD_INPUT
+from .layout import print_json, progress, table, work_progress
 from .options import ReportOptions, SchedulerOptions, choose_loops, with_option_groups
-from .presets import advise
+from .report import advice_json, advice_table
 
 LoopName = Annotated[str | None, typer.Option("--loop", help="The loop; overlap.")]
 ProfileName = Annotated[
@@ -59,14 +54,52 @@ def replay(
     trace: Annotated[
         Path | None, typer.Option(help="A file for the run's trace, written as it goes on.")
     ] = None,
-) -> None:
+) -> int:
     """Replay recorded requests on sim: TTFT and ITL percentiles, cache hits, retractions.
 
     Unless told otherwise, a page has 512 tokens for Mooncake and 16 for CSV, a chunk 8192, 256
     requests run at once, and the KV pool is the profile's, or larger where one request needs it.
     """
 
-    exit_with(lambda: run_replay(file, scheduler, report, loop, profile, requests, out, trace))
+    machine = find_profile(profile)
+    [name] = choose_loops([] if loop is None else [loop], "sim", scheduler.serial_only)
+    source = TraceFile(file, requests)
+    check_target("--out", out, file)
+    check_target("--trace", trace, file)
+    with work_progress() as work:
+        survey = source.survey(work.reading(file))
+    page_size = scheduler.page_size or survey.format.page_size
+    config = scheduler.make_config(**default_settings(survey, machine, page_size))
+    check_size(config)
+    model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
+    errors: list[str] = []
+    with (
+        request_progress(survey.requests, errors) as on_output,
+        report.logging(),
+        tally_into(trace, name) as tally,
+    ):
+        arrivals, kept = source.requests(), FlatMetrics()
+        run = play(name, model, arrivals, config, machine.cost, on_output, tally, kept)
+    result: dict[str, Any] = as_json(run, survey.requests, machine.name)
+    if report.advise:
+        result["advice"] = advice_json(run.metrics, config)
+    if report.json:
+        print_json(result)
+    else:
+        console = Console(highlight=False, emoji=False)
+        print_report(console, result, survey.format.name)
+        if report.advise:
+            console.print(advice_table(run.loop, run.metrics, config))
+    if out is not None:
+        write_whole(out, json.dumps(result, indent=2) + "\n", f"--out {out}")
+    for sentence in errors[:MOST_ERRORS]:
+        print(sentence, file=sys.stderr)
+    if len(errors) > MOST_ERRORS:
+        print(f"{len(errors) - MOST_ERRORS} requests more were refused.", file=sys.stderr)
+    return BAD_INPUT if errors else 0
+
+
+MOST_ERRORS = 5  # requests that are named
 
 
 # -- The file that ``replay --trace`` leaves: the run's trace, written while it goes on ------------
@@ -102,21 +135,13 @@ def tally_into(path: Path | None, loop: str) -> Iterator[LaneTally]:
 
 def print_report(console: Console, result: dict[str, Any], format: str) -> None:
     """A table of the clients' times, and the rest in sentences; ``result`` is the JSON object."""
-    console.print(Fitted(times_table(result)))
+    rows = [
+        (title, *("-" if value is None else f"{value:.1f}" for value in result[key].values()))
+        for title, key in (("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("queue", "queue_ms"))
+    ]
+    console.print(table(("virtual ms", *(f">{name}" for name in result["ttft_ms"])), rows))
     for sentence in sentences(result, format):
         console.print(sentence)
-
-
-def times_table(result: dict[str, Any]) -> Table:
-    """Percentiles of the clients' times."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("virtual ms")
-    for name in result["ttft_ms"]:
-        table.add_column(name, justify="right")
-    for title, key in (("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("queue", "queue_ms")):
-        cells = ["-" if value is None else f"{value:.1f}" for value in result[key].values()]
-        table.add_row(title, *cells)
-    return table
 
 
 def sentences(result: dict[str, Any], format: str) -> Iterator[str]:
@@ -138,109 +163,21 @@ def sentences(result: dict[str, Any], format: str) -> Iterator[str]:
     )
 
 
-BAD_INPUT = 2  # exit code
-MOST_ERRORS = 5  # requests that are named
-
-
-def run_replay(
-    file: Path,
-    scheduler: SchedulerOptions,
-    wanted: ReportOptions,
-    loop: str | None = None,
-    profile: str = DEFAULT_PROFILE,
-    requests: int | None = None,
-    out: Path | None = None,
-    recorded: Path | None = None,
-) -> int:
-    """Replay a trace and report; returns the exit code, 2 if a request was refused.
-
-    Raises:
-        ValueError: an option or the file is bad; nothing has run then.
-    """
-    machine = find_profile(profile)
-    asked = [] if loop is None else [loop]
-    [name] = choose_loops(asked, "sim", scheduler.serial_only)
-    trace = TraceFile(file, requests)
-    check_target("--out", out, file)
-    check_target("--trace", recorded, file)
-    with work_progress() as work:
-        survey = trace.survey(work.reading(file))
-    config = make_config(scheduler, survey, machine)
-    model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
-    errors: list[str] = []
-    with (
-        request_progress(survey.requests, errors) as on_output,
-        wanted.logging(),
-        tally_into(recorded, name) as tally,
-    ):
-        arrivals, kept = trace.requests(), FlatMetrics()
-        run = play(name, model, arrivals, config, machine.cost, on_output, tally, kept)
-    say(run, survey, machine, wanted, out)
-    return complain_of(errors)
-
-
-def make_config(scheduler: SchedulerOptions, survey: Survey, machine: Profile) -> SchedulerConfig:
-    """The options over the defaults of this trace on this machine.
-
-    Raises:
-        ValueError: they do not go together, or ask for more than the simulation can hold.
-    """
-    page_size = scheduler.page_size or survey.format.page_size
-    config = scheduler.make_config(**default_settings(survey, machine, page_size))
-    check_size(config)
-    return config
-
-
-def say(
-    run: ReplayedRun, survey: Survey, machine: Profile, wanted: ReportOptions, out: Path | None
-) -> None:
-    """The report, for programs or for people, and into a file.
-
-    Raises:
-        ValueError: the file can't be written.
-    """
-    result: dict[str, Any] = as_json(run, survey.requests, machine.name)
-    advised = advise(run.metrics, run.config) if wanted.advise else []
-    if wanted.advise:
-        result["advice"] = [vars(item) for item in advised]
-    if wanted.json:
-        print(json.dumps(result))
-    else:
-        console = Console(highlight=False, emoji=False)
-        print_report(console, result, survey.format.name)
-        if wanted.advise:
-            console.print(Fitted(advice.table(run.loop, advised)))
-    if out is not None:
-        write_whole(out, json.dumps(result, indent=2) + "\n", f"--out {out}")
-
-
 @contextmanager
 def request_progress(total: int, errors: list[str]) -> Iterator[Callable[[Output], None]]:
     """A bar on stderr, gone when done; ``errors`` gets a sentence for each refused request."""
-    columns = TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    console = Console(stderr=True)
-    nobody_looks = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=nobody_looks) as progress:
-        bar = progress.add_task("replay", total=total)
+    with progress(TextColumn("replay"), BarColumn(), MofNCompleteColumn()) as shown:
+        bar = shown.add_task("replay", total=total)
 
         def on_output(output: Output) -> None:
             """Count the ends, and keep the errors."""
             if output.finish_reason is None:
                 return
-            progress.advance(bar)
+            shown.advance(bar)
             if output.error:
                 errors.append(f"request {output.rid}: {output.error}")
 
         yield on_output
-
-
-def complain_of(errors: Sequence[str]) -> int:
-    """Say on stderr which requests were refused; what that means for the exit code."""
-    for sentence in errors[:MOST_ERRORS]:
-        print(sentence, file=sys.stderr)
-    if len(errors) > MOST_ERRORS:
-        print(f"{len(errors) - MOST_ERRORS} requests more were refused.", file=sys.stderr)
-    return BAD_INPUT if errors else 0
 
 
 def check_target(option: str, out: Path | None, file: Path) -> None:

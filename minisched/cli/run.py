@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,12 +22,8 @@ from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
 from ..models.base import Model
 from ..models.tokenizer import StreamDecoder
-from . import compare as logprobs
-from . import compare as request_metrics
-from . import presets as advice
-from .compare import drafts_as_json, print_errors
-from .exit import exit_with
-from .layout import STEP, Fitted, say
+from .exit import BAD_INPUT, INTERRUPTED
+from .layout import STEP, print_json, say
 from .options import (
     ReportOptions,
     SchedulerOptions,
@@ -36,6 +31,16 @@ from .options import (
     choose_loops,
     make_config,
     with_option_groups,
+)
+from .report import (
+    advice_json,
+    advice_table,
+    drafts_as_json,
+    logprobs_json,
+    metrics_json,
+    metrics_table,
+    print_errors,
+    print_logprobs,
 )
 
 # -- Shows what requests say while they say it: text, or token ids where there is no tokenizer -----
@@ -83,9 +88,6 @@ def streaming(console: Console, transcript: Transcript) -> Iterator[None]:
         say(console, escape(f"{rid}: {text} ({transcript.ended[rid]})"), STEP)
 
 
-BAD_INPUT, INTERRUPTED = 2, 130  # exit codes
-
-
 @with_option_groups
 def run(
     workload: WorkloadOptions,
@@ -94,7 +96,7 @@ def run(
     loop: Annotated[
         list[str] | None, typer.Option(help="The loop; overlap, or mlx_async on mlx.")
     ] = None,
-) -> None:
+) -> int:
     """Run one loop and stream what the requests say.
 
     Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
@@ -102,48 +104,37 @@ def run(
 
     if loop and len(loop) > 1:
         raise ValueError(f"--loop was given {len(loop)} times, but run takes exactly one loop.")
-    exit_with(lambda: run_run(workload, scheduler, report, loop or []))
-
-
-def run_run(
-    workload: WorkloadOptions,
-    scheduler: SchedulerOptions,
-    wanted: ReportOptions,
-    asked: Sequence[str],
-) -> int:
-    """Run one loop and stream its text; returns the exit code.
-
-    Raises:
-        ValueError: an option is bad; nothing has run then.
-    """
-    loop, *more = choose_loops(asked, workload.device, scheduler.serial_only)
+    name, *more = choose_loops(loop or [], workload.device, scheduler.serial_only)
     if more:
         raise ValueError(f"--loop all is {1 + len(more)} loops, but run takes exactly one.")
     device = open_device(workload.device)
     model = workload.open_model()
     requests = workload.make_requests(model)
     config, cost = make_config(scheduler, model, requests), workload.cost()
-    say = Console(stderr=wanted.json, highlight=False, emoji=False)
+    console = Console(stderr=report.json, highlight=False, emoji=False)
     transcript = Transcript(model, requests)
-    with streaming(say, transcript), wanted.logging():
-        run = run_loop(loop, device, model, requests, config, cost, on_output=transcript.hear)
-    if wanted.json:
-        about = {"loop": loop, "dtype": run.trace.dtype}
+    with streaming(console, transcript), report.logging():
+        run = run_loop(name, device, model, requests, config, cost, on_output=transcript.hear)
+    if report.json:
+        about = {"loop": name, "dtype": run.trace.dtype}
         result = {**about, "outputs": run.outputs, "errors": run.errors}
-        result["requests"] = request_metrics.metrics_json(run.metrics)
+        result["requests"] = metrics_json(run.metrics)
         result |= drafts_as_json(run)
         if workload.sampling.return_logprob:
-            result["logprobs"] = logprobs.logprobs_json(run.requests)
-        advised = {"advice": advice.advice_json(run, config)} if wanted.advise else {}
-        print(json.dumps(result | advised))
-    logprobs.print_logprobs(say, model, run.requests)
-    say.print(Fitted(request_metrics.table(run.metrics)))
-    if wanted.advise and not wanted.json:
-        advice.print_advice(say, [run], config)
+            result["logprobs"] = logprobs_json(run.requests)
+        print_json(result | ({"advice": advice_json(run.metrics, config)} if report.advise else {}))
+    print_logprobs(console, model, run.requests)
+    console.print(metrics_table(run.metrics))
+    if report.advise and not report.json:
+        console.print(advice_table(run.loop, run.metrics, config))
     if drafts := count_drafts(run.trace):
-        say.print(f"{run.loop}: {drafts}.")
-    say.print(summary(run))
-    return exit_code(run)
+        console.print(f"{run.loop}: {drafts}.")
+    console.print(summary(run))
+    print_errors(run.errors)
+    if run.interrupted:
+        print("interrupted; every request was ended and its memory given back", file=sys.stderr)
+        return INTERRUPTED
+    return BAD_INPUT if run.errors else 0
 
 
 def summary(run: Run) -> str:
@@ -155,12 +146,3 @@ def summary(run: Run) -> str:
         f"{milliseconds(report.makespan_ns)}; "
         f"the device was busy {report.device_busy_percent:.0f} % of the time."
     )
-
-
-def exit_code(run: Run) -> int:
-    """Says on stderr which requests ended badly, and what that means for the exit code."""
-    print_errors(run.errors)
-    if run.interrupted:
-        print("interrupted; every request was ended and its memory given back", file=sys.stderr)
-        return INTERRUPTED
-    return BAD_INPUT if run.errors else 0

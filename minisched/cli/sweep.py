@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from ..spread import Workers, num_cores
 from ..sweep.grid import AIMS, Grid, read_grid
 from ..sweep.sweep import Sweep, run_grid, write_tables
-from .exit import exit_with
-from .layout import Fitted, named_progress, say
+from .layout import Fitted, named_progress, print_json, say, table
 from .options import BackendName, ClusterAddress
 
 MOST_SHOWN = 20  # rows of a table
@@ -33,7 +29,7 @@ def sweep(
     backend: BackendName = "processes",
     address: ClusterAddress = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-) -> None:
+) -> int:
     """Run every combination of loops, costs, workloads and settings, and say what is best.
 
     The grid names settings; a list makes an axis. Cells that OUT holds already
@@ -44,17 +40,6 @@ def sweep(
     throughput or makespan. OUT gets sweep.csv and sweep.parquet.
     """
 
-    exit_with(lambda: run_sweep(file, out, jobs, backend, address, json))
-
-
-def run_sweep(
-    file: Path, out: Path, jobs: int | None, backend: str, address: str, as_json_only: bool
-) -> int:
-    """The exit code: 0, or 1 if a cell failed or was lost.
-
-    Raises:
-        ValueError: the grid, the folder or the cluster is bad.
-    """
     grid = read_grid(file)
     workers = Workers(num_cores() if jobs is None else jobs, backend, address)
     if out.exists() and not out.is_dir():
@@ -62,8 +47,8 @@ def run_sweep(
     with named_progress(len(grid)) as hear:
         done = run_grid(grid, out, workers, lambda at, row: hear(row["state"]))
     files = [str(path) for path in write_tables(done, out)]
-    if as_json_only:
-        print(jsonlib.dumps(as_json(done, files)))
+    if json:
+        print_json(as_json(done, files))
     else:
         report(Console(highlight=False, emoji=False), done, files)
     return 1 if {"failed", "lost"} & done.states().keys() else 0
@@ -91,7 +76,7 @@ def report(console: Console, sweep: Sweep, files: Sequence[str]) -> None:
     before = f", {sweep.done_before} of them done before" if sweep.done_before else ""
     say(console, f"{len(grid)} cells{before}: {states}.")
     if best := sweep.best:
-        console.print(Fitted(table(best, shown_columns(grid), MOST_SHOWN)))
+        console.print(some_of(best, shown_columns(grid)))
         column, less = AIMS[grid.aim]
         kept = f" within {', '.join(f'{k} <= {v:g}' for k, v in grid.limits.items())}"
         say(
@@ -103,7 +88,7 @@ def report(console: Console, sweep: Sweep, files: Sequence[str]) -> None:
         say(console, "Nothing keeps the limits, so nothing is best.")
     if capacity := sweep.capacity:
         say(console, "The highest rate at which a choice keeps the limits:")
-        console.print(Fitted(table(capacity, list(capacity[0]), MOST_SHOWN)))
+        console.print(some_of(capacity, list(capacity[0])))
     reasons = dict.fromkeys(
         f"{row['state']}: {row['reason']}" for row in sweep.rows if row["state"] != "ok"
     )
@@ -122,14 +107,15 @@ def shown_columns(grid: Grid) -> list[str]:
     return list(dict.fromkeys([*axes, column, *grid.limits, *speedup]))
 
 
-def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], most: int) -> Table:
-    """Some columns of some rows."""
-    result = Table(box=SIMPLE_HEAD, pad_edge=False)
+def some_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Fitted:
+    """Some columns of the first rows."""
+    heads = []
     for name in columns:
         is_number = all(isinstance(row[name], int | float) for row in rows)
-        result.add_column(name.replace("_", " "), justify="right" if is_number else "left")
-    for row in rows[:most]:
-        result.add_row(*("-" if row[name] is None else f"{row[name]}" for name in columns))
-    if len(rows) > most:
-        result.caption = f"and {len(rows) - most} more; --json has them"
-    return result
+        heads.append(">" * is_number + name.replace("_", " "))
+    shown = [
+        ["-" if row[name] is None else f"{row[name]}" for name in columns]
+        for row in rows[:MOST_SHOWN]
+    ]
+    more = len(rows) - MOST_SHOWN
+    return table(heads, shown, caption=f"and {more} more; --json has them" if more > 0 else "")

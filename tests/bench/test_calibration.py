@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from minisched.bench.calibrate import CalibrationLoad, fit_costs, makespan, observe, predict
 from minisched.checks.laws import find_backwards
-from minisched.cli.presets import advise
+from minisched.cli.report import advise
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, Pace
 from minisched.devices.profiles import (

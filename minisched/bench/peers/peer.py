@@ -86,7 +86,7 @@ def interpreter(module: str, home: Path, report: Say) -> Path:
         call(name, uv, "sync", "--quiet", "--script", str(path_of(module)))
         return Path(call(name, uv, "python", "find", "--script", str(path_of(module))))
     key = hashlib.sha256(repr((needed, alone)).encode()).hexdigest()[:8]
-    folder = home / "peers" / f"{name}-{key}"
+    folder = home / "peers" / key
     python = folder / "bin" / "python"
     if not (folder / "done").exists():
         report(f"installing the packages of {name} into an environment of their own")
@@ -94,7 +94,7 @@ def interpreter(module: str, home: Path, report: Say) -> Path:
             venv.create(folder, clear=True, with_pip=True)
         except (OSError, subprocess.CalledProcessError) as error:  # Debian has pip in python3-venv
             raise PeerError(
-                f"{folder.name} can't be made below {folder.parent}: {error}"
+                f"an environment for {name} can't be made in {folder}: {error}"
             ) from error
         for wanted in (needed, ["--no-deps", *alone] if alone else []):
             if wanted:
