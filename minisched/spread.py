@@ -18,7 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing import resource_tracker
 from types import ModuleType
 from typing import Any, TypeVar
@@ -123,8 +123,8 @@ def _in_processes(
 ) -> Iterator[tuple[int, R]]:
     """Fresh processes, which hear no Ctrl-C.
 
-    A pool in which one dies is broken for good. Those that were handed to it are tried again, each
-    in a process of its own, so that it shows which of them it was; the others go on in a new pool.
+    A pool in which one dies is broken for good. Those that were handed to it are tried again, one
+    at a time, so that it shows which of them it was; the others go on in a new pool.
     """
     todo = iter(range(len(items)))
     while True:
@@ -147,21 +147,26 @@ def _in_processes(
             pass
         finally:
             pool.shutdown(cancel_futures=True)
-        for at in sorted(handed):
-            yield at, _alone(one, items[at], lost)
+        yield from _one_by_one(one, items, sorted(handed), lost)
 
 
-def _alone(one: Callable[[T], R], item: T, lost: Callable[[T, str], R]) -> R:
-    """An item in a process that has nothing else to do."""
-    pool = _new_pool(1)
-    try:
-        with unheard_interrupt():
-            future = pool.submit(one, item)
-        return future.result()
-    except BrokenProcessPool:
-        return lost(item, "the process that ran it died, twice")
-    finally:
-        pool.shutdown(cancel_futures=True)
+def _one_by_one(
+    one: Callable[[T], R], items: Sequence[T], places: Sequence[int], lost: Callable[[T, str], R]
+) -> Iterator[tuple[int, R]]:
+    """Those that a pool was at when it broke, in a process that has one at a time."""
+    left = iter(places)
+    for first in left:
+        pool = _new_pool(1)
+        try:
+            for at in chain([first], left):
+                first = at
+                with unheard_interrupt():
+                    future = pool.submit(one, items[at])
+                yield at, future.result()
+        except BrokenProcessPool:
+            yield first, lost(items[first], "the process that ran it died, twice")
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _new_pool(jobs: int) -> ProcessPoolExecutor:

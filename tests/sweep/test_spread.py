@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from functools import partial
 from pathlib import Path
 
@@ -13,38 +11,14 @@ from minisched.checks.many import try_seed, try_workloads
 from minisched.devices.registry import MissingExtra
 from minisched.spread import HERE, ItemLost, Workers, in_order, spread
 
+from .chores import KILLER, dead_once, refusing, squared, squared_or_dead
+
 ITEMS = range(100)
-KILLER = 37
 CLUSTERS = [
     pytest.param(Workers(2, "dask"), id="dask", marks=pytest.mark.thorough),
     pytest.param(Workers(2, "ray"), id="ray", marks=pytest.mark.thorough),
 ]
 EVERYWHERE = [pytest.param(Workers(2), id="processes"), *CLUSTERS]
-
-
-def squared(item: int) -> int:
-    return item * item
-
-
-def squared_or_dead(item: int) -> int:
-    if item == KILLER:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return item * item
-
-
-def dead_once(folder: Path, item: int) -> int:
-    """The first worker that gets a certain item dies of it; the second one does not."""
-    sign = folder / "dead"
-    if item == KILLER and not sign.exists():
-        sign.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return item * item
-
-
-def refusing(item: int) -> int:
-    if item == KILLER:
-        raise ZeroDivisionError(f"item {item}")
-    return item
 
 
 @pytest.mark.parametrize("workers", [pytest.param(HERE, id="here"), *EVERYWHERE])
