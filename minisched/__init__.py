@@ -208,7 +208,7 @@ def show(runs: Comparison | Run | Trace | Iterable[Run | Trace], height: int = 6
     ``show()`` does. A cell in a notebook is ``height`` pixels high.
 
     >>> show(run(requests(2), "serial"))  # doctest: +ELLIPSIS
-    serial: steps ...
+    serial: the device idles ...
 
     Raises:
         ValueError: there is no run, or the height is less than 1 pixel.

@@ -30,7 +30,8 @@ from ..devices.cost import CostModel
 from ..devices.registry import load as load_extra
 from ..devices.registry import open_device
 from ..export.native import to_json
-from ..export.svg import to_svg
+from ..export.runs import compare
+from ..export.scene_svg import to_svg
 from ..loops.run import Run, run_to_end
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
@@ -507,7 +508,7 @@ def keep_pair(folder: Path | None, shape: str, loop: str, measured: Trace, fores
     for name, trace in {"measured": measured, "foreseen": foreseen}.items():
         path = folder / f"{shape}-{loop}-{name}.json"
         write_whole(path, to_json(trace), with_folders=True)
-    picture = to_svg([measured, replace(foreseen, loop=f"{loop}: foreseen")])
+    picture = to_svg(compare([measured, replace(foreseen, loop=f"{loop}: foreseen")]))
     write_whole(folder / f"{shape}-{loop}.svg", picture)
 
 

@@ -19,8 +19,10 @@ from ..export.html import to_html
 from ..export.native import to_json
 from ..export.pd_or_mixed import find_runs, rows
 from ..export.puml_sequence import to_sequence
-from ..export.puml_timing import to_timing
-from ..export.svg import to_svg
+from ..export.runs import compare as compare_runs
+from ..export.runs import stretch
+from ..export.scene_puml import to_puml
+from ..export.scene_svg import to_svg
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import RunStopped
 from ..models.base import Model
@@ -65,11 +67,14 @@ def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
         ValueError: a file can't be written.
     """
     traces = [run.trace for run in comparison.runs]
-    files = {"compare.html": to_html(traces, comparison.reports), "compare.svg": to_svg(traces)}
+    files = {
+        "compare.html": to_html(traces, comparison.reports),
+        "compare.svg": to_svg(compare_runs(traces)),
+    }
     for report, trace in zip(comparison.reports, traces, strict=True):
         name = stem(trace)
         if report.steps:  # nothing to draw where every request was refused
-            files[f"{name}_timing.puml"] = to_timing(trace)
+            files[f"{name}_timing.puml"] = to_puml(stretch(trace))
             files[f"{name}_sequence.puml"] = to_sequence(trace)
         files[f"{name}.trace.json"] = to_chrome(trace)
         files[f"{name}.json"] = to_json(trace)

@@ -23,11 +23,12 @@ from .pictures import drawings, pictures
 from .pipelines_table import pipelines_table
 from .puml_batches import to_batches
 from .puml_sequence import to_sequence
-from .puml_timing import to_timing
 from .recipes import recipes, titles, trace_of
 from .render_puml import find_renderer, has_driver, render, render_pinned
 from .rules_page import rules_page
-from .svg import to_svg
+from .runs import compare, stretch
+from .scene_puml import to_puml
+from .scene_svg import to_svg
 from .thread_or_stream import thread_or_stream
 from .three_way import to_three_way
 from .views import draw, parts_of
@@ -77,7 +78,7 @@ def topic_files(topic: str) -> Files:
     if topic in pictures():
         files |= picture_file(topic)
     if title := titles().get(topic):
-        files[f"diagrams/{topic}.puml"] = to_timing(trace, title=title)
+        files[f"diagrams/{topic}.puml"] = to_puml(stretch(trace, title=title))
         files[f"diagrams/{topic}_sequence.puml"] = to_sequence(trace, title=title, has_links=True)
     return files
 
@@ -94,7 +95,7 @@ def drawing_file(name: str) -> Files:
 
 def compare_picture() -> Files:
     """The README's picture."""
-    return {"diagrams/compare.svg": to_svg([trace_of("serial"), trace_of("overlap")])}
+    return {"diagrams/compare.svg": to_svg(compare([trace_of("serial"), trace_of("overlap")]))}
 
 
 def written_comparison() -> Files:

@@ -30,13 +30,11 @@ class Lane:
         return f"{self.name} ({self.side})"
 
 
-SCHEDULER = Lane("scheduler", "Scheduler", "host")
-PROCESS = Lane("process", "Process", "host")
+HOST = Lane("host", "Host", "host")
 FORWARD = Lane("forward", "Forward stream", "device")
 COPY = Lane("copy", "Copy stream", "device")
-PROCESS_PHASES = frozenset({"wait", "postprocess", "process", "output"})  # or the scheduler's
 ORDER = (  # how keys begin, from top to bottom: the hosts, then the way of a token on the devices
-    "scheduler", "process", "thread_prefill", "thread_",
+    "host", "thread_prefill", "thread_",
     "stream_prefill_forward", "stream_prefill", "stream_kv", "stream_decode_forward",
     "stream_decode", "forward", "stream_stage", "copy", "stream_",
 )  # fmt: skip
@@ -45,7 +43,7 @@ ORDER = (  # how keys begin, from top to bottom: the hosts, then the way of a to
 def lane_of(item: Slice) -> Lane:
     """The lane that shows a slice."""
     if item.lane == "host":
-        return PROCESS if item.name in PROCESS_PHASES else SCHEDULER
+        return HOST
     if item.lane in (FORWARD.key, COPY.key):
         return FORWARD if item.lane == FORWARD.key else COPY
     key = "".join(char if char.isalnum() else "_" for char in item.lane)
@@ -54,19 +52,6 @@ def lane_of(item: Slice) -> Lane:
         return Lane(f"thread_{key}", name, "host")
     suffix = "" if is_forward(item.lane) or name == "KV transfer" else " stream"
     return Lane(f"stream_{key}", f"{name}{suffix}", "device")
-
-
-def lanes_of(trace: Trace) -> tuple[Lane, ...]:
-    """The lanes every picture has, and one for each further thread and stream; the host's first.
-
-    Where forward passes run on other lanes (pipeline stages, two devices), there is no forward
-    stream to show.
-    """
-    usual = (SCHEDULER, PROCESS, FORWARD, COPY)
-    found = {lane_of(item) for item in trace.slices}
-    elsewhere = any(is_forward(item.lane) and item.lane != FORWARD.key for item in trace.slices)
-    shown = {lane for lane in usual if lane in found or not elsewhere}
-    return in_order(found | shown)
 
 
 def in_order(lanes: Iterable[Lane]) -> tuple[Lane, ...]:
@@ -218,16 +203,17 @@ def make_view(
         for reader, words in wrong.items()
         if reader in boxes
     )
+    idle = [item for item in bubbles_of(trace) if item.end > start and item.start < end]
     return View(
         trace,
         start,
         end,
         first_step,
         last_step,
-        lanes_of(trace),
+        in_order({*(box.lane for box in boxes.values()), *(item.lane for item in idle)}),
         tuple(boxes.values()),
         tuple(arrows),
-        tuple(item for item in bubbles_of(trace) if item.end > start and item.start < end),
+        tuple(idle),
         tuple(taken),
     )
 

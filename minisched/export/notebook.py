@@ -13,7 +13,8 @@ from typing import Protocol
 
 from ..trace import Trace
 from .html import to_html
-from .text import to_text
+from .runs import compare
+from .scene_text import to_text
 
 
 class HasTrace(Protocol):
@@ -70,7 +71,7 @@ def display(
     if not traces:
         raise ValueError("there is no run to show; give at least one.")
     if text is None:
-        text = to_text(traces).rstrip()
+        text = to_text(compare(traces)).rstrip()
     python = sys.modules.get("IPython")
     if python is not None and python.get_ipython() is not None:
         import_module("IPython.display").display(Shown(to_html(traces), height, text))

@@ -38,7 +38,7 @@ STEPS = 1.2  # shown before and after what did it
 
 
 @dataclass(frozen=True)
-class Scene:
+class OffenceView:
     """A stretch of a run, the boxes that did it in order of time, and two with no edge."""
 
     view: View
@@ -57,7 +57,7 @@ class Scene:
         return f"{second} does not wait for {first}"
 
 
-def scene_of(trace: Trace, offence: Offence, around_ns: int | None = None) -> Scene:
+def scene_of(trace: Trace, offence: Offence, around_ns: int | None = None) -> OffenceView:
     """The stretch from the first slice that did it to the last, and ``around_ns`` on either side.
 
     By default about one step. Where no slice is left that did it (what never ran has none), it is
@@ -77,7 +77,7 @@ def scene_of(trace: Trace, offence: Offence, around_ns: int | None = None) -> Sc
     view = make_view(trace, start, max(start + 1, end))
     pair = [culprits[one] for one in offence.missing or () if one in culprits]
     missing = (pair[0], pair[1]) if len(pair) == 2 and pair[0] != pair[1] else None
-    return Scene(_quiet(view, missing), tuple(culprits.values()), missing, offence.waits)
+    return OffenceView(_quiet(view, missing), tuple(culprits.values()), missing, offence.waits)
 
 
 def _around(trace: Trace) -> int:
@@ -142,7 +142,7 @@ def axis(frame: Frame, duration: int, top: float, words: str = "time in ms") -> 
     return "".join(drawn)
 
 
-def red_legend(scene: Scene, top: float) -> tuple[list[str], float]:
+def red_legend(scene: OffenceView, top: float) -> tuple[list[str], float]:
     """What is red, as far as it occurs; and where the legend goes on."""
     drawn = []
     if scene.culprits:
@@ -202,7 +202,7 @@ def red_style() -> str:
     )
 
 
-def draw_culprits(frame: Frame, scene: Scene) -> list[str]:
+def draw_culprits(frame: Frame, scene: OffenceView) -> list[str]:
     """A frame around each slice that did it, and its number; what takes no time is a stroke."""
     drawn, numbers, free = [], [], {lane: 0.0 for lane in frame.view.lanes}
     for number, box in enumerate(scene.culprits, 1):
@@ -219,7 +219,7 @@ def draw_culprits(frame: Frame, scene: Scene) -> list[str]:
     return drawn + numbers
 
 
-def draw_missing(frame: Frame, scene: Scene) -> list[str]:
+def draw_missing(frame: Frame, scene: OffenceView) -> list[str]:
     """A dashed arrow from the end of the one to the begin of the other, or to what it frees."""
     if scene.missing is None:
         return []
@@ -237,7 +237,7 @@ def draw_missing(frame: Frame, scene: Scene) -> list[str]:
     return [f'<path class="red-missing" {missing} d="{path}"/>', *draw_ghost(frame, scene)]
 
 
-def draw_ghost(frame: Frame, scene: Scene) -> list[str]:
+def draw_ghost(frame: Frame, scene: OffenceView) -> list[str]:
     """The other order, which is as possible: the second one where it did not run this time.
 
     That is from when the first one began, if it came behind it, and else behind the first one.
@@ -252,7 +252,7 @@ def draw_ghost(frame: Frame, scene: Scene) -> list[str]:
             f'height="{BOX - 2}" rx="2"/>']  # fmt: skip
 
 
-def draw_missing_words(frame: Frame, scene: Scene, y: float) -> list[str]:
+def draw_missing_words(frame: Frame, scene: OffenceView, y: float) -> list[str]:
     """The same in words, below the lanes."""
     if scene.missing is None:
         return []
@@ -263,7 +263,7 @@ def draw_missing_words(frame: Frame, scene: Scene, y: float) -> list[str]:
     return [f'<text class="red-text" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>']
 
 
-def draw_list(scene: Scene, top: float) -> tuple[list[str], float]:
+def draw_list(scene: OffenceView, top: float) -> tuple[list[str], float]:
     """A line for each slice that did it: its number, and where and when it ran."""
     drawn = []
     for number, box in enumerate(scene.culprits, 1):
@@ -323,7 +323,7 @@ def to_text(
     return "\n".join([*lines, "", *_legend(scene, columns), ""]).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def marked(drawn: str, scene: Scene, lane: Lane, longest: int) -> str:
+def marked(drawn: str, scene: OffenceView, lane: Lane, longest: int) -> str:
     """A lane with ``!!`` over the slices that did it; their step stays where there is room.
 
     ``drawn`` are the characters of ``longest`` nanoseconds.
@@ -340,7 +340,7 @@ def marked(drawn: str, scene: Scene, lane: Lane, longest: int) -> str:
     return "".join(glyphs)
 
 
-def _legend(scene: Scene, columns: int) -> list[str]:
+def _legend(scene: OffenceView, columns: int) -> list[str]:
     names = [box.slice.name for box in scene.view.boxes if box.slice.duration]
     entries = [letters_of(names), f"{MARK * 2}\N{NO-BREAK SPACE}what did it", "numbers: steps"]
     return wrap("   ".join(filter(None, entries)), columns)

@@ -45,9 +45,9 @@ PAINTS = {
 }
 SHARES = {  # what a step did for one request
     "waiting": Paint("#ECEEF1", "#3A3F45"),
-    "prompt": Paint("#7CCBB3"),
-    "again": Paint("#C6E8DE"),
-    "decode": Paint(ORANGE),
+    "prompt": Paint("#44AA99"),
+    "again": Paint("#BFE3DC"),
+    "decode": Paint("#882255", "#FFFFFF"),
     "wasted": Paint("#B34700", "#FFFFFF"),
 }
 OWNERS = (  # of requests, by turns; their names stand beside them
@@ -70,7 +70,7 @@ class Paper:
     bubble: str  # hatching of device idle time
 
 
-LIGHT = Paper("#FFFFFF", "#1F2328", "#59636E", "#D9DEE4", "#F3F5F7", "#FFFFFF", VERMILLION)
+LIGHT = Paper("#FFFFFF", "#1F2328", "#59636E", "#D9DEE4", "#F3F5F7", "#FFFFFF", "#B8480A")
 DARK = Paper("#0D1117", "#E6EDF3", "#9DA7B1", "#30363D", "#161C24", "#0D1117", "#F08A4B")
 
 WAITED = ("#4B3690", "#B9A9F5")  # what a wait costs, on light and on dark paper

@@ -6,10 +6,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from textwrap import wrap
 
-from ..checks.overlap import measure
-from ..trace import Trace
-from .layout import Box, Lane, View, steady_views, whole_run
-from .units import busy, exact, ms, tick_step
+from .layout import Box, Lane, View
+from .looks import LETTERS
+from .units import exact, tick_step
 
 # -- The time axis below the lanes of a text -------------------------------------------------------
 
@@ -37,13 +36,6 @@ def draw_axis(longest: int, cells: int, margin: int, start: int = 0) -> list[str
 
 # -- A letter for every phase and op, in the texts for a terminal: the host's small, ops' large ----
 
-LETTERS = {
-    "schedule": "s", "prepare": "p", "fill": "f", "mask": "m", "launch": "l",
-    "launch sample": "a", "verify": "v", "wait": "·", "postprocess": "t", "process": "x",
-    "output": "o", "send": "n", "receive": "r", "advance step": "e",
-    "forward": "F", "sample": "S", "copy": "C", "recv": "R", "transfer": "T", "upload": "U",
-    "draft": "D",
-}  # fmt: skip
 OTHER = "?"
 
 
@@ -60,40 +52,6 @@ def letters_of(names: list[str]) -> str:
 BUBBLE, WAIT = "╱", "╳"
 
 
-def to_text(
-    traces: Sequence[Trace], steps: int = 3, whole: bool = False, columns: int = 100
-) -> str:
-    """A few settled steps of each run, or the whole runs, ``columns`` characters wide.
-
-    A character shows what took the most of its time; it is blank only where nothing ran at all.
-
-    Raises:
-        ValueError: there is no trace, or less than 60 columns.
-    """
-    if not traces or columns < 60:
-        raise ValueError(
-            f"a picture needs at least 1 trace and 60 columns, but got {len(traces)} and {columns}."
-        )
-    views = [whole_run(t) for t in traces] if whole else steady_views(list(traces), steps)
-    return views_to_text(views, columns)
-
-
-def views_to_text(views: Sequence[View], columns: int = 100) -> str:
-    """What was chosen of each run; the first run is the baseline."""
-    longest = max(1, *(view.duration for view in views))
-    margin = margin_of(views)
-    cells = columns - margin
-    lines: list[str] = []
-    for view in views:
-        lines += [_heading(view, views[0].trace)]
-        lines += [f"{lane.title:>{margin - 2}} │{row(view, lane, longest, cells)}".rstrip()
-                  for lane in view.lanes]  # fmt: skip
-        lines += [*wrong_tokens(view, columns), ""]
-    lines += draw_axis(longest, cells, margin)
-    legend = _legend(views, "".join(lines), columns)
-    return "\n".join([*lines, "", *legend, ""]).replace("\N{NO-BREAK SPACE}", " ")
-
-
 def wrong_tokens(view: View, columns: int) -> list[str]:
     """A line for each slice that took a wrong token, and where that came from."""
     lines = []
@@ -102,19 +60,6 @@ def wrong_tokens(view: View, columns: int) -> list[str]:
         came_from = f", from {', '.join(sources)}" if sources else ""
         lines += wrap(f"wrong token for {item.box.label}: {item.words}{came_from}", columns)
     return lines
-
-
-def _legend(views: Sequence[View], drawn: str, columns: int) -> list[str]:
-    """What letters and hatching mean, as far as they occur."""
-    boxes = [box for view in views for box in view.boxes]
-    entries = [letters_of([box.slice.name for box in boxes if box.slice.duration])]
-    reasons = dict.fromkeys(bubble.reason for view in views for bubble in view.bubbles)
-    if BUBBLE in drawn:
-        entries.append(f"{BUBBLE}\N{NO-BREAK SPACE}bubble:\N{NO-BREAK SPACE}the device idles")
-    entries += [f"{WAIT}\N{NO-BREAK SPACE}waits for {why}" for why in reasons if why]
-    if any(character.isdigit() for character in drawn):
-        entries.append("numbers: steps")
-    return wrap("   ".join(filter(None, entries)), columns)
 
 
 def margin_of(views: Sequence[View]) -> int:
@@ -168,13 +113,3 @@ def _write_step(drawn: list[str], box: Box, view: View, longest: int) -> None:
     if box.step and box.slice.name != "wait" and last - first >= len(text) + 2:
         at = (first + last - len(text)) // 2
         drawn[at : at + len(text)] = text
-
-
-def _heading(view: View, base: Trace) -> str:
-    """Which steps, and of the whole run how long it took and how busy the device was."""
-    report = measure(view.trace)
-    steps = f"steps {view.first_step} to {view.last_step}: {ms(view.duration)} ms"
-    whole = f"whole run: {ms(report.makespan_ns)} ms, {busy(report)}"
-    if view.trace is not base and report.makespan_ns:
-        whole += f", speed-up {base.end / report.makespan_ns:.2f}×"
-    return f"{report.loop}: {steps}; {whole}"

@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ..export.palette import DARK, LIGHT, ORANGE
-from ..export.svg import to_svg
+from ..export.runs import compare
+from ..export.scene_svg import to_svg
 from ..export.views import draw, future_map
-from ..export.views.future_map import draw_rings, draw_slots
-from ..export.views.future_slots import SlotStay, ring_of, tally_of, wraps_of
-from ..export.views.page import Page, about_run
-from ..export.views.steps import opening
+from ..export.views.future_slots import SlotStay
 from ..loops.run import Run
 from ..trace import Trace
-from .runs import times
 
 # -- The future slots as the lessons draw them: what is stored and not yet read has its own fill
 
@@ -32,10 +29,9 @@ NAMES = {
     "read": "read by a forward",
     "stale": "read: nobody needs it any more",
     "lapped": "reused: the slot goes to another token",
-    "limit": "the counter has come to its limit and wraps",
+    "flag": "the counter has come to its limit and wraps",
     "flag-head": "lapped: a forward reads somebody else's token",
 }
-RING_STYLE = "<style>.box.unread { fill: #8DBBE0 } text.in-unread { fill: #1A1A1A }</style>"
 
 
 class UnreadStay(SlotStay):
@@ -53,7 +49,7 @@ def draw_ring(
     lapped: tuple[int, int] | None = None,
     beyond: tuple[int, int, str] | None = None,
 ) -> str:
-    """``views/future_map.py:view``, in the lessons' words.
+    """``views/future_map.py:scene``, in the lessons' words.
 
     ``lapped`` says in which slot, by the token of which step, somebody's token was replaced;
     ``beyond`` which slot beyond the limit was handed out, to which step and request: it never ran.
@@ -61,36 +57,17 @@ def draw_ring(
     Raises:
         NothingToShow: no step ran, or no future map was used.
     """
-    part, shown = opening(trace, future_map.MOST_STEPS)
-    stays: list[SlotStay] = [UnreadStay(**vars(stay)) for stay in future_map.need_stays(part)]
-    for stay in stays:
-        stay.lost.extend(stay.reads[:1] if (stay.slot, stay.step) == lapped else [])
-    ring = ring_of(part)
-    if beyond:
-        slot, step, rid = beyond
-        stays.append(
-            UnreadStay(slot, rid, step, part.end * 9 // 10, part.end, part.end, sampled=False)
-        )
-    page = Page(future_map.TITLE, about_run(trace, shown))
-    page.add(RING_STYLE)
-    if ring:
-        draw_rings(page, stays, ring)
-    page.heading("Future slots", future_map.heading(ring))
-    draw_slots(page, stays, ring, part)
-    page.legend(NAMES)
-    tally = tally_of(stays)
-    lost = f", lapped {tally.lost}" if tally.lost else ""
-    page.notes(
-        f"slots handed out {tally.allocated}, of these reused {tally.lapped}; read "
-        f"{times(tally.resolved, 'time')}{lost}",
-    )
-    if ring:
-        wraps = len(wraps_of(part, stays))
-        page.notes(
-            f"future_ct wraps at the limit of {ring.limit}, {times(wraps, 'time')} here; the "
-            f"buffer has {ring.size} slots"
-        )
-    return page.finish().replace(": lapped</text>", ": reused</text>")
+
+    def change(stays: list[SlotStay], part: Trace) -> None:
+        stays[:] = [UnreadStay(**vars(stay)) for stay in stays]
+        for stay in stays:
+            stay.lost.extend(stay.reads[:1] if (stay.slot, stay.step) == lapped else [])
+        if beyond:
+            slot, step, rid = beyond
+            last = part.end * 9 // 10, part.end, part.end
+            stays.append(UnreadStay(slot, rid, step, *last, sampled=False))
+
+    return to_svg(future_map.scene(trace, change, NAMES))
 
 
 @dataclass(frozen=True)
@@ -128,8 +105,7 @@ def timing(*runs: Run | Trace, steps: int = 3, whole: bool = False) -> LessonFig
         ValueError: there is no run.
     """
     traces = [trace_of(run) for run in runs]
-    title = f"{traces[0].loop}: who works when, and who waits" if len(traces) == 1 else ""
-    return LessonFigure(to_svg(traces, steps, whole, title))
+    return LessonFigure(to_svg(compare(traces, steps, whole)))
 
 
 def view(topic: str, run: Run | Trace) -> LessonFigure:

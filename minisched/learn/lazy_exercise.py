@@ -14,7 +14,8 @@ from ..devices.sim import SimDevice, SimOp
 from ..engine.engine import Engine
 from ..export.layout import steady_views
 from ..export.mlx_memory import NewestKnown
-from ..export.svg import views_to_svg
+from ..export.runs import side_by_side
+from ..export.scene_svg import to_svg
 from ..models.hash import mix
 from ..relay import LazyChain
 from ..trace import Trace
@@ -214,8 +215,8 @@ def drawn(trace: Trace) -> LessonFigure:
         replace(view, lanes=tuple(lane for lane in view.lanes if lane.key != "copy"))
         for view in steady_views([trace], 3)
     ]
-    svg = views_to_svg(views, f"{trace.loop}: who works when, and who waits")
-    return LessonFigure(svg.replace(">other</text>", ">build a graph</text>"))
+    svg = to_svg(side_by_side(views))
+    return LessonFigure(svg.replace(">another phase</text>", ">build a graph</text>"))
 
 
 def truth() -> list[int]:

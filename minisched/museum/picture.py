@@ -30,7 +30,7 @@ from ..export.offence import (
     MARGIN,
     MARK,
     RED,
-    Scene,
+    OffenceView,
     about,
     axis,
     document,
@@ -350,7 +350,9 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 LEAST = 36  # columns: the names of lanes, and some cells
 
 
-def text_picture(scene: Scene, healthy: View, differs: list[Row], columns: int = 100) -> list[str]:
+def text_picture(
+    scene: OffenceView, healthy: View, differs: list[Row], columns: int = 100
+) -> list[str]:
     """The run with the bug, who did it, and the healthy run, ``columns`` characters wide.
 
     In the place of a healthy run that looks alike stands what ``differs``.
@@ -424,7 +426,7 @@ def draw(exhibit: Exhibit) -> str:
     return document([*drawn, *names, *red, *legend], top + 8, exhibit.title, wait_style())
 
 
-def in_red(frame: Frame, scene: Scene) -> list[str]:
+def in_red(frame: Frame, scene: OffenceView) -> list[str]:
     """What did it."""
     words = draw_missing_words(frame, scene, frame.bottom + 12)
     return [*draw_missing(frame, scene), *draw_culprits(frame, scene), *words]
@@ -440,7 +442,7 @@ def exhibit_lines(exhibit: Exhibit, columns: int = 100) -> list[str]:
     return text_picture(scene, healthy, differs, columns)
 
 
-def seen(exhibit: Exhibit) -> tuple[Scene, View, Offence, list[Row]]:
+def seen(exhibit: Exhibit) -> tuple[OffenceView, View, Offence, list[Row]]:
     """What of the two runs is shown, and what did it: the whole runs if they are not too long.
 
     Of a long one it ends a little after the last slice that did it. Where the device idles is not

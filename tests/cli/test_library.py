@@ -56,10 +56,11 @@ def test_a_run_with_a_regex_and_its_pictures_need_only_the_standard_library_too(
     asked = '[ms.Request("r", [1]), ms.Request("g", [4], ms.SamplingParams(regex="(ab?)+c"))]'
     alone(f"""import minisched as ms
 from minisched.export.html import to_html
-from minisched.export.svg import to_svg
+from minisched.export.runs import compare
+from minisched.export.scene_svg import to_svg
 found = ms.compare({asked}, loops=["overlap", "mlx_async"])
 traces = [run.trace for run in found.runs]
-assert found.identical and to_svg(traces) and to_html(traces)""")
+assert found.identical and to_svg(compare(traces)) and to_html(traces)""")
 
 
 def test_every_name_has_an_example_and_the_examples_are_true() -> None:

@@ -24,22 +24,22 @@ from minisched.checks.overlap import forwards
 from minisched.export import native
 from minisched.export.chrome import BOOKKEEPING, to_chrome
 from minisched.export.html import SCRIPTS, to_html
-from minisched.export.layout import FORWARD, make_view, steady_views, view_of_steps
-from minisched.export.palette import OTHER as OTHER_PAINT
+from minisched.export.layout import View, make_view, steady_views, view_of_steps
+from minisched.export.looks import flat, glyph
 from minisched.export.palette import PAINTS
 from minisched.export.puml_sequence import to_sequence
-from minisched.export.puml_style import BUBBLE, WAIT
-from minisched.export.puml_timing import RunPanel, draw_panels, to_timing
 from minisched.export.recipes import trace_of
-from minisched.export.svg import RIGHT, WIDTH, left_of, to_svg
-from minisched.export.text import BUBBLE as IDLE
-from minisched.export.text import letter, row, to_text
+from minisched.export.runs import compare, side_by_side, stretch
+from minisched.export.scene import LaneItem, LaneRow
+from minisched.export.scene_puml import to_puml
+from minisched.export.scene_svg import EDGE, to_svg
+from minisched.export.scene_text import draw_row, to_text
 from minisched.export.units import counted, exact, ms, tick_step
 from minisched.loops.design import LOOPS
 from minisched.trace import Edge, Mark, Slice, Trace
 from tests.support import SVG, drawn_run, many, read_timing
 
-FILLS = {paint.fill: name for name, paint in [*PAINTS.items(), ("other", OTHER_PAINT)]}
+FILLS = {flat(name): name for name in [*PAINTS, "other"]}
 
 
 class Shown(NamedTuple):
@@ -48,12 +48,6 @@ class Shown(NamedTuple):
     boxes: Counter[Any]  # (lane, phase, start, end)
     arrows: Counter[Any]  # (lane, leaves, lane, arrives)
     end: int
-
-
-HOST_LANES = {
-    **dict.fromkeys(("receive", "schedule", "prepare", "launch"), "scheduler"),
-    **dict.fromkeys(("wait", "postprocess", "process", "output"), "process"),
-}
 
 
 def truth(trace: Trace) -> Shown:
@@ -73,7 +67,7 @@ def truth(trace: Trace) -> Shown:
 
 def lane_key(item: Slice) -> str:
     if item.lane == "host":
-        return HOST_LANES.get(item.name, "scheduler")
+        return "host"
     word = item.lane.replace(" ", "_")
     if item.lane.endswith(("host", "thread")):
         return f"thread_{word}"
@@ -124,10 +118,11 @@ def read_chrome(text: str, titles: dict[str, str]) -> Shown:
 def read_svg(text: str, trace: Trace) -> Shown:
     """The SVG of one whole run: from where its shapes lie, to half a tenth of a pixel."""
     root, view = ElementTree.fromstring(text), make_view(trace)
-    left = left_of([view])
-    scale = (WIDTH - left - RIGHT) / max(1, view.duration)
     rects = list(root.iter(f"{SVG}rect"))
-    tops = [float(rect.attrib["y"]) + 3 for rect in rects if rect.get("class") == "lane"]
+    lanes = [rect for rect in rects if rect.get("class") == "lane"]
+    tops = [float(rect.attrib["y"]) + 3 for rect in lanes]
+    left = float(lanes[0].attrib["x"]) if lanes else 0.0
+    scale = (EDGE - left) / max(1, view.duration)
     by_id = {str(box.slice.id): box for box in view.boxes}
     boxes, arrows = Counter[Any](), Counter[Any]()
     for rect in rects:
@@ -139,7 +134,7 @@ def read_svg(text: str, trace: Trace) -> Shown:
         assert abs(width - max(1, item.duration * scale)) < 0.051  # at least a pixel, to be seen
         lane, times = view.lanes[tops.index(y)].key, ("data-start", "data-end")
         start, end = (int(rect.attrib[name]) for name in times)
-        boxes[lane, rect.attrib["class"].split()[-1].replace("-", " "), start, end] += 1
+        boxes[lane, rect.attrib["class"].split()[1].replace("-", " "), start, end] += 1
     for path in root.iter(f"{SVG}path"):
         if "data-src" not in path.attrib:
             continue
@@ -148,7 +143,8 @@ def read_svg(text: str, trace: Trace) -> Shown:
         if "L" in path.attrib["d"]:  # not a bow within a lane
             assert abs(points[0] - left - src.end * scale) < 0.051
             assert abs(points[2] - left - dst.start * scale) < 0.051
-        rows = [max(i for i, top in enumerate(tops) if top - 2 <= y) for y in points[1::2]]
+        ends = points[1::2] if "L" in path.attrib["d"] else points[1:2]
+        rows = [max(i for i, top in enumerate(tops) if top - 2 <= y) for y in ends]
         arrows[view.lanes[rows[0]].key, src.end, view.lanes[rows[-1]].key, dst.start] += 1
     return Shown(boxes, arrows, max((key[3] for key in boxes), default=0))
 
@@ -172,11 +168,17 @@ def read_html(text: str) -> Shown:
     return Shown(boxes, arrows, run["end"])
 
 
-def shown_by_timing(text: str) -> Shown:
+def shown_by_timing(text: str, view: View) -> Shown:
     """PlantUML timing; an idle device is no slice."""
     boxes, arrows, end = read_timing(text)
-    slices = [box for box in boxes.elements() if box[1] not in (BUBBLE.fill, WAIT.fill)]
-    return Shown(Counter((lane, FILLS[fill], *span) for lane, fill, *span in slices), arrows, end)
+    keys = {f"lane{at}": lane.key for at, lane in enumerate(view.lanes)}
+    idle = (flat("bubble"), flat("waited"))
+    slices = [box for box in boxes.elements() if box[1] not in idle]
+    return Shown(
+        Counter((keys[lane], FILLS[fill], *span) for lane, fill, *span in slices),
+        Counter((keys[a], start, keys[b], stop) for a, start, b, stop in arrows.elements()),
+        end,
+    )
 
 
 def read_sequence(text: str) -> tuple[Counter[Any], Counter[Any]]:
@@ -193,13 +195,13 @@ def check_every_exporter(trace: Trace) -> None:
     assert sum(line.startswith("{") for line in text.splitlines()[1:]) == sum(map(len, kinds))
     view = make_view(trace)
     assert read_chrome(to_chrome(trace), {lane.title: lane.key for lane in view.lanes}) == told
-    assert read_svg(to_svg([trace], whole=True), trace) == told
+    assert read_svg(to_svg(compare([trace], whole=True)), trace) == told
     assert read_html(to_html([trace])) == told
-    assert shown_by_timing(draw_panels([RunPanel(view)], trace.loop)) == told
-    lines = to_text([trace], whole=True).splitlines()
+    assert shown_by_timing(to_puml(side_by_side([view])), view) == told
+    lines = to_text(compare([trace], whole=True)).splitlines()
     drawn = [line.partition("│")[0].strip() for line in lines if "│" in line]
-    assert f"whole run: {ms(trace.end)} ms" in lines[0]
-    assert drawn == [lane.title for lane in view.lanes]
+    assert f"whole run: {ms(trace.end)} ms" in " ".join(lines[:6])
+    assert len(drawn) == len(view.lanes)
 
 
 def check_steps(trace: Trace, first: int, last: int) -> None:
@@ -210,7 +212,7 @@ def check_steps(trace: Trace, first: int, last: int) -> None:
         (lane_key(s), phase(s.name), *(min(max(t - view.start, 0), view.duration) for t in
                                        (s.start, s.end))) for s in inside
     )  # fmt: skip
-    timing = shown_by_timing(to_timing(trace, first, last))
+    timing = shown_by_timing(to_puml(stretch(trace, first, last)), view)
     assert timing.boxes == wanted and timing.end == view.duration
     notes, arrows = read_sequence(text := to_sequence(trace, first, last))
     assert notes == Counter(
@@ -259,12 +261,12 @@ def test_each_device_idles_on_its_own_lane() -> None:
     )  # fmt: skip
     (bubble,) = make_view(trace).bubbles
     assert (bubble.lane.name, bubble.start, bubble.end) == ("Stage 1", 6, 8)
-    assert to_svg([trace]).count('class="bubble"') == 2  # one on its lane, one in the legend
-    assert draw_panels([RunPanel(make_view(trace))], trace.loop).count(BUBBLE.fill) == 2
-    drawn = [line.strip() for line in to_text([trace]).splitlines()]
-    assert [line.partition(" (")[0] for line in drawn if "│" in line and IDLE in line] == [
-        "Stage 1"
-    ]
+    scene = compare([trace])
+    assert to_svg(scene).count('class="box bubble"') == 2  # one on its lane, one in the legend
+    assert to_puml(scene).count(f" {flat('bubble')}") == 1
+    drawn = [line.strip() for line in to_text(scene).splitlines()]
+    idle = [line for line in drawn if "│" in line and glyph("bubble") in line]
+    assert [line.partition(" (")[0] for line in idle] == ["Stage 1"]
 
 
 def test_a_schedule_belongs_to_the_step_that_its_own_host_prepared_next() -> None:
@@ -285,22 +287,27 @@ def test_a_schedule_belongs_to_the_step_that_its_own_host_prepared_next() -> Non
     longer=st.integers(0, 50),
     cells=st.integers(1, 40),
 )
-def test_each_cell_of_text_shows_what_took_the_most_of_it(
+def test_a_row_of_text_shows_what_is_there_and_loses_nothing_that_has_room(
     parts: list[tuple[int, int]], window: tuple[int, int], longer: int, cells: int
 ) -> None:
-    slices, time = [], 0
+    spans, time = [], 0
     for number, (gap, duration) in enumerate(parts):
-        name = ("forward", "sample", "copy")[number % 3]
-        slices.append((number + 1, "forward", name, time + gap, time + gap + duration))
+        kind = ("forward", "sample", "copy", "prepare", "launch")[number % 5]
+        spans.append(LaneItem(kind, time + gap, time + gap + duration))
         time += gap + duration
-    view = make_view(trace_with(*slices), window[0], sum(window))
-    longest = view.duration + longer
-    for cell, seen in enumerate(row(view, FORWARD, longest, cells)):
-        start = view.start + cell * longest // cells
-        end = min(view.start + (cell + 1) * longest // cells, view.end)
-        shares = [min(item[4], end) - max(item[3], start) for item in slices]
-        most = max(shares)
-        assert seen in ([letter(slices[shares.index(most)][2])] if most > 0 else [" ", IDLE])
+    start, longest = window[0], window[1] + longer
+    drawn = draw_row(LaneRow("", spans), start, start + longest, cells)
+    seen: set[int] = set()
+    for cell, shown in enumerate(drawn):
+        since, until = (start + at * longest // cells for at in (cell, cell + 1))
+        touching = [s for s in spans if min(s.end, until) > max(s.start, since)]
+        around = 7 * (longest // cells + 1)
+        near = [s for s in spans if s.start < until + around and s.end > since - around]
+        assert shown in {glyph(s.kind) for s in near} | {" "} and (shown != " " or not touching)
+        seen |= {spans.index(s) for s in touching if glyph(s.kind) == shown}
+    for at, span in enumerate(spans):
+        inside = min(span.end, start + longest) - max(span.start, start)
+        assert at in seen or inside * cells < 2 * longest + 2 * cells
 
 
 @given(st.integers(0, 10**13))
@@ -323,7 +330,9 @@ def test_runs_are_compared_over_the_same_steps_and_name_what_they_show() -> None
     assert len({box.slice.rids for view in views for box in view.boxes if box.slice.rids}) == 1
     assert [v.duration for v in views] == [3 * 16_400_000, *[3 * 9_200_000] * 2]  # d+h+c, d, d
     page = to_html(traces)
-    assert "21.6 ms saved" in " ".join(ElementTree.fromstring(to_svg(traces[:2])).itertext())
+    assert "21.6 ms saved" in " ".join(
+        ElementTree.fromstring(to_svg(compare(traces[:2]))).itertext()
+    )
     assert not re.search(r"https?://|<link|@import|src=", page), "the page needs no network"
     assert page.count("</script>") == 1 + len(SCRIPTS)
 
@@ -336,9 +345,9 @@ def test_names_and_lanes_from_outside_are_shown_as_they_are() -> None:
     edges = (Edge(1, 2, "token"), Edge(2, 3, "token"))
     trace = replace(trace_with(*slices, edges=edges), loop="<l>", model="&")
     check_every_exporter(trace)
-    assert "<b>" not in to_html([trace]) and '"<l>' not in to_timing(trace)
+    assert "<b>" not in to_html([trace]) and '"<l>' not in to_puml(stretch(trace))
     with pytest.raises(ValueError, match=r"steps 3 to 99 .* the run has steps 1 to 1"):
-        to_timing(trace, 3, 99)
+        stretch(trace, 3, 99)
 
 
 GOOD = Trace(

@@ -10,7 +10,8 @@ from minisched.checks.causes import ARRIVAL, HOST
 from minisched.checks.overlap import OverlapReport
 from minisched.comparison import Comparison
 from minisched.devices.cost import MILLISECOND
-from minisched.export.svg import to_svg
+from minisched.export.runs import compare
+from minisched.export.scene_svg import to_svg
 from minisched.loops.run import Run
 
 
@@ -24,7 +25,7 @@ def report(settings: Settings, comparison: Comparison, whole: bool) -> dict[str,
         "lost": [lost(comparison, run.loop) for run in comparison.runs],
         "ideal": comparison.ideal,
         "settled": settled(settings),
-        "svg": to_svg(traces, whole=whole),
+        "svg": to_svg(compare(traces, whole=whole)),
         "errors": list(comparison.errors.values())[:1],
     }
 

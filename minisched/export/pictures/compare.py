@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from ...checks.overlap import measure
 from ..layout import steady_views
-from ..puml_timing import RunPanel, draw_panels
 from ..recipes.recipe import run_of
+from ..runs import side_by_side as one_above_another
+from ..scene_puml import to_puml
 from ..units import ms
 
 STEPS = 3
@@ -32,17 +33,17 @@ def side_by_side(designs: Mapping[str, str], title: str, notes: Sequence[str] = 
     ``notes`` stand under the title, a line each.
     """
     views = steady_views([run_of(loop) for loop in designs], STEPS)
-    panels = []
-    for (loop, name), view in zip(designs.items(), views, strict=True):
+    names = []
+    for name, view in zip(designs.values(), views, strict=True):
         report = measure(view.trace)
         about = (
-            f"{name}: {STEPS} steps in {ms(view.duration)} ms; device busy "
+            f"{STEPS} steps in {ms(view.duration)} ms; device busy "
             f"{report.device_busy_percent:.0f} %, host hidden {report.host_hidden_percent:.0f} %"
         )
-        panels.append(RunPanel(view, f"{loop}_", about))
+        names.append((name, about))
     first, last = views[0].first_step, views[0].last_step
     about = f"steps {first} to {last} of the same five requests; shares are the whole run's"
-    return draw_panels(panels, "\\n".join([title, about, *notes]))
+    return to_puml(one_above_another(views, title, names), [about, *notes])
 
 
 def cpu_gpu_overlap() -> str:

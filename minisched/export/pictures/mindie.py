@@ -14,8 +14,9 @@ from ..layout import steady_steps
 from ..recipes import recipes, trace_of
 from ..recipes.loops import mindie_placeholder
 from ..recipes.recipe import Recipe, run_of, tokens
+from ..runs import compare
+from ..scene_svg import to_svg
 from ..story import ON_DEVICE, Actor, Story, to_story
-from ..svg import to_svg
 from ..views import draw
 
 # -- Placeholder fill as a story, and what MindIE's gate and its two layers do to the ledger -------
@@ -63,7 +64,7 @@ def gate_of_two() -> str:
     two = replace(recipe, relay="fill_device", options=options).run()
     one = trace_of("mindie_placeholder")
     named = [replace(trace, loop=f"gate {gate}") for gate, trace in ((1, one), (2, two))]
-    return to_svg(named, title="mindie_placeholder: what a gate of 1 costs")
+    return to_svg(compare(named, title="mindie_placeholder: what a gate of 1 costs"))
 
 
 def ledger_of_both_layers() -> str:

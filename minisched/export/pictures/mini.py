@@ -9,8 +9,9 @@ from ...devices.base import Stream
 from ...relay.token_pool import TokenPool
 from ...trace import Trace
 from ..puml_sequence import to_sequence
-from ..puml_timing import to_timing
 from ..recipes import recipes, trace_of
+from ..runs import stretch
+from ..scene_puml import to_puml
 from ..story import Actor, Story, to_story
 from ..views import draw
 
@@ -67,7 +68,7 @@ def steps_around_a_prompt(loop: str) -> tuple[int, int]:
 
 def timing(loop: str) -> str:
     """Who works when, while a prompt comes in."""
-    return to_timing(trace_of(loop), *steps_around_a_prompt(loop), TITLES[loop])
+    return to_puml(stretch(trace_of(loop), *steps_around_a_prompt(loop), TITLES[loop]))
 
 
 def sequence(loop: str) -> str:

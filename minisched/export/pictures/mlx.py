@@ -7,8 +7,9 @@ from ...loops.mlx_async import MlxTpModelWorker
 from ..layout import view_of_steps
 from ..mlx_memory import finish_picture, finish_run, loop_run, sketch_run
 from ..recipes import trace_of
+from ..runs import side_by_side
+from ..scene_svg import to_svg
 from ..story import Actor, Story, to_story
-from ..svg import views_to_svg
 
 TWO_GRAPHS = Story(
     actors={
@@ -53,8 +54,8 @@ def finish() -> str:
 def sketch() -> str:
     """The excerpt against the loop, from the first step on: as fast, on tokens that are too old."""
     traces = sketch_run().trace, loop_run().trace
-    return views_to_svg([view_of_steps(trace, 1, 4) for trace in traces],
-                        "mlx_sketch against mlx_async: as fast, on old tokens")  # fmt: skip
+    views = [view_of_steps(trace, 1, 4) for trace in traces]
+    return to_svg(side_by_side(views, "mlx_sketch against mlx_async: as fast, on old tokens"))
 
 
 PICTURES = {"mlx_two_graph_chain": two_graph_chain}

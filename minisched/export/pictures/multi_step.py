@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..puml_sequence import to_sequence
-from ..puml_timing import to_timing
 from ..recipes import trace_of
+from ..runs import stretch
+from ..scene_puml import to_puml
 
 TITLE = "multi_step: scheduled once, decoded four times, and only then looked at"
 CHANGE = "multi_step: the end of a burst, and the beginning of the next"
@@ -13,7 +14,7 @@ BURST = (20, 23)  # one of the bursts of the golden run
 
 def timing() -> str:
     """Who works when, for a whole burst."""
-    return to_timing(trace_of("multi_step"), *BURST, TITLE)
+    return to_puml(stretch(trace_of("multi_step"), *BURST, TITLE))
 
 
 def sequence() -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..puml_sequence import to_sequence
-from ..puml_timing import to_timing
 from ..recipes import trace_of
+from ..runs import stretch
+from ..scene_puml import to_puml
 
 TITLE = "pd: prompts on one device, decoding on another, KV sent from here to there"
 STEPS = (4, 9)  # of those who decode: from before the prompt comes until its request decodes too
@@ -13,7 +14,7 @@ ARRIVAL = (7, 8)  # those in which the last of its KV arrives
 
 def timing() -> str:
     """Who works when."""
-    return to_timing(trace_of("pd"), *STEPS, TITLE)
+    return to_puml(stretch(trace_of("pd"), *STEPS, TITLE))
 
 
 def sequence() -> str:

@@ -9,8 +9,10 @@ from functools import cache
 from ...trace import Slice, Trace
 from ..layout import Box, Lane, View, in_order, make_view
 from ..pd_or_mixed import both, pause
-from ..puml_timing import RunPanel, draw_panels
 from ..recipes import recipes, trace_of
+from ..runs import side_by_side
+from ..scene import Scene
+from ..scene_puml import to_puml
 from ..state.requests import arrivals
 from ..units import ms
 from ..views.marks import named, word
@@ -112,12 +114,12 @@ def decode_stage() -> str:
     """The golden run of ``decode``: three requests in memory for two."""
     trace = trace_of("decode")
     retracted = sum(mark.name == "retraction" for mark in trace.marks)
-    title = (
-        "The decode stage: one token for every running request and step\\n"
+    title = "The decode stage: one token for every running request and step"
+    about = (
         f"{trace.loop} on {trace.device}, whole run: {len(works(trace))} steps, "
         f"{ms(trace.end)} ms, {retracted} retraction; {NUMBERS}"
     )
-    return draw_panels([RunPanel(requests_view(trace))], title)
+    return to_puml(side_by_side([requests_view(trace)], title, [(trace.loop, about)]))
 
 
 @cache
@@ -140,7 +142,7 @@ def prefill_stage() -> str:
         name: f"longest pause between two tokens {ms(longest_pause(trace))} ms"
         for name, trace in runs.items()
     }
-    return draw_panels(panels(runs, pauses), f"{title}\\n{NUMBERS}")
+    return to_puml(requests_of(runs, pauses, title), [NUMBERS])
 
 
 def pd_or_mixed() -> str:
@@ -152,18 +154,16 @@ def pd_or_mixed() -> str:
         name: f"longest pause while a prompt is computed {pause(runs[name])}" for name in runs
     }
     traces = {name: run.trace for name, run in runs.items()}
-    return draw_panels(panels(traces, pauses), f"{title}\\n{NUMBERS}")
+    return to_puml(requests_of(traces, pauses, title), [NUMBERS])
 
 
-def panels(runs: Mapping[str, Trace], pauses: Mapping[str, str]) -> list[RunPanel]:
+def requests_of(runs: Mapping[str, Trace], pauses: Mapping[str, str], title: str) -> Scene:
     """The requests of each run, under its name and what it made of their time."""
-    return [
-        RunPanel(
-            requests_view(trace), f"run{at}_",
-            f"{name}: {len(works(trace))} steps, {ms(trace.end)} ms, {pauses[name]}",
-        )
-        for at, (name, trace) in enumerate(runs.items())
-    ]  # fmt: skip
+    names = [
+        (name, f"{len(works(trace))} steps, {ms(trace.end)} ms, {pauses[name]}")
+        for name, trace in runs.items()
+    ]
+    return side_by_side([requests_view(trace) for trace in runs.values()], title, names)
 
 
 NUMBERS = "a box is a step, with its number or its tokens of a prompt"

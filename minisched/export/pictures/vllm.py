@@ -12,9 +12,10 @@ from ...scheduler import Scheduler
 from ...worker import Worker
 from ..layout import make_view, steady_steps
 from ..puml_sequence import to_sequence
-from ..puml_timing import to_timing
 from ..recipes import trace_of
 from ..recipes.recipe import run_of
+from ..runs import stretch
+from ..scene_puml import to_puml
 from ..story import ON_DEVICE, Actor, Chapter, Story, to_chapters, to_story
 from .waits import run_with
 
@@ -61,7 +62,7 @@ STEPS = {"vllm_batch_queue": (5, 8), "vllm_pp": (3, 11), "prev_sampled": (3, 5)}
 
 def timing(loop: str) -> str:
     """Who works when."""
-    return to_timing(trace_of(loop), *STEPS[loop], TITLES[loop])
+    return to_puml(stretch(trace_of(loop), *STEPS[loop], TITLES[loop]))
 
 
 def sequence(loop: str) -> str:

@@ -18,7 +18,8 @@ from ...models.hash import HashModel
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from ..layout import View, steady_views, view_of_steps
-from ..puml_timing import RunPanel, draw_panels
+from ..runs import side_by_side
+from ..scene_puml import to_puml
 from ..units import ms
 
 # -- The runs that show what a wait costs: four requests, with something that needs history --------
@@ -237,14 +238,13 @@ def one_above_the_other(runs: Mapping[str, Trace], title: str, note: str = "") -
 
 def stacked(views: Mapping[str, View], title: str, note: str = "") -> str:
     """The same steps, as they are shown of each run."""
-    panels = [
-        RunPanel(
-            view, f"p{at}_", f"{name}: {STEPS} steps in {ms(view.duration)} ms, {lost_in(view)}"
-        )
-        for at, (name, view) in enumerate(views.items(), 1)
+    names = [
+        (name, f"{STEPS} steps in {ms(view.duration)} ms, {lost_in(view)}")
+        for name, view in views.items()
     ]
-    first, last = panels[0].view.first_step, panels[0].view.last_step
-    return draw_panels(panels, f"{title}\\nsteps {first} to {last} of the same four requests{note}")
+    shown = [*views.values()]
+    about = f"steps {shown[0].first_step} to {shown[0].last_step} of the same four requests{note}"
+    return to_puml(side_by_side(shown, title, names), [about])
 
 
 def lost_in(view: View) -> str:

@@ -14,7 +14,7 @@ from importlib import import_module
 
 from ...topics import TOPICS, view_of
 from ...trace import Trace
-from .forms import FORMS, NAMES, Draw, PictureForms
+from .forms import FORMS, NAMES, Draw, PictureForms, forms_of_scene
 from .marks import NothingToShow
 from .names import kind_of_loop, unknown
 
@@ -54,6 +54,8 @@ def _pictures(topic: str) -> dict[str, PictureForms]:
         parts: dict[str, PictureForms] = import_module(".loop_parts", __name__).parts_of_loop(topic)
         return parts
     module = import_module(f".{topic}", __name__)
+    if hasattr(module, "scene"):
+        return {"": forms_of_scene(module.scene)}
     whole = PictureForms(module.view, getattr(module, "text", None), getattr(module, "puml", None))
     return getattr(module, "PARTS", {"": whole})
 

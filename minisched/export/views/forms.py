@@ -6,6 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...trace import Trace
+from ..scene import Scene
+from ..scene_puml import to_puml
+from ..scene_svg import to_svg
+from ..scene_text import to_text
+from .text_page import columns_here
 
 Draw = Callable[[Trace], str]
 FORMS = ("svg", "puml", "text")
@@ -23,3 +28,12 @@ class PictureForms:
     def form(self, form: str) -> Draw | None:
         """What draws it in a form, if it has it."""
         return {"svg": self.svg, "text": self.text, "puml": self.puml}[form]
+
+
+def forms_of_scene(scene: Callable[[Trace], Scene]) -> PictureForms:
+    """A picture that is a scene has every form."""
+    return PictureForms(
+        svg=lambda trace: to_svg(scene(trace)),
+        text=lambda trace: to_text(scene(trace), columns_here()),
+        puml=lambda trace: to_puml(scene(trace)),
+    )

@@ -23,7 +23,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Lanes:
+class RequestLanes:
     """Where each request's lane lies."""
 
     rids: list[str]
@@ -41,9 +41,9 @@ class Lanes:
 
 
 def draw_lanes(page: Page, rids: list[str], x: TimeAxis, steps: list[StepWork], trace: Trace,
-               ) -> Lanes:  # fmt: skip
+               ) -> RequestLanes:  # fmt: skip
     """The lanes with everything on them, and the time axis below."""
-    lanes = Lanes(rids, x, page.top)
+    lanes = RequestLanes(rids, x, page.top)
     retractions = named(trace, "retraction")
     for rid in rids:
         page.add(band(x.left, lanes.y(rid) - 2, x.right - x.left, BOX + 4))
@@ -60,7 +60,7 @@ def draw_lanes(page: Page, rids: list[str], x: TimeAxis, steps: list[StepWork], 
     return lanes
 
 
-def _boxes(lanes: Lanes, step: StepWork) -> list[str]:
+def _boxes(lanes: RequestLanes, step: StepWork) -> list[str]:
     drawn = []
     left, width = lanes.x.span(step.start, step.end)
     for part in step.parts:
@@ -79,7 +79,7 @@ def _boxes(lanes: Lanes, step: StepWork) -> list[str]:
     return drawn
 
 
-def _held(lanes: Lanes, rid: str, steps: list[StepWork], retracted: list[int]) -> list[str]:
+def _held(lanes: RequestLanes, rid: str, steps: list[StepWork], retracted: list[int]) -> list[str]:
     """A line through each stretch in which a request held memory: between retractions."""
     mine = [s for s in steps if any(part.rid == rid for part in s.parts)]
     drawn, y = [], lanes.y(rid) + BOX / 2
@@ -91,7 +91,7 @@ def _held(lanes: Lanes, rid: str, steps: list[StepWork], retracted: list[int]) -
     return drawn
 
 
-def _retraction(lanes: Lanes, mark: Mark) -> str:
+def _retraction(lanes: RequestLanes, mark: Mark) -> str:
     """A flag where a request lost its memory."""
     rid, x = word(mark, "rid"), lanes.x.x(mark.time)
     y = lanes.y(rid)

@@ -67,7 +67,7 @@ DARK_TEXT, WHITE_TEXT = "#1A1A1A", "#FFFFFF"
 
 
 @dataclass(frozen=True)
-class Look:
+class PageLook:
     """A kind of box. ``fill`` empty: the paper shows through and the border is dashed."""
 
     fill: str
@@ -77,24 +77,24 @@ class Look:
 
 LOOKS = {
     # what a step computes
-    "prompt": Look(SKY),
-    "decode": Look(ORANGE),
-    "again": Look("#A9D8F3", texture="stripes"),  # a prompt computed once more
-    "wasted": Look("", texture="cross"),
+    "prompt": PageLook(SKY),
+    "decode": PageLook(ORANGE),
+    "again": PageLook("#A9D8F3", texture="stripes"),  # a prompt computed once more
+    "wasted": PageLook("", texture="cross"),
     # pages and slots
-    "protected": Look(GREEN),  # in the cache, and locked by a request
-    "evictable": Look("#7CCBB3", texture="dots"),
-    "evicted": Look("", texture="cross"),
-    "promised": Look("#A9D8F3", texture="stripes"),
-    "stored": Look(BLUE, WHITE_TEXT),
-    "stale": Look("", texture="dots"),
+    "protected": PageLook(GREEN),  # in the cache, and locked by a request
+    "evictable": PageLook("#7CCBB3", texture="dots"),
+    "evicted": PageLook("", texture="cross"),
+    "promised": PageLook("#A9D8F3", texture="stripes"),
+    "stored": PageLook(BLUE, WHITE_TEXT),
+    "stale": PageLook("", texture="dots"),
     # budgets and queues
-    "left": Look(SKY),
-    "spent": Look(ORANGE, texture="stripes"),
-    "lacking": Look(""),
-    "queued": Look(""),
-    "admitted": Look(BLUE, WHITE_TEXT),
-    "sending": Look("#A9D8F3", texture="stripes"),  # memory held for KV on its way
+    "left": PageLook(SKY),
+    "spent": PageLook(ORANGE, texture="stripes"),
+    "lacking": PageLook(""),
+    "queued": PageLook(""),
+    "admitted": PageLook(BLUE, WHITE_TEXT),
+    "sending": PageLook("#A9D8F3", texture="stripes"),  # memory held for KV on its way
 }
 TEXTURES = {
     "stripes": '<path d="M-2 2L2 -2M0 8L8 0M6 10L10 6" class="texture"/>',
@@ -142,7 +142,7 @@ def textures() -> str:
     )
 
 
-def _pattern(name: str, look: Look) -> str:
+def _pattern(name: str, look: PageLook) -> str:
     ground = f'fill="{look.fill}"' if look.fill else 'class="halo"'
     return (
         f'<pattern id="of-{name}" class="on-{name}" width="8" height="8" '
@@ -151,7 +151,7 @@ def _pattern(name: str, look: Look) -> str:
     )
 
 
-def _rule(name: str, look: Look) -> str:
+def _rule(name: str, look: PageLook) -> str:
     fill = f"url(#of-{name})" if look.texture else look.fill or "var(--paper)"
     border = "" if look.fill else "; stroke: var(--faint); stroke-dasharray: 3 2"
     ink = look.text if look.fill else "var(--ink)"

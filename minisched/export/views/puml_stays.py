@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ..palette import LIGHT
 from ..puml_style import BUBBLE, Axis, creole
-from ..puml_timing import STYLE
+from ..scene_puml import STYLE
 from ..state import Stay
 from .page import LOOKS
 

@@ -45,7 +45,7 @@ class Tenancy:
     cells: dict[int, TokenCell] = field(default_factory=dict)  # by position
 
 
-class Part(NamedTuple):
+class PoolPart(NamedTuple):
     """What one step does for one request; see ``relay/token_pool.py:TokenPool.record``."""
 
     rid: str
@@ -116,7 +116,7 @@ def note_late_writes(tenancies: Iterable[Tenancy]) -> None:
 
 
 def fill(
-    cells: dict[int, TokenCell], part: Part, mark: Mark, times: Times, is_wasted: bool
+    cells: dict[int, TokenCell], part: PoolPart, mark: Mark, times: Times, is_wasted: bool
 ) -> None:
     """Let one step write and gather a request's cells: first the prompt, then what it samples."""
     step = number(mark, "step")
@@ -132,7 +132,7 @@ def fill(
         cells[part.write] = TokenCell(kind, step, times.samples.get(step, mark.time))
 
 
-def parts_of(mark: Mark, rids: Iterable[str]) -> list[Part]:
+def parts_of(mark: Mark, rids: Iterable[str]) -> list[PoolPart]:
     """A mark's columns, request by request.
 
     Raises:
@@ -142,7 +142,7 @@ def parts_of(mark: Mark, rids: Iterable[str]) -> list[Part]:
     rids = list(rids)
     if any(len(column) != len(rids) for column in columns):
         raise lacking(mark, "a number for each request of its step")
-    return [Part(*values) for values in zip(rids, *columns, strict=True)]
+    return [PoolPart(*values) for values in zip(rids, *columns, strict=True)]
 
 
 def whole_numbers(mark: Mark, name: str) -> list[int]:

@@ -1,0 +1,262 @@
+"""What a picture consists of, before anybody says how it is drawn.
+
+A topic is one function from a trace to a ``Scene``. It never knows a form: ``scene_svg``,
+``scene_puml`` and ``scene_text`` write any scene, and leave out what they can't show (only a text
+has tables, PlantUML draws the first thing that it has a diagram for). A new picture is::
+
+    def poster(traces: Sequence[Trace]) -> Scene:
+        forward = LaneItem("forward", 0, 8_200_000, "forward 5", "5")
+        rows = [LaneRow(trace.loop, [forward, ...], "device") for trace in traces]
+        return Scene("a finding, true of these runs", about_run(traces[0]),
+                     [Part("Three settled periods", "one scale", [Lanes(rows, end=27_600_000)])])
+
+    to_svg(poster(traces)); to_text(poster(traces), columns=80); to_puml(poster(traces))
+
+Times are whole nanoseconds from the scene's own zero. A ``kind`` is a look: colour, texture and
+glyph stand in ``looks.py``, where a new kind gets a line and one meaning in the whole project.
+Legends name what occurs, in the order of ``legend``; a writer leaves out of it what is written on
+the boxes already. Names and labels are plain text: writers shorten, escape and place them, keep
+arrows out of words, and give each row the same height.
+
+Lanes that follow one another with the same ``start`` and ``end`` share one time axis, below the
+last of them. What a form can't do without has its place here; what only one topic needs does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..trace import Trace
+
+Data = Mapping[str, str | int]  # what a shape belongs to: ``data-`` attributes in an SVG
+
+
+@dataclass(frozen=True)
+class LaneItem:
+    """Something on a row for some time.
+
+    A kind in ``looks.SIGNS`` is a sign at ``start``; the kind ``both`` a tint behind what else is
+    there, ``outline`` a frame around it, and ``said`` only words below it. ``label`` stands in the
+    box where there is room, else ``brief`` does; ``about`` is one sentence for who points at it.
+    """
+
+    kind: str
+    start: int
+    end: int
+    label: str = ""
+    brief: str = ""
+    about: str = ""
+    data: Data = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LaneRow:
+    """A lane: its name, and quietly beside it a note.
+
+    Rows one under the other with the same ``group`` belong together under its name. ``measure`` is
+    a stretch above the row, with its length in words; ``tail`` words behind the last thing on it.
+    """
+
+    name: str
+    spans: Sequence[LaneItem]
+    note: str = ""
+    group: str = ""
+    group_note: str = ""
+    measure: LaneItem | None = None
+    tail: str = ""
+
+    @property
+    def title(self) -> str:
+        """All that tells it apart, for forms that have one line for it: ``step 5 host``."""
+        name = f"{self.group} {self.name}".strip()
+        return f"{name} ({self.note})" if self.note else name
+
+
+@dataclass(frozen=True)
+class LaneLink:
+    """An arrow from a moment on one row to a moment on another: (row, time) each."""
+
+    kind: str
+    src: tuple[int, int]
+    dst: tuple[int, int]
+    words: str = ""  # what it says, where a form has room for it: ``token for 6``
+    about: str = ""
+    data: Data = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Rows over time. ``flags`` concern all rows: moments, or stretches, with a word or two."""
+
+    rows: Sequence[LaneRow]
+    end: int
+    start: int = 0
+    links: Sequence[LaneLink] = ()
+    flags: Sequence[LaneItem] = ()
+
+    @property
+    def axis(self) -> tuple[int, int]:
+        """What it is as long as."""
+        return self.start, self.end
+
+
+@dataclass(frozen=True)
+class Series:
+    """A value from each moment on; ``kind`` is an area's look, or ``line`` for a line over them."""
+
+    name: str
+    kind: str
+    values: Sequence[tuple[int, int]]  # time, value
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Amounts over time, in steps; of areas the later ones stand on the earlier ones."""
+
+    series: Sequence[Series]
+    end: int
+    unit: str
+    start: int = 0
+    flags: Sequence[LaneItem] = ()
+    scale: int = 1  # what a value is divided by to be in its unit
+
+    @property
+    def axis(self) -> tuple[int, int]:
+        """What it is as long as."""
+        return self.start, self.end
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands at a place of a grid: ``text`` in the box, ``below`` quietly under it."""
+
+    kind: str
+    text: str = ""
+    below: str = ""
+    about: str = ""
+    data: Data = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells by (row, column). ``links`` lead from one to another, each with its kind."""
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: Mapping[tuple[int, int], Cell]
+    links: Sequence[tuple[str, tuple[int, int], tuple[int, int]]] = ()
+
+
+@dataclass(frozen=True)
+class Bar:
+    """An amount made up of others: (kind, amount, about, data) each, from left to right."""
+
+    name: str
+    parts: Sequence[tuple[str, int, str, Data]]
+    note: str = ""  # behind it
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Amounts to be compared; ``limit`` is drawn across them, 0: there is none."""
+
+    bars: Sequence[Bar]
+    unit: str
+    limit: int = 0
+    is_upright: bool = False  # a column a bar, where there are many
+
+
+@dataclass(frozen=True)
+class TreeBox:
+    """A node of a tree; ``lines`` stand in it. ``parent`` 0 is the root."""
+
+    id: int
+    parent: int
+    kind: str
+    lines: tuple[str, str]
+    about: str = ""
+    is_changed: bool = False
+    data: Data = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NodeTree:
+    """Nodes, parents before children; ``name`` tells two trees of one picture apart."""
+
+    name: str
+    nodes: Sequence[TreeBox]
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Lines of words and numbers, for a text."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+Show = Lanes | Curve | Grid | Bars | NodeTree | TextTable
+
+
+@dataclass(frozen=True)
+class Part:
+    """A heading with a quiet note, and what stands below it."""
+
+    heading: str
+    note: str
+    shows: Sequence[Show]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A whole picture. ``title`` is what it shows to be so; ``about`` says of which run.
+
+    ``legend`` is what kinds of boxes and signs mean, and of arrows as ``arrow token``; ``notes``
+    are sentences below.
+    """
+
+    title: str
+    about: str
+    parts: Sequence[Part]
+    legend: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def kinds(self) -> list[str]:
+        """Every look that occurs, in the order of the legend, and what has no words there last."""
+        seen = dict.fromkeys(kind for part in self.parts for one in part.shows for kind in _of(one))
+        return [kind for kind in (*self.legend, *seen) if kind in seen]
+
+    @property
+    def meanings(self) -> dict[str, str]:
+        """What the kinds mean that occur."""
+        seen = set(self.kinds)
+        return {kind: words for kind, words in self.legend.items() if kind in seen}
+
+
+def _of(one: Show) -> list[str]:
+    """The kinds in a part's picture."""
+    match one:
+        case Lanes():
+            spans = [span.kind for row in one.rows for span in row.spans]
+            return [*spans, *(f"arrow {link.kind}" for link in one.links),
+                    *(flag.kind for flag in one.flags)]  # fmt: skip
+        case Curve():
+            return [series.kind for series in one.series] + [flag.kind for flag in one.flags]
+        case Grid():
+            kinds = [cell.kind for cell in one.cells.values()]
+            return kinds + [f"arrow {link[0]}" for link in one.links]
+        case Bars():
+            kinds = [part[0] for bar in one.bars for part in bar.parts]
+            return kinds + ["limit"] * bool(one.limit)
+        case NodeTree():
+            return [node.kind for node in one.nodes] + ["changed"]
+    return []
+
+
+def about_run(trace: Trace, *more: str) -> str:
+    """Which run a picture shows: ``overlap on sim, hash model, simulated time``."""
+    clock = "simulated time" if trace.clock == "virtual" else "measured time"
+    model = f"{trace.model} model" + f" in {trace.dtype}" * bool(trace.dtype)
+    return "; ".join([f"{trace.loop} on {trace.device}, {model}, {clock}", *more])

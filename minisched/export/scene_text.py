@@ -1,0 +1,318 @@
+"""A scene for a terminal, as wide as that is, from 40 columns on.
+
+One character is one stretch of time: it shows what took the most of it, and what is too short for
+that keeps a character of its own wherever its neighbours have one to spare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
+
+from .looks import SIGNS, UNDER, glyph
+from .scene import (
+    Bars,
+    Curve,
+    Grid,
+    LaneItem,
+    LaneRow,
+    Lanes,
+    NodeTree,
+    Scene,
+    Show,
+    TextTable,
+    TreeBox,
+)
+from .units import exact, tick_step
+
+COLUMNS, LEAST = 100, 40  # usual; below that a drawing says nothing
+HEIGHTS = " ▁▂▃▄▅▆▇█"
+NO_BREAK = "\N{NO-BREAK SPACE}"
+NEAR = 6  # cells: how far from its place something short may stand
+SILENT = (*UNDER, "outline", "said")  # kinds that a row of characters has no place for
+
+
+def to_text(scene: Scene, columns: int = COLUMNS) -> str:
+    """The whole text; no line is longer than ``columns``.
+
+    Raises:
+        ValueError: less than 40 columns.
+    """
+    if columns < LEAST:
+        raise ValueError(f"a picture needs at least {LEAST} columns, but got {columns}.")
+    page = _TextSheet(columns, _margin(scene, columns))
+    page.write(scene.title)
+    page.write(scene.about)
+    for part in scene.parts:
+        page.lines.append("")
+        page.write(f"{part.heading} ({part.note})" if part.note else part.heading)
+        for item, after in zip(part.shows, [*part.shows[1:], None], strict=False):
+            page.draw(item, item.axis != getattr(after, "axis", None)
+                      if isinstance(item, Lanes | Curve) else True)  # fmt: skip
+    page.legend(scene)
+    for note in scene.notes:
+        page.lines.append("")
+        page.write(note)
+    return "\n".join([line.rstrip() for line in page.lines] + [""]).replace(NO_BREAK, " ")
+
+
+def _margin(scene: Scene, columns: int) -> int:
+    """How wide the names of lanes are, so that parts line up; at most two fifths."""
+    shown = [one for part in scene.parts for one in part.shows]
+    names = [row.title for one in shown if isinstance(one, Lanes) for row in one.rows]
+    names += [_about(one, at) for one in shown if isinstance(one, Curve)
+              for at in range(len(one.series))]  # fmt: skip
+    names += [bar.name for one in shown if isinstance(one, Bars) for bar in one.bars]
+    return min(max(map(len, names), default=0), max(12, columns * 2 // 5))
+
+
+class _TextSheet:
+    """Collects lines from top to bottom."""
+
+    def __init__(self, columns: int, margin: int) -> None:
+        self.columns, self.margin = columns, margin
+        self.cells = columns - margin - 2
+        self.lines: list[str] = []
+
+    def write(self, line: str, indent: str = "") -> None:
+        """A line, broken where it is too long."""
+        hang = f"{indent}    "
+        self.lines += wrap(line, self.columns, initial_indent=indent, subsequent_indent=hang) or [
+            ""
+        ]
+
+    def lane(self, title: str, drawn: Sequence[str]) -> None:
+        """A line with its name before it."""
+        self.lines.append(f"{_cut(title, self.margin):>{self.margin}} │{''.join(drawn)}")
+
+    def draw(self, item: Show, has_axis: bool) -> None:
+        """One of the things that a part shows."""
+        match item:
+            case Lanes():
+                for row in item.rows:
+                    self.lane(row.title, draw_row(row, item.start, item.end, self.cells))
+                self._moments(item)
+            case Curve():
+                for at, series in enumerate(item.series):
+                    bars = heights(series.values, item.start, item.end, self.cells)
+                    self.lane(_about(item, at), bars)
+                self._moments(item)
+            case Grid():
+                self._grid(item)
+            case Bars():
+                self._bars(item)
+            case NodeTree():
+                self._tree(item)
+            case TextTable():
+                self._table(item)
+        if has_axis and isinstance(item, Lanes | Curve):
+            self.lines += draw_axis(item.start, item.end, self.cells, self.margin + 2)
+
+    def _moments(self, item: Lanes | Curve) -> None:
+        """Flags of all rows: a line with their signs."""
+        if item.flags:
+            signs = [
+                LaneItem(f.kind if f.kind in SIGNS else "flag", f.start, f.start)
+                for f in item.flags
+            ]
+            self.lane("", draw_row(LaneRow("", signs), item.start, item.end, self.cells))
+            said = [f"{f.label} at {exact(f.start)} ms" for f in item.flags if f.label]
+            if said and len(said) <= 8:
+                self.write("; ".join(said), " " * (self.margin + 2))
+
+    def _grid(self, grid: Grid) -> None:
+        """A line a row, a column a column, in parts where that is too wide."""
+        margin = min(max([0, *map(len, grid.rows)]), self.columns // 3)
+        columns = [
+            [name, *(_cell(grid, row, at) for row in range(len(grid.rows)))]
+            for at, name in enumerate(grid.columns)
+        ]
+        room = self.columns - margin
+        widths = [min(2 + max(map(len, column)), room) for column in columns]
+        first = 0
+        while first < len(columns):
+            end, used = first, margin
+            while end < len(columns) and (end == first or used + widths[end] <= self.columns):
+                used += widths[end]
+                end += 1
+            if first:
+                self.lines.append("")
+            for row, title in enumerate(["", *grid.rows]):
+                cells = (f"{_cut(column[row], width):>{width}}" for column, width in
+                         zip(columns[first:end], widths[first:end], strict=True))  # fmt: skip
+                self.lines.append(f"{_cut(title, margin):<{margin}}{''.join(cells)}")
+            first = end
+
+    def _bars(self, bars: Bars) -> None:
+        """A bar a line, its amounts behind it."""
+        most = max([1, bars.limit, *(sum(part[1] for part in bar.parts) for bar in bars.bars)])
+        cells = max(8, self.cells - 24)
+        for bar in bars.bars:
+            drawn, total, done = "", 0, 0
+            for kind, amount, *_ in bar.parts:
+                total += amount
+                end = max(done + (amount > 0), total * cells // most)
+                drawn += glyph(kind) * (end - done)
+                done = end
+            if bars.limit and done <= (at := bars.limit * cells // most):
+                drawn = f"{drawn:<{at}}┃"
+            amounts = " + ".join(str(amount) for _, amount, *_ in bar.parts)
+            self.lane(bar.name, _cut(f"{drawn} {amounts}  {bar.note}".rstrip(), self.cells))
+        self.write(
+            f"{'':{self.margin}}  in {bars.unit}" + f", limit {bars.limit}" * bool(bars.limit)
+        )
+
+    def _tree(self, tree: NodeTree) -> None:
+        """A line a node, below the one that it hangs on; ``*`` where it is changed."""
+        below: dict[int, list[TreeBox]] = {}
+        for node in tree.nodes:
+            below.setdefault(node.parent, []).append(node)
+        self.write(f"  {tree.name}" + ("" if tree.nodes else ": nothing"))
+        waiting = [("  ", node, node is below[0][-1]) for node in reversed(below.get(0, ()))]
+        while waiting:
+            indent, node, is_last = waiting.pop()
+            words = ", ".join(filter(None, node.lines))
+            star = " *" * node.is_changed
+            line = f"{indent}{'└' if is_last else '├'}─ {glyph(node.kind)} {words}{star}"
+            self.lines.append(_cut(line, self.columns))
+            deeper = indent + ("   " if is_last else "│  ")
+            children = below.get(node.id, [])
+            waiting += [(deeper, child, child is children[-1]) for child in reversed(children)]
+
+    def _table(self, table: TextTable) -> None:
+        """Columns as wide as what is in them, numbers to the right; one below the other where that
+        is too wide for the page.
+        """
+        cells = [[str(cell) for cell in row] for row in (table.heads, *table.rows)]
+        widths = [max(len(row[at]) for row in cells) for at in range(len(table.heads))]
+        is_number = [
+            bool(table.rows) and all(isinstance(row[at], int | float) for row in table.rows)
+            for at in range(len(table.heads))
+        ]
+        lines = [
+            "  ".join(
+                f"{cell:>{width}}" if right else f"{cell:<{width}}"
+                for cell, width, right in zip(row, widths, is_number, strict=True)
+            ).rstrip()
+            for row in cells
+        ]
+        if self.columns >= COLUMNS or max(map(len, lines)) <= self.columns:
+            self.lines += [_cut(line, self.columns) for line in lines]
+            return
+        for first, *rest in cells[1:]:
+            self.write(f"{table.heads[0]} {first}".strip())
+            for head, cell in zip(table.heads[1:], rest, strict=True):
+                if cell:
+                    self.write(f"{head}: {cell}" if head else cell, indent="  ")
+
+    def legend(self, scene: Scene) -> None:
+        """What the glyphs mean that occur; arrows have none."""
+        entries = [
+            f"{'*' if kind == 'changed' else glyph(kind)}{NO_BREAK}{words.replace(' ', NO_BREAK)}"
+            for kind, words in scene.meanings.items()
+            if kind not in SILENT and not kind.startswith(("line", "arrow "))
+        ]
+        if entries:
+            self.lines.append("")
+            self.lines += wrap("   ".join(entries), self.columns, break_long_words=False)
+
+
+def draw_row(row: LaneRow, start: int, end: int, cells: int) -> list[str]:
+    """A row's characters, with labels in the middle of what has room for them."""
+    longest, drawn = max(1, end - start), [" "] * cells
+    spans = [s for s in row.spans if s.kind not in SIGNS and s.kind not in SILENT]
+    spans = [s for s in spans if s.end > s.start and s.end > start and s.start < end]
+    shares: list[tuple[int, LaneItem | None]] = [(0, None)] * cells
+    edges = [start + cell * longest // cells for cell in range(cells + 1)]
+    for span in spans:
+        for cell in _touched(span, start, longest, cells):
+            common = min(span.end, edges[cell + 1]) - max(span.start, edges[cell])
+            if common > shares[cell][0]:
+                shares[cell] = common, span
+    owners = [span for _, span in shares]
+    owned: dict[int, int] = {}
+    for owner in owners:
+        owned[id(owner)] = owned.get(id(owner), 0) + 1
+    for span in spans:  # nothing is lost for being short, if a neighbour has a cell to spare
+        if id(span) not in owned:
+            first = _touched(span, start, longest, cells)[0]
+            for cell in sorted(range(max(0, first - NEAR), min(cells, first + NEAR + 1)),
+                               key=lambda cell: (abs(cell - first), cell < first)):  # fmt: skip
+                if owners[cell] is None or owned[id(owners[cell])] > 1:
+                    owned[id(owners[cell])] = owned.get(id(owners[cell]), 1) - 1
+                    owners[cell], owned[id(span)] = span, 1
+                    break
+    for cell, owner in enumerate(owners):
+        drawn[cell] = glyph(owner.kind) if owner else " "
+    at = 0
+    while at < cells:
+        until = at
+        while until < cells and owners[until] is owners[at]:
+            until += 1
+        if owner := owners[at]:
+            short = owner.brief or owner.label
+            if short != owner.kind and short and len(short) + 2 <= until - at:
+                middle = (at + until - len(short)) // 2
+                drawn[middle : middle + len(short)] = short
+        at = until
+    for span in row.spans:
+        if span.kind in SIGNS and start <= span.start <= end:
+            drawn[min((span.start - start) * cells // longest, cells - 1)] = glyph(span.kind)
+    return drawn
+
+
+def _touched(span: LaneItem, start: int, longest: int, cells: int) -> range:
+    """The cells in whose time a span is."""
+    first = max(0, (span.start - start) * cells // longest)
+    return range(min(first, cells - 1), min(cells, -(-(span.end - start) * cells // longest)))
+
+
+def heights(values: Iterable[tuple[int, int]], start: int, end: int, cells: int) -> list[str]:
+    """A number over time as bars, each as high as it was at most in its stretch of time."""
+    values = list(values)
+    most = max((value for _, value in values), default=0)
+    highs, now, after = [0] * cells, 0, 0
+    for time, value in [*values, (end, 0)]:
+        at = max(0, min((time - start) * cells // max(1, end - start), cells - 1))
+        highs[after : at + 1] = [max(now, high) for high in highs[after : at + 1]]
+        highs[at] = max(highs[at], value)
+        now, after = value, at
+    return [HEIGHTS[-(-high * 8 // max(1, most))] for high in highs]
+
+
+def draw_axis(start: int, end: int, cells: int, margin: int) -> list[str]:
+    """Two lines below rows of ``cells`` characters; a number stands where there is room for it.
+
+    ``margin`` is how many characters stand before the first cell.
+    """
+    marks, numbers = ["─"] * cells, [" "] * cells
+    longest, free = max(1, end - start), 0
+    step = tick_step(longest)
+    for time in range(-(-start // step) * step, start + longest + 1, step):
+        cell, said = min((time - start) * cells // longest, cells - 1), exact(time)
+        marks[cell] = "┴"
+        if free <= cell <= cells - len(said):
+            numbers[cell : cell + len(said)] = said
+            free = cell + len(said) + 1
+    unit = "time in ms" if margin >= 12 else "ms"
+    return [
+        " " * (margin - 1) + "└" + "".join(marks),
+        f"{unit:>{margin - 2}}  " + "".join(numbers).rstrip(),
+    ]
+
+
+def _about(curve: Curve, at: int) -> str:
+    """A series' name and its greatest value."""
+    one = curve.series[at]
+    most = max((value for _, value in one.values), default=0)
+    return f"{one.name} ≤ {most / curve.scale:g}"
+
+
+def _cell(grid: Grid, row: int, column: int) -> str:
+    if (cell := grid.cells.get((row, column))) is None:
+        return ""
+    return f"{glyph(cell.kind)} {cell.text}{f' {cell.below}' * bool(cell.below)}".rstrip()
+
+
+def _cut(words: str, most: int) -> str:
+    return words if len(words) <= most else words[: most - 1] + "…"
