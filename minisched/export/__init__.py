@@ -1,5 +1,5 @@
-"""Recorded events to pictures: every exporter draws the same ``layout.View`` of a trace.
+"""Recorded events to pictures: a topic makes a ``scene.Scene`` of a trace, and writers draw it.
 
-Text for machines: ``native`` (this project's JSON), ``chrome`` (Perfetto). Pictures: ``svg``,
-``html``, ``text``, ``puml_timing``, ``puml_sequence``. ``golden`` keeps the repository's own.
+Writers of scenes: ``scene_svg``, ``scene_puml``, ``scene_text``. Text for machines: ``native`` (this
+project's JSON), ``chrome`` (Perfetto). ``html`` is the player; ``golden`` keeps the repository's own.
 """
