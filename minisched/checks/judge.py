@@ -420,8 +420,9 @@ def play_pd(
         frontend.abort(rid, at=turn * tick)
     try:
         pair = Pair(
-            device, model, requests, workload.config, frontend, cost, case.relay, **case.options
-        )
+            LOOPS["pd"], device, model, requests, workload.config, frontend, cost, case.relay,
+            **case.options,
+        )  # fmt: skip
         patch(pair.prefill)
         patch(pair.decode)
         most = SIDES * most_turns(workload, pair.decode.worker.depth)

@@ -51,7 +51,7 @@ class Frontend:
     can be replayed. The engine sets ``now``.
 
     ``on_output`` is called in the loop, which waits for it: whoever reads slowly, or not at all,
-    gets a buffer (``client_streams.py``). Where it raises, only that output's request is given up.
+    gets a buffer (``ClientStreams``). Where it raises, only that output's request is given up.
 
     What a request holds is judged by the scheduler; an arrival time that is none is as good as 0.
 

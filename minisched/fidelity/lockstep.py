@@ -67,7 +67,7 @@ class LockstepEngine:
         self.case, self.turn = case, 0
         self.arrivals = {arrival.rid: arrival for arrival in case.arrivals}
         self.waiting = list(case.arrivals)
-        self.scheduler: Scheduler = spec.scheduler(config)
+        self.scheduler = Scheduler(config)
         self.reqs: dict[str, Request] = {}
         self.step = NOTHING
         self.worker = SimpleNamespace(relay=SimpleNamespace(most_in_flight=None), depth=spec.depth)

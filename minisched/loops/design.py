@@ -20,7 +20,7 @@ from ..devices.registry import DEVICES
 from ..engine.engine import Engine
 from ..engine.metrics import Metrics
 from ..relay.registry import check_relay
-from ..scheduler import Scheduler, SchedulerConfig
+from ..scheduler import SchedulerConfig
 from ..worker.worker import PLAIN, Recipe
 
 Turns = Iterator[ScheduleBatch | NoBatch]
@@ -56,9 +56,7 @@ class Design:
     recipe: Recipe = PLAIN  # the ops of a step
     pins: int = 0  # steps whose arrays stay named after their launch; none, if nobody goes on
     refuses: Mapping[str, str] = field(default_factory=dict)
-    scheduler: Callable[..., Scheduler] = Scheduler
     begins: Callable[[Engine, int], None] | None = None  # before its first turn; of steps in flight
-    engine: Callable[..., Engine] = Engine
     whole_run: Callable[..., Metrics] | None = None  # instead of turns, if one engine is not enough
     lanes: Mapping[str, Callable[..., Turns]] = field(
         default_factory=dict
@@ -78,8 +76,11 @@ class Design:
         """The loop's turns on an engine; ``options`` go before the design's own.
 
         Raises:
-            ValueError: with them more steps may be in flight than the engine was made for.
+            ValueError: with them more steps may be in flight than the engine was made for; or one
+                engine is not enough.
         """
+        if self.whole_run is not None:
+            raise ValueError("it is two engines, so it runs only as a whole: with compare or run.")
         chosen = replace(self, options={**self.options, **options})
         if chosen.in_flight > engine.worker.depth:
             raise ValueError(

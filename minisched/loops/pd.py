@@ -492,14 +492,6 @@ REFUSES = {
         "alone, and SGLang's sends what the draft model has computed along with it",
     ),
 }
-PREFILL = Design(
-    pd_prefill, RELAYS, depth=2, scheduler=PrefillScheduler, engine=PrefillEngine, refuses=REFUSES
-)
-DECODE = Design(
-    pd_decode, RELAYS, depth=2, overrun=1,
-    scheduler=DecodeScheduler, engine=DecodeEngine, refuses=REFUSES,
-    settings={"disable_radix_cache": True},  # as in the original, unless it is told otherwise
-)  # fmt: skip
 
 
 class Pair:
@@ -518,6 +510,7 @@ class Pair:
 
     def __init__(
         self,
+        spec: Design,
         device: Device,
         model: Model,
         requests: Sequence[Request],
@@ -535,10 +528,16 @@ class Pair:
         there = cast(Device, SimDevice(SideRecorder(device.recorder, "prefill")))
         device.recorder = SideRecorder(device.recorder, "decode")
         device.recorder.now = device.now
-        made = wire("pd", DECODE, device, model, config, frontend, cost, relay)
+        made = wire(
+            "pd", spec, device, model, config, frontend, cost, relay, DecodeScheduler, DecodeEngine
+        )
         self.decode = decode = cast(DecodeEngine, made)
         prompts = [for_prefill(req) for req in give_rooms(requests, decode.scheduler.config)]
-        made = wire("pd", PREFILL, there, copy(model), config, Frontend(prompts), cost, relay)
+        spec = replace(spec, overrun=0, settings={})  # each ends with its first token
+        made = wire(
+            "pd", spec, there, copy(model), config, Frontend(prompts), cost, relay,
+            PrefillScheduler, PrefillEngine,
+        )  # fmt: skip
         self.prefill = prefill = cast(PrefillEngine, made)
         prefill.link = decode.link = Link(**link)
         prefill.target = decode
@@ -647,27 +646,22 @@ def whole_run(
     **options: Any,
 ) -> Metrics:
     """Run requests through both sides until the last one has ended (``Design.whole_run``)."""
-    pair = Pair(device, model, requests, config, frontend, cost, relay or spec.relays[0], **options)
+    relay = relay or spec.relays[0]
+    pair = Pair(spec, device, model, requests, config, frontend, cost, relay, **options)
     while not pair.is_done:
         pair.turn()
     pair.self_check()
     return pair.metrics
 
 
-@design(
+design(
     "pd",
     follows="SGLang disaggregation/prefill.py and decode.py",
     relays=RELAYS,
     depth=2,
     overrun=1,
+    settings={"disable_radix_cache": True},  # of the decode side, as in the original
     whole_run=whole_run,
     lanes={"prefill host": pd_prefill, "decode host": pd_decode},
     refuses=REFUSES,
-)
-def no_turns(engine: Engine, **options: Any) -> Turns:
-    """What ``pd`` has in the place of a generator.
-
-    Raises:
-        ValueError: always; one engine is not enough.
-    """
-    raise ValueError("loop 'pd' is two engines, so it runs only as a whole: with compare or run.")
+)(pd_decode)

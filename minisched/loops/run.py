@@ -159,6 +159,8 @@ def wire(
     frontend: Frontend,
     cost: CostModel = NO_COST,
     relay: str = "",
+    scheduler_class: Callable[..., Scheduler] = Scheduler,
+    engine_class: Callable[..., Engine] = Engine,
 ) -> Engine:
     """The same of a design that need not be among ``LOOPS``.
 
@@ -210,14 +212,14 @@ def wire(
             max_bs = rows if limit is None else min(rows, limit)
             table = model.init_cuda_graphs(device, worker.page_table, max_bs)
             worker.page_table = worker.page_tables[""] = table
-        scheduler = spec.scheduler(config, device.recorder)
+        scheduler = scheduler_class(config, device.recorder)
     if algorithm == "NGRAM":
         scheduler.propose = propose
     if config.in_force.free_rule == "lease":  # under the others what is freed may still be written
         scheduler.allocator.on_free = worker.touches.free_pages
         scheduler.table.on_free = worker.touches.free_row
     read_texts(scheduler, model)
-    return spec.engine(scheduler, worker, device, frontend, cost)
+    return engine_class(scheduler, worker, device, frontend, cost)
 
 
 def read_texts(scheduler: Scheduler, model: Model) -> None:

@@ -83,7 +83,7 @@ class Scheduler:
             config, self.live, self.prefix_cache, self.retraction, self.lets_go_early,
             self._finish, self._heard,
         )  # fmt: skip
-        self.wishing: set[str] = set()  # those of them with a grammar, penalties, and so on
+        self.with_extras: set[str] = set()  # those of them with a grammar, penalties, and so on
         self.num_received = 0  # so far, without those that were refused
         self.outbox: list[Output] = []
         self.cur_batch: ScheduleBatch | None = None
@@ -223,7 +223,7 @@ class Scheduler:
                 req.hears_stop_string = self.listen(req.params.stop, self.config.late_stop_strings)
             self.live[req.rid] = req
             if req.params.has_sampling_extras:
-                self.wishing.add(req.rid)
+                self.with_extras.add(req.rid)
             self.waiting_queue.add(req)
         return outputs
 
@@ -319,7 +319,7 @@ class Scheduler:
         config, num_prompts = self.config, len(plan.prompts)
         step = self.leases.launched_step = self.leases.launched_step + 1
         batch = ScheduleBatch(step, ForwardMode.DECODE, num_prompts)
-        batch.has_sampling_extras = bool(self.wishing)
+        batch.has_sampling_extras = bool(self.with_extras)
         if num_prompts:
             batch.mode = ForwardMode.MIXED if plan.decodes else ForwardMode.EXTEND
             self._add_prompts(batch, plan)
@@ -479,7 +479,7 @@ class Scheduler:
         self.decode.remove_req(req)
         if self.live.get(req.rid) is req:
             del self.live[req.rid]
-            self.wishing.discard(req.rid)
+            self.with_extras.discard(req.rid)
         lease, req.lease = req.lease, None
         if lease is not None and not (self.lets_go_early and lease.is_released):
             if reason is not FinishReason.ERROR:

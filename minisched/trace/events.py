@@ -138,7 +138,7 @@ class Act:
 class Trace:
     """One recorded run. Slices are ordered by (start, end, id), edges and the rest likewise.
 
-    ``program`` is what each lane did in its own order (``program.py``); it is empty where nobody
+    ``program`` is what each lane did in its own order (``recorder.py``); it is empty where nobody
     kept it, and then nothing can be said about races.
     """
 

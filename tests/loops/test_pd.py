@@ -164,7 +164,7 @@ def test_pd_needs_two_clocks_two_engines_and_a_model_with_kv() -> None:
     with pytest.raises(ValueError, match="'pd' does not run on device 'thread'"):
         run_loop("pd", open_device("thread"), HashModel(), requests)
     engine = make_engine("pd", SimDevice(), HashModel(), SchedulerConfig(), Frontend())
-    with pytest.raises(ValueError, match="'pd' is two engines"):
+    with pytest.raises(ValueError, match="it is two engines"):
         find_loop("pd").start(engine)
     with pytest.raises(ValueError, match="model 'length' has none"):
         run_loop("pd", SimDevice(), LengthModel(1000, 3, 64), requests)
