@@ -10,7 +10,7 @@
 #     name: python3
 #   minisched:
 #     title: The token that is not there yet
-#     topics: [future_map]
+#     topics: [future_map, token_pool, mini_normal, mini_overlap]
 #     extras: [lessons]
 #     minutes: 30
 # ---
@@ -22,17 +22,21 @@
 # (lesson 1). But the input of step N+1 *is* the token that step N will choose. The host has to
 # send numbers, and it has to send them now. Which number stands for a token that nobody knows?
 #
-# *A GPU is a second computer on a card: your program (the **host**) puts work into its queue, and
-# the GPU (the **device**) works the queue off in order. The device has memory of its own, and
-# what one step leaves there, the next step can read, without asking the host.*
-#
-# Again the device is simulated. You need Python, half an hour, and three times a few lines.
+# *Your program (the **host**) puts work into the GPU's queue, and the GPU (the **device**) works
+# through it in order. The device has memory of its own. What one step leaves there, the next step
+# can read, without asking the host.*
 
 # %%
 from minisched import learn
-from minisched.relay import FutureMapPool, FutureMapRing
+from minisched.loops.mini import mini_overlap
+from minisched.relay import FutureMapPool, FutureMapRing, TokenPool
 
 # %% [markdown]
+# ## Guess first
+#
+# What would *you* send in the place of the unknown token: zero, the last known token, the request's
+# name, an address? Which of them can the device tell from a real token? Decide, then run the cell.
+#
 # ## A run
 #
 # Two requests, overlapped. The table shows what the host sent as input of the first steps, and
@@ -72,7 +76,7 @@ def resolve(ids, token_ids_map):
     return ids
 
 
-learn.check_resolve(resolve)
+learn.check("resolve", resolve)
 
 # %% [markdown]
 # The package's version says the same without an `if`: a GPU does one thing to all elements at
@@ -89,7 +93,8 @@ learn.show(FutureMapRing.look_up, "xp = ", look_at=("where",))
 # so far in this round; give back the slots (from 1 on: slot 0 would be the token 0) and the new
 # counter. The buffer is finite: when the counter has come to `limit`, slots
 # begin at 1 again. Only the first slot of a batch must be within the limit: the buffer is longer
-# than that, by as many slots as requests may run.
+# than that, so the slots of one batch may stand in a row. (Starting again a little early, or slot by
+# slot, is fine, too.)
 
 
 # %% tags=["exercise"]
@@ -98,7 +103,7 @@ def alloc(future_ct, num_reqs, limit):
     return slots, future_ct + num_reqs
 
 
-learn.check_alloc(alloc)
+learn.check("alloc", alloc)
 
 # %% [markdown]
 # SGLang's way: only the *start* of a batch wraps, so that its slots stand in a row.
@@ -119,9 +124,8 @@ learn.show(FutureMapRing.alloc_future_indices, "start = ", look_at=("% self.futu
 # Say at how many slots the ring may wrap, so that no unread token is ever overwritten, if at most
 # `max_running_requests` run at a time, each with at most `context_len` tokens, in chunks of
 # `chunk`; and no more than about twice what is needed. As it stands, this is what SGLang had at
-# first ([#10715](https://github.com/sgl-project/sglang/pull/10715), `FutureMap`). Run it, and look at the outlined slot. (In the runs `context_len` is 19.)
-#
-# *Hint: how many chunks can one request have? How many requests can stand in front of you?*
+# first ([#10715](https://github.com/sgl-project/sglang/pull/10715), `FutureMap`). Run it, and look at
+# what is red: there one request's token is taken by another's. (In the runs `context_len` is 19.)
 
 
 # %% tags=["exercise"]
@@ -129,12 +133,12 @@ def limit(max_running_requests, context_len, chunk):
     return 3 * max_running_requests
 
 
-learn.check_limit(limit)
+learn.check("limit", limit)
 
 # %% [markdown]
 # ## What the real systems do
 #
-# The bug that you have just seen was found in the wild. SGLang made the ring larger
+# The bug that you have just seen was met in practice. SGLang made the ring larger
 # ([#13713](https://github.com/sgl-project/sglang/pull/13713): `max_running_requests * (3 +
 # ceil(context_len / chunk))`). sglang-jax met it later: with many requests at a time, its answers
 # to school maths (GSM8K) fell from 95.5 % to 70 % right
@@ -151,8 +155,23 @@ learn.check_limit(limit)
 learn.show(FutureMapPool.bind, "ids = [", "]", look_at=("-self.cell",))
 
 # %% [markdown]
+# mini-sglang goes one step further: it keeps *all* tokens on the device, in a **token pool** with a
+# row for each request and a cell for each position. The prompt is copied there first; then a step
+# reads its input where the step before has written it, and the host never sends a token again.
+
+# %%
+learn.show(TokenPool.bind)
+
+# %% [markdown]
+# Its loop is the shortest of all. `mini_normal` takes turns, `mini_overlap` keeps one step back; the
+# engine around them is the same.
+
+# %%
+learn.show(mini_overlap, "while True")
+
+# %% [markdown]
 # Other systems have other answers to the same question. Here the same requests run with each of
-# them: the same tokens, in all but the same time (one copies the prompts first).
+# them: the same tokens, in nearly the same time (one copies the prompts first).
 
 # %%
 relays = ["ring", "pool", "token_pool", "prev_sampled", "fill_device"]
@@ -172,5 +191,33 @@ learn.table(*runs, names=relays)
 # #46899](https://github.com/vllm-project/vllm/pull/46899) stale -1 placeholders (of drafts) reached
 # the model.
 #
-# The next lesson, `03_mlx_async.py`, needs no buffer at all: there the token that is not there
+# ## Solutions, and other ways
+#
+# <details><summary>Exercise 1: resolve</summary>
+#
+# `[token_ids_map[-token] if token < 0 else token for token in ids]`. Without an `if` it is
+# `where(ids < 0, map[clamp(-ids, 0)], ids)`, which a GPU likes better. vLLM keeps -1 for all of
+# them and *scatters*: it remembers which rows of the last output belong where, and writes the
+# tokens over the -1s before the pass.
+#
+# </details>
+#
+# <details><summary>Exercise 2: alloc</summary>
+#
+# The same slots, and `(future_ct + num_reqs) % limit`. Two other ways: count for ever and take
+# `count % limit` when a slot is named; or hand out nothing at all, and let a request's row be its
+# slot. The last one is what SGLang does today.
+#
+# </details>
+#
+# <details><summary>Exercise 3: limit</summary>
+#
+# `max_running_requests * (3 + ceil(context_len / chunk))`, as SGLang has it. Tighter: everybody in
+# front but yourself, each with all of its chunks, and your own slot, `(m - 1) * ceil((n - 1) / c) +
+# 1`, and at least `m`. Or make the question go away: use the host's value as soon as it has one,
+# and three steps' slots are enough.
+#
+# </details>
+#
+# **Next:** [lesson 3](03_lazy_graphs.py) needs no buffer at all. There the token that is not there
 # yet is an object of its own.

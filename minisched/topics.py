@@ -43,7 +43,10 @@ LOOPS_WITH_MORE = ("mindie_placeholder", "vllm_batch_queue")  # a picture of the
 
 
 def parts(topic: str) -> dict[str, str]:
-    """Where each part of a topic belongs, as a pattern of paths from the repository's root."""
+    """Where each part of a topic belongs, as a pattern of paths from the repository's root.
+
+    Which lesson teaches it, the lessons say (``taught``).
+    """
     folder = TOPICS[topic].partition("/")[0]
     return {
         "code": f"minisched/{TOPICS[topic]}.py",
@@ -51,7 +54,6 @@ def parts(topic: str) -> dict[str, str]:
         "picture": f"diagrams/{topic}.svg",
         "laws": f"tests/{folder}/test_*.py",  # which of them: ``laws``
         "trace": f"traces/{topic}.json",
-        "lesson": f"lessons/[0-9][0-9]_{topic}.py",
         "view": f"minisched/export/views/{view_of(topic)}.py",
     }
 
@@ -78,7 +80,7 @@ def laws(topic: str, tests: Path) -> Path | None:
 def taught(lessons: Path) -> dict[str, str]:
     """Topic -> the lesson that teaches it, as the headers of the lessons in a folder say.
 
-    A lesson's header (``minisched:``, ``topics: [..]``) names its own topic, and smaller ones.
+    A lesson's header (``minisched:``, ``topics: [..]``) names them.
     """
     found = {}
     for path in sorted(lessons.glob("[0-9][0-9]_*.py")):

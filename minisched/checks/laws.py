@@ -18,13 +18,13 @@ from ..devices.sim import SimDevice, SimMemory
 from ..engine.engine import Engine
 from ..engine.frontend import AbortReq, Message
 from ..engine.metrics import RequestMetrics
+from ..loops.vllm_pp import Stage
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import PrefillScheduler
 from ..trace import Trace
 from ..trace.cells import spans_of
 from ..trace.events import is_host
 from ..trace.recorder import named, to_text
-from ..worker.pipeline import Stage
 from .case import Workload
 from .history import Words
 from .oracle import Alone, Refusal, alone, tokens_alone

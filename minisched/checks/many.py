@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
@@ -60,9 +60,12 @@ def laws_on(device: str) -> list[str]:
     return [law for law in LAWS if device == "sim" or law not in ON_SIM_ALONE]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tried:
-    """One case that was run: what of it does not hold, and how its requests ended."""
+    """One case that was run: what of it does not hold, and how its requests ended.
+
+    A million workloads are ten million of these, so names and tuples are shared between them.
+    """
 
     seed: int
     loop: str  # as ``--loop`` takes it
@@ -121,7 +124,16 @@ def try_workloads(
     """
     one = partial(try_seed, loops=tuple(loops), device=device)
     is_small = workers.backend == "processes" and len(seeds) < FEW
-    return in_order(spread(one, seeds, HERE if is_small else workers))
+    known: dict[Any, Any] = {}
+
+    def share(case: Tried) -> Tried:
+        values = (getattr(case, item.name) for item in fields(case))
+        return Tried(
+            *(known.setdefault(it, it) if isinstance(it, str | tuple) else it for it in values)
+        )
+
+    for tried in in_order(spread(one, seeds, HERE if is_small else workers)):
+        yield [share(case) for case in tried]
 
 
 # -- What many cases came to: how many there were, and how many of them broke which law ------------

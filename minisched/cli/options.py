@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 import typer
 
 from ..core import Request, SamplingParams
-from ..core.setting import setting
+from ..core.fields import setting
 from ..defaults import (
     CHUNK,
     MAX_NEW_TOKENS,

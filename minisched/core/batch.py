@@ -17,9 +17,9 @@ from functools import cached_property
 from types import NoneType
 from typing import Literal, NamedTuple
 
+from .fields import on_host
 from .logprobs import Logprobs, WantedLogprobs
 from .request import FinishReason, Lease, Request
-from .residence import on_host
 from .sampling import SamplingParams
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, cast
 
-from .setting import setting
+from .fields import setting
 
 # -- What kind of value each field of a request must be; somebody else's JSON may hold anything ----
 

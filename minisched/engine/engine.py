@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ..core import ForwardMode, NoBatch, Output, Request, Result, ScheduleBatch
-from ..devices.base import NO_LABEL, Device, Label
+from ..devices.base import NO_LABEL, Device, Label, is_out_of_memory
 from ..devices.cost import NO_COST, CostModel
-from ..devices.failure import is_out_of_memory
 from ..scheduler import Scheduler
 from ..worker import Step, Worker
-from ..worker.failure import lose
 from ..worker.recording import Recording
 from ..worker.sampling_info import has_history, missing_history
 from .frontend import AbortReq, FlushCacheReq, Frontend, Message
@@ -165,7 +163,7 @@ class Engine:
         A mask that nobody has built yet is built between the forward pass and the sampling.
         """
         if step.error is not None:
-            lose(self.worker, step, step.error)
+            self.worker.lose(step, step.error)
             return step
         needs_mask = self.needs_mask(step)
         upto = "logits_output" if delay_sample or needs_mask else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core import ModelWorkerBatch, Row, ScheduleBatch, get_model_worker_batch
-from ..core.residence import residences
+from ..core.fields import residences
 from ..models.base import ForwardBatch, make_forward_batch
 from .puml_style import LINK_STYLE, Code, linked
 

@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..checks.overlap import measure, union
+from ..loops.mini import upload
 from ..loops.pd import PrefillEngine
+from ..loops.vllm_pp import recv_tensors
 from ..trace import Trace
 from ..trace.events import is_forward
 from ..worker import Worker
-from ..worker.pipeline import recv_tensors
-from ..worker.upload import upload
 from ..worker.worker import copy
 from .layout import Arrow, Box, Lane, View, boxes_of, in_order, says
 from .palette import paint

@@ -41,8 +41,8 @@ import importlib
 import inspect
 import linecache
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -74,6 +74,7 @@ class Calls:
 
     situations: set[str] = field(default_factory=set)
     raised: str = ""
+    last: tuple[tuple[Any, ...], Any] | None = None  # of a function: what it took and gave
     empty_turns: int = 0  # of a loop: nothing launched, processed, or slept
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -98,6 +99,44 @@ def sketch(thing: Any) -> str:
 
 # -- Holes -----------------------------------------------------------------------------------------
 
+
+def place_of(where: str) -> tuple[Any, str]:
+    """The module or class that has ``module:function`` or ``module:Class.method``, and the name."""
+    module, _, path = where.partition(":")
+    owner: Any = importlib.import_module(f"minisched.{module}")
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    return owner, name
+
+
+@contextmanager
+def swapped(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Other functions are in the package within the block, by ``where`` they stand.
+
+    A method is put into its class; of a function others may have the name, so its code is changed.
+    """
+    with ExitStack() as after:
+        for where, yours in functions.items():
+            owner, name = place_of(where)
+            before = inspect.getattr_static(owner, name)
+            if isinstance(before, FunctionType) and inspect.ismodule(owner):
+                for part, value in of_trampoline(yours).items():
+                    after.callback(setattr, before, part, getattr(before, part))
+                    setattr(before, part, value)
+            else:
+                kind = {property: property, staticmethod: staticmethod}.get(type(before))
+                after.callback(setattr, owner, name, before)
+                setattr(owner, name, kind(yours) if kind else yours)
+        yield
+
+
+def of_trampoline(yours: Callable[..., Any]) -> dict[str, Any]:
+    """The parts of a function that calls another one, whatever module it is put into."""
+    code = (lambda *args, _yours, **options: _yours(*args, **options)).__code__
+    return {"__code__": code, "__defaults__": None, "__kwdefaults__": {"_yours": yours}}
+
+
 PHASES = ("recv_requests", "get_next_batch_to_run", "chain", "run_batch", "process_batch_result",
           "wait_for", "process_result", "on_idle")  # fmt: skip
 WORK = ("run_batch", "process_batch_result", "process_result", "on_idle")
@@ -108,10 +147,12 @@ class Loop:
     """A whole loop, in the place of the body of ``base``: its relay, depth and scheduler stay.
 
     ``call`` makes a loop of what a learner writes, where that is less: one turn, or one decision.
+    ``also`` is as in ``Function``.
     """
 
     base: str = "overlap"
     call: Callable[[Any], Callable[[Engine], Turns]] = lambda lines: lines
+    also: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     @contextmanager
     def filled(self, lines: Any) -> Iterator[Calls]:
@@ -140,7 +181,7 @@ class Loop:
                 yield batch
 
         spec = replace(find_loop(self.base), run=turns, options={}, lanes={})
-        with registered("yours", spec):
+        with registered("yours", spec), swapped(self.also):
             yield calls
 
     def on(self, case: Case) -> Case:
@@ -174,50 +215,30 @@ class Function:
 
     ``where`` is ``module:function`` or ``module:Class.method``, with the module's path below
     ``minisched``. ``call(lines, *args)`` gives the learner's lines what they take, and turns what
-    they give back into what the package wants; by itself both have the same arguments.
+    they give back into what the package wants; by itself both have the same arguments. ``also`` are
+    other functions that are not as they are meanwhile: as a system had them once.
     """
 
     where: str
     call: Callable[..., Any] = lambda lines, *args, **options: lines(*args, **options)
-
-    @property
-    def place(self) -> tuple[Any, str]:
-        """The module or class, and the name in it."""
-        module, _, path = self.where.partition(":")
-        owner: Any = importlib.import_module(f"minisched.{module}")
-        *outer, name = path.split(".")
-        for part in outer:
-            owner = getattr(owner, part)
-        return owner, name
+    also: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
     @contextmanager
     def filled(self, lines: Any) -> Iterator[Calls]:
         """Within the block the package calls the learner's lines."""
         calls = Calls()
 
-        def yours(*args: Any, **options: Any) -> Any:
+        def noted(*args: Any, **options: Any) -> Any:
             calls.situations.add(sketch(args))
-            return calls.call(self.call, lines, *args, **options)
+            given = lines(*args, **options)
+            calls.last = args, given
+            return given
 
-        owner, name = self.place
-        before = inspect.getattr_static(owner, name)
-        if isinstance(before, FunctionType) and inspect.ismodule(owner):  # others may have its name
-            code = before.__code__, before.__defaults__, before.__kwdefaults__
-            before.__globals__["_yours"] = yours
-            before.__code__ = (lambda *args, **options: _yours(*args, **options)).__code__  # type: ignore[name-defined]  # noqa: F821
-            before.__defaults__ = before.__kwdefaults__ = None
-            try:
-                yield calls
-            finally:
-                before.__code__, before.__defaults__, before.__kwdefaults__ = code
-                del before.__globals__["_yours"]
-            return
-        wrapped = property(yours) if isinstance(before, property) else yours
-        setattr(owner, name, staticmethod(yours) if isinstance(before, staticmethod) else wrapped)
-        try:
+        def yours(*args: Any, **options: Any) -> Any:
+            return calls.call(self.call, noted, *args, **options)
+
+        with swapped({**self.also, self.where: yours}):
             yield calls
-        finally:
-            setattr(owner, name, before)
 
     def on(self, case: Case) -> Case:
         """The case as it is: what runs is the package's, but for the hole."""
@@ -229,7 +250,8 @@ class Pure:
     """Something that the package does not call: held against ``truth`` or a property, case by case.
 
     ``cases`` gives tuples of arguments, the smallest first: the first that fails is told.
-    ``truth(*args)`` is what is right; or ``holds(answer, *args)`` says in a sentence what is wrong.
+    ``truth(*args)`` is what is right; or ``holds(answer, *args)`` says in a sentence what is wrong,
+    and runs none of the learner's lines.
     ``call(lines, *args)`` is what is done with the learner's lines, which may be a class.
     ``draw(answer, *args)`` gives an SVG of what they made of a case, or nothing.
     """
@@ -245,24 +267,26 @@ class Pure:
         try:
             answer = calls.call(self.call, lines, *deepcopy(args))
             if self.holds is not None:
-                return calls.call(self.holds, answer, *deepcopy(args)), answer
+                return self.holds(answer, *args), answer
         except (Exception, TooLong) as error:
-            return f"With {_shown(args)}: {blame(error)}", None
+            return f"With {shown(args)}: {blame(error)}", None
         assert self.truth is not None
         right = self.truth(*deepcopy(args))
         if type(answer) is type(right) and answer == right:
             return "", answer
         return (
-            f"With {_shown(args)} it gives {_short(answer)}, should give {_short(right)}.",
+            f"With {shown(args)} it gives {short(answer)}, should give {short(right)}.",
             answer,
         )
 
 
-def _shown(args: tuple[Any, ...]) -> str:
-    return ", ".join(map(_short, args)) or "nothing"
+def shown(args: tuple[Any, ...]) -> str:
+    """Arguments in a sentence."""
+    return ", ".join(map(short, args)) or "nothing"
 
 
-def _short(thing: Any) -> str:
+def short(thing: Any) -> str:
+    """A value in a sentence."""
     text = repr(thing)
     return f"`{text}`" if len(text) <= 120 else f"`{text[:117]}...`"
 
@@ -350,7 +374,9 @@ def at_level(workload: Workload, level: str) -> Workload:
             disable_radix_cache=True,
         )  # fmt: skip
     else:
-        config = replace(config, speculative_algorithm="", speculative_draft_model_path="")
+        config = replace(
+            config, rules="", speculative_algorithm="", speculative_draft_model_path=""
+        )  # fmt: skip
     stops = height > 0
     return replace(
         workload,
@@ -400,7 +426,7 @@ class Exercise:
     no_worse: tuple[tuple[str, float], ...] = ()
     reach: int = 4
     picture: str = "timing"
-    beside: str = "serial"  # the loop whose run is drawn above theirs; "": the package's own lines
+    beside: str = "serial"  # the design whose run is drawn above theirs; "": none
     hints: tuple[str, ...] = ()
     why: str = ""
     survivors: tuple[str, ...] = ()  # mutants of the solution that are as good: a line of each

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape, unescape
 from pathlib import Path
@@ -14,60 +14,9 @@ from typing import Any
 from ..export.palette import DARK, LIGHT, ORANGE
 from ..export.runs import compare
 from ..export.scene_svg import to_svg
-from ..export.views import draw, future_map
-from ..export.views.future_slots import SlotStay
+from ..export.views import draw
 from ..loops.run import Run
 from ..trace import Trace
-
-# -- The future slots as the lessons draw them: what is stored and not yet read has its own fill
-
-NAMES = {
-    "promised": "promised to a step that is launched; no token yet",
-    "queued": "never used yet",
-    "stored": "stored: the token is there",
-    "unread": "stored, and not read so far",
-    "read": "read by a forward",
-    "stale": "read: nobody needs it any more",
-    "lapped": "reused: the slot goes to another token",
-    "flag": "the counter has come to its limit and wraps",
-    "flag-head": "lapped: a forward reads somebody else's token",
-}
-
-
-class UnreadStay(SlotStay):
-    """A stay whose token counts as stored as long as nobody has read it."""
-
-    @property
-    def phases(self) -> Iterator[tuple[str, int, int]]:
-        """Promised, stored or unread, stale."""
-        for kind, start, end in super().phases:
-            yield "unread" if kind == "stale" and not self.reads else kind, start, end
-
-
-def draw_ring(
-    trace: Trace,
-    lapped: tuple[int, int] | None = None,
-    beyond: tuple[int, int, str] | None = None,
-) -> str:
-    """``views/future_map.py:scene``, in the lessons' words.
-
-    ``lapped`` says in which slot, by the token of which step, somebody's token was replaced;
-    ``beyond`` which slot beyond the limit was handed out, to which step and request: it never ran.
-
-    Raises:
-        NothingToShow: no step ran, or no future map was used.
-    """
-
-    def change(stays: list[SlotStay], part: Trace) -> None:
-        stays[:] = [UnreadStay(**vars(stay)) for stay in stays]
-        for stay in stays:
-            stay.lost.extend(stay.reads[:1] if (stay.slot, stay.step) == lapped else [])
-        if beyond:
-            slot, step, rid = beyond
-            last = part.end * 9 // 10, part.end, part.end
-            stays.append(UnreadStay(slot, rid, step, *last, sampled=False))
-
-    return to_svg(future_map.scene(trace, change, NAMES))
 
 
 @dataclass(frozen=True)
@@ -114,8 +63,7 @@ def view(topic: str, run: Run | Trace) -> LessonFigure:
     Raises:
         ValueError: there is no such topic, or the run has nothing of it.
     """
-    trace = trace_of(run)
-    return LessonFigure(draw_ring(trace) if topic == "future_map" else draw(topic, trace))
+    return LessonFigure(draw(topic, trace_of(run)))
 
 
 # -- The few lines of the package that a lesson is about: read where they are, never copied --------

@@ -6,9 +6,10 @@ and the offending thing in red. What is right is drawn beside another run, with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from textwrap import shorten
 from typing import Any
 
 from ..checks.case import Case, case_text, shrink
@@ -19,12 +20,13 @@ from ..export.offence import draw as draw_offence
 from ..export.palette import GREEN, VERMILLION
 from ..museum.picture import BY_LAW, of_named, plainly
 from ..trace import Trace
-from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, find
+from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, find, shown
 from .figure import LessonFigure, timing, view
 from .guard import PACKAGE, TooLong, blame, in_time, is_late, takes
 from .keep import keep
 
 MOST_SHRINKS, MOST_OF_ENDLESS = 150, 12  # cases looked at for a smaller one
+NOTHING_ELSE = "the first to look at is "  # in ``checks/why.py``, behind what is as it should be
 YOURS = "yours"  # what their run is called in a picture
 
 
@@ -173,6 +175,8 @@ def hold(
     attempt = Attempt(case, verdict, calls)
     if calls.raised:
         return attempt, Finding("crash", calls.raised)
+    if (stopped := verdict.broke("crash")) is not None:
+        return attempt, Finding("crash", f"{last_word(calls)}{stopped.sentence}")
     for finding in verdict.findings:
         if not exercise.laws or finding.law in exercise.laws:
             return attempt, finding
@@ -180,6 +184,14 @@ def hold(
         if said := law(attempt):
             return attempt, Finding(law.__name__.replace("_", " "), said)
     return attempt, worse(exercise, hole, attempt)
+
+
+def last_word(calls: Calls) -> str:
+    """What a function of the learner's said last before the scheduler stopped."""
+    if calls.last is None:
+        return "your lines raised nothing, but the scheduler stopped with "
+    args, given = calls.last
+    return f"with {shown(args)} your lines gave `{given!r}`, and it broke the scheduler: "
 
 
 def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Finding | None:
@@ -262,13 +274,9 @@ def smallest(
 
 def told(exercise: Exercise, attempt: Attempt, found: Finding) -> ExerciseVerdict:
     """What does not hold, the smallest case of it, and a picture with the offence in red."""
-    sentence = plainly(found)
-    if sentence.partition(" ")[0] not in {req.name for req in attempt.case.workload.requests}:
-        sentence = sentence[:1].upper() + sentence[1:]
-    said = [sentence if sentence.endswith((".", "`")) else f"{sentence}."]
-    room = ("costs",) if exercise.workloads.is_tight else ("costs", "settings")
-    case = [line for line in case_text(attempt.case) if not line.startswith(room)]
-    said.append(f"The law: {found.law}. The smallest case that was found: {'; '.join(case)}.")
+    said = [in_full(plainly(found))]
+    case = "; ".join(in_words(attempt.case, exercise.workloads.is_tight))
+    said.append(f"The law: {found.law}. The smallest case that was found: {case}.")
     trace = replace(attempt.verdict.trace, loop=YOURS)
     if not trace.slices:
         return not_yet(*said)
@@ -283,7 +291,34 @@ def told(exercise: Exercise, attempt: Attempt, found: Finding) -> ExerciseVerdic
     offence = BY_LAW.get(found.law, of_named)(verdict, found)
     known = {item.id for item in trace.slices}
     offence = replace(offence, slices=tuple(one for one in offence.slices if one in known))
+    if offence.sentence != plainly(found):
+        story = offence.sentence.removeprefix(plainly(found)).lstrip("; ")
+        *_, last = story.partition(NOTHING_ELSE)  # of the whole story, what is to be looked at
+        said.insert(1, in_full(last or story))
+    offence = replace(offence, sentence=shorten(plainly(found), 160, placeholder=" …"))
     return not_yet(*said, figures=[LessonFigure(draw_offence(trace, offence))])
+
+
+SETTINGS = ("kv_tokens", "page_size", "max_running_requests", "chunked_prefill_size",
+            "enable_mixed_chunk", "schedule_policy")  # fmt: skip
+
+
+def in_words(case: Case, with_settings: bool) -> Iterator[str]:
+    """A case's requests and what befalls them, and of the settings those that a lesson names."""
+    for line in case_text(case):
+        kind, _, rest = line.partition(": ")
+        if kind == "settings" and with_settings:
+            named = [part for part in rest.split(", ") if part.startswith(SETTINGS)]
+            yield f"settings: {', '.join(named)}"
+        elif kind not in ("settings", "costs", "costs (ns)", "options"):
+            yield line
+
+
+def in_full(sentence: str) -> str:
+    """With a capital where it begins, and a full stop."""
+    begins_with_id = sentence[:2].rstrip().isalnum() and sentence[1:2].isdigit()
+    sentence = sentence if begins_with_id else sentence[:1].upper() + sentence[1:]
+    return sentence if sentence.endswith((".", "`")) else f"{sentence}."
 
 
 def right(
@@ -297,16 +332,20 @@ def right(
         f"Checked on {count} cases, in {situations} different situations: every law of "
         "`minisched check` holds."
     ]
-    beside = judge(on_design(case, exercise.beside) if exercise.beside else case).trace
-    if exercise.picture == "timing":
+    if exercise.picture != "timing":
+        figures = [view(exercise.picture, mine)]
+    elif exercise.beside:
+        beside = judge(on_design(case, exercise.beside)).trace
         said.append(_speed_up(beside, mine))
         figures = [timing(beside, mine)]
     else:
-        figures = [view(exercise.picture, mine)]
+        figures = [timing(mine)]
     return ExerciseVerdict(True, [*said, *([exercise.why] if exercise.why else [])], figures)
 
 
 def _speed_up(beside: Trace, mine: Trace) -> str:
     times = [trace.end / 1e6 for trace in (beside, mine)]
-    what = f"{beside.loop} takes {times[0]:g} ms, yours {times[1]:g} ms"
-    return f"On the run below {what}: {times[0] / times[1]:.2f} times as fast."
+    what = f"On the run below {beside.loop} takes {times[0]:g} ms, yours {times[1]:g} ms"
+    return f"{what}: " + (
+        "as fast." if times[0] == times[1] else f"{times[0] / times[1]:.2f} times as fast."
+    )

@@ -28,14 +28,12 @@ from ..core import (
     Result,
     ScheduleBatch,
 )
-from ..devices.base import WRONG_TOKEN, Op, Signal
-from ..devices.failure import is_out_of_memory
+from ..devices.base import WRONG_TOKEN, Op, Signal, is_out_of_memory
 from ..engine.engine import Engine
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN, FillHost, FillingMasks, PlaceholderFill
 from ..scheduler.config import ALGORITHMS
 from ..trace import Recorder
 from ..worker import Step
-from ..worker.failure import launch_or_lose, lose
 from ..worker.recording import INPUTS
 from ..worker.sampling_info import has_history
 from .design import design
@@ -213,7 +211,7 @@ class PluginManager:
         try:
             self.block_on(last.verified, step)
         except Exception as error:  # the thread's
-            lose(self.engine.worker, step, error)
+            self.engine.worker.lose(step, error)
         if step.logits_output is not None:
             self.device.recorder.edge("launch", last.launched_by, step.logits_output.slice_id)
         if self.fill_host is not None and step.copy_done is not None:
@@ -280,7 +278,7 @@ class PluginManager:
         if item.waits:
             thread.wait(item.postprocess_done)
         sampled = thread.launch(
-            launch_or_lose, engine.worker, launched,
+            engine.worker.launch_or_lose, launched,
             name="launch sample", cost=cost.phase("launch sample", *batch.size), label=label,
         )  # fmt: skip
         thread.wait(item.postprocess_done)
@@ -295,7 +293,7 @@ class PluginManager:
     def forward(self, step: Step, previous_launch_done: Signal | None) -> Step:
         """Launch the forward pass, and tell who waits to post-process the step before."""
         try:
-            return launch_or_lose(self.engine.worker, step, upto="logits_output")
+            return self.engine.worker.launch_or_lose(step, upto="logits_output")
         finally:  # whatever happened: nobody may wait for ever
             if previous_launch_done is not None:
                 previous_launch_done.set()

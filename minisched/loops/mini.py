@@ -7,7 +7,7 @@ host knows their tokens yet. That is all that overlap needs: ``mini_overlap`` la
 it has seen the tokens of the one before, and processes those while the device runs.
 
 The prompts are copied on the scheduler's stream, beside the engine's stream on which steps run. The
-engine's stream waits for the copies of its step (``worker/upload.py``), and for nothing else. In
+engine's stream waits for the copies of its step (``UPLOAD``), and for nothing else. In
 ``mini_normal`` all of it is on the engine's stream.
 
 Who runs is decided by mini-sglang's own rules (``policy/rules.py``), which are simpler than
@@ -23,14 +23,49 @@ memory until its last token is there (``length_frees=last_launch``: the original
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..core import FinishReason, NoBatch, ScheduleBatch
+from ..devices.base import Array
 from ..engine.engine import Engine
+from ..relay.base import Prompts
 from ..scheduler.config import ALGORITHMS
 from ..worker import Step
-from ..worker.upload import UPLOAD, with_upload
+from ..worker.worker import COPY, FORWARD, SAMPLE, Recipe, StepOp, Worker
 from .design import design
+
+# -- A step whose prompts are copied to the device, for a relay that has every token there ---------
+
+
+def upload(worker: Worker, prompts: Prompts) -> Array:
+    """What the relay lacks of a step's rows, now in its cells."""
+    relay: Any = worker.relay
+    return relay.write(prompts.cells, prompts.tokens)
+
+
+def with_upload(stream: str) -> Recipe:
+    """A plain step with its upload on this stream; the forward pass waits for it.
+
+    (mini-sglang ``scheduler/scheduler.py:overlap_loop``, ``engine.stream.wait_stream``.) It is
+    launched as soon as a step is shipped. With another relay there is nothing to copy, and no op.
+    """
+    copies = StepOp(
+        "upload",
+        upload,
+        stream,
+        takes=("prompts",),
+        gives="upload",
+        awaited_by="forward",
+        cost=lambda worker, step: worker.cost.copy,
+        touches=lambda worker, step: step.prompts.touches if step.prompts else (),
+    )
+    return (copies, replace(FORWARD, edge=("upload", "upload")), SAMPLE, COPY)
+
+
+UPLOAD = with_upload("scheduler")
+
+# -- The loops -------------------------------------------------------------------------------------
 
 NOT_THERE = {
     **dict.fromkeys(("grammar", "penalties"), "mini-sglang has none (core.py:SamplingParams)"),

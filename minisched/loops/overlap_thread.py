@@ -15,12 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core import NoBatch, Result, ScheduleBatch
-from ..devices.base import Op, Signal
-from ..devices.failure import is_out_of_memory
+from ..devices.base import Op, Signal, is_out_of_memory
 from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
 from ..worker import Step
-from ..worker.failure import launch_or_lose, lose
 from ..worker.sampling_info import has_history
 from .design import design
 
@@ -132,7 +130,7 @@ class TpModelWorkerClient:
         if future.sampling_info_done is not None:
             self.input_queue.wait(future.sampling_info_done)
         sampled = self.input_queue.launch(
-            launch_or_lose, self.worker, launched,
+            self.worker.launch_or_lose, launched,
             name="launch sample", cost=cost.phase("launch sample", *batch.size), label=step.label,
         )  # fmt: skip
         self.output_queue.append(sampled)
@@ -163,7 +161,7 @@ class TpModelWorkerClient:
         try:
             self.output_queue.popleft().synchronize()
         except Exception as error:  # the thread has died
-            lose(self.worker, step, error)
+            self.worker.lose(step, error)
         if launch_done is not None:
             launch_done.synchronize()
         result = step.result()  # copy_done.synchronize(), then tolist()
@@ -190,6 +188,6 @@ class TpModelWorkerClient:
         except Exception as error:
             step.error = error
         try:
-            return launch_or_lose(self.worker, step, upto="logits_output")
+            return self.worker.launch_or_lose(step, upto="logits_output")
         finally:
             launch_done.set()  # whatever happened: the scheduler waits for it

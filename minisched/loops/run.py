@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any
 
 from ..core import NoBatch, Output, Request, SamplingParams, ScheduleBatch
-from ..devices.base import Device
+from ..devices.base import Device, memory_for
 from ..devices.cost import MILLISECOND, NO_COST, CostModel
-from ..devices.failure import memory_for
 from ..devices.registry import open_device
 from ..devices.sim import SimDevice
 from ..engine.engine import Engine
@@ -34,10 +33,10 @@ from ..speculative.lookup import propose
 from ..trace import Trace
 from ..worker import Worker
 from ..worker.logprobs import logprob_ops
-from ..worker.upload import UPLOAD
 from ..worker.verify import Speculation
 from ..worker.worker import PLAIN
 from .design import Design, find_loop, line_of
+from .mini import UPLOAD
 
 
 @dataclass(frozen=True, repr=False)

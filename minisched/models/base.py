@@ -9,13 +9,13 @@ sampled where logits are not numbers is *marked*.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from types import NoneType
 from typing import Any, Protocol, runtime_checkable
 
 from ..core import ForwardMode, LogitAdjustment, ModelWorkerBatch, SamplingParams
-from ..core.residence import on_device, on_host
+from ..core.fields import on_device, on_host
 from ..devices.base import Array, Arrays, Buffer, Device, Label
 from .sampling import LogprobInfo, logit_lens_of, make_logprob_info
 
@@ -104,20 +104,6 @@ def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> Forw
         start_unknown=batch.start_unknown,
         logprobs=batch.logprobs and make_logprob_info(batch, batch.logprobs, logit_lens, xp),
     )
-
-
-def at_starts(inputs: ForwardBatch, starts: list[int], xp: Arrays) -> ForwardBatch:
-    """The same step with its rows at other positions, where its tokens are also sampled."""
-    moved = [new - old for new, old in zip(starts, inputs.prefix_lens, strict=True)]
-    shift_token = [by for by, n in zip(moved, inputs.extend_lens, strict=True) for _ in range(n)]
-    shift_sample = [by for by, n in zip(moved, inputs.sample_lens, strict=True) for _ in range(n)]
-    padding = [0] * (len(inputs.ids) - len(shift_token))
-    sampling = [
-        (params, key, position + by)
-        for (params, key, position), by in zip(inputs.sampling, shift_sample, strict=True)
-    ]
-    positions = xp.add(inputs.positions, xp.asarray(shift_token + padding))
-    return replace(inputs, prefix_lens=starts, positions=positions, sampling=sampling)
 
 
 # -- What a model offers ---------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ..core import Request, SamplingParams
+from ..core.fields import setting
 from ..core.logprobs import logprob_problem
 from ..core.sampling import shown
-from ..core.setting import setting
 from ..memory.pool import RULES as FREE_RULES
 from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
 from ..policy.rules import RULES, Rules, find_rules

@@ -23,26 +23,8 @@ from ..core import (
     ScheduleBatch,
 )
 from ..core.sampling import shown
-from ..memory import (
-    BlockPool,
-    LeasePool,
-    PageAllocator,
-    PageCache,
-    PrefixCache,
-    RadixCache,
-    ReqToTokenPool,
-)
-from ..policy import (
-    DecodeManager,
-    NewTokenRatio,
-    Plan,
-    PrefillManager,
-    Retraction,
-    RunFirst,
-    SchedulePolicy,
-    UnifiedBudget,
-    WaitingQueue,
-)
+from ..memory import LeasePool, RadixCache
+from ..policy import Plan, RunFirst
 from ..trace import NullRecorder, Recorder
 from . import verify
 from .config import SchedulerConfig
@@ -56,6 +38,7 @@ from .output_processor import (
     process_req_with_grammar,
     record_accepted,
 )
+from .wiring import make_memory, make_policies
 
 Listen = Callable[[Sequence[str], bool], Callable[[int], bool]]
 
@@ -67,17 +50,26 @@ class SchedulerStuck(RuntimeError):
 class Scheduler:
     """Decides what runs next and what a result means (SGLang ``managers/scheduler.py``).
 
-    It owns memory and policies, wired here, and SGLang's words for where requests are:
+    It owns memory and policies (``wiring.py``), and has SGLang's words for where requests are:
     ``waiting_queue`` (those without memory), ``running_batch`` (those who decode) and ``cur_batch``
     (what was committed last).
     """
 
     def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
         self.config = config
-        self.rules = config.in_force
         self.recorder = recorder or NullRecorder()
-        self._make_memory(config)
-        self._make_policies(config)
+        self.leases: LeasePool = make_memory(config, self.recorder)
+        self.allocator, self.table = self.leases.allocator, self.leases.table
+        self.page_cache = self.leases.cache
+        self.tree = self.page_cache if isinstance(self.page_cache, RadixCache) else None
+        self.run_first: RunFirst = make_policies(config, self.leases, self.recorder)
+        self.decode, self.prefill = self.run_first.decode, self.run_first.prefill
+        self.waiting_queue, self.prefix_cache = self.prefill.waiting_queue, self.prefill.cache
+        self.retraction = self.run_first.retraction
+        self.new_token_ratio = self.run_first.new_token_ratio
+        self.evicts_by_page = self.retraction.evicts_ahead and config.page_size > 1
+        rules = config.in_force
+        self.lets_go_early = rules.length_frees == "last_launch" and rules.free_rule == "at_once"
         self.live: dict[str, Request] = {}  # received and not ended
         self.output_processor = OutputProcessor(
             config, self.live, self.prefix_cache, self.retraction, self.lets_go_early,
@@ -91,69 +83,6 @@ class Scheduler:
         self.propose: verify.Propose | None = None  # drafts from known tokens, at most so many
         self.compile_grammar: CompileGrammar | None = None
         self.listen: Listen | None = None  # hears stop strings in a request's tokens, maybe late
-
-    def _make_memory(self, config: SchedulerConfig) -> None:
-        recorder, rules = self.recorder, self.rules
-        recorder.mark(
-            "kv pool", pages=config.num_pages, page_size=config.page_size,
-            rows=config.max_running_requests,
-        )  # fmt: skip
-        self.allocator = PageAllocator(config.num_pages, config.page_size, recorder)
-        self.table = ReqToTokenPool(config.max_running_requests, recorder)
-        self.page_cache: PageCache | None = None
-        self.tree: RadixCache | None = None  # the page cache, where it is one
-        if config.disable_radix_cache:
-            pass
-        elif rules.prefix_cache == "blocks":
-            is_one_line = rules.block_line == "one_line"
-            self.page_cache = BlockPool(config.page_size, recorder, is_one_line)
-        else:
-            self.page_cache = self.tree = RadixCache(
-                config.page_size, config.radix_eviction_policy, recorder, rules.split_counts
-            )
-        self.leases = LeasePool(self.allocator, self.table, self.page_cache, rules.free_rule)
-        self.prefix_cache = PrefixCache(
-            self.leases, recorder, enters_cache=rules.enters_cache, edges_end=rules.edges_end,
-            prompt_pages=rules.prompt_pages, output_pages=rules.output_pages,
-        )  # fmt: skip
-        self.lets_go_early = rules.length_frees == "last_launch" and rules.free_rule == "at_once"
-
-    def _make_policies(self, config: SchedulerConfig) -> None:
-        recorder, leases, rules = self.recorder, self.leases, self.rules
-        policy = SchedulePolicy(
-            config.schedule_policy, self.tree, config.random_seed,
-            config.enable_priority_scheduling, refreshes=rules.waiting_prefixes == "refreshed",
-        )  # fmt: skip
-        chunk = config.chunked_prefill_size
-        threshold = config.priority_scheduling_preemption_threshold
-        self.waiting_queue = WaitingQueue(policy, recorder, rules.retracted_waits == "old_place")
-        self.new_token_ratio = NewTokenRatio(config.schedule_conservativeness, recorder)
-        self.decode = DecodeManager(config.run_ahead, config.overrun)
-        self.prefill = PrefillManager(
-            self.waiting_queue, leases, self.prefix_cache, recorder,
-            chunk_size=None if chunk == -1 else chunk,
-            max_prefill_tokens=config.max_prefill_tokens,
-            preemption_threshold=threshold if policy.by_priority else None,
-            rules=rules,
-        )  # fmt: skip
-        evicts_ahead = rules.evicts == "ahead" and self.tree is not None
-        self.evicts_by_page = evicts_ahead and config.page_size > 1
-        self.retraction = Retraction(
-            self.decode.running_reqs,
-            self.decode.is_ending,
-            self.new_token_ratio.on_retraction,
-            self.prefill,
-            leases,
-            recorder,
-            evicts_ahead,
-        )
-        unified = UnifiedBudget(
-            config.prefill_budget, self.decode, self.prefill, self.retraction, leases, recorder
-        )
-        self.run_first = RunFirst(
-            rules, config.enable_mixed_chunk, self.decode, self.prefill, self.retraction, leases,
-            self.new_token_ratio, unified.schedule,
-        )  # fmt: skip
 
     @property
     def step(self) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 
 from ..core import Lease, Result, ScheduleBatch
 from ..devices.base import Array, Arrays
-from ..models.base import ForwardBatch, at_starts
+from ..models.base import ForwardBatch
 from ..relay.base import DraftRelay
 from ..speculative.base import Drafter
 from ..trace import Touch
@@ -155,6 +155,20 @@ def resolve_starts(worker: Worker, inputs: ForwardBatch, room: Sequence[int]) ->
     for row, start in zip(hidden, real, strict=True):
         starts[row] = max(starts[row], min(start, room[row] - inputs.extend_lens[row]))
     return at_starts(inputs, starts, worker.device.xp)
+
+
+def at_starts(inputs: ForwardBatch, starts: list[int], xp: Arrays) -> ForwardBatch:
+    """The same step with its rows at other positions, where its tokens are also sampled."""
+    moved = [new - old for new, old in zip(starts, inputs.prefix_lens, strict=True)]
+    shift_token = [by for by, n in zip(moved, inputs.extend_lens, strict=True) for _ in range(n)]
+    shift_sample = [by for by, n in zip(moved, inputs.sample_lens, strict=True) for _ in range(n)]
+    padding = [0] * (len(inputs.ids) - len(shift_token))
+    sampling = [
+        (params, key, position + by)
+        for (params, key, position), by in zip(inputs.sampling, shift_sample, strict=True)
+    ]
+    positions = xp.add(inputs.positions, xp.asarray(shift_token + padding))
+    return replace(inputs, prefix_lens=starts, positions=positions, sampling=sampling)
 
 
 def verify(worker: Worker, tokens: Array, drafts: Drafts, dests: Array, buffer: int) -> Array:

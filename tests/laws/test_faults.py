@@ -14,8 +14,8 @@ import torch
 from minisched.checks.case import Case
 from minisched.checks.draw import DRAFTERS, draw, read_design
 from minisched.core import FinishReason, Output, Request, SamplingParams
+from minisched.devices.base import is_out_of_memory, reason_of
 from minisched.devices.cost import CostModel
-from minisched.devices.failure import is_out_of_memory, reason_of
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import ClientStreams, ReaderStopped
 from minisched.loops.design import LOOPS
@@ -136,7 +136,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
     ),
     "the next stage of a pipeline writes through cells that a failed one has left": (
         Edit(
-            "worker.pipeline:Stage.__call__",
+            "loops.vllm_pp:Stage.__call__",
             "return given._replace(error=error)",
             "raise",
         ),

@@ -12,7 +12,7 @@ import pytest
 
 from minisched import learn
 from minisched.learn import keep
-from minisched.learn.exercise import Exercise, Function, Loop, exercises
+from minisched.learn.exercise import Exercise, Function, Loop, exercises, place_of
 from minisched.learn.grade import ExerciseVerdict, grade
 from minisched.loops.design import LOOPS
 
@@ -24,7 +24,14 @@ MISTAKES = [
     for one in EXERCISES.values()
     for at, (text, says) in enumerate(one.mistaken())
 ]  # fmt: skip
-each = pytest.mark.parametrize("one", EXERCISES.values(), ids=lambda one: one.name)
+FIRST = {one.lesson: name for name, one in reversed(EXERCISES.items())}  # of each lesson
+each = pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(one, id=name, marks=[pytest.mark.thorough] * (FIRST[one.lesson] != name))
+        for name, one in EXERCISES.items()
+    ],
+)
 
 
 def check_verdict(verdict: ExerciseVerdict) -> None:
@@ -116,7 +123,7 @@ def package_lines(one: Exercise) -> Any:
     if isinstance(one.hole, Loop):
         return LOOPS[one.hole.base.partition(":")[0]].run
     if isinstance(one.hole, Function):
-        owner, name = one.hole.place
+        owner, name = place_of(one.hole.where)
         found = getattr(owner, name)
         return getattr(found, "fget", found)
     return Exercise.lines

@@ -17,10 +17,10 @@ from minisched.engine.engine import Engine
 from minisched.loops.multi_step import NUM_STEPS
 from minisched.loops.run import Run, run_loop
 from minisched.loops.vllm_async import is_length_foreseen
+from minisched.loops.vllm_pp import get_pp_indices
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-from minisched.worker.pipeline import get_pp_indices
 from tests.support import (
     ALONE,
     VOCAB,

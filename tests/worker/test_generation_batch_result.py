@@ -11,7 +11,7 @@ import pytest
 from minisched.checks.case import Case
 from minisched.checks.judge import judge
 from minisched.core import ForwardMode, Request, SamplingParams, ScheduleBatch
-from minisched.core.residence import residences
+from minisched.core.fields import residences
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice

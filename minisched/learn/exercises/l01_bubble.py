@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ..exercise import Attempt, Exercise, Loop, Workloads
+from functools import cache
+from itertools import product
+from typing import Any
+
+from ...checks.overlap import measure
+from ...export.runs import compare
+from ...export.scene_svg import to_svg
+from ...loops.run import Run
+from ..exercise import Attempt, Exercise, Loop, Pure, Workloads
+from ..runs import TIE, makespan_ms, settled_step_ms, simulate
 
 
 def two_in_flight(attempt: Attempt) -> str:
@@ -34,6 +43,98 @@ def no_busy_turn(attempt: Attempt) -> str:
         )
     ) or ""
 
+
+# -- How long a settled step takes: a formula held against runs ------------------------------------
+#
+# A step in flight is one that was launched and has not been processed: serial has one, overlap two.
+
+COSTS, COPIES = (6, 10, 2, 14), (1, 0, 4, 20)  # ms a step; of host and device, and of the copy
+LOOP_OF = {1: "serial", 2: "overlap"}  # by steps in flight
+STEP_CASES = [
+    (host, device, copy, in_flight)
+    for in_flight, copy, host, device in product(LOOP_OF, COPIES, COSTS, COSTS)
+]
+
+
+@cache
+def steady(host: int, device: int, copy: int, in_flight: int) -> Run:
+    """One request that decodes long enough to settle."""
+    return simulate(
+        LOOP_OF[in_flight], host_ms=host, device_ms=device, copy_ms=copy, requests=1, new_tokens=14
+    )
+
+
+def as_in_the_run(said: Any, host: int, device: int, copy: int, in_flight: int) -> str:
+    """Whether a settled step took as long as a learner's formula says."""
+    given = f"With host {host}, device {device}, copy {copy} ms and in_flight {in_flight}"
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        kind = type(said).__name__
+        return f"{given}, step_time gives {said!r}, of type {kind}, not a number."
+    took = settled_step_ms(steady(host, device, copy, in_flight))
+    assert took is not None
+    if abs(said - took) < 1e-6:
+        return ""
+    hint = (
+        "Some of what you add up happens at the same time: what lies above what?"
+        if said > took
+        else "Something takes longer than you say: which way round, or whose lane, has no gap?"
+    )
+    return f"{given}, you say {said:g} ms; the run took {took:g} ms, on average. {hint}"
+
+
+def steady_picture(said: Any, host: int, device: int, copy: int, in_flight: int) -> str:
+    """A few settled steps of that run."""
+    trace = steady(host, device, copy, in_flight).trace
+    return to_svg(compare([trace]))
+
+
+# -- Where overlap loses ---------------------------------------------------------------------------
+
+
+def both(costs: Any) -> list[Run]:
+    """Serial and overlap with these costs, for one request that a stop token ends.
+
+    Raises:
+        ValueError: they are no costs, or too many tokens to draw.
+    """
+    if not isinstance(costs, dict):
+        raise ValueError(f"losing_costs gave {costs!r}, but it must give a dict of costs.")
+    if (count := costs.get("new_tokens", 0)) > 30:
+        raise ValueError(f"new_tokens is {count}, but it must be at most 30, to be drawn.")
+    return [simulate(loop, requests=1, stop=True, **costs) for loop in LOOP_OF.values()]
+
+
+def overlap_loses(costs: Any) -> str:
+    """Whether overlap takes longer than serial, by more than a tie."""
+    try:
+        runs = both(costs)
+    except (TypeError, ValueError) as error:
+        return f"{error}"
+    serial, overlap = map(makespan_ms, runs)
+    factor = serial / overlap
+    said = f"Serial takes {serial:g} ms, overlap {overlap:g} ms"
+    if factor < 1 - TIE:
+        return ""
+    words = "overlap wins" if factor > 1 + TIE else f"a tie, within {100 * TIE:g} %"
+    steps = [measure(run.trace).steps for run in runs]
+    return (
+        f"{said}: {words}, {factor:.2f} times as fast. Serial ran {steps[0]} steps and overlap "
+        f"{steps[1]}: what is the step more, and when does it weigh most?"
+    )
+
+
+def both_pictures(costs: Any) -> str:
+    """The two runs from beginning to end."""
+    try:
+        return to_svg(compare([run.trace for run in both(costs)], whole=True))
+    except (TypeError, ValueError):
+        return ""
+
+
+SAFE = tuple(  # other costs with which it loses as well
+    f"return {{'host_ms': {h}, 'device_ms': {d}, 'copy_ms': {c}, 'new_tokens': {n}}}"
+    for h, d, c, n in ((2, 20, 1, 3), (1, 21, 1, 3), (1, 20, 2, 3), (1, 20, 1, 4))
+)
 
 EXERCISES = (
     Exercise(
@@ -87,5 +188,64 @@ EXERCISES = (
             "behind it. So the host's work is hidden behind the device's. The price is a step that "
             "is launched before a stop token is seen: that is exercise 3."
         ),
+    ),
+    Exercise(
+        name="step_time",
+        lesson="01_bubble",
+        hole=Pure(lambda: STEP_CASES, holds=as_in_the_run, draw=steady_picture),
+        start="""
+            def step_time(host, device, copy, in_flight):
+                return host + device + copy
+        """,
+        solution="""
+            def step_time(host, device, copy, in_flight):
+                if in_flight == 1:
+                    return host + device + copy
+                return max(host, device, copy, (host + device + copy) / 2)
+        """,
+        mistakes=(
+            ("max(host, device, copy, (host + device + copy) / 2)", "max(host, device)",
+             "you say 6 ms; the run took 6.5 ms"),
+            ("return host + device + copy", "return None", "not a number"),
+            ("(host + device + copy) / 2", "copy / (in_flight - 2)", "ZeroDivisionError"),
+        ),
+        hints=(
+            "With one step in flight nothing happens at the same time.",
+            "With two: nobody can be faster than the one who is busiest.",
+            "And a token goes round device, copy, host; two of them share the circle.",
+        ),
+        why=(
+            "A token needs d + c + h for a round, and with two on the way one arrives every "
+            "(d + h + c) / 2, unless somebody is busy all the time and holds up the rest. So it is "
+            "the larger of both. A third step in flight would only lower the half to a third."
+        ),
+    ),
+    Exercise(
+        name="losing_costs",
+        lesson="01_bubble",
+        hole=Pure(lambda: [()], holds=overlap_loses, draw=both_pictures),
+        start="""
+            def losing_costs():
+                return {"host_ms": 6, "device_ms": 10, "copy_ms": 1, "new_tokens": 12}
+        """,
+        solution="""
+            def losing_costs():
+                return {"host_ms": 1, "device_ms": 20, "copy_ms": 1, "new_tokens": 3}
+        """,
+        mistakes=(
+            ('"host_ms": 1', '"host_ms": -1', "host_ms is -1, but it must be"),
+            ('"new_tokens": 3', '"new_tokens": 99', "must be at most 30"),
+            ('"host_ms": 1', '"host_ms": 20', "overlap wins"),
+        ),
+        hints=(
+            "What does overlap do that serial does not? Count the steps of both.",
+            "One step more weighs most where there are few, and where the host has little to hide.",
+        ),
+        why=(
+            "When the last step was launched, the host had not yet seen the stop token. That step "
+            "was wasted, and the device did it all the same. So overlap bets that the answer goes "
+            "on, and with short answers and an idle host it loses."
+        ),
+        survivors=SAFE,
     ),
 )  # fmt: skip

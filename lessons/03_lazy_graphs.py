@@ -23,11 +23,8 @@
 # Lesson 1 had queues to overlap host and device, lesson 2 a buffer for the token that is not
 # there yet. Can you do it with lazy arrays alone?
 #
-# *A GPU is a second computer on a card: your program (the **host**) hands work over and goes on,
-# and the GPU (the **device**) computes. On Linux MLX computes on a thread of the CPU; the idea is
-# the same.*
-#
-# You need Python, half an hour, and three times a few lines of your own.
+# *Your program (the **host**) hands work over and goes on, and the GPU (the **device**) computes.
+# On Linux MLX computes on a thread of the CPU; the idea is the same.*
 
 # %%
 from time import perf_counter
@@ -43,6 +40,11 @@ from minisched.models.registry import open_model
 from minisched.scheduler import Scheduler
 
 # %% [markdown]
+# ## Guess first
+#
+# Below, MLX multiplies two matrices. Four lines are timed: build the graph, hand it over, ask for
+# the number, ask again. Which one is slow? And which would be, if nobody had handed it over?
+#
 # ## A run
 #
 # First MLX itself, for real: the times below are from this machine, so they differ from run to
@@ -79,7 +81,7 @@ learn.Table(("what the host does", "it takes"), tuple(rows))
 # right, and the device idles while the host works. Change the order, so that a step is always
 # with the device.
 #
-# The checker runs your lines on a virtual clock, with MLX's calls, and draws what it saw.
+# The checker runs your lines on a virtual clock, with MLX's calls, and draws what it saw. `learn.hint("generate")` helps.
 
 
 # %% tags=["exercise"]
@@ -93,7 +95,7 @@ def generate(step, first, count, async_eval, host_work):
     return tokens
 
 
-learn.check_generate(generate)
+learn.check("generate", generate)
 
 # %% [markdown]
 # ## A picture: lazy arrays beside streams
@@ -141,7 +143,7 @@ def turn(engine, pending):
     return following
 
 
-learn.check_turn(turn)
+learn.check("turn", turn)
 
 # %% [markdown]
 # The lines of the package: the chained step is handed the lazy step it is built on, and only
@@ -160,24 +162,28 @@ learn.show(
 # %% [markdown]
 # ## Exercise 3: when must the chain break?
 #
-# In a chain each step has the same requests as the one before. That can't go on for ever. Before
-# each step, the loop asks `may_chain`. `batch` are the ids of the requests in the step in flight,
-# `waiting` of those that have come and are in no step yet, `ended` of those in `batch` that have
-# ended by now: their place and their memory may soon be somebody else's. As it stands, the chain
-# never breaks.
+# In a chain each step has the same requests as the one before, and nobody asks the scheduler. That
+# can't go on for ever. Before each step the loop asks `may_chain`:
+#
+# - `batch`: the ids of the requests in the step in flight;
+# - `running`: the ids of those that would decode next, if the scheduler were asked now;
+# - `waiting`: the ids of those that have come and are in no step yet;
+# - `chunked`: the id of a prompt that is half computed, or None;
+# - `pages_short`: how many pages of memory are missing for one more token each (0: there is room).
+#
+# As it stands, the chain never breaks. Too careful is wrong as well: a chain that breaks without a
+# reason costs time.
 
 
 # %% tags=["exercise"]
-def may_chain(batch, waiting, ended):
+def may_chain(batch, running, waiting, chunked, pages_short):
     return True
 
 
-learn.check_may_chain(may_chain)
+learn.check("may_chain", may_chain)
 
 # %% [markdown]
-# The same question in the package, asked by the scheduler. `waiting_queue` is your `waiting`,
-# and so is `chunked_req`, a prompt half computed; `reqs == running_reqs` asks whether nobody has
-# `ended`; `can_repeat` asks for room, too.
+# The same question in the package, asked by the scheduler.
 
 # %%
 learn.show(Scheduler.can_chain, "if self.waiting_queue")
@@ -224,6 +230,36 @@ learn.timing(real)
 #   like that. The package's has an option: where the chain would break, the next step is scheduled
 #   behind the one in flight, whatever it is (`mlx_async:chain_extend=true`). What that needs, and
 #   what it brings, is told in `lessons/site/docs/mlx_caches.md`.
+#
+# ## Solutions, and other ways
+#
+# <details><summary>Exercise 1: generate</summary>
+#
+# Hand the first step over before the loop. In the loop: build the next on `y`, hand it over, read
+# `y`, work, and let `y` be the next. mlx-lm writes the same as a generator, with the reading behind
+# a `yield`. Or hand over *two* before you read one: no faster here, and one more step is wasted
+# when the text ends.
+#
+# </details>
+#
+# <details><summary>Exercise 2: turn</summary>
+#
+# Chain, launch with `pending`, and only then process `pending`. Instead of handing the step over,
+# the relay could remember the last one itself; then nobody can forget it, and two models cannot
+# share a relay. Or every row could carry its own lazy token, as MLX's caches do.
+#
+# </details>
+#
+# <details><summary>Exercise 3: may_chain</summary>
+#
+# `not waiting and chunked is None and batch == running and pages_short <= 0`. Two other ways: ask
+# the scheduler every time, and chain whatever it answers (`chain_extend=true`). Or chain a fixed
+# number of steps and look up only then, as multi-step scheduling does (lesson 9): whoever comes
+# meanwhile waits.
+#
+# </details>
+#
+# **Next:** so far somebody else has said who is in a batch. From lesson 4 on it is you.
 #
 # On your own machine: `minisched compare --loops overlap,mlx_async`, and with a real model
 # `minisched compare --device mlx --model smollm2` (after `minisched fetch smollm2`).

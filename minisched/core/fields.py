@@ -1,0 +1,50 @@
+"""What is said of a field in the field itself: where a batch's lives, how users set a setting."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, Field, field, fields
+from typing import Any, NamedTuple
+
+# -- Where a field of a batch lives, host or device, and what shape it has -------------------------
+#
+# The diagram of the three batches is drawn from it (``export/puml_batches.py``), and a test holds
+# that nobody changes on the host what is on the device.
+
+
+class Residence(NamedTuple):
+    """``where`` is host or device; ``shape`` is ``[num_reqs]`` and the like, or ``one``."""
+
+    where: str
+    shape: str
+
+
+def on_host(shape: str = "one", factory: Any = MISSING, default: Any = MISSING) -> Any:
+    """A dataclass field that the scheduler's process owns."""
+    residence = {"residence": Residence("host", shape)}
+    return field(default=default, default_factory=factory, metadata=residence)
+
+
+def on_device(shape: str) -> Any:
+    """A dataclass field that only ops on the device may read."""
+    return field(metadata={"residence": Residence("device", shape)})
+
+
+def residences(batch_type: Any) -> dict[str, Residence]:
+    """Every field of a batch's class with its residence."""
+    every: tuple[Field[Any], ...] = fields(batch_type)
+    return {item.name: item.metadata["residence"] for item in every}
+
+
+# -- A field that users set: its default and its help stand in one place ---------------------------
+
+
+def setting(default: Any, help: str, *, shown: str | None = None, alias: str = "") -> Any:
+    """A dataclass's field that is also an option of the command line (``cli/options.py``).
+
+    ``shown`` is what the help names as the default, where that is not ``default`` itself; empty: it
+    differs from command to command. A ``default`` that can be called makes one.
+    """
+    option = {"help": help, "shown": shown, "alias": alias}
+    if callable(default):
+        return field(default_factory=default, hash=False, metadata=option)
+    return field(default=default, metadata=option)

@@ -1,0 +1,264 @@
+"""Lesson 2, the token that is not there yet: the lines of a FutureMap, and how large it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from ...checks.judge import judge
+from ...core import ScheduleBatch
+from ...devices.base import Array, Buffer, Device
+from ...export.offence import draw
+from ...museum.exhibit import case
+from ...museum.picture import of_identity
+from ...relay import FutureMapRing
+from ...relay.future_map import FutureMap
+from ..exercise import COST, Exercise, Function, Pure, Workloads
+from ..guard import Mistake
+from ..runs import VOCAB
+
+# -- The ring as SGLang had it at first ------------------------------------------------------------
+#
+# A placeholder stays what it is until its request runs again, even if the host knows the token by
+# then (``managers/overlap_utils.py`` and ``schedule_batch.py`` before #25862). So a slot is read as
+# late as its request is scheduled, and that is why a ring can be lapped.
+
+
+def sticky_bind(
+    ring: FutureMapRing, batch: ScheduleBatch, previous: ScheduleBatch | None
+) -> tuple[list[int], list[int]]:
+    """A row that decodes reads its slot; every row gets a new one."""
+    ids: list[int] = []
+    for row in batch.rows:
+        decodes = row.start >= len(row.req.prompt)
+        ids += [-row.lease.future_slot] if decodes else [t for t in row.ids if t is not None]
+    indices = list(ring.alloc_future_indices(len(batch.rows)))
+    for lease, index in zip(batch.leases, indices, strict=True):
+        lease.future_slot = index
+    ring.record(batch, ids, indices)
+    return ids, indices
+
+
+class StickyRing(FutureMapRing):
+    """Such a ring, which wraps at a limit of one's own."""
+
+    def __init__(self, device: Device, max_running_requests: int, limit: int) -> None:
+        FutureMap.__init__(self, device)
+        self.future_ct, self.future_limit = 0, limit
+        size = limit + max_running_requests
+        self.kept_in = self.token_ids_map = device.memory("future map", size + 1)
+        self.recorder.mark("future map", limit=limit, size=size)
+
+    bind = sticky_bind
+
+
+# -- What a learner's lines take and give back -----------------------------------------------------
+
+
+def resolved(resolve: Any, ring: FutureMapRing, buffer: Buffer, ids: Array) -> Array:
+    """The ids of a step as a list, and the slots one by one."""
+    sent, given = list(ids), resolve(list(ids), Slots(buffer, ring.future_limit * 5 // 3 + 1))
+    if not _are_integers(given) or len(given) != len(sent):
+        raise Mistake(
+            f"`resolve({sent}, ...)` gave {given!r}, but it must give a list of {len(sent)} "
+            f"integer{'s' if len(sent) > 1 else ''}, one for each id"
+        )
+    return ring.xp.asarray(given)
+
+
+class Slots:
+    """What the slots hold: each is read when it is asked for, and no other."""
+
+    def __init__(self, buffer: Buffer, size: int) -> None:
+        self.buffer, self.size = buffer, size
+
+    def __getitem__(self, slot: int) -> int:
+        if not 0 <= slot < self.size:
+            raise IndexError(f"there is no slot {slot}")
+        return int(self.buffer[[slot]][0])
+
+    def __len__(self) -> int:
+        return self.size
+
+
+def allotted(alloc: Any, ring: FutureMapRing, num_reqs: int) -> list[int]:
+    """The slots of a batch; the counter is the ring's."""
+    asked = ring.future_ct, num_reqs, ring.future_limit
+    given = alloc(*asked)
+    call = f"`alloc({', '.join(map(str, asked))})` gave {given!r}"
+    if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], int)):
+        raise Mistake(f"{call}, but it must give two things: slots, and the new counter")
+    slots = list(given[0]) if isinstance(given[0], list | tuple | range) else given[0]
+    if not _are_integers(slots) or len(slots) != num_reqs:
+        raise Mistake(f"{call}, but its first part must be a list or range of {num_reqs}")
+    most = ring.future_limit * 5 // 3
+    if any(not 1 <= slot <= most for slot in slots):
+        raise Mistake(f"{call}, but the buffer has the slots 1 to {most} (0 would be a token)")
+    if slots[0] > ring.future_limit:
+        raise Mistake(
+            f"{call}, but slots begin at 1 again once {ring.future_limit} of them are handed out"
+        )
+    ring.future_ct = given[1]
+    return slots
+
+
+def _are_integers(given: Any) -> bool:
+    return isinstance(given, list) and all(type(item) is int for item in given)
+
+
+# -- How large must the ring be: held against what is needed, and a run with it drawn --------------
+
+CONTEXT = 19  # tokens of the longest request in the runs
+CASES = (
+    *product((2, 3, 4), (CONTEXT,), (1, 2, 4, CONTEXT)),
+    *product((1, 2, 3, 8, 64, 256), (16, 19, 1000, 4096, 32768), (1, 4, 64, 512, 8192)),
+)
+
+
+def needed(most: int, context: int, chunk: int) -> int:
+    """The least that can do: a slot for each chunk of everybody in front, and the own one."""
+    return max(most, (most - 1) * -(-(context - 1) // chunk) + 1)
+
+
+def large_enough(size: Any, most: int, context: int, chunk: int) -> str:
+    """Whether so many slots are enough, and not silly."""
+    call = f"`limit({most}, {context}, {chunk})` gives {size!r}"
+    if type(size) is not int:
+        return f"{call}, but it must be a whole number of slots."
+    least, highest = needed(most, context, chunk), 2 * most * (3 + -(-context // chunk))
+    if size < least:
+        return (
+            f"{call}, but there must be at least {least}: {most - 1} prompts may stand in front of "
+            f"a request, each of up to {context - 1} tokens, in chunks of {chunk}, and every chunk "
+            "takes a slot. A slot that is taken again before its token was read is lapped."
+        )
+    if size > highest:
+        return f"{call}, but at most {highest} make sense there: memory is dear."
+    return ""
+
+
+def lapped_run(size: Any, most: int, context: int, chunk: int) -> str:
+    """A run with such a ring: one request decodes, and long prompts stand in front of it."""
+    if type(size) is not int or not 0 < size < 1000 or context != CONTEXT:
+        return ""
+    prompt = " ".join(map(str, range(CONTEXT - 1)))
+    others = "".join(f"; {rid} at 1: {prompt} -> 1" for rid in "bcd"[: most - 1])
+    small = case(
+        f"a: 1 -> 3{others}", "overlap:ring", kv=100, rows=most, vocab_size=VOCAB, cost=COST,
+        chunked_prefill_size=chunk, disable_radix_cache=True,
+    )  # fmt: skip
+
+    def put_in(engine: Any) -> None:
+        engine.worker.relay = StickyRing(engine.device, most, size)
+
+    verdict = judge(small, put_in)
+    found = verdict.broke("identity")
+    return draw(verdict.trace, of_identity(verdict, found)) if found else ""
+
+
+def limits() -> Iterator[tuple[int, int, int]]:
+    """What ``limit`` is asked."""
+    yield from CASES
+
+
+EXERCISES = (
+    Exercise(
+        name="resolve",
+        lesson="02_future_map",
+        hole=Function("relay.future_map:FutureMap.look_up", call=resolved),
+        start="""
+            def resolve(ids, token_ids_map):
+                return ids
+        """,
+        solution="""
+            def resolve(ids, token_ids_map):
+                return [token_ids_map[-token] if token < 0 else token for token in ids]
+        """,
+        mistakes=(
+            ("[-token]", "[token]", "there is no slot -"),
+            ("token < 0", "token <= 0", "alone it gives"),
+            ("[-token]", "[abs(token) + 99]", "IndexError at your line"),
+            ("", "def resolve(ids, token_ids_map):\n    return None", "must give a list of"),
+        ),
+        workloads=Workloads("overlap:ring", level="tight", seeds=60),
+        reach=20,
+        picture="future_map",
+        hints=(
+            "Which of the ids are tokens, and which are promises?",
+            "The promise -3 says: slot 3. So the index is minus the id.",
+        ),
+        why=(
+            "The host sends a number that it can know: where the token will be. The device looks "
+            "it up when the step before has put it there, because one queue keeps its order. "
+            "Nobody waits for anybody."
+        ),
+    ),
+    Exercise(
+        name="alloc",
+        lesson="02_future_map",
+        hole=Function(
+            "relay.future_map:FutureMapRing.alloc_future_indices",
+            call=allotted,
+            also={"relay.future_map:FutureMapRing.bind": sticky_bind},
+        ),
+        start="""
+            def alloc(future_ct, num_reqs, limit):
+                slots = range(future_ct + 1, future_ct + 1 + num_reqs)
+                return slots, future_ct + num_reqs
+        """,
+        solution="""
+            def alloc(future_ct, num_reqs, limit):
+                slots = range(future_ct + 1, future_ct + 1 + num_reqs)
+                return slots, (future_ct + num_reqs) % limit
+        """,
+        mistakes=(
+            ("(future_ct + num_reqs) % limit", "future_ct", "alone it gives"),
+            ("range(future_ct + 1, future_ct + 1", "range(future_ct, future_ct", "be a token)"),
+            ("slots, (", "(", "must give two things"),
+            ("slots, (future", "[future_ct + 1] * num_reqs, (future", "alone it gives"),
+        ),
+        workloads=Workloads("overlap:ring", level="plain", seeds=60),
+        reach=20,
+        picture="future_map",
+        hints=(
+            "The counter never goes back. When may it?",
+            "After `limit` slots the round is over: `%`.",
+        ),
+        why=(
+            "A slot is needed from its promise to its reading, and that is two steps. So a few "
+            "slots, handed out round and round, are enough. How few is the next question."
+        ),
+    ),
+    Exercise(
+        name="limit",
+        lesson="02_future_map",
+        hole=Pure(limits, holds=large_enough, draw=lapped_run),
+        start="""
+            def limit(max_running_requests, context_len, chunk):
+                return 3 * max_running_requests
+        """,
+        solution="""
+            from math import ceil
+
+            def limit(max_running_requests, context_len, chunk):
+                return max_running_requests * (3 + ceil(context_len / chunk))
+        """,
+        mistakes=(
+            ("", "def limit(m, n, c):\n    return 9 * m", "prompts may stand in front"),
+            ("max_running_requests * (3 + ceil(context_len / chunk))", "10**9", "memory is dear"),
+            ("max_running_requests * (3 +", "3 * max_running_requests + (", "is lapped"),
+        ),
+        hints=(
+            "How many chunks can one prompt have?",
+            "How many requests can stand in front of you?",
+            "Requests, times the chunks of each, and a few more for those in flight.",
+        ),
+        why=(
+            "While your request waits, every chunk in front of it takes a slot. The ring must not "
+            "come round before your token is read, so its size is the longest queue there can be. "
+            "SGLang found this formula after the bug (#13713), and later dropped the ring."
+        ),
+        survivors=("return max_running_requests * (4 + ceil(context_len / chunk))",),
+    ),
+)

@@ -1,0 +1,223 @@
+"""Lesson 10, where overlap must wait: who waits, with what, and which drafts count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...checks.case import Case
+from ...core import Row
+from ...devices.base import Array, Arrays
+from ...models.base import ForwardBatch
+from ...museum.exhibit import case
+from ..exercise import COST, Exercise, Function, Loop, Workloads
+from ..guard import Mistake
+from ..runs import VOCAB
+from .l01_bubble import no_busy_turn
+
+# -- Who waits -------------------------------------------------------------------------------------
+
+
+def reason_to_wait(lines: Any, row: Row, late_penalties: bool, steps_ahead: int) -> str:
+    """Ask a learner about a row that samples something; the package wants to know why."""
+    req = row.req
+    if not row.deliver or req.lease is not row.lease:
+        return ""
+    unknown = max(0, req.num_output_placeholders - 1 + steps_ahead)
+    has_grammar, has_penalties = req.grammar is not None, req.params.has_penalties
+    if not lines(has_grammar, has_penalties, unknown):
+        return ""
+    if not unknown or not (has_grammar or has_penalties):
+        raise Mistake(
+            f"with grammar {has_grammar}, penalties {has_penalties} and {unknown} unknown tokens, "
+            "`must_wait` says yes: what would it wait for? The device may idle meanwhile"
+        )
+    return "grammar" if has_grammar else "penalty"
+
+
+def wishing(requests: str, on: str, **wishes: Any) -> Case:
+    """A case in which everybody wishes the same."""
+    return case(requests, on, kv=64, rows=3, vocab_size=128, cost=COST, wishes=wishes)
+
+
+TWO = "a: 1 2 3 -> 8; b at 3: 4 5 6 7 -> 6"
+RULE, PENALTY = {"regex": "(a1|b2|c3){9}"}, {"presence_penalty": 1.5}
+
+
+def has_wishes(case: Case) -> bool:
+    """Somebody has a grammar or a penalty, and nobody speculates."""
+    config = case.workload.config
+    wishes = (req.params.regex or req.params.has_penalties for req in case.workload.requests)
+    return any(wishes) and not config.speculative_algorithm and not config.late_penalties
+
+
+# -- Which drafts count ----------------------------------------------------------------------------
+
+
+def count_of(lines: Any, xp: Arrays, inputs: ForwardBatch, tokens: Array) -> Array:
+    """Ask a learner about each row: its drafts, and what the model sampled in their places."""
+    counts, end, last = list[int](), 0, 0
+    for extend_len, samples in zip(inputs.extend_lens, inputs.sample_lens, strict=True):
+        end, last = end + extend_len, last + samples
+        drafts, sampled = [*inputs.ids[end - samples + 1 : end]], [*tokens[last - samples : last]]
+        found = lines(drafts, sampled)
+        if not isinstance(found, list) or not found or found != sampled[: len(found)]:
+            raise Mistake(
+                f"with drafts {drafts} and sampled {sampled}, `accept` gave {found!r}; it must be "
+                "the first of what was sampled, and at least one"
+            )
+        counts.append(len(found))
+    return xp.asarray(counts)
+
+
+def drafted(requests: str, **settings: Any) -> Case:
+    """A case in which a draft model guesses three tokens."""
+    return case(
+        requests, "overlap:pool", kv=96, rows=3, vocab_size=VOCAB, cost=COST,
+        speculative_algorithm="STANDALONE", speculative_num_draft_tokens=3,
+        speculative_draft_model_path="hash", **settings,
+    )  # fmt: skip
+
+
+SPECULATIVE = tuple(
+    drafted(requests)
+    for requests in (
+        "a: 1 2 3 4 -> 12; b: 2 3 4 5 -> 12",
+        "a: 1 2 -> 9; b at 2: 3 -> 4; c at 5: 5 6 7 -> 7",
+        "a: 9 8 7 -> 16",
+    )
+)
+
+EXERCISES = (
+    Exercise(
+        name="must_wait",
+        lesson="10_must_wait",
+        hole=Function("worker.sampling_info:_lacks", call=reason_to_wait),
+        start="""
+            def must_wait(has_grammar, has_penalties, unknown):
+                return False
+        """,
+        solution="""
+            def must_wait(has_grammar, has_penalties, unknown):
+                return unknown > 0 and (has_grammar or has_penalties)
+        """,
+        mistakes=(
+            ("unknown > 0 and ", "", "what would it wait for?"),
+            (" and (has_grammar or has_penalties)", "", "what would it wait for?"),
+            ("has_grammar or has_penalties", "has_grammar", "penalties"),
+            ("has_grammar or has_penalties", "has_penalties", "alone it gives"),
+        ),
+        workloads=Workloads(
+            "overlap", level="wishes", want=has_wishes, show=wishing(TWO, "overlap:ring", **RULE),
+            cases=(wishing(TWO, "overlap:ring", **PENALTY), wishing(TWO, "overlap:ring", **RULE)),
+        ),
+        no_worse=(("makespan", 1.0),),
+        hints=(
+            "A grammar says what may follow the tokens so far, a penalty is taken off those that "
+            "were said. What do both have to know?",
+            "Nothing is lacking in a request's first step: its prompt is known.",
+        ),
+        why=(
+            "Both read the tokens before. Where one of them is in flight, the host cannot say yet "
+            "what may be sampled. The forward pass reads it on the device and need not wait: only "
+            "the sampling does."
+        ),
+    ),
+    Exercise(
+        name="waiting_loop",
+        lesson="10_must_wait",
+        hole=Loop("overlap"),
+        start="""
+            def waiting_loop(engine):
+                last = None
+                while True:
+                    engine.recv_requests()
+                    batch = engine.get_next_batch_to_run()
+                    delay = bool(batch) and engine.must_delay_sample(batch)
+                    if delay and last:
+                        engine.process_batch_result(last)
+                        last = None
+                    pending = engine.run_batch(batch) if batch else None
+                    if last:
+                        engine.process_batch_result(last)
+                    elif not batch:
+                        engine.on_idle()
+                    last = pending
+                    yield
+        """,
+        solution="""
+            def waiting_loop(engine):
+                last = None
+                while True:
+                    engine.recv_requests()
+                    batch = engine.get_next_batch_to_run()
+                    delay = bool(batch) and engine.must_delay_sample(batch)
+                    pending = engine.run_batch(batch, delay_sample=delay) if batch else None
+                    if last:
+                        engine.process_batch_result(last)
+                    elif not batch:
+                        engine.on_idle()
+                    if delay:
+                        engine.launch_batch_sample_if_needed(pending)
+                    last = pending
+                    yield
+        """,
+        mistakes=(
+            (", delay_sample=delay", "", "alone it gives"),
+            ("if delay:\n", "if False:\n", "was delayed"),
+        ),
+        workloads=Workloads(
+            "overlap", level="wishes", want=has_wishes, show=wishing(TWO, "overlap:ring", **RULE),
+            cases=(wishing(TWO, "overlap:ring", **RULE), wishing(TWO, "overlap:ring", **PENALTY)),
+        ),
+        extra=(no_busy_turn,),
+        no_worse=(("makespan", 1.0),),
+        reach=8,
+        hints=(
+            "`engine.run_batch(batch, delay_sample=True)` launches the forward pass alone.",
+            "Then process the last result, while the device computes. After that the host knows "
+            "the token.",
+            "Then `engine.launch_batch_sample_if_needed(pending)`, which builds the mask.",
+        ),
+        why=(
+            "The longest part of a step, the forward pass, depends on a token that the device has. "
+            "Only the sampling depends on what the host makes of it. So the pass is launched at "
+            "once, and the device waits for the mask alone: as long as the host takes longer than "
+            "the pass."
+        ),
+    ),
+    Exercise(
+        name="accept",
+        lesson="10_must_wait",
+        hole=Function("worker.verify:count_accepted", call=count_of),
+        start="""
+            def accept(drafts, sampled):
+                return sampled[:1]
+        """,
+        solution="""
+            def accept(drafts, sampled):
+                count = 0
+                while count < len(drafts) and drafts[count] == sampled[count]:
+                    count += 1
+                return sampled[: count + 1]
+        """,
+        mistakes=(
+            ("count + 1]", "count]", "at least one"),
+            ("count < len(drafts) and drafts[count] == sampled[count]", "count < len(drafts)",
+             "alone it gives"),
+            ("drafts[count] == sampled[count]", "drafts[count] in sampled", "alone it gives"),
+        ),
+        workloads=Workloads("overlap:pool", seeds=0, cases=SPECULATIVE, show=SPECULATIVE[0]),
+        no_worse=(("steps", 1.0),),
+        beside="",
+        hints=(
+            "`sampled[0]` is what the model says behind the last token: it is always right.",
+            "`sampled[1]` was computed behind `drafts[0]`. When is it right?",
+            "Go on as long as `drafts[i] == sampled[i]`, and take one more.",
+        ),
+        why=(
+            "Whatever the drafts are, the tokens are the model's own: a draft only decides how "
+            "many of them one step brings. The first that is wrong makes everything behind it "
+            "wrong, and the model's token in its place is right."
+        ),
+    ),
+)  # fmt: skip
