@@ -7,6 +7,7 @@ and the offending thing in red. What is right is drawn beside another run, with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
 from textwrap import shorten
@@ -18,6 +19,7 @@ from ..checks.judge import Finding, Verdict, judge
 from ..checks.overlap import measure
 from ..export.offence import draw as draw_offence
 from ..export.palette import GREEN, VERMILLION
+from ..export.views.marks import NothingToShow
 from ..museum.picture import BY_LAW, of_named, plainly
 from ..trace import Trace
 from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, find, shown
@@ -296,7 +298,11 @@ def told(exercise: Exercise, attempt: Attempt, found: Finding) -> ExerciseVerdic
         *_, last = story.partition(NOTHING_ELSE)  # of the whole story, what is to be looked at
         said.insert(1, in_full(last or story))
     offence = replace(offence, sentence=shorten(plainly(found), 160, placeholder=" …"))
-    return not_yet(*said, figures=[LessonFigure(draw_offence(trace, offence))])
+    figures = [LessonFigure(draw_offence(trace, offence))]
+    if exercise.picture != "timing":
+        with suppress(NothingToShow):  # it may have stopped before there was any
+            figures.append(view(exercise.picture, trace))
+    return not_yet(*said, figures=figures)
 
 
 SETTINGS = ("kv_tokens", "page_size", "max_running_requests", "chunked_prefill_size",

@@ -1,0 +1,227 @@
+"""Lesson 5, whose page it is: how far two prompts agree, what a lock protects, and what may go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+from ...checks.case import Case
+from ...memory.radix_cache import RadixCache, TreeNode
+from ...museum.exhibit import case
+from ..exercise import COST, Exercise, Function, Workloads, asked
+
+# -- What all three are held against ---------------------------------------------------------------
+
+
+def conversations(seed: int) -> Case:
+    """Prompts that begin alike, one or two at a time, in a memory that cannot keep them all."""
+    random = Random(seed)
+    page, rows = random.choice((1, 1, 2, 4)), random.choice((1, 1, 2))
+    begins = [" ".join(str(random.randrange(19)) for _ in range(size)) for size in (5, 8, 8)]
+    requests = []
+    for at in range(random.randint(4, 7)):
+        one = asked(random, f"r{at}", 5 * at, random.randint(2, 4), random.randint(2, 3))
+        who, _, rest = one.partition(": ")
+        requests.append(f"{who}: {random.choice(begins)} {rest}")
+    pages = random.randint(17, 24) * rows // page
+    return case(
+        "; ".join(requests), "overlap", kv=pages * page, rows=rows, page_size=page,
+        chunked_prefill_size=16, cost=COST,
+    )  # fmt: skip
+
+
+LONG = case(  # somebody reads a prefix for so long that nothing was used longer ago
+    "long: 1 2 3 4 5 6 -> 18; x at 3: 7 8 9 10 11 -> 2; y at 8: 12 13 14 15 16 -> 2; "
+    "z at 13: 17 18 7 9 11 -> 2; again at 20: 1 2 3 4 5 6 7 -> 2",
+    "overlap", kv=33, rows=2, chunked_prefill_size=16, cost=COST,
+)  # fmt: skip
+CASES = (*map(conversations, range(9)), LONG)
+SHOWN = case(
+    "abc: 1 2 3 4 5 6 7 8 9 -> 3; afg at 3: 1 2 3 4 10 11 12 -> 3; "
+    "x at 12: 13 14 15 16 17 18 13 14 15 -> 3; again at 20: 1 2 3 4 5 6 7 8 9 2 -> 3",
+    "overlap", kv=24, rows=2, chunked_prefill_size=16, cost=COST,
+)  # fmt: skip
+
+COME_BACK = case(
+    "a: 1 2 3 4 5 6 -> 2; b at 7: 11 12 13 14 15 16 -> 3; c at 14: 18 17 16 15 -> 2; "
+    "b2 at 21: 11 12 13 14 15 17 -> 2; c2 at 28: 18 17 16 9 -> 3; a2 at 35: 1 2 3 4 5 7 -> 3",
+    "overlap", kv=16, rows=1, chunked_prefill_size=16, cost=COST,
+)  # fmt: skip
+
+# -- shared_pages: within an edge of the tree ------------------------------------------------------
+
+
+def within_an_edge(
+    lines: Callable[..., Any], node: TreeNode, tokens: Sequence[int], offset: int
+) -> int:
+    """The learner's ``shared_pages``: plain lists of what the edge has, and of what is to come."""
+    edge = node.tokens[node.start * node.page_size :]
+    return int(lines(list(edge), list(tokens[offset:]), node.page_size))
+
+
+# -- evict: one leaf after the other, whichever the learner names ----------------------------------
+
+
+class Leaf(NamedTuple):
+    """The end of a cached prefix: its pages, the locks on it, and when it was used last."""
+
+    num_pages: int
+    lock_ref: int
+    last_used: int
+    node: TreeNode
+
+    def __repr__(self) -> str:
+        return f"{self.num_pages} pages, {self.lock_ref} locks, used at {self.last_used}"
+
+
+def leaves_of(tree: RadixCache) -> Iterator[Leaf]:
+    """All leaves of a tree, locked or not."""
+    below = [tree.root_node]
+    while below:
+        node = below.pop()
+        below += node.children.values()
+        if node.parent is not None and not node.children:
+            yield Leaf(node.num_pages, node.lock_ref, node.last_access_time, node)
+
+
+def one_by_one(lines: Callable[..., Any], tree: RadixCache, num_pages: int) -> list[int]:
+    """``RadixCache.evict``, whose next leaf the learner's ``evict`` names.
+
+    Raises:
+        ValueError: it names none of them.
+    """
+    evicted: list[int] = []
+    while len(evicted) < num_pages and tree.evictable_size:
+        leaves = list(leaves_of(tree))
+        chosen = lines(list(leaves))
+        if chosen not in leaves:
+            raise ValueError(f"evict gave {chosen!r}, which is not one of the leaves")
+        leaf: TreeNode = chosen.node
+        parent, leaf.parent = leaf.parent, None
+        assert parent is not None
+        del parent.children[leaf.first_page]
+        evicted += leaf.page_ids
+        if leaf.lock_ref:
+            tree.protected_size -= leaf.num_pages
+        else:
+            tree.evictable_size -= leaf.num_pages
+        tree.recorder.mark("radix evict", node=leaf.id, pages=leaf.num_pages)
+    return evicted
+
+
+EXERCISES = (
+    Exercise(
+        name="shared_pages",
+        lesson="05_whose_page",
+        hole=Function("memory.radix_cache:TreeNode.shared_pages", within_an_edge),
+        start="""
+            def shared_pages(edge, tokens, page_size):
+                return min(len(edge), len(tokens)) // page_size
+        """,
+        solution="""
+            def shared_pages(edge, tokens, page_size):
+                same = 0
+                while same < len(edge) and same < len(tokens) and edge[same] == tokens[same]:
+                    same += 1
+                return same // page_size
+        """,
+        mistakes=(
+            (" // page_size", "", "page"),
+            ("same // page_size", "-(-same // page_size)", "alone it gives"),
+            (" and edge[same] == tokens[same]", "", "alone it gives"),
+            ("same < len(edge) and ", "", "IndexError at your line"),
+            ("return same // page_size", "return 0", "in two places"),
+        ),
+        workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
+        no_worse=(("prompt tokens computed", 1.0),),
+        survivors=("same = 1",),  # the tree has found the edge by its first page
+        picture="radix_cache",
+        beside="",
+        hints=(
+            "Compare token by token, from the beginning. Where must you stop?",
+            "At the first token that differs, or at the end of the shorter one.",
+            "A page that is shared in part is not shared at all: `// page_size`.",
+        ),
+        why=(
+            "The KV of a token depends on every token before it, so only what begins the same can "
+            "be shared. One token too many, and somebody's answer is about somebody else's "
+            "question. Next: who keeps a shared page from being given away?"
+        ),
+    ),
+    Exercise(
+        name="to_lock",
+        lesson="05_whose_page",
+        hole=Function(
+            "memory.radix_cache:RadixCache._path", lambda lines, tree, node: list(lines(node))
+        ),
+        start="""
+            def to_lock(node):
+                return [node]
+        """,
+        solution="""
+            def to_lock(node):
+                path = []
+                while node.parent is not None:
+                    path.append(node)
+                    node = node.parent
+                return path
+        """,
+        mistakes=(
+            ("return path", "return path[:1]", "locked"),
+            ("return path", "return path[-1:]", "lock_ref is 0"),
+            ("return path", "return []", "lock_ref"),
+        ),
+        workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
+        reach=1,
+        picture="radix_cache",
+        beside="",
+        hints=(
+            "Somebody reads all of a prefix. Where does that lie, if the node is only its end?",
+            "On the way up: `node.parent`, and the parent of that. The root's parent is None.",
+            "The root has no page, so nothing of it needs a lock.",
+        ),
+        why=(
+            "A prefix is a path, so a lock counts on every node of it. It is a count because two "
+            "requests may read the same prefix, and the first who ends must not unlock it for the "
+            "other. What nobody counts on may go: that is exercise 3."
+        ),
+    ),
+    Exercise(
+        name="evict",
+        lesson="05_whose_page",
+        hole=Function("memory.radix_cache:RadixCache.evict", one_by_one),
+        start="""
+            def evict(leaves):
+                return leaves[0]
+        """,
+        solution="""
+            def evict(leaves):
+                free = [leaf for leaf in leaves if leaf.lock_ref == 0]
+                return min(free, key=lambda leaf: leaf.last_used)
+        """,
+        mistakes=(
+            ("min(free", "max(free", "prompt tokens computed: "),
+            ("leaf.last_used", "-leaf.num_pages", "prompt tokens computed: "),
+            ("[leaf for leaf in leaves if leaf.lock_ref == 0]", "leaves",
+             "evicted before it was locked"),
+            ("return min(free, key=lambda leaf: leaf.last_used)", "return None",
+             "which is not one of the leaves"),
+        ),
+        workloads=Workloads(seeds=0, cases=CASES, show=COME_BACK),
+        no_worse=(("prompt tokens computed", 1.0),),
+        reach=3,
+        picture="radix_cache",
+        beside="",
+        hints=(
+            "Which of them must not go, whatever else you think of it?",
+            "One with `lock_ref` above 0 is being read. Of the others: whose use is longest ago?",
+            "`min` of the free ones, with `key=lambda leaf: leaf.last_used`.",
+        ),
+        why=(
+            "A leaf that nobody reads can go, and with it only the end of a prefix. The one whose "
+            "last use is longest ago is the best guess at what nobody will ask for again. When its "
+            "parent becomes a leaf, that one is next in line."
+        ),
+    ),
+)  # fmt: skip
