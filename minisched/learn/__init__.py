@@ -3,7 +3,7 @@
 ============= ====================================================================================
 module        what it gives
 ============= ====================================================================================
-``runs``      a run whose host, device and copy take so many milliseconds a step; tables
+``runs``      runs that take so many milliseconds a step, tables, and traces of real engines
 ``figure``    pictures of runs, and of lines of the package, where a notebook can show them
 ``exercise``  what an exercise is: a table with a hole in the package; ``exercises`` has all of them
 ``grade``     ``check``: the laws, the smallest counterexample in red, or the run beside another
@@ -17,13 +17,26 @@ Only the standard library is needed, and IPython nowhere: what a cell shows has 
 from .figure import show, timing, view
 from .grade import check
 from .keep import hint
-from .runs import Table, inputs_sent, simulate, table
+from .runs import (
+    Table,
+    device_ops,
+    host_calls,
+    inputs_sent,
+    profile,
+    profile_path,
+    simulate,
+    table,
+)
 
 __all__ = [
     "Table",
     "check",
+    "device_ops",
     "hint",
+    "host_calls",
     "inputs_sent",
+    "profile",
+    "profile_path",
     "show",
     "simulate",
     "table",

@@ -47,14 +47,18 @@ def trace_of(run: Run | Trace) -> Trace:
     return run.trace if isinstance(run, Run) else run
 
 
-def timing(*runs: Run | Trace, steps: int = 3, whole: bool = False) -> LessonFigure:
+def timing(
+    *runs: Run | Trace, steps: int = 3, whole: bool = False, title: str = ""
+) -> LessonFigure:
     """Runs above each other on one time axis: a few settled steps, or all of them.
+
+    Unless there is a ``title``, the picture says what it finds.
 
     Raises:
         ValueError: there is no run.
     """
     traces = [trace_of(run) for run in runs]
-    return LessonFigure(to_svg(compare(traces, steps, whole)))
+    return LessonFigure(to_svg(compare(traces, steps, whole, title)))
 
 
 def view(topic: str, run: Run | Trace) -> LessonFigure:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from html import escape
 from math import inf
+from pathlib import Path
 
+from ..checks.foreign import read_foreign
 from ..checks.oracle import hash_oracle
 from ..checks.overlap import forwards, measure, step_intervals
 from ..core import Request, SamplingParams
@@ -16,6 +19,8 @@ from ..export.views.marks import named, number, word
 from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
+from ..trace import Trace
+from ..trace.events import is_host
 
 # -- How numbers are said --------------------------------------------------------------------------
 
@@ -217,3 +222,55 @@ def inputs_sent(run: Run, steps: int = 4) -> Table:
         slots = joined(word(mark, "slots").split())
         rows.append((str(step), joined(list(ran[step].rids)), sent, f"slots {slots}"))
     return Table(("step", "requests", "the host sends", "leaves its tokens in"), tuple(rows))
+
+
+# -- Traces of real engines that the lessons bring; ``traces/README.md`` says whose they are -------
+
+PROFILES = {
+    "sglang_decode": "SGLang: one decode step",
+    "sglang_extend": "SGLang: one step of prompts",
+    "vllm_decode": "vLLM: one decode step",
+    "vllm_mixed": "vLLM: one step of prompts and decodes",
+    "two_gpus": "PyTorch on two GPUs: one of them",
+}
+
+
+def profile_path(name: str) -> Path:
+    """The file of one of ``PROFILES``: torch.profiler's, or of ``two_gpus`` Nsight Systems'.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name not in PROFILES:
+        raise ValueError(f"there is no profile {name!r}; there are {', '.join(PROFILES)}.")
+    (path,) = (Path(__file__).parent / "traces").glob(f"{name}.*")
+    return path
+
+
+@cache
+def profile(name: str) -> Trace:
+    """What ``minisched check`` reads of it, under its title; without arrows, of which there is one
+    for each of hundreds of kernels.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    return replace(read_foreign(profile_path(name)).trace, loop=PROFILES[name], edges=())
+
+
+def host_calls(trace: Trace) -> list[tuple[str, str, float]]:
+    """The calls of a profile's host, in order: what was called, inside of what, and how many ms."""
+    return [
+        (str(item.attrs["call"]), str(item.attrs.get("within", "")), item.duration / MILLISECOND)
+        for item in trace.slices
+        if "call" in item.attrs
+    ]
+
+
+def device_ops(trace: Trace) -> list[tuple[str, float, float]]:
+    """The kernels and copies of a profile's device: the stream, start and end in ms."""
+    return [
+        (item.lane, item.start / MILLISECOND, item.end / MILLISECOND)
+        for item in trace.slices
+        if not is_host(item.lane)
+    ]

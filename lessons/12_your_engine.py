@@ -1,0 +1,199 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   minisched:
+#     title: Your engine
+#     topics: []
+#     extras: [lessons]
+#     minutes: 30
+# ---
+
+# %% [markdown]
+# # Your engine
+#
+# **The question.** Your server starts with overlap enabled, the log says so, and it is no faster.
+# Is it overlapped? The log cannot tell; a **trace** can: what ran when, on the host and on the
+# device. Which call stands between you and the overlap?
+#
+# *`torch.profiler` and NVIDIA's Nsight Systems record such traces. They know nothing of steps or
+# tokens: they see **calls** of the host, and **ops** (kernels and copies) on the **streams** of the
+# device. Some calls launch an op and return at once, some wait until the device is done: they
+# **block**.*
+#
+# The traces here are real, and small cuts of published ones (`minisched/learn/traces/README.md`
+# says whose). You need Python, half an hour, and three times a few lines.
+
+# %%
+import minisched as ms
+from minisched import learn
+from minisched.checks.overlap import gaps, union
+
+# %% [markdown]
+# ## A run
+#
+# One decode step of SGLang, 32 requests, on an MI300X. **Predict first.** Overlap is enabled in it:
+# its second kernel is `resolve_future_token_ids_kernel`, which is lesson 2's FutureMap. The step
+# takes the device about 10 ms. How long is the host in it?
+
+# %%
+ms.check(learn.profile_path("sglang_decode"))
+
+# %% [markdown]
+# Read the last lines. The host was blocked for 463 ms in one call, `hipMemcpyWithStream`. Everything
+# else it did in this step took less than 3 ms. (HIP is AMD's CUDA: its calls begin with `hip`.)
+#
+# ## A picture
+#
+# The host has the upper lane. It launches almost nothing, waits, and when the wait is over it
+# launches the whole step (one call, a **graph** of kernels), just when the device is ready for it.
+# What the device did meanwhile is not in this file: most likely the step before, of prompts.
+
+# %%
+learn.timing(
+    learn.profile("sglang_decode"),
+    whole=True,
+    title="SGLang: the host waits for 463 ms, and the step begins behind that",
+)
+
+# %% [markdown]
+# Beside it one decode step of vLLM. The host had launched everything 6 ms before the device began.
+# This is what being ahead looks like.
+
+# %%
+learn.timing(
+    learn.profile("vllm_decode"),
+    whole=True,
+    title="vLLM: the host has launched the step 6 ms before it begins",
+)
+
+# %% [markdown]
+# ## Exercise 1: how idle is the device?
+#
+# `ops` is a list of `(stream, start, end)`, in milliseconds and in any order. Say which share of the
+# time, from the first start to the last end, *no* op runs. As it stands it adds up the ops. (Stuck?
+# `learn.hint("bubble_fraction")`)
+
+
+# %% tags=["exercise"]
+def bubble_fraction(ops):
+    first = min(start for stream, start, end in ops)
+    last = max(end for stream, start, end in ops)
+    return 1 - sum(end - start for stream, start, end in ops) / (last - first)
+
+
+learn.check("bubble_fraction", bubble_fraction)
+
+# %% [markdown]
+# The package merges what overlaps, and takes the time between:
+
+# %%
+learn.show(union, "merged", look_at=("max(",))
+
+# %%
+learn.show(gaps, "return")
+
+# %% [markdown]
+# ## Exercise 2: which call blocks?
+#
+# The traces of five programs, as lists of `(call, within, milliseconds)`: what the host called, inside
+# of which operation, for how long. Here are the longest calls of two:
+
+# %%
+heads = ("trace", "call", "within", "ms")
+rows = [
+    (name, call, within[:48], f"{took:.3f}")
+    for name in ("sglang_extend", "two_gpus")
+    for call, within, took in sorted(learn.host_calls(learn.profile(name)), key=lambda c: -c[2])[:3]
+]
+learn.Table(heads, tuple(rows))
+
+# %% [markdown]
+# Give `(call, within)` of the call in which the host was **blocked** for the longest, all of its
+# times added up, or None if it never was. Those that block are called `...Synchronize`, or they are
+# a `Memcpy` without `Async` in its name. As it stands it gives the longest call.
+
+
+# %% tags=["exercise"]
+def blocking_call(calls):
+    longest = max(calls, key=lambda one: one[2])
+    return longest[0], longest[1]
+
+
+learn.check("blocking_call", blocking_call)
+
+# %% [markdown]
+# Three real answers, each a line of Python that nobody suspects:
+#
+# | trace | the call | which line it was |
+# |---|---|---|
+# | `sglang_decode` | `hipMemcpyWithStream` in `aten::copy_` | a tensor of 256 bytes copied to the CPU, in `populate_from_forward_batch` |
+# | `sglang_extend` | `hipMemcpyWithStream` in `aten::to` | `torch.tensor(a_list, device=...)` in `ForwardBatch.init_new`, 60 bytes |
+# | `two_gpus` | `cudaStreamSynchronize` in `aten::is_nonzero` | `if tensor:`, which has to know the number |
+#
+# The cure is the same each time: keep the number where it is known. A length that the host counts
+# itself need not be copied back; a list goes through **pinned** memory with `non_blocking=True`;
+# a condition is decided on the device (`torch.where`), or a step later.
+#
+# ## Exercise 3: enabled is not overlapped
+#
+# `steps` has for each step, in order, when it was `launched`, when it `began` and when it `ended` on
+# the device. Say how many of them were launched before the step in front of them had ended. As it
+# stands it believes the option.
+
+
+# %% tags=["exercise"]
+def launched_ahead(steps):
+    return len(steps) - 1
+
+
+learn.check("launched_ahead", launched_ahead)
+
+# %% [markdown]
+# The runs that the checker used have a case to remember. `mindie_placeholder` is an *asynchronous*
+# scheduler, and no step of it is ever launched ahead. And with a device of 3 ms and a host of 6 even
+# `overlap` launches nothing ahead: it can't, the host is the slower one. Then overlap still saves
+# time, since the device's 3 ms are hidden behind the host's.
+
+# %%
+learn.timing(
+    *(learn.simulate(loop, device_ms=3, requests=1) for loop in ("mindie_placeholder", "overlap"))
+)
+
+# %% [markdown]
+# ## Solutions, and other ways
+#
+# - **bubble_fraction**: sort by start, keep the latest end so far, add up what lies between. Or merge
+#   into intervals, as the package does, and keep those: then you can ask what the host did in each
+#   gap. Or mark every start with +1 and every end with -1, sort, and add up the time at 0: that
+#   also says how *many* ops ran at a time.
+# - **blocking_call**: sum by `(call, within)` those that block. Or trust no name: a call blocks if it
+#   returns when the op it launched has ended, which is how `minisched check` finds copies from
+#   memory that is not pinned. Or let the profiler's Python stacks name the line, as in the table.
+# - **launched_ahead**: compare each launch with the end before it. Or look at the lead, how long an op
+#   waited in the queue before it began: near 0 is starved. Or draw it in Perfetto, and see whether
+#   the arrows lean.
+#
+# ## What the real systems do
+#
+# - They name their steps, so that a tool can find them: SGLang `step[DECODE bs=32]`
+#   ([`managers/scheduler.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/scheduler.py)),
+#   vLLM `execute_32_context_0(..)_generation_32(..)`
+#   ([`v1/worker/gpu_worker.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_worker.py)).
+#   In your own engine: `torch.profiler.record_function("step")`.
+# - "Enabled" and serial all the same:
+#   [vllm-omni #4442](https://github.com/vllm-project/vllm-omni/issues/4442).
+# - A buffer that is not pinned makes `non_blocking` a lie; a pinned one that is written again too early
+#   makes wrong tokens ([vllm #25279](https://github.com/vllm-project/vllm/pull/25279)).
+# - The traces: [TraceLens](https://github.com/AMD-AGI/TraceLens) and
+#   [nsys-ai](https://github.com/GindaChen/nsys-ai), both under the MIT licence.
+#
+# On your own machine: `minisched check trace.json.gz`, or with an Nsight report
+# `nsys export --type sqlite report.nsys-rep` and `minisched check report.sqlite`. Record three steps
+# or more, and it says whether they overlap. The last lesson is yours: an empty file.

@@ -1,0 +1,274 @@
+"""Lesson 12, your engine: idle time, the call that blocks, and whether steps overlap at all."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from operator import itemgetter
+from random import Random
+from typing import Any
+
+from ...checks.overlap import forwards, union
+from ...export.runs import compare
+from ...export.scene_svg import to_svg
+from ...loops.run import Run
+from ...trace import Slice, Trace
+from ..exercise import Exercise, Pure
+from ..figure import timing
+from ..runs import MILLISECOND, PROFILES, device_ops, host_calls, profile, simulate
+
+Op = tuple[str, float, float]
+Call = tuple[str, str, float]
+
+# -- How idle the device is ------------------------------------------------------------------------
+
+SMALL: tuple[list[Op], ...] = (
+    [("forward", 0, 10)],
+    [("forward", 0, 10), ("forward", 20, 30)],
+    [("forward", 0, 20), ("copy", 10, 30)],
+    [("forward", 0, 30), ("copy", 10, 20), ("forward", 40, 50)],
+    [("copy", 25, 30), ("forward", 5, 10), ("forward", 10, 15)],
+)
+
+
+def ops_of_devices() -> Iterator[tuple[list[Op]]]:
+    """By hand, then drawn, then the real ones."""
+    random = Random(0)
+    drawn = [
+        [
+            (random.choice(("forward", "copy")), start, start + random.randint(1, 9))
+            for start in (random.randrange(60) for _ in range(8))
+        ]
+        for _ in range(20)
+    ]
+    for ops in (*SMALL, *drawn, *(device_ops(profile(name)) for name in PROFILES)):
+        yield (ops,)
+
+
+def idle_is_right(share: Any, ops: list[Op]) -> str:
+    """What lies between the stretches in which some op runs."""
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        return f"bubble_fraction gives {share!r}, which is not a number."
+    busy = union(slices_of(ops))
+    whole = busy[-1][1] - busy[0][0]
+    idle = (whole - sum(end - start for start, end in busy)) / whole
+    if abs(share - idle) < 1e-6:
+        return ""
+    which = f"these {len(ops)} ops" if len(ops) < 10 else f"a real trace of {len(ops)} ops"
+    return f"Of {which} you say {100 * share:.1f} % idle, but it is {100 * idle:.1f} %."
+
+
+def slices_of(ops: list[Op]) -> list[Slice]:
+    """The ops as a trace has them."""
+    return [
+        Slice(at, lane, lane, round(start * MILLISECOND), round(end * MILLISECOND), at)
+        for at, (lane, start, end) in enumerate(sorted(ops, key=itemgetter(1, 2)), 1)
+    ]
+
+
+def draw_ops(share: Any, ops: list[Op]) -> str:
+    """A few ops on their streams."""
+    if len(ops) > 10:
+        return ""
+    trace = Trace("the ops", "sim", "hash", "virtual", tuple(slices_of(ops)), (), (), ())
+    return to_svg(compare([trace], whole=True, title="what runs when"))
+
+
+CALLED = "what the host calls"
+
+# -- Which call blocks -----------------------------------------------------------------------------
+
+BLOCKS = re.compile(r".*Synchronize|.*Memcpy(?!.*Async).*")
+
+
+def calls_of_hosts() -> Iterator[tuple[list[Call]]]:
+    """By hand, then the real ones."""
+    launch, sync = ("cudaLaunchKernel", "aten::mul"), ("cudaEventSynchronize", "process")
+    yield ([(*launch, 0.5), (*sync, 3.0)],)
+    yield ([("cudaGraphLaunch", "replay", 4.0), (*sync, 3.0)],)
+    yield ([("cudaDeviceSynchronize", "a", 3.0), (*sync, 2.0), (*launch, 9.0), (*sync, 2.0)],)
+    yield ([("cudaMemcpyAsync", "copy", 5.0), ("cudaMemcpy", "aten::item", 1.0)],)
+    yield ([(*launch, 2.0), ("hipMemcpyAsync", "copy", 1.0)],)
+    for name in PROFILES:
+        yield (host_calls(profile(name)),)
+
+
+def longest_wait(calls: list[Call]) -> tuple[str, str] | None:
+    """The call, and what it was inside of, in which the host was blocked for the longest."""
+    blocked = Counter[tuple[str, str]]()
+    for call, within, ms in calls:
+        if BLOCKS.fullmatch(call):
+            blocked[call, within] += ms  # type: ignore[assignment]
+    return blocked.most_common(1)[0][0] if blocked else None
+
+
+def is_the_longest(answer: Any, calls: list[Call]) -> str:
+    """The same call, or None."""
+    right = longest_wait(calls)
+    if answer == right:
+        return ""
+    which = ", ".join(f"{call} {ms:g} ms" for call, _, ms in calls[:4])
+    which = f"With {which}" if len(calls) < 5 else f"Of {len(calls)} calls of a real trace"
+    return f"{which}, it gives {answer!r}, should give {right!r}."
+
+
+def draw_calls(answer: Any, calls: list[Call]) -> str:
+    """The calls one behind the other; those that block are waits."""
+    slices, now = list[Slice](), 0
+    for at, (call, _, ms) in enumerate(calls[:6], 1):
+        name, end = "wait" if BLOCKS.fullmatch(call) else "launch", now + round(ms * MILLISECOND)
+        slices.append(Slice(at, "host", name, now, end, at))
+        now = end
+    trace = Trace("the calls", "sim", "hash", "virtual", tuple(slices), (), (), ())
+    return to_svg(compare([trace], whole=True, title=CALLED)) if len(calls) < 7 else ""
+
+
+# -- Whether steps overlap -------------------------------------------------------------------------
+
+LOOPS = ("serial", "overlap", "vllm_step", "vllm_async", "mindie_placeholder", "multi_step")
+
+
+@cache
+def loop_run(loop: str, device_ms: int) -> Run:
+    """A short run."""
+    return simulate(loop, device_ms=device_ms, requests=1, new_tokens=8)
+
+
+def steps_of(run: Run) -> list[tuple[int, int, int]]:
+    """Of each step, when it was launched, began and ended, in ns."""
+    launched = {item.step: item.end for item in run.trace.on("host") if item.name == "launch"}
+    return [(launched[item.step], item.start, item.end) for item in forwards(run.trace)]
+
+
+def runs_of_loops() -> Iterator[tuple[list[tuple[int, int, int]], str, int]]:
+    """Every loop, with a device that is slower than the host, and one that is faster."""
+    for device_ms in (10, 3):
+        for loop in LOOPS:
+            yield steps_of(loop_run(loop, device_ms)), loop, device_ms
+
+
+def as_many_ahead(answer: Any, steps: list[tuple[int, int, int]], loop: str, device_ms: int) -> str:
+    """How many steps were launched before the one before them had ended."""
+    right = sum(later[0] < earlier[2] for earlier, later in pairwise(steps))
+    if answer == right:
+        return ""
+    return (
+        f"Of the {len(steps)} steps of {loop} (device {device_ms} ms) you say {answer!r} were "
+        f"launched ahead; it is {right}: look at where the arrows begin."
+    )
+
+
+def draw_loop(answer: Any, steps: Any, loop: str, device_ms: int) -> str:
+    """The run."""
+    return timing(loop_run(loop, device_ms), whole=True).svg
+
+
+EXERCISES = (
+    Exercise(
+        name="bubble_fraction",
+        lesson="12_your_engine",
+        hole=Pure(ops_of_devices, holds=idle_is_right, draw=draw_ops),
+        start="""
+            def bubble_fraction(ops):
+                first = min(start for stream, start, end in ops)
+                last = max(end for stream, start, end in ops)
+                return 1 - sum(end - start for stream, start, end in ops) / (last - first)
+        """,
+        solution="""
+            def bubble_fraction(ops):
+                first = done = min(start for stream, start, end in ops)
+                idle = 0
+                for stream, start, end in sorted(ops, key=lambda op: op[1]):
+                    idle += max(0, start - done)
+                    done = max(done, end)
+                return idle / (done - first)
+        """,
+        mistakes=(
+            ("max(0, start - done)", "start - done", "% idle"),
+            ("done = max(done, end)", "done = end", "% idle"),
+            ("sorted(ops, key=lambda op: op[1])", "ops", "% idle"),
+        ),
+        hints=(
+            "A copy may run beside a kernel: their time must not be counted twice.",
+            "Go through the ops by their start, and remember until when the device is busy.",
+            "A gap is there where an op starts later than all before it have ended.",
+        ),
+        why=(
+            "A device is idle when none of its streams has anything. Sorted by start, one number "
+            "is enough to know that: the latest end so far. The same pass finds the gaps "
+            "themselves, and with them the op that came too late."
+        ),
+    ),
+    Exercise(
+        name="blocking_call",
+        lesson="12_your_engine",
+        hole=Pure(calls_of_hosts, holds=is_the_longest, draw=draw_calls),
+        start="""
+            def blocking_call(calls):
+                longest = max(calls, key=lambda one: one[2])
+                return longest[0], longest[1]
+        """,
+        solution="""
+            def blocking_call(calls):
+                blocked = {}
+                for call, within, ms in calls:
+                    if call.endswith("Synchronize") or ("Memcpy" in call and "Async" not in call):
+                        blocked[call, within] = blocked.get((call, within), 0) + ms
+                return max(blocked, key=blocked.get) if blocked else None
+        """,
+        mistakes=(
+            (' and "Async" not in call', "", "cudaMemcpyAsync"),
+            (" if blocked else None", "", "ValueError"),
+            ('call.endswith("Synchronize") or ', "", "should give"),
+            ("blocked.get((call, within), 0) + ms", "ms", "should give"),
+        ),
+        hints=(
+            "Launching may take long, and is not waiting. Which calls return only when the device "
+            "is done?",
+            "`...Synchronize`, and a `Memcpy` without `Async`. There may be none.",
+            "Add up the milliseconds of each pair of call and place, and take the largest.",
+        ),
+        why=(
+            "A launch that takes long costs the host, but the device goes on. A call that waits "
+            "for the device empties its queue: when it returns, nothing is launched, and what the "
+            "host does next is a bubble. So look not for the longest call, but for the longest "
+            "that waits."
+        ),
+        survivors=("blocked[call, within] = blocked.get((call, within), 1) + ms",),  # to all alike
+    ),
+    Exercise(
+        name="launched_ahead",
+        lesson="12_your_engine",
+        hole=Pure(
+            runs_of_loops, holds=as_many_ahead, draw=draw_loop,
+            call=lambda lines, steps, *about: lines(steps),
+        ),
+        start="""
+            def launched_ahead(steps):
+                return len(steps) - 1
+        """,
+        solution="""
+            def launched_ahead(steps):
+                pairs = zip(steps, steps[1:])
+                return sum(later[0] < earlier[2] for earlier, later in pairs)
+        """,
+        mistakes=(
+            ("earlier[2]", "earlier[1]", "launched ahead"),
+            ("later[0]", "later[1]", "launched ahead"),
+            ("later[0] < earlier[2]", "later[1] <= earlier[2]", "overlap (device 3 ms)"),
+        ),
+        hints=(
+            "A step is launched ahead if it was launched before the step in front of it had ended.",
+            "`zip(steps, steps[1:])` gives each step with the one behind it.",
+        ),
+        why=(
+            "Overlap is not an option that is set, it is an order in the trace: this step was "
+            "launched before that one ended. Where it never is, the device has nothing to go on "
+            "with, whatever the log says. `minisched check` asks the same of a file that has three "
+            "steps or more."
+        ),
+    ),
+)  # fmt: skip
