@@ -22,11 +22,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 from ..checks.races import find_races
 from ..core import Request, SamplingParams
-from ..devices.cost import CostModel
 from ..devices.registry import load as load_extra
 from ..devices.registry import open_device
 from ..export.native import to_json
@@ -128,10 +127,6 @@ MILLISECOND = 1e6  # nanoseconds
 Keep = Callable[[str, Trace, Trace], None]  # is given a loop, its run, and the one foreseen
 
 
-def keep_nothing(loop: str, measured: Trace, foreseen: Trace) -> None:
-    """Nobody looks at them again."""
-
-
 def design_of(requests: Sequence[Request], config: SchedulerConfig) -> CalibrationDesign:
     """What costs are fitted to: up to as many rows as requests, and prompts and steps as long.
 
@@ -156,7 +151,7 @@ def foreseen_figures(
     make_requests: Callable[[], list[Request]],
     config: SchedulerConfig,
     report: Callable[[str], None],
-    keep: Keep = keep_nothing,
+    keep: Keep = lambda loop, measured, foreseen: None,
 ) -> list[Figure]:
     """For each loop the makespan measured, the one foreseen, and by how much that is off.
 
@@ -170,7 +165,7 @@ def foreseen_figures(
     for loop, kept in runs.items():
         report(f"predicting {loop}")
         measured = [makespan(run.trace) for run in kept]
-        twin = foreseen_trace(loop, model, make_requests(), config, cost)
+        twin = run_to_end(loop, "sim", stand_in(model), make_requests(), config, cost).trace
         keep(loop, kept[-1].trace, twin)
         foreseen = makespan(twin)
         errors = [off(foreseen, each) for each in measured]
@@ -181,13 +176,6 @@ def foreseen_figures(
             row(f"{name}, off by", errors),
         ]
     return found
-
-
-def foreseen_trace(
-    loop: str, model: Model, requests: list[Request], config: SchedulerConfig, cost: CostModel
-) -> Trace:
-    """What these requests do on ``sim``, where nothing is computed."""
-    return run_to_end(loop, "sim", stand_in(model), requests, config, cost).trace
 
 
 LOOPS = ("serial", "overlap", "vllm_batch_queue")
@@ -236,18 +224,6 @@ class GpuLoad:
         return float(num_parameters(settings) * BYTES + kv * seen)
 
 
-class CudaPeer(Protocol):
-    """Another engine on the same weights, which has made all that it needs."""
-
-    def generate(self, prompts: Sequence[list[int]], new_tokens: int) -> None:
-        """Say so many tokens for each prompt, and wait for the last of them."""
-        ...
-
-    def close(self) -> None:
-        """Give everything back."""
-        ...
-
-
 @dataclass
 class Side:
     """Who is measured: ``answer`` says so many tokens for each request of the load.
@@ -292,11 +268,11 @@ def cuda_figures(
     shape: str,
     settings: dict[str, Any],
     model: Model,
-    make_peer: Callable[[], CudaPeer],
+    make_peer: Callable[[], TransformersPeer],
     load: GpuLoad,
     repetitions: int,
     report: Callable[[str], None],
-    keep: Keep = keep_nothing,
+    keep: Keep = lambda loop, measured, foreseen: None,
 ) -> list[Figure]:
     """One shape on every loop, beside a peer; where that can't be made, a line says why."""
     empty = held()
@@ -354,12 +330,14 @@ def answer(model: Model, loop: str, load: GpuLoad, new_tokens: int) -> Run:
     return run_to_end(loop, DEVICE, model, requests, load.config())
 
 
-def peer_answer(peer: CudaPeer, load: GpuLoad, new_tokens: int) -> None:
+def peer_answer(peer: TransformersPeer, load: GpuLoad, new_tokens: int) -> None:
     """The same prompts, and as many tokens."""
     peer.generate([list(request.prompt) for request in load.requests()], new_tokens)
 
 
-def warm_peer(make_peer: Callable[[], CudaPeer], load: GpuLoad) -> tuple[CudaPeer | None, str]:
+def warm_peer(
+    make_peer: Callable[[], TransformersPeer], load: GpuLoad
+) -> tuple[TransformersPeer | None, str]:
     """The peer, which has answered the load once; or why there is none."""
     peer = None
     try:

@@ -8,7 +8,6 @@ from functools import partial
 from random import Random
 from statistics import median
 from time import perf_counter, sleep
-from typing import Protocol
 
 import mlx.core as mx
 
@@ -55,29 +54,22 @@ class KvLayout:
         """Positions of a request for which there is memory."""
         return self.length + self.room
 
+    @property
+    def attended_bytes(self) -> int:
+        """All that a step attends to."""
+        return self.rows * (self.length + 1) * self.token_bytes
 
-class KeptKv(Protocol):
-    """KV of some requests, in one of the ways; every step adds a position to each request."""
+    @property
+    def prompt_bytes(self) -> int:
+        """What a prompt has left, brought to its place."""
+        return self.length * self.token_bytes
 
-    def advance(self) -> None:
-        """A step begins: what all layers share."""
-        ...
 
-    def update(self, layer: int, k: mx.array, v: mx.array) -> tuple[mx.array, mx.array]:
-        """Keep [rows, kv_heads, 1, head_dim] of each; give all, [rows, kv_heads, width, d]."""
-        ...
-
-    def join(self, k: mx.array, v: mx.array) -> None:
-        """Take in a prompt, [1, kv_heads, length, head_dim] of each, the same in all layers."""
-        ...
-
-    def leave(self) -> None:
-        """The first request ends."""
-        ...
-
-    def arrays(self) -> list[mx.array]:
-        """Where it all lies."""
-        ...
+# Of each way: ``advance`` begins a step, which all layers share. ``update`` keeps K and V of one
+# position, [rows, kv_heads, 1, head_dim] each, and gives all, [rows, kv_heads, width, head_dim].
+# ``join`` takes in a prompt, [1, kv_heads, length, head_dim], the same in all layers; ``leave``
+# ends the first request. ``copied`` says how many bytes are moved once more than the attention has
+# to read them: by a step, by a join, and by a leave, of that many rows that stay.
 
 
 class PerRequest:
@@ -122,6 +114,11 @@ class PerRequest:
         """Its arrays go."""
         del self.kept[0]
 
+    @staticmethod
+    def copied(shape: KvLayout) -> tuple[int, int, int]:
+        """The batch of a step, unless it is one cache as it lies; and a prompt."""
+        return shape.attended_bytes * (shape.rows > 1), shape.prompt_bytes, 0
+
     def arrays(self) -> list[mx.array]:
         """Each request's."""
         return [part for kept in self.kept for layer in kept for part in layer]
@@ -164,6 +161,12 @@ class Batched:
         """An array of the other rows."""
         rest = mx.arange(1, self.kept[0][0].shape[0])
         self.kept = [[part[rest] for part in layer] for layer in self.kept]
+
+    @staticmethod
+    def copied(shape: KvLayout) -> tuple[int, int, int]:
+        """Everybody's, whenever somebody comes or goes."""
+        each = shape.capacity * shape.token_bytes
+        return 0, (shape.rows + 1) * each, shape.rows * each
 
     def arrays(self) -> list[mx.array]:
         """Two a layer."""
@@ -213,53 +216,20 @@ class Pages:
         """Its slots are free."""
         del self.rows[0]
 
+    @staticmethod
+    def copied(shape: KvLayout) -> tuple[int, int, int]:
+        """What a step attends to, and a prompt."""
+        return shape.attended_bytes, shape.prompt_bytes, 0
+
     def arrays(self) -> list[mx.array]:
         """The pools."""
         return self.kept
 
 
-@dataclass(frozen=True)
-class Copied:
-    """Bytes that are moved once more than the attention has to read them."""
-
-    step: Callable[[KvLayout], int]
-    join: Callable[[KvLayout], int]
-    leave: Callable[[KvLayout], int]
-
-
-def batch_of_all(shape: KvLayout) -> int:
-    """All that a step attends to."""
-    return shape.rows * (shape.length + 1) * shape.token_bytes
-
-
-def batch_of_several(shape: KvLayout) -> int:
-    """The same; the caches of one request are a batch as they are."""
-    return batch_of_all(shape) if shape.rows > 1 else 0
-
-
-def prompt(shape: KvLayout) -> int:
-    """What a prompt has left, brought to its place."""
-    return shape.length * shape.token_bytes
-
-
-def nothing(shape: KvLayout) -> int:
-    """Nothing."""
-    return 0
-
-
-WAYS: dict[str, tuple[Callable[[KvLayout], KeptKv], Copied]] = {
-    "a cache per request": (PerRequest, Copied(batch_of_several, prompt, nothing)),
-    "one batch": (
-        Batched,
-        Copied(
-            nothing,
-            lambda shape: (shape.rows + 1) * shape.capacity * shape.token_bytes,
-            lambda shape: shape.rows * shape.capacity * shape.token_bytes,
-        ),
-    ),
-    "pages": (Pages, Copied(batch_of_all, prompt, nothing)),
-}
-"""``join`` is of one more request, and ``leave`` of that many rows that stay."""
+KeptKv = PerRequest | Batched | Pages
+WAYS: dict[str, type[KeptKv]] = {
+    "a cache per request": PerRequest, "one batch": Batched, "pages": Pages,
+}  # fmt: skip
 
 
 def decode(kept: KeptKv, shape: KvLayout) -> None:
@@ -274,19 +244,6 @@ def decode(kept: KeptKv, shape: KvLayout) -> None:
         seen = mx.softmax(x @ keys.swapaxes(-1, -2) * shape.head_dim**-0.5, axis=-1)
         x = seen @ values
     evaluate(x, *kept.arrays())
-
-
-def join(kept: KeptKv, shape: KvLayout) -> None:
-    """One request comes."""
-    new = mx.ones((1, shape.kv_heads, shape.length, shape.head_dim))
-    kept.join(new, new)
-    evaluate(*kept.arrays())
-
-
-def leave(kept: KeptKv, shape: KvLayout) -> None:
-    """One goes."""
-    kept.leave()
-    evaluate(*kept.arrays())
 
 
 SHAPES = (KvLayout(1, 512), KvLayout(8, 128), KvLayout(8, 512), KvLayout(32, 128))
@@ -329,22 +286,31 @@ def caches(shapes: Sequence[KvLayout], repetitions: int, report: Report) -> list
         taken: dict[str, list[float]] = {}
         for repetition in range(repetitions):
             report(f"caches, {name}, repetition {repetition + 1} of {repetitions}")
-            for way, (kind, _) in WAYS.items():
+            for way, kind in WAYS.items():
                 for what, time in of_way(kind(shape), shape).items():
                     taken.setdefault(f"{name}, {way}: {what}", []).append(time)
         figures += [figure(row, times, "ms") for row, times in taken.items()]
-        for way, (_, copied) in WAYS.items():
-            for what in ("step", "join", "leave"):
-                mib = getattr(copied, what)(shape) / 2**20
-                figures.append(figure(f"{name}, {way}: copied by a {what}", [mib], "MiB"))
+        for way, kind in WAYS.items():
+            for what, moved in zip(("step", "join", "leave"), kind.copied(shape), strict=True):
+                row = f"{name}, {way}: copied by a {what}"
+                figures.append(figure(row, [moved / 2**20], "MiB"))
     return figures
 
 
 def of_way(kept: KeptKv, shape: KvLayout) -> dict[str, float]:
     """Milliseconds of a step, of a join and of a leave."""
+    new = mx.ones((1, shape.kv_heads, shape.length, shape.head_dim))
+
+    def join() -> None:
+        kept.join(new, new)
+        evaluate(*kept.arrays())
+
+    def leave() -> None:
+        kept.leave()
+        evaluate(*kept.arrays())
+
     steps = [timed(lambda: decode(kept, shape)) for _ in range(STEPS)]
-    come = timed(lambda: join(kept, shape))
-    return {"step": median(steps[1:]), "join": come, "leave": timed(lambda: leave(kept, shape))}
+    return {"step": median(steps[1:]), "join": timed(join), "leave": timed(leave)}
 
 
 def lengths(rows: int, layers: int, repetitions: int) -> list[Figure]:

@@ -28,6 +28,9 @@ from .options import choose_loops
 # -- What a part of the bench is asked: the options of ``minisched bench`` that were given ---------
 
 
+OPTIONS = ("device", "model", "dtype", "requests", "max_new_tokens")  # of what is measured
+
+
 @dataclass(frozen=True)
 class BenchCall:
     """One call of ``minisched bench``; what is None was not given, and each part has its own.
@@ -52,9 +55,8 @@ class BenchCall:
     @property
     def options(self) -> dict[str, Any]:
         """What was asked for besides the part, as a table names it."""
-        options = {"device": self.device, "model": self.model, "dtype": self.dtype,
-                   "requests": self.requests, "max-new-tokens": self.max_new_tokens}  # fmt: skip
-        return {name: value for name, value in options.items() if value is not None}
+        named = {name.replace("_", "-"): getattr(self, name) for name in OPTIONS}
+        return {name: value for name, value in named.items() if value is not None}
 
     def take(self, *names: str, devices: tuple[str, ...] = ()) -> None:
         """Refuse options that this part has no use for, and devices that it does not know.
@@ -62,23 +64,14 @@ class BenchCall:
         Raises:
             ValueError: one of them was given.
         """
-        for name in (
-            "device",
-            "model",
-            "dtype",
-            "requests",
-            "max_new_tokens",
-            "nano_vllm",
-            "vidur",
-        ):
+        for name in (*OPTIONS, "nano_vllm", "vidur"):
             if name not in names and getattr(self, name) is not None:
                 raise ValueError(f"--{name.replace('_', '-')} is of no use to bench {self.part}.")
         if devices and self.device not in (None, *devices):
-            knows = f"bench {self.part} knows {', '.join(devices)}"
-            one = f"but bench {self.part} measures {devices[0]} only"
-            said = knows if len(devices) > 1 else one
-            stop = ";" if len(devices) > 1 else ","
-            raise ValueError(f"--device is {self.device!r}{stop} {said}.")
+            said = f"; bench {self.part} knows {', '.join(devices)}."
+            if len(devices) == 1:
+                said = f", but bench {self.part} measures {devices[0]} only."
+            raise ValueError(f"--device is {self.device!r}{said}")
         if self.model == "hash" and "model" in names:
             raise ValueError(f"bench {self.part} measures real models, so --model can't be hash.")
         if self.requests is not None and self.requests < 1:

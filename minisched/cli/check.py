@@ -27,9 +27,7 @@ from ..checks.answers import (
 from ..checks.case import MOST_TRIALS, Case, case_text, shrink
 from ..checks.draw import read_design
 from ..checks.history import Offence, counted
-from ..checks.identity import Difference, first_difference
 from ..checks.judge import Finding, Verdict, breaks_the_same, judge
-from ..checks.leaks import find_leaks
 from ..checks.many import (
     CAUSES,
     LAWS,
@@ -40,15 +38,13 @@ from ..checks.many import (
     laws_on,
     try_workloads,
 )
-from ..checks.oracle import find_ends, oracle_trace, tokens_alone
-from ..checks.races import Race, WaitsForEver, examine, race_offence
-from ..checks.why import explain
-from ..checks.why import token_offence as wrong_token_offence
+from ..checks.oracle import oracle_trace
 from ..devices.registry import open_device
 from ..export import native
 from ..export.native import read_recorded
 from ..export.offence import draw, to_text
 from ..loops.design import LOOPS
+from ..museum.blame import offence_of, wrong_token
 from ..spread import Workers, num_cores
 from ..trace import Trace
 from ..trace.files import write_whole
@@ -135,36 +131,6 @@ def check(
 def picture(trace: Trace, offence: Offence, suffix: str) -> str:
     """One offence, as ``.svg`` or as ``.txt``."""
     return draw(trace, offence) if suffix == ".svg" else to_text(trace, offence)
-
-
-def offence_in(verdict: Verdict, finding: Finding) -> Offence:
-    """What a picture of a finding shows in red; what no slice is to blame for, the host's last."""
-    trace = verdict.trace
-    if finding.law == "leak":
-        for leak in find_leaks(trace):
-            return leak.offence
-    if finding.law in ("race", "deadlock"):
-        seen = examine(trace)
-        every: list[Race | WaitsForEver] = [*seen.races, *seen.waits]
-        for found in every:
-            return race_offence(found, trace)
-    if finding.law == "ends":
-        for breach in find_ends(trace):
-            return breach.offence
-    if finding.law == "identity" and (difference := wrong_token(verdict)) is not None:
-        return wrong_token_offence(explain(difference, trace))
-    last = tuple(item.id for item in trace.on("host")[-1:])
-    return Offence(last, f"{finding.law}: {finding.sentence}")
-
-
-def wrong_token(verdict: Verdict) -> Difference | None:
-    """The first token that a request would not get alone."""
-    requests = verdict.workload.requests
-    alone = {
-        req.rid: [] if req.name in verdict.refused else tokens_alone(verdict.workload, req)
-        for req in requests
-    }
-    return first_difference(verdict.trace.loop, alone, {r.rid: r.output_ids for r in requests})
 
 
 # -- What many cases came to, as tables ------------------------------------------------------------
@@ -385,7 +351,7 @@ def save_failure(tally: CaseTally, folder: Path) -> list[str]:
         f"{stem}.json": native.to_json(verdict.trace),
     }
     if (found := verdict.broke(failure.law)) is not None:
-        texts[f"{stem}.svg"] = picture(verdict.trace, offence_in(verdict, found), ".svg")
+        texts[f"{stem}.svg"] = picture(verdict.trace, offence_of(verdict, found), ".svg")
     for name, text in texts.items():
         write_whole(folder / name, text, f"--out {folder}", with_folders=True)
     return [str(folder / name) for name in texts]

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..bench.peers.missing import PACKAGES, stand_in, stand_in_for
+from ..bench.peers.missing import PACKAGES, stand_in
 from ..bench.peers.peer import Answer, serve
 from .case import EOS, Arrival, FidelityCase, Rows, Schedule, ScheduledStep, Shape
 from .turns import DEVICE, ENTRY, LISTENER, SETTINGS, Played, StandIn, Turns, checkout_version
@@ -195,7 +195,7 @@ def start(settings: Answer) -> Callable[[Answer], Answer]:
     torch: Any = import_module("torch")
     stand_in(*PACKAGES["mini-sglang"])
     own = [item.name for item in STAND_INS if item.name.startswith("minisgl.")]
-    stand_in_for(*(name for name in own if ":" not in name))
+    stand_in(*(name for name in own if ":" not in name), even_if_there=True)
     kernel: Any = import_module("minisgl.kernel")
     kernel.fast_compare_key = shared_len
     message: Any = import_module("minisgl.message")

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..bench.peers.missing import stand_in_for
+from ..bench.peers.missing import stand_in
 from ..bench.peers.peer import Answer, serve
 from .case import EOS, FidelityCase, Rows, Schedule, ScheduledStep, Shape
 from .turns import DEVICE, ENTRY, SETTINGS, Played, StandIn, Turns, checkout_version
@@ -96,7 +96,7 @@ def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Import it from its checkout, with the stand-ins."""
     source = Path(settings["source"])
     sys.path.insert(0, str(source))
-    stand_in_for("nanovllm.engine.model_runner")
+    stand_in("nanovllm.engine.model_runner", even_if_there=True)
     import_module("nanovllm.engine.llm_engine")
     return Played(play, checkout_version(source), DECIDING).answer
 

@@ -17,7 +17,7 @@ from importlib import import_module, metadata
 from types import SimpleNamespace
 from typing import Any
 
-from ..bench.peers.missing import PACKAGES, stand_in_for
+from ..bench.peers.missing import PACKAGES, stand_in
 from ..bench.peers.peer import Answer, serve
 from ..bench.peers.sglang_scheduler import (
     Nothing,
@@ -265,7 +265,7 @@ def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Import it, with the stand-ins."""
     import_without_gpu()
     kernels = [each.name for each in STAND_INS if each.name.startswith("sglang.")]
-    stand_in_for(*(name for name in kernels if ":" not in name))
+    stand_in(*(name for name in kernels if ":" not in name), even_if_there=True)
     groups: dict[str, dict[str, Any]] = {
         "schedule": {
             "retraction_policy": "length",

@@ -20,7 +20,7 @@ from ..checks.overlap import measure
 from ..export.offence import draw as draw_offence
 from ..export.palette import GREEN, VERMILLION
 from ..export.views.marks import NothingToShow
-from ..museum.picture import BY_LAW, of_named, plainly
+from ..museum.blame import offence_of, plainly
 from ..trace import Trace
 from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, find, shown
 from .figure import LessonFigure, timing, view
@@ -290,9 +290,7 @@ def told(exercise: Exercise, attempt: Attempt, found: Finding) -> ExerciseVerdic
         )
         return not_yet(*said, figures=drawn)
     verdict = replace(attempt.verdict, trace=trace)
-    offence = BY_LAW.get(found.law, of_named)(verdict, found)
-    known = {item.id for item in trace.slices}
-    offence = replace(offence, slices=tuple(one for one in offence.slices if one in known))
+    offence = offence_of(verdict, found)
     if offence.sentence != plainly(found):
         story = offence.sentence.removeprefix(plainly(found)).lstrip("; ")
         *_, last = story.partition(NOTHING_ELSE)  # of the whole story, what is to be looked at

@@ -11,9 +11,10 @@ from ..checks.judge import Verdict
 from ..checks.many import LAWS
 from ..core import Request, SamplingParams
 from ..scheduler import SchedulerConfig
+from .blame import plainly
 from .exhibit import Exhibit, Refuted, address
 from .patch import diff
-from .picture import draw, html_style, plainly
+from .picture import draw, html_style
 
 # -- A bug's case told: in lines of words, and as an object for JSON -------------------------------
 

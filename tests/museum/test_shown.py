@@ -19,9 +19,10 @@ from minisched.checks.races import race_offence as races_offence
 from minisched.cli import museum
 from minisched.export.offence import MARK
 from minisched.museum import Exhibit, exhibits
+from minisched.museum.blame import exhibit_offence
 from minisched.museum.page import to_html
 from minisched.museum.patch import Edit, StalePatch, put_in
-from minisched.museum.picture import draw, exhibit_lines, exhibit_offence
+from minisched.museum.picture import draw, exhibit_lines
 
 SPECIMEN = '''
 from functools import cached_property, wraps

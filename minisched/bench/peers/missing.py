@@ -80,14 +80,12 @@ class StandIns(MetaPathFinder, Loader):
         """Nothing."""
 
 
-def stand_in(*names: str) -> None:
-    """Let these packages be imported although they are not installed; those that are, stay."""
-    sys.meta_path.append(StandIns(names))
+def stand_in(*names: str, even_if_there: bool = False) -> None:
+    """Let these packages or modules be imported although they are not installed.
 
-
-def stand_in_for(*names: str) -> None:
-    """Let something else be imported in the place of these modules, although they are there."""
-    sys.meta_path.insert(0, StandIns(names))
+    Those that are there stay, unless they are wanted to be stood in for ``even_if_there``.
+    """
+    sys.meta_path.insert(0 if even_if_there else len(sys.meta_path), StandIns(names))
 
 
 KERNELS = "it compiles or holds kernels of a GPU"

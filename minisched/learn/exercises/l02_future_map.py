@@ -10,8 +10,8 @@ from ...checks.judge import judge
 from ...core import ScheduleBatch
 from ...devices.base import Array, Buffer, Device
 from ...export.offence import draw
+from ...museum.blame import of_identity
 from ...museum.exhibit import case
-from ...museum.picture import of_identity
 from ...relay import FutureMapRing
 from ...relay.future_map import FutureMap
 from ..exercise import COST, Exercise, Function, Pure, Workloads

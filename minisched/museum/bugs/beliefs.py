@@ -11,9 +11,9 @@ from ...checks.judge import Finding, Verdict, judge
 from ...checks.overlap import forwards, measure
 from ...core import Request
 from ...loops.overlap import AS_OF_0_5_21
+from ..blame import at
 from ..exhibit import STALE_BY_COUNT, Exhibit, case
 from ..patch import Edit
-from ..picture import at
 
 CHAPTER = "what the scheduler believes"
 

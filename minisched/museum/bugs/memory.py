@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...loops.overlap import AS_OF_0_5_21
+from ..blame import at
 from ..exhibit import ENDED_KEEPS_ITS_LEASE, RELEASED_KEEPS_ITS_PAGES, Exhibit, case
 from ..patch import Edit
-from ..picture import at
 
 CHAPTER = "who owns memory"
 

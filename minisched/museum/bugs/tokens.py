@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...loops.overlap import AS_OF_0_5_21
+from ..blame import at
 from ..exhibit import Exhibit, case
 from ..patch import Edit
-from ..picture import at
 
 CHAPTER = "tokens on their way"
 
