@@ -19,8 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # -- topics ----------------------------------------------------------------------------------------
 
 WITHOUT_LESSON = {  # a line each: lessons take them out
-    "decode",
-    "retraction",
     "mixed_chunk",
     "unified",
     "pd",

@@ -1,0 +1,202 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   minisched:
+#     title: It is full
+#     topics: [retraction, decode]
+#     extras: [lessons]
+#     minutes: 30
+# ---
+
+# %% [markdown]
+# # It is full
+#
+# **The question.** Four answers are being written, each a token longer with every step. Then the
+# last page of memory is given out, and the next step needs one more. Nobody did anything wrong:
+# when they were let in, nobody knew how long their answers would get. What now?
+#
+# *What the device has read and written it keeps as keys and values for each token (**KV**), in
+# **pages**. Those who have read their prompt and now write are said to **decode**; each step gives
+# each of them one token.*
+#
+# One of them must give its memory back, and start again later. That is a **retraction** (vLLM calls
+# it preemption). What it has said is kept, as its client has heard it; but the KV is gone, so prompt
+# and answer are computed once more.
+#
+# ## Predict first
+#
+# You can be *careful* and let in only whom you can serve to the end, or *bold* and let all four in.
+# Which of the two is done first? Who hears a first token soonest, and who has the longest pause?
+
+# %%
+import minisched as ms
+from minisched import learn
+from minisched.core import Request, SamplingParams
+from minisched.memory.pool import lease
+from minisched.policy import retraction
+from minisched.policy.plan import DecodeManager
+
+# %% [markdown]
+# ## A run
+#
+# Four requests with room for 120 tokens, where all together could need 208. `conservativeness` scales
+# how much is kept back for those who run.
+
+
+# %%
+def asked(rid, first, prompt, answer, at_ms):
+    params = SamplingParams(max_new_tokens=answer)
+    return Request(rid, range(first, first + prompt), params, at_ms * 1_000_000)
+
+
+four = [asked("abcd"[at], 20 * at, 12, 40, 10 * at) for at in range(4)]
+runs, rows = {}, []
+for name, conservativeness in {"bold": 0.1, "half-way": 0.5, "careful": 1.0}.items():
+    config = {"kv_tokens": 120, "schedule_conservativeness": conservativeness}
+    run = runs[name] = ms.run(four, "overlap", config=config)
+    marks, ended = run.trace.marks, run.metrics.ended
+    rows.append((
+        name,
+        str(sum(mark.name == "retraction" for mark in marks)),
+        str(sum(mark.attrs["extend_len"] for mark in marks if mark.name == "admit")),
+        f"{run.trace.end / 1e6:.0f} ms",
+        f"{max(item.ttft_ns for item in ended) / 1e6:.0f} ms",
+        f"{max(max(item.itls) for item in ended) / 1e6:.0f} ms",
+    ))  # fmt: skip
+heads = ("", "retractions", "prompt tokens", "all done", "last first token", "longest pause")
+learn.Table(heads, tuple(rows))
+
+# %% [markdown]
+# Bold wins on time, although it computes more than twice as many prompt tokens: its steps are
+# fuller. It pays with one person's pause in the middle of a sentence. Neither is wrong, and so SGLang
+# starts somewhere between and *learns*: with each step that goes well it keeps back less, and after a
+# retraction more.
+#
+# ## A picture: memory, and who gives way
+#
+# The bold run. Where memory comes to the top, somebody gives way (the flags). The hatched boxes are
+# prompts that are computed again.
+
+# %%
+learn.view("retraction", runs["bold"])
+
+# %% [markdown]
+# The crossed box right before a flag is the sore spot: when the victim was chosen, a step with it was
+# already **in flight**, launched but not back. It cannot be called back. Its token is dropped (and
+# sampled again later, the same), and it writes to pages that are about to change hands.
+#
+# ## The lines it is about
+#
+# Who runs next is asked anew at each step, and an answer is never stored: who has all of its steps
+# launched stays in the set and just does not run.
+
+# %%
+learn.show(DecodeManager.schedule_next_batch, "overrun = self", look_at=("run_ahead",))
+
+# %% [markdown]
+# Then pages are counted. While some are missing: wait if enough are on their way back, else retract
+# somebody, and count again. The marked line is exercise 1; `choose_victim` is exercise 2.
+
+# %%
+make_room = retraction.Retraction.make_room
+learn.show(make_room, "retracted = False", "reqs = [req", look_at=("pages_short",))
+
+# %% [markdown]
+# ## Exercise 1: how many pages are missing?
+#
+# `running` are those of the next step. Each has `length` (tokens that must have room then) and
+# `num_pages` (pages that it has). `free` pages can be had, of `page_size` tokens each. Give back how
+# many are missing; 0 or less: none. As it stands, everybody needs a page in every step. If you say too
+# few, the free list is empty when a page is taken (`pop from empty list`).
+
+
+# %% tags=["exercise"]
+def pages_short(running, free, page_size):
+    return len(running) - free
+
+
+learn.check("pages_short", pages_short)
+
+# %% [markdown]
+# ## Exercise 2: who gives way?
+#
+# `running` are those who decode, in the order in which they began; each has `rid`, `num_outputs`
+# (tokens said so far) and `prompt_len`. Give back the one who loses least. Among equals take the
+# longest prompt, as it gives back most, and then the one who began last.
+
+
+# %% tags=["exercise"]
+def choose_victim(running):
+    return running[0]
+
+
+learn.check("choose_victim", choose_victim)
+
+# %% [markdown]
+# ## Exercise 3: when is its memory free?
+#
+# Steps are numbered, and come back in order. `launched` is the newest one on its way, `returned` the
+# newest one that is back, and `last_step` is the last step that names this request. It has ended, or
+# been retracted. May its pages be given to somebody else? As it stands: at once. Look at the arrow that
+# the checker misses.
+
+
+# %% tags=["exercise"]
+def may_free(last_step, launched, returned):
+    return True
+
+
+learn.check("may_free", may_free)
+
+# %% [markdown]
+# The package has three such rules. This is the one that is right for any number of steps in flight:
+
+# %%
+learn.show(lease)
+
+# %% [markdown]
+# ## Solutions, and other ways
+#
+# **pages_short**: sum up `max(0, -(-length // page_size) - num_pages)`, and take off `free`. *Another
+# way*: the package asks first whether there are as many free pages as requests; then nobody can lack
+# one, and nothing is counted. *A third*: vLLM does not count beforehand. It takes pages one request
+# after the other, and retracts when it comes to the end.
+#
+# **choose_victim**: `min(reversed(running), key=lambda one: (one.num_outputs, -one.prompt_len))`.
+# *Another way*: vLLM and nano-vllm take the newest, which needs no search, and whoever came first is
+# sure to end. *A third*: move the KV to the host's memory instead of forgetting it (**swap**), and
+# bring it back later, as MindIE can; worth it where a long prompt would have to be computed again.
+#
+# **may_free**: `last_step <= returned`. *Another way*: at once, as SGLang does with KV. One stream
+# keeps its order, so the next owner's writes come after the late one; a second stream breaks it. *A
+# third*: mini-sglang once looked at the newest step alone, which is enough for two in flight, and not
+# for three.
+
+# %%
+learn.show(retraction.choose_victim, "latest = ")
+
+# %% [markdown]
+# ## What the real systems do
+#
+# - **SGLang**: `retract_decode` in
+#   [`managers/schedule_batch.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/schedule_batch.py).
+#   Retracting while output is in flight leaked memory in
+#   [#11981](https://github.com/sgl-project/sglang/issues/11981).
+# - **vLLM** preempts in
+#   [`v1/core/sched/scheduler.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py).
+#   How many tokens in flight belong to a life that is over took three tries; the last is
+#   [#48245](https://github.com/vllm-project/vllm/pull/48245).
+# - **Everybody, one after the other.** If a victim's pages come back late, the next step is short
+#   again and takes the next victim, for ever:
+#   [vllm-ascend #16315](https://github.com/vllm-project/vllm-ascend/issues/16315). That is why
+#   `make_room` first looks at what is on its way back.
+#
+# On your own machine: `minisched museum` has these bugs, each with its smallest case. The next lesson,
+# `07_mixed_or_apart.py`, goes back to the prompt that froze everybody.

@@ -1,0 +1,189 @@
+"""Lesson 6, memory is full: how much is missing, who gives way, and when memory comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+from ...checks.case import Case
+from ...core import Lease, Request
+from ...memory.pool import LeasePool
+from ...museum.exhibit import case
+from ..exercise import COST, Exercise, Function, Workloads, asked
+
+# -- What all three are held against: more is let in than will fit ---------------------------------
+
+
+def too_many(seed: int) -> Case:
+    """Two to four requests that grow in a memory for one and a half."""
+    random = Random(seed)
+    page, count = random.choice((1, 2, 4)), random.randint(2, 4)
+    sizes = [(random.randint(2, 9), random.randint(6, 14)) for _ in range(count)]
+    requests = [asked(random, rid, random.choice((0, 0, 2, 5)), *size)
+                for rid, size in zip("abcd", sizes, strict=False)]  # fmt: skip
+    longest = max(map(sum, sizes))
+    pages = int(longest * random.uniform(1.1, 1.4) + 2 * page) // page
+    return case(
+        "; ".join(requests), "overlap", kv=pages * page, rows=count, page_size=page,
+        disable_radix_cache=random.random() < 0.5, chunked_prefill_size=16,
+        schedule_conservativeness=0.0, cost=COST,
+    )  # fmt: skip
+
+
+CASES = tuple(map(too_many, range(24)))
+SHOWN = case(
+    "a: 1 2 3 4 -> 14; b: 5 6 7 8 -> 14; c at 2: 9 10 11 12 13 14 -> 8", "overlap", kv=30, rows=3,
+    chunked_prefill_size=16, schedule_conservativeness=0.0, disable_radix_cache=True, cost=COST,
+)  # fmt: skip
+
+# -- pages_short, choose_victim, may_free: in the package's places ---------------------------------
+
+
+class Grown(NamedTuple):
+    """One who runs: tokens that must have room in the next step, and the pages that it has."""
+
+    length: int
+    num_pages: int
+
+
+def of_next_step(lines: Callable[..., Any], pool: LeasePool, reqs: Sequence[Request]) -> int:
+    """The learner's ``pages_short`` in the place of the method."""
+    running = [Grown(req.reach, len(req.lease.pages)) for req in reqs if req.lease is not None]
+    return int(lines(running, pool.available_pages, pool.allocator.page_size))
+
+
+class Candidate(NamedTuple):
+    """One who may have to give way: tokens that it has said, and those of its prompt."""
+
+    rid: str
+    num_outputs: int
+    prompt_len: int
+
+
+def one_of_them(lines: Callable[..., Any], candidates: Iterable[Request]) -> Request:
+    """The learner's ``choose_victim`` in the place of the function.
+
+    Raises:
+        ValueError: it names none of them.
+    """
+    reqs = list(candidates)
+    running = [Candidate(req.rid, len(req.output_ids), len(req.prompt)) for req in reqs]
+    chosen = lines(list(running))
+    if chosen not in running:
+        raise ValueError(f"choose_victim gave {chosen!r}, which is not one of those who run")
+    return reqs[running.index(chosen)]
+
+
+def of_steps(lines: Callable[..., Any], lease: Lease, pool: LeasePool) -> bool:
+    """The learner's ``may_free`` in the place of the free rule ``lease``."""
+    return bool(lines(lease.last_step, pool.launched_step, pool.returned_step))
+
+
+EXERCISES = (
+    Exercise(
+        name="pages_short",
+        lesson="06_full",
+        hole=Function("memory.pool:LeasePool.pages_short", of_next_step),
+        start="""
+            def pages_short(running, free, page_size):
+                return len(running) - free
+        """,
+        solution="""
+            def pages_short(running, free, page_size):
+                lacking = 0
+                for one in running:
+                    pages = -(-one.length // page_size)
+                    lacking += max(0, pages - one.num_pages)
+                return lacking - free
+        """,
+        mistakes=(
+            ("-(-one.length // page_size)", "one.length // page_size", "pop from empty list"),
+            ("-(-one.length // page_size)", "one.length // page_size + 1", "has to give"),
+            ("-(-one.length // page_size)", "one.length", "alone it gives"),
+            ("return lacking - free", "return lacking", "alone it gives"),
+            ("return lacking - free", "return 0", "pop from empty list"),
+        ),
+        workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
+        picture="retraction",
+        beside="",
+        hints=(
+            "With pages of 4, a request of 8 tokens that grows to 9 needs a page. And one of 9?",
+            "Pages for `length` tokens: rounded up. Less those it has, but never below 0.",
+            "`-(-length // page_size)` rounds up. In the end take off what is free.",
+        ),
+        why=(
+            "Only who fills a page needs a new one, so most steps need none at all. One page too "
+            "few, and the step has nowhere to write; one too many, and somebody is thrown out for "
+            "nothing. Next: whom?"
+        ),
+    ),
+    Exercise(
+        name="choose_victim",
+        lesson="06_full",
+        hole=Function("policy.retraction:choose_victim", one_of_them),
+        start="""
+            def choose_victim(running):
+                return running[0]
+        """,
+        solution="""
+            def choose_victim(running):
+                latest = reversed(running)
+                return min(latest, key=lambda one: (one.num_outputs, -one.prompt_len))
+        """,
+        mistakes=(
+            ("one.num_outputs, -one.prompt_len", "-one.num_outputs, -one.prompt_len",
+             "but the rule names"),
+            ("one.num_outputs, -one.prompt_len", "one.num_outputs, one.prompt_len",
+             "but the rule names"),
+            ("reversed(running)", "running[:1]", "but the rule names"),
+            ("return min(latest, key=lambda one: (one.num_outputs, -one.prompt_len))",
+             "return None", "not one of those who run"),
+        ),
+        workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
+        picture="retraction",
+        beside="",
+        hints=(
+            "Whoever gives way computes everything again. Who has least to lose?",
+            "Fewest outputs first; among equals the longest prompt, as it gives back most.",
+            "`min` with a pair as its key: `(one.num_outputs, -one.prompt_len)`. Ties: the last.",
+        ),
+        why=(
+            "What the victim has said is kept, but its KV is gone, so prompt and answer are "
+            "computed again. Who has said least loses least. Its client only sees a pause: every "
+            "token stays what it was."
+        ),
+    ),
+    Exercise(
+        name="may_free",
+        lesson="06_full",
+        hole=Function("memory.pool:lease", of_steps),
+        start="""
+            def may_free(last_step, launched, returned):
+                return True
+        """,
+        solution="""
+            def may_free(last_step, launched, returned):
+                return last_step <= returned
+        """,
+        mistakes=(
+            ("last_step <= returned", "last_step < launched", "can run"),
+            ("last_step <= returned", "last_step < returned", "can run"),
+            ("last_step <= returned", "launched == returned", "was released only in"),
+            ("last_step <= returned", "False", "can run"),
+        ),
+        workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
+        picture="page_allocator",
+        beside="",
+        hints=(
+            "Two steps are in flight. Which of them may still write to what this request held?",
+            "The last one that names it. Has that one come back?",
+            "Steps come back in order, so compare two numbers.",
+        ),
+        why=(
+            "A step that is launched cannot be taken back: it will write where it was told to. So "
+            "memory is free when the last step that names it has come back, and not when its "
+            "request has ended. That holds for any number of steps in flight, and of streams."
+        ),
+    ),
+)  # fmt: skip
