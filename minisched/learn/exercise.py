@@ -45,7 +45,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from random import Random
 from textwrap import dedent
 from types import FunctionType
@@ -55,11 +55,12 @@ from ..checks.case import Case, Workload
 from ..checks.draw import draw, read_design
 from ..checks.judge import Verdict
 from ..core import Request, SamplingParams
-from ..devices.cost import CostModel
+from ..devices.cost import NO_COST, CostModel
 from ..engine.engine import Engine
 from ..loops.design import Turns, find_loop, registered
+from ..loops.run import wire
 from ..museum.exhibit import case
-from ..scheduler import SchedulerConfig
+from ..scheduler import Scheduler, SchedulerConfig
 from .guard import Mistake, TooLong, blame, bounded, unwatched
 from .runs import VOCAB, milliseconds
 
@@ -138,7 +139,8 @@ def of_trampoline(yours: Callable[..., Any]) -> dict[str, Any]:
 
 
 PHASES = ("recv_requests", "get_next_batch_to_run", "chain", "run_batch", "process_batch_result",
-          "wait_for", "process_result", "on_idle")  # fmt: skip
+          "wait_for", "process_result", "on_idle", "must_delay_sample", "update_vocab_mask",
+          "launch_batch_sample_if_needed")  # fmt: skip
 WORK = ("run_batch", "process_batch_result", "process_result", "on_idle")
 
 
@@ -147,12 +149,14 @@ class Loop:
     """A whole loop, in the place of the body of ``base``: its relay, depth and scheduler stay.
 
     ``call`` makes a loop of what a learner writes, where that is less: one turn, or one decision.
-    ``also`` is as in ``Function``.
+    ``also`` is as in ``Function``; ``scheduler`` makes one of what a learner writes, where they
+    write that, too.
     """
 
     base: str = "overlap"
     call: Callable[[Any], Callable[[Engine], Turns]] = lambda lines: lines
     also: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    scheduler: Callable[[Any, Calls], Callable[..., Scheduler]] | None = None
 
     @contextmanager
     def filled(self, lines: Any) -> Iterator[Calls]:
@@ -180,13 +184,28 @@ class Loop:
                 calls.situations.add(f"{sorted(engine.scheduler.live)} {work[0] - before}")
                 yield batch
 
-        spec = replace(find_loop(self.base), run=turns, options={}, lanes={})
-        with registered("yours", spec), swapped(self.also):
+        spec, also = replace(find_loop(self.base), run=turns, options={}, lanes={}), {**self.also}
+        if self.scheduler is not None:
+            also["loops.run:make_engine"] = partial(engine_with, self.scheduler(lines, calls))
+        with registered("yours", spec), swapped(also):
             yield calls
 
     def on(self, case: Case) -> Case:
         """The case on the learner's loop."""
         return replace(case, loop="yours", relay="", options={})
+
+
+def engine_with(
+    scheduler: Callable[..., Scheduler], loop: str, device: Any, model: Any,
+    config: SchedulerConfig, frontend: Any, cost: CostModel = NO_COST, relay: str = "",
+    **options: object,
+) -> Engine:  # fmt: skip
+    """``make_engine`` with another scheduler."""
+    spec = find_loop(loop)
+    spec = replace(spec, options={**spec.options, **options})
+    return wire(
+        loop, spec, device, model, config, frontend, cost, relay, scheduler_class=scheduler
+    )  # fmt: skip
 
 
 def _watched(
@@ -307,37 +326,50 @@ def every_case(case: Case) -> bool:
 class Workloads:
     """Cases on the loop ``on``: some made by hand, and random ones up to a level that are wanted.
 
+    Of several levels the next is tried when the one before holds, and time at last.
+
     ``show`` is the one that is drawn where all is well, and whose speed-up is told. ``at_once``
     lets everybody come in turn 0 and stay: so that a loop can be timed whose turns are not those of
     the package's.
     """
 
     on: str = "overlap"
-    level: str = "plain"
+    level: str | tuple[str, ...] = "plain"
     seeds: int = 40
     cases: tuple[Case, ...] = ()
     want: Callable[[Case], bool] = every_case
+    change: Callable[[Case], Case] = lambda case: case
     cost: CostModel = COST
     show: Case | None = None
     at_once: bool = False
 
     def __iter__(self) -> Iterator[Case]:
         yield from self.cases
+        for level in self.levels:
+            yield from self.drawn(level)
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """One after the other; mostly there is one."""
+        return (self.level,) if isinstance(self.level, str) else self.level
+
+    def drawn(self, level: str) -> Iterator[Case]:
+        """The random cases of a level."""
         design = read_design(self.on)
         for seed in range(self.seeds):
             drawn = draw(seed, odd=False)
-            workload = at_level(drawn.workload, self.level)
+            workload = at_level(drawn.workload, level)
             if self.at_once:
                 workload = replace(workload, arrivals=[0] * len(workload.arrivals), aborts={})
             drawn = replace(drawn, workload=workload, cost=self.cost)
-            made = drawn.on(design)
+            made = self.change(drawn.on(design))
             if self.want(made):
                 yield made
 
     @property
     def is_tight(self) -> bool:
         """Whether settings matter: memory, pages, chunks."""
-        return bool(self.cases) or self.level in LEVELS[2:]
+        return bool(self.cases) or not {*self.levels} <= {*LEVELS[:2]}
 
     @property
     def shown(self) -> Case:
@@ -365,9 +397,9 @@ def at_level(workload: Workload, level: str) -> Workload:
     if level not in LEVELS:
         raise ValueError(f"level is {level!r}, but it must be one of {', '.join(LEVELS)}.")
     height = LEVELS.index(level)
-    if height == 3:
-        return workload
     config = workload.config
+    if height == 3:
+        return replace(workload, config=replace(config, rules=""))
     if height < 2:
         config = SchedulerConfig(
             kv_tokens=512, max_running_requests=config.max_running_requests,

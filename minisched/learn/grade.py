@@ -6,7 +6,7 @@ and the offending thing in red. What is right is drawn beside another run, with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
@@ -24,7 +24,7 @@ from ..museum.blame import offence_of, plainly
 from ..trace import Trace
 from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, find, shown
 from .figure import LessonFigure, timing, view
-from .guard import PACKAGE, TooLong, blame, in_time, is_late, takes
+from .guard import PACKAGE, TooLong, blame, in_time, is_late, one_argument, takes
 from .keep import keep
 
 MOST_SHRINKS, MOST_OF_ENDLESS = 150, 12  # cases looked at for a smaller one
@@ -104,14 +104,18 @@ def grade(exercise: Exercise, lines: Any) -> ExerciseVerdict:
 
 def refused(exercise: Exercise, lines: Any) -> str:
     """Why these lines are not looked at: the package's own, or nothing that can be called so."""
-    function = getattr(lines, "__wrapped__", lines)
-    code = getattr(function, "__code__", None)
-    home = code.co_filename if code else ""
-    if str(getattr(lines, "__module__", "")).partition(".")[0] == "minisched" or (
-        home.startswith(PACKAGE)
-    ):
-        return "That is the package's own. Now yours: write it where the cell says so."
+    for part in lines if isinstance(lines, tuple) else [lines]:
+        code = getattr(getattr(part, "__wrapped__", part), "__code__", None)
+        home = code.co_filename if code else ""
+        if str(getattr(part, "__module__", "")).startswith("minisched.") or home.startswith(
+            PACKAGE
+        ):
+            return "That is the package's own. Now yours: write it where the cell says so."
     right = exercise.lines(exercise.solution)
+    if isinstance(right, tuple):
+        if isinstance(lines, tuple) and len(lines) == len(right):
+            return one_argument(lines[-1], "loop", "engine", generator=True)
+        return f"{exercise.name} must be {len(right)} things: a Scheduler, and a loop."
     if isinstance(right, type):
         return "" if isinstance(lines, type) else f"{exercise.name} must be a class."
     wanted = right.__code__.co_varnames[: right.__code__.co_argcount]
@@ -142,16 +146,20 @@ def _drawn(hole: Pure, answer: Any, args: tuple[Any, ...]) -> list[LessonFigure]
 
 def grade_runs(exercise: Exercise, hole: Loop | Function, lines: Any) -> ExerciseVerdict:
     """On every case of the workloads, up to the first on which something does not hold."""
-    count, situations = 0, set[str]()
-    for case in exercise.workloads:
-        attempt, found = hold(exercise, hole, lines, case)
-        if found and found.law.startswith("no worse"):
-            steady, there = hold(exercise, hole, lines, exercise.workloads.shown)
-            return told(exercise, *((steady, there) if there else (attempt, found)))
-        if found:
-            return told(exercise, *smallest(exercise, hole, lines, attempt, found))
-        situations |= attempt.calls.situations
-        count += 1
+    count, situations, workloads = 0, set[str](), exercise.workloads
+    levels: list[tuple[str, Iterable[Case]]] = [("", workloads)]
+    if len(workloads.levels) > 1:
+        levels = [(level, workloads.drawn(level)) for level in workloads.levels]
+        levels.append(("time", [workloads.shown, *workloads.drawn(workloads.levels[0])]))
+    for number, (level, cases) in enumerate(levels, 1):
+        for case in cases:
+            attempt, found = hold(exercise, hole, lines, case, is_timed=level in ("", "time"))
+            if found:
+                verdict = failed(exercise, hole, lines, attempt, found)
+                where = [f"Level {number} of {len(levels)}, {level}."] if level else []
+                return replace(verdict, sentences=[*where, *verdict.sentences])
+            situations |= attempt.calls.situations
+            count += 1
     if len(situations) < exercise.reach:
         return not_yet(
             f"In {count} cases your lines were called in {len(situations)} different situations, "
@@ -160,11 +168,21 @@ def grade_runs(exercise: Exercise, hole: Loop | Function, lines: Any) -> Exercis
     return right(exercise, hole, lines, count, len(situations))
 
 
+def failed(
+    exercise: Exercise, hole: Loop | Function, lines: Any, attempt: Attempt, found: Finding
+) -> ExerciseVerdict:
+    """The verdict on what does not hold; what is slow is shown where it is easy to see."""
+    if found.law.startswith("no worse"):
+        steady, there = hold(exercise, hole, lines, exercise.workloads.shown)
+        return told(exercise, *((steady, there) if there else (attempt, found)))
+    return told(exercise, *smallest(exercise, hole, lines, attempt, found))
+
+
 # -- One case, and the first thing on it that does not hold ----------------------------------------
 
 
 def hold(
-    exercise: Exercise, hole: Loop | Function, lines: Any, case: Case
+    exercise: Exercise, hole: Loop | Function, lines: Any, case: Case, is_timed: bool = True
 ) -> tuple[Attempt, Finding | None]:
     """Run a case with the learner's lines in the hole."""
     with hole.filled(lines) as calls:
@@ -185,7 +203,7 @@ def hold(
     for law in exercise.extra:
         if said := law(attempt):
             return attempt, Finding(law.__name__.replace("_", " "), said)
-    return attempt, worse(exercise, hole, attempt)
+    return attempt, worse(exercise, hole, attempt) if is_timed else None
 
 
 def last_word(calls: Calls) -> str:
@@ -260,7 +278,7 @@ def smallest(
     def shows(case: Case) -> bool:
         if is_late():
             return False
-        again, finding = hold(exercise, hole, lines, case)
+        again, finding = hold(exercise, hole, lines, case, is_timed=False)
         if finding is None or finding.law != found.law:
             return False
         best[:] = again, finding
@@ -330,12 +348,12 @@ def right(
 ) -> ExerciseVerdict:
     """What was checked, their run beside another one, the speed-up they made, and why."""
     case = exercise.workloads.shown
+    held = "every law of `minisched check`"
+    if exercise.laws:
+        held = f"each of {len(exercise.laws)} laws ({', '.join(exercise.laws)})"
     with hole.filled(lines):
         mine = replace(judge(hole.on(case)).trace, loop=YOURS)
-    said = [
-        f"Checked on {count} cases, in {situations} different situations: every law of "
-        "`minisched check` holds."
-    ]
+    said = [f"Checked on {count} cases, in {situations} different situations: {held} holds."]
     if exercise.picture != "timing":
         figures = [view(exercise.picture, mine)]
     elif exercise.beside:

@@ -19,7 +19,8 @@ def keep(exercise: Exercise, lines: Any, path: Path | None = None) -> list[str]:
     """Put right lines into ``mine.py``, in the place of those before; what is to be said of it."""
     path = path or MINE
     try:
-        source = dedent(inspect.getsource(lines)).strip()
+        pieces = lines if isinstance(lines, tuple) else (lines,)
+        source = "\n\n\n".join(dedent(inspect.getsource(one)).strip() for one in pieces)
         kept = parts(path)
         kept[exercise.name] = source
         path.write_text(text_of(kept), encoding="utf-8")

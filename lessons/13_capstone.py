@@ -1,0 +1,248 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   minisched:
+#     title: "Capstone: your own"
+#     topics: []
+#     extras: [lessons]
+#     minutes: 90
+# ---
+
+# %% [markdown]
+# # Capstone: your own
+#
+# **The question.** An empty file. Who runs in the next step, and when does the host look? Can you
+# write both, so that nobody ever gets a wrong token, waits for ever, or loses memory, and no time is
+# lost either?
+#
+# Everything that you need was in the lessons before; your `mine.py` has what you got right. This one
+# takes longer than the others: an hour or two, in five levels. After each you can stop.
+#
+# %%
+from minisched import learn
+from minisched.loops.overlap import overlap as overlap_loop
+from minisched.policy import PrefillManager
+
+# %% [markdown]
+# ## Guess first
+#
+# How many lines does a scheduler need that can't be caught by two hundred random workloads, with
+# chunks, tight memory, grammars and clients who hang up? Write a number down. (SGLang's
+# `scheduler.py` has several thousand. Ours at the end of this page has eighty.)
+#
+# ## A run
+#
+# This is the level that you are aiming at, and the one below it: the same requests, turn by turn and
+# overlapped.
+
+# %%
+serial, overlapped = learn.simulate("serial"), learn.simulate("overlap")
+learn.table(serial, overlapped)
+
+# %%
+learn.timing(serial, overlapped)
+
+# %% [markdown]
+# ## What you write, and what is there
+#
+# The engine keeps the **books**: whose page is whose, what is in flight, who has heard what. You make
+# the **decisions**. Two things, in one cell:
+#
+# **`class Scheduler`**, made anew for each run, without arguments:
+#
+# - `receive(req)`: a request has come.
+# - `ended(req)`: it is over, by its end or because its client has gone. Forget it.
+# - `next_batch(room)`: who is in the next step? Gives two lists. The first has pairs `(req, length)`:
+#   prompts, and how many tokens of each to compute now. The second has those who *decode*: one more
+#   token each. Both empty: nothing can run now.
+#
+# **`def loop(engine)`**, as in lesson 1.
+#
+# What you can ask a request: `req.extend_len`, how many tokens of its prompt are still to be computed;
+# `req.max_device_len`, how many tokens it can ever have; and `req.rid`. What you can ask the `room`:
+#
+# | | |
+# |---|---|
+# | `room.may_run(req)` | may its next token be launched now? (Its prompt is done, and it has not ended by its length.) |
+# | `room.free_rows` | how many more requests may start |
+# | `room.prompt_tokens` | how many tokens of prompts fit into one step |
+# | `room.may_cut` | whether a prompt may be cut; else a longer one has to go alone, in one piece |
+# | `room.page_size`, `room.free_pages` | tokens in a page; pages that can be had now |
+# | `room.pages_held(req)` | pages that a request has already |
+#
+# At most one prompt may be half computed at a time, and it has to be done before the next one begins.
+#
+# ## The five levels
+#
+# 1. **plain**: room for everybody, and answers that end by their length.
+# 2. **stops**: stop tokens, which nobody foresees, and clients who give up.
+# 3. **tight**: little memory, pages, long prompts in chunks.
+# 4. **wishes**: grammars and penalties, which need to know the last token before they can choose.
+# 5. **time**: no more than 5 % above `overlap`.
+#
+# Each is held to the laws of `minisched check` (identity, ends, races, leaks, ownership, budgets, ..).
+# Only who goes first is left to you.
+#
+# ## Exercise: an empty file
+#
+# Start with level 1, and a loop that takes turns; that is fine up to level 4. Make the checker tell
+# you what is missing. `learn.hint("capstone")` knows something for each level.
+
+
+# %% tags=["exercise"]
+class Scheduler:
+    def receive(self, req):
+        pass
+
+    def ended(self, req):
+        pass
+
+    def next_batch(self, room):
+        return [], []
+
+
+def loop(engine):
+    while True:
+        engine.recv_requests()
+        yield
+
+
+capstone = Scheduler, loop
+learn.check("capstone", capstone)
+
+# %% [markdown]
+# ## Where to look, if you are stuck
+#
+# The package's own admission, for level 3: it asks those who wait in their order, until one is
+# refused.
+
+# %%
+learn.show(PrefillManager._admit)
+
+# %% [markdown]
+# And for level 4, what a loop does about a grammar: launch the step without its sampling, process
+# the one before, and sample then.
+
+# %%
+learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=delay",))
+
+# %% [markdown]
+# ## On as many workloads as you like
+#
+# What is right is in `mine.py`. From a terminal, in this folder:
+#
+# ```sh
+# minisched check --loop mine.py --workloads 300
+# ```
+#
+# That is the full draw: prefix caches, speculation, priorities, odd requests, steps that fail. Your
+# scheduler was not written for all of it. What breaks first, and which lesson was about it?
+#
+# ## What the real systems do
+#
+# - [mini-sglang](https://github.com/sgl-project/mini-sglang) is the closest to yours:
+#   `scheduler/{prefill,decode,scheduler}.py`, 800 lines with its cache.
+# - [nano-vllm](https://github.com/GeeeekExplorer/nano-vllm) has a scheduler of 70 lines
+#   (`engine/scheduler.py`), which takes turns.
+# - SGLang's [`PrefillAdder`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/schedule_policy.py)
+#   does not keep memory for the worst case: it bets that answers end early, and when it has lost, it
+#   retracts (lesson 6).
+#
+# ## Solutions, and other ways
+#
+# <details><summary>A scheduler and a loop, in eighty lines</summary>
+#
+# ```python
+# class Scheduler:
+#     def __init__(self):
+#         self.waiting, self.running = [], []
+#         self.chunked = None  # the prompt that is half computed
+#
+#     def receive(self, req):
+#         self.waiting.append(req)
+#
+#     def ended(self, req):
+#         for queue in (self.waiting, self.running):
+#             if req in queue:
+#                 queue.remove(req)
+#         if self.chunked is req:
+#             self.chunked = None
+#
+#     def next_batch(self, room):
+#         prompts = self.prompts(room)
+#         if prompts:
+#             return prompts, []
+#         return [], [req for req in self.running if room.may_run(req)]
+#
+#     def prompts(self, room):
+#         left, free, rows = room.prompt_tokens, room.free_pages - self.promised(room), room.free_rows
+#         prompts = []
+#         if self.chunked:
+#             left = self.add(prompts, self.chunked, left)
+#         while self.waiting and not self.chunked and left > 0 and rows > 0:
+#             req = self.waiting[0]
+#             need = -(-req.max_device_len // room.page_size)
+#             if need > free or (req.extend_len > left and not room.may_cut and prompts):
+#                 break
+#             if not room.may_cut:
+#                 left = max(left, req.extend_len)
+#             self.waiting.remove(req)
+#             left, free, rows = self.add(prompts, req, left), free - need, rows - 1
+#         return prompts
+#
+#     def add(self, prompts, req, left):
+#         length = min(req.extend_len, left)
+#         self.chunked = req if length < req.extend_len else None
+#         if not self.chunked:
+#             self.running.append(req)
+#         prompts.append((req, length))
+#         return left - length
+#
+#     def promised(self, room):
+#         holding = self.running + ([self.chunked] if self.chunked else [])
+#         whole = (-(-req.max_device_len // room.page_size) for req in holding)
+#         return sum(whole) - sum(map(room.pages_held, holding))
+#
+#
+# def loop(engine):
+#     last = None
+#     while True:
+#         engine.recv_requests()
+#         batch = engine.get_next_batch_to_run()
+#         step, delay = None, False
+#         if batch:
+#             delay = engine.must_delay_sample(batch)
+#             step = engine.run_batch(batch, delay_sample=delay)
+#         if last:
+#             engine.process_batch_result(last)
+#         elif not batch:
+#             engine.on_idle()
+#         if delay:
+#             engine.update_vocab_mask(step)
+#             engine.launch_batch_sample_if_needed(step)
+#         last = step
+#         yield
+#
+#
+# capstone = Scheduler, loop
+# ```
+#
+# </details>
+#
+# Two other ways:
+#
+# - **Bet, and retract.** Start a prompt when it fits *now*, and take somebody's memory back when it
+#   runs out. More requests run at a time; you need a victim, and a rule that it does not come straight
+#   back. That is SGLang, vLLM and mini-sglang; nano-vllm, too.
+# - **One budget for all.** Every step has so many tokens; whoever decodes takes one, prompts share the
+#   rest (vLLM, lesson 7). Your two lists may both be filled: try it, and look at the picture.
+#
+# **Next:** your own engine. Lesson 12 told you how to look at it; `minisched check --help` and the
+# page "check mine" say how to hold it to these laws.
