@@ -51,8 +51,7 @@ class Scheduler:
     """Decides what runs next and what a result means (SGLang ``managers/scheduler.py``).
 
     It owns memory and policies (``wiring.py``), and has SGLang's words for where requests are:
-    ``waiting_queue`` (those without memory), ``running_batch`` (those who decode) and ``cur_batch``
-    (what was committed last).
+    ``waiting_queue`` (those without memory) and ``running_batch`` (those who decode).
     """
 
     def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
@@ -76,9 +75,7 @@ class Scheduler:
             self._finish, self._heard,
         )  # fmt: skip
         self.with_extras: set[str] = set()  # those of them with a grammar, penalties, and so on
-        self.num_received = 0  # so far, without those that were refused
         self.outbox: list[Output] = []
-        self.cur_batch: ScheduleBatch | None = None
         self.on_commit: Callable[[ScheduleBatch], None] | None = None  # hears of every step
         self.propose: verify.Propose | None = None  # drafts from known tokens, at most so many
         self.compile_grammar: CompileGrammar | None = None
@@ -144,7 +141,6 @@ class Scheduler:
             if problem:
                 outputs.append(self._refuse(req, problem))
                 continue
-            self.num_received += 1
             model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
             req.stop_ids = req.params.stop_token_ids | model_stops
             req.num_draft_tokens = self.config.num_draft_tokens
@@ -258,7 +254,6 @@ class Scheduler:
             verify.add_verifies(self.leases, self.propose, batch, plan.decodes, plan.draft_lens)
         else:
             self._add_decodes(batch, plan.decodes)
-        self.cur_batch = batch
         if self.recorder.is_on:
             self._record_commit(batch)
         if self.on_commit is not None:

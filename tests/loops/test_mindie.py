@@ -192,7 +192,6 @@ def check_context(engine: Engine, ledger: PlaceholderLedger, context: PluginCont
     """It is ahead of the ledger by the response that C++ has not fetched, and behind it by the step
     that it has just put.
     """
-    batch = engine.scheduler.cur_batch
     for lease, item in context.contexts.items():
         req = item.req
         if req.lease is not lease or req.rid not in ledger.sequences or item.pending_cleanup:
@@ -202,7 +201,7 @@ def check_context(engine: Engine, ledger: PlaceholderLedger, context: PluginCont
         if req not in engine.scheduler.decode.running_reqs:
             assert item.seq_len == data.num_computed_tokens  # a prompt in chunks
         else:
-            is_put = isinstance(batch, ScheduleBatch) and req in batch.reqs
+            is_put = lease.last_step == engine.scheduler.step
             in_flight = is_put and engine.scheduler.batches_in_flight > 0
             assert item.seq_len == committed - in_flight
 
