@@ -19,6 +19,7 @@ from .grade import check
 from .keep import hint
 from .runs import (
     Table,
+    acts,
     device_ops,
     host_calls,
     inputs_sent,
@@ -26,10 +27,12 @@ from .runs import (
     profile_path,
     simulate,
     table,
+    trace_of_bug,
 )
 
 __all__ = [
     "Table",
+    "acts",
     "check",
     "device_ops",
     "hint",
@@ -41,5 +44,6 @@ __all__ = [
     "simulate",
     "table",
     "timing",
+    "trace_of_bug",
     "view",
 ]

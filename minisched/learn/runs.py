@@ -8,8 +8,10 @@ from functools import cache
 from html import escape
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from ..checks.foreign import read_foreign
+from ..checks.history import order_of
 from ..checks.oracle import hash_oracle
 from ..checks.overlap import forwards, measure, step_intervals
 from ..core import Request, SamplingParams
@@ -18,8 +20,11 @@ from ..devices.registry import open_device
 from ..export.views.marks import named, number, word
 from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
+from ..museum.exhibit import Exhibit
+from ..museum.registry import find
 from ..scheduler import SchedulerConfig
-from ..trace import Trace
+from ..trace import Act, Trace
+from ..trace.cells import spans_of
 from ..trace.events import is_host
 
 # -- How numbers are said --------------------------------------------------------------------------
@@ -222,6 +227,38 @@ def inputs_sent(run: Run, steps: int = 4) -> Table:
         slots = joined(word(mark, "slots").split())
         rows.append((str(step), joined(list(ran[step].rids)), sent, f"slots {slots}"))
     return Table(("step", "requests", "the host sends", "leaves its tokens in"), tuple(rows))
+
+
+# -- Runs with a bug that was published, put back into the package
+
+
+REVIEWED = {"A": "finalized_first", "B": "mlx_old_token", "C": "pinned_buffer_rewritten"}
+
+
+@cache
+def trace_of_bug(name: str) -> Trace:
+    """The trace of a bug of the museum, by its name or by its letter in lesson 11.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    bug = find(REVIEWED.get(name, name))
+    if not isinstance(bug, Exhibit):
+        raise ValueError(f"{name!r} is a suspicion that did not hold: it has no run with a bug.")
+    return bug.with_bug().trace
+
+
+def step_of(act: Act) -> tuple[str, str, Any]:
+    """What a lane did: its name, the kind of act, and to which op, or to which cells of memory."""
+    if not act.resource:
+        return act.lane, act.kind, act.op
+    cells = {cell for first, last in spans_of(act.at) for cell in range(first, last + 1)}
+    return act.lane, act.kind, (act.resource, tuple(sorted(cells)))
+
+
+def acts(trace: Trace) -> list[tuple[str, str, Any]]:
+    """Everything that the lanes of a run did, in an order that happened."""
+    return [step_of(done.act) for done in order_of(trace).done]
 
 
 # -- Traces of real engines that the lessons bring; ``traces/README.md`` says whose they are -------

@@ -12,13 +12,14 @@ from random import Random
 from typing import Any
 
 from ...checks.overlap import forwards, union
+from ...devices.cost import MILLISECOND
 from ...export.runs import compare
 from ...export.scene_svg import to_svg
 from ...loops.run import Run
 from ...trace import Slice, Trace
 from ..exercise import Exercise, Pure
 from ..figure import timing
-from ..runs import MILLISECOND, PROFILES, device_ops, host_calls, profile, simulate
+from ..runs import PROFILES, device_ops, host_calls, profile, simulate
 
 Op = tuple[str, float, float]
 Call = tuple[str, str, float]
@@ -37,14 +38,15 @@ SMALL: tuple[list[Op], ...] = (
 def ops_of_devices() -> Iterator[tuple[list[Op]]]:
     """By hand, then drawn, then the real ones."""
     random = Random(0)
-    drawn = [
+    drawn: list[list[Op]] = [
         [
             (random.choice(("forward", "copy")), start, start + random.randint(1, 9))
             for start in (random.randrange(60) for _ in range(8))
         ]
         for _ in range(20)
     ]
-    for ops in (*SMALL, *drawn, *(device_ops(profile(name)) for name in PROFILES)):
+    every: list[list[Op]] = [*SMALL, *drawn]
+    for ops in every + [device_ops(profile(name)) for name in PROFILES]:
         yield (ops,)
 
 

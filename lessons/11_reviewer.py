@@ -1,0 +1,195 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   minisched:
+#     title: You are the reviewer
+#     topics: []
+#     extras: [lessons]
+#     minutes: 30
+# ---
+
+# %% [markdown]
+# # You are the reviewer
+#
+# **The question.** Somebody's overlap scheduler passes its tests, and now and then an answer is
+# wrong. You have a trace: who did what, and when. How do you find a bug that did not happen this
+# time?
+#
+# *A **lane** is somebody who does one thing after the other: the host, or a **stream** of the device.
+# An **op** is launched by the host and runs on a stream. A **race** is two lanes that touch the same
+# memory, one of them to write, while nothing says who comes first.*
+#
+# You need Python, half an hour, and once about twenty lines.
+
+# %%
+from minisched import learn
+from minisched.checks.history import PlayedOrder, _learned
+from minisched.museum.patch import diff
+from minisched.museum.registry import find
+
+# %% [markdown]
+# ## A run
+#
+# Trace C, in which two requests are served. Their tokens are right. **Predict first.** Something in
+# it is wrong all the same. What could be wrong with a run whose result is right?
+
+# %%
+unknown = learn.trace_of_bug("C")
+learn.timing(unknown, whole=True, title="trace C")
+
+# %% [markdown]
+# A trace notes more than a picture shows: everything that a lane did, and which memory it touched.
+# Here is what was done to the *pinned* memory: a small buffer of the host, from which a copy takes a
+# prompt to the device.
+
+# %%
+rows = [
+    (str(at), lane, kind, f"cells {what[1][0]} to {what[1][-1]}")
+    for at, (lane, kind, what) in enumerate(learn.acts(unknown))
+    if kind in ("read", "write") and what[0] == "pinned"
+]
+learn.Table(("act", "lane", "does", "to what"), tuple(rows))
+
+# %% [markdown]
+# The host writes, the stream reads, the host writes again. Good, *this time*: but did the host
+# write the second time because the stream was done, or was it just lucky?
+#
+# ## A picture of it: clocks without time
+#
+# Leslie Lamport's answer (1978): forget the stopwatch. One thing surely **happens before** another if
+# a chain leads from it to the other:
+#
+# - a lane does one thing after the other;
+# - a launch comes before the op that it launches;
+# - the end of an op comes before whatever follows on a lane that **waited** for it.
+#
+# A **vector clock** keeps that for each act: how many acts of *each* lane have surely been by then,
+# itself counted. Act i happens before act j if j's clock knows as many acts of i's lane as i's own
+# clock does: `clocks[i][lane] <= clocks[j].get(lane, 0)`.
+#
+# ## Exercise 1: write it
+#
+# `program` is a list of `(lane, kind, what)`, in an order that happened. Of kind `launch`, `begin`,
+# `end` and `wait`, `what` is the number of an op (`begin` and `end` are on the op's own lane). `say`
+# is like an `end`: a signal is given, for which others wait. Where a number ends twice, the first
+# time counts. All other kinds touch memory. Give a list of clocks, one for each act: a dictionary from
+# lanes to numbers.
+#
+# As it stands it believes in the order that happened. (Stuck? `learn.hint("happens_before")`)
+
+
+# %% tags=["exercise"]
+def happens_before(program):
+    return [{"host": at, "forward": at, "copy": at} for at in range(len(program))]
+
+
+learn.check("happens_before", happens_before)
+
+# %% [markdown]
+# In the package, what a lane learns when it begins or has waited (`giver` is the launch, or the end):
+
+# %%
+learn.show(_learned, "known = dict", look_at=("known[other] = moment", "giver.act.lane"))
+
+# %% [markdown]
+# ## Exercise 2: find a race
+#
+# Now `clocks` are the right ones. What touches memory is of kind `read`, `write` or `free` (after
+# which nobody may touch it any more), and its `what` is `(memory, cells)`: a name, and the numbers of
+# the cells. Give a pair of acts that race, by their numbers, or None.
+
+
+# %% tags=["exercise"]
+def race(program, clocks):
+    touches = [i for i, act in enumerate(program) if act[1] in ("read", "write")]
+    return (touches[0], touches[1]) if len(touches) > 1 else None
+
+
+learn.check("race", race)
+
+# %% [markdown]
+# Yours, on trace C. (Until both exercises are right it says anything.)
+
+# %%
+program = learn.acts(unknown)
+[(at, *program[at]) for at in race(program, happens_before(program)) or ()]
+
+# %% [markdown]
+# ## Exercise 3: three diagnoses
+#
+# Two more traces. In each of the three something is broken. Say which law, and which slice breaks
+# it: the name of a phase or an op, and its step. The laws:
+#
+# - `identity`: a request's tokens are those that it gets alone;
+# - `race`: whoever touches the same memory is ordered;
+# - `overlap`: the host works while the device does;
+# - `leak`: what was taken is given back, once;
+# - `livelock`: every request ends.
+
+# %%
+learn.timing(learn.trace_of_bug("A"), whole=True, title="trace A")
+
+# %%
+learn.timing(learn.trace_of_bug("B"), whole=True, title="trace B")
+
+
+# %% tags=["exercise"]
+def diagnose():
+    return {
+        "A": ("leak", "forward", 1),
+        "B": ("leak", "forward", 1),
+        "C": ("leak", "forward", 1),
+    }
+
+
+learn.check("diagnose", diagnose)
+
+# %% [markdown]
+# All three were published, and each is a line or two. Trace C's: one buffer served all steps. Now
+# each step has one of its own, and the host writes none that a copy may still read (`-` is the code
+# with the bug, `+` without). A wait would do as well, and cost the overlap.
+
+# %%
+print(diff(find("pinned_buffer_rewritten").edits))
+
+# %% [markdown]
+# ## Solutions, and other ways
+#
+# - **happens_before**: copy the lane's newest clock; on a begin or a wait take the larger number for
+#   each lane from the launch or the end; count yourself. Or build a graph and search it for a path:
+#   simpler, and slow for many questions. Or keep only the last act that each lane knows, as the
+#   package does, where an act needs no copy as long as it learns nothing.
+# - **race**: compare each two touches. Or go through once, and keep for each cell the last write and
+#   the reads since: that is what the package does, by stretches of cells. Or let a tool watch while
+#   it runs, as NVIDIA's `compute-sanitizer --tool racecheck` does inside a kernel; between streams you
+#   need the order of launches and waits, as here.
+# - **diagnose**: A `("overlap", "wait", 2)`: the host finishes a step before it launches the next, so
+#   nothing lies above anything. B `("identity", "forward", 3)`: it got step 1's token. C `("race",
+#   "prepare", 2)`. Or let `minisched check TRACE` say it.
+
+# %%
+learn.show(PlayedOrder.__init__, 'if kind == "begin"', "_learned", look_at=("_learned",))
+
+# %% [markdown]
+# ## What the real systems do
+#
+# - Trace A: [vllm-omni #4442](https://github.com/vllm-project/vllm-omni/issues/4442), "enabled", and
+#   serial in the trace.
+# - Trace B: an excerpt in [SGLang #22416](https://github.com/sgl-project/sglang/pull/22416) does not
+#   hand the step before over (lesson 3).
+# - Trace C: [mini-sglang #102](https://github.com/sgl-project/mini-sglang/issues/102) and
+#   [vLLM #31841](https://github.com/vllm-project/vllm/pull/31841). A crash now and then, under load.
+# - SGLang keeps what a step in flight reads in a ring of two batches (`record_batch_in_overlap`);
+#   vLLM had pinned buffers overwritten in the middle of a copy, too
+#   ([#25279](https://github.com/vllm-project/vllm/pull/25279)).
+#
+# On your own machine: `minisched museum` has all such bugs, each with its smallest case, and
+# `minisched check traces/overlap.json` asks a file all these questions. In the next lesson,
+# `12_your_engine.py`, the traces are real.

@@ -1,0 +1,363 @@
+"""Lesson 11, you are the reviewer: what comes before what, races, and three traces with a bug."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+from ...checks.draw import draw, read_design
+from ...checks.history import Done, PlayedOrder, order_of
+from ...checks.judge import judge
+from ...devices.cost import MILLISECOND
+from ...export.runs import compare
+from ...export.scene_svg import to_svg
+from ...museum.picture import exhibit_offence
+from ...museum.registry import find
+from ...trace import Act, Edge, Slice, Trace
+from ..exercise import Exercise, Pure
+from ..figure import timing
+from ..guard import unwatched
+from ..runs import REVIEWED, step_of, trace_of_bug
+
+Cells = tuple[str, tuple[int, ...]]
+Step = tuple[str, str, Any]  # a lane, what it did, and to which op, or to which cells
+TOUCHES = ("read", "write", "free")
+MOST = 120  # acts of a program that are looked at
+
+# -- Programs, and what comes before what in them --------------------------------------------------
+
+BY_HAND: tuple[list[Step], ...] = (
+    [("host", "launch", 1), ("forward", "begin", 1), ("forward", "end", 1), ("host", "wait", 1)],
+    [("host", "launch", 1), ("host", "launch", 2), ("forward", "begin", 1), ("copy", "begin", 2),
+     ("forward", "end", 1), ("copy", "end", 2), ("host", "wait", 1)],
+    [("host", "launch", 1), ("host", "launch", 2), ("forward", "begin", 1), ("forward", "end", 1),
+     ("copy", "wait", 1), ("copy", "begin", 2), ("copy", "end", 2), ("host", "wait", 2)],
+)  # fmt: skip
+LOOPS = ("serial", "overlap", "overlap_thread", "mini_overlap", "vllm_async", "mindie_plugin")
+RACES = ("pinned_buffer_rewritten", "request_table_rewritten", "tensor_freed_under_kernel",
+         "row_reused_in_flight")  # fmt: skip
+
+
+@cache
+def programs() -> tuple[tuple[list[Step], list[Done]], ...]:
+    """By hand; of random runs on six loops; of four published races; each with its order."""
+    orders = [PlayedOrder([Act(*step) for step in program]) for program in BY_HAND]
+    runs = [judge(draw(seed).on(read_design(loop))).trace for seed in range(3) for loop in LOOPS]
+    orders += [order_of(trace) for trace in (*runs, *(trace_of_bug(name) for name in RACES))]
+    found = []
+    for order in orders:
+        done = order.done[:MOST]
+        found.append(([step_of(one.act) for one in done], done))
+    return tuple(found)
+
+
+def only_programs() -> Iterator[tuple[list[Step]]]:
+    """Each program."""
+    for program, _ in programs():
+        yield (program,)
+
+
+def order_in(program: list[Step]) -> list[Done]:
+    """The acts of a program of these, as the package ordered them."""
+    return next(done for known, done in programs() if known == program)
+
+
+def says_before(clocks: Any, program: list[Step], i: int, j: int) -> bool:
+    """What clocks say of two acts."""
+    lane = program[i][0]
+    return bool(i != j and clocks[i].get(lane, 0) <= clocks[j].get(lane, 0))
+
+
+def in_words(program: list[Step], at: int) -> str:
+    """``act 3 (host: wait 1)``."""
+    lane, kind, what = program[at]
+    return f"act {at} ({lane}: {kind} {what})"
+
+
+def are_true_clocks(clocks: Any, program: list[Step]) -> str:
+    """They say of every pair of acts what the package's say."""
+    if not isinstance(clocks, list) or len(clocks) != len(program):
+        return f"happens_before must give a list of {len(program)} clocks, one for each act."
+    if not all(isinstance(clock, dict) for clock in clocks):
+        return "a clock must be a dictionary: how many acts of each lane have surely been."
+    if len({id(clock) for clock in clocks}) < len(clocks):
+        return "two acts have the same dictionary: each needs a copy of its own."
+    done = order_in(program)
+    for i, one in enumerate(done):
+        for j, other in enumerate(done):
+            if says_before(clocks, program, i, j) != one.is_before(other):
+                first, second = in_words(program, i), in_words(program, j)
+                if one.is_before(other):
+                    return f"{first} surely comes before {second}, but your clocks don't say so."
+                return f"nothing says that {first} comes before {second}, but your clocks do."
+    return ""
+
+
+def draw_program(answer: Any, program: list[Step], *rest: Any) -> str:
+    """A short program in its order, an act a millisecond."""
+    if len(program) > 12:
+        return ""
+    slices, opened = list[Slice](), dict[int, int]()
+    for at, (lane, kind, op) in enumerate(program):
+        if kind == "begin":
+            opened[op] = at
+        elif kind in ("end", "launch", "wait") or (kind in TOUCHES and lane == "host"):
+            name, start = (lane, opened[op]) if kind == "end" else (kind, at)
+            span = start * MILLISECOND, (at + 1) * MILLISECOND
+            number = op if kind == "end" else 100 + at
+            slices.append(Slice(number, lane, name, *span, 0 if kind in TOUCHES else op))
+    slices.sort(key=lambda item: (item.start, item.end, item.id))
+    launches = [Edge(item.id, item.step, "launch") for item in slices if item.name == "launch"]
+    waits = [Edge(item.step, item.id, "result") for item in slices if item.name == "wait"]
+    edges = tuple(sorted(launches + waits))
+    trace = Trace("the program", "sim", "hash", "virtual", tuple(slices), edges, (), ())
+    return to_svg(compare([trace], whole=True, title="acts in the order in which they were noted"))
+
+
+# -- Races -----------------------------------------------------------------------------------------
+
+READ, WRITE = ("kv", (3,)), ("kv", (3, 4))
+TOUCHING: tuple[list[Step], ...] = (
+    [("host", "launch", 1), ("forward", "begin", 1), ("forward", "read", READ),
+     ("host", "write", WRITE), ("forward", "end", 1)],
+    [("host", "launch", 1), ("forward", "begin", 1), ("forward", "read", READ),
+     ("forward", "end", 1), ("host", "wait", 1), ("host", "write", WRITE)],
+    [("host", "read", READ), ("forward", "read", READ)],
+    [("host", "write", WRITE), ("forward", "read", READ)],
+    [("host", "write", ("kv", (5,))), ("forward", "read", READ)],
+    [("host", "write", ("pinned", (3,))), ("forward", "read", READ)],
+)  # fmt: skip
+
+
+@cache
+def touching() -> tuple[tuple[list[Step], list[Done]], ...]:
+    """By hand, and then those of real runs."""
+    by_hand = []
+    for program in TOUCHING:
+        acts = [
+            Act(lane, kind, 0, what[0], " ".join(map(str, what[1])))
+            if kind in TOUCHES
+            else Act(lane, kind, what)
+            for lane, kind, what in program
+        ]
+        by_hand.append((program, PlayedOrder(acts).done))
+    return (*by_hand, *programs()[len(BY_HAND) :])
+
+
+def with_clocks() -> Iterator[tuple[list[Step], list[dict[str, int]]]]:
+    """Each program with the right clocks."""
+    for program, done in touching():
+        yield program, [{**one.clock, one.act.lane: one.moment} for one in done]
+
+
+def conflicts(program: list[Step], i: int, j: int) -> bool:
+    """Two lanes touch a common cell, one of them not only to read it."""
+    (lane, kind, what), (other, its_kind, its) = program[i], program[j]
+    if lane == other or kind not in TOUCHES or its_kind not in TOUCHES:
+        return False
+    same = what[0] == its[0] and set(what[1]) & set(its[1])
+    return bool(same and {kind, its_kind} != {"read"})
+
+
+def is_a_race(answer: Any, program: list[Step], clocks: list[dict[str, int]]) -> str:
+    """A pair that races, or None where there is none."""
+    races = [
+        (i, j)
+        for i, j in combinations(range(len(program)), 2)
+        if conflicts(program, i, j)
+        and not (says_before(clocks, program, i, j) or says_before(clocks, program, j, i))
+    ]
+    if answer is None and races:
+        i, j = races[0]
+        return f"{in_words(program, i)} and {in_words(program, j)} race, but you found nothing."
+    if answer is None or (isinstance(answer, tuple) and answer in races):
+        return ""
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        return f"race gives {answer!r}; it must be a pair of numbers of acts, or None."
+    if not all(isinstance(at, int) and 0 <= at < len(program) for at in answer):
+        return f"race gives {answer!r}, but the acts have numbers from 0 to {len(program) - 1}."
+    i, j = answer
+    first, second = in_words(program, i), in_words(program, j)
+    if conflicts(program, i, j):
+        return f"one of {first} and {second} surely comes before the other: no race."
+    return f"{first} and {second} can't hurt each other, in whichever order they come."
+
+
+# -- Three traces with a bug -----------------------------------------------------------------------
+
+
+def letters() -> Iterator[tuple[str]]:
+    """One by one."""
+    for letter in REVIEWED:
+        yield (letter,)
+
+
+def is_diagnosed(answer: Any, letter: str) -> str:
+    """The law that is broken, and one of the slices that break it."""
+    exhibit = find(REVIEWED[letter])
+    verdict = exhibit.with_bug()  # type: ignore[union-attr]
+    offence = exhibit_offence(exhibit, verdict)  # type: ignore[arg-type]
+    by_id = {item.id: item for item in verdict.trace.slices}
+    guilty = {(by_id[at].name, by_id[at].step) for at in offence.slices}
+    guilty |= {("prepare", step) for name, step in guilty if name == "forward"}
+    if not isinstance(answer, tuple) or len(answer) != 3:
+        return f"diagnose has {answer!r} for {letter}; it must be a law, a name and a step."
+    law, *culprit = answer
+    if law != exhibit.law:  # type: ignore[union-attr]
+        return f"trace {letter}: the law that it breaks is not {law!r}."
+    if tuple(culprit) not in guilty:
+        return f"trace {letter}: {law} it is, but {culprit[0]} {culprit[1]} did nothing wrong."
+    return ""
+
+
+def draw_bug(answer: Any, letter: str) -> str:
+    """The trace, without a hint."""
+    return timing(trace_of_bug(letter), whole=True, title=f"trace {letter}").svg
+
+
+EXERCISES = (
+    Exercise(
+        name="happens_before",
+        lesson="11_reviewer",
+        hole=Pure(only_programs, holds=unwatched(are_true_clocks), draw=draw_program),
+        start="""
+            def happens_before(program):
+                return [{"host": at, "forward": at, "copy": at} for at in range(len(program))]
+        """,
+        solution="""
+            def happens_before(program):
+                clocks, newest, launched, ended = [], {}, {}, {}
+                for lane, kind, what in program:
+                    clock = dict(newest.get(lane, {}))
+                    giver = {}
+                    if kind == "begin":
+                        giver = launched[what]
+                    elif kind == "wait":
+                        giver = ended[what]
+                    for other, count in giver.items():
+                        clock[other] = max(clock.get(other, 0), count)
+                    clock[lane] = clock.get(lane, 0) + 1
+                    if kind == "launch":
+                        launched[what] = clock
+                    elif kind in ("end", "say"):
+                        ended.setdefault(what, clock)
+                    newest[lane] = clock
+                    clocks.append(clock)
+                return clocks
+        """,
+        mistakes=(
+            ('clock = dict(newest.get(lane, {}))', "clock = newest.get(lane, {})",
+             "a copy of its own"),
+            ('elif kind == "wait":', 'elif kind == "waits":', "surely comes before"),
+            ('if kind == "begin":', 'if kind == "begins":', "surely comes before"),
+            ("max(clock.get(other, 0), count)", "count", "but your clocks do"),
+        ),
+        hints=(
+            "Three rules: a lane does one thing after the other; a launch comes before the begin "
+            "of its op; an end comes before whatever follows on a lane that waited for it.",
+            "Keep the newest clock of each lane, and of each op the clock of its launch and of its "
+            "end. An act begins with a copy of its lane's newest clock.",
+            "A begin takes over what the launch knew, a wait what the end knew: the larger number "
+            "for each lane. Then the act counts itself.",
+        ),
+        why=(
+            "A clock is all that a lane can know: what it did, and what it was told by a launch or "
+            "by a wait. Times never enter. So it says what must be so in every run, where a "
+            "stopwatch only says how it came this time."
+        ),
+        survivors=(  # clocks that count by two, or from one, say the same
+            "clock[lane] = clock.get(lane, 0) + 2",
+            "clock[lane] = clock.get(lane, 1) + 1",
+            "clock[other] = max(clock.get(other, 1), count)",
+        ),
+    ),
+    Exercise(
+        name="race",
+        lesson="11_reviewer",
+        hole=Pure(with_clocks, holds=unwatched(is_a_race), draw=draw_program),
+        start="""
+            def race(program, clocks):
+                touches = [i for i, act in enumerate(program) if act[1] in ("read", "write")]
+                return (touches[0], touches[1]) if len(touches) > 1 else None
+        """,
+        solution="""
+            TOUCHES = ("read", "write", "free")
+
+
+            def race(program, clocks):
+                touches = [(i, *act) for i, act in enumerate(program) if act[1] in TOUCHES]
+                for j, other, its_kind, (its_memory, its_cells) in touches:
+                    for i, lane, kind, (memory, cells) in touches:
+                        if i >= j or lane == other or kind == its_kind == "read":
+                            continue
+                        if memory != its_memory or not set(cells) & set(its_cells):
+                            continue
+                        if clocks[i][lane] > clocks[j].get(lane, 0):
+                            return i, j
+                return None
+        """,
+        mistakes=(
+            (' or kind == its_kind == "read"', "", "can't hurt each other"),
+            ("memory != its_memory or ", "", "can't hurt each other"),
+            (" or not set(cells) & set(its_cells)", "", "can't hurt each other"),
+            ("if clocks[i][lane] > clocks[j].get(lane, 0):", "if True:", "no race"),
+            (', "free"', "", "you found nothing"),
+        ),
+        hints=(
+            "Two acts of two lanes, on a common cell of the same memory, and not both reads.",
+            "With `i < j`, act `i` comes before act `j` if `clocks[i][lane] <= "
+            "clocks[j].get(lane, 0)`, where `lane` is that of `i`. The other way round it can't "
+            "be: the program is in an order that happened.",
+        ),
+        why=(
+            "Two touches race if no chain of lanes, launches and waits leads from one to the "
+            "other. That they came in the good order this time is luck, and the trace says so even "
+            "then. It is how `minisched check` finds races in a run that went well."
+        ),
+        survivors=(
+            "if i > j or lane == other or kind == its_kind == 'read':",
+            "if clocks[i][lane] >= clocks[j].get(lane, 0):",  # nobody waits for a touch itself
+        ),
+    ),
+    Exercise(
+        name="diagnose",
+        lesson="11_reviewer",
+        hole=Pure(
+            letters, holds=unwatched(is_diagnosed), draw=draw_bug,
+            call=lambda lines, letter: lines().get(letter),
+        ),
+        start="""
+            def diagnose():
+                return {
+                    "A": ("leak", "forward", 1),
+                    "B": ("leak", "forward", 1),
+                    "C": ("leak", "forward", 1),
+                }
+        """,
+        solution="""
+            def diagnose():
+                return {
+                    "A": ("overlap", "wait", 2),
+                    "B": ("identity", "forward", 3),
+                    "C": ("race", "prepare", 2),
+                }
+        """,
+        mistakes=(
+            ('"overlap"', '"livelock"', "the law that it breaks is not"),
+            ('"prepare", 2', '"prepare", 1', "did nothing wrong"),
+            ('"forward", 3', '"forward", 2', "did nothing wrong"),
+        ),
+        hints=(
+            "A: does any work of the host lie above work of the device? Who is to blame waits.",
+            "B: the red arrow says which step got another token than it needs.",
+            "C: the list says who touches pinned memory. Your `race` of exercise 2 says it, too.",
+        ),
+        why=(
+            "A wrong token, a race and a lost overlap look alike from outside: nothing crashes. In "
+            "a trace they are three different questions: what was read, what orders two touches, "
+            "and what lies above what. A reviewer asks all three."
+        ),
+    ),
+)  # fmt: skip
