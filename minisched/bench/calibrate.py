@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from statistics import median
@@ -300,61 +299,43 @@ def some(costs: dict[str, int]) -> dict[str, int]:
     return {name: cost for name, cost in costs.items() if cost}
 
 
-# -- Least squares in plain Python: exact where the data are, and trimmed where they are not -------
+# -- Least squares, trimmed of what a busy machine has disturbed -----------------------------------
 
 OUTLIER = 4  # residuals beyond so many times their median are left out
 TRIMMINGS = 3
-SCALE = 10**24  # of the weights, which are integers
+ROUNDING = 1e-9  # relative residuals that are nobody's
 
 Row = Sequence[int]  # one observation's features
 
 
-def fit(rows: Sequence[Row], values: Sequence[int]) -> list[Fraction]:
+def fit(rows: Sequence[Row], values: Sequence[int]) -> list[float]:
     """One coefficient for each feature, so that squares of relative residuals add up to least.
 
     Relative: a long prompt is as noisy as a short step, in per cent. A feature that others already
-    explain gets 0. Fractions: from data without noise the coefficients come back exactly.
+    explain gets 0.
     """
-    weights = [SCALE // max(1, value) ** 2 + 1 for value in values]
-    columns = [*zip(*rows, strict=True), values]
-    return solve(
-        [
-            [Fraction(sum(map(product, weights, one, other))) for other in columns]
-            for one in columns[:-1]
-        ]
-    )
+    import numpy as np
+
+    weights = 1 / np.maximum(1.0, np.array(values, float))
+    matrix = np.array(rows, float) * weights[:, None]
+    sizes = np.linalg.norm(matrix, axis=0)
+    matrix /= np.where(sizes, sizes, 1)  # so that what depends on others is told from what is small
+    kept: list[int] = []
+    for column in range(matrix.shape[1]):
+        if np.linalg.matrix_rank(matrix[:, [*kept, column]]) > len(kept):
+            kept.append(column)
+    found = np.zeros(matrix.shape[1])
+    found[kept] = np.linalg.lstsq(matrix[:, kept], weights * values, rcond=None)[0] / sizes[kept]
+    return [float(value) for value in found]
 
 
-def product(weight: int, one: int, other: int) -> int:
-    """A term of the normal equations."""
-    return weight * one * other
-
-
-def solve(matrix: list[list[Fraction]]) -> list[Fraction]:
-    """The solution of normal equations [width][width + 1], 0 wherever there is more than one."""
-    width = len(matrix)
-    pivots: list[int] = []
-    for column in range(width):
-        if not matrix[column][column]:
-            continue  # nothing is left of it: the features before explain it
-        pivots.append(column)
-        for other in range(width):
-            if other != column and matrix[other][column]:
-                factor = matrix[other][column] / matrix[column][column]
-                pairs = zip(matrix[other], matrix[column], strict=True)
-                matrix[other] = [a - factor * b for a, b in pairs]
-    return [
-        matrix[at][width] / matrix[at][at] if at in pivots else Fraction(0) for at in range(width)
-    ]
-
-
-def trimmed(rows: Sequence[Row], values: Sequence[int]) -> list[Fraction]:
+def trimmed(rows: Sequence[Row], values: Sequence[int]) -> list[float]:
     """``fit``, without what a busy machine has disturbed: observations far from their fit."""
     kept = list(zip(rows, values, strict=True))
     found = fit(rows, values)
     for _ in range(TRIMMINGS):
         residuals = [abs(value - value_at(found, row)) / max(1, value) for row, value in kept]
-        limit = OUTLIER * median(residuals) if residuals else 0
+        limit = max(ROUNDING, OUTLIER * median(residuals))
         near = [pair for pair, far in zip(kept, residuals, strict=True) if far <= limit]
         if len(near) == len(kept) or len(near) < len(found):
             break
@@ -363,8 +344,10 @@ def trimmed(rows: Sequence[Row], values: Sequence[int]) -> list[Fraction]:
     return found
 
 
-def not_negative(rows: Sequence[Row], values: Sequence[int], free: int = 0) -> list[Fraction]:
+def not_negative(rows: Sequence[Row], values: Sequence[int], free: int = 0) -> list[float]:
     """``trimmed``, but a feature after the first ``free`` that would make things cheaper is 0."""
+    if not rows:
+        return []
     rows = [list(row) for row in rows]
     while True:
         found = trimmed(rows, values)
@@ -374,15 +357,15 @@ def not_negative(rows: Sequence[Row], values: Sequence[int], free: int = 0) -> l
         rows = [[0 if at == worst else value for at, value in enumerate(row)] for row in rows]
 
 
-def value_at(coefficients: Sequence[Fraction], row: Row) -> Fraction:
+def value_at(coefficients: Sequence[float], row: Row) -> float:
     """What the fit says of one observation."""
-    return sum((a * b for a, b in zip(coefficients, row, strict=True)), Fraction(0))
+    return sum(a * b for a, b in zip(coefficients, row, strict=True))
 
 
 # -- What ops of the device cost when they run alone, by the rows and tokens of their steps --------
 
 OFTEN = 3  # times that a number of tokens has to be seen for a knot of its own
-NOTHING = (Fraction(0),) * 3
+NOTHING = (0.0,) * 3
 
 
 def fit_device(runs: Sequence[Observed], pad_to: int, pace: Pace) -> MeasuredCost:
@@ -407,7 +390,7 @@ def fit_device(runs: Sequence[Observed], pad_to: int, pace: Pace) -> MeasuredCos
 
 def fit_passes(
     passes: Sequence[Piece], pad_to: int, lost: int
-) -> tuple[list[int], list[int], list[Fraction]]:
+) -> tuple[list[int], list[int], list[float]]:
     """Numbers of tokens and what a pass over them costs; then attention (2) and each row.
 
     Rows of a decode are its tokens, so that noise may put too much on the one and too little on the
@@ -454,7 +437,7 @@ def attention(piece: Piece) -> list[int]:
 ROUNDS = 3  # of taking off what both sides lose to each other, and fitting again
 MOST_LOST = 900  # per mille
 SamePass = tuple[int, tuple[tuple[int, int], ...]]  # added work, and the rows of the pass
-Loss = tuple[Fraction, int]  # the share that was lost, and of how many nanoseconds
+Loss = tuple[float, int]  # the share that was lost, and of how many nanoseconds
 
 
 def fit_cost(runs: Sequence[Observed], pad_to: int = 1) -> MeasuredCost:
@@ -479,7 +462,7 @@ def fit_cost(runs: Sequence[Observed], pad_to: int = 1) -> MeasuredCost:
 def fit_host(runs: Sequence[Observed], pace: Pace) -> HostCost:
     """One loop's phases: a constant, and what grows with rows and new tokens."""
     lost = pace.host_lost
-    found: dict[str, list[Fraction]] = {}
+    found: dict[str, list[float]] = {}
     for name, pieces in by_name(piece for run in runs for piece in own_work(run)).items():
         rows = [[1, len(piece.rows), piece.tokens] for piece in pieces]
         if name not in GROWING:
@@ -557,7 +540,7 @@ def loss(piece: Piece, expected: int) -> list[Loss]:
     """What was lost of each nanosecond beside the other side, and how many these were."""
     if not piece.beside:
         return []
-    return [(Fraction(piece.duration - expected, piece.beside), piece.beside)]
+    return [((piece.duration - expected) / piece.beside, piece.beside)]
 
 
 def per_mille(losses: Sequence[Loss]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +17,7 @@ from ..devices.profiles import Profile
 from ..devices.sim import SimDevice, Vector
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
-from ..engine.metrics import Metrics, Percentiles, RequestMetrics, percentiles
+from ..engine.metrics import Metrics, Percentiles, RequestMetrics
 from ..loops.design import Design, find_loop
 from ..loops.run import drive, fit_config
 from ..models.base import ForwardBatch
@@ -76,7 +75,7 @@ def check_size(config: SchedulerConfig) -> None:
 
 # -- How long clients waited, over a run of any length: no request is kept when it has ended -------
 
-EXACT = 1 << 18  # values that are kept as they are: two megabytes
+EXACT = 1 << 16  # different values that are kept as they are: some megabytes
 DIGITS = 4  # of a value beyond that: percentiles are wrong by at most one in two thousand
 
 
@@ -84,22 +83,21 @@ class Sample:
     """Times of which percentiles are wanted; exact up to ``EXACT`` of them, then to ``DIGITS``."""
 
     def __init__(self) -> None:
-        self._exact = array("q")
         self._counted: Counter[int] = Counter()
+        self._is_exact = True
 
     def extend(self, values: Iterable[int]) -> None:
         """Add some."""
-        if not self._counted:
-            self._exact.extend(values)
-            if len(self._exact) <= EXACT:
-                return
-            values, self._exact = self._exact, array("q")
-        self._counted.update(map(rounded, values))
+        self._counted.update(values if self._is_exact else map(rounded, values))
+        if self._is_exact and len(self._counted) > EXACT:
+            self._is_exact, exact, self._counted = False, self._counted, Counter()
+            for value, times in exact.items():
+                self._counted[rounded(value)] += times
 
     @property
     def percentiles(self) -> Percentiles | None:
         """Nearest rank; None of nothing."""
-        return percentiles_of(self._counted) if self._counted else percentiles(self._exact)
+        return percentiles_of(self._counted) if self._counted else None
 
 
 def percentiles_of(counted: Counter[int]) -> Percentiles:

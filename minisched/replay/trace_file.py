@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
@@ -187,44 +187,22 @@ DATE = re.compile(
 )
 
 
-def read_seconds(line: str, header: tuple[str, ...] = SECONDS_HEADER) -> TraceRequest:
-    """A line under ``SECONDS_HEADER``, or under a ``header`` that has these columns and others.
+def read_csv(line: str, names: tuple[str, ...], header: tuple[str, ...]) -> TraceRequest:
+    """A line under a ``header`` that has the columns ``names`` and perhaps others.
+
+    A date counts from 1970, in UTC unless it says otherwise.
 
     Raises:
         ValueError: it is not what it should be.
-    """
-    time, prompt, output = fields(line, SECONDS_HEADER, header)
-    return TraceRequest(
-        nanoseconds(SECONDS_HEADER[0], number(time), SECOND),
-        token_count(SECONDS_HEADER[1], number(prompt)),
-        token_count(SECONDS_HEADER[2], number(output)),
-    )
-
-
-def read_dates(line: str, header: tuple[str, ...] = DATES_HEADER) -> TraceRequest:
-    """A line under ``DATES_HEADER``; its time counts from 1970, in UTC unless it says otherwise.
-
-    Raises:
-        ValueError: it is not what it should be.
-    """
-    time, prompt, output = fields(line, DATES_HEADER, header)
-    return TraceRequest(
-        date(time),
-        token_count(DATES_HEADER[1], number(prompt)),
-        token_count(DATES_HEADER[2], number(output)),
-    )
-
-
-def fields(line: str, names: tuple[str, ...], header: tuple[str, ...]) -> list[str]:
-    """The fields called ``names`` of a line under ``header``.
-
-    Raises:
-        ValueError: it has more or fewer than the header.
     """
     found = cells(line)
     if len(found) != len(header):
         raise ValueError(f"it has {len(found)} fields, but it must have {','.join(header)}.")
-    return [found[header.index(name)] for name in names]
+    time, *lengths = (found[header.index(name)] for name in names)
+    is_date = names == DATES_HEADER
+    came = date(time) if is_date else nanoseconds(names[0], number(time), SECOND)
+    prompt, output = map(token_count, names[1:], map(number, lengths))
+    return TraceRequest(came, prompt, output)
 
 
 def cells(line: str) -> list[str]:
@@ -334,15 +312,14 @@ class Format:
     """How a kind of file is read, and the page size that suits it."""
 
     name: str
-    read: Callable[..., TraceRequest]  # a line; of CSV also its header
     header: tuple[str, ...]  # columns that it needs; empty: its first line is a request already
     from_first: bool  # its times are dates, so they count from the first request's
     page_size: int
 
 
-MOONCAKE = Format("Mooncake", read_mooncake, (), False, BLOCK)  # one page for each hash id
-SECONDS = Format("CSV", read_seconds, SECONDS_HEADER, False, 16)
-DATES = Format("Azure", read_dates, DATES_HEADER, True, 16)
+MOONCAKE = Format("Mooncake", (), False, BLOCK)  # one page for each hash id
+SECONDS = Format("CSV", SECONDS_HEADER, False, 16)
+DATES = Format("Azure", DATES_HEADER, True, 16)
 
 
 @dataclass(frozen=True)
@@ -397,37 +374,34 @@ class TraceFile:
         first = next(lines, None)
         if first is None:
             raise ValueError(f"{self.path} is empty, but it needs at least one request.")
-        format = self._format(*first)
-        rest = lines if format.header else chain([first], lines)
-        return format, islice(self._arrivals(format, rest), self.limit)
-
-    def _format(self, number: int, line: str) -> Format:
-        """What the first line shows the file to be."""
-        header = tuple(cells(line))
+        header = tuple(cells(first[1]))
         for format in (SECONDS, DATES):
             if set(format.header) <= set(header):
-                return replace(format, read=partial(format.read, header=header))
-        if line.startswith("{"):
-            return MOONCAKE
+                read = partial(read_csv, names=format.header, header=header)
+                return format, islice(self._arrivals(read, lines), self.limit)
+        if first[1].startswith("{"):
+            every = chain([first], lines)
+            return MOONCAKE, islice(self._arrivals(read_mooncake, every), self.limit)
         raise ValueError(
-            f"{self.path}, line {number}: it begins with {shown(line)}, but a trace has the "
+            f"{self.path}, line {first[0]}: it begins with {shown(first[1])}, but a trace has the "
             f"columns {','.join(SECONDS.header)} or {','.join(DATES.header)}, or is a JSON object "
             "on each line."
         )
 
-    def _arrivals(self, format: Format, lines: Iterator[tuple[int, str]]) -> Iterator[TraceRequest]:
-        last = None
+    def _arrivals(
+        self, read: Callable[[str], TraceRequest], lines: Iterable[tuple[int, str]]
+    ) -> Iterator[TraceRequest]:
+        last = 0
         for number, line in lines:
             try:
-                arrival = format.read(line)
+                arrival = read(line)
+                if arrival.time < last:
+                    raise ValueError(
+                        f"it is {(last - arrival.time) / 1e6} ms earlier than the request before "
+                        "it, but requests must be in order of arrival: sort it first."
+                    )
             except ValueError as error:
                 raise ValueError(f"{self.path}, line {number}: {error}") from error
-            if last is not None and arrival.time < last:
-                raise ValueError(
-                    f"{self.path}, line {number}: it is {(last - arrival.time) / 1e6} ms earlier "
-                    "than the request before it, but requests must be in order of arrival: sort "
-                    "it first."
-                )
             last = arrival.time
             yield arrival
 

@@ -207,6 +207,7 @@ def test_a_profile_is_what_its_sources_say() -> None:
 # -- the guide's cases -----------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @settings(max_examples=many(15, 400))
 @given(
     prompt=st.integers(1, 300), answer=st.integers(1, 20), chunk=st.integers(16, 80),
@@ -232,6 +233,7 @@ def long_document_page() -> dict[str, Any]:
     return runpy.run_path(str(DOCS / "long_document.py"))
 
 
+@pytest.mark.thorough
 def test_the_long_document_is_as_its_page_tells_it() -> None:
     page = long_document_page()
     text = (DOCS / "long_document.py").read_text("utf-8")
