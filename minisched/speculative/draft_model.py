@@ -20,7 +20,7 @@ from ..models.registry import hash_class, open_model
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import DRAFT_MODELS
 from ..trace import Touch
-from .base import Drafter, Reach
+from . import Drafter, Reach
 from .lookup import LOOKUPS, LookupDrafter
 
 

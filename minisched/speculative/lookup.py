@@ -21,7 +21,7 @@ from ..devices.cost import CostModel
 from ..devices.sim import Vector
 from ..models.base import ForwardBatch
 from ..trace import Touch
-from .base import Reach
+from . import Reach
 
 MIN_N, MAX_N = 1, 3  # lengths of the n-grams that are looked up
 

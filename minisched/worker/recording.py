@@ -26,7 +26,7 @@ from ..devices.sim import SimMemory
 from ..models.base import ForwardBatch
 from ..relay import DraftRelay, Relay, RowRelay
 from ..scheduler import Scheduler
-from ..speculative.base import Drafter, Reach
+from ..speculative import Drafter, Reach
 from ..trace import Program, Slice, Touch
 from ..trace.recorder import span_text
 

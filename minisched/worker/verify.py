@@ -26,7 +26,7 @@ from ..core import Lease, Result, ScheduleBatch
 from ..devices.base import Array, Arrays
 from ..models.base import ForwardBatch
 from ..relay.base import DraftRelay
-from ..speculative.base import Drafter
+from ..speculative import Drafter
 from ..trace import Touch
 from .recording import StepEdges
 from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker, sample

@@ -23,7 +23,7 @@ from ..devices.base import Array, Device, Label, Op, OrNone, memory_for, reason_
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import ForwardBatch, Model, make_forward_batch, read_marks, without_marks
 from ..relay.base import Prompts, Relay, UploadRelay
-from ..speculative.base import Drafter
+from ..speculative import Drafter
 from ..trace import Touch
 from .recording import NOTHING, StepEdges, StepTouches, TokenEdges, Touches
 from .sampling_info import make_adjustments
