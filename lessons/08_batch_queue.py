@@ -70,7 +70,7 @@ learn.table(one, queue)
 # one lane to the right: that is a GPU with always another batch.
 
 # %%
-learn.timing(queue, steps=5)
+learn.view("vllm_pp", queue)
 
 # %% [markdown]
 # ## Exercise 1: how idle is a stage?

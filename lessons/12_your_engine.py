@@ -102,7 +102,7 @@ learn.show(gaps, "return")
 # %% [markdown]
 # ## Exercise 2: which call blocks?
 #
-# The traces of five programs, as lists of `(call, within, milliseconds)`: what the host called, inside
+# The traces of five steps, as lists of `(call, within, milliseconds)`: what the host called, inside
 # of which operation, for how long. Here are the longest calls of two:
 
 # %%
@@ -129,13 +129,16 @@ def blocking_call(calls):
 learn.check("blocking_call", blocking_call)
 
 # %% [markdown]
-# Three real answers, each a line of Python that nobody suspects:
+# Three of the real answers, each a line of Python that nobody suspects:
 #
 # | trace | the call | which line it was |
 # |---|---|---|
 # | `sglang_decode` | `hipMemcpyWithStream` in `aten::copy_` | a tensor of 256 bytes copied to the CPU, in `populate_from_forward_batch` |
 # | `sglang_extend` | `hipMemcpyWithStream` in `aten::to` | `torch.tensor(a_list, device=...)` in `ForwardBatch.init_new`, 60 bytes |
 # | `two_gpus` | `cudaStreamSynchronize` in `aten::is_nonzero` | `if tensor:`, which has to know the number |
+#
+# vLLM waits, too: for 0.002 ms, in `hipEventSynchronize`. Its event is the end of a copy that was
+# done long before. Waiting is no sin; waiting for what was launched just now is.
 #
 # The cure is the same each time: keep the number where it is known. A length that the host counts
 # itself need not be copied back; a list goes through **pinned** memory with `non_blocking=True`;

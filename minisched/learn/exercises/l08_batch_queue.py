@@ -8,11 +8,12 @@ from itertools import product
 from typing import Any
 
 from ...engine.engine import Engine
+from ...export.runs import stretch
+from ...export.scene_svg import to_svg
 from ...loops.design import Turns
 from ...loops.run import Run
 from ...museum.exhibit import case
 from ..exercise import Attempt, Exercise, Function, Loop, Pure, Workloads
-from ..figure import timing
 from ..guard import unwatched
 from ..runs import VOCAB, milliseconds, simulate
 from .l01_bubble import no_busy_turn
@@ -59,8 +60,9 @@ def is_idle_as_measured(share: Any, batches: int, stages: int, stage_ms: int, re
 
 
 def draw_run(share: Any, batches: int, stages: int, stage_ms: int, rest_ms: int) -> str:
-    """Two rounds of the run."""
-    return timing(run_of(batches, stages, rest_ms), steps=min(2 * batches, 6)).svg
+    """Two rounds of the run, from its middle."""
+    trace = run_of(batches, stages, rest_ms).trace
+    return to_svg(stretch(trace, 5 * batches + 1, 7 * batches + 1))
 
 
 # -- The loop --------------------------------------------------------------------------------------
@@ -80,20 +82,18 @@ def at_depth(lines: Any) -> Any:
 def over_four_stages(requests: str, **settings: Any) -> Any:
     """A case in which each prompt fills a step, so that every request is a batch of its own."""
     return case(
-        requests, "vllm_pp4:host", kv=256, rows=8, vocab_size=VOCAB, chunked_prefill_size=4,
+        requests, "vllm_pp4:host", kv=256, rows=8, vocab_size=VOCAB, chunked_prefill_size=2,
         cost=PIPELINE, **settings,
     )  # fmt: skip
 
 
 PIPELINE = milliseconds(host=2, device=0, copy=1, token=20)
-FOUR = over_four_stages("a: 1 2 3 4 -> 12; b: 5 6 7 8 -> 12; c: 9 10 11 12 -> 12; d: 0 3 6 9 -> 12")
+FOUR = over_four_stages("a: 1 2 -> 6; b: 5 6 -> 6; c: 9 10 -> 6; d: 3 6 -> 6")
 SEVEN = tuple(enumerate("abcdefg"))
 MORE = (
     FOUR,
     over_four_stages("a: 1 2 3 4 -> 7; b: 2 3 4 5 -> 3"),
-    over_four_stages(
-        "; ".join(f"{rid}: {at} 5 6 7 -> {at + 1}" for at, rid in enumerate("abcdefg"))
-    ),
+    over_four_stages("; ".join(f"{rid}: {at} 5 -> {at + 1}" for at, rid in SEVEN)),
     over_four_stages("a: 1 2 3 4 -> 2; b at 30: 5 6 7 8 -> 2"),
 )
 

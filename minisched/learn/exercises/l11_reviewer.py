@@ -13,7 +13,7 @@ from ...checks.judge import judge
 from ...devices.cost import MILLISECOND
 from ...export.runs import compare
 from ...export.scene_svg import to_svg
-from ...museum.picture import exhibit_offence
+from ...museum.blame import exhibit_offence
 from ...museum.registry import find
 from ...trace import Act, Edge, Slice, Trace
 from ..exercise import Exercise, Pure
