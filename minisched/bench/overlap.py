@@ -19,8 +19,7 @@ The host's added work is pure Python. What the lock costs is how much longer the
 takes than with the same work in a worker process; what the cores cost, how much longer that takes
 than with a sleep. Handing work over and back takes some 0.5 ms, which goes with the cores: where
 the lock costs less than nothing, Python beside the device is the better way. A sleep needs neither
-of them, so what it hides is what the loop by itself hides. What a quicker way to the lock hides is
-told too.
+of them, so what it hides is what the loop by itself hides.
 
 All of them change places every few steps (``arms.py``), as a machine that is shared is faster at
 one moment and slower at the next. Where repetitions still disagree, the aim is neither met nor
@@ -30,7 +29,6 @@ missed.
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -152,21 +150,18 @@ def time_step(case: BenchCase) -> float:
 # the rounds were a moment ago in the serial loop, where nobody disturbs them: on a shared machine
 # that changes.
 #
-# The fourth way is Python again, only that a thread gets the lock from a busy one after 0.005 ms. A
-# device's ops then wait less for the host, but the device's own Python is interrupted as soon, and
-# of the two the second counts more: less is hidden. So it is not what devices do by themselves.
-# Where anybody else wants the cores, it is worse: threads do little but take the lock from each
-# other, and a serial step of 4 to 6 ms was seen to take 8 to 37.
+# A thread that got the lock from a busy one after 0.005 ms hid less: the device's own Python is
+# interrupted as soon. Where others want the cores, threads then do little but take it from each
+# other, and a serial step of 4 to 6 ms was seen to take 8 to 37. So devices do not ask for that.
 
 PYTHON, PROCESS, SLEEP = "Python", "a worker process", "a sleep"
 SERIAL = "serial"  # Python too, and the loop is the serial one
-QUICK, QUICK_S = "taking the lock after 0.005 ms", 0.000_005
-WAYS = (SERIAL, PYTHON, QUICK, PROCESS, SLEEP)
+WAYS = (SERIAL, PYTHON, PROCESS, SLEEP)
 
 
 def ways_for(work_ms: float) -> tuple[str, ...]:
     """All of them, but where no work is added, nobody can tell who does it."""
-    return WAYS if work_ms else (SERIAL, PYTHON, QUICK)
+    return WAYS if work_ms else (SERIAL, PYTHON)
 
 
 class LoneWork:
@@ -202,7 +197,7 @@ def ways() -> Iterator[dict[str, Way]]:
 
     alone = LoneWork()
     try:
-        yield dict(zip(WAYS, (alone, compute, compute, in_process, alone.sleep), strict=True))
+        yield dict(zip(WAYS, (alone, compute, in_process, alone.sleep), strict=True))
     finally:
         here.close()
         worker.join()
@@ -226,27 +221,11 @@ SPARE = 3  # tokens of a request that come after the last round: nobody ends in 
 
 @dataclass(frozen=True)
 class LoopEntry:
-    """A loop with so many milliseconds of work added to a step, and the way to do it.
-
-    ``switch_s``: after how long a thread takes the interpreter from a busy one; None is for what
-    the device wants.
-    """
+    """A loop with so many milliseconds of work added to a step, and the way to do it."""
 
     loop: str
     work_ms: float = 0.0
     way: Way = compute
-    switch_s: float | None = None
-
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """Inside, the host works as this entry says."""
-        before = sys.getswitchinterval()
-        sys.setswitchinterval(self.switch_s or before)
-        try:
-            with done_by(self.way):
-                yield
-        finally:
-            sys.setswitchinterval(before)
 
 
 def tokens_for(rounds: int) -> int:
@@ -274,7 +253,7 @@ def in_turn(
             arms[name] = stack.enter_context(running(case, entry.loop, cost, together=True))
         for _ in range(rounds):
             for name, arm in arms.items():
-                with entries[name].at_work():
+                with done_by(entries[name].way):
                     arm.go_on(ROUND)
         found = {name: steps_by_round(arm.finish(), rounds) for name, arm in arms.items()}
     first = next(iter(found.values()))
@@ -333,12 +312,7 @@ def overlap_figures(
 def side_by_side(cell: OverlapCell, ways: Mapping[str, Way]) -> dict[str, MeasuredStep]:
     """A step of each way in which the cell's work can be done, from loops that take turns."""
     entries = {
-        way: LoopEntry(
-            "serial" if way == SERIAL else cell.loop,
-            cell.work_ms,
-            ways[way],
-            QUICK_S if way == QUICK else None,
-        )
+        way: LoopEntry("serial" if way == SERIAL else cell.loop, cell.work_ms, ways[way])
         for way in ways_for(cell.work_ms)
     }
     return in_turn(cell.case, entries, cell.rounds)
@@ -373,7 +347,6 @@ def share_rows(name: str, steps: Steps) -> list[Figure]:
         figure(f"{name}: speed-up / ideal", divided(ideal, taken[PYTHON]), "ratio"),
         figure(f"{name}: side by side", [step.beside_percent for step in steps[PYTHON]], "%"),
         hidden_share(f"{name}: hidden", whole, ideal, taken[PYTHON], why),
-        hidden_share(f"{name}: hidden, {QUICK}", whole, ideal, taken[QUICK]),
         *costs,
     ]
 

@@ -29,7 +29,6 @@ from minisched.bench.overlap import (
     AIM,
     PROCESS,
     PYTHON,
-    QUICK,
     SERIAL,
     SLEEP,
     MeasuredStep,
@@ -94,10 +93,10 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
     assume(abs(hideable - 1.0) > 1e-6)
     taken = serial - share * hideable
     beside = [MeasuredStep(taken, device, host, hideable / 4)]
-    steps = {SERIAL: [MeasuredStep(serial, device, host, 0.0)], PYTHON: beside, QUICK: beside}
+    steps = {SERIAL: [MeasuredStep(serial, device, host, 0.0)], PYTHON: beside}
     rows = {row.name: row for row in share_rows("it", {**steps, PROCESS: [], SLEEP: []})}
     found = {name.removeprefix("it: "): row.median for name, row in rows.items()}
-    assert len(rows) == 8 and found["host"] == pytest.approx(host)
+    assert len(rows) == 7 and found["host"] == pytest.approx(host)
     assert found["side by side"] == pytest.approx(25.0)
     assert found["hidden"] == pytest.approx(100 * share, abs=1e-6)
     assert rows["it: hidden"].aim == (AIM if hideable > 1.0 else None)
@@ -231,7 +230,9 @@ def test_a_part_measures_all_its_rows(
     monkeypatch.setattr(answers, "BATCHES", (1,))
     monkeypatch.setattr(limits, "DECODES", (LimitShape(1, 1, 9), LimitShape(2, 1, 9)))
     monkeypatch.setattr(limits, "PREFILL", LimitShape(1, 8, 0))
+    before = {*Path.cwd().rglob("*")}
     code, out, _ = cli(f"bench {line.format(llama=tiny_llama)} --repeat 1 --json")
+    assert {*Path.cwd().rglob("*")} == before, "nothing is written unless --keep says so"
     rows = json.loads(out)["rows"]
     assert code == 0 and len(rows) > 4
     assert all(row["median"] is not None or "checkout" in row["reason"] for row in rows)
