@@ -5,10 +5,13 @@ What it asks is what ``minisched check`` asks, by the same functions.
 
 from __future__ import annotations
 
+import inspect
+import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .checks.answers import Answer, Recorded, answer_all, stopped_with, verdict_on
 from .checks.case import MOST_TRIALS, case_text, shrink
@@ -19,6 +22,8 @@ from .defaults import check_names, in_words
 from .devices.registry import open_device
 from .engine.engine import Engine
 from .export.native import read_recorded
+from .learn.exercise import swapped
+from .learn.exercises.l13_capstone import made_with
 from .learn.guard import one_argument
 from .loops.design import LOOPS, Design, Turns, find_loop, registered
 from .loops.run import Run
@@ -173,7 +178,61 @@ def check_workloads(
         ]
         tally = CaseTally(seed, count, device, cases, tuple(loops))
         lines = tuple(told(tally, call, named_loops=loop is None))
+        _ = tally.all_axes  # kept: behind this block nobody knows a loop of one's own by name
     return Check(not tally.failures if cases else None, lines, tally=tally)
+
+
+# -- A loop in a file ------------------------------------------------------------------------------
+
+
+def check_file(where: str, workloads: int | None, seed: int, device: str) -> Check:
+    """Random workloads on a loop in a file: ``mine.py``, or ``mine.py:my_loop``.
+
+    A class ``Scheduler`` beside a ``loop`` decides for it, as in the last lesson.
+
+    Raises:
+        ValueError: there is no such file, it can't be run, or it has no such loop.
+    """
+    path, _, name = where.partition(":")
+    names = names_in(Path(path))
+    loop = loop_among(names, path, name)
+    own = names.get("Scheduler") if loop.__name__ == "loop" else None
+    with swapped(made_with(own)) if isinstance(own, type) else nullcontext():
+        return check_workloads(loop, workloads, seed, [], device, 1)
+
+
+def names_in(path: Path) -> dict[str, Any]:
+    """What a file of Python defines.
+
+    Raises:
+        ValueError: it isn't there, or stops with an error.
+    """
+    try:
+        return runpy.run_path(str(path))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}.") from None
+    except Exception as error:
+        raise ValueError(f"{path} stops with {type(error).__name__}: {error}.") from None
+
+
+def loop_among(names: Mapping[str, Any], path: str, name: str) -> Callable[[Engine], Turns]:
+    """The loop of that name; without one ``loop``, or the last that is a generator of an engine.
+
+    Raises:
+        ValueError: there is none.
+    """
+    loops = [
+        key for key, value in names.items()
+        if inspect.isgeneratorfunction(value) and value.__code__.co_filename == path
+        and value.__code__.co_varnames[:1] == ("engine",)
+    ]  # fmt: skip
+    wanted = name or ("loop" if "loop" in loops else "".join(loops[-1:]))
+    if wanted not in loops:
+        has = f"it has {', '.join(loops)}" if loops else "it has none"
+        what = f"loop {name!r}" if name else "loop: a generator that takes `engine`"
+        raise ValueError(f"{path} has no {what}; {has}.")
+    found: Callable[[Engine], Turns] = names[wanted]
+    return found
 
 
 def name_of(loop: Design | Callable[[Engine], Turns]) -> str:

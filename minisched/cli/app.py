@@ -19,6 +19,7 @@ from .exit import BAD_INPUT, complain, complain_of, guarded_output, with_exit_co
 from .fetch import fetch
 from .fidelity import fidelity
 from .first_run import first_run
+from .learn import learn
 from .museum import museum
 from .presets import presets
 from .replay import replay
@@ -45,6 +46,7 @@ EXAMPLES = {  # shown below each command's help; a test runs them
     "first-run": "minisched first-run --out out/first-run",
     "fetch": "minisched fetch smollm2",
     "fidelity": "minisched fidelity sglang --cases 100",
+    "learn": "minisched learn --no-open",
     "presets": "minisched presets",
     "replay": "minisched replay requests.csv --requests 1000",
     "run": "minisched run --loop overlap --prompt 'Hello there' --max-new-tokens 8",
@@ -73,7 +75,7 @@ def of_every_command(
 
 COMMANDS = (
     compare, run, diagrams, bench, calibrate, check, fidelity, view, stepper, replay, sweep,
-    presets, fetch, doctor, first_run,
+    presets, fetch, learn, doctor, first_run,
 )  # fmt: skip
 for command in COMMANDS:
     name = command.__name__.replace("_", "-")

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from ..checking import check_file
 from ..checks.answers import (
     ORACLE,
     Answer,
@@ -75,7 +76,7 @@ def check(
     ] = 0,
     loop: Annotated[
         list[str] | None,
-        typer.Option(help="Only on this loop, as LOOP:RELAY:OPTION=VALUE; repeatable."),
+        typer.Option(help="Only on this loop, as LOOP:RELAY:OPTION=VALUE; or mine.py."),
     ] = None,
     device: Annotated[
         str, typer.Option(help="sim, thread, cuda or mlx, with the hash model.")
@@ -109,6 +110,8 @@ def check(
     with seed and loop. An aborted request is identical as far as it got, and a
     refused one if it rightly got nothing.
     """
+    if loop and any(name.partition(":")[0].endswith(".py") for name in loop):
+        return run_check_file(loop, workloads, seed, device, json)
     wanted = Wanted(workloads, seed, tuple(loop or ()), device, jobs, out, axes, backend, address)
     if not traces:
         if draw is not None:
@@ -123,6 +126,24 @@ def check(
             f"{asked[0]} draws workloads, but {traces[0]} is a recorded run: one or the other."
         )
     return check_traces(traces, draw, json, step)
+
+
+def run_check_file(
+    loops: Sequence[str], workloads: int | None, seed: int, device: str, as_json: bool
+) -> int:
+    """A loop in a file, on random workloads; 1 if a law broke.
+
+    Raises:
+        ValueError: it isn't there, or there are others beside it.
+    """
+    if len(loops) > 1:
+        raise ValueError("a loop in a file is checked alone: give one --loop.")
+    found = check_file(loops[0], workloads, seed, device)
+    if as_json and found.tally is not None:
+        print_json(found.tally.as_json())
+    else:
+        print(found)
+    return 0 if found.holds else 1
 
 
 # -- The picture of a run, with what it did wrong in red -------------------------------------------

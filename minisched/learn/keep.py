@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import linecache
 import re
 from pathlib import Path
 from textwrap import dedent
@@ -20,13 +22,29 @@ def keep(exercise: Exercise, lines: Any, path: Path | None = None) -> list[str]:
     path = path or MINE
     try:
         pieces = lines if isinstance(lines, tuple) else (lines,)
-        source = "\n\n\n".join(dedent(inspect.getsource(one)).strip() for one in pieces)
+        source = "\n\n\n".join(source_of(one) for one in pieces)
         kept = parts(path)
         kept[exercise.name] = source
         path.write_text(text_of(kept), encoding="utf-8")
     except (OSError, TypeError):
         return []
     return [f"Kept in `{path.name}`: {len(kept)} of {len(exercises())} exercises are right."]
+
+
+def source_of(thing: Any) -> str:
+    """The text of a function, or of a class: of one in a notebook Python asks for a module's file.
+
+    Raises:
+        OSError: nobody knows it.
+    """
+    if not isinstance(thing, type):
+        return dedent(inspect.getsource(thing)).strip()
+    codes = (getattr(item, "__code__", None) for item in vars(thing).values())
+    lines = linecache.getlines(next((code.co_filename for code in codes if code), ""))
+    for node in ast.walk(ast.parse("".join(lines))):
+        if isinstance(node, ast.ClassDef) and node.name == thing.__name__:
+            return "".join(lines[node.lineno - 1 : node.end_lineno]).strip()
+    raise OSError(f"nobody knows the text of {thing.__name__}")
 
 
 def parts(path: Path | None = None) -> dict[str, str]:

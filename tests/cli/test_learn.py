@@ -1,0 +1,91 @@
+"""``minisched learn``, and a loop in a file for ``minisched check``; also from a wheel alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minisched.learn.exercise import exercises
+from minisched.learn.grade import check
+
+ROOT = Path(__file__).resolve().parents[2]
+LESSONS = sorted(path.stem for path in (ROOT / "lessons").glob("[0-9][0-9]_*.py"))
+
+
+def test_it_shows_what_is_right_and_names_the_next_lesson(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("Device", "generate_tokens", "generate_ahead", "losing_costs"):
+        assert check(name, exercises()[name].lines(exercises()[name].solution)).passed
+    code, out, _ = cli("learn --no-open --folder .")
+    assert code == 0 and all(name in out for name in LESSONS)
+    assert "→  01_bubble" in out and "3 of 3" in out and "1 of 3" in out
+    said = json.loads(cli("learn --json --folder .")[1])
+    assert said["next"] == "01_bubble" and [one["name"] for one in said["lessons"]] == LESSONS
+    code, _, err = cli("learn 77")
+    there = ", ".join(str(int(name[:2])) for name in LESSONS)
+    assert (code, err) == (2, f"minisched: there is no lesson 77; there are {there}.\n")
+
+
+def test_a_lesson_is_copied_once_and_opened(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Any] = []
+    monkeypatch.setattr(subprocess, "call", lambda line, cwd: opened.append((line, cwd)) or 0)
+    monkeypatch.setattr("minisched.cli.learn.find_spec", lambda name: name != "jupytext" or None)
+    assert cli(f"learn 1 --folder {tmp_path}")[0] == 0
+    copy = tmp_path / "01_bubble.py"
+    assert opened[0][0][1:] == ["-m", "jupyterlab", copy.name] and opened[0][1] == tmp_path
+    copy.write_text("mine", encoding="utf-8")
+    monkeypatch.setattr("minisched.cli.learn.find_spec", lambda name: None)
+    code, out, _ = cli(f"learn 1 --folder {tmp_path}")
+    assert code == 0 and len(opened) == 1 and copy.read_text(encoding="utf-8") == "mine"
+    assert "pip install 'minisched[lessons]'" in out and "colab" in out
+
+
+def test_a_loop_in_a_file_is_held_against_the_laws(cli: Any, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    loop, whole = (exercises()[name].solution for name in ("my_loop", "capstone"))
+    lines = [line[12:] for line in loop.splitlines()]
+    mine.write_text("\n".join([*lines, whole]), encoding="utf-8")
+    code, out, _ = cli(f"check --loop {mine}:my_loop --workloads 1 --seed 4")
+    assert (code, out.startswith("✓ every law held in all 1 cases")) == (0, True), out
+    code, out, _ = cli(f"check --loop {mine} --workloads 1 --seed 0 --json")
+    assert code == 1 and json.loads(out)["failures"][0]["law"] == "progress"  # its own order
+    code, _, err = cli(f"check --loop {mine}:other")
+    assert (code, err) == (2, f"minisched: {mine} has no loop 'other'; it has my_loop, loop.\n")
+    mine.write_text("1 / 0", encoding="utf-8")
+    code, _, err = cli(f"check --loop {mine}")
+    assert (code, err) == (
+        2,
+        f"minisched: {mine} stops with ZeroDivisionError: division by zero.\n",
+    )
+    assert cli("check --loop nobody.py")[0] == 2
+
+
+@pytest.mark.thorough
+def test_from_a_wheel_alone_everything_is_there(tmp_path: Path) -> None:
+    """A fresh environment: of this one only what minisched depends on is lent to it."""
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "-w", tmp_path, ROOT], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {Path(name).stem for name in names if "/share/minisched/lessons/" in name} >= {*LESSONS}
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", wheel], check=True)
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    lent = next(path for path in sys.path if path.endswith("site-packages"))
+    (site / "lent.pth").write_text(lent, encoding="utf-8")
+    line = [tmp_path / "env" / "bin" / "minisched", "learn", "--json"]
+    done = subprocess.run(line, check=True, capture_output=True, text=True, cwd=tmp_path, env={})
+    found = json.loads(done.stdout)["lessons"]
+    assert [one["name"] for one in found] == LESSONS and all(one["exercises"] for one in found)
