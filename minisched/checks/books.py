@@ -19,7 +19,7 @@ from ..memory.radix_cache import TreeNode
 from ..scheduler import Scheduler
 from ..trace.cells import is_in
 from .history import MarkMoment, moments, plural
-from .leaks import Leak, Ledger, report
+from .leaks import Leak, Ledger
 
 
 class Books:
@@ -226,10 +226,10 @@ def leaks_so_far(scheduler: Scheduler) -> list[Leak]:
         return []
     for lease in ledger.ending:
         if lease.released is not None:
-            report(ledger, lease, f"and its row was freed {lease.released}, but this was not")
+            ledger.report(lease)
         elif not ledger.is_named(lease):
-            report(ledger, lease, "and its lease was never released")
-    ledger.pages.find_lost(MarkMoment(0))
+            ledger.report(lease, "and its lease was never released")
+    ledger.find_lost(MarkMoment(0))
     return ledger.leaks
 
 

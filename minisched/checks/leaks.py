@@ -1,7 +1,8 @@
 """Leaks: whatever is held by nobody, by somebody who has ended, or freed by who did not hold it.
 
-Read from a trace alone, at every step and at the end. What a live scheduler holds is looked at in
-``books.py``. What was launched and never ended is in ``pending.py``.
+Read from a trace alone, at every step and at the end: one ledger is kept from its marks, and an op
+that nobody waited for is seen in its program. A live scheduler's memory is looked at in
+``books.py``.
 """
 
 from __future__ import annotations
@@ -16,26 +17,22 @@ from ..trace.cells import spans_of
 from ..trace.events import is_host, lane_words
 from .history import MarkMoment, Offence, PlayedOrder, moments, numbers, order_of, plural, sides
 
-# -- A leak, or what leads to one: memory freed twice, or used by somebody it does not belong to
-
-KINDS = {
-    "lost": "nobody has it, and it is not free",
-    "held": "whoever held it has ended, and no step in flight names it",
-    "freed": "it was freed twice, or by somebody who did not hold it",
-    "given": "it was handed out while somebody held it",
-    "used": "a step names it, although it is not its request's",
-    "pending": "it was launched or begun, and nobody waited for its end",
-}
-
 
 @dataclass(frozen=True)
 class Leak:
     """One thing that is not where it should be, and its owner's story.
 
     ``resource`` is page, row, lock, future slot, step, op or thread; ``what`` names it (``pages
-    3-5``); ``kind`` is one of ``KINDS``. ``rid`` is the owner, or empty. ``time`` is when it could
-    first be seen, in nanoseconds; ``slices`` are those in which it was taken and in which it should
-    have been given back, as far as they are known.
+    3-5``). ``rid`` is the owner, or empty. ``time`` is when it could first be seen, in
+    nanoseconds; ``slices`` are those in which it was taken and in which it should have been given
+    back, as far as they are known. ``kind`` is one of these:
+
+    - ``lost``: nobody has it, and it is not free;
+    - ``held``: whoever held it has ended, and no step in flight names it;
+    - ``freed``: it was freed twice, or by somebody who did not hold it;
+    - ``given``: it was handed out while somebody held it;
+    - ``used``: a step names it, although it is not its request's;
+    - ``pending``: it was launched or begun, and nobody waited for its end.
     """
 
     resource: str
@@ -55,39 +52,7 @@ class Leak:
         return Offence(self.slices, self.sentence)
 
 
-# -- Positions that a step computes, although their request holds no page for them -----------------
-#
-# A step finds the KV slot of a position in its row of the page table. Where no page was ever listed
-# for it, the step writes wherever the cell happens to point, which may be anybody's.
-
-TABLE = "page table"
-
-
-def find_unlisted(trace: Trace) -> Iterator[str]:
-    """A sentence for each step and request that goes through cells of the table with no page.
-
-    A row is listed from its beginning on, so its length tells which of its cells are. A stage of a
-    pipeline has a table of its own, and so has either side of ``pd``.
-    """
-    max_len = next((int(m.attrs[TABLE]) for m in trace.marks if m.name == "row length"), 0)
-    steps = {item.id: item.step for item in trace.slices}
-    listed: dict[tuple[str, int], int] = {}  # by table and row, how many cells list a page
-    for act in trace.program if max_len else ():
-        for first, last in spans_of(act.at) if act.resource.endswith(TABLE) else ():
-            row, (start, end) = first // max_len, (first % max_len, last % max_len + 1)
-            length = listed.get((act.resource, row), 0)
-            if act.kind == "free":
-                listed[act.resource, row] = 0
-            elif act.kind == "write" and start <= length:
-                listed[act.resource, row] = max(length, end)
-            elif act.kind == "read" and end > length:
-                yield (
-                    f"step {steps.get(act.op, 0)} computes {act.rid}'s position {end - 1}, but "
-                    f"{act.rid} holds pages for {length} positions only"
-                )
-
-
-# -- A request's row and what hangs on it, as the marks of a trace tell it -------------------------
+# -- Whose it is: a row of the request table and what hangs on it, and a book of rows or pages -----
 
 
 @dataclass(eq=False)
@@ -103,7 +68,7 @@ class HeldLease:
     row: int
     opened: MarkMoment
     pages: dict[int, MarkMoment] = field(default_factory=dict)  # its own, in the order of positions
-    locks: Counter[int] = field(default_factory=Counter)  # by node of the radix tree
+    locks: Counter[int] = field(default_factory=Counter)  # by node of the prefix cache
     num_transfers: int = 0
     locked: dict[int, MarkMoment] = field(default_factory=dict)  # since when, by node
     last_step: int = 0  # the newest that names it
@@ -128,12 +93,6 @@ class HeldLease:
         taken = min([*self.pages.values(), self.opened], key=lambda moment: moment.time)
         return f"{self.rid} {taken}; {self.end}"
 
-    def lock(self, node: int, delta: int, now: MarkMoment) -> None:
-        """It takes a lock on a node of the radix tree, or gives it back."""
-        self.locks[node] += delta
-        if delta > 0:
-            self.locked[node] = now
-
     @property
     def lock_history(self) -> str:
         """The same of its locks that are left."""
@@ -156,129 +115,55 @@ class HeldLease:
         return tuple(dict.fromkeys([*self.opened.slices, *closed]))
 
 
-# -- Whose every page is, as the allocator and the prefix cache marked it --------------------------
+class Freed(NamedTuple):
+    """By whom something was freed, or empty for the prefix cache; when, and in which slices."""
+
+    rid: str
+    when: MarkMoment
+    slices: tuple[int, ...]
 
 
-class PageBook:
-    """A page is a lease's, or the cache's, or on its way from one to the other, or free.
+class Book:
+    """Whose each page is, or each row, and of what is free who had it last."""
 
-    ``knows_all`` says that nobody held a page before the first mark; ``knows_tree`` that the trace
-    says which pages a node of the radix tree has.
-    """
-
-    def __init__(self, leaks: list[Leak]) -> None:
-        self.leaks = leaks
+    def __init__(self, name: str, leaks: list[Leak]) -> None:
+        self.name, self.leaks = name, leaks
         self.held: dict[int, HeldLease] = {}
-        self.cached: dict[int, int] = {}  # page -> node
-        self.nodes: dict[int, list[int]] = {}  # the other way round
-        self.disowned: dict[int, tuple[HeldLease, MarkMoment]] = {}  # and not free or cached as yet
-        self.freed: dict[
-            int, tuple[str, MarkMoment]
-        ] = {}  # by whom, or empty for the cache, and when
-        self.knows_all = False
-        self.knows_tree = True
+        self.freed: dict[int, Freed] = {}
 
-    def take(self, lease: HeldLease, pages: Sequence[int], now: MarkMoment) -> None:
-        """They are handed out."""
-        for page in pages:
-            if page in self.held or page in self.cached:
-                self._given_twice(page, lease, now)
-            self.held[page] = lease
-            self.freed.pop(page, None)
-            lease.pages[page] = now
+    def take(self, number: int, lease: HeldLease, now: MarkMoment, is_cached: bool = False) -> None:
+        """It is handed out."""
+        if before := self.held.get(number):
+            since = f"{before.rid}'s, allocated to {before.history}"
+            self._given(number, lease, now, before.rid, since, before.slices)
+        elif is_cached:
+            self._given(number, lease, now, "", "the prefix cache's")
+        self.held[number] = lease
+        self.freed.pop(number, None)
 
-    def disown(self, pages: Sequence[int], now: MarkMoment) -> None:
-        """They stop being a lease's."""
-        for page in pages:
-            lease = self.held.pop(page, None)
-            if lease is not None:
-                lease.pages.pop(page, None)
-                if page not in self.cached:
-                    self.disowned[page] = lease, now
+    def free_again(self, number: int, now: MarkMoment) -> None:
+        """Nobody holds it, and it is freed."""
+        if (first := self.freed.get(number)) is None:
+            self.wrong(number, "freed", "", f"was freed {now}, although nobody held it", now)
+            return
+        whose = f"when it was {first.rid}'s" if first.rid else "when the prefix cache gave it up"
+        story = f"was freed twice: {first.when}, {whose}, and again {now}"
+        self.wrong(number, "freed", first.rid, story, now, first.slices)
 
-    def free(self, pages: Sequence[int], now: MarkMoment) -> None:
-        """They are free from now on."""
-        for page in pages:
-            lease = self.held.pop(page, None)
-            if lease is not None:
-                if lease.closed is None:
-                    self._freed_under(page, lease, now)
-                lease.pages.pop(page, None)
-            elif page in self.disowned:
-                lease, _ = self.disowned.pop(page)
-            elif page in self.freed or self.knows_all:
-                self._freed_twice(page, now)
-            if page in self.cached:
-                self._freed_in_cache(page, now)
-            self.freed[page] = lease.rid if lease else "", now
+    def _given(
+        self, number: int, lease: HeldLease, now: MarkMoment, rid: str, whose: str,
+        slices: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        story = f"was handed out to {lease.rid} {now} while it was still {whose}"
+        self.wrong(number, "given", rid, story, now, slices)
 
-    def add(self, node: int, pages: Sequence[int]) -> None:
-        """A node of the tree has them."""
-        self.knows_tree = self.knows_tree and bool(pages)
-        self.nodes[node] = list(pages)
-        for page in pages:
-            self.cached[page] = node
-            self.disowned.pop(page, None)
-
-    def split(self, node: int, child: int, num_pages: int) -> None:
-        """A new node takes the first pages of another one's."""
-        pages = self.nodes.get(child, [])
-        self.nodes[node], self.nodes[child] = pages[:num_pages], pages[num_pages:]
-        self.cached |= dict.fromkeys(pages[:num_pages], node)
-
-    def evict(self, node: int, now: MarkMoment) -> None:
-        """A node is gone; its pages are about to be free."""
-        owner = HeldLease("", 0, now)
-        for page in self.nodes.pop(node, []):
-            self.cached.pop(page, None)
-            self.disowned[page] = owner, now
-
-    def find_lost(self, now: MarkMoment) -> None:
-        """Between two steps nothing is on its way."""
-        if not self.knows_tree:
-            self.disowned.clear()
-        by_owner: defaultdict[tuple[HeldLease, MarkMoment], list[int]] = defaultdict(list)
-        for page, owner in self.disowned.items():
-            by_owner[owner].append(page)
-        self.disowned.clear()
-        for (lease, when), pages in by_owner.items():
-            what = plural("page", pages)
-            giver = f"{lease.rid} gave up" if lease.rid else "the prefix cache evicted"
-            self.leaks.append(
-                Leak("page", what, "lost", lease.rid,
-                     f"{giver} {what} {when}, and nobody has put it back among the free ones: it "
-                     "is neither free, nor cached, nor anybody's",
-                     now.time, when.slices)
-            )  # fmt: skip
-
-    def _given_twice(self, page: int, lease: HeldLease, now: MarkMoment) -> None:
-        before = self.held.get(page)
-        whose = before.rid if before else "the prefix cache"
-        since = f", allocated to {before.history}" if before else ""
-        self.leaks.append(
-            Leak("page", f"page {page}", "given", whose if before else "",
-                 f"page {page} was handed out to {lease.rid} {now} while it was still "
-                 f"{whose}'s{since}", now.time, now.slices)
-        )  # fmt: skip
-
-    def _freed_twice(self, page: int, now: MarkMoment) -> None:
-        rid, before = self.freed.get(page, ("", None))
-        story = f"page {page} was freed {now}, although nobody held it"
-        if before is not None:
-            first = f"when it was {rid}'s" if rid else "when the prefix cache gave it up"
-            story = f"page {page} was freed twice: {before}, {first}, and again {now}"
-        slices = (*(before.slices if before else ()), *now.slices)
-        leak = Leak("page", f"page {page}", "freed", rid, story, now.time, slices)
-        self.leaks.append(leak)
-
-    def _freed_under(self, page: int, lease: HeldLease, now: MarkMoment) -> None:
-        story = f"page {page} was freed {now}, although it was allocated to {lease.history}"
-        slices = (*lease.slices, *now.slices)
-        self.leaks.append(Leak("page", f"page {page}", "freed", lease.rid, story, now.time, slices))
-
-    def _freed_in_cache(self, page: int, now: MarkMoment) -> None:
-        story = f"page {page} was freed {now}, although node {self.cached[page]} still has it"
-        self.leaks.append(Leak("page", f"page {page}", "freed", "", story, now.time, now.slices))
+    def wrong(
+        self, number: int, kind: str, rid: str, story: str, now: MarkMoment,
+        slices: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        """Note a leak; ``slices`` are those before that of ``now``."""
+        what, slices = f"{self.name} {number}", (*slices, *now.slices)
+        self.leaks.append(Leak(self.name, what, kind, rid, f"{what} {story}", now.time, slices))
 
 
 # -- Future slots: which step and whose row each was given to last, and who reads it ---------------
@@ -322,21 +207,16 @@ class SlotBook:
         return [slot for slot, (owner, _) in self.owner.items() if owner == step]
 
     def bind(
-        self,
-        step: int,
-        asks: Sequence[Ask],
-        slots: Sequence[int],
-        reads: Sequence[int],
+        self, step: int, asks: Sequence[Ask], slots: Sequence[int], reads: Sequence[int],
         now: MarkMoment,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """A step gets ``slots``, row by row, and will read ``reads``, which were others'."""
         if asks:
             found = self.reads_of(step, asks, reads, now)
             self.misread += [item for item in found if item.sentence]
         if len(asks) == len(slots):
-            given = self.given[step] = {
-                ask.lease: slot for ask, slot in zip(asks, slots, strict=True)
-            }
+            leases = (ask.lease for ask in asks)
+            given = self.given[step] = dict(zip(leases, slots, strict=True))
             self.owner |= {slot: (step, lease) for lease, slot in given.items()}
 
     def reads_of(
@@ -359,53 +239,50 @@ class SlotBook:
         self, step: int, ask: Ask, slot: int | None, should: int | None, now: MarkMoment
     ) -> SlotRead:
         whose = f" for {ask.lease.rid}" if ask.lease else ""
-        right = f"future slot {should}, which step {ask.giver} was given{whose}"
-        right = right if should is not None else ""
-        story = ""
+        right, story = "", ""
+        if should is not None:
+            right = f"future slot {should}, which step {ask.giver} was given{whose}"
         if slot is None and right:
             story = f"step {step} reads no future slot{whose}; it should have read {right}"
         elif slot is not None and self.owner.get(slot) != (ask.giver, ask.lease):
-            story = f"step {step} reads future slot {slot}{whose}, which {self._owner_of(slot)}"
+            giver, lease = self.owner.get(slot, (0, None))
+            owner = f"step {giver} was given" + (f" for {lease.rid}" if lease else "")
+            owner = owner if giver else "no step was given"
+            story = f"step {step} reads future slot {slot}{whose}, which {owner}"
             if slot == should:
                 story += f" since step {ask.giver} was given it{whose}: that token is lost"
             elif right:
                 story += f"; it should have read {right}"
         return SlotRead(step, ask.lease, slot, should, story, now)
 
-    def _owner_of(self, slot: int) -> str:
-        """Whose a slot is."""
-        giver, lease = self.owner.get(slot, (0, None))
-        if not giver:
-            return "no step was given"
-        return f"step {giver} was given" + (f" for {lease.rid}" if lease else "")
 
-
-# -- One scheduler's books, kept from the marks of a trace: who holds what, mark by mark -----------
+# -- One scheduler's ledger, kept from the marks of a trace: who holds what, mark by mark ----------
 #
-# It hears ``row alloc``, ``row free``, ``row hold``, ``row let go``, ``page alloc``, ``page
-# disown``, ``page free``, ``radix add``, ``radix split``, ``radix evict``, ``radix lock``, ``block
-# add``, ``block evict``, ``block lock``, ``insert``, ``finish``, ``retraction``, ``commit``,
-# ``tokens``, ``future slots`` and ``wait``. What can't be, it notes at once; what must not stay,
-# ``audit.py`` looks for between two steps.
+# What can't be, it notes at once; what must not stay, it looks for between two steps.
 
 ROOT = 0  # of the radix tree: it has no pages, and a lock on it keeps nothing
 
 
 class Ledger:
-    """Who holds what after the marks that it has heard. ``leaks`` are what was wrong so far."""
+    """Who holds what after the marks that it has heard. ``leaks`` are what was wrong so far.
+
+    A page is a lease's, or the prefix cache's, or on its way from one to the other, or free. The
+    cache's nodes have numbers; in a block pool each page is a node of its own.
+    """
 
     def __init__(self) -> None:
         self.leaks: list[Leak] = []
-        self.pages = PageBook(self.leaks)
+        self.rows, self.pages = Book("row", self.leaks), Book("page", self.leaks)
         self.slots = SlotBook()
-        self.by_row: dict[int, HeldLease] = {}
-        self.last_in: dict[int, HeldLease] = {}  # by row, whose it was when it was freed
+        self.cached: dict[int, int] = {}  # page -> node
+        self.nodes: dict[int, list[int]] = {}  # the other way round
+        self.disowned: dict[int, tuple[HeldLease, MarkMoment]] = {}  # and not free or cached as yet
+        self.knows_all = False  # nobody held a page before the first mark
+        self.knows_tree = True  # the trace says which pages a node has
         self.newest: dict[str, HeldLease] = {}  # of each request
         self.ending: dict[HeldLease, None] = {}  # closed or released, and not seen to be empty
         self.whose: HeldLease | None = None  # whoever takes or leaves the next locks
-        self.lock_log: list[
-            tuple[int, int, HeldLease, MarkMoment]
-        ] = []  # node, delta, by whom, when
+        self.lock_log: list[tuple[int, int, HeldLease, MarkMoment]] = []  # node, delta, whose, when
         self.commits: dict[int, list[HeldLease | None]] = {}  # by step, row by row
         self.chunks: dict[int, list[int]] = {}  # by step, the rows whose sample is no token
         self.in_flight: dict[int, MarkMoment] = {}  # steps, with when they were committed
@@ -413,26 +290,64 @@ class Ledger:
 
     def hear(self, mark: Mark, now: MarkMoment) -> None:
         """Let happen what a mark says."""
-        of, name = mark.attrs, mark.name
-        if name.startswith(("page ", "kv pool", "future slots")):
-            self._on_memory(mark, now)
-        elif name == "row alloc":
-            self._open(str(of["rid"]), int(of["row"]), now)
-        elif name in ("row free", "row hold", "row let go"):
-            self._on_row(name, int(of["row"]), now)
-        elif name == "finish":
-            self._close(str(of["rid"]), str(of["reason"]), now)
-        elif name == "retraction":
-            self._close(str(of["rid"]), name, now)
-        elif name == "commit":
-            self.chunks[int(of["step"])] = numbers(of.get("chunks", ""))
-            self._commit(int(of["step"]), numbers(of["rows"]), now)
-        elif name == "tokens":
-            self.in_flight.pop(int(of["step"]), None)
-        elif name == "wait" and (of["reason"], of["op"]) == ("speculation", "forward"):
-            self.waited.add(int(of["step"]))
-        else:
-            self._on_tree(mark, now)
+        of, pages = mark.attrs, numbers(mark.attrs.get("pages", ""))
+        match mark.name:
+            case "row alloc":
+                self._open(str(of["rid"]), int(of["row"]), now)
+            case "row free" | "row hold" | "row let go":
+                self._on_row(mark.name, int(of["row"]), now)
+            case "kv pool":
+                self.knows_all = True
+            case "page alloc":
+                lease = self.rows.held.get(int(of["row"]))
+                lease = lease or self._open(str(of["rid"]), int(of["row"]), now)
+                for page in pages:
+                    self.pages.take(page, lease, now, page in self.cached)
+                    lease.pages[page] = now
+            case "page disown":
+                self._disown(pages, now)
+            case "page free":
+                for page in pages:
+                    self._free(page, now)
+            case "radix add":
+                self._cache(int(of["node"]), numbers(of.get("page_ids", "")))
+            case "block add":
+                for page in pages:
+                    self._cache(page, [page])
+            case "radix split":  # a new node takes the first pages of another one's
+                node, child, count = int(of["node"]), int(of["child"]), int(of["pages"])
+                both = self.nodes.get(child, [])
+                self.nodes[node], self.nodes[child] = both[:count], both[count:]
+                self.cached |= dict.fromkeys(both[:count], node)
+            case "radix evict":
+                self._evict(int(of["node"]), now)
+            case "block evict":
+                for page in pages:
+                    self._evict(page, now)
+            case "insert":
+                self.whose = self.newest.get(str(of["rid"]))
+            case "radix lock":
+                if int(of["node"]) != ROOT:
+                    self._lock(int(of["node"]), int(of["delta"]), now)
+            case "block lock":
+                for page in pages:
+                    self._lock(page, int(of["delta"]), now)
+            case "finish":
+                self._close(str(of["rid"]), str(of["reason"]), now)
+            case "retraction":
+                self._close(str(of["rid"]), mark.name, now)
+            case "commit":
+                self.chunks[int(of["step"])] = numbers(of.get("chunks", ""))
+                self._commit(int(of["step"]), numbers(of["rows"]), now)
+            case "future slots":
+                step, slots, reads = int(of["step"]), numbers(of["slots"]), numbers(of["reads"])
+                asks = [self.ask(lease) for lease in self.commits.get(step, [])]
+                self.slots.bind(step, asks, slots, reads, now)
+            case "tokens":
+                self.in_flight.pop(int(of["step"]), None)
+            case "wait":
+                if (of.get("reason"), of.get("op")) == ("speculation", "forward"):
+                    self.waited.add(int(of["step"]))
 
     def is_named(self, lease: HeldLease) -> bool:
         """Whether a step in flight or a transfer names it."""
@@ -453,54 +368,25 @@ class Ledger:
         """What a row of the newest step has to read from the device."""
         return Ask(lease, lease.step_before if lease else 0, bool(self.giver_of(lease)))
 
-    def _on_memory(self, mark: Mark, now: MarkMoment) -> None:
-        of, pages = mark.attrs, numbers(mark.attrs.get("pages", ""))
-        if mark.name == "kv pool":
-            self.pages.knows_all = True
-        elif mark.name == "page alloc":
-            rid, row = str(of["rid"]), int(of["row"])
-            self.pages.take(self.by_row.get(row) or self._open(rid, row, now), pages, now)
-        elif mark.name == "page disown":
-            self.pages.disown(pages, now)
-        elif mark.name == "page free":
-            self.pages.free(pages, now)
-        elif mark.name == "future slots":
-            step = int(of["step"])
-            slots, reads = numbers(of["slots"]), numbers(of["reads"])
-            asks = [self.ask(lease) for lease in self.commits.get(step, [])]
-            self.slots.bind(step, asks, slots, reads, now)
-
     def _open(self, rid: str, row: int, now: MarkMoment) -> HeldLease:
-        if before := self.by_row.get(row):
-            self.leaks.append(
-                Leak("row", f"row {row}", "given", before.rid,
-                     f"row {row} was handed out to {rid} {now} while it was still {before.rid}'s, "
-                     f"to whom it was allocated: {before.history}",
-                     now.time, (*before.slices, *now.slices))
-            )  # fmt: skip
+        lease = HeldLease(rid, row, now)
+        if before := self.rows.held.get(row):
             self.ending[before] = None
-        lease = self.by_row[row] = self.newest[rid] = self.whose = HeldLease(rid, row, now)
+        self.rows.take(row, lease, now)
+        self.newest[rid] = self.whose = lease
         return lease
 
     def _on_row(self, name: str, row: int, now: MarkMoment) -> None:
-        lease = self.by_row.get(row)
+        lease = self.rows.held.get(row)
         if lease is None:
-            self._freed_again(row, now)
+            self.rows.free_again(row, now)
         elif name == "row free":
-            self.last_in[row] = self.by_row.pop(row)
+            del self.rows.held[row]
+            self.rows.freed[row] = Freed(lease.rid, now, lease.slices)
             lease.released, self.whose = now, lease
             self.ending[lease] = None
         else:
             lease.num_transfers += 1 if name == "row hold" else -1
-
-    def _freed_again(self, row: int, now: MarkMoment) -> None:
-        story, before = f"row {row} was freed {now}, although nobody held it", self.last_in.get(row)
-        if before is not None:
-            first = f"{before.released}, when it was {before.rid}'s"
-            story = f"row {row} was freed twice: {first}, and again {now}"
-        rid, slices = (before.rid, before.slices) if before else ("", ())
-        leak = Leak("row", f"row {row}", "freed", rid, story, now.time, (*slices, *now.slices))
-        self.leaks.append(leak)
 
     def _close(self, rid: str, why: str, now: MarkMoment) -> None:
         lease = self.newest.get(rid)
@@ -509,7 +395,7 @@ class Ledger:
             self.ending[lease] = None
 
     def _commit(self, step: int, rows: list[int], now: MarkMoment) -> None:
-        leases = self.commits[step] = [self.by_row.get(row) for row in rows]
+        leases = self.commits[step] = [self.rows.held.get(row) for row in rows]
         for row, lease in zip(rows, leases, strict=True):
             if lease is not None:
                 lease.step_before, lease.last_step = lease.last_step, step
@@ -519,106 +405,151 @@ class Ledger:
                 self.leaks.append(leak)
         self.in_flight[step] = now
 
-    def _on_tree(self, mark: Mark, now: MarkMoment) -> None:
-        of, name = mark.attrs, mark.name
-        if name == "insert":
-            self.whose = self.newest.get(str(of["rid"]))
-        elif name == "radix add":
-            self.pages.add(int(of["node"]), numbers(of.get("page_ids", "")))
-        elif name == "radix split":
-            self.pages.split(int(of["node"]), int(of["child"]), int(of["pages"]))
-        elif name == "radix evict":
-            self.pages.evict(int(of["node"]), now)
-        elif name in ("block add", "block evict"):
-            for page in numbers(of["pages"]):
-                if name == "block add":
-                    self.pages.add(page, [page])  # each is a node of its own
-                else:
-                    self.pages.evict(page, now)
-        elif name == "block lock" and self.whose:
-            for page in numbers(of["pages"]):
-                self.whose.lock(page, int(of["delta"]), now)
-                self.lock_log.append((page, int(of["delta"]), self.whose, now))
-        elif name == "radix lock" and self.whose and int(of["node"]) != ROOT:
-            node, delta = int(of["node"]), int(of["delta"])
-            self.whose.lock(node, delta, now)
-            self.lock_log.append((node, delta, self.whose, now))
+    def _disown(self, pages: Sequence[int], now: MarkMoment) -> None:
+        """They stop being a lease's."""
+        for page in pages:
+            if lease := self.pages.held.pop(page, None):
+                lease.pages.pop(page, None)
+                if page not in self.cached:
+                    self.disowned[page] = lease, now
 
+    def _free(self, page: int, now: MarkMoment) -> None:
+        if lease := self.pages.held.pop(page, None):
+            if lease.closed is None:
+                story = f"was freed {now}, although it was allocated to {lease.history}"
+                self.pages.wrong(page, "freed", lease.rid, story, now, lease.slices)
+            lease.pages.pop(page, None)
+        elif page in self.disowned:
+            lease, _ = self.disowned.pop(page)
+        elif page in self.pages.freed or self.knows_all:
+            self.pages.free_again(page, now)
+        if page in self.cached:
+            story = f"was freed {now}, although node {self.cached[page]} still has it"
+            self.pages.wrong(page, "freed", "", story, now)
+        self.pages.freed[page] = Freed(lease.rid if lease else "", now, now.slices)
 
-# -- Looks through the books: between two steps, and when the trace is over ------------------------
+    def _cache(self, node: int, pages: Sequence[int]) -> None:
+        """A node of the prefix cache has them."""
+        self.knows_tree = self.knows_tree and bool(pages)
+        self.nodes[node] = list(pages)
+        for page in pages:
+            self.cached[page] = node
+            self.disowned.pop(page, None)
 
+    def _evict(self, node: int, now: MarkMoment) -> None:
+        """A node is gone; its pages are about to be free."""
+        owner = HeldLease("", 0, now)
+        for page in self.nodes.pop(node, []):
+            self.cached.pop(page, None)
+            self.disowned[page] = owner, now
 
-def settle(ledger: Ledger, now: MarkMoment) -> None:
-    """Between two steps: whoever has ended holds nothing that nobody names."""
-    ledger.pages.find_lost(now)
-    for lease in list(ledger.ending):
-        if ledger.is_named(lease):
-            continue
-        if lease.released is None:
+    def _lock(self, node: int, delta: int, now: MarkMoment) -> None:
+        """A lease takes a lock on a node of the prefix cache, or gives it back."""
+        if lease := self.whose:
+            lease.locks[node] += delta
+            lease.locked |= {node: now} if delta > 0 else {}
+            self.lock_log.append((node, delta, lease, now))
+
+    # -- what must not stay ------------------------------------------------------------------------
+
+    def find_lost(self, now: MarkMoment) -> None:
+        """Between two steps no page is on its way."""
+        by_owner: defaultdict[tuple[HeldLease, MarkMoment], list[int]] = defaultdict(list)
+        for page, owner in self.disowned.items() if self.knows_tree else ():
+            by_owner[owner].append(page)
+        self.disowned.clear()
+        for (lease, when), pages in by_owner.items():
+            what = plural("page", pages)
+            giver = f"{lease.rid} gave up" if lease.rid else "the prefix cache evicted"
+            story = (
+                f"{giver} {what} {when}, and nobody has put it back among the free ones: it is "
+                "neither free, nor cached, nor anybody's"
+            )
+            self.leaks.append(Leak("page", what, "lost", lease.rid, story, now.time, when.slices))
+
+    def settle(self, now: MarkMoment) -> None:
+        """Between two steps: whoever has ended holds nothing that nobody names."""
+        self.find_lost(now)
+        for lease in list(self.ending):
+            if self.is_named(lease):
+                continue
+            if lease.released is None:
+                lease.overdue = lease.overdue or now
+                continue
+            del self.ending[lease]
+            if lease.overdue is not None:
+                fate = f"and nobody named it any more, but it was released only {lease.released}"
+                self.report(lease, fate, [("row", f"row {lease.row}")])
+            self.report(lease)
+
+    def close(self, now: MarkMoment, sees_steps: bool) -> list[Leak]:
+        """The trace is over; everything that was wrong, in order of time.
+
+        ``sees_steps`` says whether the trace tells which steps came back.
+        """
+        self.settle(now)
+        for lease in dict.fromkeys([*self.ending, *self.rows.held.values()]):
             lease.overdue = lease.overdue or now
-            continue
-        del ledger.ending[lease]
-        if lease.overdue is not None:
-            fate = f"and nobody named it any more, but it was released only {lease.released}"
-            report(ledger, lease, fate, [("row", f"row {lease.row}")])
-        report(ledger, lease, f"and its row was freed {lease.released}, but this was not")
+            self.report(lease)
+        for step, committed in self.in_flight.items() if sees_steps else ():
+            slots = self.slots.of(step)
+            story = f"step {step} was committed {MarkMoment(committed.time)} and never came back"
+            story += f", and so {plural('future slot', slots)} has no token" if slots else ""
+            self.leaks.append(
+                Leak("step", f"step {step}", "pending", "", story, now.time, committed.slices)
+            )
+        return sorted(self.leaks, key=lambda leak: leak.time)
 
-
-def close(ledger: Ledger, now: MarkMoment, sees_steps: bool) -> list[Leak]:
-    """The trace is over; everything that was wrong, in order of time.
-
-    ``sees_steps`` says whether the trace tells which steps came back.
-    """
-    settle(ledger, now)
-    for lease in dict.fromkeys([*ledger.ending, *ledger.by_row.values()]):
-        fate = "and the trace is over"
-        if lease.released is not None:
-            fate = f"and its row was freed {lease.released}, but this was not"
-        elif lease.closed is not None:
-            fate = "and its lease was never released"
-        lease.overdue = lease.overdue or now
-        report(ledger, lease, fate)
-    for step, committed in ledger.in_flight.items() if sees_steps else ():
-        _report_step(ledger, step, committed, now)
-    return sorted(ledger.leaks, key=lambda leak: leak.time)
-
-
-def report(
-    ledger: Ledger, lease: HeldLease, fate: str, rest: list[tuple[str, str]] | None = None
-) -> None:
-    """Whatever a lease still holds, or what it held for too long: a leak each."""
-    seen = lease.overdue or lease.released or lease.opened
-    for resource, what in lease.rest if rest is None else rest:
-        verb = "were allocated to" if what.startswith("pages") else "was allocated to"
-        verb = "was taken for" if resource == "lock" else verb
-        history = lease.lock_history if resource == "lock" else lease.history
-        is_late = resource == "lock" and lease.released
-        duty = ": it should have been unlocked then" if is_late else ""
-        story = f"{what} {verb} {history}, {fate}{duty}"
-        ledger.leaks.append(Leak(resource, what, "held", lease.rid, story, seen.time, lease.slices))
-
-
-def _report_step(ledger: Ledger, step: int, committed: MarkMoment, now: MarkMoment) -> None:
-    """A step that never came back, with the future slots that wait for its tokens."""
-    slots = ledger.slots.of(step)
-    story = f"step {step} was committed {MarkMoment(committed.time)} and never came back"
-    story += f", and so {plural('future slot', slots)} has no token" if slots else ""
-    ledger.leaks.append(
-        Leak("step", f"step {step}", "pending", "", story, now.time, committed.slices)
-    )
+    def report(
+        self, lease: HeldLease, fate: str = "", rest: list[tuple[str, str]] | None = None
+    ) -> None:
+        """Whatever a lease still holds, or what it held for too long: a leak each."""
+        if not fate:
+            fate = "and its lease was never released" if lease.closed else "and the trace is over"
+            if lease.released is not None:
+                fate = f"and its row was freed {lease.released}, but this was not"
+        seen = lease.overdue or lease.released or lease.opened
+        for resource, what in lease.rest if rest is None else rest:
+            verb = "were allocated to" if what.startswith("pages") else "was allocated to"
+            history, duty = lease.history, ""
+            if resource == "lock":
+                verb, history = "was taken for", lease.lock_history
+                duty = ": it should have been unlocked then" if lease.released else ""
+            story = f"{what} {verb} {history}, {fate}{duty}"
+            leak = Leak(resource, what, "held", lease.rid, story, seen.time, lease.slices)
+            self.leaks.append(leak)
 
 
 # -- Ops that nobody waited for, and threads that are still in a call, from a trace's program ------
 
 
-def find_pending(trace: Trace) -> list[Leak]:
+def find_pending(trace: Trace) -> Iterator[Leak]:
     """What was launched and never ended, or ended without anybody who could know.
 
     An op's end is known to whoever waits for it, or for anything that comes after it on its lane;
     in the end the schedulers have to know every one. A call that a thread has begun must end. Of a
     file that stops before its requests have ended nothing is told: it was in flight.
     """
-    return list(_pending(trace)) if is_complete(trace) else []
+    if not is_complete(trace):
+        return
+    slices = {item.id: item for item in trace.slices}
+    begun = {act.op: act for act in trace.program if act.kind == "begin"}
+    ends = {act.op for act in trace.program if act.kind == "end"}
+    order = order_of(trace)
+    if order.stuck:  # a wait that never ends is told elsewhere: go on without it
+        ever = ends | {act.op for act in trace.program if act.kind == "say"}
+        order = PlayedOrder([a for a in trace.program if a.kind != "wait" or a.op in ever])
+    last = [done for lane, done in order.last.items() if is_scheduler(lane)]
+    for launch in (act for act in trace.program if act.kind == "launch"):
+        begin, end, ran = begun.get(launch.op), order.ended.get(launch.op), slices.get(launch.op)
+        if begin is not None and end is not None and any(map(end.is_before, last)):
+            continue
+        if begin is not None and launch.op not in ends:
+            story = f"{begin.lane} began a call (slice {begin.op}), which never ended"
+            ids = (begin.op,) if ran else ()
+            yield Leak("thread", begin.lane, "pending", "", story, trace.end, ids)
+        else:
+            yield _unknown(launch, begin, ran, slices.get(launch.during), trace.end)
 
 
 def is_complete(trace: Trace) -> bool:
@@ -627,37 +558,12 @@ def is_complete(trace: Trace) -> bool:
     return bool(ended) and all(rid in ended for item in trace.slices for rid in item.rids)
 
 
-def _pending(trace: Trace) -> Iterator[Leak]:
-    slices = {item.id: item for item in trace.slices}
-    begun = {act.op: act for act in trace.program if act.kind == "begin"}
-    ends = {act.op for act in trace.program if act.kind == "end"}
-    order = order_of(trace)
-    if order.stuck:  # a wait that never ends is told elsewhere: go on without it
-        ever = ends | {act.op for act in trace.program if act.kind == "say"}
-        order = PlayedOrder([a for a in trace.program if a.kind != "wait" or a.op in ever])
-    last = [done for lane, done in order.last.items() if is_main(lane)]
-    for launch in (act for act in trace.program if act.kind == "launch"):
-        begin, end = begun.get(launch.op), order.ended.get(launch.op)
-        ran = slices.get(launch.op)
-        if begin is not None and end is not None and any(map(end.is_before, last)):
-            continue
-        if begin is not None and launch.op not in ends:
-            yield _thread(begin, ran, trace.end)
-        else:
-            yield _op(launch, begin, ran, slices.get(launch.during), trace.end)
-
-
-def is_main(lane: str) -> bool:
+def is_scheduler(lane: str) -> bool:
     """Whether a lane is a scheduler's, and not one of its threads."""
     return is_host(lane) and not lane.endswith("thread")
 
 
-def _thread(begin: Act, ran: Slice | None, end: int) -> Leak:
-    story = f"{begin.lane} began a call (slice {begin.op}), which never ended"
-    return Leak("thread", begin.lane, "pending", "", story, end, (begin.op,) if ran else ())
-
-
-def _op(
+def _unknown(
     launch: Act, begin: Act | None, ran: Slice | None, launcher: Slice | None, end: int
 ) -> Leak:
     """An op that ended, as far as the trace says, but nobody knows; or a call that never began."""
@@ -670,6 +576,8 @@ def _op(
     rid = ran.rids[0] if ran and len(ran.rids) == 1 else ""
     return Leak("op", name, "pending", rid, f"{by}{lane}, {fate}", end, known)
 
+
+# -- All that leaks, and what could not be seen ----------------------------------------------------
 
 NEEDED = {
     "row alloc": "rows of the request table, and who held what",
@@ -684,7 +592,15 @@ NEEDED = {
 
 def find_leaks(trace: Trace) -> list[Leak]:
     """Everything that leaks, in order of time; ``not_checked`` says what could not be seen."""
-    found = [leak for side in sides(trace) for leak in leaks_of(trace, side)]
+    sees_steps = {"commit", "tokens"} <= {mark.name for mark in trace.marks}
+    found = list[Leak]()
+    for side in sides(trace):
+        ledger, now = Ledger(), MarkMoment(0)
+        for mark, now in moments(trace, side):
+            ledger.hear(mark, now)
+            if sees_steps and mark.name in ("commit", "tokens"):
+                ledger.settle(now)
+        found += ledger.close(MarkMoment(trace.end, 0, now.after), sees_steps)
     return sorted([*found, *find_pending(trace)], key=lambda leak: leak.time)
 
 
@@ -709,16 +625,33 @@ def not_checked(trace: Trace) -> list[str]:
     return said
 
 
-def leaks_of(trace: Trace, side: str) -> list[Leak]:
-    """What leaks of one scheduler's memory."""
-    ledger, now, knows = Ledger(), MarkMoment(0), sees_steps(trace)
-    for mark, now in moments(trace, side):
-        ledger.hear(mark, now)
-        if knows and mark.name in ("commit", "tokens"):
-            settle(ledger, now)
-    return close(ledger, MarkMoment(trace.end, 0, now.after), knows)
+# -- Positions that a step computes, although their request holds no page for them -----------------
+#
+# A step finds the KV slot of a position in its row of the page table. Where no page was ever listed
+# for it, the step writes wherever the cell happens to point, which may be anybody's.
+
+TABLE = "page table"
 
 
-def sees_steps(trace: Trace) -> bool:
-    """Whether the trace says when steps are committed and when they come back."""
-    return {"commit", "tokens"} <= {mark.name for mark in trace.marks}
+def find_unlisted(trace: Trace) -> Iterator[str]:
+    """A sentence for each step and request that goes through cells of the table with no page.
+
+    A row is listed from its beginning on, so its length tells which of its cells are. A stage of a
+    pipeline has a table of its own, and so has either side of ``pd``.
+    """
+    max_len = next((int(m.attrs[TABLE]) for m in trace.marks if m.name == "row length"), 0)
+    steps = {item.id: item.step for item in trace.slices}
+    listed: dict[tuple[str, int], int] = {}  # by table and row, how many cells list a page
+    for act in trace.program if max_len else ():
+        for first, last in spans_of(act.at) if act.resource.endswith(TABLE) else ():
+            row, (start, end) = first // max_len, (first % max_len, last % max_len + 1)
+            length = listed.get((act.resource, row), 0)
+            if act.kind == "free":
+                listed[act.resource, row] = 0
+            elif act.kind == "write" and start <= length:
+                listed[act.resource, row] = max(length, end)
+            elif act.kind == "read" and end > length:
+                yield (
+                    f"step {steps.get(act.op, 0)} computes {act.rid}'s position {end - 1}, but "
+                    f"{act.rid} holds pages for {length} positions only"
+                )

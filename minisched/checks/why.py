@@ -311,9 +311,9 @@ def _fate_of(reads: StepReads, page: int) -> str:
     if owner := pages.held.get(page):
         again = " once more" if owner is reads.lease else ""
         return f"and allocated to {owner.rid}{again} {owner.pages.get(page, owner.opened)}"
-    rid, when = pages.freed.get(page, ("", None))
-    who = f"by {rid}" if rid else "by the prefix cache"
-    return f"{who} {when}" if when else "before"
+    if (freed := pages.freed.get(page)) is None:
+        return "before"
+    return f"by {freed.rid or 'the prefix cache'} {freed.when}"
 
 
 def _is_mine(reads: StepReads, slot: int, change: Done) -> bool:
