@@ -19,9 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # -- topics ----------------------------------------------------------------------------------------
 
 WITHOUT_LESSON = {  # a line each: lessons take them out
-    "mixed_chunk",
-    "unified",
-    "pd",
 }  # fmt: skip
 
 
