@@ -41,29 +41,29 @@ LOOKS = {
     "bubble": Look("", texture="hatch", glyph="╱"),
     "waited": Look("", texture="hatch", glyph="╳"),
     # what a step computes
-    "waiting": Look(SHARES["waiting"].fill, SHARES["waiting"].text, "", "·"),
+    "waiting": Look(SHARES["waiting"].fill, SHARES["waiting"].text, "", "∙"),
     "prompt": Look(SHARES["prompt"].fill, SHARES["prompt"].text, "", "█"),
     "decode": Look(SHARES["decode"].fill, SHARES["decode"].text, "", "▓"),
     "again": Look(SHARES["again"].fill, SHARES["again"].text, "stripes", "▒"),
     "wasted": Look("", texture="cross", glyph="╳"),
     # a token on its way
-    "promised": Look("#A9D8F3", texture="stripes", glyph="▒"),
-    "stored": Look("#0072B2", WHITE_TEXT, "", "█"),
-    "unread": Look("#8DBBE0", glyph="▓"),
+    "promised": Look("#A9D8F3", texture="stripes", glyph="░"),
+    "stored": Look("#0072B2", WHITE_TEXT, "", "●"),
+    "unread": Look("#8DBBE0", glyph="◐"),
     "stale": Look("", texture="dots", glyph="·"),
     # memory
-    "admitted": Look("#4F4AA3", WHITE_TEXT, "", "█"),
-    "protected": Look("#4F4AA3", WHITE_TEXT, "", "▓"),
-    "evictable": Look("#C3C0EA", texture="dots", glyph="░"),
-    "sending": Look("#A9A5DD", texture="stripes", glyph="▒"),
-    "evicted": Look("", texture="cross", glyph="╳"),
+    "admitted": Look("#4F4AA3", WHITE_TEXT, "", "■"),
+    "protected": Look("#9B97DA", glyph="▣"),
+    "evictable": Look("#D9D7F3", texture="dots", glyph="□"),
+    "sending": Look("#A9A5DD", texture="stripes", glyph="▤"),
+    "evicted": Look("", texture="cross", glyph="✗"),
     # budgets and queues
-    "left": Look("#E3E6EA", glyph="░"),
-    "spent": Look("#9AA3AD", texture="stripes", glyph="█"),
+    "left": Look("#E3E6EA", glyph="▁"),
+    "spent": Look("#9AA3AD", texture="stripes", glyph="▆"),
     "lacking": Look("", glyph="!"),
     "queued": Look("", glyph="─"),
-    "popped": Look("#E3E6EA", glyph="░"),
-    "ready": Look("#D5CDB4", glyph="─"),
+    "popped": Look("#E3E6EA", glyph="▪"),
+    "ready": Look("#D5CDB4", glyph="═"),
 }
 SIGNS = {  # kinds that take no time, around their middle; and their glyph in a text
     "flag": ("m-4 -6h8l-4 6z", "▼"),
@@ -71,7 +71,7 @@ SIGNS = {  # kinds that take no time, around their middle; and their glyph in a 
     "read": ("m0 -5l5 5l-5 5l-5 -5z", "◆"),
     "evict": ("m-4 -4l8 8m0 -8l-8 8", "╳"),
     "lapped": ("m0 -7h8l-8 8z", "◥"),
-    "limit": ("m0 -8v16", "┃"),
+    "limit": ("m-9 0h18", "┃"),
     "end": ("m0 -8v16", "┃"),
 }
 PALE = {  # the fills of looks through which the paper shows, where a form has no texture

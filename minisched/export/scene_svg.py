@@ -52,7 +52,9 @@ def width_of(words: str, size: float = 11, bold: bool = False) -> float:
 
 def to_svg(scene: Scene) -> str:
     """The picture's text."""
-    page = _SvgPage()
+    page = _SvgPage(
+        max((_left_of(one) for part in scene.parts for one in part.shows), default=96.0)
+    )
     shown = [(part, item) for part in scene.parts for item in part.shows
              if not isinstance(item, TextTable)]  # fmt: skip
     begun: list[Part] = []
@@ -60,6 +62,8 @@ def to_svg(scene: Scene) -> str:
         if part not in begun:
             page.heading(part.heading, part.note)
             begun.append(part)
+        if isinstance(item, NodeTree) and page.pair(item, part):
+            continue
         page.draw(item, getattr(item, "axis", None) != getattr(after, "axis", None))
     page.legend(scene)
     page.notes(scene.notes)
@@ -69,7 +73,8 @@ def to_svg(scene: Scene) -> str:
 class _SvgPage:
     """Collects shapes from top to bottom; ``top`` is where the next part begins."""
 
-    def __init__(self) -> None:
+    def __init__(self, left: float) -> None:
+        self.left = left  # where time begins, in all lanes and curves
         self.drawn: list[str] = []
         self.top = 80.0
         self.said: set[str] = set()  # the labels that are to be read in the picture
@@ -78,7 +83,7 @@ class _SvgPage:
         """The title of a part, with a quiet note behind it, or below it where it is long."""
         self.top += 4 if self.drawn else 0
         self.words(MARGIN, self.top, words, "run")
-        at = MARGIN + width_of(words, 13.5, bold=True) + 14
+        at = MARGIN + width_of(words, 13.5, bold=True) + 18
         if note and at + width_of(note) > EDGE:
             at, self.top = MARGIN, self.top + 17
         self.words(at, self.top, note, "small faint")
@@ -146,7 +151,7 @@ class _SvgPage:
 
     def _curve(self, curve: Curve, has_axis: bool) -> None:
         """Areas on top of one another, and lines over them, in steps."""
-        x = TimeScale(curve.start, curve.end, _left([f"{curve.unit}  "]))
+        x = TimeScale(curve.start, curve.end, self.left)
         sums: list[tuple[int, int]] = []
         shapes: list[tuple[str, str, list[tuple[int, int]]]] = []
         for one in curve.series:
@@ -172,7 +177,7 @@ class _SvgPage:
             else:
                 self.path(f"box {css(kind)}", f"{d}H{EDGE}V{bottom:.1f}Z", name, {"series": name})
         self.flags(curve.flags, x, top, bottom)
-        self.top = bottom + 4
+        self.top = bottom + (4 if has_axis else 22)
         if has_axis:
             x.draw(self)
 
@@ -184,7 +189,12 @@ class _SvgPage:
         nexts = [x.at(flag.start) for flag in flags[1:]] + [float(EDGE)]
         for flag, room in zip(flags, nexts, strict=False):
             at, until = x.at(flag.start), x.at(flag.end)
-            self.line(css(flag.kind), at, top - 8 * (flag.end == flag.start), at, bottom, flag.data)
+            is_sign = flag.kind in SIGNS
+            high = 8 * (flag.end == flag.start)
+            kind = "flag" if is_sign else css(flag.kind)
+            self.line(kind, at, top - high, at, bottom, {} if is_sign else flag.data)
+            if is_sign:
+                self.sign(flag.kind, at, top - high, flag.about, flag.data)
             if flag.end > flag.start:
                 middle, y = (at + until) / 2, top + 1.5 * PITCH - 4
                 if width_of(max(flag.label, flag.brief, key=len), 12, bold=True) < until - at - 6:
@@ -192,8 +202,8 @@ class _SvgPage:
                     self.line("saved-end", until, y - 6, until, y + 6)
                     self.words(middle, y - 7, flag.label, "bold", "middle")
                     self.words(middle, y + 16, flag.brief, "faint small", "middle")
-            elif at + 4 + width_of(flag.label, 11, bold=True) <= room:
-                self.words(at + 3, top - 3, flag.label, "small warn")
+            elif at + 8 + width_of(flag.label, 11, bold=True) <= room:
+                self.words(at + 3 + 4 * is_sign, top - 3, flag.label, "small warn")
 
     def _grid(self, grid: Grid) -> None:
         """A box a cell, under the columns' names, with lines from cell to cell."""
@@ -266,7 +276,9 @@ class _SvgPage:
                 high = amount * UPRIGHT / most
                 y -= high
                 self.rect(f"box {css(kind)}", x + 1, y, max(1.0, width - 2), high, about, data)
-            self.words(x + width / 2, y - 4, bar.note, "small", "middle")
+                if high >= 13 and width_of(str(amount)) <= width - 2:
+                    ink = f"small in-{css(kind)}"
+                    self.words(x + width / 2, y + high / 2 + 4, str(amount), ink, "middle")
             if x + width / 2 - last >= width_of(bar.name) + 6:
                 last = x + width / 2
                 self.words(last, bottom + 15, bar.name, "small", "middle")
@@ -275,7 +287,24 @@ class _SvgPage:
             self.line("limit", left, y, EDGE, y)
         self.top = bottom + 32
 
-    def _tree(self, tree: NodeTree) -> None:
+    def pair(self, tree: NodeTree, part: Part) -> bool:
+        """Draw two narrow trees beside one another; gives whether that was done, by now or before.
+
+        The first of them draws both.
+        """
+        trees = [one for one in part.shows if isinstance(one, NodeTree)]
+        if len(trees) != 2 or max(_depth(one) for one in trees) > 3:
+            return False
+        if tree is trees[0]:
+            top, bottoms, room = self.top, list[float](), (EDGE - MARGIN) / 2 - 10
+            for at, one in enumerate(trees):
+                self.top = top
+                self._tree(one, MARGIN + at * (room + 20), room)
+                bottoms.append(self.top)
+            self.top = max(bottoms)
+        return True
+
+    def _tree(self, tree: NodeTree, begin: float = MARGIN, room: float = EDGE - MARGIN) -> None:
         """The root at the left, a box a node, a row a leaf, a parent amid its children."""
         below: dict[int, list[TreeBox]] = {}
         for node in tree.nodes:
@@ -288,17 +317,17 @@ class _SvgPage:
         for at in [*(node.id for node in reversed(tree.nodes)), 0]:
             if at in below:
                 rows[at] = sum(rows[child.id] for child in below[at]) / len(below[at])
-        pitch = min(LEVEL, (EDGE - MARGIN - ROOT) / max(1, *level.values()))
-        self.words(MARGIN, self.top + 12, tree.name, "small bold")
+        pitch = min(LEVEL, (room - ROOT) / max(1, *level.values()))
+        self.words(begin, self.top + 12, tree.name, "small bold")
         top = self.top + 16
         places = {
-            at: (MARGIN + (ROOT + (level[at] - 1) * pitch if at else 0), top + row * LEAF)
+            at: (begin + (ROOT + (level[at] - 1) * pitch if at else 0), top + row * LEAF)
             for at, row in rows.items()
         }
-        self.rect("box queued", MARGIN, top + rows.get(0, 0) * LEAF + 7, 33, 22, "the root")
-        self.words(MARGIN + 16.5, top + rows.get(0, 0) * LEAF + 22, "root", "small", "middle")
+        self.rect("box queued", begin, top + rows.get(0, 0) * LEAF + 7, 33, 22, "the root")
+        self.words(begin + 16.5, top + rows.get(0, 0) * LEAF + 22, "root", "small", "middle")
         for node in tree.nodes:
-            (x, y), (x0, y0) = places[node.id], places.get(node.parent, (MARGIN, top))
+            (x, y), (x0, y0) = places[node.id], places.get(node.parent, (begin, top))
             x0 += pitch - 22 if node.parent else 33
             self.path("link", f"M{x0:.1f} {y0 + 18:.1f}L{x:.1f} {y + 18:.1f}")
             kind = f"box {css(node.kind)}" + " changed" * node.is_changed
@@ -341,7 +370,7 @@ class _SvgPage:
             self.path(kind, f"M{x + 19:.1f} {y - 4}h-17")
         else:
             shown = kind if kind in ("both", "outline") else f"box {css(kind)}"
-            self.rect(f"box {kind}" if kind == "changed" else shown, x, y - 10, 18, 12)
+            self.rect("box queued changed" if kind == "changed" else shown, x, y - 10, 18, 12)
 
     def notes(self, notes: Sequence[str]) -> None:
         """Quiet lines under the drawing, the longer ones broken."""
@@ -428,12 +457,7 @@ class _LanesDrawing:
 
     def __init__(self, page: _SvgPage, lanes: Lanes) -> None:
         self.page, self.lanes = page, lanes
-        has_groups = any(row.group for row in lanes.rows)
-        names = [f"{row.name}  {row.note}" for row in lanes.rows]
-        notes = (row.group_note for row in lanes.rows)
-        groups = [max(row.group, note) for row, note in zip(lanes.rows, notes, strict=True)]
-        left = _left(names) + (_left(groups) - 40 if has_groups else 0)
-        self.x = TimeScale(lanes.start, lanes.end, min(left, 300))
+        self.x = TimeScale(lanes.start, lanes.end, page.left)
         count = len(lanes.rows) + sum(row.measure is not None for row in lanes.rows)
         self.pitch = min(PITCH, max(9, MOST_HIGH / max(1, count)))
         self.box = self.pitch - (PITCH - BOX if self.pitch > 16 else 2)
@@ -469,7 +493,7 @@ class _LanesDrawing:
             if strip.row.measure:
                 self._measure(strip.row.measure, strip.y)
         page.flags(self.lanes.flags, self.x, self.top, self.bottom)
-        page.top = self.bottom + 8
+        page.top = self.bottom + (8 if has_axis else 14)
         if has_axis:
             self.x.draw(page)
 
@@ -491,7 +515,7 @@ class _LanesDrawing:
         room = left - MARGIN - 8
         name = _cut(row.name, room)
         page.words(MARGIN, middle, name, "small" if self.pitch < 16 else "")
-        at = MARGIN + width_of(name, 12) + 4
+        at = MARGIN + width_of(name, 12) + 7
         if at + width_of(row.note) <= left - 4:
             page.words(at, middle, row.note, "small faint")
 
@@ -738,6 +762,17 @@ def _attributes(data: Data | None) -> str:
     return "".join(f" data-{name}={quoteattr(str(value))}" for name, value in items)
 
 
+def _left_of(item: object) -> float:
+    """How much room the names of rows need, if time runs beside them."""
+    if isinstance(item, Curve):
+        return _left([f"{item.unit}  "])
+    if not isinstance(item, Lanes):
+        return 96.0
+    left = _left([f"{row.name}  {row.note}" for row in item.rows])
+    groups = [max(row.group, row.group_note, key=len) for row in item.rows if row.group]
+    return min(300.0, left + _left(groups) - 40 if groups else left)
+
+
 def _left(names: Sequence[str]) -> float:
     """Where drawing begins, right of the longest name."""
     longest = max((width_of(name, 12) for name in names), default=0.0)
@@ -753,6 +788,14 @@ def _cut(words: str, room: float, bold: bool = False, size: float = 11) -> str:
 def _broken(words: str, room: float, size: float = 12, bold: bool = False) -> Iterator[str]:
     """Lines that fit."""
     yield from wrap(words, int(room / char_width(size, bold))) or [""]
+
+
+def _depth(tree: NodeTree) -> int:
+    """Levels below the root."""
+    level = {0: 0}
+    for node in tree.nodes:
+        level[node.id] = level[node.parent] + 1
+    return max(level.values())
 
 
 def stacked(

@@ -46,9 +46,11 @@ def to_text(scene: Scene, columns: int = COLUMNS) -> str:
     for part in scene.parts:
         page.lines.append("")
         page.write(f"{part.heading} ({part.note})" if part.note else part.heading)
-        for item, after in zip(part.shows, [*part.shows[1:], None], strict=False):
-            page.draw(item, item.axis != getattr(after, "axis", None)
-                      if isinstance(item, Lanes | Curve) else True)  # fmt: skip
+        for at, item in enumerate(part.shows):
+            after = part.shows[at + 1] if at + 1 < len(part.shows) else None
+            has_axis = getattr(item, "axis", None) != getattr(after, "axis", None)
+            page.draw(item, has_axis)
+            page.lines += [""] if after and (has_axis or isinstance(item, TextTable)) else []
     page.legend(scene)
     for note in scene.notes:
         page.lines.append("")

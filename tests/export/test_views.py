@@ -15,17 +15,15 @@ import pytest
 from minisched.checks.draw import all_designs
 from minisched.checks.overlap import forwards, measure
 from minisched.export.layout import View
-from minisched.export.looks import glyph
-from minisched.export.palette import PAINTS, SHARES, Paint
+from minisched.export.looks import LOOKS, flat, glyph
+from minisched.export.palette import DARK, LIGHT, PAINTS, SHARES, Paint
 from minisched.export.pictures.attention import CELL, attention, mixed_batch
 from minisched.export.puml_style import BUBBLE
 from minisched.export.recipes import trace_of
 from minisched.export.runs import finding, rows_of, steps_view
 from minisched.export.units import ms
 from minisched.export.views import FORMS, NothingToShow, draw, parts_of
-from minisched.export.views.page import LOOKS
 from minisched.export.views.shown_steps import in_turns, shown
-from minisched.export.views.text_page import GLYPHS, TextPage
 from minisched.loops.design import LOOPS
 from minisched.topics import TOPICS
 from minisched.trace import Mark, Trace
@@ -80,25 +78,22 @@ def luminance(colour: str) -> float:
 
 
 def test_words_stand_out_from_what_they_stand_on() -> None:
-    looks = [Paint(look.fill, look.text) for look in LOOKS.values() if look.fill]
-    for paint in [*PAINTS.values(), *SHARES.values(), BUBBLE, *looks]:
+    looks = [Paint(flat(k), look.text if look.fill else LIGHT.ink) for k, look in LOOKS.items()]
+    marks = [Paint(paper.background, paper.bubble) for paper in (LIGHT, DARK)]
+    for paint in [*PAINTS.values(), *SHARES.values(), BUBBLE, *looks, *marks]:
         bright, dark = sorted(map(luminance, (paint.fill, paint.text)), reverse=True)
         assert (bright + 0.05) / (dark + 0.05) >= 4.5, paint
-    assert set(LOOKS) & set(PAINTS) <= set(SHARES), "both are classes of boxes on one page"
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_looks_on_a_page_are_told_apart_without_colour(
-    topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names: list[str] = []
-    monkeypatch.setattr(TextPage, "legend", lambda page, shown: names.extend(shown))
+def test_looks_on_a_page_are_told_apart_without_colour(topic: str) -> None:
     for part in parts_of(topic) or ("",):
-        names.clear()
-        draw(topic, trace_of(topic), "text", part)
-        assert max(Counter(GLYPHS[name] for name in names).values(), default=1) == 1
-        looks = [LOOKS[name] for name in names if name in LOOKS and LOOKS[name].fill]
-        assert len({(look.fill, look.texture) for look in looks}) == len(looks)
+        picture = Picture(draw(topic, trace_of(topic), part=part))
+        boxes = {kind for box in picture.shapes("rect", "box") for kind in box["class"].split()}
+        kinds = [kind for kind in LOOKS if kind in boxes and kind not in PAINTS]
+        assert len({glyph(kind) for kind in kinds}) == len(kinds), kinds
+        filled = [LOOKS[kind] for kind in kinds if LOOKS[kind].fill]
+        assert len({(look.fill, look.texture) for look in filled}) == len(filled)
 
 
 # -- a loop's pictures: three parts in three forms with the same steps and slices ------------------

@@ -51,13 +51,15 @@ def _pictures(topic: str) -> dict[str, PictureForms]:
     if not topic:
         raise ValueError(unknown(name))
     if topic not in TOPICS or view_of(topic) == "loop_parts":
-        parts: dict[str, PictureForms] = import_module(".loop_parts", __name__).parts_of_loop(topic)
-        return parts
+        every: dict[str, PictureForms] = import_module(".loop_parts", __name__).parts_of_loop(topic)
+        return every
     module = import_module(f".{topic}", __name__)
+    if parts := getattr(module, "PARTS", None):
+        return dict(parts)
     if hasattr(module, "scene"):
         return {"": forms_of_scene(module.scene)}
-    whole = PictureForms(module.view, getattr(module, "text", None), getattr(module, "puml", None))
-    return getattr(module, "PARTS", {"": whole})
+    text, puml = getattr(module, "text", None), getattr(module, "puml", None)
+    return {"": PictureForms(module.view, text, puml)}
 
 
 def _find(topic: str, form: str, part: str) -> Draw:

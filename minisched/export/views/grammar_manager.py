@@ -5,18 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...checks.causes import Idle, idle_times, waits
-from ...trace import Mark, Slice, Trace
+from ...trace import Mark, Trace
 from ...trace.events import is_forward, is_host
-from ..state import Stay
-from ..svg import box_class, char_width
+from ..scene import Data, LaneItem, LaneRow, Lanes, Part, Scene, TextTable, about_run
 from ..units import ms
-from .axes import TimeAxis
 from .future_slots import whole_numbers
 from .marks import NothingToShow, lacking, many, named, number, short, word
-from .page import EDGE, LEFT, SIGNS, Datum, Page, about_run, band, line, path, rect, svg_text
-from .puml_stays import stays_to_puml
 from .steps import opening
-from .text_page import TextPage
 
 # -- What each grammar allowed at each step, and what it then got, read from a trace ---------------
 
@@ -112,88 +107,114 @@ def idle_of(trace: Trace) -> list[Idle]:
     return [item for item in idle_times(trace) if item.reason == REASON]
 
 
-# -- Grammars over time as SVG: host and device, and below them a strip for each request -----------
+# -- Host and device, and a lane for each request with a grammar -----------------------------------
 
-LANE, BOX, PITCH = 26, 17, 62  # pixels: a lane, what is in it, a request with its rule
+MOST_STEPS, MOST_REQUESTS = 14, 6
 SHOWN = ("mask", "process", "launch", "forward", "sample")  # phases and ops that matter here
 WORDS = {"promised": "may be sampled", "stored": "sampled; the host does not know it yet"}
+LEGEND = {
+    "promised": "its mask is built: it may be sampled",
+    "stored": "sampled; the host does not know the token yet",
+    "end": "terminated: nothing can follow",
+    "mask": "mask",
+    "launch": "launch",
+    "process": "process: the grammar accepts the token",
+    "forward": "forward",
+    "sample": "sample",
+    "waited": "the device waits for a mask",
+    "flag-head": "told to wait: its mask needs a token in flight",
+}
+HEADS = ("step", "request", "mask, ms", "allowed", "sampled, ms", "accepted, ms", "token", "")
+NOTE = "26 → t: 26 tokens were allowed, t was sampled; # before the id of what is no character"
 
 
-def draw_run(page: Page, trace: Trace, x: TimeAxis) -> None:
+def scene(trace: Trace) -> Scene:
+    """Host and device, a lane for each request with a grammar, and a line for every mask.
+
+    Raises:
+        NothingToShow: no step ran, or no request had a grammar.
+    """
+    part, shown = opening(trace, MOST_STEPS)
+    if not (everybody := constrained_of(part)):
+        raise NothingToShow("the trace has no grammar mark: no request had a grammar.")
+    requests, is_text = everybody[:MOST_REQUESTS], trace.model == "hash"
+    rows = [LaneRow(short(one.rid, 12), [item for choice in one.choices
+                                         for item in items_of(one, choice, is_text)])
+            for one in requests]  # fmt: skip
+    masks = sorted(((choice.step, one.rid, choice) for one in requests for choice in one.choices),
+                   key=lambda row: row[:2])  # fmt: skip
+    lines = [table_row(rid, choice, is_text) for _, rid, choice in masks]
+    choices = [choice for one in everybody for choice in one.choices]
+    accepted = sum(len(choice.tokens) for choice in choices)
+    ended = sum(choice.terminated for choice in choices)
+    lost = sum(item.end - item.start for item in idle_of(part))
+    told_to = many(len(waits_of(part)), "step")
+    notes = [f"{short(one.rid, 12)} follows {short(one.rule, 100)}" for one in requests]
+    notes.append(f"{many(len(choices), 'mask')}, {many(accepted, 'token')} accepted, "
+                 f"{ended} terminated")  # fmt: skip
+    if hidden := len(everybody) - len(requests):
+        notes.append(f"{many(hidden, 'request')} more with a grammar left out.")
+    return Scene(
+        f"grammar_manager: {told_to} told to wait, for which devices idled {ms(lost)} ms",
+        about_run(trace, shown),
+        [
+            Part("Requests with a grammar", NOTE, [Lanes(rows, part.end)]),
+            Part("Host and device", "numbers: steps", [Lanes(run_rows(part), part.end)]),
+            Part("Mask by mask", "# before the id of what is no character",
+                 [TextTable(HEADS, lines)]),
+        ],
+        LEGEND,
+        notes,
+    )  # fmt: skip
+
+
+def run_rows(trace: Trace) -> list[LaneRow]:
     """Masks on the host, steps on the device, who was told to wait, and what that cost."""
     items = [s for s in trace.slices if is_host(s.lane) or is_forward(s.lane)]
-    lanes = sorted({item.lane for item in items if item.name in SHOWN}, key=is_forward)
-    top = page.top + 6
-    page.add(*x.grid(top, top + LANE * len(lanes)))
-    for at, lane in enumerate(lanes):
-        y = top + at * LANE + 4
-        page.add(band(LEFT, y, EDGE - LEFT, BOX), svg_text(20, y + 13, short(lane, 11)))
-        for item in items:
-            if item.lane == lane and item.name in SHOWN:
-                page.add(*draw_slice(item, x, y))
+    items = [item for item in items if item.name in SHOWN]
+    rows = list[LaneRow]()
+    for lane in sorted({item.lane for item in items}, key=is_forward):
+        found = [
+            LaneItem(item.name, item.start, item.end, str(item.step), "",
+                     f"step {item.step}, {item.name}", {"step": item.step, "op": item.name})
+            for item in items
+            if item.lane == lane
+        ]  # fmt: skip
         for idle in idle_of(trace):
             if idle.lane == lane:
-                left, width = x.span(idle.start, idle.end)
-                about = f"the device waits {ms(idle.end - idle.start)} ms for the mask"
-                data: dict[str, Datum] = {"step": idle.step, "lost": idle.end - idle.start}
-                page.add(rect("bubble", left, y, width, BOX, about, **data))
-    for mark in waits_of(trace):
-        step = str(mark.attrs["step"])
-        about = f"the {mark.attrs['op']} of step {step} waits for a token that its mask needs"
-        d = f"M{x.x(mark.time):.1f} {top - 2:.1f}{SIGNS['flag-head']}"
-        page.add(path("flag-head", d, about, wait=step))
-    page.top = top + LANE * len(lanes) + 28
+                length = idle.end - idle.start
+                about = f"the device waits {ms(length)} ms for the mask"
+                data: Data = {"step": idle.step, "lost": length}
+                found.append(LaneItem("waited", idle.start, idle.end, f"{ms(length)} ms", "", about,
+                                      data))  # fmt: skip
+        if not rows:
+            for mark in waits_of(trace):
+                step = str(mark.attrs["step"])
+                about = f"the {mark.attrs['op']} of step {step} waits for a token its mask needs"
+                found.append(LaneItem("flag-head", mark.time, mark.time, about=about,
+                                      data={"wait": step}))  # fmt: skip
+        rows.append(LaneRow(lane, found))
+    return rows
 
 
-def draw_slice(item: Slice, x: TimeAxis, y: float) -> list[str]:
-    """One phase or op, with its step's number if there is room."""
-    left, width = x.span(item.start, item.end)
-    kind, about = box_class(item.name), f"step {item.step}, {item.name}"
-    drawn = [rect(kind, left, y, width, BOX, about, step=item.step, op=item.name)]
-    if item.name in ("mask", "forward") and len(str(item.step)) * char_width(11) + 2 <= width:
-        place = left + width / 2
-        drawn.append(svg_text(place, y + 13, str(item.step), f"small on-{kind}", "middle"))
-    return drawn
-
-
-def draw_requests(page: Page, requests: list[Constrained], x: TimeAxis, is_text: bool) -> None:
-    """A strip a request: under its rule what the mask allowed, and what came of it."""
-    top = page.top + 4
-    page.add(*x.grid(top, top + PITCH * len(requests)))
-    for at, one in enumerate(requests):
-        y = top + at * PITCH
-        page.add(svg_text(20, y + 30, short(one.rid, 11)))
-        page.add(svg_text(LEFT, y + 12, short(one.rule, 100), "small faint"))
-        page.add(band(LEFT, y + 17, EDGE - LEFT, BOX))
-        starts = [x.x(choice.masked) for choice in one.choices] + [float(EDGE)]
-        for index, choice in enumerate(one.choices):
-            room = starts[index + 1] - starts[index]
-            draw_choice(page, one, choice, x, y + 17, room, is_text)
-    page.top = top + PITCH * len(requests)
-    page.add(*x.draw(page.top))
-    page.top += 26
-
-
-def draw_choice(
-    page: Page, one: Constrained, choice: Choice, x: TimeAxis, y: float, room: float, is_text: bool
-) -> None:
-    """One step's boxes, and below them how many tokens were allowed and which one came."""
-    data: dict[str, Datum] = {"rid": one.rid, "step": choice.step}
+def items_of(one: Constrained, choice: Choice, is_text: bool) -> list[LaneItem]:
+    """One step's token: how many were allowed, which one came, and whether it was the last."""
+    allowed = " ".join(map(str, choice.allowed))
+    where: Data = {"rid": one.rid, "step": choice.step}
     about = f"{one.rid}, step {choice.step}: {told(choice, is_text)}"
-    for kind, start, end in choice.phases:
-        left, width = x.span(start, end)
-        page.add(rect(kind, left, y, width, BOX, f"{about}; {WORDS[kind]}", **data))
-    left, allowed = x.x(choice.masked), " ".join(map(str, choice.allowed))
-    words = next(
-        (words for words in (told(choice, is_text), allowed)
-         if len(words) * char_width(11) <= min(room, EDGE - left)), "",
-    )  # fmt: skip
-    page.add(
-        svg_text(left, y + BOX + 13, words, "small", allowed=allowed, rid=one.rid, step=choice.step)
-    )
+    phases = choice.phases or [("promised", choice.masked, choice.masked)]
+    longest = max(phases, key=lambda phase: phase[2] - phase[1])
+    items = [
+        LaneItem(
+            *phase, told(choice, is_text) if phase is longest else "",
+            told(choice, is_text).replace(" ", "") if phase is longest else "",
+            f"{about}; {WORDS[phase[0]]}", {**where, "allowed": allowed} if not at else where,
+        )
+        for at, phase in enumerate(phases)
+    ]  # fmt: skip
     if choice.terminated:
-        place = x.x(choice.accepted)
-        page.add(line("end", place, y - 3, place, y + BOX + 3, terminated=one.rid, **data))
+        items.append(LaneItem("end", choice.accepted, choice.accepted, about=about, data=where))
+    return items
 
 
 def told(choice: Choice, is_text: bool) -> str:
@@ -210,139 +231,6 @@ def tokens(choice: Choice, is_text: bool) -> str:
 def character(token: int) -> str:
     """A byte as a character, if it can be printed."""
     return "space" if token == 32 else chr(token) if 32 < token < 127 else f"#{token}"
-
-
-MOST_STEPS, MOST_REQUESTS = 14, 6
-TITLE = "grammar_manager: what a grammar lets follow, and who waits for it"
-NAMES = {
-    "promised": "its mask is built: it may be sampled",
-    "stored": "sampled; the host does not know the token yet",
-    "end": "terminated: nothing can follow",
-    "mask": "mask",
-    "launch": "launch",
-    "process": "process: the grammar accepts the token",
-    "forward": "forward",
-    "sample": "sample",
-    "bubble": "the device waits for a mask",
-    "flag-head": "told to wait: its mask needs a token in flight",
-}
-NOTE = "26 → t: 26 tokens were allowed, t was sampled; # before the id of what is no character"
-
-
-def view(trace: Trace) -> str:
-    """Host and device, and a strip for each request with a grammar.
-
-    Raises:
-        NothingToShow: no step ran, or no request had a grammar.
-    """
-    part, shown = opening(trace, MOST_STEPS)
-    requests = need_grammars(part)
-    page, x = Page(TITLE, about_run(trace, shown)), TimeAxis(part.end)
-    page.heading("Host and device", "numbers: steps")
-    draw_run(page, part, x)
-    page.heading("Requests with a grammar", NOTE)
-    draw_requests(page, requests[:MOST_REQUESTS], x, is_text(trace))
-    page.legend(NAMES)
-    page.notes(summary(part, requests))
-    if hidden := len(requests[MOST_REQUESTS:]):
-        page.notes(f"{many(hidden, 'request')} more with a grammar left out.")
-    return page.finish()
-
-
-def text(trace: Trace) -> str:
-    """The strips for a terminal, and a table of every mask.
-
-    Raises:
-        NothingToShow: as ``view``.
-    """
-    part, shown = opening(trace, MOST_STEPS)
-    requests = need_grammars(part)
-    page = TextPage(TITLE, about_run(trace, shown))
-    page.heading("Requests with a grammar", NOTE)
-    page.write(*(f"{short(one.rid, 12)}: {short(one.rule, 80)}" for one in requests))
-    page.lanes(rows_of(part, requests[:MOST_REQUESTS]), part.end)
-    page.legend({kind: NAMES[kind] for kind in ("promised", "stored")}
-                | {"wasted": NAMES["bubble"]})  # fmt: skip
-    page.heading("Mask by mask", "# before the id of what is no character")
-    rows = [
-        (choice.step, one.rid, choice) for one in requests[:MOST_REQUESTS] for choice in one.choices
-    ]
-    heads = ("step", "request", "mask, ms", "allowed", "sampled, ms", "accepted, ms", "token", "")
-    page.table(heads, [table_row(rid, choice, is_text(trace)) for _, rid, choice in
-                       sorted(rows, key=lambda row: row[:2])])  # fmt: skip
-    page.write("", summary(part, requests))
-    return page.finish()
-
-
-def puml(trace: Trace) -> str:
-    """The strips as a PlantUML timing diagram.
-
-    Raises:
-        NothingToShow: as ``view``.
-    """
-    part, shown = opening(trace, MOST_STEPS)
-    requests = need_grammars(part)[:MOST_REQUESTS]
-    names = {kind: NAMES[kind] for kind in ("promised", "stored")} | {"wasted": NAMES["bubble"]}
-    rows, flags = rows_of(part, requests), ends_of(requests)
-    return stays_to_puml(f"{TITLE} ({shown})", rows, part.end, names, flags)
-
-
-def need_grammars(trace: Trace) -> list[Constrained]:
-    """Every request with a grammar.
-
-    Raises:
-        NothingToShow: there is none.
-    """
-    if not (requests := constrained_of(trace)):
-        raise NothingToShow("the trace has no grammar mark: no request had a grammar.")
-    return requests
-
-
-def is_text(trace: Trace) -> bool:
-    """Whether a token is a byte, so that it may stand as a character."""
-    return trace.model == "hash"
-
-
-def summary(trace: Trace, requests: list[Constrained]) -> str:
-    """How many masks, tokens, ends and waits; the same in every form."""
-    choices = [choice for one in requests for choice in one.choices]
-    accepted = sum(len(choice.tokens) for choice in choices)
-    ended = sum(choice.terminated for choice in choices)
-    lost = sum(item.end - item.start for item in idle_of(trace))
-    return (
-        f"{many(len(choices), 'mask')}, {many(accepted, 'token')} accepted, {ended} terminated; "
-        f"{many(len(waits_of(trace)), 'step')} told to wait, for which devices idled {ms(lost)} ms"
-    )
-
-
-def rows_of(trace: Trace, requests: list[Constrained]) -> list[tuple[str, list[Stay]]]:
-    """A row for each device, with what waits cost there, and one for each request."""
-    idle: dict[str, list[Stay]] = {}
-    for item in idle_of(trace):
-        idle.setdefault(item.lane, []).append(Stay("", "wasted", item.start, item.end))
-    characters = is_text(trace)
-    rows = [(short(one.rid, 12), stays_of(one, characters)) for one in requests]
-    return [*idle.items(), *rows]
-
-
-def stays_of(one: Constrained, characters: bool) -> list[Stay]:
-    """What a request's next token is when; the last box says how many were allowed, and it."""
-    stays = []
-    for choice in one.choices:
-        for kind, start, end in choice.phases:
-            label = told(choice, characters).replace(" ", "") if end == choice.accepted else ""
-            stays.append(Stay("", kind, start, end, label, one.rid))
-    return stays
-
-
-def ends_of(requests: list[Constrained]) -> list[tuple[int, str]]:
-    """When grammars terminated, and whose; those of one moment together."""
-    ends: dict[int, list[str]] = {}
-    for one in requests:
-        for choice in one.choices:
-            if choice.terminated:
-                ends.setdefault(choice.accepted, []).append(short(one.rid, 12))
-    return [(time, f"{', '.join(rids)} terminated") for time, rids in sorted(ends.items())]
 
 
 def table_row(rid: str, choice: Choice, characters: bool) -> tuple[object, ...]:

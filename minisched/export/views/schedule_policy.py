@@ -4,76 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...checks.overlap import forwards
 from ...trace import Mark, Trace
-from ...trace.events import is_host
-from .. import state
-from ..state import Stay
+from ..scene import (
+    Bar,
+    Bars,
+    Cell,
+    Data,
+    Grid,
+    LaneItem,
+    LaneRow,
+    Lanes,
+    Part,
+    Scene,
+    TextTable,
+    about_run,
+)
 from ..state.requests import request_stays
-from ..svg import char_width
 from ..units import ms
-from .axes import TimeAxis
 from .marks import NothingToShow, named, number, ordinal, short, short_end, word
-from .page import EDGE, LEFT, Page, about_run, band, line, path, rect
-from .page import svg_text as write
-from .puml_stays import stays_to_puml
-from .text_page import TextPage
-
-# -- Which step was in which place of the batch queue when, read from a trace ----------------------
-
-
-@dataclass(frozen=True)
-class QueueStay:
-    """One step in flight. Times are nanoseconds."""
-
-    step: int
-    rids: tuple[str, ...]
-    place: int  # 0: the first that was free
-    put: int  # when its last launch had ended
-    taken: int  # when the host turned to its result
-    processed: int  # when that was done
-
-
-def queue_stays(trace: Trace) -> list[QueueStay]:
-    """Every step that was launched and processed, in order."""
-    launches = {s.step: s for s in trace.slices if is_host(s.lane) and s.name == "launch"}
-    waits = {s.step: s.start for s in trace.slices if is_host(s.lane) and s.name == "wait"}
-    processes = {s.step: s for s in trace.slices if is_host(s.lane) and s.name == "process"}
-    found: list[QueueStay] = []
-    for step in sorted(launches.keys() & processes.keys()):
-        put, process = launches[step], processes[step]
-        busy = {stay.place for stay in found if stay.processed > put.end}
-        place = min(set(range(len(busy) + 1)) - busy)
-        taken = waits.get(step, process.start)
-        found.append(QueueStay(step, put.rids, place, put.end, taken, process.end))
-    return found
-
-
-def rows_of(trace: Trace) -> list[tuple[str, list[state.Stay]]]:
-    """A row for each place and one for the device, for the forms that draw rows.
-
-    Kinds: ``queued``, then ``admitted`` (the host has turned to it); ``prompt`` and ``decode``.
-    """
-    stays = queue_stays(trace)
-    rows: dict[int, list[state.Stay]] = {}
-    for stay in sorted(stays, key=lambda stay: stay.place):
-        row, label = rows.setdefault(stay.place, []), f"{stay.step} ({', '.join(stay.rids)})"
-        for kind, start, end in (
-            ("queued", stay.put, stay.taken),
-            ("admitted", stay.taken, stay.processed),
-        ):
-            if end > start:
-                row.append(state.Stay(f"place {stay.place + 1}", kind, start, end, label))
-    samples = {item.step: item.end for item in trace.slices if item.name == "sample"}
-    device = [
-        state.Stay(
-            "step", "decode" if item.mode == "decode" else "prompt", item.start,
-            samples.get(item.step, item.end), f"{item.step} ({', '.join(item.rids)})",
-        )
-        for item in forwards(trace)
-    ]  # fmt: skip
-    return [*((f"place {place + 1}", row) for place, row in rows.items()), ("step", device)]
-
 
 # -- The waiting queue's story, read from a trace: who came when, how it was sorted, who left it
 
@@ -139,73 +87,83 @@ def _visit(mark: Mark, arrived: int, place: int) -> Visit:
     return Visit(word(mark, "rid"), arrived, mark.time, place, hit_len, extend_len)
 
 
-# -- The order of admission as text for a terminal, and as PlantUML --------------------------------
+# -- The queue as it was sorted, round after round, and how long everybody waited for what ---------
 
-TITLE = "schedule_policy: who is admitted first"
-MOST_TOLD, MOST_PUML_LANES = 30, 24
-LINE_NAMES = {"queued": "waits", "admitted": "has memory"}
+MOST_ROUNDS, MOST_LANES = 10, 24
+LEGEND = {
+    "queued": "waits",
+    "admitted": "admitted now, or has memory",
+    "evictable": "tokens it finds in the cache",
+    "left": "tokens it has to compute",
+}
+HEADS = ("request", "came, ms", "admitted, ms", "waited, ms", "place", "cached", "to compute")
 
 
-def text(trace: Trace) -> str:
-    """The queue as it was sorted, round by round, and how long everybody waited for what.
+def scene(trace: Trace) -> Scene:
+    """A column for each time the queue was sorted; a lane for how long each request waited.
 
     Raises:
         NothingToShow: nobody was ever admitted.
     """
-    story = need_story(trace)
-    page = TextPage(TITLE, about_run(trace, policy_words(story)))
+    story, parts = need_story(trace), list[Part]()
     if story.orders:
-        orders = shown_orders(story.orders, MOST_TOLD)
+        orders = shown_orders(story.orders, MOST_ROUNDS)
         cut = f"; {len(orders)} of {len(story.orders)} rounds" * (orders != story.orders)
-        page.heading("The queue, sorted", f"[in brackets]: admitted now{cut}")
-        came = " ".join(arrivals_of(story, orders))
-        page.write(f"{'as they came':>12}  {came}")
-        for order in orders:
-            queue = " ".join(f"[{rid}]" if rid in order.admitted else rid for rid in order.rids)
-            page.write(f"{ms(order.time):>9} ms  {queue}")
-    visits = story.visits[:MOST_PUML_LANES]
+        note = f"first on top; in the left column as they came{cut}"
+        parts.append(Part("The queue, sorted", note, [grid_of(story, orders)]))
+    visits = story.visits[:MOST_LANES]
     cut = f"; the first {len(visits)} of {len(story.visits)}" * (visits != story.visits)
-    page.heading("How long they waited", f"in the order in which they came{cut}")
-    page.table(
-        ("request", "came, ms", "admitted, ms", "waited, ms", "place", "cached", "to compute"),
-        [
-            (short(visit.rid, 20), ms(visit.arrived), ms(visit.admitted),
-             ms(visit.admitted - visit.arrived), ordinal(visit.place), visit.hit_len,
-             visit.extend_len)
-            for visit in visits
-        ],
-    )  # fmt: skip
-    end = max(visit.admitted for visit in visits)
-    page.lines.append("")
-    page.lanes(_waits(trace, [visit.rid for visit in visits], end), end)
-    page.legend(LINE_NAMES)
-    return page.finish()
-
-
-def puml(trace: Trace) -> str:
-    """A lane a request, in the order in which they came: how long it waits, and its place.
-
-    Raises:
-        NothingToShow: nobody was ever admitted.
-    """
-    story = need_story(trace)
-    places = {visit.rid: ordinal(visit.place) for visit in story.visits}
-    rids = [visit.rid for visit in story.visits[:MOST_PUML_LANES]]
-    rows = [
-        (rid, [replace(stay, label=places[rid] if stay.kind == "admitted" else "waits")
-               for stay in stays])
-        for rid, stays in _waits(trace, rids, trace.end)
+    end, rows, bars = max(visit.admitted for visit in visits), list[LaneRow](), list[Bar]()
+    stays = request_stays(trace)
+    for visit in visits:
+        items = [
+            LaneItem(stay.kind, stay.start, min(stay.end, end),
+                     "waits" if stay.kind == "queued" else ordinal(visit.place),
+                     data={"rid": stay.rid})
+            for stay in stays
+            if stay.rid == visit.rid and stay.kind in ("queued", "admitted") and stay.start < end
+        ]  # fmt: skip
+        rows.append(LaneRow(short(visit.rid, 20), items, ordinal(visit.place)))
+        tokens = (("evictable", visit.hit_len), ("left", visit.extend_len))
+        bars.append(Bar(short(visit.rid, 20), [
+            (kind, amount, f"{visit.rid}: {LEGEND[kind]}: {amount}",
+             {"rid": visit.rid, "tokens": amount})
+            for kind, amount in tokens
+            if amount
+        ]))  # fmt: skip
+    lines = [
+        (short(visit.rid, 20), ms(visit.arrived), ms(visit.admitted),
+         ms(visit.admitted - visit.arrived), ordinal(visit.place), visit.hit_len,
+         visit.extend_len)
+        for visit in visits
     ]  # fmt: skip
-    return stays_to_puml(f"{TITLE} ({policy_words(story)})", rows, trace.end, LINE_NAMES)
+    parts += [
+        Part("How long they waited", f"in the order in which they came{cut}",
+             [TextTable(HEADS, lines), Lanes(rows, end)]),
+        Part("What of their prompts was cached", "", [Bars(bars, "tokens")]),
+    ]  # fmt: skip
+    passed = sum(visit.place < max((other.place for other in story.visits[:at]), default=0)
+                 for at, visit in enumerate(story.visits))  # fmt: skip
+    title = f"schedule_policy: {passed} of {len(story.visits)} overtake somebody who came before"
+    return Scene(title, about_run(trace, policy_words(story)), parts, LEGEND)
 
 
-def _waits(trace: Trace, rids: list[str], end: int) -> list[tuple[str, list[Stay]]]:
-    """Waiting, and having memory, up to a moment."""
-    rows: dict[str, list[Stay]] = {rid: [] for rid in rids}
-    for stay in request_stays(trace):
-        if stay.rid in rows and stay.kind in LINE_NAMES and stay.start < end:
-            rows[stay.rid].append(replace(stay, label="", end=min(stay.end, end)))
-    return list(rows.items())
+def grid_of(story: QueueStory, orders: list[Order]) -> Grid:
+    """The rounds; lines follow a request from one to the next."""
+    columns = [("arrival", arrivals_of(story, orders), list[str]())]
+    columns += [(f"{ms(order.time)} ms", order.rids, order.admitted) for order in orders]
+    cells: dict[tuple[int, int], Cell] = {}
+    links: list[tuple[str, tuple[int, int], tuple[int, int]]] = []
+    for at, (_, rids, admitted) in enumerate(columns):
+        for place, rid in enumerate(rids):
+            kind = "admitted" if rid in admitted else "queued"
+            data: Data = {"rid": rid, "round": at, "place": place}
+            cells[place, at] = Cell(kind, short_end(rid, 9), about=f"{rid}: place {place + 1}",
+                                    data=data)  # fmt: skip
+            if at and rid in columns[at - 1][1]:
+                links.append(("link", (columns[at - 1][1].index(rid), at - 1), (place, at)))
+    places = [ordinal(place + 1) for place in range(max(len(rids) for _, rids, _ in columns))]
+    return Grid(places, [name for name, *_ in columns], cells, links)
 
 
 def need_story(trace: Trace) -> QueueStory:
@@ -237,100 +195,3 @@ def shown_orders(orders: list[Order], most: int) -> list[Order]:
     if len(orders) <= most:
         return orders
     return [order for order in orders if len(order.rids) > 1][:most] or orders[:1]
-
-
-__all__ = ["puml", "text", "view"]
-MOST_ROUNDS, MOST_LANES = 10, 24
-PITCH, BOX = 24, 17  # from row to row, and how high a box is
-BEHIND, TOKENS, PLACE = 290, 130, 50  # pixels behind the time axis: for tokens, for a place
-NAMES = {
-    "queued": "waits",
-    "admitted": "admitted now",
-    "evictable": "tokens it finds in the cache",
-    "left": "tokens it has to compute",
-}
-
-
-def view(trace: Trace) -> str:
-    """The queue as it was sorted, round after round, and how long everybody waited.
-
-    Raises:
-        NothingToShow: nobody was ever admitted.
-    """
-    story = need_story(trace)
-    page = Page(TITLE, about_run(trace, policy_words(story)))
-    if story.orders:
-        _draw_orders(page, story)
-    _draw_waits(page, story)
-    page.legend(NAMES)
-    return page.finish()
-
-
-def _draw_orders(page: Page, story: QueueStory) -> None:
-    """A column for each time the queue was sorted; lines follow a request from one to the next."""
-    orders = shown_orders(story.orders, MOST_ROUNDS)
-    cut = f"; {len(orders)} of {len(story.orders)} rounds" * (orders != story.orders)
-    page.heading("The queue, sorted", f"first on top; in the left column as they came{cut}")
-    columns = [("arrival", arrivals_of(story, orders))]
-    columns += [(f"{ms(order.time)} ms", order.rids) for order in orders]
-    pitch = (EDGE - 20) / len(columns)
-    width, top = min(72.0, 0.68 * pitch), page.top + 24
-    for at, (name, rids) in enumerate(columns):
-        x = 20 + at * pitch
-        page.add(write(x, page.top + 12, name, "small faint"))
-        admitted = orders[at - 1].admitted if at else []
-        for place, rid in enumerate(rids):
-            y = top + place * PITCH
-            if at and rid in columns[at - 1][1]:
-                before = top + columns[at - 1][1].index(rid) * PITCH
-                page.add(_link(x - pitch + width, before, x, y))
-            kind = "admitted" if rid in admitted else "queued"
-            about = f"{rid}: place {place + 1}"
-            page.add(rect(kind, x, y, width, BOX, about, rid=rid, round=at, place=place))
-            words = short_end(rid, int((width - 6) / char_width(11)))
-            page.add(write(x + width / 2, y + 12.5, words, f"small in-{kind}", "middle"))
-    page.top = top + max(len(rids) for _, rids in columns) * PITCH + 26
-
-
-def _link(x1: float, y1: float, x2: float, y2: float) -> str:
-    y1, y2, middle = y1 + BOX / 2, y2 + BOX / 2, (x1 + x2) / 2
-    return path("link", f"M{x1:.1f} {y1:.1f}C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} "
-                        f"{x2:.1f} {y2:.1f}")  # fmt: skip
-
-
-def _draw_waits(page: Page, story: QueueStory) -> None:
-    """From arrival to admission; in a column of its own, what was cached and what to compute."""
-    visits = story.visits[:MOST_LANES]
-    cut = f"; the first {len(visits)} of {len(story.visits)}" * (visits != story.visits)
-    page.heading("How long they waited", f"in the order in which they came{cut}")
-    x, top = TimeAxis(max(visit.admitted for visit in visits), right=EDGE - BEHIND), page.top
-    most = max(visit.hit_len + visit.extend_len for visit in visits)
-    for at in range(len(visits)):
-        page.add(band(x.left, top + at * PITCH + 1, EDGE - LEFT, BOX + 4))
-    page.add(*x.grid(top, top + len(visits) * PITCH))
-    page.add(write(x.right + PLACE, top - 4, "tokens: cached + to compute", "small faint"))
-    for at, visit in enumerate(visits):
-        _draw_visit(page, visit, x, top + at * PITCH + 3, TOKENS / max(1, most))
-    bottom = top + len(visits) * PITCH
-    page.add(*x.draw(bottom + 2))
-    page.top = bottom + 26
-
-
-def _draw_visit(page: Page, visit: Visit, x: TimeAxis, y: float, scale: float) -> None:
-    page.add(write(20, y + 12.5, short(visit.rid, 12)))
-    left, width = x.span(visit.arrived, visit.admitted)
-    about = f"{visit.rid} waits {ms(visit.admitted - visit.arrived)} ms"
-    page.add(rect("queued", left, y, width, BOX, about, rid=visit.rid))
-    at = left + width
-    page.add(line("flag", at, y - 3, at, y + BOX + 3))
-    place = f"{ordinal(visit.place)}"
-    page.add(write(at + 5, y + 12.5, place, "small bold"))
-    at = x.right + PLACE
-    for kind, tokens in (("evictable", visit.hit_len), ("left", visit.extend_len)):
-        if tokens:
-            about = f"{visit.rid}: {NAMES[kind]}: {tokens}"
-            page.add(rect(kind, at, y + 2, tokens * scale, BOX - 4, about, rid=visit.rid,
-                          tokens=tokens))  # fmt: skip
-            at += tokens * scale
-    words = f"{visit.hit_len} + {visit.extend_len} tokens"
-    page.add(write(at + 5, y + 12.5, words, "small faint"))

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from ...checks.overlap import forwards
 from ...trace import Mark, Slice, Trace
+from ..scene import LaneItem
+from ..units import ms
 from .marks import NothingToShow, named, number, word
 from .text_page import TextPage, columns_here
 
@@ -117,6 +119,47 @@ def steps_of(trace: Trace) -> list[StepWork]:
 def requests_in(steps: list[StepWork]) -> list[str]:
     """Request ids in order of their first step."""
     return list(dict.fromkeys(part.rid for step in steps for part in step.parts))
+
+
+# -- What each step computed for whom, as lanes: a box a step --------------------------------------
+
+WORK = {
+    "prompt": "a step computes prompt tokens",
+    "again": "prompt tokens, computed again",
+    "decode": "a step decodes one token",
+    "wasted": "a wasted row: computed for nobody",
+}
+
+
+def work_of(steps: Sequence[StepWork], rid: str) -> list[LaneItem]:
+    """What was computed for a request; only a prompt's boxes say how many tokens."""
+    found = []
+    for step in steps:
+        for part in step.parts:
+            if part.rid == rid:
+                amount = f"{part.tokens} tokens" if part.tokens else step.mode
+                about = f"step {step.step} ({step.mode}), {rid}: {WORK[part.kind]}, {amount}"
+                is_prompt = part.kind in ("prompt", "again") and part.tokens
+                found.append(
+                    LaneItem(part.kind, step.start, step.end, str(part.tokens) if is_prompt else "",
+                             about=about, data={"step": step.step, "rid": rid})
+                )  # fmt: skip
+    return found
+
+
+def retraction_flags(
+    trace: Trace, rids: Sequence[str], words: str = " is retracted"
+) -> list[LaneItem]:
+    """When each of these requests was retracted."""
+    return [
+        LaneItem(
+            "flag-head", mark.time, mark.time, f"{rid}{words}",
+            about=f"{rid} is retracted at {ms(mark.time)} ms ({word(mark, 'reason')})",
+            data={"rid": rid, "mark": "retraction"},
+        )
+        for mark in named(trace, "retraction")
+        if (rid := word(mark, "rid")) in rids
+    ]  # fmt: skip
 
 
 # -- A table with a column a step for a terminal, broken into parts where a line would be too long

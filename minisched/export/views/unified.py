@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 from ...trace import Trace
-from .marks import many, named
-from .page import Page, about_run
-from .step_bars import MOST_STEPS, NAMES, draw_step_bars, steps_to_puml, token_limit, write_bars
-from .steps import opening, steps_of
-from .text_page import TextPage
-
-TITLE = "unified: one token budget for whoever runs and whoever waits"
+from ..scene import Scene
+from .step_bars import most_tokens, scene_of_steps
+from .steps import StepWork
 
 
-def view(trace: Trace) -> str:
+def scene(trace: Trace) -> Scene:
     """Every step's tokens against the budget, and who was preempted for it.
 
     Raises:
         NothingToShow: no step ran, or the trace does not say how many tokens they had.
     """
-    part, shown = opening(trace, MOST_STEPS)
-    page = Page(TITLE, about_run(trace, shown))
-    page.heading("Tokens a step", many(len(named(part, "retraction")), "retraction"))
-    limit = token_limit(trace)
-    draw_step_bars(page, part, steps_of(part), limit)
-    page.legend({**NAMES, "limit": f"{NAMES['limit']}: {limit} tokens"})
-    return page.finish()
+    return scene_of_steps(trace, finding)
 
 
-def text(trace: Trace) -> str:
-    """The same bars, a line a step.
-
-    Raises:
-        NothingToShow: as ``view``.
-    """
-    part, shown = opening(trace, MOST_STEPS)
-    page = TextPage(TITLE, about_run(trace, shown))
-    page.heading("Tokens a step", many(len(named(part, "retraction")), "retraction"))
-    write_bars(page, part, steps_of(part), token_limit(trace))
-    return page.finish()
-
-
-def puml(trace: Trace) -> str:
-    """A lane a request, with what each step computed for it, and who was preempted.
-
-    Raises:
-        NothingToShow: no step ran.
-    """
-    return steps_to_puml(TITLE, trace)
+def finding(steps: list[StepWork], limit: int) -> str:
+    """How full the fullest step is."""
+    of = f" of {limit} allowed" if limit > 0 else ""
+    return f"unified: at most {most_tokens(steps)}{of} tokens a step, whoever they are for"
