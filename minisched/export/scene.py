@@ -128,24 +128,32 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What stands at a place of a grid: ``text`` in the box, ``below`` quietly under it."""
+class GridCell:
+    """What stands at a place of a grid: ``text`` in the box, ``below`` quietly under it.
+
+    ``fills`` says, kind by kind from the left, how much of the box is filled, each up to 1.
+    """
 
     kind: str
     text: str = ""
     below: str = ""
     about: str = ""
+    is_changed: bool = False  # since the row above
+    fills: Sequence[tuple[str, float]] = ()
     data: Data = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Cells by (row, column). ``links`` lead from one to another, each with its kind."""
+class CellGrid:
+    """Cells by (row, column). ``links`` lead from one (row, column) to another.
+
+    A column's name may have two lines.
+    """
 
     rows: Sequence[str]
     columns: Sequence[str]
-    cells: Mapping[tuple[int, int], Cell]
-    links: Sequence[tuple[str, tuple[int, int], tuple[int, int]]] = ()
+    cells: Mapping[tuple[int, int], GridCell]
+    links: Sequence[LaneLink] = ()
 
 
 @dataclass(frozen=True)
@@ -196,7 +204,7 @@ class TextTable:
     rows: Sequence[Sequence[object]]
 
 
-Show = Lanes | Curve | Grid | Bars | NodeTree | TextTable
+Show = Lanes | Curve | CellGrid | Bars | NodeTree | TextTable
 
 
 @dataclass(frozen=True)
@@ -244,9 +252,11 @@ def _of(one: Show) -> list[str]:
                     *(flag.kind for flag in one.flags)]  # fmt: skip
         case Curve():
             return [series.kind for series in one.series] + [flag.kind for flag in one.flags]
-        case Grid():
+        case CellGrid():
             kinds = [cell.kind for cell in one.cells.values()]
-            return kinds + [f"arrow {link[0]}" for link in one.links]
+            kinds += [kind for cell in one.cells.values() for kind, _ in cell.fills]
+            changed = ["changed"] * any(cell.is_changed for cell in one.cells.values())
+            return kinds + changed + [f"arrow {link.kind}" for link in one.links]
         case Bars():
             kinds = [part[0] for bar in one.bars for part in bar.parts]
             return kinds + ["limit"] * bool(one.limit)

@@ -16,9 +16,9 @@ from .looks import LOOKS, SIGNS, css
 from .palette import ARROW_COLOURS, DARK, LIGHT, WAITED, Paper
 from .scene import (
     Bars,
+    CellGrid,
     Curve,
     Data,
-    Grid,
     LaneItem,
     LaneLink,
     LaneRow,
@@ -96,7 +96,7 @@ class _SvgPage:
                 _LanesDrawing(self, item).draw(has_axis)
             case Curve():
                 self._curve(item, has_axis)
-            case Grid():
+            case CellGrid():
                 self._grid(item)
             case Bars():
                 self._upright(item) if item.is_upright else self._bars(item)
@@ -205,29 +205,39 @@ class _SvgPage:
             elif at + 8 + width_of(flag.label, 11, bold=True) <= room:
                 self.words(at + 3 + 4 * is_sign, top - 3, flag.label, "small warn")
 
-    def _grid(self, grid: Grid) -> None:
+    def _grid(self, grid: CellGrid) -> None:
         """A box a cell, under the columns' names, with lines from cell to cell."""
         left = _left(grid.rows)
         width = (EDGE - left) / max(1, len(grid.columns))
+        box = (0.94 if not grid.links else 0.72) * width
         pitch = 40 if any(cell.below for cell in grid.cells.values()) else PITCH - 2
-        for at, name in enumerate(grid.columns):
-            self.words(left + (at + 0.47) * width, self.top + 10, name, "small faint", "middle")
-        top = self.top + 17
+        heads = [name.split("\n") for name in grid.columns]
+        for at, lines in enumerate(heads):
+            for number, words in enumerate(lines):
+                x, y = left + at * width + box / 2, self.top + 10 + 13 * number
+                self.words(x, y, _cut(words, width + 4), "small faint", "middle")
+        top = self.top + 17 + 13 * (max(map(len, heads), default=1) - 1)
         for at, name in enumerate(grid.rows):
-            self.words(MARGIN, top + at * pitch + 13, _cut(name, left - 30), "small")
-        for kind, (row1, column1), (row2, column2) in grid.links:
+            self.words(MARGIN, top + at * pitch + 13, _cut(name, left - 26), "small")
+        for link in grid.links:
+            (row1, column1), (row2, column2) = link.src, link.dst
             y1, y2 = top + row1 * pitch + 9, top + row2 * pitch + 9
-            x1 = left + (column1 + 0.94) * width
-            self.line(f"arrow {css(kind)}", x1, y1, left + column2 * width, y2)
+            x1 = left + column1 * width + box
+            kind = f"arrow {css(link.kind)}"
+            self.line(kind, x1, y1, left + column2 * width, y2, link.data)
         for (row, column), cell in grid.cells.items():
             x, y = left + column * width, top + row * pitch
             data = {**cell.data, "row": row, "column": column}
-            self.rect(f"box {css(cell.kind)}", x + 0.5, y, 0.94 * width, BOX, cell.about, data)
-            middle = x + 0.47 * width
-            text = _cut(cell.text, 0.94 * width - 2)
-            self.words(middle, y + 13, text, f"small in-{css(cell.kind)}", "middle")
+            changed = " changed" * cell.is_changed
+            self.rect(f"box {css(cell.kind)}{changed}", x + 0.5, y, box, BOX, cell.about, data)
+            done = x + 0.5
+            for kind, share in cell.fills:
+                self.rect(f"box {css(kind)}", done, y, share * box, BOX, cell.about)
+                done += share * box
+            text = _cut(cell.text, box - 2)
+            self.words(x + box / 2, y + 13, text, f"small in-{css(cell.kind)}", "middle")
             below = _cut(cell.below, width - 2)
-            self.words(middle, y + BOX + 12, below, "small faint", "middle")
+            self.words(x + box / 2, y + BOX + 12, below, "small faint", "middle")
         self.top = top + pitch * len(grid.rows) + 16
 
     def _bars(self, bars: Bars) -> None:
@@ -441,7 +451,7 @@ class TimeScale:
         for at in self.ticks:
             page.line("axis", self.at(at), y, self.at(at), y + 5)
             page.words(self.at(at), y + 18, exact(at), "small", "middle")
-        page.top += 34
+        page.top += 40
 
 
 @dataclass

@@ -12,8 +12,8 @@ from textwrap import wrap
 from .looks import SIGNS, UNDER, glyph
 from .scene import (
     Bars,
+    CellGrid,
     Curve,
-    Grid,
     LaneItem,
     LaneRow,
     Lanes,
@@ -99,7 +99,7 @@ class _TextSheet:
                     bars = heights(series.values, item.start, item.end, self.cells)
                     self.lane(_about(item, at), bars)
                 self._moments(item)
-            case Grid():
+            case CellGrid():
                 self._grid(item)
             case Bars():
                 self._bars(item)
@@ -122,11 +122,11 @@ class _TextSheet:
             if said and len(said) <= 8:
                 self.write("; ".join(said), " " * (self.margin + 2))
 
-    def _grid(self, grid: Grid) -> None:
+    def _grid(self, grid: CellGrid) -> None:
         """A line a row, a column a column, in parts where that is too wide."""
         margin = min(max([0, *map(len, grid.rows)]), self.columns // 3)
         columns = [
-            [name, *(_cell(grid, row, at) for row in range(len(grid.rows)))]
+            [name.replace("\n", " "), *(_cell(grid, row, at) for row in range(len(grid.rows)))]
             for at, name in enumerate(grid.columns)
         ]
         room = self.columns - margin
@@ -310,7 +310,7 @@ def _about(curve: Curve, at: int) -> str:
     return f"{one.name} ≤ {most / curve.scale:g}"
 
 
-def _cell(grid: Grid, row: int, column: int) -> str:
+def _cell(grid: CellGrid, row: int, column: int) -> str:
     if (cell := grid.cells.get((row, column))) is None:
         return ""
     return f"{glyph(cell.kind)} {cell.text}{f' {cell.below}' * bool(cell.below)}".rstrip()

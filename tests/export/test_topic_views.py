@@ -197,7 +197,7 @@ def prefill(trace: Trace, forms: Forms, _: Engine) -> None:
     shown = [(shape["data-rid"], shape["data-left"]) for shape in drawn]
     assert shown == [words(mark, "rid", "rem_total") for mark in admits]
     assert re.findall(r"^  \+ (\w+):", forms.text, re.M) == [m.attrs["rid"] for m in admits]
-    refused = [shape["data-rid"] for shape in forms.picture.shapes("text", mark="refuse")]
+    refused = [shape["data-rid"] for shape in forms.picture.shapes("rect", mark="refuse")]
     assert {*refused} == {mark.attrs["rid"] for mark in marks(trace, "refuse")}  # repeated: once
     assert re.findall(r"^  × (\w+): ", forms.text, re.M) == refused
 
@@ -295,10 +295,11 @@ def token_pool(trace: Trace, forms: Forms, _: Engine) -> None:
             written = [*copied, *([write] if write >= 0 else [])]
             writes.update((*at, str(position)) for position in written)
             reads.update((*at, str(position)) for position in range(start, end))
-    assert forms.picture.count("step", "row", "position", tag="rect") == writes
-    assert forms.picture.count("gathered", "row", "position", tag="text") == reads
-    table = forms.text.partition("Token pool (")[2].partition("\n\nu: ")[0]
-    assert len(re.findall(r"(?<=\s)[ucsw!]\d+(?=\s)", table + "\n")) == writes.total()
+    assert forms.picture.count("step", "slot", "position", tag="rect") == writes
+    assert forms.picture.count("gathered", "slot", "position", tag="rect") == reads
+    signs = "".join(map(glyph, ("upload", "stale", "sample", "wasted", "lacking")))
+    table = forms.text.partition("Token pool, row by position (")[2]
+    assert len(re.findall(rf"(?<=\s)[{signs}] \d+(?=\s)", table)) == writes.total()
 
 
 def lazy_chain(trace: Trace, forms: Forms, _: Engine) -> None:
@@ -321,7 +322,7 @@ def placeholder_fill(trace: Trace, forms: Forms, _: Engine) -> None:
     steps = {int(row["data-step"]) for row in rows}
     boxes = Counter((str(step), rid) for step in steps for rid in ran[step].rids)
     assert forms.picture.count("step", "rid", tag="rect") == boxes
-    joined = forms.picture.shapes("line", "line", step="*", row="*", source="*")
+    joined = forms.picture.shapes("line", "arrow token", step="*", row="*", source="*")
     for shape in joined:
         step, row, source = (int(shape[f"data-{name}"]) for name in ("step", "row", "source"))
         assert ran[step].rids[row] == ran[step - 1].rids[source]
@@ -334,12 +335,12 @@ def placeholder_fill(trace: Trace, forms: Forms, _: Engine) -> None:
 
 def prev_sampled(trace: Trace, forms: Forms, _: Engine) -> None:
     table = forms.text.partition("Rows of input_ids")[2].partition("\n")[2]
-    table = table.partition("\n\nfrom the CPU")[0]
+    table = table.partition("full H2D: ")[0]
     steps = {int(shape["data-step"]) for shape in forms.picture.shapes("rect", step="*")}
     told = [mark for mark in marks(trace, "prev sampled") if mark.attrs["step"] in steps]
     sources = Counter(place for mark in told for place in str(mark.attrs["sources"]).split())
     assert Counter(re.findall(r"<(\d+)", table)) == sources
-    assert len(forms.picture.shapes("line", kind="link", rid="*")) == sources.total()
+    assert len(forms.picture.shapes("line", kind="arrow link", rid="*")) == sources.total()
 
 
 def generation_batch_result(trace: Trace, forms: Forms, _: Engine) -> None:

@@ -10,6 +10,7 @@ reading of steps (``steps``).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 
 from ...topics import TOPICS, view_of
@@ -57,7 +58,8 @@ def _pictures(topic: str) -> dict[str, PictureForms]:
     if parts := getattr(module, "PARTS", None):
         return dict(parts)
     if hasattr(module, "scene"):
-        return {"": forms_of_scene(module.scene)}
+        forms = forms_of_scene(module.scene)
+        return {"": replace(forms, puml=getattr(module, "puml", forms.puml))}
     text, puml = getattr(module, "text", None), getattr(module, "puml", None)
     return {"": PictureForms(module.view, text, puml)}
 

@@ -6,7 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 from ...trace import Trace
-from ..scene import Cell, Data, Grid, LaneItem, LaneRow, Lanes, Part, Scene, TextTable, about_run
+from ..scene import (
+    CellGrid,
+    Data,
+    GridCell,
+    LaneItem,
+    LaneRow,
+    Lanes,
+    Part,
+    Scene,
+    TextTable,
+    about_run,
+)
 from ..units import ms
 from .future_slots import Ring, SlotStay, ring_of, stays_of, tally_of, wraps_of
 from .marks import NothingToShow, short
@@ -107,9 +118,9 @@ def moments_of(stays: Sequence[SlotStay]) -> list[tuple[int, int]]:
     return [(launched[step], step) for step in sorted(chosen or steps)][:MOST_MOMENTS]
 
 
-def grid_of(stays: Sequence[SlotStay], ring: Ring, moments: list[tuple[int, int]]) -> Grid:
+def grid_of(stays: Sequence[SlotStay], ring: Ring, moments: list[tuple[int, int]]) -> CellGrid:
     """The ring at a few moments: a row each, a column a slot."""
-    cells: dict[tuple[int, int], Cell] = {}
+    cells: dict[tuple[int, int], GridCell] = {}
     for row, (time, step) in enumerate(moments):
         for slot in range(1, ring.limit + 1):
             here = (s for s in stays if s.slot == slot and s.promised <= time < s.gone)
@@ -119,10 +130,10 @@ def grid_of(stays: Sequence[SlotStay], ring: Ring, moments: list[tuple[int, int]
             whose = stay.rid if stay and kind != "stale" else ""
             about = f"slot {slot} at {ms(time)} ms: {f'{kind}, {whose}' if stay else 'never used'}"
             data = {"slot-of-ring": slot, "ring": step}
-            cells[row, slot - 1] = Cell(kind, whose, about=about, data=data)
+            cells[row, slot - 1] = GridCell(kind, whose, about=about, data=data)
     names = [f"step {step}" + ", laps" * any(s.laps and s.step == step for s in stays)
              for _, step in moments]  # fmt: skip
-    return Grid(names, [str(slot) for slot in range(1, ring.limit + 1)], cells)
+    return CellGrid(names, [str(slot) for slot in range(1, ring.limit + 1)], cells)
 
 
 def table_of(stays: Sequence[SlotStay]) -> list[tuple[object, ...]]:

@@ -5,17 +5,15 @@ Its first part; the others are every loop's. PlantUML has nothing for lists that
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...trace import Mark, Trace
-from ..svg import char_width
+from ..scene import CellGrid, GridCell, Part, Scene, about_run
 from ..units import ms
-from .forms import PictureForms
+from .forms import forms_of_scene
 from .loop_parts import loop_parts
-from .marks import NothingToShow, lacking, named, number, short, short_end, word
-from .page import EDGE, Page, about_run, band, line, rect, svg_text
+from .marks import NothingToShow, lacking, many, named, number, short, word
 from .steps import forwards_of
-from .text_page import TextPage, columns_here
 
 # -- The ledger's lists, one after the other, read from a trace ------------------------------------
 
@@ -58,123 +56,61 @@ def lists_of(mark: Mark) -> dict[str, list[int]]:
     return found
 
 
-MOST_ENTRIES, MOST_SEQUENCES, MOST_TOKENS = 22, 4, 12
-PITCH, BOX, WIDEST, LISTS = 23, 17, 31, 232  # pixels; LISTS is where the first list begins
+MOST_ENTRIES, MOST_SEQUENCES, MOST_BOXES = 22, 4, 22  # boxes in a line
 PLACEHOLDER = -1
-TITLE = "the scheduler's ledger of output tokens"
-ORDER = "time runs down; in each list the newest token stands last"
-NAMES = {
+LEGEND = {
     "promised": "-1: a placeholder, its token is on its way",
     "stored": "a token that came",
+    "changed": "new since the line above",
 }
 
 
-def view(trace: Trace) -> str:
-    """A line for each time that the ledger was written.
-
-    Raises:
-        NothingToShow: no step ran, or no ledger was kept.
-    """
-    shown, about = entries_shown(trace)
-    page = Page(f"{trace.loop}: {TITLE}", about)
-    page.heading("Ledger", ORDER)
-    rids = list(dict.fromkeys(rid for entry in shown for rid in entry.lists))
-    columns = rids[:MOST_SEQUENCES]
-    width = (EDGE - LISTS) / max(1, len(columns))
-    draw_head(page, columns, width)
-    before: dict[str, list[int]] = {}
-    for entry in shown:
-        draw_entry(page, entry, columns, width, before)
-        before = entry.lists
-    page.legend(NAMES)
-    page.notes("a heavy border: new since the line above")
-    if len(rids) > len(columns):
-        page.notes(f"{len(rids) - len(columns)} further sequences are left out.")
-    return page.finish()
-
-
-def text_form(trace: Trace) -> str:
-    """The same lines for a terminal; of a long list the newest tokens."""
-    shown, about = entries_shown(trace)
-    page = TextPage(f"{trace.loop}: {TITLE}", about)
-    page.heading("Ledger", ORDER)
-    rids = list(dict.fromkeys(rid for entry in shown for rid in entry.lists))
-    columns = rids[:MOST_SEQUENCES]
-    room = (columns_here() - 30) // max(1, len(columns)) - 2
-    rows = [
-        [ms(entry.time), after(entry),
-         *(short_end(" ".join(map(str, entry.lists.get(rid, []))), room) for rid in columns)]
-        for entry in shown
-    ]  # fmt: skip
-    heads = ["ms", "after", *(short(f"sequence {rid}", room) for rid in columns)]
-    page.table(heads, rows)
-    page.write("", NAMES["promised"])
-    if len(rids) > len(columns):
-        page.write(f"{len(rids) - len(columns)} further sequences are left out.")
-    return page.finish()
-
-
-def entries_shown(trace: Trace) -> tuple[list[Entry], str]:
-    """The first lines, and which run they are of.
+def scene(trace: Trace) -> Scene:
+    """A line for each time that the ledger was written; of a long list the newest tokens.
 
     Raises:
         NothingToShow: no step ran, or no ledger was kept.
     """
     forwards_of(trace)
-    entries = entries_of(trace)
-    if not entries:
+    if not (entries := entries_of(trace)):
         raise NothingToShow("the trace has no ledger mark: no ledger was kept.")
     shown = entries[:MOST_ENTRIES]
-    cut = f"the first {len(shown)} of {len(entries)} entries" if shown != entries else ""
-    return shown, about_run(trace, cut or f"{len(entries)} entries")
-
-
-def draw_head(page: Page, columns: list[str], width: float) -> None:
-    """What stands in each column."""
-    y = page.top + 10
-    page.add(svg_text(20, y, "time in ms", "small faint"), svg_text(96, y, "after", "small faint"))
-    for at, rid in enumerate(columns):
-        words = short(f"sequence {rid}", int((width - 4) / char_width(11)))
-        page.add(svg_text(LISTS + at * width, y, words, "small bold"))
-    page.add(line("axis", 20, y + 7, EDGE, y + 7))
-    page.top = y + 13
-
-
-def draw_entry(
-    page: Page, entry: Entry, columns: list[str], width: float, before: dict[str, list[int]]
-) -> None:
-    """When, after what, and every list as it then was."""
-    y = page.top
-    page.add(
-        svg_text(20, y + 13, ms(entry.time), "small"), svg_text(96, y + 13, after(entry), "small")
-    )
-    for at, rid in enumerate(columns):
-        left = LISTS + at * width
-        page.add(band(left, y, width - 8, BOX))
-        if rid in entry.lists:
-            draw_list(page, entry, rid, left, width - 8, before.get(rid, []))
-    page.top += PITCH
-
-
-def draw_list(
-    page: Page, entry: Entry, rid: str, left: float, width: float, before: list[int]
-) -> None:
-    """One list: a box a token, the oldest left out where there is no room."""
-    tokens = entry.lists[rid]
-    room = min(MOST_TOKENS, int((width - 14) / WIDEST))
-    first = max(0, len(tokens) - room)
-    if first:
-        page.add(svg_text(left + 2, page.top + 13, "…", "small faint"))
-    for place in range(first, len(tokens)):
-        token, x = tokens[place], left + 14 + (place - first) * WIDEST
-        kind = "promised" if token == PLACEHOLDER else "stored"
-        changed = before[place : place + 1] != [token]
-        about = f"{after(entry)}: output {place} of {rid} is {token}"
-        page.add(
-            rect(kind + " changed" * changed, x, page.top, WIDEST - 3, BOX, about,
-                 rid=rid, place=place, token=token, entry=ms(entry.time)),
-            svg_text(x + (WIDEST - 3) / 2, page.top + 13, str(token), f"small in-{kind}", "middle"),
-        )  # fmt: skip
+    cut = f"the first {len(shown)} of {len(entries)} entries"
+    rids = list(dict.fromkeys(rid for entry in shown for rid in entry.lists))
+    room = MOST_BOXES // max(1, len(rids[:MOST_SEQUENCES]))
+    cells: dict[tuple[int, int], GridCell] = {}
+    before: dict[str, list[int]] = {}
+    for row, entry in enumerate(shown):
+        for at, rid in enumerate(rids[:MOST_SEQUENCES]):
+            tokens, old = entry.lists.get(rid, []), before.get(rid, [])
+            first = max(0, len(tokens) - room + 1)  # a column stays free
+            for place in range(first, len(tokens)):
+                token = tokens[place]
+                cells[row, at * room + place - first] = GridCell(
+                    "promised" if token == PLACEHOLDER else "stored",
+                    str(token),
+                    about=f"{after(entry)}: output {place} of {rid} is {token}",
+                    is_changed=old[place : place + 1] != [token],
+                    data={"rid": rid, "place": place, "token": token, "entry": ms(entry.time)},
+                )
+        before = entry.lists
+    columns = [
+        short(rid, 8) if not place else "" for rid in rids[:MOST_SEQUENCES] for place in range(room)
+    ]
+    lines = [f"{ms(entry.time)} ms: {after(entry)}" for entry in shown]
+    most = max((tokens.count(PLACEHOLDER) for entry in shown for tokens in entry.lists.values()),
+               default=0)  # fmt: skip
+    hidden = len(rids) - MOST_SEQUENCES
+    return Scene(
+        f"{trace.loop}: a ledger is at most {many(most, 'token')} ahead of its request",
+        about_run(trace, cut if shown != entries else f"{len(entries)} entries"),
+        [
+            Part("Ledger", "time runs down; in each list the newest token stands last",
+                 [CellGrid(lines, columns, cells)])
+        ],
+        LEGEND,
+        [f"{hidden} further sequences are left out."] if hidden > 0 else [],
+    )  # fmt: skip
 
 
 def after(entry: Entry) -> str:
@@ -184,4 +120,4 @@ def after(entry: Entry) -> str:
     return f"tokens of step {entry.step}" if entry.step else "dummies only"
 
 
-PARTS = {"ledger": PictureForms(view, text_form), **loop_parts()}
+PARTS = {"ledger": replace(forms_of_scene(scene), puml=None), **loop_parts()}

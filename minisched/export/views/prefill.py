@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ...trace import Mark, Trace
-from ..palette import VERMILLION
+from ..palette import LIGHT
 from ..puml_style import BUBBLE, creole
+from ..scene import CellGrid, GridCell, Part, Scene, about_run
 from ..units import ms
 from .marks import NothingToShow, many, named, number, short, word
-from .page import EDGE, WIDTH, Page, about_run, line, rect
-from .page import svg_text as write
 from .steps import led_to
-from .text_page import GLYPHS, TextPage, columns_here
 
 # -- Rounds of admission, read from a trace: a budget, and what became of who was offered ----------
 
@@ -181,12 +179,87 @@ def keeps_reserve(mark: Mark) -> bool:
     return total != now or inputs != chunk
 
 
-# -- The rounds of admission as text for a terminal, and as a PlantUML sequence --------------------
+# -- Four budgets, round after round, who was charged, and who was refused and why -----------------
 
-MOST_LINES, MOST_PUML_ROWS = 120, 40
-WIDE, COLUMN, LINE_BAR = 29, 18, 9  # characters: who, one budget, its bar
+MOST_ROWS, MOST_PUML_ROWS, MOST_REASONS = 60, 40, 12
+LEGEND = {
+    "left": "tokens left",
+    "spent": "what this request took",
+    "lacking": "what a refused request would have needed",
+}
+
+
+def scene(trace: Trace) -> Scene:
+    """A line a request that was offered; four columns of what is left, in tokens.
+
+    Raises:
+        NothingToShow: nobody was ever offered to admission.
+    """
+    rounds, shown = shown_rounds(trace, MOST_ROWS)
+    scales, lines, cells = scales_of(rounds), list[str](), dict[tuple[int, int], GridCell]()
+    reasons: dict[str, None] = {}
+    for one in rounds:
+        lines.append(one.title)
+        before = one.budget
+        for event in (one.budget, *one.events):
+            row = len(lines) - (event is one.budget)
+            if event.name == "refuse":
+                lines.append(f"  × {refused(event)}")
+                column, cell = refusal(event)
+                cells[row, column] = cell
+                reasons[f"{short(word(event, 'rid'), 14)}: {word(event, 'reason')}"] = None
+                continue
+            if event.name == "admit":
+                lines.append(f"  + {admitted(event)}")
+            for column, budget in enumerate(BUDGETS):
+                if cell_ := budget_cell(before, event, budget, scales[budget]):
+                    cells[row, column] = cell_
+            before = event
+    columns = [
+        f"{name}\n{'no limit' if not scales[budget] else f'of {scales[budget]}'}"
+        for budget, (name, _) in TITLES.items()
+    ]
+    admits = sum(len(one.admits) for one in rounds)
+    refuses = sum(len(one.events) * one.repeats for one in rounds) - admits
+    told = [*reasons][:MOST_REASONS]
+    return Scene(
+        f"prefill: {admits} admissions, {many(refuses, 'refusal')}",
+        about_run(trace, shown),
+        [Part("What is left, in tokens", "+ admitted: tokens to compute; × refused",
+              [CellGrid(lines, columns, cells)])],
+        LEGEND,
+        [*told, *explained(rounds)],
+    )  # fmt: skip
+
+
+def budget_cell(before: Mark, after: Mark, budget: str, scale: int) -> GridCell | None:
+    """What is left of a budget, and beside it what has just been taken; None: it has no limit."""
+    was, now = left(before, budget), left(after, budget)
+    if was is None or now is None:
+        return None
+    rest, taken = max(0, now) / max(1, scale), max(0, was - max(0, now)) / max(1, scale)
+    data: dict[str, str | int] = {"mark": after.name, "budget": budget, "left": now}
+    if after.name == "admit":
+        data["rid"] = word(after, "rid")
+    about = f"{TITLES[budget][1]}: {now} left" + f", {was - now} taken" * (was > now)
+    fills = [("left", min(1.0, rest))] + [("spent", min(taken, 1.0 - min(1.0, rest)))] * (taken > 0)
+    return GridCell("room", str(now), about=about, fills=fills, data=data)
+
+
+def refusal(mark: Mark) -> tuple[int, GridCell]:
+    """In which column it stands, and what would have been needed."""
+    budget, data = lacked(mark), {"mark": "refuse", "rid": word(mark, "rid")}
+    if not budget:
+        return len(BUDGETS) - 1, GridCell("lacking", word(mark, "result"), data=data)
+    need, rest = number(mark, "need"), max(0, number(mark, "left"))
+    about = f"{TITLES[budget][1]}: needs {need}, {rest} left"
+    words = f"needs {need}, has {rest}"
+    return BUDGETS.index(budget), GridCell("lacking", words, about=about, data=data)
+
+
+# -- The same as a PlantUML sequence: the adder takes or refuses one request after the other -------
+
 BUDGET, WARN = "#E3F1FB", BUBBLE.text  # the colours of a budget's note, and of a refusal
-LINE_NAMES = {"left": "tokens left", "spent": "what this request took"}
 STYLE = """\
 <style>
 sequenceDiagram {
@@ -199,56 +272,6 @@ sequenceDiagram {
 }
 </style>
 hide footbox"""
-
-
-def text(trace: Trace) -> str:
-    """The waterfall, round by round: a bar for each budget, and every refusal with its reason.
-
-    Raises:
-        NothingToShow: nobody was ever offered to admission.
-    """
-    rounds, shown = shown_rounds(trace, MOST_LINES)
-    page = TextPage("prefill: who is admitted, and what is left for the next",
-                    about_run(trace, shown))  # fmt: skip
-    scales = scales_of(rounds)
-    page.heading("What is left, in tokens", "a full bar: the most that there ever was of it")
-    heads = "".join(f"{name:<{COLUMN}}" for name, _ in TITLES.values())
-    page.lines.append(f"{'':{WIDE}}{heads}".rstrip())
-    for one in rounds:
-        _write_round(page, one, scales)
-    page.legend(LINE_NAMES)
-    if words := [*explained(rounds)]:
-        page.write("", *words)
-    return page.finish()
-
-
-def _write_round(page: TextPage, one: Round, scales: dict[str, int]) -> None:
-    is_short = len(one.title) < WIDE
-    page.lines += [""] if is_short else ["", one.title]
-    page.lines.append(_line_bars(one.title * is_short, one.budget, one.budget, scales))
-    before = one.budget
-    for event in one.events:
-        if event.name == "admit":
-            page.lines.append(_line_bars(f"  + {admitted(event)}", before, event, scales))
-            before = event
-        else:
-            page.write(f"  × {refused(event)}: {word(event, 'reason')}")
-
-
-def _line_bars(words: str, before: Mark, after: Mark, scales: dict[str, int]) -> str:
-    """A bar and a number for each budget; a dash: it has no limit."""
-    cells = []
-    for budget in BUDGETS:
-        was, now = left(before, budget), left(after, budget)
-        if was is None or now is None:
-            cells.append("-")
-            continue
-        scale = LINE_BAR / max(1, scales[budget])
-        rest, all_of_it = (-int(-max(0, value) * scale // 1) for value in (now, was))
-        rest -= now < was and rest == all_of_it > 0  # whatever was taken is seen
-        cells.append(f"{GLYPHS['left'] * rest}{GLYPHS['spent'] * (all_of_it - rest)} {now}")
-    line = f"{short(words, WIDE - 1):<{WIDE}}" + "".join(f"{cell:<{COLUMN}}" for cell in cells)
-    return line.rstrip()[: columns_here()]
 
 
 def puml(trace: Trace) -> str:
@@ -272,7 +295,7 @@ def puml(trace: Trace) -> str:
             else:
                 why = (f"**{word(event, 'result')}**", creole(word(event, "reason")))
                 red = "\\n".join(f"<color:{WARN}>{words}</color>" for words in why)
-                lines.append(f"adder -[{VERMILLION}]->x {whom} : {red}")
+                lines.append(f"adder -[{LIGHT.bubble}]->x {whom} : {red}")
     lines += ["legend", *explained(rounds), "end legend"]
     return "\n".join([*lines, "@enduml", ""])
 
@@ -282,101 +305,3 @@ def _note(mark: Mark) -> str:
     words = [f"{TITLES[budget][0]} {number(mark, budget)}" for budget in BUDGETS
              if left(mark, budget) is not None]  # fmt: skip
     return f"rnote over adder {BUDGET} : {', '.join(words)}"
-
-
-__all__ = ["puml", "text", "view"]
-MOST_ROWS, ROW, BAR = 60, 20, 12  # rows in all; pixels
-FIRST, PITCH, SPAN = 288, 140, 92  # pixels: the first column, from one to the next, its bars
-NAMES = {
-    "left": "tokens left",
-    "spent": "what this request took",
-    "lacking": "what a refused request would have needed",
-}
-
-
-def view(trace: Trace) -> str:
-    """Round after round: four budgets, who was charged, and who was refused and why.
-
-    Raises:
-        NothingToShow: nobody was ever offered to admission.
-    """
-    rounds, shown = shown_rounds(trace, MOST_ROWS)
-    page = Page("prefill: who is admitted, and what is left for the next", about_run(trace, shown))
-    scales = scales_of(rounds)
-    _draw_titles(page, scales)
-    for one in rounds:
-        _draw_round(page, one, scales)
-    page.legend(NAMES)
-    page.notes(*explained(rounds))
-    return page.finish()
-
-
-def _draw_titles(page: Page, scales: dict[str, int]) -> None:
-    page.add(write(20, page.top, "What is left, in tokens", "bold"))
-    page.add(write(20, page.top + 15, "+ admitted: tokens to compute", "small faint"))
-    page.add(write(20, page.top + 29, "× refused", "small faint"))
-    for at, (budget, (name, field)) in enumerate(TITLES.items()):
-        limit = "no limit" if not scales[budget] else f"bar: 0 to {scales[budget]}"
-        x = FIRST + at * PITCH
-        page.add(write(x, page.top, name, "bold"), write(x, page.top + 15, field, "small faint"))
-        page.add(write(x, page.top + 29, limit, "small faint"))
-    page.top += 40
-
-
-def _draw_round(page: Page, one: Round, scales: dict[str, int]) -> None:
-    page.add(line("grid", 20, page.top, EDGE, page.top))
-    _row_title(page, short(one.title, 42), "small bold")
-    _bars(page, one.budget, one.budget, scales)
-    before = one.budget
-    for event in one.events:
-        if event.name == "admit":
-            _row_title(page, f"+ {admitted(event)}", "small")
-            _bars(page, before, event, scales)
-            before = event
-        else:
-            _refusal(page, event, scales)
-    page.top += 6
-
-
-def _row_title(page: Page, words: str, kind: str) -> None:
-    page.top += ROW
-    page.add(write(20, page.top - 5, words, kind))
-
-
-def _bars(page: Page, before: Mark, after: Mark, scales: dict[str, int]) -> None:
-    """What is left of each budget, and beside it what has just been taken."""
-    whose: dict[str, str | int] = {"mark": after.name}
-    if after.name == "admit":
-        whose["rid"] = word(after, "rid")
-    for at, budget in enumerate(BUDGETS):
-        was, now = left(before, budget), left(after, budget)
-        if was is None or now is None:
-            continue
-        scale = SPAN / max(1, scales[budget])
-        x, y = FIRST + at * PITCH, page.top - ROW + 4
-        rest, spent = max(0, now) * scale, (max(0, was) - max(0, now)) * scale
-        about = f"{TITLES[budget][1]}: {now} left"
-        page.add(rect("left", x, y, rest, BAR, about, budget=budget, left=now, **whose))
-        if spent > 0:
-            about = f"{TITLES[budget][1]}: {was - now} taken"
-            page.add(line("link", x + rest + spent, y - ROW + BAR, x + rest + spent, y))
-            page.add(rect("spent", x + rest, y, spent, BAR, about, budget=budget, **whose))
-        page.add(write(x + max(rest + max(0, spent), 0) + 4, y + 10, str(now), "small"))
-
-
-def _refusal(page: Page, mark: Mark, scales: dict[str, int]) -> None:
-    """Who was refused; of which budget it would have needed more; and below it the reason."""
-    _row_title(page, f"× {refused(mark)}", "warn small")
-    rid = word(mark, "rid")
-    if budget := lacked(mark):
-        need, rest = number(mark, "need"), max(0, number(mark, "left"))
-        scale = SPAN / max(1, scales[budget])
-        x, y = FIRST + BUDGETS.index(budget) * PITCH, page.top - ROW + 4
-        about = f"{TITLES[budget][1]}: needs {need}, {rest} left"
-        width = max(3.0, min(need * scale, SPAN + 12.0))  # a longer bar would say no more
-        page.add(rect("left", x, y, min(rest * scale, width), BAR, about, budget=budget, left=rest,
-                      mark="refuse", rid=rid))  # fmt: skip
-        page.add(rect("lacking", x, y, width, BAR, about, budget=budget, need=need, rid=rid))
-    reason = short(word(mark, "reason"), (WIDTH - 40) // 7)
-    page.top += ROW - 4
-    page.add(write(32, page.top - 4, reason, "warn small", mark="refuse", rid=rid))

@@ -8,10 +8,11 @@ from ...trace import Mark, Trace
 from ..scene import (
     Bar,
     Bars,
-    Cell,
+    CellGrid,
     Data,
-    Grid,
+    GridCell,
     LaneItem,
+    LaneLink,
     LaneRow,
     Lanes,
     Part,
@@ -148,22 +149,23 @@ def scene(trace: Trace) -> Scene:
     return Scene(title, about_run(trace, policy_words(story)), parts, LEGEND)
 
 
-def grid_of(story: QueueStory, orders: list[Order]) -> Grid:
+def grid_of(story: QueueStory, orders: list[Order]) -> CellGrid:
     """The rounds; lines follow a request from one to the next."""
     columns = [("arrival", arrivals_of(story, orders), list[str]())]
     columns += [(f"{ms(order.time)} ms", order.rids, order.admitted) for order in orders]
-    cells: dict[tuple[int, int], Cell] = {}
-    links: list[tuple[str, tuple[int, int], tuple[int, int]]] = []
+    cells: dict[tuple[int, int], GridCell] = {}
+    links = list[LaneLink]()
     for at, (_, rids, admitted) in enumerate(columns):
         for place, rid in enumerate(rids):
             kind = "admitted" if rid in admitted else "queued"
             data: Data = {"rid": rid, "round": at, "place": place}
-            cells[place, at] = Cell(kind, short_end(rid, 9), about=f"{rid}: place {place + 1}",
+            cells[place, at] = GridCell(kind, short_end(rid, 9), about=f"{rid}: place {place + 1}",
                                     data=data)  # fmt: skip
             if at and rid in columns[at - 1][1]:
-                links.append(("link", (columns[at - 1][1].index(rid), at - 1), (place, at)))
+                before = columns[at - 1][1].index(rid), at - 1
+                links.append(LaneLink("link", before, (place, at)))
     places = [ordinal(place + 1) for place in range(max(len(rids) for _, rids, _ in columns))]
-    return Grid(places, [name for name, *_ in columns], cells, links)
+    return CellGrid(places, [name for name, *_ in columns], cells, links)
 
 
 def need_story(trace: Trace) -> QueueStory:
