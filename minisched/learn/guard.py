@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -86,25 +86,12 @@ def one_argument(
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MOST_OPCODES = 200_000  # of the learner's, in one run; what is right takes a few thousand
-GRACE = 1000  # of those that may follow while somebody keeps the exception; then half of it, ...
+MOST_OPCODES = 200_000  # of the learner's, in one call; what is right takes a few thousand
 MOST_SECONDS = 20.0  # of the learner's lines, in one check; what is right takes one or two
 
 
 class TooLong(BaseException):
-    """The learner's lines go on and on.
-
-    Where lines of theirs catch this, it is raised once more at the next instruction after it is
-    let go of. It may be kept, too: by lines of theirs, or by a hook for what nobody can catch, if
-    it was raised where the collector of garbage calls them. Then they have ``Guard.grace``.
-    """
-
-    def __init__(self, words: str = "", again: Callable[[], None] = lambda: None) -> None:
-        super().__init__(words)
-        self.again = again
-
-    def __del__(self) -> None:
-        self.again()
+    """The learner's lines go on and on."""
 
 
 @dataclass
@@ -126,6 +113,16 @@ class LearnerClock:
     def start(self) -> None:
         """Count again."""
         self.spent, self.since = self.seconds, monotonic()
+
+    def check(self) -> None:
+        """Whether there is time left.
+
+        Raises:
+            TooLong: there is none.
+        """
+        if self.seconds > MOST_SECONDS:
+            said = f"your lines took {self.seconds:.0f} s in this check, and it stops there"
+            raise TooLong(said)
 
 
 _clocks = [LearnerClock()]  # of the check that is running; the newest is last
@@ -150,107 +147,50 @@ def in_time(check: Callable[P, R]) -> Callable[P, R]:
     return timed
 
 
-@dataclass(eq=False)
-class Guard:
-    """What is counted of the learner's lines, between the beginning and the end of ``bounded``."""
-
-    left: int
-    clock: LearnerClock
-    ours: FrameType  # all frames below it are the learner's, or what they call
-    grace: int = GRACE
-    is_on: bool = True
-
-    def on_call(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
-        """Every call; of the learner's, each instruction is looked at."""
-        try:
-            return self.watch(frame) if is_learners(frame.f_code.co_filename) else None
-        except BaseException:  # a full stack, Ctrl-C: Python lets go of the watch once it is out
-            self.watch(frame)
-            raise
-
-    def watch(self, frame: FrameType) -> Watch:
-        """Have a frame's instructions looked at."""
-        frame.f_trace_opcodes = True
-        if not isinstance(frame.f_trace, Watch) or frame.f_trace.args != (self,):
-            frame.f_trace = Watch(Guard.look, self)
-        return frame.f_trace
-
-    def look(self, frame: FrameType, event: str, arg: Any) -> Callable[..., Any] | None:
-        """One event of a frame of the learner's."""
-        if not self.is_on:
-            return None
-        self.left -= event == "opcode"
-        has_time = self.grace < GRACE or self.clock.seconds <= MOST_SECONDS
-        if self.left < 0 or not has_time:
-            raise self.too_long()
-        return frame.f_trace
-
-    def too_long(self) -> TooLong:
-        """What is raised now; if it is caught and kept, their lines can't go on for long."""
-        words = "" if self.left < 0 else _so_long(self.clock)
-        self.left, self.grace = self.grace, self.grace // 2
-        return TooLong(words, self.at_once)
-
-    def at_once(self) -> None:
-        """Let go of: whatever instruction is next is one too many."""
-        self.left = -1
-        self.again()
-
-    def again(self) -> None:
-        """Look at the learner's instructions again, after Python has forgotten it."""
-        frame: FrameType | None = sys._getframe(1) if self.is_on else None
-        while frame is not None and frame is not self.ours:
-            if is_learners(frame.f_code.co_filename):
-                self.watch(frame)
-            frame = frame.f_back
-        if self.is_on:
-            sys.settrace(self.on_call)
-
-
-class Watch(partial[Any]):
-    """``Guard.look`` for one frame.
-
-    Python forgets what traces it when that raises, whatever it is: Ctrl-C may strike in there as
-    well. Then the frame loses this, which nobody else knows, and so it begins again at once.
-    """
-
-    def __del__(self) -> None:
-        """Where the learner's lines are running and nothing traces them, this has been lost."""
-        guard: Guard = self.args[0]
-        if guard.is_on and guard.clock.since is not None and sys.gettrace() is None:
-            guard.again()
-
-
 @contextmanager
 def bounded(most: int = MOST_OPCODES) -> Iterator[None]:
     """Count the learner's instructions as they run, whoever calls them, and their seconds.
 
     Not their lines: ``while True: pass`` never gets to another one. A single call that does not
-    come back can't be cut off.
+    come back can't be cut off, nor can lines that catch everything and go on.
 
     Raises:
         TooLong: there were more than ``most``, or the check's seconds are used up.
     """
-    before, clock = sys.gettrace(), _clocks[-1]
+    before, clock, left = sys.gettrace(), _clocks[-1], most
     was_running = clock.since is not None
-    guard = Guard(most, clock, sys._getframe(2))
-    clock.start()
-    sys.settrace(guard.on_call)
+
+    def look(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal left
+        left -= event == "opcode"
+        if left < 0:
+            raise TooLong
+        clock.check()
+        return look
+
+    def on_call(frame: FrameType, event: str, arg: Any) -> Any:
+        if not is_learners(frame.f_code.co_filename):
+            return None
+        frame.f_trace_opcodes = True
+        return look
+
+    if not was_running:
+        clock.start()
+    sys.settrace(on_call)
     try:
         yield
     finally:
-        guard.is_on = False
         sys.settrace(before)
         if not was_running:
             clock.stop()
 
 
-def _so_long(clock: LearnerClock) -> str:
-    return f"your lines took {clock.seconds:.0f} s in this check, and it stops there"
-
-
 def unwatched(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the package as a learner calls it: inside it, nothing is counted."""
+    """A function of the package as a learner calls it: inside it, nothing is counted.
+
+    Raises (where it is called):
+        TooLong: the check's seconds are used up, whatever the learner's lines have caught.
+    """
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -259,8 +199,7 @@ def unwatched(function: Callable[..., Any]) -> Callable[..., Any]:
         sys.settrace(None)
         clock.stop()
         try:
-            if is_late():
-                raise TooLong(_so_long(clock))
+            clock.check()
             return function(*args, **options)
         finally:
             if was_running:

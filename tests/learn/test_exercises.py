@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from textwrap import dedent
 from typing import Any
 from xml.etree import ElementTree
@@ -145,6 +147,16 @@ def test_an_endless_loop_is_cut_off_with_a_clear_word() -> None:
     verdict = grade(spin, spin.lines(text))
     assert "go on and on: it looks as if they would never end" in verdict.sentences[0]
     check_verdict(verdict)
+
+
+def test_lines_that_sleep_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 20 s of theirs in the whole check; tracing is as it was."""
+    seconds = count()
+    monkeypatch.setattr("minisched.learn.guard.monotonic", lambda: float(next(seconds)))
+    one = EXERCISES["generate_ahead"]
+    verdict = grade(one, one.lines(one.solution))
+    assert not verdict.passed and "s in this check, and it stops there" in verdict.sentences[0]
+    assert sys.gettrace() is None
 
 
 # -- what is kept, and hints -----------------------------------------------------------------------
