@@ -33,7 +33,7 @@ from minisched import learn
 from minisched.devices.sim import SimStream
 
 # %% [markdown]
-# ## Guess first
+# ## Predict first
 #
 # The host puts a job of 10 ms into the device's queue, works for 6 ms on something else, and then
 # waits for the job. How late is it on the host's clock? And how late, if it works for 16 ms?

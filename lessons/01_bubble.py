@@ -37,7 +37,7 @@ from minisched.loops.overlap_thread import overlap_thread as thread_loop
 from minisched.loops.serial import serial as serial_loop
 
 # %% [markdown]
-# ## Guess first
+# ## Predict first
 #
 # For each token the host needs 6 ms, the device 10 ms, and the copy back to the host 1 ms. Host and
 # device take turns. How many milliseconds pass from one token to the next, and what share of them

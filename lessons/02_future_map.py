@@ -32,7 +32,7 @@ from minisched.loops.mini import mini_overlap
 from minisched.relay import FutureMapPool, FutureMapRing, TokenPool
 
 # %% [markdown]
-# ## Guess first
+# ## Predict first
 #
 # What would *you* send in the place of the unknown token: zero, the last known token, the request's
 # name, an address? Which of them can the device tell from a real token? Decide, then run the cell.

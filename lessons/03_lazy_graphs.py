@@ -40,7 +40,7 @@ from minisched.models.registry import open_model
 from minisched.scheduler import Scheduler
 
 # %% [markdown]
-# ## Guess first
+# ## Predict first
 #
 # Below, MLX multiplies two matrices. Four lines are timed: build the graph, hand it over, ask for
 # the number, ask again. Which one is slow? And which would be, if nobody had handed it over?

@@ -31,7 +31,7 @@ from minisched.loops.overlap import overlap as overlap_loop
 from minisched.policy import PrefillManager
 
 # %% [markdown]
-# ## Guess first
+# ## Predict first
 #
 # How many lines does a scheduler need that can't be caught by two hundred random workloads, with
 # chunks, tight memory, grammars and clients who hang up? Write a number down. (SGLang's
