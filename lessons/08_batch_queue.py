@@ -96,7 +96,8 @@ learn.check("bubble", bubble)
 # Write a loop with a queue of `depth` places. The engine is that of lesson 1: `run_batch` launches
 # and returns at once, `process_batch_result` waits for a step's tokens, and `yield` ends a turn.
 # `get_next_batch_to_run` gives something false where nobody can be scheduled: nobody is there, or
-# each one waits for its own token. (No request is in two batches at a time.)
+# each one waits for its own token. (No request is in two batches at a time.) What it does give is
+# scheduled: launch it in the same turn.
 #
 # vLLM's rule: **filling beats harvesting**. As long as there is room and something to launch,
 # launch. Only then wait, and for the oldest.

@@ -50,12 +50,7 @@ learn.timing(unknown, whole=True, title="trace C")
 # prompt to the device.
 
 # %%
-rows = [
-    (str(at), lane, kind, f"cells {what[1][0]} to {what[1][-1]}")
-    for at, (lane, kind, what) in enumerate(learn.acts(unknown))
-    if kind in ("read", "write") and what[0] == "pinned"
-]
-learn.Table(("act", "lane", "does", "to what"), tuple(rows))
+learn.touches(unknown, "pinned")
 
 # %% [markdown]
 # The host writes, the stream reads, the host writes again. Good, *this time*: but did the host

@@ -27,6 +27,7 @@ from .runs import (
     profile_path,
     simulate,
     table,
+    touches,
     trace_of_bug,
 )
 
@@ -44,6 +45,7 @@ __all__ = [
     "simulate",
     "table",
     "timing",
+    "touches",
     "trace_of_bug",
     "view",
 ]

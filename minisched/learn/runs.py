@@ -25,7 +25,7 @@ from ..museum.registry import find
 from ..scheduler import SchedulerConfig
 from ..trace import Act, Trace
 from ..trace.cells import spans_of
-from ..trace.events import is_host
+from ..trace.events import is_host, lane_words
 
 # -- How numbers are said --------------------------------------------------------------------------
 
@@ -259,6 +259,23 @@ def step_of(act: Act) -> tuple[str, str, Any]:
 def acts(trace: Trace) -> list[tuple[str, str, Any]]:
     """Everything that the lanes of a run did, in an order that happened."""
     return [step_of(done.act) for done in order_of(trace).done]
+
+
+def touches(trace: Trace, memory: str) -> Table:
+    """Who reads and writes some memory, in an order that happened, and in which slice."""
+    by_id = {item.id: item for item in trace.slices}
+    rows = [
+        (
+            str(at),
+            lane_words(done.act.lane),
+            f"{during.name} {during.step}",
+            done.act.kind,
+            done.act.at,
+        )
+        for at, done in enumerate(order_of(trace).done)
+        if done.act.resource == memory and (during := by_id.get(done.act.op)) and during.step
+    ]
+    return Table(("act", "lane", "in", "does", f"{memory} cells"), tuple(rows))
 
 
 # -- Traces of real engines that the lessons bring; ``traces/README.md`` says whose they are -------

@@ -32,7 +32,13 @@ def fill_inputs(
     masks, ids = relay.filling_masks, model_inputs.input_ids
     source = dict(zip(masks.update_indices, masks.hit_indices, strict=True))
     rows = [source.get(at) for at in range(len(ids))]
-    ids[:] = listed(lines([*ids], rows, [*tokens]), "fill", len(ids))
+    found = listed(lines([*ids], rows, [*tokens]), "fill", len(ids))
+    if PLACEHOLDER_TOKEN in found:
+        raise Mistake(
+            f"with ids {ids}, prev_rows {rows} and sampled {[*tokens]}, `fill` gave {found}: a -1 "
+            "is left, and the model reads it as a token"
+        )
+    ids[:] = found
 
 
 def masks_of(lines: Any, batch: ScheduleBatch, last_rids: Sequence[str]) -> FillingMasks:

@@ -201,7 +201,10 @@ def is_diagnosed(answer: Any, letter: str) -> str:
     offence = exhibit_offence(exhibit, verdict)  # type: ignore[arg-type]
     by_id = {item.id: item for item in verdict.trace.slices}
     guilty = {(by_id[at].name, by_id[at].step) for at in offence.slices}
-    guilty |= {("prepare", step) for name, step in guilty if name == "forward"}
+    if exhibit.law == "overlap":  # type: ignore[union-attr]
+        guilty = {(one.name, one.step) for one in by_id.values() if one.name in ("wait", "process")}
+    wrong = {mark.attrs["step"] for mark in verdict.trace.marks if mark.name == "wrong token"}
+    guilty |= {(name, step) for name in ("prepare", "forward") for step in wrong}
     if not isinstance(answer, tuple) or len(answer) != 3:
         return f"diagnose has {answer!r} for {letter}; it must be a law, a name and a step."
     law, *culprit = answer
@@ -358,6 +361,10 @@ EXERCISES = (
             "A wrong token, a race and a lost overlap look alike from outside: nothing crashes. In "
             "a trace they are three different questions: what was read, what orders two touches, "
             "and what lies above what. A reviewer asks all three."
+        ),
+        survivors=(  # step 4 got a wrong token, too
+            "return {'A': ('overlap', 'wait', 2), 'B': ('identity', 'forward', 4), "
+            "'C': ('race', 'prepare', 2)}",
         ),
     ),
 )  # fmt: skip
