@@ -20,6 +20,7 @@ from .fetch import fetch
 from .fidelity import fidelity
 from .first_run import first_run
 from .learn import learn
+from .map import map
 from .museum import museum
 from .presets import presets
 from .replay import replay
@@ -47,6 +48,7 @@ EXAMPLES = {  # shown below each command's help; a test runs them
     "fetch": "minisched fetch smollm2",
     "fidelity": "minisched fidelity sglang --cases 100",
     "learn": "minisched learn --no-open",
+    "map": "minisched map --host-ms 3 --device-ms 12 --loops overlap,vllm_async",
     "presets": "minisched presets",
     "replay": "minisched replay requests.csv --requests 1000",
     "run": "minisched run --loop overlap --prompt 'Hello there' --max-new-tokens 8",
@@ -74,7 +76,7 @@ def of_every_command(
 
 
 COMMANDS = (
-    compare, run, diagrams, bench, calibrate, check, fidelity, view, stepper, replay, sweep,
+    compare, run, diagrams, bench, calibrate, check, fidelity, view, stepper, replay, sweep, map,
     presets, fetch, learn, doctor, first_run,
 )  # fmt: skip
 for command in COMMANDS:

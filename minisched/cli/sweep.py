@@ -10,9 +10,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from ..export.scene_svg import to_svg
 from ..spread import Workers, num_cores
-from ..sweep.grid import AIMS, Grid, read_grid
+from ..sweep.grid import AIMS, SweepGrid, read_grid
+from ..sweep.picture import picture
 from ..sweep.sweep import Sweep, run_grid, write_tables
+from ..trace.files import write_whole
 from .layout import Fitted, named_progress, print_json, say, table
 from .options import BackendName, ClusterAddress
 
@@ -37,7 +40,8 @@ def sweep(
     refuses is kept with its reason, as is a cell that fails.
 
     aim = "ttft", and limits = {itl_p99_ms = 40}, say what best means: ttft, itl,
-    throughput or makespan. OUT gets sweep.csv and sweep.parquet.
+    throughput or makespan. OUT gets sweep.csv, sweep.parquet, and heat maps as
+    sweep.svg.
     """
 
     grid = read_grid(file)
@@ -47,6 +51,9 @@ def sweep(
     with named_progress(len(grid)) as hear:
         done = run_grid(grid, out, workers, lambda at, row: hear(row["state"]))
     files = [str(path) for path in write_tables(done, out)]
+    if (scene := picture(done)) is not None:
+        write_whole(out / "sweep.svg", to_svg(scene))
+        files.append(str(out / "sweep.svg"))
     if json:
         print_json(as_json(done, files))
     else:
@@ -99,7 +106,7 @@ def report(console: Console, sweep: Sweep, files: Sequence[str]) -> None:
     say(console, f"All rows and columns are in {Path(files[0]).parent}.")
 
 
-def shown_columns(grid: Grid) -> list[str]:
+def shown_columns(grid: SweepGrid) -> list[str]:
     """The axes, what the aim is about, and the limits."""
     column, _ = AIMS[grid.aim]
     axes = [name for name in grid.axes if name != "seed"]

@@ -65,6 +65,18 @@ LOOKS = {
     "queued": Look("", glyph="─"),
     "popped": Look("#E3E6EA", glyph="▪"),
     "ready": Look("#D5CDB4", glyph="═"),
+    # how a choice does beside another one (ColorBrewer's BrBG), and amounts, pale to dark
+    "loses much": Look("#8C510A", WHITE_TEXT, "", "▼"),
+    "loses": Look("#E3BE73", DARK_TEXT, "", "▽"),
+    "ties": Look("#E6E6E6", DARK_TEXT, "", "="),
+    "wins": Look("#C7EAE5", DARK_TEXT, "", "△"),
+    "wins more": Look("#5AB4AC", DARK_TEXT, "", "▲"),
+    "wins much": Look("#01665E", WHITE_TEXT, "", "█"),
+    "least": Look("#F2F0F7", DARK_TEXT, "", " "),
+    "low": Look("#CBC9E2", DARK_TEXT, "", "░"),
+    "middle": Look("#9E9AC8", DARK_TEXT, "", "▒"),
+    "high": Look("#6A51A3", WHITE_TEXT, "", "▓"),
+    "most": Look("#3F007D", WHITE_TEXT, "", "█"),
 }
 SIGNS = {  # kinds that take no time, around their middle; and their glyph in a text
     "flag": ("m-4 -6h8l-4 6z", "▼"),
@@ -81,7 +93,16 @@ PALE = {  # the fills of looks through which the paper shows, where a form has n
 }  # fmt: skip
 UNDER = ("both",)  # kinds behind all others; not in a text
 LINKS = (*ARROWS, "link", "missing")
-MORE = ("both", "outline", "said", "line", "span", "saved", "changed")  # drawn in ways of their own
+MORE = (
+    "both",
+    "outline",
+    "said",
+    "line",
+    "span",
+    "saved",
+    "changed",
+    "wall",
+)  # drawn in ways of their own
 
 
 def look(kind: str) -> Look:

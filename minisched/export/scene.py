@@ -148,12 +148,14 @@ class CellGrid:
     """Cells by (row, column). ``links`` lead from one (row, column) to another.
 
     A column's name may have two lines.
+    ``walls`` stand between two neighbours each: a line that a form may leave out.
     """
 
     rows: Sequence[str]
     columns: Sequence[str]
     cells: Mapping[tuple[int, int], GridCell]
     links: Sequence[LaneLink] = ()
+    walls: Sequence[tuple[tuple[int, int], tuple[int, int]]] = ()
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,12 @@ def _of(one: Show) -> list[str]:
             kinds = [cell.kind for cell in one.cells.values()]
             kinds += [kind for cell in one.cells.values() for kind, _ in cell.fills]
             changed = ["changed"] * any(cell.is_changed for cell in one.cells.values())
-            return kinds + changed + [f"arrow {link.kind}" for link in one.links]
+            return (
+                kinds
+                + changed
+                + [f"arrow {link.kind}" for link in one.links]
+                + ["wall"] * bool(one.walls)
+            )
         case Bars():
             kinds = [part[0] for bar in one.bars for part in bar.parts]
             return kinds + ["limit"] * bool(one.limit)

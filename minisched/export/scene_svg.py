@@ -238,6 +238,13 @@ class _SvgPage:
             self.words(x + box / 2, y + 13, text, f"small in-{css(cell.kind)}", "middle")
             below = _cut(cell.below, width - 2)
             self.words(x + box / 2, y + BOX + 12, below, "small faint", "middle")
+        for (row, column), (row2, _) in grid.walls:
+            x, y = left + column * width, top + row * pitch
+            if row2 == row:
+                self.line("wall", x + 0.97 * width, y - 2, x + 0.97 * width, y + BOX + 2)
+            else:
+                middle = y + (BOX + pitch) / 2
+                self.line("wall", x - 0.03 * width, middle, x + 0.97 * width, middle)
         self.top = top + pitch * len(grid.rows) + 16
 
     def _bars(self, bars: Bars) -> None:
@@ -374,7 +381,7 @@ class _SvgPage:
         """What a kind looks like."""
         if kind in SIGNS:
             self.sign(kind, x + 9, y - 4)
-        elif kind.startswith("arrow ") or kind.startswith("line"):
+        elif kind.startswith(("arrow ", "line", "wall")):
             self.path(kind, f"M{x:.1f} {y - 4}h19")
         elif kind == "saved":
             self.path(kind, f"M{x + 19:.1f} {y - 4}h-17")
@@ -685,6 +692,7 @@ PLAIN = [  # (a class that must occur; empty: always, the rule)
     ("evict", ".evict { fill: none; stroke: var(--bubble); stroke-width: 2 }"),
     ("read", ".read { fill: var(--paper); stroke: var(--ink); stroke-width: 1.2 }"),
     ("link", ".link { fill: none; stroke: var(--faint); stroke-width: 1.2 }"),
+    ("wall", ".wall { stroke: var(--ink); stroke-width: 2.6; stroke-linecap: round }"),
     ("changed", ".box.changed { stroke: var(--ink); stroke-width: 2.4; stroke-dasharray: none }"),
     ("missing", ".arrow.missing { stroke: var(--wrong); stroke-dasharray: 5 4 }"),
 ]  # fmt: skip

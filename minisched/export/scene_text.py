@@ -29,7 +29,7 @@ COLUMNS, LEAST = 100, 40  # usual; below that a drawing says nothing
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 NEAR = 6  # cells: how far from its place something short may stand
-SILENT = (*UNDER, "outline", "said")  # kinds that a row of characters has no place for
+SILENT = (*UNDER, "outline", "said", "wall")  # kinds that a row of characters has no place for
 
 
 def to_text(scene: Scene, columns: int = COLUMNS) -> str:

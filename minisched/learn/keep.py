@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+from ..trace.files import write_whole
 from .exercise import Exercise, exercises, find
 
 MINE = Path("mine.py")  # where the lessons are opened
@@ -25,7 +26,7 @@ def keep(exercise: Exercise, lines: Any, path: Path | None = None) -> list[str]:
         source = "\n\n\n".join(source_of(one) for one in pieces)
         kept = parts(path)
         kept[exercise.name] = source
-        path.write_text(text_of(kept), encoding="utf-8")
+        write_whole(path, text_of(kept))
     except (OSError, TypeError):
         return []
     return [f"Kept in `{path.name}`: {len(kept)} of {len(exercises())} exercises are right."]

@@ -83,7 +83,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Grid(Sequence["Cell"]):
+class SweepGrid(Sequence["SweepCell"]):
     """The cells of a grid, made when they are asked for; the last axis changes fastest."""
 
     axes: Mapping[str, Sequence[Any]]  # of more than one value
@@ -95,17 +95,17 @@ class Grid(Sequence["Cell"]):
         return prod(map(len, self.axes.values()))
 
     @overload
-    def __getitem__(self, at: int) -> Cell: ...
+    def __getitem__(self, at: int) -> SweepCell: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Cell]: ...
-    def __getitem__(self, at: int | slice) -> Cell | Sequence[Cell]:
+    def __getitem__(self, at: slice) -> Sequence[SweepCell]: ...
+    def __getitem__(self, at: int | slice) -> SweepCell | Sequence[SweepCell]:
         if isinstance(at, slice):
             return [self[one] for one in range(len(self))[at]]
         rest, values = range(len(self))[at], {}
         for name in reversed(list(self.axes)):
             rest, index = divmod(rest, len(self.axes[name]))
             values[name] = self.axes[name][index]
-        return Cell({name: values[name] for name in self.axes} | dict(self.fixed))
+        return SweepCell({name: values[name] for name in self.axes} | dict(self.fixed))
 
     def axes_that(self, *changes: str) -> list[str]:
         """The axes that change the workload, the cost, or the choice; all others are choices."""
@@ -117,7 +117,7 @@ class Grid(Sequence["Cell"]):
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """One run: the settings that the grid gives it; what it doesn't name has its default."""
 
     given: Mapping[str, Any]
@@ -168,7 +168,7 @@ class Cell:
 # -- Reading ---------------------------------------------------------------------------------------
 
 
-def read_grid(path: Path) -> Grid:
+def read_grid(path: Path) -> SweepGrid:
     """The grid of a file.
 
     Raises:
@@ -187,7 +187,7 @@ def read_grid(path: Path) -> Grid:
         raise ValueError(f"{path}: {error}") from error
 
 
-def make_grid(found: Mapping[str, Any]) -> Grid:
+def make_grid(found: Mapping[str, Any]) -> SweepGrid:
     """The grid that a table says.
 
     Raises:
@@ -225,7 +225,7 @@ def make_grid(found: Mapping[str, Any]) -> Grid:
                 raise ValueError(
                     f"trace is for recorded requests, but {name} is not: leave it out."
                 )
-    return Grid(axes, fixed, aim, limits)
+    return SweepGrid(axes, fixed, aim, limits)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -36,7 +36,7 @@ from ..replay.trace_file import TraceFile
 from ..scheduler import SchedulerConfig
 from ..spread import HERE, Workers, load_module, spread
 from ..trace.files import write_whole
-from .grid import AIMS, COLUMNS, VOCAB, Cell, Grid
+from .grid import AIMS, COLUMNS, VOCAB, SweepCell, SweepGrid
 
 FORMAT = 1  # of a line; another number is done again
 STATES = ("ok", "refused", "failed", "lost")
@@ -44,7 +44,7 @@ STATES = ("ok", "refused", "failed", "lost")
 # -- One cell --------------------------------------------------------------------------------------
 
 
-def run_cell(cell: Cell) -> dict[str, Any]:
+def run_cell(cell: SweepCell) -> dict[str, Any]:
     """Run it, here and now; what came of it by column, whatever that is."""
     began = perf_counter()
     try:
@@ -56,12 +56,12 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     return {**found, "seconds": round(perf_counter() - began, 6)}
 
 
-def lost_cell(cell: Cell, reason: str) -> dict[str, Any]:
+def lost_cell(cell: SweepCell, reason: str) -> dict[str, Any]:
     """What is kept of a cell whose process died."""
     return {"state": "lost", "reason": reason, "seconds": 0.0}
 
 
-def _figures(cell: Cell) -> dict[str, Any]:
+def _figures(cell: SweepCell) -> dict[str, Any]:
     """The columns of a run.
 
     Raises:
@@ -91,7 +91,7 @@ def _figures(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _replayed(cell: Cell) -> dict[str, Any]:
+def _replayed(cell: SweepCell) -> dict[str, Any]:
     """The columns of a run of recorded requests; nothing is kept that counts tokens or wasted rows.
 
     Raises:
@@ -139,7 +139,7 @@ def in_ms(nanoseconds: int) -> float:
 class Sweep:
     """A grid, and what its cells came to; ``rows[at]`` belongs to ``grid[at]``."""
 
-    grid: Grid
+    grid: SweepGrid
     rows: Sequence[Mapping[str, Any]]
     done_before: int = 0
 
@@ -236,8 +236,8 @@ class Sweep:
         return found
 
 
-def _but_loop(cell: Cell) -> str:
-    return Cell({name: value for name, value in cell.given.items() if name != "loop"}).key
+def _but_loop(cell: SweepCell) -> str:
+    return SweepCell({name: value for name, value in cell.given.items() if name != "loop"}).key
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -246,7 +246,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def run_grid(
-    grid: Grid,
+    grid: SweepGrid,
     folder: Path,
     workers: Workers = HERE,
     hear: Callable[[int, Mapping[str, Any]], None] = lambda at, row: None,
@@ -276,10 +276,10 @@ def run_grid(
     return Sweep(grid, [row for row in rows if row is not None], len(rows) - len(todo))
 
 
-class _Cells(Sequence[Cell]):
+class _Cells(Sequence[SweepCell]):
     """Those of a grid that are to be run, made when they are handed out."""
 
-    def __init__(self, grid: Grid, places: Sequence[int]) -> None:
+    def __init__(self, grid: SweepGrid, places: Sequence[int]) -> None:
         self.grid, self.places = grid, places
 
     def __len__(self) -> int:
@@ -300,7 +300,7 @@ def _kept(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             except ValueError:
                 continue
             if found.get("format") == FORMAT and found["row"]["state"] != "lost":
-                yield Cell(found["cell"]).key, found["row"]
+                yield SweepCell(found["cell"]).key, found["row"]
     with path.open("rb+") as raw:  # so that the next line begins on its own
         raw.seek(0, os.SEEK_END)
         if raw.tell():

@@ -199,6 +199,7 @@ CALLS: dict[str, str | tuple[str, str]] = {
     "stepper": "stepper out/serial.json out/overlap.json",
     "replay": "replay requests.csv",
     "sweep": "sweep grid.toml --jobs 1",
+    "map": "map --loops overlap",
     "presets": "presets",
     "doctor": "doctor",
     "museum": "museum run pinned_buffer_rewritten",

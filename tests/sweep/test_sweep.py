@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from minisched.export.scene import CellGrid
 from minisched.spread import HERE, Workers
 from minisched.sweep import sweep as sweep_module
-from minisched.sweep.grid import Cell, Grid, make_grid, read_grid
+from minisched.sweep.grid import SweepCell, SweepGrid, make_grid, read_grid
+from minisched.sweep.picture import picture
 from minisched.sweep.sweep import Sweep, run_cell, run_grid, write_tables
 
 AXES = {"loop": ["serial", "overlap"], "device_ms": [2, 10], "new_tokens": [1, 4]}
@@ -36,7 +38,7 @@ def test_every_combination_is_a_cell_and_the_last_axis_changes_fastest() -> None
 
 
 def test_a_billion_cells_are_a_grid_without_any_being_made() -> None:
-    grid = Grid({"seed": range(10**6), "loop": ["serial"] * 1000})
+    grid = SweepGrid({"seed": range(10**6), "loop": ["serial"] * 1000})
     assert len(grid) == 10**9 and grid[10**9 - 1]["seed"] == 10**6 - 1
 
 
@@ -77,18 +79,18 @@ def test_a_file_that_is_no_grid_is_named(tmp_path: Path) -> None:
 
 
 def test_a_cell_is_the_run_that_it_names() -> None:
-    row = run_cell(Cell({"loop": "serial", "host_ms": 8, "device_ms": 2, "new_tokens": 4}))
+    row = run_cell(SweepCell({"loop": "serial", "host_ms": 8, "device_ms": 2, "new_tokens": 4}))
     assert row["state"] == "ok"
     assert (row["steps"], row["tokens"], row["makespan_ms"]) == (4 + 1, 32, 4 * 10 + 10)
 
 
 def test_what_a_loop_refuses_is_kept_with_its_reason() -> None:
-    row = run_cell(Cell({"loop": "overlap:abacus"}))
+    row = run_cell(SweepCell({"loop": "overlap:abacus"}))
     assert row["state"] == "refused" and "unknown relay 'abacus'" in row["reason"]
 
 
 def test_a_cell_that_fails_ends_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def figures(cell: Cell) -> Mapping[str, Any]:
+    def figures(cell: SweepCell) -> Mapping[str, Any]:
         return {"makespan_ms": 1 / (cell["device_ms"] - 2)}
 
     monkeypatch.setattr(sweep_module, "_figures", figures)
@@ -122,7 +124,7 @@ def test_a_sweep_that_was_broken_off_goes_on(tmp_path: Path) -> None:
 
 def test_a_grid_that_grew_runs_only_what_is_new(tmp_path: Path) -> None:
     run_grid(GRID, tmp_path)
-    larger = Grid({**AXES, "device_ms": [2, 10, 20]}, GRID.fixed)
+    larger = SweepGrid({**AXES, "device_ms": [2, 10, 20]}, GRID.fixed)
     assert run_grid(larger, tmp_path).done_before == 8
 
 
@@ -181,6 +183,32 @@ def test_recorded_requests_are_a_workload(tmp_path: Path) -> None:
     sweep = run_grid(grid, tmp_path)
     assert sweep.states() == {"ok": 2}, sweep.rows
     assert all(row["ttft_p99_ms"] > 0 for row in sweep.rows)
+
+
+def test_the_picture_has_a_panel_a_choice_and_a_place_a_cell(tmp_path: Path) -> None:
+    sweep = run_grid(GRID, tmp_path)
+    scene = picture(sweep)
+    assert scene is not None and [part.heading for part in scene.parts] == ["overlap"]
+    (grid,) = scene.parts[0].shows
+    assert isinstance(grid, CellGrid)
+    told = {(grid.rows[row], grid.columns[column]): cell.text
+            for (row, column), cell in grid.cells.items()}  # fmt: skip
+    assert told == {
+        (f"new_tokens {row['new_tokens']}", f"{row['device_ms']}"): f"{row['speedup']:.2f}×"
+        for row in sweep.table
+        if row["loop"] == "overlap"
+    }
+
+
+def test_without_serial_the_picture_is_of_the_aim(tmp_path: Path) -> None:
+    table = {"loop": ["overlap", "vllm_async"], "device_ms": [2, 4, 8], "requests": 2}
+    scene = picture(run_grid(make_grid({"grid": table, "aim": "throughput"}), tmp_path))
+    assert scene is not None and scene.title.startswith("tokens_per_s")
+    assert [part.heading for part in scene.parts] == ["overlap", "vllm_async"]
+
+
+def test_without_numbers_there_is_no_picture(tmp_path: Path) -> None:
+    assert picture(run_grid(make_grid({"grid": {"loop": ["serial"]}}), tmp_path)) is None
 
 
 # -- whoever runs it -------------------------------------------------------------------------------

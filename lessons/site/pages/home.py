@@ -49,6 +49,7 @@ lessons/site/docs/glossary
 lessons/site/docs/history
 lessons/site/docs/beside_the_guides
 lessons/site/docs/long_document
+lessons/site/docs/when_overlap_wins
 简体中文 <README.zh-CN>
 :::
 

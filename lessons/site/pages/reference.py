@@ -13,8 +13,8 @@ from .repository import ROOT, text
 
 LAYERS = (
     "core", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar", "speculative",
-    "relay", "worker", "engine", "loops", "checks", "topics", "replay", "export", "fidelity",
-    "comparison", "defaults", "museum", "learn", "bench", "cli", "checking", "minisched",
+    "spread", "relay", "worker", "engine", "loops", "checks", "topics", "replay", "export", "fidelity",
+    "comparison", "defaults", "museum", "sweep", "learn", "bench", "cli", "checking", "minisched",
 )  # fmt: skip
 
 

@@ -1,0 +1,191 @@
+"""When overlap wins, ties and loses: speed-ups over ``serial``, design by design.
+
+Two things decide. The host's share: where host and device take equally long, hiding one behind the
+other saves most, and where one of them does nearly everything, next to nothing. And how long an
+answer is: overlap gains on each step but the first, and a step that is launched for a request which
+has ended meanwhile is lost. Who can foresee the end of an answer never launches that one. A length
+can be foreseen, a stop token can't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..checks.history import counted
+from ..export.heat_map import TIE, HeatPanel, speedup_scene
+from ..export.scene import Scene
+from ..spread import HERE, Workers, spread
+from .grid import SweepCell
+from .sweep import lost_cell, run_cell
+
+RATIOS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)  # of host to device
+LENGTHS = (1, 2, 4, 16, 64)  # tokens of an answer
+DESIGNS = (
+    "overlap", "overlap_thread", "mini_overlap", "vllm_async", "mlx_async", "mindie_dual",
+    "multi_step",
+)  # fmt: skip
+REQUESTS, RUNNING = 12, 4  # so that requests come and go; all of equal length
+RULES = "sglang"  # of every design, so that the order of things is all that differs
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """Each design's runs over host/device ratios and lengths of answers, beside ``serial``.
+
+    ``yours`` is the place of the ratio that was asked for. ``rows[design][length, ratio]`` is what
+    a run came to, by column (``sweep.py``).
+    """
+
+    ratios: Sequence[float]
+    lengths: Sequence[int]
+    yours: int
+    device_ms: float
+    copy_ms: float
+    is_stopped: bool
+    rows: Mapping[str, Mapping[tuple[int, int], Mapping[str, Any]]]
+
+    @property
+    def designs(self) -> list[str]:
+        """All but the one that they are compared with."""
+        return [name for name in self.rows if name != "serial"]
+
+    @cached_property
+    def speedups(self) -> dict[str, dict[tuple[int, int], float]]:
+        """Over ``serial``, where both ran."""
+        serial, found = self.rows["serial"], {}
+        for design in self.designs:
+            found[design] = {
+                at: serial[at]["makespan_ms"] / row["makespan_ms"]
+                for at, row in self.rows[design].items()
+                if row["state"] == serial[at]["state"] == "ok"
+            }
+        return found
+
+    def why(self, design: str) -> str:
+        """One sentence: where it wins most, and why it loses where it does."""
+        values = self.speedups[design]
+        if not values:
+            return next(str(row["reason"]) for row in self.rows[design].values())
+        best = max(values, key=lambda at: values[at])
+        said = f"at most {values[best]:.2f}× ({self._place(best)})"
+        lost = {at: value for at, value in values.items() if value < 1 - TIE}
+        if not lost:
+            return f"{said}; it never loses."
+        worst = min(lost, key=lambda at: lost[at])
+        mine, base = (self.rows[name][worst] for name in (design, "serial"))
+        more, wasted = mine["steps"] - base["steps"], mine["wasted_rows"]
+        because = f"{counted(more, 'step')} more than serial's {base['steps']}"
+        because = because if more > 0 else "as many steps, further apart"
+        waste = f" and {counted(wasted, 'row')} for nothing" if wasted else ""
+        return (
+            f"{said}; loses {100 * (1 - lost[worst]):.0f} % ({self._place(worst)}): "
+            f"{because}{waste}."
+        )
+
+    def _place(self, at: tuple[int, int]) -> str:
+        return f"{counted(self.lengths[at[0]], 'token')}, host {self.ratios[at[1]]:g} of the device"
+
+    @property
+    def title(self) -> str:
+        """What all of it shows."""
+        every = [(value, at) for found in self.speedups.values() for at, value in found.items()]
+        if not every:
+            return "no design runs with these settings"
+        (top, _), (low, at) = max(every), min(every)
+        said = f"Overlap makes it up to {top:.2f} times as fast as serial"
+        tokens = counted(self.lengths[at[0]], "token")
+        if low >= 1 - TIE:
+            return f"{said}, and never slower"
+        return f"{said}, and up to {100 * (1 - low):.0f} % slower on answers of {tokens}"
+
+    @property
+    def scene(self) -> Scene:
+        """The picture: a panel a design."""
+        rows = [counted(length, "token") for length in self.lengths]
+        columns = [f"{ratio:g}" + " (yours)" * (at == self.yours)
+                   for at, ratio in enumerate(self.ratios)]  # fmt: skip
+        panels = []
+        for design, values in self.speedups.items():
+            about = {
+                at: f"{design}, {self._place(at)}: {self.rows[design][at]['makespan_ms']:g} ms, "
+                f"serial {self.rows['serial'][at]['makespan_ms']:g} ms"
+                for at in values
+            }
+            panels.append(HeatPanel(design, self.why(design), values, about))
+        ends = "a stop token ends each answer" if self.is_stopped else "each answer ends by length"
+        return speedup_scene(
+            self.title,
+            f"speed-up over serial; across: host over device time of a step, down: length of an "
+            f"answer; device {self.device_ms:g} ms, copy {self.copy_ms:g} ms",
+            rows, columns, panels,
+            (f"{REQUESTS} requests, {RUNNING} at a time, on sim, under SGLang's rules; {ends}.",),
+        )  # fmt: skip
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``minisched map --json`` prints; a list a length, with a number a ratio."""
+        return {
+            "ratios": list(self.ratios),
+            "lengths": list(self.lengths),
+            "yours": self.ratios[self.yours],
+            "device_ms": self.device_ms,
+            "copy_ms": self.copy_ms,
+            "stop": self.is_stopped,
+            "title": self.title,
+            "speedups": {
+                design: [[values.get((row, column)) for column in range(len(self.ratios))]
+                         for row in range(len(self.lengths))]
+                for design, values in self.speedups.items()
+            },
+            "why": {design: self.why(design) for design in self.designs},
+        }  # fmt: skip
+
+
+def measure_break_even(
+    designs: Sequence[str] = DESIGNS,
+    host_ms: float = 6.0,
+    device_ms: float = 10.0,
+    copy_ms: float = 0.5,
+    is_stopped: bool = False,
+    lengths: Sequence[int] = LENGTHS,
+    workers: Workers = HERE,
+    hear: Callable[[str], None] = lambda design: None,
+) -> BreakEven:
+    """Run every design, and ``serial``, at every ratio and length.
+
+    The ratio of ``host_ms`` and ``device_ms`` is one of them. With ``is_stopped`` an answer ends at
+    a stop token, which comes with such a chance that the lengths are its mean.
+
+    Raises:
+        ValueError: the device takes no time.
+    """
+    if device_ms <= 0 or host_ms < 0 or copy_ms < 0:
+        raise ValueError(
+            f"host, device and copy take {host_ms:g}, {device_ms:g} and {copy_ms:g} ms, but the "
+            "device must take some time, and none of them can take less than none."
+        )
+    yours = round(host_ms / device_ms, 3)
+    ratios = sorted({*RATIOS, yours})
+    places = [(row, column) for row in range(len(lengths)) for column in range(len(ratios))]
+    todo = [(name, at) for name in dict.fromkeys(["serial", *designs]) for at in places]
+    cells = []
+    for name, (row, column) in todo:
+        length = lengths[row]
+        ends = {"new_tokens": 8 * length, "stop": min(0.9, 1 / length)} if is_stopped else {
+            "new_tokens": length}  # fmt: skip
+        cells.append(SweepCell({
+            "loop": name, "host_ms": round(ratios[column] * device_ms, 6), "device_ms": device_ms,
+            "copy_ms": copy_ms, "requests": REQUESTS, "max_running_requests": RUNNING,
+            "prompt_tokens": 8, "rules": RULES, **ends,
+        }))  # fmt: skip
+    rows: dict[str, dict[tuple[int, int], Mapping[str, Any]]] = {name: {} for name, _ in todo}
+    for at, found in spread(run_cell, cells, workers, lost_cell):
+        name, place = todo[at]
+        rows[name][place] = found
+        hear(name)
+    return BreakEven(
+        ratios, lengths, ratios.index(yours), device_ms, copy_ms, is_stopped,
+        {name: dict(sorted(found.items())) for name, found in rows.items()},
+    )  # fmt: skip
