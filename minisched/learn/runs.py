@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from ..checks.foreign import read_foreign
 from ..checks.history import order_of
 from ..checks.oracle import hash_oracle
 from ..checks.overlap import forwards, measure, step_intervals
@@ -309,7 +309,14 @@ def profile(name: str) -> Trace:
     Raises:
         ValueError: there is none of that name.
     """
+    from ..checks.foreign import read_foreign  # it needs sqlite3, which a browser's Python lacks
+
     return replace(read_foreign(profile_path(name)).trace, loop=PROFILES[name], edges=())
+
+
+def readable_profiles() -> list[Trace]:
+    """All of them; none in a browser, where only what was made by hand is checked."""
+    return [profile(name) for name in PROFILES] if find_spec("_sqlite3") else []
 
 
 def host_calls(trace: Trace) -> list[tuple[str, str, float]]:

@@ -19,7 +19,7 @@ from ...loops.run import Run
 from ...trace import Slice, Trace
 from ..exercise import Exercise, Pure
 from ..figure import timing
-from ..runs import PROFILES, device_ops, host_calls, profile, simulate
+from ..runs import device_ops, host_calls, readable_profiles, simulate
 
 Op = tuple[str, float, float]
 Call = tuple[str, str, float]
@@ -46,7 +46,7 @@ def ops_of_devices() -> Iterator[tuple[list[Op]]]:
         for _ in range(20)
     ]
     every: list[list[Op]] = [*SMALL, *drawn]
-    for ops in every + [device_ops(profile(name)) for name in PROFILES]:
+    for ops in every + [device_ops(trace) for trace in readable_profiles()]:
         yield (ops,)
 
 
@@ -94,8 +94,8 @@ def calls_of_hosts() -> Iterator[tuple[list[Call]]]:
     yield ([("cudaDeviceSynchronize", "a", 3.0), (*sync, 2.0), (*launch, 9.0), (*sync, 2.0)],)
     yield ([("cudaMemcpyAsync", "copy", 5.0), ("cudaMemcpy", "aten::item", 1.0)],)
     yield ([(*launch, 2.0), ("hipMemcpyAsync", "copy", 1.0)],)
-    for name in PROFILES:
-        yield (host_calls(profile(name)),)
+    for trace in readable_profiles():
+        yield (host_calls(trace),)
 
 
 def longest_wait(calls: list[Call]) -> tuple[str, str] | None:
