@@ -77,6 +77,7 @@ class Calls:
     raised: str = ""
     last: tuple[tuple[Any, ...], Any] | None = None  # of a function: what it took and gave
     empty_turns: int = 0  # of a loop: nothing launched, processed, or slept
+    in_flight: dict[int, None] = field(default_factory=dict)  # of a loop: steps, the oldest first
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call what runs a learner's lines: their instructions are counted, their errors noted."""
@@ -166,7 +167,8 @@ class Loop:
         def turns(engine: Engine, **options: Any) -> Turns:
             work, done = [0], set[int]()
             for name in PHASES:
-                setattr(engine, name, _watched(name, getattr(engine, name), work, done))
+                phase = _watched(name, getattr(engine, name), work, done, calls.in_flight)
+                setattr(engine, name, phase)
             loop = calls.call(self.call(lines), engine)
             if not isinstance(loop, Iterator):
                 calls.raised = (
@@ -209,7 +211,11 @@ def engine_with(
 
 
 def _watched(
-    name: str, phase: Callable[..., Any], work: list[int], done: set[int]
+    name: str,
+    phase: Callable[..., Any],
+    work: list[int],
+    done: set[int],
+    in_flight: dict[int, None],
 ) -> Callable[..., Any]:
     """A phase that counts as ``work``, and says in plain words what it can't do."""
     free = unwatched(phase)
@@ -223,7 +229,11 @@ def _watched(
             if step in done:
                 raise Mistake(f"step {step} has already been processed")
             done.add(step)
-        return free(*args, **options)
+            in_flight.pop(step, None)
+        given = free(*args, **options)
+        if name == "run_batch":
+            in_flight[given.batch.step] = None
+        return given
 
     return call
 

@@ -22,7 +22,7 @@ from ..export.palette import GREEN, VERMILLION
 from ..export.views.marks import NothingToShow
 from ..museum.blame import offence_of, plainly
 from ..trace import Trace
-from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, find, shown
+from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, find
 from .figure import LessonFigure, timing, view
 from .guard import PACKAGE, TooLong, blame, in_time, is_late, one_argument, takes
 from .keep import keep
@@ -196,22 +196,27 @@ def hold(
     if calls.raised:
         return attempt, Finding("crash", calls.raised)
     if (stopped := verdict.broke("crash")) is not None:
-        return attempt, Finding("crash", f"{last_word(calls)}{stopped.sentence}")
-    for finding in verdict.findings:
-        if not exercise.laws or finding.law in exercise.laws:
-            return attempt, finding
-    for law in exercise.extra:
-        if said := law(attempt):
-            return attempt, Finding(law.__name__.replace("_", " "), said)
-    return attempt, worse(exercise, hole, attempt) if is_timed else None
+        return attempt, Finding("crash", f"{last_word(exercise, calls)}{stopped.sentence}")
+    laws = exercise.laws or tuple(finding.law for finding in verdict.findings)
+    broken = next((finding for finding in verdict.findings if finding.law in laws), None)
+    if broken is None or broken.law in ("race", "livelock"):  # of which there may be a cause
+        for law in exercise.extra:
+            if said := law(attempt):
+                return attempt, Finding(law.__name__.replace("_", " "), said)
+    if broken and broken.law == "livelock" and calls.in_flight:
+        left = f"step {next(iter(calls.in_flight))} was launched and never processed"
+        return attempt, replace(broken, sentence=f"{left}; {plainly(broken)}")
+    return attempt, broken or (worse(exercise, hole, attempt) if is_timed else None)
 
 
-def last_word(calls: Calls) -> str:
+def last_word(exercise: Exercise, calls: Calls) -> str:
     """What a function of the learner's said last before the scheduler stopped."""
     if calls.last is None:
         return "your lines raised nothing, but the scheduler stopped with "
     args, given = calls.last
-    return f"with {shown(args)} your lines gave `{given!r}`, and it broke the scheduler: "
+    call = f"{exercise.name}({', '.join(map(repr, args))})"
+    call = call if len(call) <= 200 else f"{exercise.name}(…)"
+    return f"`{call}` gave `{given!r}`, and it broke the scheduler: "
 
 
 def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Finding | None:

@@ -116,11 +116,11 @@ def test_it_runs_with_the_extras_that_it_names_and_every_exercise_starts_wrong(p
         assert f"{module} is in no extra that the lesson names" in said
     assert ("mlx.core is there" in said) == has_mlx and "typer is there" in said
     shown = [svg for cell in cells for svg in pictures(cell)]
-    assert len(shown) >= 4 and all("prefers-color-scheme: dark" in svg for svg in shown)
+    assert len(shown) >= 2 and all("prefers-color-scheme: dark" in svg for svg in shown)
     assert all(ElementTree.fromstring(svg).tag.endswith("svg") for svg in shown)
     assert any("minisched-source" in html_of(cell) for cell in cells)
     exercises = [cell for cell in cells if "exercise" in cell.metadata.get("tags", [])]
-    assert 2 <= len(exercises) <= 3
+    assert len(exercises) in ((1,) if path.stem == "13_capstone" else (2, 3))
     for cell in exercises:
         assert "✗ Not yet" in html_of(cell), cell.source
 

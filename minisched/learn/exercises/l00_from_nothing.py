@@ -181,7 +181,7 @@ def right_tokens(run: Tokens, prompt: list[int], count: int) -> str:
     for _ in range(count):
         tokens.append(model(tokens))
     due, given, device = tokens[len(prompt) :], run.given, run.device
-    asked = f"For the prompt {prompt} and {count} new tokens"
+    asked = f"For the prompt {prompt} and {count} new token{'s' if count > 1 else ''}"
     if given != due:
         return (
             f"{asked} it gives {given!r}, should give {due}. Token by token: "
