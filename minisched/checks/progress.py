@@ -296,7 +296,6 @@ class Decision:
         self.rules = self.config.in_force
         self.is_unified = self.rules.run_first == "unified" and not is_chained
         self.was_starving = self.remembered.starving
-        self.rules = self.config.in_force
         self.num_mixed = len(before.running) if self.config.enable_mixed_chunk else 0
         self.preempts = before.order.by_priority and not self.is_unified
         self.left = self.config.prefill_budget  # tokens for prompts (unified)
@@ -462,9 +461,11 @@ class Decision:
     def _others_make_no_way(self, req: Request, room: Room) -> str:
         """They don't have to, unless its priority lets it come at their cost."""
         if self.preempts and not (self.before.preemptions or self._is_full()):
-            asked_len = self.before.asked_len[req]
-            named = self._named(req, asked_len, room.total, self._available())
-            if all(named):
+            memory = self.before.memory(self._available() - self.leases.available_pages)
+            asked_len, places = self.before.asked_len[req], self.remembered.places
+            named = self._named(req, asked_len, room.total, memory, places)
+            has_row = self.rules.preempt_for == "rows" and memory.has_row
+            if all(named) and not has_row:
                 low = named[0][0]
                 self.unheeded.append(
                     f"{req.rid} (priority {req.priority}) waits, and {low.rid} (priority "
@@ -473,16 +474,21 @@ class Decision:
         return NO_MEMORY
 
     def _named(
-        self, head: Request, asked_len: int, left: float, available: int
+        self, head: Request, asked_len: int, left: float, memory: MemoryAtHand, places: Places
     ) -> list[list[Request]]:
-        """Who has to make way for ``head``, when so many pages could be had."""
-        kept, places, config = self.before.kept, self.remembered.places, self.config
-        if self.rules.preempt_for == "memory":
-            memory = self.before.memory(available - self.leases.available_pages)
-            return who_makes_way(head, left, kept, memory, config, places)
-        if self.leases.table.available_size or self.leases.returning:
-            return [[]]
-        return who_gives_a_row(head, asked_len, left, kept, self.before.running, config, places)
+        """Who has to make way for ``head`` where ``left`` tokens of memory are kept for nobody.
+
+        Where rows are lacking (SGLang ``preempt_to_schedule``), only what is kept for them comes
+        free, and it asks for what it had to compute when it was asked last, and all it may say.
+        """
+        kept, size = self.before.kept, self.config.page_size
+        if self.rules.preempt_for == "rows":
+            gives = {req: kept[req] for req in self.before.running}
+            need = asked_len + all_tokens(head) - left
+            return who_makes_way(head, need, gives, True, self.config, places)
+        gives = {req: kept[req] + pages * size for req, pages in memory.given_back.items()}
+        need = head.known_len + new_tokens(head) + size + 1 - memory.returning * size - left
+        return who_makes_way(head, need, gives, not memory.has_row, self.config, places)
 
     def _unless_alone(self) -> str:
         """Want of memory, but not where nobody else holds any, and that is no reason."""
@@ -547,21 +553,13 @@ class Decision:
 
     def _of_preemptions(self) -> Iterator[str]:
         """Those who made way for a request of higher priority are those whom the rule names."""
-        kept = self.before.kept
         preemptions = [] if self.before.is_short else self.before.preemptions
         if self.rules.preempt_for == "rows":
             preemptions = preemptions[:1]  # those behind it find memory that was given back
         for item in preemptions:
-            places = item.places
             earlier = [req for req in (self.before.chunked, *item.admitted) if req]
             left = self._room(item.memory.available, earlier).total
-            if self.rules.preempt_for == "rows":
-                running, asked_len = self.before.running, item.asked_len
-                named = who_gives_a_row(
-                    item.head, asked_len, left, kept, running, self.config, places
-                )
-            else:
-                named = who_makes_way(item.head, left, kept, item.memory, self.config, places)
+            named = self._named(item.head, item.asked_len, left, item.memory, item.places)
             if item.victims not in named:
                 yield (
                     f"behind step {self.step} {words(item.victims)} had to make way for "
@@ -768,7 +766,6 @@ def num_shared(one: Sequence[object], other: Sequence[object]) -> int:
 ROUNDING = 1e-6  # tokens; shares of them are added up, in another order than the scheduler's
 
 Places = Mapping[Request, int]  # in which order they came
-Kept = Mapping[Request, float]  # tokens of memory, by those who run
 
 
 def not_the_one(
@@ -874,57 +871,29 @@ def kept_back(req: Request, ratio: float, config: SchedulerConfig) -> float:
     return new_tokens(req) * (1.0 if is_whole else ratio)
 
 
-def who_gives_a_row(
-    head: Request, asked_len: int, left: float, kept: Kept, running: Iterable[Request],
+def who_makes_way(
+    head: Request, need: float, gives: Mapping[Request, float], needs_one: bool,
     config: SchedulerConfig, places: Places,
 ) -> list[list[Request]]:  # fmt: skip
-    """Who has to make way for ``head`` where rows are lacking (SGLang ``preempt_to_schedule``).
-
-    The same order and threshold, until what is kept back for those who go is what it asks for: what
-    it had to compute when it was asked last, and all it may say.
-    """
-    line = sorted(running, key=lambda req: (req.priority, -places[req]))
-    need = asked_len + all_tokens(head) - left
-    answers = []
-    for rounding in (0, -ROUNDING, ROUNDING):
-        short, gone = need + rounding, list[Request]()
-        for victim in line:
-            is_low = (
-                head.priority - victim.priority > config.priority_scheduling_preemption_threshold
-            )
-            if not is_low or (gone and short <= 0):
-                break
-            gone.append(victim)
-            short -= kept[victim]
-        answers.append(gone if short <= 0 else [])
-    return answers
-
-
-def who_makes_way(
-    head: Request, left: float, kept: Kept, memory: MemoryAtHand, config: SchedulerConfig,
-    places: Places,
-) -> list[list[Request]]:  # fmt: skip
-    """Who has to make way for ``head``: all that is needed for it to come, or nobody.
+    """Who has to make way for ``head``, which lacks ``need`` tokens: all that it takes, or nobody.
 
     The lowest priority first, then the newest, and only those lower by more than the threshold.
-    ``left`` are the tokens of memory that what is ``kept`` for the others leaves. Two answers where
-    rounding decides.
+    ``gives`` are the tokens that come free with each, and with ``needs_one`` somebody has to go in
+    any case, for a row. Several answers where rounding decides.
     """
-    line = sorted(memory.given_back, key=lambda req: (req.priority, -places[req]))
-    need = head.known_len + new_tokens(head) + config.page_size + 1
-    need -= memory.returning * config.page_size
-    least = config.priority_scheduling_preemption_threshold
+    line = sorted(gives, key=lambda req: (req.priority, -places[req]))
     answers = []
-    for short in (need - left, need - left - ROUNDING, need - left + ROUNDING):
+    for short in (need, need - ROUNDING, need + ROUNDING):
         gone: list[Request] = []
         for victim in line:
-            if short <= 0 and (gone or memory.has_row):
+            if short <= 0 and (gone or not needs_one):
+                break
+            if head.priority - victim.priority <= config.priority_scheduling_preemption_threshold:
+                short = inf
                 break
             gone.append(victim)
-            short -= kept[victim] + memory.given_back[victim] * config.page_size
-        enough = short <= 0 and (gone or memory.has_row)
-        may = all(head.priority - victim.priority > least for victim in gone)
-        answers.append(gone if enough and may else [])
+            short -= gives[victim]
+        answers.append(gone if short <= 0 and (gone or not needs_one) else [])
     return answers
 
 
