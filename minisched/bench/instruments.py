@@ -17,7 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..checks.foreign import VERSION, JsonEvents, Seen, seen_by_nsys, seen_in
+from ..checks.foreign import JsonEvents, seen_by_nsys, seen_in
+from ..checks.profiled import VERSION, Seen
 from ..devices.base import NO_LABEL, Label
 from ..trace.files import unpacked
 

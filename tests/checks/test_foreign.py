@@ -26,8 +26,9 @@ from hypothesis import strategies as st
 
 from minisched.checks.causes import idle_gaps, launches
 from minisched.checks.findings import OverlapFindings, overlap_verdict, report
-from minisched.checks.foreign import PIECE, JsonEvents, NotAProfile, read_foreign, step_named
+from minisched.checks.foreign import PIECE, JsonEvents, NotAProfile, read_foreign
 from minisched.checks.overlap import length, union
+from minisched.checks.profiled import step_named
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice

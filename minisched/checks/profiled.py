@@ -1,0 +1,588 @@
+"""What a profiler saw of a real engine, as a trace: lanes, launches, steps and phases.
+
+``foreign.py`` reads files and says only what is in them (``Seen``): what ran on streams, which
+calls threads made, and what else they said they were doing.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice, pairwise
+from operator import attrgetter
+from typing import NamedTuple
+
+from ..trace import Edge, Slice, Trace
+from ..trace.events import Value, is_host
+
+KERNEL, TO_HOST, TO_DEVICE = "forward", "copy", "upload"  # what ops are called; others: as they are
+
+
+class DeviceOp(NamedTuple):
+    """What ran on a stream; times in nanoseconds."""
+
+    stream: str
+    kind: str
+    name: str
+    start: int
+    end: int
+    correlation: str  # that of the call that launched it; empty: unknown
+
+
+class Call(NamedTuple):
+    """A call of the CUDA API by a thread of the host; times in nanoseconds."""
+
+    thread: str
+    name: str
+    start: int
+    end: int
+    correlation: str  # that of the op it launched, if any
+
+
+class Range(NamedTuple):
+    """Anything else that a thread said it was doing: an operator, an annotation, a function.
+
+    ``is_annotation`` where the engine's authors named it: ``record_function``, an NVTX range.
+    """
+
+    thread: str
+    name: str
+    start: int
+    end: int
+    is_annotation: bool = False
+
+
+@dataclass
+class Seen:
+    """What a file holds; ``source`` is the profiler that wrote it."""
+
+    source: str
+    ops: list[DeviceOp] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    ranges: list[Range] = field(default_factory=list)
+
+
+# -- An engine's steps, and the phases of a step, as their authors call them in annotations --------
+#
+# A *step* is one turn of an engine, from the launch of a batch's forward pass to its tokens. Who
+# writes an engine says where one begins and ends, with ``torch.profiler.record_function``, an NVTX
+# range, or both:
+#
+# - SGLang: ``scheduler.run_batch``, in it ``step[DECODE bs=32]``, ``step[EXTEND bs=15 ..]``;
+# - vLLM: ``execute_context_3(128)_generation_2(2)``, also ``execute_5_context_..`` with the sums of
+#   the attention's lengths in the brackets, and ``execute_new_1_cached_2``;
+# - TensorRT-LLM: ``[Executor] _forward_step 7: 1 ctx reqs, ..``;
+# - anybody: ``step``, ``step 12``, ``iteration#3``, and ``ProfilerStep#3`` of ``torch.profiler``.
+#
+# A name that the user gives goes before all of them. What else is annotated inside of a step are
+# its phases; the outermost one counts.
+
+WORK = "work"  # where nothing is annotated
+COUNTED = re.compile(r"[\s#:_-]*\d+$")  # forward 12, forward#12: one phase, however often
+NOISE = re.compile(
+    r", (op_id|seq) = \d+.*$| object at 0x[0-9a-f]+|^.*/(?=[^/]+\.py\(\d+\): )", re.DOTALL
+)
+TAKEN = frozenset({"wait", "receive"})  # of our own traces: blocked, or asleep until somebody comes
+
+# what marks a step, and what it is called in a sentence; a kind is used if none above it is there
+ENGINES = (
+    (re.compile(r"scheduler\.run_batch"), "scheduler.run_batch"),
+    (re.compile(r"execute_(\d+_)?context_.+|execute_new_\d+_cached_\d+"), "execute_…"),
+    (re.compile(r"step\[.*"), "step[…]"),
+    (re.compile(r"\[Executor\] _forward_step \d+.*"), "_forward_step …"),
+)
+ANYBODY = ((re.compile(r"(step|iteration)[\s#:_-]*\d*", re.IGNORECASE), "step"),)
+OF_PROFILER = "ProfilerStep"  # around everything, so that as a phase it says nothing
+PROFILER = ((re.compile(r"ProfilerStep(#\d+)?\*?"), OF_PROFILER),)
+KINDS = (ENGINES, ANYBODY, PROFILER)
+
+
+class Phase(NamedTuple):
+    """An outermost annotation, its number left off; times in nanoseconds."""
+
+    name: str
+    start: int
+    end: int
+
+
+@lru_cache(1 << 12)
+def plain(name: str) -> str:
+    """A range's name without numbers of operators (``emit_nvtx``), addresses and folders."""
+    return NOISE.sub("", name)
+
+
+@lru_cache(1 << 12)
+def step_named(name: str) -> str:
+    """What the step is called that a range of this name marks; empty: it marks none."""
+    name = plain(name)
+    return next((said for kind in KINDS for what, said in kind if what.fullmatch(name)), "")
+
+
+def namer(pattern: str) -> list[Callable[[str], bool]]:
+    """What may mark a step, the best first: ``pattern`` alone, if there is one.
+
+    A pattern is a name in full; ``*`` in it stands for any text.
+    """
+    if pattern:
+        wanted = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+        return [lambda name: bool(wanted.fullmatch(plain(name)))]
+    return [_any_of(tuple(what for what, _ in kind)) for kind in KINDS]
+
+
+def _any_of(whats: tuple[re.Pattern[str], ...]) -> Callable[[str], bool]:
+    return lambda name: any(what.fullmatch(plain(name)) for what in whats)
+
+
+def phases_of(ranges: Sequence[Range]) -> list[Phase]:
+    """What a thread was at while it was in any range at all; ``ranges`` are by their start.
+
+    The outermost annotation that is in no other one but in a step; where there is none, the step
+    itself, and ``work`` outside of one.
+    """
+    annotations = _outermost((item for item in ranges if item.is_annotation), phase_named)
+    steps = _outermost((it for it in ranges if step_named(it.name) != OF_PROFILER), step_named)
+    anything: list[Phase] = []
+    for item in ranges:
+        start, end = item.start, item.end
+        if anything and start <= anything[-1].end:
+            last = anything.pop()
+            start, end = last.start, max(end, last.end)
+        anything.append(Phase(WORK, start, end))
+    return _between(_between(list(annotations), steps), anything)
+
+
+def _between(phases: list[Phase], others: Iterable[Phase]) -> list[Phase]:
+    """The phases, and what lies between them of others; of neither, one is in another."""
+    found, at = list(phases), 0
+    for name, start, end in others:
+        while at < len(phases) and phases[at].end <= start:
+            at += 1
+        for phase in islice(phases, at, None):
+            if phase.start >= end:
+                break
+            if start < phase.start:
+                found.append(Phase(name, start, phase.start))
+            start = phase.end
+        if start < end:
+            found.append(Phase(name, start, end))
+    return sorted(found, key=attrgetter("start", "end"))
+
+
+def phase_named(name: str) -> str:
+    """What the phase is called that an annotation of this name is; empty: it is none."""
+    name = plain(name)
+    if step_named(name) or name.startswith("aten::"):
+        return ""
+    name = COUNTED.sub("", name)
+    return f"{name} (annotated)" if name in TAKEN else name
+
+
+def _outermost(ranges: Iterable[Range], named: Callable[[str], str]) -> Iterator[Phase]:
+    free: int | None = None
+    for item in ranges:
+        if (free is None or item.start >= free) and (name := named(item.name)):
+            yield Phase(name, item.start, item.end)
+            free = item.end
+
+
+# -- The host's lanes in a trace of a real engine: launches, blocking calls, and work between them
+
+BLOCKS = re.compile(
+    r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Event|Ctx)Synchronize"
+    r"|(cuda|hip)Memcpy\w*(?<!Async)|cuMemcpy\w*(?<!Async)"
+)
+VERSION = re.compile(r"_v\d+(_ptsz|_ptds)?$")  # cudaLaunchKernel_v7000, as CUPTI names it
+
+
+class HostLanes:
+    """Makes the slices of all threads; ``op_ends`` is when what a correlation launched ended.
+
+    A call that launches is a ``launch``, one that blocks until the device is done a ``wait``, and
+    the rest of a thread's ranges is called as the outermost annotation around it, or ``work``. A
+    copy that returns only after it has ended blocks too, whatever it is called: its memory was not
+    pinned.
+    """
+
+    def __init__(self, op_ends: Mapping[str, int], numbers: Iterator[int]) -> None:
+        self.op_ends, self.numbers = op_ends, numbers
+        self.slices: list[Slice] = []
+        self.launches: dict[str, int] = {}  # correlation -> the slice that launched it
+
+    def add(self, lane: str, calls: Iterable[Call], ranges: Iterable[Range]) -> None:
+        """One thread."""
+        around, free = Around(ranges), 0
+        for call in sorted(calls, key=lambda call: (call.start, -call.end)):
+            if call.start < free and call.end <= free:  # a driver's call, of the runtime's
+                if call.correlation in self.op_ends and self.launches:
+                    newest = next(reversed(self.launches.values()))
+                    self.launches.setdefault(call.correlation, newest)
+                continue
+            call = call._replace(start=max(call.start, free))  # microseconds in floats are rounded
+            if made := self._slices_of(call, lane, around):
+                self.slices += around.work(free, call.start, lane, self.numbers)
+                self.slices += made
+                free = call.end
+
+    def _slices_of(self, call: Call, lane: str, around: Around) -> list[Slice]:
+        """The launch, the wait, or both that a call is."""
+        name = VERSION.sub("", call.name)
+        ended = self.op_ends.get(call.correlation)
+        returns_late = ended is not None and "Memcpy" in name and call.end >= ended
+        blocks = returns_late or bool(BLOCKS.fullmatch(name))
+        if ended is None and not blocks:
+            return []
+        attrs: dict[str, Value] = {"call": name, **around.named(call)}
+        slices, ready = [], call.start
+        if ended is not None:
+            ready = call.start if blocks else call.end
+            number = self.launches[call.correlation] = next(self.numbers)
+            slices.append(Slice(number, lane, "launch", call.start, ready, attrs=attrs))
+        if blocks:
+            slices.append(Slice(next(self.numbers), lane, "wait", ready, call.end, attrs=attrs))
+        return slices
+
+
+class Around:
+    """What else a thread said it was doing; it has to be asked in order of time."""
+
+    def __init__(self, ranges: Iterable[Range]) -> None:
+        self.ranges = sorted(ranges, key=lambda item: (item.start, -item.end))
+        self.open: list[Range] = []
+        self.opened = self.passed = 0
+        self.phases = phases_of(self.ranges)
+
+    def named(self, call: Call) -> dict[str, str]:
+        """The operator that a call is in: the outermost of torch's own, or the innermost range."""
+        while self.opened < len(self.ranges) and self.ranges[self.opened].start <= call.start:
+            self.open.append(self.ranges[self.opened])
+            self.opened += 1
+        self.open = [item for item in self.open if item.end >= call.end]
+        torch = [item.name for item in self.open if item.name.startswith("aten::")]
+        within = torch[0] if torch else self.open[-1].name if self.open else ""
+        return {"within": plain(within)} if within else {}
+
+    def work(self, start: int, end: int, lane: str, numbers: Iterator[int]) -> Iterator[Slice]:
+        """Slices for the time between two calls in which anything was said to go on."""
+        while self.passed < len(self.phases) and self.phases[self.passed].end <= start:
+            self.passed += 1
+        for name, since, until in islice(self.phases, self.passed, None):
+            if since >= end:
+                return
+            first, last = max(since, start), min(until, end)
+            yield Slice(next(numbers), lane, name, first, last, attrs=self._around(first))
+
+    def _around(self, start: int) -> dict[str, Value]:
+        """The innermost function around a moment and the call that was last asked for."""
+        found = [item for item in self.open if item.start <= start]
+        return {"within": plain(found[-1].name)} if found else {}
+
+
+# -- Steps in a trace of a real engine, which has no numbers for them ------------------------------
+#
+# Where its authors marked them (``phases.py``), a step is what a thread launched inside of such a
+# range. A launch of a CUDA or HIP graph is none: one forward pass may be one graph, or one for each
+# piece between two layers that can't be captured.
+#
+# Where nothing is marked, a step may show as what is repeated: the same launches in the same order,
+# each time until the tokens come to the host (a copy to it; if nothing is ever copied, a call that
+# blocks until the device is done). That is believed only if the repetition goes on to the end of
+# the recording, at least for the third time there. Layers that bring something to the host are
+# repeated too, but what ends a forward pass comes after the last of them.
+#
+# Else it is unknown what a step is, and the sentence tells how to mark one.
+
+LEAST = 3  # repetitions, the last of which may have been cut off
+MOST_NAMED = 3  # ranges in a sentence
+HOW = (
+    "A step is one turn of an engine, from the launch of a batch's forward pass to its tokens, and "
+    "a launch of a graph alone is none. Mark each one with "
+    'torch.profiler.record_function("step") or an NVTX range "step", or name the range that is '
+    "around each one with --step"
+)
+
+
+class NoSuchRange(LookupError):
+    """``--step`` names nothing in the trace; the message is one sentence."""
+
+
+class FoundSteps(NamedTuple):
+    """The step of each slice that has one, and a sentence on what was taken for a step."""
+
+    steps: dict[int, int]
+    sentence: str
+
+
+def find_steps(
+    slices: Sequence[Slice],
+    edges: set[Edge],
+    ranges: Mapping[str, Sequence[Range]],
+    pattern: str = "",
+) -> FoundSteps:
+    """The steps of those lanes that launch forward passes; ``ranges`` by lane of the host.
+
+    Raises:
+        NoSuchRange: in no range that ``pattern`` names anything was launched.
+    """
+    launched: defaultdict[int, list[Slice]] = defaultdict(list)
+    index = {item.id: item for item in slices}
+    for edge in sorted(edges):
+        launched[edge.src].append(index[edge.dst])
+    lanes: defaultdict[str, list[Slice]] = defaultdict(list)  # what launches or blocks
+    for item in sorted(slices, key=lambda item: (item.start, item.end, item.id)):
+        if item.lane.endswith("host") and (item.id in launched or item.name == "wait"):
+            lanes[item.lane].append(item)
+    for is_mark in namer(pattern):
+        marks = {
+            lane: _marks(items, ranges.get(lane, ()), is_mark) for lane, items in lanes.items()
+        }
+        if any(marks.values()):
+            calls = {lane: _inside(lanes[lane], found) for lane, found in marks.items()}
+            return FoundSteps(_with_ops(calls, launched), _marked_sentence(marks))
+    if pattern:
+        raise NoSuchRange(
+            f"--step {pattern} names no range around a launch.{_instead(lanes, ranges)}"
+        )
+    units = {lane: _repeated(items, launched) for lane, items in lanes.items()}
+    if any(units.values()):
+        return FoundSteps(_with_ops(units, launched), _repeated_sentence(units, launched))
+    return FoundSteps({}, f"{HOW}.{_instead(lanes, ranges)}" if lanes else "")
+
+
+def _marks(
+    launches: list[Slice], ranges: Sequence[Range], is_mark: Callable[[str], bool]
+) -> list[Range]:
+    """The outermost marks around a launch of a lane, in order of time."""
+    starts = [item.start for item in launches]
+    found: list[Range] = []
+    free: int | None = None
+    for item in sorted(ranges, key=lambda item: (item.start, -item.end)):
+        if (free is None or item.start >= free) and is_mark(item.name):
+            free = item.end
+            if bisect_left(starts, item.start) < bisect_right(starts, item.end):
+                found.append(item)
+    return found
+
+
+def _inside(launches: list[Slice], marks: list[Range]) -> dict[int, list[Slice]]:
+    """What was launched inside of each mark, by the number of its step."""
+    starts = [item.start for item in launches]
+    return {
+        step: launches[bisect_left(starts, mark.start) : bisect_right(starts, mark.end)]
+        for step, mark in enumerate(marks, 1)
+    }
+
+
+def _repeated(items: list[Slice], launched: Mapping[int, list[Slice]]) -> dict[int, list[Slice]]:
+    """The launches of each repetition, by its number; nothing, if the lane repeats nothing."""
+    copies = any(op.name == "copy" for item in items for op in launched.get(item.id, ()))
+    parts: list[list[Slice]] = [[]]
+    has_kernel, done = False, 0
+    for item in items:
+        ops = launched.get(item.id, [])
+        if ops or not copies:
+            parts[-1].append(item)
+        is_result = item.name == "wait" and item.end >= done
+        if copies:
+            is_result = any(op.name == "copy" for op in ops)
+        done = max([done, *(op.end for op in ops)])
+        kernels = (op for op in ops if op.lane.endswith("forward") and op.name != "copy")
+        has_kernel = has_kernel or any(kernels)
+        if is_result and has_kernel:
+            parts.append([])
+            has_kernel = False
+    *whole, rest = [[_symbol(item, launched) for item in part] for part in parts]
+    for period in range(1, len(whole) // (LEAST - 1) + 1):
+        same = 0
+        while same < len(whole) - period and whole[-1 - same] == whole[-1 - same - period]:
+            same += 1
+        count = (same + period) // period
+        if count + bool(rest) >= LEAST and rest == whole[-period][: len(rest)]:
+            first = len(whole) - count * period
+            ends = range(first, len(parts), period)
+            groups = [[item for part in parts[at : at + period] for item in part] for at in ends]
+            return {step: group for step, group in enumerate(groups, 1) if group}
+    return {}
+
+
+def _symbol(item: Slice, launched: Mapping[int, list[Slice]]) -> tuple[object, ...]:
+    """What two launches have to share to be the same one, repeated."""
+    ops = launched.get(item.id, [])
+    return item.name, *((op.lane, op.name, str(op.attrs.get("kernel", ""))) for op in ops)
+
+
+def _with_ops(
+    calls: Mapping[str, Mapping[int, list[Slice]]], launched: Mapping[int, list[Slice]]
+) -> dict[int, int]:
+    """The steps of calls, and of what they launched."""
+    steps: dict[int, int] = {}
+    for by_step in calls.values():
+        for step, items in by_step.items():
+            for item in items:
+                if ops := launched.get(item.id):
+                    steps[item.id] = step
+                    steps |= {op.id: step for op in ops}
+    return steps
+
+
+def _marked_sentence(marks: Mapping[str, list[Range]]) -> str:
+    every = [plain(mark.name) for found in marks.values() for mark in found]
+    one = "one" if len(every) == 1 else f"{len(every)}, the first of which is"
+    return f"A step here is what is launched inside of a marked range; it has {one}: {every[0]}."
+
+
+def _repeated_sentence(
+    units: Mapping[str, Mapping[int, list[Slice]]], launched: Mapping[int, list[Slice]]
+) -> str:
+    steps = max(units.values(), key=len)
+    length = sum(item.id in launched for item in steps[1])
+    what = "the same launch" if length == 1 else f"the same {length} launches"
+    copies = any(op.name == "copy" for item in steps[1] for op in launched.get(item.id, ()))
+    end = "a copy to the host" if copies else "a call that blocks the host"
+    return (
+        f"No step is marked; taken for one is what is repeated to the end, {len(steps)} times: "
+        f"{what} up to {end}."
+    )
+
+
+def _instead(lanes: Mapping[str, list[Slice]], ranges: Mapping[str, Sequence[Range]]) -> str:
+    """The annotations that there are, the most frequent first, as a sentence that follows."""
+    names: collections.Counter[str] = collections.Counter()
+    for lane in lanes:
+        every = (plain(item.name) for item in ranges.get(lane, ()) if item.is_annotation)
+        names.update(name for name in every if not name.startswith("aten::"))
+    found = [f"{name}, {count} times" for name, count in names.most_common(MOST_NAMED)]
+    return f" The most frequent ranges are {'; '.join(found)}." if found else ""
+
+
+def results(slices: list[Slice]) -> list[Edge]:
+    """From the last op that ended while a thread was blocked, to what that thread did next."""
+    done = sorted((item.end, item.id) for item in slices if not is_host(item.lane))
+    ends = [end for end, _ in done]
+    lanes: defaultdict[str, list[Slice]] = defaultdict(list)
+    for item in slices:
+        if is_host(item.lane):
+            lanes[item.lane].append(item)
+    edges = []
+    for items in lanes.values():
+        for wait, after in pairwise(items):
+            at = bisect_left(ends, wait.end + 1) - 1
+            if wait.name == "wait" and at >= 0 and ends[at] > wait.start:
+                edges.append(Edge(done[at][1], after.id, "result"))
+    return edges
+
+
+# -- The trace: lanes, steps and edges -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A trace of another engine, and a sentence for each thing that its file lacks.
+
+    ``steps`` is a sentence on what was taken for a step; empty: the file numbers them itself.
+    """
+
+    trace: Trace
+    lacks: tuple[str, ...]
+    steps: str = ""
+
+
+def build(seen: Seen, step: str = "") -> Foreign:
+    """The trace of what was seen; ``step`` names the ranges that are steps (``phases.namer``).
+
+    The busiest stream is ``forward``, its launcher ``host``. Of several devices, each has these
+    lanes, with its own name before: ``device 0 forward``, ``device 0 host``.
+
+    Raises:
+        NoSuchRange: in no range that ``step`` names anything was launched.
+    """
+    numbers = itertools.count(1)
+    lanes = dict(lanes_of(seen.ops))
+    ordered = sorted(seen.ops, key=lambda op: (op.start, op.end, op.stream))
+    ops = {next(numbers): op for op in ordered}
+    host = HostLanes({op.correlation: op.end for op in ordered if op.correlation}, numbers)
+    threads = dict(threads_of(seen, lanes))
+    calls: defaultdict[str, list[Call]] = defaultdict(list)
+    for call in seen.calls:
+        calls[call.thread].append(call)
+    ranges: defaultdict[str, list[Range]] = defaultdict(list)
+    for item in seen.ranges:
+        ranges[item.thread].append(item)
+    for thread, made in calls.items():
+        host.add(threads[thread], made, ranges[thread])
+    edges = {
+        Edge(host.launches[op.correlation], number, "launch")
+        for number, op in ops.items()
+        if op.correlation in host.launches
+    }
+    named: dict[str, dict[str, Value]] = {op.name: {"kernel": op.name} for op in ordered}
+    slices = [
+        Slice(number, lanes[op.stream], op.kind, op.start, op.end, attrs=named[op.name])
+        for number, op in ops.items()
+    ]
+    slices += host.slices
+    by_lane = {lane: ranges[thread] for thread, lane in threads.items()}
+    found = find_steps(slices, edges, by_lane, step)
+    zero = min((one.start for one in slices), default=0)
+    for one in slices:  # which nobody else has; its clock begins with the first
+        one.step = found.steps.get(one.id, 0)
+        one.start, one.end = one.start - zero, max(one.start, one.end) - zero
+    slices.sort(key=attrgetter("start", "end", "id"))
+    edges |= set(results(slices))
+    is_hip = any(call.name.startswith("hip") for call in seen.calls)  # AMD's calls
+    device = ("HIP" if is_hip else "CUDA") if ops else "cpu"
+    in_order = tuple(sorted(edges, key=attrgetter("src", "dst", "kind")))
+    trace = Trace(seen.source, device, "", "wall", tuple(slices), in_order, (), ())
+    return Foreign(trace, tuple(lacks(trace)), found.sentence)
+
+
+def lanes_of(ops: list[DeviceOp]) -> Iterator[tuple[str, str]]:
+    """The lane of each stream: where most kernels run is ``forward``, a stream of copies a copy."""
+    busy: collections.Counter[str] = collections.Counter()
+    kinds: defaultdict[str, collections.Counter[str]] = defaultdict(collections.Counter)
+    for op in ops:
+        busy[op.stream] += (op.end - op.start) * (op.kind == KERNEL)
+        kinds[op.stream][op.kind] += 1
+    devices: defaultdict[str, list[str]] = defaultdict(list)
+    for stream in kinds:
+        devices[stream.partition(" stream ")[0]].append(stream)
+    for device, streams in devices.items():
+        forward = max(streams, key=lambda stream: (busy[stream], kinds[stream].total()))
+        for stream in streams:
+            found = kinds[stream]
+            if stream == forward:
+                yield stream, f"{device} forward" if len(devices) > 1 else "forward"
+            elif found[TO_HOST] and not found[KERNEL]:
+                yield stream, f"{stream} copy"
+            else:
+                yield stream, stream
+
+
+def threads_of(seen: Seen, lanes: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """The lane of each thread that calls the API: who launches most of ``forward`` is ``host``."""
+    forwards = {op.correlation: lanes[op.stream] for op in seen.ops if op.correlation}
+    launched: defaultdict[str, collections.Counter[str]] = defaultdict(collections.Counter)
+    for call in seen.calls:
+        if (lane := forwards.get(call.correlation, "")).endswith("forward"):
+            launched[lane][call.thread] += 1
+    hosts: dict[str, str] = {}
+    for lane, threads in launched.items():
+        hosts.setdefault(threads.most_common(1)[0][0], lane.removesuffix("forward") + "host")
+    for thread in {call.thread for call in seen.calls}:
+        yield thread, hosts.get(thread, f"{thread} thread")
+
+
+def lacks(trace: Trace) -> Iterator[str]:
+    """What a file does not carry."""
+    if not any("kernel" in item.attrs for item in trace.slices):
+        yield "It has no GPU lanes: only the CPU was profiled."
+        return
+    if not any(edge.kind == "launch" for edge in trace.edges):
+        yield "It has no launches: nothing says which call of the host started which op."
+    if not any(item.name == "wait" for item in trace.slices):
+        yield "It has no blocking calls: where the host waited cannot be seen."
