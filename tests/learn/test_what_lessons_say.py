@@ -1,6 +1,11 @@
-"""What lessons 8 to 12 say of their runs, in numbers, is so."""
+"""What lessons 4 to 12 say of their runs, in numbers, is so."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jupytext
 
 import minisched as ms
 from minisched import learn
@@ -8,6 +13,55 @@ from minisched.checks.overlap import measure
 from minisched.core import SamplingParams
 from minisched.learn.exercises.l12_your_engine import longest_wait
 from minisched.learn.runs import PROFILES, makespan_ms
+
+LESSONS = Path(__file__).resolve().parents[2] / "lessons"
+Rows = dict[str, list[float]]  # what the first column says -> the numbers of the others
+
+
+def tables(lesson: str) -> list[Rows]:
+    """Each table that a lesson makes from ``rows``, by running its own cells."""
+    names, found = dict[str, Any](), list[Rows]()
+    for cell in jupytext.read(LESSONS / f"{lesson}.py").cells:
+        if cell.cell_type == "code" and "exercise" not in cell.metadata.get("tags", []):
+            exec(cell.source, names)
+            if "tuple(rows)" in cell.source:
+                found.append({name: [*map(number, rest)] for name, *rest in names["rows"]})
+    return found
+
+
+def number(words: str) -> float:
+    """The number that a cell begins with."""
+    return float(words.split()[0].replace(",", ""))
+
+
+def test_lesson_4_chunks_alone_help_nobody() -> None:
+    (rows,) = tables("04_long_prompt")
+    whole, chunks, mixed = (rows[name] for name in ("one piece", "chunks", "mixed chunks"))
+    assert whole[0] < chunks[0] < 1.1 * whole[0] and mixed[0] == 134 < whole[0] / 10
+    assert -(-30_000 // 2048) == 15
+    assert min(whole[2], chunks[2], mixed[2]) > 1300  # late waits in all three
+
+
+def test_lesson_5_what_begins_alike_is_computed_once() -> None:
+    (rows,) = tables("05_whose_page")
+    assert (rows["without"][0], rows["with"][0]) == (1260, 210 + 5 * 10)
+
+
+def test_lesson_6_bold_is_done_first_and_somebody_pauses() -> None:
+    (rows,) = tables("06_full")
+    bold, half_way, careful = (rows[name] for name in ("bold", "half-way", "careful"))
+    assert [row[0] for row in (bold, half_way, careful)] == [2, 1, 0]
+    assert bold[1] > 2 * careful[1] and bold[2] < half_way[2] < careful[2]
+    assert bold[3] < careful[3] and bold[4] > careful[4]
+
+
+def test_lesson_7_of_three_claims_one_holds_and_the_factor_of_30_is_in_the_pause() -> None:
+    rows, office = tables("07_mixed_or_apart")
+    assert [rows[name][0] for name in ("mixed chunks", "two machines")] == [134, 12]
+    assert rows["two machines"][1] > rows["mixed chunks"][1] > 1000
+    whole, mixed = office["one piece"], office["mixed chunks"]
+    assert mixed[0] > whole[0] and mixed[1] < whole[1]  # neither sooner, nor more
+    assert (whole[2], mixed[2]) == (100_000, 2048) and 29 < whole[3] / mixed[3] < 31
 
 
 def test_lesson_8_one_batch_at_a_time_keeps_a_stage_busy_for_less_than_a_quarter() -> None:
