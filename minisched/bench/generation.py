@@ -93,18 +93,18 @@ def contest(
 ) -> list[Figure]:
     """All figures. Who can't take part gets a reason, and without ours so do all rivals.
 
-    ``settings`` and ``env`` are of every process; names of rows begin with ``title``.
+    ``settings`` and ``env`` are of every process, which is told which rival it is, too; names of
+    rows begin with ``title``.
     """
     peers: dict[str, Peer] = {}
     reasons: dict[str, str] = {}
+    scripts = {OURS: "ours", **{rival.name: rival.script for rival in rivals}}
     with ExitStack() as stack:
-        for name, script in {
-            OURS: "ours",
-            **{rival.name: rival.script for rival in rivals},
-        }.items():
+        for name, script in scripts.items():
             module = f"{__package__}.peers.{script}"
             try:
-                started = Peer.start(module, settings, model_home(), report, env)
+                asked = {**settings, "rival": name}
+                started = Peer.start(module, asked, model_home(), report, env)
                 peers[name] = stack.enter_context(started)
             except PeerError as error:
                 reasons[name] = str(error).rstrip(".")
@@ -191,8 +191,8 @@ LLAMA_CPP_WINS = (
     "which gathers KV from its pages, and more than a thousand small operations"
 )
 RIVALS = (
-    Rival("transformers static", "transformers_static", 1.2),
-    Rival("transformers continuous", "transformers_continuous", 2.0),
+    Rival("transformers static", "transformers_generate", 1.2),
+    Rival("transformers continuous", "transformers_generate", 2.0),
     Rival("llama.cpp", "llama_cpp", 1.0, LLAMA_CPP_WINS),
 )
 DTYPES = ("float32", "bfloat16")
