@@ -49,6 +49,10 @@ ms.check(learn.profile_path("sglang_decode"))
 # Read the last lines. The host was blocked for 463 ms in one call, `hipMemcpyWithStream`. Everything
 # else it did in this step took less than 3 ms. (HIP is AMD's CUDA: its calls begin with `hip`.)
 #
+# What did that cost? Not 463 ms: the device was at work meanwhile. It cost what the host had to do
+# *behind* the wait, with nothing queued: the device waited 0.44 ms for the host, in a step of 10 ms.
+# That is the bubble of lesson 1, with overlap on.
+#
 # ## A picture
 #
 # The host has the upper lane. It launches almost nothing, waits, and when the wait is over it
@@ -138,8 +142,18 @@ learn.check("blocking_call", blocking_call)
 # | `two_gpus` | `cudaStreamSynchronize` in `aten::is_nonzero` | `if tensor:`, which has to know the number |
 #
 # vLLM waits, too: for 0.002 ms, in `hipEventSynchronize`. Its event is the end of a copy that was
-# done long before. Waiting is no sin; waiting for what was launched just now is.
-#
+# done long before. Waiting is no sin; waiting for what was launched just now is. And in the Nsight
+# trace the host is blocked for 428 ms, while the device hardly idles: the host was that far ahead.
+# The call costs its 1.6 ms when it returns and the queue is empty.
+
+# %%
+learn.timing(
+    learn.profile("two_gpus"),
+    whole=True,
+    title="Blocked for 428 ms, and the device has work all the while",
+)
+
+# %% [markdown]
 # The cure is the same each time: keep the number where it is known. A length that the host counts
 # itself need not be copied back; a list goes through **pinned** memory with `non_blocking=True`;
 # a condition is decided on the device (`torch.where`), or a step later.
