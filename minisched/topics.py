@@ -39,6 +39,15 @@ TOPICS = {  # topic -> its code, a module below minisched/
 }
 
 
+SAME_PICTURE = {  # settled steps that look alike: a picture of a run -> the one that is kept
+    **{f"mindie_plugin{part}": f"mindie_dual{part}" for part in ("", "_steps", "_sequence")},
+    **{f"mindie_single{part}": f"overlap{part}" for part in ("", "_steps", "_sequence")},
+    **{f"mlx_async{part}": f"mini_overlap{part}" for part in ("", "_steps")},
+    "mlx_async_sequence": "overlap_sequence",
+    "mini_overlap_sequence": "overlap_sequence",
+}
+
+
 LOOPS_WITH_MORE = ("mindie_placeholder", "vllm_batch_queue")  # a picture of their own
 
 
@@ -51,7 +60,7 @@ def parts(topic: str) -> dict[str, str]:
     return {
         "code": f"minisched/{TOPICS[topic]}.py",
         "diagram": f"diagrams/{topic}.puml",
-        "picture": f"diagrams/{topic}.svg",
+        "picture": f"traces/{SAME_PICTURE.get(topic, topic)}.svg",
         "laws": f"tests/{folder}/test_*.py",  # which of them: ``laws``
         "trace": f"traces/{topic}.json",
         "view": f"minisched/export/views/{view_of(topic)}.py",

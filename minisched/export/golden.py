@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ..topics import SAME_PICTURE, TOPICS
 from ..trace.files import write_whole
 from . import native
 from .mlx_memory import draw_memory
@@ -69,12 +70,11 @@ def topic_files(topic: str) -> Files:
     has a title, two.
     """
     trace = trace_of(topic)
-    files = {
-        f"traces/{topic}.json": native.to_json(trace),
-        f"traces/{topic}.svg": draw(topic, trace),
-    }
-    for part in parts_of(topic)[1:]:
-        files[f"traces/{topic}_{part}.svg"] = draw(topic, trace, part=part)
+    files = {f"traces/{topic}.json": native.to_json(trace)}
+    for at, part in enumerate(parts_of(topic) or ("",)):
+        name = f"{topic}_{part}" if at else topic
+        if name not in SAME_PICTURE:
+            files[f"traces/{name}.svg"] = draw(topic, trace, part=part)
     if topic in pictures():
         files |= picture_file(topic)
     if title := titles().get(topic):
@@ -235,12 +235,20 @@ def nearest(name: str, known: Sequence[str] | dict[str, Callable[[], Files]]) ->
 
 
 def sources(root: Path, names: Sequence[str], files: Files) -> list[Path]:
-    """The PlantUML texts under ``root``: of the names, with what was made for them, or all."""
+    """The PlantUML texts under ``root`` that are rendered: of the names, with what was made for
+    them, or all.
+    """
     if not names:
-        return sorted(root.glob("diagrams/*.puml"))
+        return [path for path in sorted(root.glob("diagrams/*.puml")) if has_picture(path.stem)]
     wanted = {f"diagrams/{name}.puml" for name in names}
     wanted |= {name for name in files if name.endswith(".puml")}
-    return sorted(root / name for name in wanted if (root / name).is_file())
+    found = sorted(root / name for name in wanted if (root / name).is_file())
+    return [path for path in found if has_picture(path.stem)]
+
+
+def has_picture(diagram: str) -> bool:
+    """Whether an SVG of a diagram is kept; of a loop's lanes and messages ``traces/`` has one."""
+    return not TOPICS.get(diagram.removesuffix("_sequence"), "").startswith("loops/")
 
 
 def stale_files(root: Path, files: Files) -> list[str]:

@@ -299,9 +299,7 @@ MLX stand beside the three as further columns.
 [placeholders](mindie_scheduler_placeholder_async.svg), \
 [two layers and one](mindie_pipeline_refactor_compare.svg) |
 | MLX | [two lazy graphs](mlx_two_graph_chain.svg) |
-| what a grammar keeps waiting | [SGLang](wait_grammar_delay_sample.svg), \
-[its thread](wait_grammar_sampling_info_done.svg), [vLLM](wait_grammar_deferred.svg), \
-[MindIE](wait_grammar_forward_loop.svg), [MLX](wait_grammar_no_chain.svg) |
+| what a grammar keeps waiting | [each of them](wait_grammar.svg) |
 | and what else waits | [prefills](wait_prefill.svg), [penalties](wait_penalties.svg), \
 [drafts](wait_speculation_drafts.svg), [drafts with a grammar](wait_speculation_grammar.svg) |
 

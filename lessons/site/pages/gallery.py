@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
-from minisched.topics import TOPICS
+from minisched.topics import SAME_PICTURE, TOPICS
 
 from .lessons import lesson_of
 from .pictures import picture
@@ -52,7 +52,7 @@ def topic_page(topic: str) -> str:
     code = f"minisched/{TOPICS[topic]}.py"
     parts = [f"# {topic}\n", in_markdown(docstring(code)) + "\n"]
     parts += [f"{link}\n" for link in (stepper_of(topic, "../"), lesson_of(topic, "../")) if link]
-    parts += ["## A run\n", picture(f"traces/{topic}.svg", f"{topic}, from a run", "../") + "\n"]
+    parts += ["## A run\n", picture(golden_view(topic), f"{topic}, from a run", "../") + "\n"]
     parts += [diagram_part(f"{topic}{suffix}") for suffix in SUFFIXES if exists(f"{topic}{suffix}")]
     parts += [f"## The code: `{code}`\n\n{fenced(text(code), 'python')}"]
     return "\n".join(parts) + "\n"
@@ -65,12 +65,18 @@ def more() -> str:
 
 def diagram_part(name: str) -> str:
     """One diagram under its title, and the text that it was drawn from."""
-    path, title = f"diagrams/{name}.puml", title_of(name)
+    path, title, drawn = f"diagrams/{name}.puml", title_of(name), f"diagrams/{name}.svg"
+    shown = f"{picture(drawn, title, '../')}\n\n" if (ROOT / drawn).is_file() else ""
     return (
-        f"({anchor(name)})=\n## {title}\n\n{picture(f'diagrams/{name}.svg', title, '../')}\n\n"
+        f"({anchor(name)})=\n## {title}\n\n{shown}"
         f"{symbols(text(path))}"
         f"{folded(f'The text of this diagram: <code>{path}</code>', text(path), 'text')}\n"
     )
+
+
+def golden_view(topic: str) -> str:
+    """The picture of a topic's run, or of the run that looks like it."""
+    return f"traces/{SAME_PICTURE.get(topic, topic)}.svg"
 
 
 def symbols(diagram: str) -> str:
@@ -111,7 +117,7 @@ def wall(cards: list[str]) -> str:
 
 def card(topic: str) -> str:
     """A topic, small: its golden view leads to its page."""
-    return small(topic, f"gallery/{topic}.md", f"traces/{topic}.svg")
+    return small(topic, f"gallery/{topic}.md", golden_view(topic))
 
 
 def small(name: str, page: str, path: str) -> str:

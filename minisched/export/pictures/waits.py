@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from ...checks.causes import lost_ns, waits
@@ -154,35 +154,24 @@ def time_lost(trace: Trace) -> str:
 STEPS = 2
 COST = "slow mask"  # with a fast one the device has enough to do meanwhile
 SLOW = "; masks and sampling are slow, as with a large vocabulary"
-GRAMMAR = {  # picture -> loop, title
-    "wait_grammar_delay_sample": (
-        "overlap",
-        "SGLang: sampling is launched when the step before was processed and the mask is built",
-    ),
-    "wait_grammar_sampling_info_done": (
-        "overlap_thread",
-        "SGLang's thread: it launches the forward pass, then waits for sampling_info_done",
-    ),
-    "wait_grammar_deferred": (
-        "vllm_async",
-        "vLLM: a step is deferred if its grammar needs a token in flight",
-    ),
-    "wait_grammar_forward_loop": (
-        "mindie_plugin",
-        "MindIE: forward_loop builds the bitmask before it launches the forward pass",
-    ),
-    "wait_grammar_no_chain": ("mlx_async", "MLX: nothing is chained on a step with a grammar"),
+GRAMMAR = {  # loop -> what waits there for the token that a mask needs
+    "overlap": "SGLang: sampling is launched when the step before was processed",
+    "overlap_thread": "SGLang's thread: it waits for sampling_info_done",
+    "vllm_async": "vLLM: the step is deferred",
+    "mindie_plugin": "MindIE: forward_loop builds the bitmask before it launches",
+    "mlx_async": "MLX: nothing is chained on a step with a grammar",
 }
 
 
-def grammar(name: str) -> str:
-    """A loop with four requests, without any grammar and with one."""
-    loop, title = GRAMMAR[name]
+def grammars() -> str:
+    """SGLang's loop without any grammar, and every loop when one of four requests has one."""
     runs = {
-        "no grammar": run_without(loop, "grammar", COST),
-        "one of four requests has a grammar": run_with(loop, "grammar", COST),
+        "no grammar": run_without("overlap", "grammar", COST),
+        **{name: run_with(loop, "grammar", COST) for loop, name in GRAMMAR.items()},
     }
-    return one_above_the_other(runs, title, SLOW)
+    return one_above_the_other(
+        runs, "A grammar needs the token before: who waits for it, and how", SLOW
+    )
 
 
 def penalties() -> str:
@@ -259,7 +248,7 @@ def lost_in(view: View) -> str:
 
 
 PICTURES: dict[str, Callable[[], str]] = {
-    **{name: partial(grammar, name) for name in GRAMMAR},
+    "wait_grammar": grammars,
     "wait_prefill": prefills,
     "wait_penalties": penalties,
     "wait_speculation_drafts": drafts,

@@ -1,0 +1,98 @@
+"""What an eye would find in a picture, found by geometry: every SVG that the repository keeps."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from minisched.export.scene_svg import crosses, width_of
+from tests.support import SVG, Picture, check_picture
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = sorted([*ROOT.glob("traces/*.svg"), ROOT / "diagrams" / "compare.svg"])
+EVERY = sorted({*ROOT.glob("traces/**/*.svg"), *ROOT.glob("diagrams/*.svg")})
+OTHERS = {"mlx_finish", "mlx_memory", "mixed_attention"}  # drawn by hand, not as a scene
+README, LEAST = 830, 10  # pixels: as wide as a README shows it, and the smallest text there
+SIZES = {"title": 16.0, "run": 13.5, "small": 11.0}
+Sides = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+@cache
+def picture(path: Path) -> Picture:
+    return Picture(path.read_text("utf-8"))
+
+
+def is_scene(path: Path) -> bool:
+    return path.stem not in OTHERS and not path.stem.endswith(("_sequence", "batch_result"))
+
+
+def words_of(element: ElementTree.Element) -> tuple[str, Sides]:
+    kinds, words = element.get("class", "").split(), "".join(element.itertext())
+    size = max((SIZES[kind] for kind in kinds if kind in SIZES), default=12.0)
+    x, y = (float(element.attrib[name]) for name in ("x", "y"))
+    room = width_of(words, size) * 0.85
+    x -= {"middle": 0.5, "end": 1.0}.get(element.get("text-anchor", ""), 0.0) * room
+    return words, (x + 1, y - 0.65 * size, x + room - 1, y - 1)
+
+
+def arrows_of(element: ElementTree.Element) -> Iterator[Sides]:
+    d = element.get("d", "")
+    if found := re.fullmatch(r"M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)", d):
+        x1, y1, x2, y2 = map(float, found.groups())
+        yield x1, y1, x2, y2
+    elif element.tag == f"{SVG}line":
+        x1, y1, x2, y2 = (float(element.attrib[name]) for name in ("x1", "y1", "x2", "y2"))
+        yield x1, y1, x2, y2
+
+
+@pytest.mark.parametrize("path", filter(is_scene, KEPT), ids=lambda path: path.stem)
+def test_nothing_collides_and_nothing_is_empty(path: Path) -> None:
+    check_picture(drawn := picture(path))
+    assert 11 * README / drawn.width >= LEAST, "text would be too small in a README"
+    said: list[tuple[str, Sides, bool]] = []
+    lanes, boxes = list[Sides](), list[Sides]()
+    for element in drawn.root.iter():
+        kinds = element.get("class", "").split()
+        if element.tag == f"{SVG}text":
+            said.append((*words_of(element), any(kind.startswith("in-") for kind in kinds)))
+        elif "arrow" in kinds:
+            struck = [words for segment in arrows_of(element) for words, sides, _ in said
+                      if crosses(segment, sides)]  # fmt: skip
+            assert not struck, "an arrow is drawn over words"
+        elif element.tag == f"{SVG}rect" and "x" in element.attrib:
+            x, y, width, height = (float(element.attrib[n]) for n in ("x", "y", "width", "height"))
+            (lanes if kinds == ["lane"] else boxes).append((x, y, x + width, y + height))
+        elif found := re.match(r"M([\d.]+) ([\d.]+)m", element.get("d", "")):  # a sign
+            x, y = map(float, found.groups())
+            boxes.append((x, y, x, y))
+    for left, top, _, bottom in lanes:
+        on = [box for box in boxes if top - 1 <= (box[1] + box[3]) / 2 <= bottom + 1]
+        assert [box for box in on if box[0] >= left - 1], f"the lane at {top} is empty"
+    if lanes:
+        begin, _, end, _ = lanes[0]
+        last = max(box[2] for box in boxes if box[0] >= begin - 1)
+        assert last >= end - 0.05 * (end - begin), "the axis goes on past the data"
+
+
+def shape(path: Path) -> Any:
+    """Where everything lies, without words and what it is called."""
+    found = []
+    for element in picture(path).root.iter():
+        if element.tag.removeprefix(SVG) in ("rect", "path", "line", "polygon", "ellipse"):
+            names = ("x", "y", "width", "height", "d", "x1", "y1", "x2", "y2", "points", "cx", "cy")
+            found.append((element.tag, *(element.get(name) for name in names)))
+    return tuple(sorted(found, key=str))
+
+
+def test_no_two_pictures_show_the_same() -> None:
+    alike = defaultdict(list)
+    for path in EVERY:
+        alike[shape(path)].append(str(path.relative_to(ROOT)))
+    assert [paths for paths in alike.values() if len(paths) > 1] == []
