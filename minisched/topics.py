@@ -40,11 +40,14 @@ TOPICS = {  # topic -> its code, a module below minisched/
 
 
 SAME_PICTURE = {  # settled steps that look alike: a picture of a run -> the one that is kept
-    **{f"mindie_plugin{part}": f"mindie_dual{part}" for part in ("", "_steps", "_sequence")},
-    **{f"mindie_single{part}": f"overlap{part}" for part in ("", "_steps", "_sequence")},
-    **{f"mlx_async{part}": f"mini_overlap{part}" for part in ("", "_steps")},
-    "mlx_async_sequence": "overlap_sequence",
-    "mini_overlap_sequence": "overlap_sequence",
+    f"{loop}{part}": f"{like}{part}"
+    for loop, like in {
+        "mindie_plugin": "mindie_dual",
+        "mindie_single": "overlap",
+        "mini_overlap": "overlap",
+        "mlx_async": "overlap",
+    }.items()
+    for part in ("", "_steps", "_sequence")
 }
 
 
