@@ -230,7 +230,7 @@ def get_model_worker_batch(
     slots: list[int] = []
     for at, (pages_at, pages) in batch.new_pages.items():
         cell = rows[at] * max_len + pages_at * page_size
-        slots += slots_of(pages, page_size)
+        slots += pages if page_size == 1 else slots_of(pages, page_size)
         index += range(cell, cell + len(pages) * page_size)
     return ModelWorkerBatch(
         step=batch.step,
@@ -245,7 +245,7 @@ def get_model_worker_batch(
         sampling_info=[
             (req.params, req.sampling_key, position)
             for req, end, samples in zip(batch.reqs, ends, batch.sample_lens, strict=True)
-            for position in range(end - samples + 1, end + 1)
+            for position in ((end,) if samples == 1 else range(end - samples + 1, end + 1))
         ],
         start_unknown=batch.start_unknown,
         table_index=index,

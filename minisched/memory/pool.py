@@ -123,7 +123,8 @@ class PageAllocator:
                 raise OwnershipError(f"page {page} was handed out while its last lease is in use")
             self.owner[page] = lease
             lease.pages.append(page)
-        self._mark("page alloc", lease.pages[len(lease.pages) - num_pages :], lease)
+        if self.recorder.is_on:
+            self._mark("page alloc", lease.pages[len(lease.pages) - num_pages :], lease)
 
     def disown(self, pages: Sequence[int]) -> None:
         """These pages stop being a lease's: the prefix cache takes them, or nobody names them."""
@@ -239,9 +240,12 @@ class LeasePool:
 
     def reserve(self, lease: Lease, length: int) -> None:
         """The same while a step is only planned: the device hears of it with the step."""
-        if short := self.pages_lacking(lease, length):
-            self.make_free(short)
-            self.allocator.alloc(lease, short)
+        allocator = self.allocator
+        short = allocator.pages_for(length) - len(lease.pages)
+        if short > 0:
+            if short > len(allocator.free_pages):
+                self.make_free(short)
+            allocator.alloc(lease, short)
 
     def make_free(self, num_pages: int) -> None:
         """Let the cache give up pages until so many are free, or nothing can be given up."""

@@ -60,19 +60,23 @@ def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> Forw
     rows, lens, logit_lens = batch.req_pool_indices, batch.extend_seq_lens, batch.sample_lens
     if batch.logprobs is not None:
         logit_lens = logit_lens_of(batch, batch.logprobs)
-    positions = [
-        position
-        for start, length in zip(batch.extend_prefix_lens, lens, strict=True)
-        for position in range(start, start + length)
-    ]
-    token_rows = [row for row, length in zip(rows, lens, strict=True) for _ in range(length)]
+    if len(batch.input_ids) == len(rows):  # one token a row, as in nearly every step
+        positions, token_rows = batch.extend_prefix_lens, rows
+        last = logits_at = list(range(len(rows)))
+    else:
+        positions = [
+            position
+            for start, length in zip(batch.extend_prefix_lens, lens, strict=True)
+            for position in range(start, start + length)
+        ]
+        token_rows = [row for row, length in zip(rows, lens, strict=True) for _ in range(length)]
+        last = [end - 1 for end in accumulate(lens)]
+        logits_at = [
+            at
+            for end, count in zip(last, logit_lens, strict=True)
+            for at in range(end - count + 1, end + 1)
+        ]
     padding = [0] * (-len(positions) % pad_to)
-    last = [end - 1 for end in accumulate(lens)]
-    logits_at = [
-        at
-        for end, count in zip(last, logit_lens, strict=True)
-        for at in range(end - count + 1, end + 1)
-    ]
     ids, at, of_row, index, slots, dests, *ends = xp.asarrays(
         batch.input_ids + padding,
         positions + padding,

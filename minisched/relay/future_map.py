@@ -85,11 +85,11 @@ class FutureMapRing(FutureMap):
     ) -> tuple[list[int], list[int]]:
         """Unknown ids become minus their future slot; every row gets a new slot."""
         ids = [
-            -row.lease.future_slot if token is None else token
-            for row in batch.rows
-            for token in row.ids
+            -lease.future_slot if token is None else token
+            for lease, tokens in zip(batch.leases, batch.ids, strict=True)
+            for token in tokens
         ]
-        indices = list(self.alloc_future_indices(len(batch.rows)))
+        indices = list(self.alloc_future_indices(len(batch.reqs)))
         for lease, index in zip(batch.leases, indices, strict=True):
             lease.future_slot = index
         self.recorder.counter("future slots", self.future_ct)

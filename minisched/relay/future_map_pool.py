@@ -52,12 +52,12 @@ class FutureMapPool(FutureMap):
 
         The trace is told of tokens alone: drafts are no future slots of a step's own.
         """
+        rows = [lease.row for lease in batch.leases]
         ids = [
-            -self.cell(row.lease.row, at) if token is None else token
-            for row in batch.rows
-            for at, token in enumerate(row.ids)
+            -self.cell(row, at) if token is None else token
+            for row, tokens in zip(rows, batch.ids, strict=True)
+            for at, token in enumerate(tokens)
         ]
-        rows = [row.lease.row for row in batch.rows]
         self.record(batch, [token for token in ids if -token < self.num_rows], rows)
         return ids, rows
 

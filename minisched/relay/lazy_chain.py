@@ -36,9 +36,9 @@ class LazyChain(Relay):
         places = {rid: -1 - at for at, rid in enumerate(previous.rids)} if previous else {}
         try:
             ids = [
-                places[row.req.rid] if token is None else token
-                for row in batch.rows
-                for token in row.ids
+                places[req.rid] if token is None else token
+                for req, tokens in zip(batch.reqs, batch.ids, strict=True)
+                for token in tokens
             ]
         except KeyError as lost:
             source = f"step {previous.step}" if previous else "no step"

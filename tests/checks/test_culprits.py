@@ -249,8 +249,8 @@ EDITS = {
     ),
     "stale slot": Edit(
         "relay.future_map:FutureMapRing.bind",
-        "-row.lease.future_slot if",
-        "-max(1, row.lease.future_slot - 2) if",
+        "-lease.future_slot if",
+        "-max(1, lease.future_slot - 2) if",
     ),
     "unresolved placeholder": Edit(  # vLLM #46899
         "relay.future_map:FutureMapRing.resolve_future",

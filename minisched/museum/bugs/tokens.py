@@ -30,8 +30,8 @@ mlx_old_token = Exhibit(
     edits=(
         Edit(
             "relay.lazy_chain:LazyChain.bind",
-            healthy="places[row.req.rid] if token is None else token",
-            bug="row.req.known_tokens(0, row.req.known_len)[-1] if token is None else token",
+            healthy="places[req.rid] if token is None else token",
+            bug="req.known_tokens(0, req.known_len)[-1] if token is None else token",
         ),
     ),
     points_at=at(
@@ -166,12 +166,12 @@ ring_lapped = Exhibit(
         Edit(
             "relay.future_map:FutureMapRing.bind",
             healthy="""\
-        -row.lease.future_slot if token is None else token
-        for row in batch.rows
+        -lease.future_slot if token is None else token
+        for lease, tokens in zip(batch.leases, batch.ids, strict=True)
 """,
             bug="""\
-        -row.lease.future_slot if at >= batch.num_extend_reqs else token
-        for at, row in enumerate(batch.rows)
+        -lease.future_slot if at >= batch.num_extend_reqs else token
+        for at, (lease, tokens) in enumerate(zip(batch.leases, batch.ids, strict=True))
 """,
         ),
     ),
