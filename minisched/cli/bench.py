@@ -22,7 +22,7 @@ from ..devices.registry import MissingExtra, load, open_device
 from ..loops.run import RunStopped
 from ..models.llama import AUTO
 from .exit import complain
-from .layout import Fitted, print_json, table
+from .layout import Fitted, Json, print_json, table
 from .options import choose_loops
 
 # -- What a part of the bench is asked: the options of ``minisched bench`` that were given ---------
@@ -236,7 +236,7 @@ def bench(
     keep: Annotated[
         bool, typer.Option("--keep", help="Write the table, and pictures, under traces/bench.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Measure one part, and print its table."""
     call = BenchCall(

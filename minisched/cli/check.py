@@ -53,6 +53,7 @@ from .exit import complain
 from .layout import (
     HANG,
     Fitted,
+    Json,
     named_progress,
     print_json,
     say,
@@ -98,7 +99,7 @@ def check(
     axes: Annotated[
         bool, typer.Option("--axes", help="Count what was drawn, and name what never was.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Say of recorded runs whether they are identical, leak, race and overlap; or try many.
 

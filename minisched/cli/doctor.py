@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
 from ..devices.registry import DEVICES, load, open_device
 from ..export.render_puml import find_renderer
 from ..models.registry import open_model
-from .layout import print_json, table
+from .layout import Json, print_json, table
 
 Findings = dict[str, dict[str, str]]  # kind -> name -> what it needs ("" if it works)
 
 
 def doctor(
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> None:
     """Say which devices, models and renderers work here, and what the others need."""
     findings = examine()

@@ -14,7 +14,16 @@ from ..fidelity.lockstep import UNEXPLAINED
 from ..fidelity.run import ORIGINALS, Original, Player, Report, in_lockstep
 from ..models.fetch import model_home
 from .exit import BAD_INPUT, complain
-from .layout import columns_of, named_progress, print_drawing, print_json, say, table, work_progress
+from .layout import (
+    Json,
+    columns_of,
+    named_progress,
+    print_drawing,
+    print_json,
+    say,
+    table,
+    work_progress,
+)
 
 
 def fidelity(
@@ -24,7 +33,7 @@ def fidelity(
     source: Annotated[
         Path | None, typer.Option(help="A checkout of mini-sglang or nano-vllm.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Play random cases beside an original's own scheduler, and say where ours differs.
 

@@ -25,7 +25,7 @@ from ..bench.figures import machine, versions
 from ..bench.first_run import FAILED, NOT_RUN, OK, STEPS, FirstRunStep, StepOutcome, limit, take
 from ..devices.registry import load
 from ..trace.files import write_whole
-from .layout import print_json, say
+from .layout import Json, print_json, say
 
 START = 30  # seconds that a process may take until its step begins
 HUNG = "Timeout ("  # how faulthandler begins when it ends what hangs
@@ -49,7 +49,7 @@ def first_run(
     here: Annotated[
         bool, typer.Option("--here", help="In this process, where a debugger sees it.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """On a GPU that was never used with this: check in order what has to hold there, and measure.
 

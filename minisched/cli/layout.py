@@ -12,8 +12,9 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
@@ -40,6 +41,9 @@ def table(
     for row in rows:
         made.add_row(*row)
     return Fitted(made)
+
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
 def print_json(value: Any) -> None:

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from ..learn.exercise import exercises
 from ..learn.keep import MINE, parts
-from .layout import print_json, say, say_command, table
+from .layout import Json, print_json, say, say_command, table
 
 FOLDER = Path("minisched-lessons")
 COLAB = "https://colab.research.google.com/#create=true"  # File, Upload notebook
@@ -33,7 +33,7 @@ def learn(
     ] = None,
     folder: Annotated[Path, typer.Option(help="Where your lessons and your mine.py are.")] = FOLDER,
     no_open: Annotated[bool, typer.Option("--no-open", help="Only show how far you are.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Show what is done of the lessons, and open the next one in JupyterLab.
 

@@ -14,7 +14,7 @@ from ..export.scene_text import to_text
 from ..spread import Workers, num_cores
 from ..sweep.break_even import DESIGNS, measure_break_even
 from ..trace.files import write_whole
-from .layout import columns_of, named_progress, print_drawing, print_json
+from .layout import Json, columns_of, named_progress, print_drawing, print_json
 from .options import choose_loops
 
 WRITERS = {".svg": to_svg, ".puml": to_puml, ".txt": to_text}
@@ -34,7 +34,7 @@ def map(
         Path | None, typer.Option(help="A picture: .svg, .puml or .txt; else text on stdout.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes; one for each core.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Run designs over host/device ratios and lengths of answers; draw where they beat serial.
 

@@ -20,10 +20,9 @@ from ..museum.page import PagePart, page, refuted_page, to_html
 from ..museum.picture import draw, exhibit_lines
 from ..museum.registry import Standing, bug_json, nothing_broken, refuted_json, standing_of
 from ..trace.files import write_whole
-from .layout import cut, named_progress, print_json, say, say_command, table
+from .layout import Json, cut, named_progress, print_json, say, say_command, table
 
 museum = typer.Typer(help="Published bugs, each put back, caught by a law, drawn, and cured.")
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
 @museum.callback(invoke_without_command=True)

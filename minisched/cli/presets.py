@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 
 from ..devices.registry import load
-from .layout import print_json, table
+from .layout import Json, print_json, table
 
 # -- ``--preset auto``: the preset of the GPU that torch sees --------------------------------------
 
@@ -141,7 +140,7 @@ LEGEND = (
 
 
 def presets(
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> None:
     """List the classes of GPUs that --preset knows, with their sizes and what they are told."""
     if json:

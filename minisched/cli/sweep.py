@@ -16,7 +16,7 @@ from ..sweep.grid import AIMS, SweepGrid, read_grid
 from ..sweep.picture import picture
 from ..sweep.sweep import Sweep, run_grid, write_tables
 from ..trace.files import write_whole
-from .layout import Fitted, named_progress, print_json, say, table
+from .layout import Fitted, Json, named_progress, print_json, say, table
 from .options import BackendName, ClusterAddress
 
 MOST_SHOWN = 20  # rows of a table
@@ -31,7 +31,7 @@ def sweep(
     jobs: Annotated[int | None, typer.Option(help="Processes; one for each core.")] = None,
     backend: BackendName = "processes",
     address: ClusterAddress = "",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    json: Json = False,
 ) -> int:
     """Run every combination of loops, costs, workloads and settings, and say what is best.
 
