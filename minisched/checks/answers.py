@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..trace import Trace
-from ..trace.events import is_forward
+from ..trace.events import Value, is_forward
 from .findings import report
 from .history import Offence, counted
 from .identity import (
@@ -21,14 +21,228 @@ from .identity import (
     requests_of,
     tokens_heard,
 )
-from .leaks import Leak, find_leaks, not_checked
+from .leaks import find_leaks, not_checked
 from .oracle import find_ends, find_misreads
 from .races import Race, WaitsForEver, examine, race_offence
 from .why import explain, token_offence
 
+ORACLE = "-oracle"  # what the file of a baseline is called after its run's
+
+
+class Recorded(NamedTuple):
+    """A run in a file, a sentence for each thing that it lacks, and one on what its steps are."""
+
+    file: str
+    trace: Trace
+    lacks: tuple[str, ...] = ()
+    steps: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question about one run.
+
+    ``word`` is yes, no, partly or unknown, and ``holds`` False where a law is broken. ``details``
+    are sentences, ``offences`` what a picture shows of each of them that it can show.
+    """
+
+    question: str
+    word: str
+    sentence: str
+    details: tuple[str, ...] = ()
+    offences: tuple[Offence, ...] = ()
+    figures: dict[str, Any] = field(default_factory=dict)
+    holds: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer, with its figures where it has any."""
+        details = [line.strip() for line in self.details]
+        said = {"answer": self.word, "sentence": self.sentence, "details": details}
+        return {**said, **({"figures": self.figures} if self.figures else {})}
+
+
+def answer_all(runs: Sequence[Recorded]) -> dict[str, list[Answer]]:
+    """What can be asked of each run, by its file; the first of several is the baseline.
+
+    Raises:
+        ValueError: two runs are of different workloads.
+    """
+    return {
+        run.file: [
+            identical(runs[0], run, len(runs)), *told(run), leaks(run), races(run), overlaps(run)
+        ]
+        for run in runs
+    }  # fmt: skip
+
+
+def verdict_on(runs: Sequence[Recorded], answers: Mapping[str, Sequence[Answer]]) -> bool | None:
+    """Whether every law held that could be looked at; None if none of them could be.
+
+    A run that stopped with an error broke one.
+    """
+    if any(stopped_with(run.trace) for run in runs):
+        return False
+    laws = [item for every in answers.values() for item in every if item.question != "overlaps"]
+    if all(item.word == "unknown" for item in laws):
+        return None
+    return all(item.holds for item in laws)
+
+
+def unknown(question: str, why: str, details: tuple[str, ...] = ()) -> Answer:
+    """There is no evidence either way, and why."""
+    return Answer(question, "unknown", f"Nothing to judge: {why}.", details)
+
+
+def broken(question: str, what: str, details: Sequence[object], found: Sequence[Offence]) -> Answer:
+    """A law is broken: the answer to this question is one that nobody wants."""
+    said = tuple(map(str, details))
+    return Answer(question, "yes", f"{what}.", said, tuple(found), holds=False)
+
+
+# -- Identical: whether a run gave its clients the same tokens as another one ----------------------
+
+
+def identical(baseline: Recorded, run: Recorded, count: int) -> Answer:
+    """The answer for one of ``count`` runs, the first of which is the baseline.
+
+    Raises:
+        ValueError: the two are of different workloads.
+    """
+    if count < 2 and not marks(run.trace, "tokens"):
+        return unknown("identical", "no tokens are recorded in this file")
+    if count < 2:
+        path = Path(run.file)
+        saved = path.with_name(f"{path.stem}{ORACLE}{path.suffix}")
+        name = f"name {saved} before it" if saved.exists() else "name a second one"
+        return unknown("identical", f"this is one run alone; {name}")
+    for item in (baseline, run):
+        if not marks(item.trace, "tokens"):
+            return unknown("identical", f"no tokens are recorded in {item.file}")
+    lacks = [lacking("identity", item.trace) for item in (baseline, run)]
+    if all(lacks):
+        return unknown("identical", f"{lacks[0]} in {baseline.file} or in {run.file}")
+    if run is baseline:
+        return Answer("identical", "yes", "This is the baseline.")
+    if problem := another_workload(baseline.trace, run.trace):
+        raise ValueError(f"{run.file} can't be compared with {baseline.file}. {problem}")
+    heard, found = tokens_heard(run.trace), differences(baseline.trace, run.trace)
+    if found:
+        return _not_identical(found, baseline, run)
+    tokens = counted(sum(map(len, heard.values())), "token")
+    sentence = (
+        f"The same tokens as in {baseline.file}: {tokens} of {counted(len(heard), 'request')}."
+    )
+    return Answer("identical", "yes", sentence)
+
+
+def _not_identical(found: list[Difference], baseline: Recorded, run: Recorded) -> Answer:
+    """The answer with the story of the first difference."""
+    count = len({*tokens_heard(baseline.trace), *tokens_heard(run.trace)})
+    details, offences = tuple(map(str, found)), tuple[Offence, ...]()
+    if only_lengths_differ(found, baseline.trace, run.trace):
+        sentence = (
+            f"{len(found)} of {count} requests got another number of tokens than in "
+            f"{baseline.file}, and the same ones so far; were both asked for as many?"
+        )
+    else:
+        sentence = f"{len(found)} of {count} requests got other tokens than in {baseline.file}."
+        dtypes = run.trace.dtype, baseline.trace.dtype
+        if all(dtypes) and len(set(dtypes)) > 1:
+            sentence += f" This run computed in {dtypes[0]}, that one in {dtypes[1]}."
+        story, offences = story_of(found[0], run.trace)
+        details = (details[0], *story, *details[1:])
+    return Answer("identical", "no", sentence, details, offences, holds=False)
+
+
+def story_of(found: Difference, trace: Trace) -> tuple[list[str], tuple[Offence, ...]]:
+    """How the first wrong token came about, the culprit first; and what a picture shows of it."""
+    if not trace.program:
+        return ["No accesses are recorded in this file: nothing can be said about why."], ()
+    story = explain(found, trace)
+    return str(story).splitlines(), (token_offence(story),)
+
+
+# -- Leaks, races, overlap, and what nobody asks ---------------------------------------------------
+
+AT_ONCE = ("freed", "given", "used")  # kinds of leaks that are wrong whatever comes later
+OVERLAPS = {"overlapped": "yes", "partly": "partly", "serial": "no", "unknown": "unknown"}
+
+
+def stopped_with(trace: Trace) -> str:
+    """The error of the mark ``stopped`` (``loops/run.py``), or nothing."""
+    return next((str(attrs["error"]) for attrs in marks(trace, "stopped")), "")
+
+
+def is_cut_short(trace: Trace) -> bool:
+    """Whether a run stopped while some request had not ended: what these hold is no leak."""
+    return bool(stopped_with(trace)) and not requests_of(trace) <= ended(trace)
+
+
+def leaks(recorded: Recorded) -> Answer:
+    """Whether everybody gave back what they took; of a run that was cut short, who has ended."""
+    trace, found = recorded.trace, find_leaks(recorded.trace)
+    missing = tuple(not_checked(trace))
+    if is_cut_short(trace):
+        over = ended(trace)
+        found = [leak for leak in found if leak.kind in AT_ONCE or leak.rid in over]
+        missing += ("It stopped too early to say what its last requests would have left behind.",)
+    if found:
+        offences = [leak.offence for leak in found]
+        return broken("leaks", counted(len(found), "leak"), (*found, *missing), offences)
+    if lack := lacking("leak", trace):
+        return unknown("leaks", f"{lack} in this file")
+    return Answer("leaks", "no", "Nothing leaks: all that was taken was given back.", missing)
+
+
+def told(recorded: Recorded) -> list[Answer]:
+    """What nobody asks, if it is so: requests that ended twice, future slots read wrongly."""
+    return [
+        broken(question, counted(len(found), what), found, [breach.offence for breach in found])
+        for question, what, found in (
+            ("ends", "bad end", find_ends(recorded.trace)),
+            ("relay", "wrong read", find_misreads(recorded.trace)),
+        )
+        if found
+    ]
+
+
+def races(recorded: Recorded) -> Answer:
+    """Whether two lanes touch the same memory in no order."""
+    trace, seen = recorded.trace, examine(recorded.trace)
+    waits = [] if is_cut_short(trace) else seen.waits
+    found: list[Race | WaitsForEver] = [*seen.races, *waits]
+    if found:
+        words = [counted(len(seen.races), "race")] if seen.races else []
+        endless = counted(len(waits), "wait that never ends", "waits that never end")
+        words += [endless] if waits else []
+        offences = [race_offence(item, trace) for item in found]
+        return broken("races", " and ".join(words), found, offences)
+    if lack := lacking("race", trace):
+        return unknown("races", f"{lack} in this file")
+    touches = [act for act in trace.program if act.resource]
+    lanes = len({act.lane for act in touches})
+    said = f"No race: all conflicting ones of {len(touches)} accesses on {lanes} lanes are ordered."
+    return Answer("races", "no", said)
+
+
+def overlaps(recorded: Recorded) -> Answer:
+    """Whether the host works while the device computes; to run serially breaks no law."""
+    if not any(is_forward(item.lane) for item in recorded.trace.slices):
+        return unknown("overlaps", "no device is recorded in this file", recorded.lacks)
+    found = report(recorded.trace, recorded.lacks, recorded.steps)
+    said = tuple(item for item in found.sentences if item != found.verdict.sentence)
+    word = OVERLAPS[found.verdict.word]
+    return Answer("overlaps", word, found.verdict.sentence, said, figures=found.to_json())
+
+
 # -- Whether there is anything to judge: what a law looks at, and what a trace lacks of it ---------
 #
 # A law holds of a run in which nothing happened, too; but that is no reason for a green tick.
+
+
+def marks(trace: Trace, *names: str) -> list[dict[str, Value]]:
+    """What the marks of some names say."""
+    return [mark.attrs for mark in trace.marks if mark.name in names]
 
 
 def lacking(law: str, trace: Trace) -> str:
@@ -36,20 +250,21 @@ def lacking(law: str, trace: Trace) -> str:
 
     Laws are called as in ``checks/many.py:LAWS``.
     """
-    return LOOKED_AT.get(law, _no_steps)(trace)
-
-
-def _tokens(trace: Trace) -> str:
-    marks = [mark for mark in trace.marks if mark.name == "tokens"]
-    if not marks:
-        return "no tokens are recorded"
-    heard = any(mark.attrs.get("side") != "prefill" and mark.attrs.get("rids") for mark in marks)
-    return "" if heard else "no token was delivered"
+    if law in LOOKED_AT:
+        return LOOKED_AT[law](trace)
+    return "" if trace.slices else "nothing is recorded that ran"
 
 
 def _memory(trace: Trace) -> str:
-    taken = any(mark.name in ("row alloc", "page alloc") for mark in trace.marks)
-    return "" if taken else "no memory is recorded"
+    return "" if marks(trace, "row alloc", "page alloc") else "no memory is recorded"
+
+
+def _tokens(trace: Trace) -> str:
+    said = marks(trace, "tokens")
+    if not said:
+        return "no tokens are recorded"
+    heard = any(attrs.get("side") != "prefill" and attrs.get("rids") for attrs in said)
+    return "" if heard else "no token was delivered"
 
 
 def _company(trace: Trace) -> str:
@@ -63,30 +278,27 @@ def _company(trace: Trace) -> str:
     return "nobody had to wait, or to share a step"
 
 
-def _memory_on_sim(trace: Trace) -> str:
-    on_sim = trace.device == "sim"
-    return _memory(trace) if on_sim else "what an op touches can be watched on sim alone"
-
-
 def _accesses(trace: Trace) -> str:
     """A race takes a resource that two lanes touch, one of them not only reading."""
     who: defaultdict[str, set[str]] = defaultdict(set)
-    changed = set()
+    changed = {act.resource for act in trace.program if act.kind != "read"}
     for act in trace.program:
         if act.resource:
             who[act.resource].add(act.lane)
-            if act.kind != "read":
-                changed.add(act.resource)
     if not who:
         return "no accesses are recorded"
-    if not any(len(lanes) > 1 and name in changed for name, lanes in who.items()):
-        return "no memory is recorded that one lane changes and another one touches"
-    return ""
+    if any(len(lanes) > 1 and name in changed for name, lanes in who.items()):
+        return ""
+    return "no memory is recorded that one lane changes and another one touches"
 
 
 def _end(trace: Trace) -> str:
-    ended = any(mark.name in ("finish", "refused") for mark in trace.marks)
-    return "" if ended else "no request ended"
+    return "" if marks(trace, "finish", "refused") else "no request ended"
+
+
+def _abort(trace: Trace) -> str:
+    given_up = any(attrs.get("reason") == "abort" for attrs in marks(trace, "finish"))
+    return "" if given_up else "nobody was given up"
 
 
 def _logprobs(trace: Trace) -> str:
@@ -94,14 +306,9 @@ def _logprobs(trace: Trace) -> str:
     return "" if computed else "nobody was given log-probabilities"
 
 
-def _abort(trace: Trace) -> str:
-    ends = (mark for mark in trace.marks if mark.name == "finish")
-    given_up = any(mark.attrs.get("reason") == "abort" for mark in ends)
-    return "" if given_up else "nobody was given up"
-
-
-def _no_steps(trace: Trace) -> str:
-    return "" if trace.slices else "nothing is recorded that ran"
+def _memory_on_sim(trace: Trace) -> str:
+    on_sim = trace.device == "sim"
+    return _memory(trace) if on_sim else "what an op touches can be watched on sim alone"
 
 
 LOOKED_AT: dict[str, Callable[[Trace], str]] = {
@@ -147,248 +354,6 @@ class DraftAnswers:
 
 def count_drafts(trace: Trace) -> DraftAnswers | None:
     """The sum of the ``verified`` marks (``scheduler/scheduler.py``); None: no drafts."""
-    marks = [mark.attrs for mark in trace.marks if mark.name == "verified"]
-    if not marks:
-        return None
-    proposed, accepted = (
-        sum(int(attrs[name]) for attrs in marks) for name in ("drafts", "accepted")
-    )
-    return DraftAnswers(len(marks), proposed, accepted)
-
-
-# -- A run that stopped with an error: what its trace can still be asked ---------------------------
-
-AT_ONCE = ("freed", "given", "used")  # kinds of leaks that are wrong whatever comes later
-
-
-def stopped_with(trace: Trace) -> str:
-    """The error of the mark ``stopped`` (``loops/run.py``), or nothing."""
-    return next((str(m.attrs["error"]) for m in trace.marks if m.name == "stopped"), "")
-
-
-def is_cut_short(trace: Trace) -> bool:
-    """Whether a run stopped while some request had not ended: what these hold is no leak."""
-    return bool(stopped_with(trace)) and not requests_of(trace) <= ended(trace)
-
-
-def without_cut_short(found: list[Leak], trace: Trace) -> list[Leak]:
-    """The leaks that are some, however the run would have gone on."""
-    if not is_cut_short(trace):
-        return found
-    over = ended(trace)
-    return [leak for leak in found if leak.kind in AT_ONCE or leak.rid in over]
-
-
-# -- Whether a recorded run gave its clients the same tokens as another one; and all that is asked
-
-QUESTION = "identical"
-ORACLE = "-oracle"  # what the file of a baseline is called after its run's
-
-
-def answer_all(runs: Sequence[Recorded]) -> dict[str, list[Answer]]:
-    """What can be asked of each run, by its file; the first of several is the baseline.
-
-    Raises:
-        ValueError: two runs are of different workloads.
-    """
-    return {
-        run.file: [
-            identical(runs[0], run, len(runs)), *told(run), leaks(run), races(run), overlaps(run)
-        ]
-        for run in runs
-    }  # fmt: skip
-
-
-def verdict_on(runs: Sequence[Recorded], answers: Mapping[str, Sequence[Answer]]) -> bool | None:
-    """Whether every law held that could be looked at; None if none of them could be.
-
-    A run that stopped with an error broke one.
-    """
-    if any(stopped_with(run.trace) for run in runs):
-        return False
-    laws = [item for every in answers.values() for item in every if item.question != "overlaps"]
-    if all(item.word == "unknown" for item in laws):
-        return None
-    return all(item.holds for item in laws)
-
-
-def identical(baseline: Recorded, run: Recorded, count: int) -> Answer:
-    """The answer for one of ``count`` runs, the first of which is the baseline.
-
-    Raises:
-        ValueError: the two are of different workloads.
-    """
-    if count < 2 and not has_tokens(run.trace):
-        return unknown("no tokens are recorded in this file.")
-    if count < 2:
-        return unknown(f"this is one run alone; {whom_to_name(run.file)}.")
-    for item in (baseline, run):
-        if not has_tokens(item.trace):
-            return unknown(f"no tokens are recorded in {item.file}.")
-    lacks = [lacking("identity", item.trace) for item in (baseline, run)]
-    if all(lacks):
-        return unknown(f"{lacks[0]} in {baseline.file} or in {run.file}.")
-    if run is baseline:
-        return Answer(QUESTION, "yes", "This is the baseline.")
-    if problem := another_workload(baseline.trace, run.trace):
-        raise ValueError(f"{run.file} can't be compared with {baseline.file}. {problem}")
-    heard, found = tokens_heard(run.trace), differences(baseline.trace, run.trace)
-    if not found:
-        tokens = counted(sum(map(len, heard.values())), "token")
-        who = counted(len(heard), "request")
-        sentence = f"The same tokens as in {baseline.file}: {tokens} of {who}."
-        return Answer(QUESTION, "yes", sentence)
-    return not_identical(found, baseline, run)
-
-
-def not_identical(found: list[Difference], baseline: Recorded, run: Recorded) -> Answer:
-    """The answer with the story of the first difference."""
-    count = len({*tokens_heard(baseline.trace), *tokens_heard(run.trace)})
-    if only_lengths_differ(found, baseline.trace, run.trace):
-        sentence = (
-            f"{len(found)} of {count} requests got another number of tokens than in "
-            f"{baseline.file}, and the same ones so far; were both asked for as many?"
-        )
-        return Answer(QUESTION, "no", sentence, tuple(map(str, found)), holds=False)
-    sentence = f"{len(found)} of {count} requests got other tokens than in {baseline.file}."
-    dtypes = run.trace.dtype, baseline.trace.dtype
-    if all(dtypes) and len(set(dtypes)) > 1:
-        sentence += f" This run computed in {dtypes[0]}, that one in {dtypes[1]}."
-    story, offences = story_of(found[0], run.trace)
-    details = (str(found[0]), *story, *map(str, found[1:]))
-    return Answer(QUESTION, "no", sentence, details, offences, holds=False)
-
-
-def story_of(found: Difference, trace: Trace) -> tuple[list[str], tuple[Offence, ...]]:
-    """How the first wrong token came about, the culprit first; and what a picture shows of it."""
-    if not trace.program:
-        return ["No accesses are recorded in this file: nothing can be said about why."], ()
-    story = explain(found, trace)
-    return str(story).splitlines(), (token_offence(story),)
-
-
-def has_tokens(trace: Trace) -> bool:
-    """Whether a trace says which tokens clients heard."""
-    return any(mark.name == "tokens" for mark in trace.marks)
-
-
-def whom_to_name(file: str) -> str:
-    """What to name beside a run: its baseline, where that was saved with it."""
-    path = Path(file)
-    baseline = path.with_name(f"{path.stem}{ORACLE}{path.suffix}")
-    return f"name {baseline} before it" if baseline.exists() else "name a second one"
-
-
-def unknown(why: str) -> Answer:
-    """Nothing can be said, and why."""
-    return Answer(QUESTION, "unknown", f"Nothing to judge: {why}")
-
-
-OVERLAPS = {"overlapped": "yes", "partly": "partly", "serial": "no", "unknown": "unknown"}
-
-
-class Recorded(NamedTuple):
-    """A run in a file, a sentence for each thing that it lacks, and one on what its steps are."""
-
-    file: str
-    trace: Trace
-    lacks: tuple[str, ...] = ()
-    steps: str = ""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The answer to one question about one run.
-
-    ``word`` is yes, no, partly or unknown, and ``holds`` False where a law is broken. ``details``
-    are sentences, ``offences`` what a picture shows of each of them that it can show.
-    """
-
-    question: str
-    word: str
-    sentence: str
-    details: tuple[str, ...] = ()
-    offences: tuple[Offence, ...] = ()
-    figures: dict[str, Any] = field(default_factory=dict)
-    holds: bool = True
-
-    def as_json(self) -> dict[str, Any]:
-        """The answer, with its figures where it has any."""
-        details = [line.strip() for line in self.details]
-        said = {"answer": self.word, "sentence": self.sentence, "details": details}
-        return {**said, **({"figures": self.figures} if self.figures else {})}
-
-
-def leaks(recorded: Recorded) -> Answer:
-    """Whether everybody gave back what they took."""
-    found = without_cut_short(find_leaks(recorded.trace), recorded.trace)
-    missing = tuple(not_checked(recorded.trace))
-    if is_cut_short(recorded.trace):
-        missing += ("It stopped too early to say what its last requests would have left behind.",)
-    if found:
-        said = tuple(map(str, found))
-        offences = tuple(leak.offence for leak in found)
-        return no("leaks", counted(len(said), "leak"), said + missing, offences)
-    if lack := lacking("leak", recorded.trace):
-        return nothing_to_judge("leaks", lack)
-    return Answer("leaks", "no", "Nothing leaks: all that was taken was given back.", missing)
-
-
-def told(recorded: Recorded) -> list[Answer]:
-    """What nobody asks, if it is so: requests that ended twice, future slots read wrongly."""
-    answers = []
-    for question, what, found in (
-        ("ends", "bad end", find_ends(recorded.trace)),
-        ("relay", "wrong read", find_misreads(recorded.trace)),
-    ):
-        if found:
-            offences = [breach.offence for breach in found]
-            said = tuple(map(str, found))
-            answers.append(no(question, counted(len(found), what), said, offences))
-    return answers
-
-
-def races(recorded: Recorded) -> Answer:
-    """Whether two lanes touch the same memory in no order."""
-    seen = examine(recorded.trace)
-    waits = [] if is_cut_short(recorded.trace) else seen.waits
-    found: list[Race | WaitsForEver] = [*seen.races, *waits]
-    if not found:
-        if lack := lacking("race", recorded.trace):
-            return nothing_to_judge("races", lack)
-        touches = sum(bool(act.resource) for act in recorded.trace.program)
-        lanes = len({act.lane for act in recorded.trace.program if act.resource})
-        sentence = (
-            f"No race: all conflicting ones of {touches} accesses on {lanes} lanes are ordered."
-        )
-        return Answer("races", "no", sentence)
-    words = []
-    if seen.races:
-        words.append(counted(len(seen.races), "race"))
-    if waits:
-        words.append(counted(len(waits), "wait that never ends", "waits that never end"))
-    offences = tuple(race_offence(item, recorded.trace) for item in found)
-    return no("races", " and ".join(words), tuple(map(str, found)), offences)
-
-
-def overlaps(recorded: Recorded) -> Answer:
-    """Whether the host works while the device computes; to run serially breaks no law."""
-    if not any(is_forward(item.lane) for item in recorded.trace.slices):
-        return nothing_to_judge("overlaps", "no device is recorded", recorded.lacks)
-    found = report(recorded.trace, recorded.lacks, recorded.steps)
-    said = tuple(item for item in found.sentences if item != found.verdict.sentence)
-    word = OVERLAPS[found.verdict.word]
-    return Answer("overlaps", word, found.verdict.sentence, said, figures=found.to_json())
-
-
-def nothing_to_judge(question: str, lack: str, details: tuple[str, ...] = ()) -> Answer:
-    """There is no evidence either way; ``lack`` is what is missing."""
-    sentence = f"Nothing to judge: {lack} in this file."
-    return Answer(question, "unknown", sentence, details)
-
-
-def no(
-    question: str, what: str, details: tuple[str, ...], offences: Sequence[Offence] = ()
-) -> Answer:
-    """A law is broken: the answer to this question is one that nobody wants."""
-    return Answer(question, "yes", f"{what}.", details, tuple(offences), holds=False)
+    said = marks(trace, "verified")
+    sums = [sum(int(attrs[name]) for attrs in said) for name in ("drafts", "accepted")]
+    return DraftAnswers(len(said), *sums) if said else None
