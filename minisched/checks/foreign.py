@@ -21,7 +21,7 @@ from typing import Any
 
 from ..trace import Counter, Edge, Mark, Slice, Trace
 from ..trace.files import GZIP, DamagedGzip, Hear, unheard, unpacked
-from .history import BadMark, check_events
+from ..trace.marks import BadMark, check_events
 from .profiled import (
     KERNEL,
     TO_DEVICE,

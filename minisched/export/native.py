@@ -28,10 +28,10 @@ from typing import Any
 
 from ..checks.answers import Recorded
 from ..checks.foreign import OWN_STEPS, read_foreign
-from ..checks.history import BadMark, check_events
 from ..trace import Act, Counter, Edge, Mark, Program, Recorder, Slice, Trace
 from ..trace.cells import spans_of
 from ..trace.files import Hear, WholeFile, read_text, unheard, unpacked, write_whole
+from ..trace.marks import BadMark, check_events
 
 # -- Whether a program is well formed, so that whoever writes one hears what is wrong with it ------
 

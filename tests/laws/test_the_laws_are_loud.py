@@ -20,7 +20,6 @@ import pytest
 
 from minisched.checks.case import Case
 from minisched.checks.draw import read_design
-from minisched.checks.history import COMMON, KNOWN
 from minisched.checks.judge import judge
 from minisched.checks.laws import find_ends, told_each
 from minisched.checks.many import CAUSES, LAWS, case_of
@@ -30,6 +29,7 @@ from minisched.devices.registry import library
 from minisched.export import native
 from minisched.museum.patch import Edit, changes, compiled, put_in
 from minisched.scheduler import SchedulerConfig
+from minisched.trace.marks import COMMON, KNOWN
 from tests.laws.faults import FaultPlace, try_place
 from tests.laws.mutations.mutation import MUTATIONS, Mutation, Place, look_for, places, seen_before
 from tests.support import Workload

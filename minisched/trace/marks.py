@@ -1,0 +1,120 @@
+"""What marks of known names have to say, so that whoever reads a file's marks can rely on it.
+
+The README of the folder ``traces`` has the same table. Names that are not in it are free, and so
+are more attributes than those.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from .events import Mark, Slice, Value
+
+TEXT, NUMBER, NUMBERS, SIGNED = "text", "number", "numbers", "signed numbers"
+KINDS: dict[str, tuple[type, str, str]] = {  # type, pattern, and what it must be
+    TEXT: (str, "", "a text"),
+    NUMBER: (int, "", "a whole number"),
+    NUMBERS: (str, r"[0-9 ]*", "a text of whole numbers, as in '4 5 9'"),
+    SIGNED: (str, r"(-?[0-9]+( +|$))*", "a text of whole numbers, as in '-1 0 2'"),
+}
+MOST_DIGITS = 4000  # Python reads no longer numbers
+SCALARS = frozenset(Value.__args__)
+KNOWN: dict[str, dict[str, str]] = {
+    "row alloc": {"row": NUMBER, "rid": TEXT},
+    "row free": {"row": NUMBER},
+    "row hold": {"row": NUMBER},
+    "row let go": {"row": NUMBER},
+    "kv pool": {"page_size*": NUMBER},
+    "page alloc": {"rid": TEXT, "row": NUMBER, "pages": NUMBERS},
+    "page disown": {"pages": NUMBERS},
+    "page free": {"pages": NUMBERS},
+    "radix add": {"node": NUMBER, "page_ids": NUMBERS},
+    "radix split": {"node": NUMBER, "child": NUMBER, "pages": NUMBER},
+    "radix evict": {"node": NUMBER},
+    "block add": {"pages": NUMBERS},
+    "block evict": {"pages": NUMBERS},
+    "block lock": {"pages": NUMBERS, "delta": NUMBER},
+    "insert": {"rid": TEXT},
+    "radix lock": {"node": NUMBER, "delta": NUMBER},
+    "commit": {"step": NUMBER, "rows": NUMBERS, "chunks*": NUMBERS},
+    "future slots": {"step": NUMBER, "slots": NUMBERS, "reads": NUMBERS},
+    "tokens": {"step": NUMBER, "rids": TEXT, "tokens": NUMBERS},
+    "stale output": {"step": NUMBER, "rid": TEXT},
+    "finish": {"rid": TEXT, "reason": TEXT},
+    "refused": {"rid": TEXT},
+    "retraction": {"rid": TEXT},
+    "stopped": {"error": TEXT},
+    "row length": {"page table*": NUMBER, "token pool*": NUMBER},
+    "placeholder fill": {"step": NUMBER, "rows": SIGNED},
+    "lazy tokens": {"step": NUMBER, "source": NUMBER, "places": NUMBERS},
+    "wrong token": {"step": NUMBER, "rid": TEXT, "source": NUMBER, "reader": NUMBER,
+                    "got*": NUMBER, "needs*": NUMBER},
+    "wait": {"step*": NUMBER, "reason*": TEXT, "op*": TEXT},
+    "match": {"rid": TEXT, "prompt_len*": NUMBER},
+    "verified": {"drafts": NUMBER, "accepted": NUMBER},
+}  # fmt: skip
+"""By mark its attributes, each with its kind; one whose name ends in a star may be left out."""
+COMMON = {"side*": TEXT}  # whatever the mark's name
+
+
+class BadMark(ValueError):
+    """What is wrong, in a few words that begin with its place: ``marks[17], a 'finish', ...``."""
+
+
+def check_events(slices: Iterable[Slice], marks: Iterable[Mark]) -> None:
+    """Look at attributes: they are numbers and texts, and a mark's what its name promises.
+
+    A mark is no earlier than its side's last. Of marks of one name, with attributes of the same
+    names and types, only the first is looked at closely; after that, only their lists are.
+
+    Raises:
+        BadMark: see the README of the folder ``traces``.
+    """
+    for item in slices:
+        if item.attrs and (wrong := _wrong_values(item.attrs)):
+            raise BadMark(f"slice {item.id} {wrong}")
+    lists: dict[tuple[object, ...], list[tuple[str, tuple[type, str, str]]]] = {}  # by shape
+    newest: dict[Value, tuple[int, int]] = {}  # by side: time and index
+    for index, mark in enumerate(marks):
+        shape = (mark.name, *mark.attrs, *map(type, mark.attrs.values()))
+        wrong = "" if shape in lists else _wrong_values(mark.attrs)
+        known = {**COMMON, **KNOWN.get(mark.name, {})} if shape not in lists else {}
+        for name, kind in known.items() if not wrong else ():
+            plain = name.removesuffix("*")
+            if plain not in mark.attrs and plain == name:
+                wrong = wrong or f"lacks {name!r}"
+            elif plain in mark.attrs and type(mark.attrs[plain]) is not KINDS[kind][0]:
+                wrong = wrong or _must_be(plain, mark.attrs[plain], KINDS[kind][2])
+        if shape not in lists and not wrong:
+            plain_names = ((name.removesuffix("*"), KINDS[kind]) for name, kind in known.items())
+            lists[shape] = [item for item in plain_names if item[1][1] and item[0] in mark.attrs]
+        for name, (_, pattern, what) in lists.get(shape, ()):
+            text = str(mark.attrs[name])
+            is_long = len(text) > MOST_DIGITS and max(map(len, text.split()), default=0)
+            if is_long > MOST_DIGITS or not re.fullmatch(pattern, text):
+                wrong = wrong or _must_be(name, text, what)
+        if mark.name == "tokens" and not wrong:
+            rids, tokens = (len(str(mark.attrs[name]).split()) for name in ("rids", "tokens"))
+            wrong = "" if rids == tokens else f"has {rids} rids, but {tokens} tokens"
+        side = mark.attrs.get("side", "") if not wrong else ""
+        time, before = newest.get(side, (mark.time, index))
+        if mark.time < time:
+            wrong = wrong or f"is at {mark.time}, before marks[{before}], which is at {time}"
+        if wrong:
+            article = "an" if mark.name[:1] in tuple("aeiou") else "a"
+            raise BadMark(f"marks[{index}], {article} {mark.name!r}, {wrong}")
+        newest[side] = mark.time, index
+
+
+def _wrong_values(attrs: dict[str, Value]) -> str:
+    """What is wrong with attributes, whatever they are called; empty: nothing."""
+    if SCALARS.issuperset(map(type, attrs.values())):
+        return ""
+    name = next(name for name, value in attrs.items() if type(value) not in SCALARS)
+    return _must_be(name, attrs[name], "a number or a text")
+
+
+def _must_be(name: str, value: object, what: str) -> str:
+    return f"has {name} = {json.dumps(value)[:60]}, but it must be {what}"
