@@ -18,6 +18,7 @@ from ..export.chrome import to_chrome
 from ..export.html import to_html
 from ..export.native import to_json
 from ..export.pd_or_mixed import find_runs, rows
+from ..export.poster import poster
 from ..export.puml_sequence import to_sequence
 from ..export.runs import compare as compare_runs
 from ..export.runs import stretch
@@ -58,8 +59,13 @@ def print_report(console: Console, comparison: Comparison) -> None:
 # -- Writes a comparison's pictures and traces into a folder ---------------------------------------
 
 
+FEW = 5  # runs that are drawn with all their lanes; of more it is a poster
+
+
 def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
     """The page, the picture, and for each loop its diagrams and its trace, in two forms.
+
+    Of many runs the picture is a poster.
 
     ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
 
@@ -69,7 +75,7 @@ def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
     traces = [run.trace for run in comparison.runs]
     files = {
         "compare.html": to_html(traces, comparison.reports),
-        "compare.svg": to_svg(compare_runs(traces)),
+        "compare.svg": to_svg((poster if len(traces) > FEW else compare_runs)(traces)),
     }
     for report, trace in zip(comparison.reports, traces, strict=True):
         name = stem(trace)

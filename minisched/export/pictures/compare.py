@@ -6,14 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from ...checks.overlap import measure
 from ..layout import steady_views
+from ..poster import poster
 from ..recipes.recipe import run_of
 from ..runs import side_by_side as one_above_another
 from ..scene_puml import to_puml
+from ..scene_svg import to_svg
 from ..units import ms
 
 STEPS = 3
-
-
+DESIGNS = (  # of one device each, and of the same requests
+    "serial", "overlap", "overlap_thread", "mini_normal", "mini_overlap", "mlx_async", "vllm_step",
+    "vllm_async", "vllm_batch_queue", "mindie_plugin", "mindie_placeholder", "mindie_dual",
+    "mindie_single", "multi_step",
+)  # fmt: skip
 VLLM = "vLLM: a Future for each step in batch_queue; the host blocks where it pops the oldest;"
 SGLANG = "SGLang: result_queue, a forward and a copy stream; the host blocks on copy_done;"
 MINDIE = (
@@ -81,3 +86,12 @@ PICTURES = {
     "three_way_async_scheduling_compare": three_way,
     "mindie_pipeline_refactor_compare": mindie_refactor,
 }
+
+
+def every_design() -> str:
+    """The poster."""
+    runs = [run_of(loop) for loop in DESIGNS]
+    return to_svg(poster(runs))
+
+
+DRAWINGS = {"poster": every_design}

@@ -1,0 +1,138 @@
+"""The poster: every design as one strip of host and device, on one scale, the quickest first.
+
+A strip shows three settled periods. A period is the time from one step of a request to its next
+one, so that it means the same in a loop, in a pipeline, and in a queue of half batches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..checks.overlap import forwards, measure
+from ..devices.cost import MILLISECOND
+from ..loops.design import LOOPS
+from ..trace import Trace
+from ..trace.events import Slice
+from .layout import DECODES, View, make_view
+from .runs import LEGEND, lanes_of
+from .scene import LaneRow, Lanes, Part, Scene
+
+PERIODS = 3
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One design's three periods, and its figures over the whole run."""
+
+    view: View
+    speedup: float
+    busy: float  # percent
+    more_steps: int  # than the first of the runs
+
+    @property
+    def period(self) -> float:
+        """Nanoseconds."""
+        return self.view.duration / PERIODS
+
+    @property
+    def name(self) -> str:
+        """The loop, and the relay that carries its tokens."""
+        loop, _, relay = self.view.trace.loop.partition(":")
+        usual = LOOPS[loop].relays[0] if loop in LOOPS else ""
+        return f"{loop} · {relay or usual}" if relay or usual else loop
+
+
+def poster(traces: Sequence[Trace]) -> Scene:
+    """All runs of one workload; the first is what they are compared with.
+
+    Runs in which no request takes four steps that follow one another are left out, and named.
+
+    Raises:
+        ValueError: there is no trace.
+    """
+    if not traces:
+        raise ValueError("a poster needs at least one trace, but got 0.")
+    base = measure(traces[0])
+    strips, left_out = list[Strip](), list[str]()
+    for trace in traces:
+        view, report = periods_of(trace), measure(trace)
+        if view is None:
+            left_out.append(trace.loop)
+            continue
+        factor = base.makespan_ns / report.makespan_ns if report.makespan_ns else 1.0
+        more = report.steps - base.steps
+        strips.append(Strip(view, factor, report.device_busy_percent, more))
+    strips.sort(key=lambda strip: (-strip.speedup, strip.period))
+    end = max((strip.view.duration for strip in strips), default=1)
+    rows = [row for strip in strips for row in rows_of(strip, end)]
+    title = "no run has settled steps"
+    if strips:
+        best = strips[0]
+        title = (
+            f"{len(strips)} designs, one workload: {best.view.trace.loop} is the quickest, "
+            f"{best.speedup:.2f} times as fast as {traces[0].loop}"
+        )
+    notes = [
+        "Below each name, and behind it the relay (host: none): the time from one step of a "
+        "request to its next one; how busy the devices were over the whole run; the speed-up; the "
+        "steps more or less."
+    ]
+    if left_out:
+        notes.append(f"Without settled steps, so not shown: {', '.join(left_out)}.")
+    legend = {kind: words for kind, words in LEGEND.items() if not kind.startswith("arrow")}
+    about = f"{traces[0].what_ran}; {PERIODS} settled periods of each, from the device's start on"
+    return Scene(
+        title,
+        about,
+        [Part("Host and devices", "one scale for all", [Lanes(rows, end)])],
+        legend,
+        notes,
+    )
+
+
+def periods_of(trace: Trace) -> View | None:
+    """Three periods from the middle of the run, or None."""
+    passes = [item for item in forwards(trace) if item.mode in DECODES]
+    counts = Counter(rid for item in passes for rid in item.rids)
+    if not counts:
+        return None
+    rid = max(counts, key=lambda name: (counts[name], name))
+    mine = [item for item in passes if rid in item.rids and item.lane == passes[0].lane]
+    stretch = longest_alike(mine)
+    if len(stretch) <= PERIODS:
+        return None
+    first = (len(stretch) - PERIODS - 1) // 2
+    some = stretch[first : first + PERIODS + 1]
+    return make_view(trace, some[0].start, some[-1].start, some[0].step, some[-2].step)
+
+
+def longest_alike(passes: Sequence[Slice]) -> list[Slice]:
+    """The longest stretch with the same requests."""
+    stretches: list[list[Slice]] = [[]]
+    for item in passes:
+        if stretches[-1] and item.rids != stretches[-1][-1].rids:
+            stretches.append([])
+        stretches[-1].append(item)
+    return max(stretches, key=len)
+
+
+def rows_of(strip: Strip, end: int) -> list[LaneRow]:
+    """Its host, and each device."""
+    more = f", {strip.more_steps:+d} steps" if strip.more_steps else ""
+    note = f"{strip.period / MILLISECOND:.1f} ms, {strip.busy:.0f} %, {strip.speedup:.2f}×{more}"
+    lanes = zip(strip.view.lanes, lanes_of(strip.view, end).rows, strict=True)
+    kept = [(lane, row) for lane, row in lanes if lane.side == "host" or has_forward(row)]
+    return [
+        replace(
+            row, name=lane.name.lower() if len(kept) > 2 else lane.side, measure=None,
+            group=strip.name, group_note=note, note="",
+        )
+        for lane, row in kept
+    ]  # fmt: skip
+
+
+def has_forward(row: LaneRow) -> bool:
+    """Whether a device computes on it."""
+    return any(item.kind in ("forward", "sample") for item in row.spans)
