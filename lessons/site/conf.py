@@ -62,6 +62,7 @@ def setup(app: Sphinx) -> None:
     app.srcdir = pages  # type: ignore[assignment]
     app.add_lexer("csv", TextLexer)
     app.connect("doctree-read", keep_own_names)
+    app.connect("doctree-read", lambda app, page: lessons.dress(app.env.docname, page))
     app.connect("build-finished", finish)
 
 

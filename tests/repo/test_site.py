@@ -1,7 +1,7 @@
-"""The site: one build without a warning, nothing in it leads nowhere or outside; its lab.
+"""The site: one build without a warning, nothing in it leads nowhere or outside; lab and exercises.
 
-The lab's Python is Pyodide, from the npm package: in a real browser it says the same numbers as in
-this Python. The pages are served from this machine.
+The pages' Python is Pyodide, from the npm package: in a real browser it says the same as in this
+Python. The pages are served from this machine.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from playwright.sync_api import Browser, Page, expect
 from minisched.checks.overlap import step_intervals
 from minisched.comparison import compare_loops
 from minisched.export.native import to_json
+from minisched.learn.exercise import exercises, find
 from minisched.models.hash import HashModel
 from minisched.museum import exhibits
 from minisched.topics import TOPICS
@@ -38,13 +39,14 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "lessons" / "site"
 sys.path[:0] = [str(SITE), str(SITE / "lab")]
 
+import cells  # noqa: E402
 from experiment import Settings, loop_names, run, settled_step  # noqa: E402
 from pages import gallery, lab, lessons, reference, steppers  # noqa: E402
 from report import report  # noqa: E402
 
 assert browser  # the fixture
 PAGES = [
-    "index.html", "lab.html", "lab/index.html", "steppers.html", "museum.html", "search.html",
+    "index.html", "lab/index.html", "steppers.html", "museum.html", "search.html",
     "lessons/README.html", "gallery/index.html", "gallery/more.html", "diagrams/index.html",
     *(f"lessons/site/docs/{path.stem}.html" for path in SITE.glob("docs/*.[mp][dy]")),
     *(f"gallery/{topic}.html" for topic in TOPICS),
@@ -193,7 +195,7 @@ def test_a_settled_step_takes_what_the_lab_says(
 
 
 def test_the_form_starts_with_the_module_s_defaults_and_takes_every_loop() -> None:
-    html = (SITE / "lab" / "index.html").read_text(encoding="utf-8")
+    html = (SITE / "lab" / "form.html").read_text(encoding="utf-8")
     start = dict(re.findall(r'type="range" id="(\w+)".* value="([\d.]+)"', html))
     assert len(start) == 6
     assert all(float(value) == getattr(Settings(), name) for name, value in start.items())
@@ -208,10 +210,9 @@ def test_the_form_starts_with_the_module_s_defaults_and_takes_every_loop() -> No
 
 
 @pytest.fixture
-def page(browser: Browser, pyodide: Path, tmp_path: Path) -> Iterator[Page]:
+def page(browser: Browser, site: Path) -> Iterator[Page]:
     """The lab, ready; at the end there was no error, and no request went elsewhere."""
-    lab.write(tmp_path)
-    with served(tmp_path) as address, watch(browser, (address, *OWN)) as page:
+    with served(site) as address, watch(browser, (address, *OWN)) as page:
         page.goto(f"{address}lab/index.html")
         page.wait_for_selector("#results:not([hidden]):not(.stale)")
         yield page
@@ -265,3 +266,154 @@ def test_a_walk_through_the_lab(page: Page) -> None:
     text = popup.value.inner_text("body")
     assert "serial" in text and "overlap" in text
     popup.value.close()
+
+
+# -- live exercises: in this Python ----------------------------------------------------------------
+
+
+def asked(lesson: str, name: str, lines: str) -> str:
+    """What a lesson's page asks of Python for an exercise."""
+    path = next(path for path in lessons.lessons() if path.stem == lesson)
+    code = [cell for cell in lessons.notebook(path).cells if cell.cell_type == "code"]
+    at = next(at for at, cell in enumerate(code) if f'learn.check("{name}"' in cell.source)
+    before = [cell.source for cell in code[:at]]
+    return json.dumps({"before": before, "lines": lines, "mine": ""})
+
+
+def solved(name: str) -> str:
+    """A cell with the solution of an exercise."""
+    return f'{find(name).solution}\nlearn.check("{name}", {name})'
+
+
+@pytest.mark.thorough
+def test_every_solution_is_right_with_what_its_page_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = {path.stem for path in lessons.lessons()}
+    known = {name: one for name, one in exercises().items() if one.lesson in there}
+    for name, one in known.items():
+        answer = json.loads(cells.exercise(asked(one.lesson, name, solved(name))))
+        assert answer["passed"] and "✓ Right" in answer["html"], (name, answer["text"])
+        assert "Kept in" in answer["html"] and f"# == {name}, lesson" in answer["mine"]
+
+
+def test_only_what_an_exercise_uses_is_run_before_it() -> None:
+    before = [
+        "import mlx.core as mx\nfrom minisched import learn, Request",
+        "costs = {'host': 1}\nrows = []\nfor cost in costs:\n    rows.append(cost)",
+        "learn.view(rows)",
+        "def twice(n):\n    return n * len(costs)",
+        "def half(",
+        "print('never')",
+    ]
+    assert cells.needed(before, "learn.check(twice)") == [
+        "from minisched import learn",
+        "costs = {'host': 1}",
+        "def twice(n):\n    return n * len(costs)",
+    ]
+    assert cells.needed(before, "rows") == [
+        "costs = {'host': 1}", "rows = []", "for cost in costs:\n    rows.append(cost)",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("def cut(:\n    pass", "line 1\n    def cut(:\n"),
+        ("x = 1\ny = nobody", "line 2:  y = nobody\nNameError: name 'nobody' is not defined"),
+        ("import mlx", "line 1:  import mlx\nModuleNotFoundError"),
+        ("print(2)\n1 / 0", "2\nline 2:  1 / 0\nZeroDivisionError: division by zero"),
+    ],
+)
+def test_an_error_says_which_of_the_learner_s_lines_and_nothing_of_ours(
+    lines: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "mlx", None)
+    answer = json.loads(cells.exercise(json.dumps({"before": [], "lines": lines, "mine": ""})))
+    assert answer["text"].startswith(said) and "cells.py" not in answer["text"]
+    assert not answer["passed"] and not answer["html"]
+
+
+# -- live exercises: in the browser's Python -------------------------------------------------------
+
+
+def test_an_exercise_is_solved_in_the_page_wrong_first_and_the_answer_stays(
+    browser: Browser, site: Path
+) -> None:
+    with served(site) as address, watch(browser, (address, *OWN)) as page:
+        page.goto(f"{address}lessons/04_long_prompt.html")
+        cell = page.locator(".tag_exercise").first
+        area, said = cell.get_by_role("textbox"), cell.get_by_role("status")
+        expect(cell.locator(".as-it-stands")).to_contain_text("Your turn")
+        area.fill("def cut(rem_chunk, page_size, extend_len):")
+        area.press("End")
+        page.keyboard.press("Enter")  # indents
+        page.keyboard.type("return min(rem_chunk or extend_len, extend_len)")
+        page.keyboard.press("Enter")
+        page.keyboard.press("Backspace")
+        page.keyboard.type('learn.check("cut", cut)')
+        page.keyboard.press("Shift+Enter")
+        expect(said).to_contain_text("Not yet")
+        expect(said).to_contain_text("The law")
+        assert said.locator("img").first.evaluate("it => it.decode().then(() => it.naturalWidth)")
+        cell.get_by_role("button", name="Hint").click()
+        expect(said).to_contain_text("Hint 1 of")
+        area.fill(solved("cut"))
+        cell.get_by_role("button", name="Run").click()
+        expect(said).to_contain_text("Right")
+        assert said.locator("img").first.evaluate("it => it.decode().then(() => it.naturalWidth)")
+        expect(page.locator("#progress")).to_have_text("1 of 3 exercises right")
+        page.reload()
+        expect(page.locator("#progress")).to_have_text("1 of 3 exercises right")
+        area = page.locator(".tag_exercise textarea").first
+        expect(area).to_have_value(solved("cut"))
+        page.goto(f"{address}lessons/README.html")
+        expect(page.locator("table")).to_contain_text("1 of 3 right")
+        with page.expect_download() as download:
+            page.get_by_role("link", name="mine.py").click()
+        assert "# == cut, lesson" in Path(download.value.path()).read_text(encoding="utf-8")
+        page.go_back()
+        page.locator(".tag_exercise").first.get_by_role("button", name="Start again").click()
+        expect(page.locator("#progress")).to_have_text("0 of 3 exercises right")
+
+
+def test_lines_that_never_come_back_are_stopped_by_a_button(browser: Browser, site: Path) -> None:
+    with served(site) as address, watch(browser, (address, *OWN)) as page:
+        page.goto(f"{address}lessons/04_long_prompt.html")
+        cell = page.locator(".tag_exercise").first
+        cell.get_by_role("textbox").fill("while True: pass")
+        cell.get_by_role("button", name="Run").click()
+        expect(cell.get_by_role("status")).to_have_text("Running …")
+        cell.get_by_role("button", name="Stop").click()
+        expect(cell.get_by_role("status")).to_have_text("Stopped.")
+        cell.get_by_role("textbox").fill("6 * 7")
+        cell.get_by_role("button", name="Run").click()
+        expect(cell.get_by_role("status")).to_have_text("42")
+
+
+@pytest.mark.parametrize("javascript", [True, False])
+def test_without_python_a_lesson_reads_well(browser: Browser, site: Path, javascript: bool) -> None:
+    with served(site) as address:
+        context = browser.new_context(java_script_enabled=javascript)
+        page = context.new_page()
+        page.route("**/pyodide/**", lambda route: route.abort())
+        page.goto(f"{address}lessons/04_long_prompt.html")
+        cell = page.locator(".tag_exercise").first
+        assert "Not yet" not in page.inner_text("article")
+        expect(cell.locator("summary")).to_contain_text("Your turn")
+        if javascript:
+            cell.get_by_role("button", name="Run").click()
+            expect(cell.get_by_role("status")).to_contain_text("could not be loaded")
+        else:
+            expect(cell.locator("pre").first).to_contain_text("def cut")
+        context.close()
+
+
+def test_every_lesson_is_there_as_a_notebook(site: Path) -> None:
+    for path in lessons.lessons():
+        book = json.loads((site / "lessons" / f"{path.stem}.ipynb").read_text(encoding="utf-8"))
+        sources = ["".join(cell["source"]) for cell in book["cells"]]
+        assert sources[0].startswith("# On Colab: %pip install -q 'minisched[lessons")
+        assert sources[1:] == [cell.source for cell in lessons.notebook(path).cells]

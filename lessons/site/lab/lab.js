@@ -7,7 +7,7 @@ import { defaults, fromHash, label, offerLoops, read, toHash, write } from "./se
 import { showProblem, showProgress, showReport } from "./show.js";
 
 const form = document.getElementById("controls");
-const python = new Python(showProgress);
+const python = new Python("session", showProgress);
 let wanted = null;
 let isRunning = false;
 

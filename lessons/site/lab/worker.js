@@ -1,9 +1,10 @@
 // Python, in a thread of its own: the page stays responsive while a run is on.
 // It hears {id, name, text} and answers {id, value} or {id, error}; {progress} while it loads.
+// Its address says whose functions they are: worker.js?session.
 
 import { loadPyodide } from "./pyodide/pyodide.mjs";
 
-const FILES = ["experiment.py", "report.py", "session.py"];
+const FILES = ["experiment.py", "report.py", "session.py", "cells.py"];
 
 const python = start();
 python.catch(() => {}); // whoever calls hears of it
@@ -15,7 +16,7 @@ async function start() {
   postMessage({ progress: "Loading minisched …" });
   pyodide.unpackArchive(archive, "zip");
   FILES.forEach((name, at) => pyodide.FS.writeFile(name, new Uint8Array(sources[at])));
-  return pyodide.pyimport("session");
+  return pyodide.pyimport(location.search.slice(1));
 }
 
 async function load(name) {

@@ -36,8 +36,9 @@ def lay_out(folder: Path) -> None:
 
 
 def add_pages_of_their_own(out: Path) -> bool:
-    """Write the pages that are not Sphinx's; gives whether the lab is among them."""
+    """Write what is not Sphinx's; gives whether Python for the browser is among it."""
     steppers.write(out)
+    lessons.write(out)
     if has_lab := lab.has_python():
         lab.write(out)
     return has_lab

@@ -1,7 +1,7 @@
 """The gallery: a page for each topic, made from ``topics.py``, and one for all other diagrams.
 
-A topic's page has its golden view, its diagrams, its code and the diagram's text. ``index`` shows
-all of them small, in the order of the layers.
+A topic's page has its question, its golden view, its diagrams, its code and the diagram's text.
+``index`` has all the questions, each with a part of the picture that can be read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from minisched.topics import SAME_PICTURE, TOPICS
 
 from .lessons import lesson_of
 from .pictures import picture
+from .questions import CARDS
 from .repository import ROOT, docstring, fenced, folded, in_markdown, text
 from .steppers import stepper_of
 
@@ -35,10 +36,10 @@ def page_of(diagram: str) -> str:
 
 
 def index() -> str:
-    """All topics, small, in the order of the layers; then the rest."""
-    parts = [INDEX_HEAD]
+    """All topics by what they are about, in the order of the layers; then the rest."""
+    parts = [INDEX_HEAD, f"<style>\n{crops()}</style>\n"]
     for layer, topics in groupby(TOPICS, layer_of):
-        parts.append(f"## {layer}\n\n{in_markdown(summary(docstring_of_layer(layer)))}\n")
+        parts.append(f"## {ABOUT[layer]}\n")
         parts.append(wall([card(topic) for topic in topics]))
     parts.append(f"## {OTHERS}\n")
     parts.append(wall([small(name, page_of(name), f"diagrams/{name}.svg") for name in others()]))
@@ -50,9 +51,11 @@ def index() -> str:
 def topic_page(topic: str) -> str:
     """The golden view, what leads on, the diagrams, and the code."""
     code = f"minisched/{TOPICS[topic]}.py"
-    parts = [f"# {topic}\n", in_markdown(docstring(code)) + "\n"]
+    known = CARDS[topic]
+    parts = [f"# {known.title}\n\n**{known.question}** {known.answer}\n"]
     parts += [f"{link}\n" for link in (stepper_of(topic, "../"), lesson_of(topic, "../")) if link]
     parts += ["## A run\n", picture(golden_view(topic), f"{topic}, from a run", "../") + "\n"]
+    parts += ["## How it works\n", in_markdown(docstring(code)) + "\n"]
     parts += [diagram_part(f"{topic}{suffix}") for suffix in SUFFIXES if exists(f"{topic}{suffix}")]
     parts += [f"## The code: `{code}`\n\n{fenced(text(code), 'python')}"]
     return "\n".join(parts) + "\n"
@@ -116,14 +119,27 @@ def wall(cards: list[str]) -> str:
 
 
 def card(topic: str) -> str:
-    """A topic, small: its golden view leads to its page."""
-    return small(topic, f"gallery/{topic}.md", golden_view(topic))
+    """A topic: a part of its golden view, its question, and the answer."""
+    known, target = CARDS[topic], f"{topic}.md"
+    shown = picture(golden_view(topic), f"a part of {topic}'s picture", "../")
+    return (
+        f"::::{{container}} card crop {topic}\n[{shown}]({target})\n\n[{known.title}]({target})\n\n"
+        f"{known.question}\n\n{known.answer}\n::::\n"
+    )
 
 
 def small(name: str, page: str, path: str) -> str:
-    """A picture that leads to a page; both paths are from the site's root."""
+    """A diagram that leads to a page; both paths are from the site's root."""
     target, shown = page.removeprefix("gallery/"), picture(path, name, "../")
-    return f"::::{{container}} card\n[{shown}]({target})\n\n[{name}]({target})\n::::\n"
+    return f"::::{{container}} card\n[{shown}]({target})\n\n[{title_of(name)}]({target})\n::::\n"
+
+
+def crops() -> str:
+    """Where the part of a picture begins that its card shows."""
+    return "".join(
+        f".{topic} img {{ object-position: {-known.left}px {-known.top}px }}\n"
+        for topic, known in CARDS.items()
+    )
 
 
 def layer_of(topic: str) -> str:
@@ -131,20 +147,18 @@ def layer_of(topic: str) -> str:
     return TOPICS[topic].partition("/")[0]
 
 
-def docstring_of_layer(layer: str) -> str:
-    """What a layer says of itself."""
-    return docstring(f"minisched/{layer}/__init__.py")
-
-
-def summary(docstring_text: str) -> str:
-    """The first paragraph of a docstring, on one line."""
-    return " ".join(docstring_text.split("\n\n")[0].split())
-
-
+ABOUT = {  # the folder of a topic's code -> what it is about
+    "memory": "Memory: whose is it?",
+    "policy": "Policy: who runs next?",
+    "relay": "Relays: how does a token reach the next step?",
+    "worker": "Results: how does a token reach the host?",
+    "scheduler": "Where overlap must wait",
+    "loops": "Loops: who works when?",
+}
 OTHERS = "More diagrams"
 INDEX_HEAD = """\
 # Gallery
 
-Each picture was drawn from a run or, where it shows a structure, by hand; behind each is a page
-with the run, the diagram, its text, and the code that it is about.
+Thirty ideas, each with the question that it answers and a part of its picture. Behind each is a page
+with the whole picture, which was drawn from a run, a diagram, and the code.
 """

@@ -33,7 +33,7 @@ FORMAT = "traces/README.md"
 DOCS = "lessons/site/docs/"
 WAYS = """\
 <p class="ways"><a href="steppers/serial_overlap.html">Step through these two runs</a>
-<a href="lab.html">Change them in the browser</a>
+<a href="lab/index.html">Change them in the browser</a>
 <a href="lessons/README.html">Learn why</a> <a href="gallery/index.html">See all pictures</a></p>
 """
 CONTENTS = """\
@@ -42,7 +42,7 @@ CONTENTS = """\
 :caption: Learn
 
 lessons/README
-lab
+lab/index
 steppers
 gallery/index
 lessons/site/docs/glossary

@@ -1,4 +1,7 @@
-"""The lab: a page that runs the simulator in the browser, with Python from the npm package."""
+"""Python in the browser: the lab, which runs the simulator, and the lessons' live exercises.
+
+Python is Pyodide, from the npm package; a build without it has neither, and says so.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,19 @@ import shutil
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from .repository import ROOT, SITE
+from .repository import ROOT, SITE, text
 
 PYTHON = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip",
           "pyodide-lock.json")  # fmt: skip
 NODE_MODULES = SITE / "node_modules"
 ADVICE = "run `npm ci --prefix lessons/site` (it needs Node), then build the site again"
-NOT_NEEDED = ("bench", "cli", "replay", "learn")  # folders of the package
+NOT_NEEDED = ("bench", "cli", "replay")  # folders of the package
 
 
 def pages(node_modules: Path = NODE_MODULES) -> dict[str, str]:
-    """The page that leads to the lab, or says what is missing."""
-    return {"lab.md": HERE if has_python(node_modules) else MISSING}
+    """The lab, or a page that says what is missing."""
+    there = HERE + "\n```{raw} html\n" + text("lessons/site/lab/form.html") + "```\n"
+    return {"lab/index.md": there if has_python(node_modules) else MISSING}
 
 
 def has_python(node_modules: Path = NODE_MODULES) -> bool:
@@ -26,13 +30,15 @@ def has_python(node_modules: Path = NODE_MODULES) -> bool:
 
 
 def write(out: Path, node_modules: Path = NODE_MODULES) -> None:
-    """The lab's own files, Python, and minisched; everything it loads lies beside it.
+    """The scripts, Python, and minisched; everything that is loaded lies in one folder.
 
     Raises:
         FileNotFoundError: the npm package is not installed.
     """
     folder = out / "lab"
-    shutil.copytree(SITE / "lab", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("_*"))
+    shutil.copytree(
+        SITE / "lab", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("_*", "*.html")
+    )
     (folder / "pyodide").mkdir(exist_ok=True)
     for name in PYTHON:
         shutil.copyfile(node_modules / "pyodide" / name, folder / "pyodide" / name)
@@ -40,7 +46,7 @@ def write(out: Path, node_modules: Path = NODE_MODULES) -> None:
 
 
 def zip_package(archive: Path) -> None:
-    """What the simulator and its pictures need of minisched; the same files give the same bytes."""
+    """What the lab and the lessons need of minisched; the same files give the same bytes."""
     package = ROOT / "minisched"
     with ZipFile(archive, "w", ZIP_DEFLATED) as made:
         for path in sorted(package.rglob("*")):
@@ -53,23 +59,11 @@ def zip_package(archive: Path) -> None:
 HERE = """\
 # The lab: move a slider, and it runs again
 
-The simulator behind `minisched compare`, running in your browser: choose two loops, and set how
-long the host, the device and the copy take. Every change runs the workload again, checks that the
-tokens are identical, and draws both runs.
-
-<p class="big-link"><a href="lab/index.html">Open the lab</a></p>
-
-It loads Python ([Pyodide](https://pyodide.org), MPL 2.0, 14 MB) from this site in a few seconds,
-and nothing from anywhere else. A browser does not start it from a file: serve the site with
-`python -m http.server -d out/site` and open `http://localhost:8000/`.
-
-Some places to start:
-
-- <a href="lab/index.html#host=6.7&forward=8">overlap wins</a>: the host has something to hide
-- <a href="lab/index.html#host=1&forward=20">it ties</a>: the host has little to hide
-- <a href="lab/index.html#host=2&forward=16&tokens=2">it loses</a>: two tokens, and a step too many
-- <a href="lab/index.html#loops=vllm_async,mlx_async&needs=grammar">a grammar</a>: one design waits,
-  the other idles
+The simulator behind `minisched compare`, in your browser. Choose two loops, and set how long the
+host, the device and the copy take. Every change runs the workload again, through the serial loop
+and those two, checks that the tokens are identical, and draws the runs. Python
+([Pyodide](https://pyodide.org), 14 MB) comes from this site, in a few seconds, and nothing comes
+from anywhere else.
 """
 
 MISSING = f"""\

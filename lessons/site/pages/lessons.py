@@ -1,14 +1,27 @@
-"""The lessons: py:percent notebooks, executed while the site is built."""
+"""The lessons: py:percent notebooks, executed while the site is built, whose exercises are live.
+
+A cell with the tag ``exercise`` becomes an editor in the browser (``lab/lesson.js``). Where that
+cannot be, the page has the cell as text, and what the checker says of it folded below.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import jupytext
+from docutils import nodes
+from nbformat.v4 import new_code_cell
 
 from .repository import ROOT, text
 
 NEEDS = {"mlx": "mlx", "torch": "torch"}  # extra -> a library of it; the others a build has anyway
+GITHUB = os.environ.get("MINISCHED_GITHUB", "")  # owner/name: gh-pages there has the built site
 
 
 def lessons() -> list[Path]:
@@ -17,10 +30,13 @@ def lessons() -> list[Path]:
 
 
 def pages() -> dict[str, str]:
-    """The list of lessons, which is their README; they are copied as they are (``files``)."""
+    """The list of lessons, which is their README, and how far one is with them."""
     names = "\n".join(path.stem for path in lessons())
     toctree = f"\n:::{{toctree}}\n:hidden:\n\n{names}\n:::\n"
-    return {"lessons/README.md": text("lessons/README.md") + toctree}
+    exercises = json.dumps({path.stem: exercises_of(path) for path in lessons()})
+    progress = f"<p id='progress' data-lessons='{exercises}'></p>\n{script('progress')}"
+    head, table, rest = text("lessons/README.md").partition("\n| lesson |")
+    return {"lessons/README.md": f"{head}\n{progress}\n{table}{rest}{toctree}"}
 
 
 def files() -> dict[str, Path]:
@@ -31,23 +47,83 @@ def files() -> dict[str, Path]:
 def cannot_run() -> list[str]:
     """Lessons for which a library is missing here: the site has them without their output."""
     missing = {extra for extra, library in NEEDS.items() if find_spec(library) is None}
-    return [f"lessons/{path.name}" for path in lessons() if missing & {*_listed(path, "extras")}]
+    return [f"lessons/{path.name}" for path in lessons() if missing & {*about(path)["extras"]}]
 
 
 def lesson_of(topic: str, to_root: str) -> str:
     """A link to the lessons that teach a topic; empty if there are none."""
-    found = [path for path in lessons() if topic in _listed(path, "topics")]
-    links = [f"[{_title(path)}]({to_root}lessons/{path.name})" for path in found]
+    found = [path for path in lessons() if topic in about(path)["topics"]]
+    links = [f"[{about(path)['title']}]({to_root}lessons/{path.name})" for path in found]
     return f"The lesson: {', '.join(links)}." if links else ""
 
 
-def _title(path: Path) -> str:
-    """The first heading of a lesson."""
-    found = re.search(r"^# # (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return found[1] if found else path.stem
+@cache
+def notebook(path: Path) -> Any:
+    """A lesson as a notebook that has not run."""
+    return jupytext.read(path)
 
 
-def _listed(path: Path, name: str) -> list[str]:
-    """A list in the head of a lesson, such as ``topics: [serial, overlap]``."""
-    found = re.search(rf"^#\s+{name}: \[(.*)\]$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return [item.strip() for item in found[1].split(",")] if found else []
+def about(path: Path) -> dict[str, Any]:
+    """A lesson's header: title, topics, extras, minutes."""
+    return notebook(path).metadata["minisched"]  # type: ignore[no-any-return]
+
+
+def exercises_of(path: Path) -> list[str]:
+    """What each exercise is called: the function or class that is written, or its number."""
+    cells = [it for it in notebook(path).cells if "exercise" in it.metadata.get("tags", [])]
+    found = [re.search(r"^(?:def|class) (\w+)", cell.source, re.MULTILINE) for cell in cells]
+    return [name[1] if name else f"exercise {at}" for at, name in enumerate(found, 1)]
+
+
+# -- What a page has beside the notebook -----------------------------------------------------------
+
+
+def dress(docname: str, page: nodes.document) -> None:
+    """A line below the title, and a fold around what the checker says of unsolved lines."""
+    path = ROOT / f"{docname}.py"
+    if path not in lessons():
+        return
+    title = next(iter(page.findall(nodes.title)))
+    title.parent.insert(1, nodes.raw("", line_of(path), format="html"))
+    for cell in page.findall(nodes.container):
+        if "tag_exercise" not in cell["classes"]:
+            continue
+        for output in cell.children[1:]:
+            output.insert(0, nodes.raw("", FOLD, format="html"))
+            output.append(nodes.raw("", "</details>", format="html"))
+            for shown in output.findall(nodes.raw):
+                words = shown.astext().replace("<b>✗ Not yet</b>", "<b>As it stands</b>")
+                shown.children = [nodes.Text(words)]
+
+
+def line_of(path: Path) -> str:
+    """What to do with a lesson: read on here, or open it as a notebook."""
+    name = f"{path.stem}.ipynb"
+    where, hint = "https://colab.research.google.com/", "Download the notebook, and upload it there"
+    if GITHUB:
+        where, hint = f"{where}github/{GITHUB}/blob/gh-pages/lessons/{name}", "As it is here"
+    return (
+        f'<p class="lesson-line"><span>{about(path)["minutes"]} minutes</span>'
+        f'<span id="progress">{len(exercises_of(path))} exercises</span>'
+        f'<a href="{name}" download>Download for JupyterLab</a>'
+        f'<a href="{where}" title="{hint}">Open in Colab</a></p>{script("lesson")}'
+    )
+
+
+def script(name: str) -> str:
+    """A script of the lab's folder, which is there if Python is."""
+    return f'<script type="module" src="../lab/{name}.js"></script>'
+
+
+def write(out: Path) -> None:
+    """Every lesson as a notebook file, which says first what it needs."""
+    for path in lessons():
+        book = jupytext.read(path)
+        extras = f"minisched[{','.join(about(path)['extras'])}]"
+        source = f"{extras} @ git+https://github.com/{GITHUB}" if GITHUB else extras
+        book.cells.insert(0, new_code_cell(f"# On Colab: %pip install -q '{source}'"))
+        jupytext.write(book, out / "lessons" / f"{path.stem}.ipynb", fmt="ipynb")
+
+
+FOLD = "<details class='as-it-stands'><summary>Your turn. What the checker says of these lines as \
+they stand</summary>"

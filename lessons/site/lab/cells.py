@@ -1,0 +1,165 @@
+"""An exercise of a lesson's page: what it needs of the cells before it is run, then its own lines.
+
+It runs in the browser (Pyodide), and in any other Python; ``tests/repo/test_site.py`` holds every
+lesson's solutions against it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import io
+import json
+import linecache
+import sys
+import traceback
+from contextlib import redirect_stdout
+from html import escape
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from minisched import learn
+
+MINE = Path("mine.py")  # what is right so far, of all lessons: the page keeps it
+YOURS = "your lines"  # what their file is called
+
+
+def exercise(asked: str) -> str:
+    """Run one, from ``{"before": [cells], "lines": cell, "mine": text}`` in JSON.
+
+    Gives ``html`` (what the cell shows), ``text`` (what was printed, or an error), ``passed``, and
+    ``mine`` as it is then.
+    """
+    wanted = json.loads(asked)
+    MINE.write_text(wanted["mine"], encoding="utf-8")
+    said, shown, passed = io.StringIO(), "", False
+    with redirect_stdout(said):
+        try:
+            value = run(needed(wanted["before"], wanted["lines"]), wanted["lines"])
+            passed = bool(getattr(value, "passed", False))
+            shown = html_of(value)
+        except Exception as error:
+            print(in_words(error))
+    answer = {"html": shown, "text": said.getvalue().rstrip(), "passed": passed}
+    return json.dumps(answer | {"mine": MINE.read_text(encoding="utf-8")})
+
+
+def hint(name: str) -> str:
+    """The next hint for an exercise."""
+    return learn.hint(name)
+
+
+def run(before: list[str], lines: str) -> Any:
+    """The value of the last expression of ``lines``, in a module of its own."""
+    module = ModuleType("lesson")
+    sys.modules[module.__name__] = module
+    value = None
+    for number, source in enumerate([*before, lines]):
+        name = module.__file__ = YOURS if source is lines else f"cell {number}"
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        tree = ast.parse(source, name)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, name, "exec"), vars(module))
+        if last:
+            value = eval(compile(ast.Expression(last.value), name, "eval"), vars(module))
+    return value
+
+
+def html_of(value: Any) -> str:
+    """What a notebook shows of a value."""
+    if value is None:
+        return ""
+    has_own = hasattr(value, "_repr_html_")
+    return value._repr_html_() if has_own else f"<pre>{escape(repr(value))}</pre>"
+
+
+def in_words(error: Exception) -> str:
+    """An error and where in the learner's lines it was; nothing of what lies below them."""
+    told = traceback.TracebackException.from_exception(error)
+    own = [frame for frame in told.stack if frame.filename == YOURS]
+    where = [f"line {frame.lineno}:  {frame.line}\n" for frame in own[-1:]]
+    return "".join([*where, *told.format_exception_only()]).replace(f'  File "{YOURS}", ', "")
+
+
+# -- What an exercise needs ------------------------------------------------------------------------
+
+
+def needed(before: list[str], lines: str) -> list[str]:
+    """The statements of earlier cells that bind what is used, and what those use, in their order.
+
+    Runs and pictures that the exercise does not use are left out, and so are libraries that only
+    they need.
+    """
+    steps = [node for source in before for node in parsed(source)]
+    wanted = used(ast.parse(lines, YOURS))
+    imported = {name for node in steps if is_import(node) for name in bound(node)}
+    kept: set[int] = set()
+    while True:
+        new = {
+            at
+            for at, node in enumerate(steps)
+            if at not in kept and (bound(node) | changed(node) - imported) & wanted
+        }
+        if not new:
+            return [ast.unparse(steps[at]) for at in sorted(kept)]
+        kept |= new
+        wanted = wanted.union(*(used(steps[at]) for at in new))
+
+
+def parsed(source: str) -> list[ast.stmt]:
+    """The statements of a cell, each name of an import by itself; none if it cannot be read."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:  # another exercise, half done
+        return []
+    found: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, ast.Import):
+            found += [ast.Import([alias]) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [ast.ImportFrom(node.module, [it], node.level) for it in node.names]
+        else:
+            found.append(node)
+    return found
+
+
+def is_import(node: ast.stmt) -> bool:
+    """Whether it imports."""
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def bound(node: ast.stmt) -> set[str]:
+    """The names that a statement binds."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    return {it.id for it in ast.walk(node) if is_name(it, ast.Store)}
+
+
+def changed(node: ast.stmt) -> set[str]:
+    """The names whose values a statement may change: ``rows.append(3)``, ``rows[0] = 3``."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return set()
+    found = [it.func for it in ast.walk(node) if isinstance(it, ast.Call)]
+    found += [it for it in ast.walk(node) if isinstance(getattr(it, "ctx", None), ast.Store)]
+    reached = {inner.id for it in found if not isinstance(it, ast.Name) for inner in roots(it)}
+    return reached
+
+
+def roots(node: ast.expr) -> list[ast.Name]:
+    """The name in front of the dots and brackets."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return [node] if isinstance(node, ast.Name) else []
+
+
+def used(tree: ast.AST) -> set[str]:
+    """The names that are read, but for Python's own."""
+    return {it.id for it in ast.walk(tree) if is_name(it, ast.Load)} - set(dir(builtins))
+
+
+def is_name(node: ast.AST, context: type) -> bool:
+    """Whether it is a name in such a place."""
+    return isinstance(node, ast.Name) and isinstance(node.ctx, context)

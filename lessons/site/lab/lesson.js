@@ -1,0 +1,128 @@
+// A lesson's exercises, live: each cell with the tag `exercise` becomes an editor with its verdict.
+// Without this script, or without Python, the page has them as text.
+
+import { editor } from "./editor.js";
+import { forget, mine, read, write } from "./kept.js";
+import { Python } from "./python.js";
+
+const lesson = location.pathname.split("/").at(-1).replace(/\.html$/, "");
+const cells = [...document.querySelectorAll("div.cell")].filter(source);
+const exercises = cells.filter((cell) => cell.matches(".tag_exercise"));
+const names = new Map(exercises.map((cell, at) => [cell, nameOf(source(cell), at)]));
+const editors = new Map();
+let python = null;
+let running = null; // what is to be done when it is stopped
+
+for (const cell of exercises) makeLive(cell);
+showProgress();
+
+function source(cell) {
+  return cell.querySelector(".cell_input pre")?.textContent.trimEnd() ?? "";
+}
+
+function nameOf(text, at) {
+  return text.match(/^(?:def|class) (\w+)/m)?.[1] ?? `exercise ${at + 1}`;
+}
+
+function makeLive(cell) {
+  const start = source(cell);
+  const name = names.get(cell);
+  const known = read(lesson, name);
+  const heading = cell.closest("section")?.querySelector("h2, h3")?.firstChild.textContent ?? name;
+  const area = editor(known.text ?? start, `${heading}: your lines`, run, (text) => {
+    write(lesson, name, { ...read(lesson, name), text });
+  });
+  const said = Object.assign(document.createElement("div"), { className: "said" });
+  said.setAttribute("role", "status");
+  const asked = start.match(/learn\.check\("(\w+)"/)?.[1];
+  const buttons = {
+    run: button("Run", run, "Shift+Enter"),
+    hint: asked && button("Hint", hint, "One more each time"),
+    again: button("Start again", again, "Back to the lines that the lesson begins with"),
+  };
+  const bar = Object.assign(document.createElement("div"), { className: "bar" });
+  bar.append(...Object.values(buttons).filter(Boolean), keys());
+  const box = Object.assign(document.createElement("div"), { className: "live" });
+  box.append(area, bar, said);
+  cell.querySelector(".cell_input").replaceWith(box);
+  cell.classList.toggle("right", Boolean(known.passed));
+  editors.set(cell, area);
+  area.addEventListener("focus", wake, { once: true });
+
+  async function run() {
+    if (running) return running();
+    const before = cells.slice(0, cells.indexOf(cell)).map((it) => editors.get(it)?.value ?? source(it));
+    const answer = await ask("exercise", JSON.stringify({ before, lines: area.value, mine: mine() }));
+    if (!answer) return;
+    const { html, text, passed, mine: kept } = JSON.parse(answer);
+    said.innerHTML = html;
+    if (text) said.prepend(Object.assign(document.createElement("pre"), { textContent: text }));
+    if (passed) mine(kept);
+    const is = read(lesson, name);
+    write(lesson, name, { text: area.value, passed: passed || is.passed });
+    cell.classList.toggle("right", passed || Boolean(is.passed));
+    cell.classList.add("tried");
+    showProgress();
+  }
+
+  async function hint() {
+    const answer = await ask("hint", asked);
+    if (answer) said.append(Object.assign(document.createElement("p"), { textContent: answer }));
+  }
+
+  // One call of Python; meanwhile the button stops it.
+  async function ask(what, text) {
+    const problem = (words) => {
+      said.replaceChildren(Object.assign(document.createElement("p"), { textContent: words }));
+    };
+    if (what === "exercise") problem("Running …");
+    buttons.run.textContent = "Stop";
+    running = () => python.stop();
+    wake();
+    progressOf = problem;
+    try {
+      return await python.call(what, text);
+    } catch (error) {
+      problem(error.message);
+      python.stop();
+      python = null; // the next one is a fresh one
+      return "";
+    } finally {
+      buttons.run.textContent = "Run";
+      running = progressOf = null;
+    }
+  }
+
+  function again() {
+    area.show(start);
+    forget(lesson, name);
+    said.replaceChildren();
+    cell.classList.remove("right", "tried");
+    showProgress();
+    area.focus();
+  }
+}
+
+// Python takes seconds to load: that begins when somebody begins to write.
+let progressOf = null;
+function wake() {
+  python ??= new Python("cells", (text) => progressOf?.(text || "Running …"));
+}
+
+function showProgress() {
+  const place = document.getElementById("progress");
+  const right = [...names.values()].filter((name) => read(lesson, name).passed).length;
+  if (place) place.textContent = `${right} of ${names.size} exercises right`;
+}
+
+function button(text, act, title) {
+  const made = Object.assign(document.createElement("button"), { type: "button", title });
+  made.textContent = text;
+  made.addEventListener("click", act);
+  return made;
+}
+
+function keys() {
+  const text = "Shift+Enter runs; Escape, then Tab leaves";
+  return Object.assign(document.createElement("small"), { textContent: text });
+}

@@ -1,0 +1,176 @@
+"""What each topic of the gallery is called, the question it answers, and the answer in a sentence."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Card(NamedTuple):
+    """A topic for somebody who does not know its name yet.
+
+    ``left`` and ``top`` say, in pixels, where the part of its picture begins that a card shows.
+    """
+
+    title: str
+    question: str
+    answer: str
+    left: int = 0
+    top: int = 76
+
+
+CARDS = {
+    "radix_cache": Card(
+        "The radix cache",
+        "Two prompts begin alike: must the device read the beginning twice?",
+        "A tree of token prefixes says which pages hold them already; who reads one locks its path.",
+        top=515,
+    ),
+    "page_allocator": Card(
+        "Pages and leases",
+        "Whose memory is it, and when may somebody else have it?",
+        "A page goes back when no step in flight can touch it any more, not when its request ends.",
+        top=185,
+    ),
+    "schedule_policy": Card(
+        "The waiting queue",
+        "Many wait: who is first?",
+        "First come, first served is fair; the longest cached prefix first computes fewer tokens.",
+    ),
+    "prefill": Card(
+        "Admission",
+        "Which waiting prompts may start now, and how much of each?",
+        "Four numbers are counted down, and the first request that does not fit stops those behind.",
+    ),
+    "decode": Card(
+        "The running set",
+        "Who runs in the next step, and who has left without the device knowing?",
+        "Requests join, leave and are thrown out; a launched step may still compute a row for them.",
+        top=190,
+    ),
+    "retraction": Card(
+        "Retraction",
+        "Memory is full in the middle of everybody's answer: who gives way?",
+        "Somebody loses their pages and starts again later, so that the others can go on.",
+    ),
+    "mixed_chunk": Card(
+        "Mixed chunks",
+        "Can a long prompt be read without stopping those who are being answered?",
+        "Each step takes a piece of the prompt and one token for everybody who decodes.",
+    ),
+    "unified": Card(
+        "One budget for all",
+        "What if prompts and answers share one budget of tokens?",
+        "vLLM's way: those who run take what they need, those who wait get the rest.",
+    ),
+    "future_map": Card(
+        "The FutureMap",
+        "Which number stands for a token that nobody knows yet?",
+        "A negative one: it names a cell on the device where the token will be when it is needed.",
+    ),
+    "token_pool": Card(
+        "The token pool",
+        "Can a step find its input without any placeholder?",
+        "Yes: every token has a place by row and position, and the next step reads it there.",
+        top=175,
+    ),
+    "lazy_chain": Card(
+        "The lazy chain",
+        "Can a step be built on tokens that have not been computed?",
+        "With lazy arrays it can: the next graph grows on this one, until something breaks the chain.",
+    ),
+    "placeholder_fill": Card(
+        "Filling placeholders",
+        "A step was laid out with holes: who fills them in, and from which row?",
+        "The row that a token comes from is known before the token is.",
+    ),
+    "prev_sampled": Card(
+        "Previous-sampled scatter",
+        "Must a token leave the device to become the next input?",
+        "vLLM keeps the last step's tokens there, and remembers in which row each request was.",
+    ),
+    "generation_batch_result": Card(
+        "The way to the host",
+        "How does a token reach the host while the device goes on?",
+        "By a copy on a stream of its own, into a pinned buffer, and an event that says it is there.",
+    ),
+    "grammar_manager": Card(
+        "Grammars",
+        "The answer must be JSON: who has to wait for that?",
+        "What is allowed next depends on the token before, so sampling waits for it, and only that.",
+    ),
+    "serial": Card(
+        "Serial",
+        "What does the device do while the host thinks?",
+        "Nothing: they take turns, and every step has a bubble as long as the host's work.",
+    ),
+    "overlap": Card(
+        "Overlap (SGLang)",
+        "Can the next step be scheduled before this one's tokens are known?",
+        "Yes: deciding needs to know that there will be a token, not which one.",
+    ),
+    "overlap_thread": Card(
+        "Overlap by a thread",
+        "What did SGLang's overlap look like at first?",
+        "A second host thread launched what the scheduler put into its queue.",
+    ),
+    "mini_normal": Card(
+        "mini-sglang, in turns",
+        "How small can a serial loop be?",
+        "Four calls: receive, schedule, run, process.",
+    ),
+    "mini_overlap": Card(
+        "mini-sglang, overlapped",
+        "How small can an overlapping loop be?",
+        "One variable more: the step before is processed while the device runs this one.",
+    ),
+    "mlx_async": Card(
+        "Two lazy graphs (MLX)",
+        "Can you overlap without streams?",
+        "The host builds the next graph before it reads the last one's numbers.",
+    ),
+    "vllm_step": Card(
+        "vLLM, one step",
+        "What did vLLM's engine core do before it ran ahead?",
+        "Schedule, execute, wait, update: one step at a time.",
+    ),
+    "vllm_batch_queue": Card(
+        "vLLM's batch queue",
+        "Can several steps be in flight if no request is in two of them?",
+        "A queue of launched batches: fill it first, and only then wait for the oldest.",
+    ),
+    "vllm_pp": Card(
+        "A pipeline",
+        "A model is cut over four devices: how many steps keep all of them busy?",
+        "As many as there are stages, each with other requests.",
+    ),
+    "mindie_plugin": Card(
+        "MindIE's plugin",
+        "A call wants a step's tokens: can it answer with the last one's instead?",
+        "It lays out step N, gets the tokens of N-1, fills them in, and puts N into a queue.",
+    ),
+    "mindie_placeholder": Card(
+        "MindIE's placeholders",
+        "What does a scheduler write down for a token that is on its way?",
+        "-1, which counts as a token, so that the next step can be scheduled.",
+    ),
+    "mindie_dual": Card(
+        "MindIE, two layers",
+        "What if scheduler and plugin both run a step ahead?",
+        "Two pipelines, one upon the other: the same idea at two layers.",
+    ),
+    "mindie_single": Card(
+        "MindIE, one pipeline",
+        "Would one layer do?",
+        "A proposal, not shipped: one relay for both layers, and nothing to fill in by the host.",
+    ),
+    "multi_step": Card(
+        "Multi-step",
+        "What if the host is asked only every fourth step?",
+        "A decision is paid for once for four tokens, and nobody is heard in between.",
+    ),
+    "pd": Card(
+        "Prefill and decode apart",
+        "What if prompts are read on another machine?",
+        "No prompt delays an answer any more, but its KV has to travel.",
+    ),
+}
