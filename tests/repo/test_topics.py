@@ -180,6 +180,21 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert README.count("\n") <= 130
 
 
+def test_the_glossary_has_every_word_that_the_readme_and_the_lessons_explain() -> None:
+    """Bold words of the README's list, and of the paragraphs in italics that begin a lesson."""
+    entries = re.findall(r"^## (.+)$", DOCS["glossary.md"], re.M)
+    assert entries == sorted(entries, key=str.lower)
+    known = {entry.lower() for entry in entries}
+    explained = re.findall(r"^- \*\*(\w+)\*\*: ", README, re.M)
+    for path in ROOT.glob("lessons/[0-9][0-9]_*.py"):
+        prose = re.sub(r"^# ?", "", path.read_text(encoding="utf-8"), flags=re.M)
+        for paragraph in re.findall(r"^\*[^*\s].*?\*$(?=\n\n)", prose, re.M | re.S):
+            explained += re.findall(r"\*\*([^*]+)\*\*", paragraph)
+    assert len(explained) > 20
+    named = {word.lower().rstrip(".:") for word in explained}
+    assert {word for word in named if not {word, word.removesuffix("s")} & known} == set()
+
+
 def test_the_chinese_readme_says_the_same() -> None:
     """Commands, code, links, figures and headings stand in both in the same order."""
     for what in (
