@@ -155,6 +155,11 @@ def test_it_has_its_parts_and_its_header_names_topics_and_extras_that_there_are(
     assert re.findall(r"`(\w+)`(?=[,| ])", row.split("|")[3]) == about["extras"]
 
 
+def test_the_list_of_lessons_names_each_of_them_in_their_order() -> None:
+    index = (ROOT / "lessons" / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \[`(\w+\.py)`\]\(", index, re.M) == [path.name for path in LESSONS]
+
+
 @lesson
 def test_an_exercise_starts_as_its_table_says_and_is_its_lessons(path: Path) -> None:
     _, _, _, cells = read(path)

@@ -8,7 +8,7 @@ import { Python } from "./python.js";
 const lesson = location.pathname.split("/").at(-1).replace(/\.html$/, "");
 const cells = [...document.querySelectorAll("div.cell")].filter(source);
 const exercises = cells.filter((cell) => cell.matches(".tag_exercise"));
-const names = new Map(exercises.map((cell, at) => [cell, nameOf(source(cell), at)]));
+const names = new Map(exercises.map((cell) => [cell, source(cell).match(/learn\.check\("(\w+)"/)[1]]));
 const editors = new Map();
 let python = null;
 let running = null; // what is to be done when it is stopped
@@ -18,10 +18,6 @@ showProgress();
 
 function source(cell) {
   return cell.querySelector(".cell_input pre")?.textContent.trimEnd() ?? "";
-}
-
-function nameOf(text, at) {
-  return text.match(/^(?:def|class) (\w+)/m)?.[1] ?? `exercise ${at + 1}`;
 }
 
 function makeLive(cell) {
@@ -34,14 +30,13 @@ function makeLive(cell) {
   });
   const said = Object.assign(document.createElement("div"), { className: "said" });
   said.setAttribute("role", "status");
-  const asked = start.match(/learn\.check\("(\w+)"/)?.[1];
   const buttons = {
     run: button("Run", run, "Shift+Enter"),
-    hint: asked && button("Hint", hint, "One more each time"),
+    hint: button("Hint", hint, "One more each time"),
     again: button("Start again", again, "Back to the lines that the lesson begins with"),
   };
   const bar = Object.assign(document.createElement("div"), { className: "bar" });
-  bar.append(...Object.values(buttons).filter(Boolean), keys());
+  bar.append(...Object.values(buttons), keys());
   const box = Object.assign(document.createElement("div"), { className: "live" });
   box.append(area, bar, said);
   cell.querySelector(".cell_input").replaceWith(box);
@@ -66,7 +61,7 @@ function makeLive(cell) {
   }
 
   async function hint() {
-    const answer = await ask("hint", asked);
+    const answer = await ask("hint", name);
     if (answer) said.append(Object.assign(document.createElement("p"), { textContent: answer }));
   }
 

@@ -69,10 +69,9 @@ def about(path: Path) -> dict[str, Any]:
 
 
 def exercises_of(path: Path) -> list[str]:
-    """What each exercise is called: the function or class that is written, or its number."""
-    cells = [it for it in notebook(path).cells if "exercise" in it.metadata.get("tags", [])]
-    found = [re.search(r"^(?:def|class) (\w+)", cell.source, re.MULTILINE) for cell in cells]
-    return [name[1] if name else f"exercise {at}" for at, name in enumerate(found, 1)]
+    """The names of its exercises."""
+    cells = [it.source for it in notebook(path).cells if "exercise" in it.metadata.get("tags", [])]
+    return re.findall(r'learn\.check\("(\w+)"', "\n".join(cells))
 
 
 # -- What a page has beside the notebook -----------------------------------------------------------
