@@ -8,18 +8,17 @@ Dask's or Ray's (extras ``sweep`` and ``ray``), and its workers need this packag
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
-from multiprocessing import resource_tracker
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -143,7 +142,7 @@ def _in_processes(
                     result, at = future.result(), futures.pop(future)
                     handed.remove(at)
                     yield at, result
-        except BrokenProcessPool:
+        except BrokenExecutor:
             pass
         finally:
             pool.shutdown(cancel_futures=True)
@@ -163,14 +162,16 @@ def _one_by_one(
                 with unheard_interrupt():
                     future = pool.submit(one, items[at])
                 yield at, future.result()
-        except BrokenProcessPool:
+        except BrokenExecutor:
             yield first, lost(items[first], "the process that ran it died, twice")
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _new_pool(jobs: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(max(1, jobs), multiprocessing.get_context("spawn"))
+def _new_pool(jobs: int) -> concurrent.futures.ProcessPoolExecutor:
+    return concurrent.futures.ProcessPoolExecutor(
+        max(1, jobs), multiprocessing.get_context("spawn")
+    )
 
 
 @contextmanager
@@ -185,6 +186,8 @@ def unheard_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    from multiprocessing import resource_tracker  # a browser's Python has none
+
     heard: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
     resource_tracker.ensure_running()  # else it comes with the first process, and unblocks signals

@@ -298,6 +298,19 @@ def test_every_solution_is_right_with_what_its_page_gives_it(
         assert "Kept in" in answer["html"] and f"# == {name}, lesson" in answer["mine"]
 
 
+def test_the_pages_python_needs_nothing_that_a_browser_has_not(tmp_path: Path) -> None:
+    """Pyodide has no processes and none of the libraries."""
+    lacking = ("_multiprocessing", "numpy", "torch", "typer", "rich", "mlx")
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({lacking}))
+import cells, session
+"""
+    command = [sys.executable, "-c", code]
+    path = os.pathsep.join([str(ROOT), str(SITE / "lab")])
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path, check=True)
+
+
 def test_only_what_an_exercise_uses_is_run_before_it() -> None:
     before = [
         "import mlx.core as mx\nfrom minisched import learn, Request",
