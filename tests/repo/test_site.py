@@ -19,6 +19,7 @@ from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import mean
+from textwrap import dedent
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -282,7 +283,7 @@ def asked(lesson: str, name: str, lines: str) -> str:
 
 def solved(name: str) -> str:
     """A cell with the solution of an exercise."""
-    return f'{find(name).solution}\nlearn.check("{name}", {name})'
+    return f'{dedent(find(name).solution).strip()}\n\n\nlearn.check("{name}", {name})'
 
 
 @pytest.mark.thorough
