@@ -93,7 +93,7 @@ SEVEN = tuple(enumerate("abcdefg"))
 MORE = (
     FOUR,
     over_four_stages("a: 1 2 3 4 -> 7; b: 2 3 4 5 -> 3"),
-    over_four_stages("; ".join(f"{rid}: {at} 5 -> {at + 1}" for at, rid in SEVEN)),
+    over_four_stages("; ".join(f"{rid}: {at} 5 -> 2" for at, rid in SEVEN)),
     over_four_stages("a: 1 2 3 4 -> 2; b at 30: 5 6 7 8 -> 2"),
 )
 
