@@ -165,9 +165,9 @@ class Loop:
         calls = Calls()
 
         def turns(engine: Engine, **options: Any) -> Turns:
-            work, done = [0], set[int]()
+            work, done, taken = [0], set[int](), set[int]()
             for name in PHASES:
-                phase = _watched(name, getattr(engine, name), work, done, calls.in_flight)
+                phase = _watched(name, getattr(engine, name), work, done, taken, calls.in_flight)
                 setattr(engine, name, phase)
             loop = calls.call(self.call(lines), engine)
             if not isinstance(loop, Iterator):
@@ -215,6 +215,7 @@ def _watched(
     phase: Callable[..., Any],
     work: list[int],
     done: set[int],
+    taken: set[int],
     in_flight: dict[int, None],
 ) -> Callable[..., Any]:
     """A phase that counts as ``work``, and says in plain words what it can't do."""
@@ -224,6 +225,8 @@ def _watched(
         work[0] += name in WORK
         if name == "run_batch" and not args[0]:
             raise Mistake("`run_batch` got no batch: there was nothing to run; test `batch` first")
+        if name == "get_next_batch_to_run" and taken:
+            raise Mistake(f"step {min(taken)} was taken from `{name}` and never launched")
         if name == "process_batch_result":
             step = args[0].batch.step
             if step in done:
@@ -231,8 +234,11 @@ def _watched(
             done.add(step)
             in_flight.pop(step, None)
         given = free(*args, **options)
+        if name == "get_next_batch_to_run" and given:
+            taken.add(given.step)
         if name == "run_batch":
             in_flight[given.batch.step] = None
+            taken.discard(given.batch.step)
         return given
 
     return call
