@@ -166,12 +166,6 @@ class Exhibit:
         """The verdict on the same case with the code as it is."""
         return self.judge_by(self.case)
 
-    @property
-    def is_caught(self) -> bool:
-        """Whether the law that should catch it does."""
-        found = self.with_bug().broke(self.law)
-        return found is not None and self.says in found.sentence
-
 
 @dataclass(frozen=True)
 class Refuted:

@@ -162,6 +162,9 @@ def test_an_environment_has_what_the_head_names_is_made_once_and_sees_only_this_
     (_, *needed), (_, bare, *alone) = called
     assert (needed, alone, bare) == (*peers.packages(module), "--no-deps")
     assert peers.version_of(module, "vllm") == alone[0].partition("==")[2]
+    monkeypatch.setattr(peers.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(peers, "call", lambda name, *command: " ".join(command[1:3]))
+    assert peers.interpreter(module, tmp_path, lambda doing: None) == Path("python find"), "uv's"
     (folder,) = peers.environment(tmp_path)["PYTHONPATH"].split(os.pathsep)
     assert [path.name for path in Path(folder).iterdir()] == ["minisched"]
 
