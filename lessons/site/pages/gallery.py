@@ -137,7 +137,7 @@ def small(name: str, page: str, path: str) -> str:
 def crops() -> str:
     """Where the part of a picture begins that its card shows."""
     return "".join(
-        f".{topic} img {{ object-position: {-known.left}px {-known.top}px }}\n"
+        f".{topic.replace('_', '-')} img {{ object-position: {-known.left}px {-known.top}px }}\n"
         for topic, known in CARDS.items()
     )
 

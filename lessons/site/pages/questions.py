@@ -15,7 +15,7 @@ class Card(NamedTuple):
     question: str
     answer: str
     left: int = 0
-    top: int = 76
+    top: int = 64
 
 
 CARDS = {
@@ -23,13 +23,13 @@ CARDS = {
         "The radix cache",
         "Two prompts begin alike: must the device read the beginning twice?",
         "A tree of token prefixes says which pages hold them already; who reads one locks its path.",
-        top=515,
+        top=505,
     ),
     "page_allocator": Card(
         "Pages and leases",
         "Whose memory is it, and when may somebody else have it?",
         "A page goes back when no step in flight can touch it any more, not when its request ends.",
-        top=185,
+        top=178,
     ),
     "schedule_policy": Card(
         "The waiting queue",
@@ -45,7 +45,7 @@ CARDS = {
         "The running set",
         "Who runs in the next step, and who has left without the device knowing?",
         "Requests join, leave and are thrown out; a launched step may still compute a row for them.",
-        top=190,
+        top=180,
     ),
     "retraction": Card(
         "Retraction",
@@ -71,7 +71,7 @@ CARDS = {
         "The token pool",
         "Can a step find its input without any placeholder?",
         "Yes: every token has a place by row and position, and the next step reads it there.",
-        top=175,
+        top=165,
     ),
     "lazy_chain": Card(
         "The lazy chain",
