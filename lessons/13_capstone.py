@@ -81,7 +81,7 @@ learn.timing(serial, overlapped)
 #
 # ## The five levels
 #
-# 1. **plain**: room for everybody, and answers that end by their length.
+# 1. **plain**: memory for everybody, though not always a row, and answers that end by their length.
 # 2. **stops**: stop tokens, which nobody foresees, and clients who give up.
 # 3. **tight**: little memory, pages, long prompts in chunks.
 # 4. **wishes**: grammars and penalties, which need to know the last token before they can choose.

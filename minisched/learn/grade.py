@@ -301,7 +301,8 @@ def told(exercise: Exercise, attempt: Attempt, found: Finding) -> ExerciseVerdic
     """What does not hold, the smallest case of it, and a picture with the offence in red."""
     said = [in_full(plainly(found))]
     case = "; ".join(in_words(attempt.case, exercise.workloads.is_tight))
-    said.append(f"The law: {found.law}. The smallest case that was found: {case}.")
+    law = "" if attempt.calls.raised else f"The law: {found.law}. "
+    said.append(f"{law}The smallest case that was found: {case}.")
     trace = replace(attempt.verdict.trace, loop=YOURS)
     if not trace.slices:
         return not_yet(*said)
