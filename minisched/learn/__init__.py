@@ -14,22 +14,12 @@ module        what it gives
 Only the standard library is needed, and IPython nowhere: what a cell shows has ``_repr_html_``.
 """
 
+from .exercises.l11_reviewer import acts, touches, trace_of_bug
+from .exercises.l12_your_engine import device_ops, host_calls, profile, profile_path
 from .figure import show, timing, view
 from .grade import check
 from .keep import hint
-from .runs import (
-    Table,
-    acts,
-    device_ops,
-    host_calls,
-    inputs_sent,
-    profile,
-    profile_path,
-    simulate,
-    table,
-    touches,
-    trace_of_bug,
-)
+from .runs import Table, inputs_sent, simulate, table
 
 __all__ = [
     "Table",

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from html import escape
-from importlib.util import find_spec
 from math import inf
-from pathlib import Path
-from typing import Any
 
-from ..checks.history import order_of
 from ..checks.oracle import hash_oracle
 from ..checks.overlap import forwards, measure, step_intervals
 from ..core import Request, SamplingParams
@@ -20,12 +15,7 @@ from ..devices.registry import open_device
 from ..export.views.marks import named, number, word
 from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
-from ..museum.exhibit import Exhibit
-from ..museum.registry import find
 from ..scheduler import SchedulerConfig
-from ..trace import Act, Trace
-from ..trace.cells import spans_of
-from ..trace.events import is_host, lane_words
 
 # -- How numbers are said --------------------------------------------------------------------------
 
@@ -227,111 +217,3 @@ def inputs_sent(run: Run, steps: int = 4) -> Table:
         slots = joined(word(mark, "slots").split())
         rows.append((str(step), joined(list(ran[step].rids)), sent, f"slots {slots}"))
     return Table(("step", "requests", "the host sends", "leaves its tokens in"), tuple(rows))
-
-
-# -- Runs with a bug that was published, put back into the package
-
-
-REVIEWED = {"A": "finalized_first", "B": "mlx_old_token", "C": "pinned_buffer_rewritten"}
-
-
-@cache
-def trace_of_bug(name: str) -> Trace:
-    """The trace of a bug of the museum, by its name or by its letter in lesson 11.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
-    bug = find(REVIEWED.get(name, name))
-    if not isinstance(bug, Exhibit):
-        raise ValueError(f"{name!r} is a suspicion that did not hold: it has no run with a bug.")
-    return bug.with_bug().trace
-
-
-def step_of(act: Act) -> tuple[str, str, Any]:
-    """What a lane did: its name, the kind of act, and to which op, or to which cells of memory."""
-    if not act.resource:
-        return act.lane, act.kind, act.op
-    cells = {cell for first, last in spans_of(act.at) for cell in range(first, last + 1)}
-    return act.lane, act.kind, (act.resource, tuple(sorted(cells)))
-
-
-def acts(trace: Trace) -> list[tuple[str, str, Any]]:
-    """Everything that the lanes of a run did, in an order that happened."""
-    return [step_of(done.act) for done in order_of(trace).done]
-
-
-def touches(trace: Trace, memory: str) -> Table:
-    """Who reads and writes some memory, in an order that happened, and in which slice."""
-    by_id = {item.id: item for item in trace.slices}
-    rows = [
-        (
-            str(at),
-            lane_words(done.act.lane),
-            f"{during.name} {during.step}",
-            done.act.kind,
-            done.act.at,
-        )
-        for at, done in enumerate(order_of(trace).done)
-        if done.act.resource == memory and (during := by_id.get(done.act.op)) and during.step
-    ]
-    return Table(("act", "lane", "in", "does", f"{memory} cells"), tuple(rows))
-
-
-# -- Traces of real engines that the lessons bring; ``traces/README.md`` says whose they are -------
-
-PROFILES = {
-    "sglang_decode": "SGLang: one decode step",
-    "sglang_extend": "SGLang: one step of prompts",
-    "vllm_decode": "vLLM: one decode step",
-    "vllm_mixed": "vLLM: one step of prompts and decodes",
-    "two_gpus": "PyTorch on two GPUs: one of them",
-}
-
-
-def profile_path(name: str) -> Path:
-    """The file of one of ``PROFILES``: torch.profiler's, or of ``two_gpus`` Nsight Systems'.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
-    if name not in PROFILES:
-        raise ValueError(f"there is no profile {name!r}; there are {', '.join(PROFILES)}.")
-    (path,) = (Path(__file__).parent / "traces").glob(f"{name}.*")
-    return path
-
-
-@cache
-def profile(name: str) -> Trace:
-    """What ``minisched check`` reads of it, under its title; without arrows, of which there is one
-    for each of hundreds of kernels.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
-    from ..checks.foreign import read_foreign  # it needs sqlite3, which a browser's Python lacks
-
-    return replace(read_foreign(profile_path(name)).trace, loop=PROFILES[name], edges=())
-
-
-def readable_profiles() -> list[Trace]:
-    """All of them; none in a browser, where only what was made by hand is checked."""
-    return [profile(name) for name in PROFILES] if find_spec("_sqlite3") else []
-
-
-def host_calls(trace: Trace) -> list[tuple[str, str, float]]:
-    """The calls of a profile's host, in order: what was called, inside of what, and how many ms."""
-    return [
-        (str(item.attrs["call"]), str(item.attrs.get("within", "")), item.duration / MILLISECOND)
-        for item in trace.slices
-        if "call" in item.attrs
-    ]
-
-
-def device_ops(trace: Trace) -> list[tuple[str, float, float]]:
-    """The kernels and copies of a profile's device: the stream, start and end in ms."""
-    return [
-        (item.lane, item.start / MILLISECOND, item.end / MILLISECOND)
-        for item in trace.slices
-        if not is_host(item.lane)
-    ]

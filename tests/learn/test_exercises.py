@@ -166,15 +166,15 @@ def test_what_is_right_is_kept_and_hints_come_one_by_one(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    one = EXERCISES["my_loop"]
-    assert not learn.check("my_loop", one.lines(one.start)).passed
+    one = EXERCISES["generate_ahead"]
+    assert not learn.check("generate_ahead", one.lines(one.start)).passed
     assert keep.parts() == {}
-    verdict = learn.check("my_loop", one.lines(one.solution))
+    verdict = learn.check("generate_ahead", one.lines(one.solution))
     assert f"Kept in `mine.py`: 1 of {len(EXERCISES)}" in verdict.sentences[-1]
-    assert keep.parts() == {"my_loop": dedent(one.solution).strip()}
-    learn.check("my_loop", one.lines(one.solution))
+    assert keep.parts() == {"generate_ahead": dedent(one.solution).strip()}
+    learn.check("generate_ahead", one.lines(one.solution))
     names: dict[str, Any] = {}
     exec((tmp_path / "mine.py").read_text(encoding="utf-8"), names)
-    assert callable(names["my_loop"])
-    said = [learn.hint("my_loop") for _ in range(len(one.hints) + 2)]
+    assert callable(names["generate_ahead"])
+    said = [learn.hint("generate_ahead") for _ in range(len(one.hints) + 2)]
     assert said[0].endswith(one.hints[0]) and said[-1] == said[-2] != said[-3]

@@ -11,8 +11,8 @@ import minisched as ms
 from minisched import learn
 from minisched.checks.overlap import measure
 from minisched.core import SamplingParams
-from minisched.learn.exercises.l12_your_engine import longest_wait
-from minisched.learn.runs import PROFILES, makespan_ms
+from minisched.learn.exercises.l12_your_engine import PROFILES, longest_wait
+from minisched.learn.runs import makespan_ms
 
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"
 Rows = dict[str, list[float]]  # what the first column says -> the numbers of the others

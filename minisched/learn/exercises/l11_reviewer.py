@@ -14,17 +14,69 @@ from ...devices.cost import MILLISECOND
 from ...export.runs import compare
 from ...export.scene_svg import to_svg
 from ...museum.blame import exhibit_offence
+from ...museum.exhibit import Exhibit
 from ...museum.registry import find
 from ...trace import Act, Edge, Slice, Trace
+from ...trace.cells import spans_of
+from ...trace.events import lane_words
 from ..exercise import Exercise, Pure
 from ..figure import timing
 from ..guard import unwatched
-from ..runs import REVIEWED, step_of, trace_of_bug
+from ..runs import Table
 
 Cells = tuple[str, tuple[int, ...]]
 Step = tuple[str, str, Any]  # a lane, what it did, and to which op, or to which cells
 TOUCHES = ("read", "write", "free")
 MOST = 120  # acts of a program that are looked at
+
+# -- Runs with a bug that was published, put back into the package
+
+
+REVIEWED = {"A": "finalized_first", "B": "mlx_old_token", "C": "pinned_buffer_rewritten"}
+
+
+@cache
+def trace_of_bug(name: str) -> Trace:
+    """The trace of a bug of the museum, by its name or by its letter in lesson 11.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    bug = find(REVIEWED.get(name, name))
+    if not isinstance(bug, Exhibit):
+        raise ValueError(f"{name!r} is a suspicion that did not hold: it has no run with a bug.")
+    return bug.with_bug().trace
+
+
+def step_of(act: Act) -> tuple[str, str, Any]:
+    """What a lane did: its name, the kind of act, and to which op, or to which cells of memory."""
+    if not act.resource:
+        return act.lane, act.kind, act.op
+    cells = {cell for first, last in spans_of(act.at) for cell in range(first, last + 1)}
+    return act.lane, act.kind, (act.resource, tuple(sorted(cells)))
+
+
+def acts(trace: Trace) -> list[tuple[str, str, Any]]:
+    """Everything that the lanes of a run did, in an order that happened."""
+    return [step_of(done.act) for done in order_of(trace).done]
+
+
+def touches(trace: Trace, memory: str) -> Table:
+    """Who reads and writes some memory, in an order that happened, and in which slice."""
+    by_id = {item.id: item for item in trace.slices}
+    rows = [
+        (
+            str(at),
+            lane_words(done.act.lane),
+            f"{during.name} {during.step}",
+            done.act.kind,
+            done.act.at,
+        )
+        for at, done in enumerate(order_of(trace).done)
+        if done.act.resource == memory and (during := by_id.get(done.act.op)) and during.step
+    ]
+    return Table(("act", "lane", "in", "does", f"{memory} cells"), tuple(rows))
+
 
 # -- Programs, and what comes before what in them --------------------------------------------------
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from itertools import pairwise
 from operator import itemgetter
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,12 +20,72 @@ from ...export.runs import compare
 from ...export.scene_svg import to_svg
 from ...loops.run import Run
 from ...trace import Slice, Trace
+from ...trace.events import is_host
 from ..exercise import Exercise, Pure
 from ..figure import timing
-from ..runs import device_ops, host_calls, readable_profiles, simulate
+from ..runs import simulate
 
 Op = tuple[str, float, float]
 Call = tuple[str, str, float]
+
+# -- Traces of real engines that the lessons bring; ``traces/README.md`` says whose they are -------
+
+PROFILES = {
+    "sglang_decode": "SGLang: one decode step",
+    "sglang_extend": "SGLang: one step of prompts",
+    "vllm_decode": "vLLM: one decode step",
+    "vllm_mixed": "vLLM: one step of prompts and decodes",
+    "two_gpus": "PyTorch on two GPUs: one of them",
+}
+
+
+def profile_path(name: str) -> Path:
+    """The file of one of ``PROFILES``: torch.profiler's, or of ``two_gpus`` Nsight Systems'.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name not in PROFILES:
+        raise ValueError(f"there is no profile {name!r}; there are {', '.join(PROFILES)}.")
+    (path,) = (Path(__file__).parents[1] / "traces").glob(f"{name}.*")
+    return path
+
+
+@cache
+def profile(name: str) -> Trace:
+    """What ``minisched check`` reads of it, under its title; without arrows, of which there is one
+    for each of hundreds of kernels.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    from ...checks.foreign import read_foreign  # it needs sqlite3, which a browser's Python lacks
+
+    return replace(read_foreign(profile_path(name)).trace, loop=PROFILES[name], edges=())
+
+
+def readable_profiles() -> list[Trace]:
+    """All of them; none in a browser, where only what was made by hand is checked."""
+    return [profile(name) for name in PROFILES] if find_spec("_sqlite3") else []
+
+
+def host_calls(trace: Trace) -> list[tuple[str, str, float]]:
+    """The calls of a profile's host, in order: what was called, inside of what, and how many ms."""
+    return [
+        (str(item.attrs["call"]), str(item.attrs.get("within", "")), item.duration / MILLISECOND)
+        for item in trace.slices
+        if "call" in item.attrs
+    ]
+
+
+def device_ops(trace: Trace) -> list[tuple[str, float, float]]:
+    """The kernels and copies of a profile's device: the stream, start and end in ms."""
+    return [
+        (item.lane, item.start / MILLISECOND, item.end / MILLISECOND)
+        for item in trace.slices
+        if not is_host(item.lane)
+    ]
+
 
 # -- How idle the device is ------------------------------------------------------------------------
 
