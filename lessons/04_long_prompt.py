@@ -128,9 +128,10 @@ learn.check("cut", cut)
 # ## Exercise 2: does it fit?
 #
 # May this request start? It has `extend_len` tokens to compute and may answer with `new_tokens`
-# more. `left` is `rem_total`, and a page is taken as a whole. As it stands, the prompt alone counts:
-# too many start, and one of them is thrown out again (a **retraction**), so its work is done twice.
-# But who is too careful wastes time.
+# more. `left` is `rem_total`. Pages are taken whole, so count one page besides; and something must
+# stay over, so less than `left`, not just as much. As it stands, the prompt alone counts: too many
+# start, and one of them is thrown out again (a **retraction**), so its work is done twice. But who is
+# too careful wastes time.
 
 
 # %% tags=["exercise"]

@@ -83,6 +83,9 @@ def changes(node: ast.AST) -> Iterator[Callable[[], None]]:
         yield lambda: setattr(node, "op", OPERATORS[type(node.op)]())
     if isinstance(node, ast.Compare) and type(node.ops[0]) in OPERATORS:
         yield lambda: node.ops.__setitem__(0, OPERATORS[type(node.ops[0])]())
+    is_minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+    if is_minus and not isinstance(node.operand, ast.Constant):  # type: ignore[attr-defined]
+        yield lambda: setattr(node, "op", ast.UAdd())
     if isinstance(node, ast.Constant) and type(node.value) is int:
         yield lambda: setattr(node, "value", node.value + 1)  # type: ignore[operator]
     if isinstance(node, ast.Constant) and type(node.value) is bool:

@@ -36,7 +36,6 @@ LONG = case(  # somebody reads a prefix for so long that nothing was used longer
     "z at 13: 17 18 7 9 11 -> 2; again at 20: 1 2 3 4 5 6 7 -> 2",
     "overlap", kv=33, rows=2, chunked_prefill_size=16, cost=COST,
 )  # fmt: skip
-CASES = (*map(conversations, range(9)), LONG)
 SHOWN = case(
     "abc: 1 2 3 4 5 6 7 8 9 -> 3; afg at 3: 1 2 3 4 10 11 12 -> 3; "
     "x at 12: 13 14 15 16 17 18 13 14 15 -> 3; again at 20: 1 2 3 4 5 6 7 8 9 2 -> 3",
@@ -48,6 +47,11 @@ COME_BACK = case(
     "b2 at 21: 11 12 13 14 15 17 -> 2; c2 at 28: 18 17 16 9 -> 3; a2 at 35: 1 2 3 4 5 7 -> 3",
     "overlap", kv=16, rows=1, chunked_prefill_size=16, cost=COST,
 )  # fmt: skip
+
+PART = case(  # all of a prompt lies on an edge
+    "a: 1 2 3 4 5 6 7 8 -> 2; b at 7: 1 2 3 4 5 -> 2", "overlap", kv=24, rows=1, cost=COST,
+)  # fmt: skip
+CASES = (SHOWN, PART, COME_BACK, LONG, *map(conversations, range(9)))
 
 # -- shared_pages: within an edge of the tree ------------------------------------------------------
 

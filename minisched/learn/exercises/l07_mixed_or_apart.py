@@ -196,7 +196,7 @@ EXERCISES = (
             ("sum(decode_pages)", "len(decode_pages)", "is not in step"),
         ),
         workloads=Workloads(
-            seeds=0, on="mixed", cases=tuple(map(beside_a_document, range(50))),
+            seeds=0, on="mixed", cases=(SHOWN, *map(beside_a_document, range(50))),
             show=SHOWN,
         ),
         picture="mixed_chunk",
