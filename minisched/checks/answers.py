@@ -17,12 +17,13 @@ from .identity import (
     another_workload,
     differences,
     ended,
+    find_bad_ends,
+    find_misreads,
     only_lengths_differ,
     requests_of,
     tokens_heard,
 )
 from .leaks import find_leaks, not_checked
-from .oracle import find_ends, find_misreads
 from .races import Race, WaitsForEver, examine, race_offence
 from .why import explain, token_offence
 
@@ -199,7 +200,7 @@ def told(recorded: Recorded) -> list[Answer]:
     return [
         broken(question, counted(len(found), what), found, [breach.offence for breach in found])
         for question, what, found in (
-            ("ends", "bad end", find_ends(recorded.trace)),
+            ("ends", "bad end", find_bad_ends(recorded.trace)),
             ("relay", "wrong read", find_misreads(recorded.trace)),
         )
         if found

@@ -29,6 +29,7 @@ from ..worker.worker import COPY, StepOp
 from .answers import lacking
 from .books import Books, find_held
 from .case import FAILURES, Case, Failure, Workload, fresh
+from .identity import find_bad_ends, find_misreads
 from .laws import (
     Clients,
     Touched,
@@ -39,8 +40,7 @@ from .laws import (
     told_each,
 )
 from .leaks import find_leaks, find_unlisted
-from .oracle import OF_HASH, find_misreads, find_unlike
-from .oracle import find_ends as find_bad_ends
+from .oracle import OF_HASH, find_unlike
 from .progress import Progress
 from .races import examine
 

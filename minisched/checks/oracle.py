@@ -8,12 +8,9 @@ as ``OF_HASH`` and ``OF_FLOATS`` say, and in which tokens are the most likely on
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from ..core import FinishReason, Logprobs, Output, Request, SamplingParams, TokenLogprob
 from ..core.sampling import Grammar
@@ -22,11 +19,7 @@ from ..models.hash import P, mix
 from ..models.sampling import choose
 from ..models.tokenizer import ByteTokenizer
 from ..trace import Mark, Trace
-from ..trace.events import is_host
 from .case import Workload
-from .history import MarkMoment, Offence, moments, sides
-from .identity import tokens_heard
-from .leaks import HeldLease, Ledger
 
 # -- The truth: one request alone, no cache, no batch, no scheduler. Shares only the hash itself
 #
@@ -210,171 +203,8 @@ def oracle_trace(workload: Workload, refused: Collection[str] = ()) -> Trace:
     return Trace("oracle", "", "hash", "virtual", (), (), (), tuple(marks))
 
 
-# -- Read from a trace alone: who ended twice, who heard a token behind the end, who read wrongly
-#
-# And whose token was delivered although it was none, or was not delivered (``misdeliveries``).
+# -- Log-probabilities: those that a request knows, and those that its client heard ----------------
 
-
-@dataclass(frozen=True)
-class Breach:
-    """A law that a trace by itself shows to be broken: ``ends``, or ``identity`` for a wrong read.
-
-    ``time`` is in nanoseconds; ``slices`` are those in which it happened, as far as is known.
-    """
-
-    law: str
-    rid: str
-    sentence: str
-    time: int = 0
-    slices: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        return self.sentence
-
-    @property
-    def offence(self) -> Offence:
-        """What a picture of it shows in red."""
-        return Offence(self.slices, self.sentence)
-
-
-class Lives:
-    """Each request's ends so far; one that comes once more under the same name lives again."""
-
-    def __init__(self, trace: Trace, side: str) -> None:
-        self.ends: defaultdict[str, list[tuple[str, MarkMoment]]] = defaultdict(list)
-        self.fresh: set[str] = set()  # ended since a step came back: it may carry the last token
-        self.came: defaultdict[str, list[int]] = defaultdict(list)
-        self.refused: Counter[str] = Counter()  # those of them who came while another one lived
-        for item in trace.slices:
-            is_mine = is_host(item.lane) and item.lane.startswith(f"{side} " if side else "")
-            if is_mine and item.name == "receive":
-                for rid in item.rids:
-                    self.came[rid].append(item.end if trace.clock == "virtual" else item.start)
-
-    def is_over(self, rid: str, time: int) -> bool:
-        """Whether it has ended as often as it has come."""
-        came = bisect_right(self.came[rid], time) - self.refused[rid]
-        return len(self.ends[rid]) >= max(1, came)
-
-    def end(self, rid: str, reason: str, now: MarkMoment) -> Breach | None:
-        """It ends; a breach if it had ended before."""
-        is_over = self.is_over(rid, now.time)
-        self.ends[rid].append((reason, now))
-        if not is_over:
-            if reason != "abort":
-                self.fresh.add(rid)
-            return None
-        first, before = self.ends[rid][-2]
-        story = f"{rid} ended twice: ({first}) {before}, and again ({reason}) {now}"
-        slices = tuple(dict.fromkeys([*before.slices, *now.slices]))
-        return Breach("ends", rid, story, now.time, slices)
-
-    def hear(self, rid: str, step: int, now: MarkMoment) -> Breach | None:
-        """It hears a token; a breach if that comes behind its end."""
-        if rid in self.fresh or not self.is_over(rid, now.time):
-            return None
-        reason, before = self.ends[rid][-1]
-        story = f"{rid} heard a token of step {step} {now}, although it had ended ({reason})"
-        return Breach("ends", rid, f"{story} {before}", now.time, (*before.slices, *now.slices))
-
-
-def find_ends(trace: Trace) -> list[Breach]:
-    """Requests that ended twice, and tokens that came behind an end, in order of time."""
-    found: list[Breach | None] = []
-    for side in sides(trace):
-        lives = Lives(trace, side)
-        for mark, now in moments(trace, side):
-            if mark.name == "finish":
-                found.append(lives.end(str(mark.attrs["rid"]), str(mark.attrs["reason"]), now))
-            elif mark.name == "refused":
-                lives.refused[str(mark.attrs["rid"])] += 1
-            elif mark.name == "tokens":
-                rids = dict.fromkeys(map(unquote, str(mark.attrs["rids"]).split()))
-                found += [lives.hear(rid, int(mark.attrs["step"]), now) for rid in rids]
-                lives.fresh.clear()
-    return sorted(filter(None, found), key=lambda item: item.time)
-
-
-def find_misreads(trace: Trace) -> list[Breach]:
-    """Steps that read another one's future slot, in order of time, also where nobody saw it."""
-    found: list[Breach] = []
-    for side in sides(trace):
-        ledger = Ledger()
-        for mark, now in moments(trace, side):
-            ledger.hear(mark, now)
-        found += [
-            Breach("identity", item.lease.rid if item.lease else "", item.sentence,
-                   item.moment.time, item.moment.slices)
-            for item in ledger.slots.misread
-        ]  # fmt: skip
-    return sorted(found, key=lambda item: item.time)
-
-
-# -- what became of what a step sampled ------------------------------------------------------------
-
-
-class Misdelivery(NamedTuple):
-    """What happened to a step's token of a request, and why it should not have."""
-
-    step: int
-    rid: str
-    sentence: str
-
-
-def misdeliveries(trace: Trace, side: str = "") -> list[Misdelivery]:
-    """Deliveries that are not what was settled when the step was committed, in order.
-
-    A chunk that is not a prompt's last samples no token. A token counts for whoever still has the
-    lease that the step was committed under; where a mark ``stale output`` says so, without.
-    """
-    ledger, found = Ledger(), list[Misdelivery]()
-    stale: set[tuple[str, int]] = set()
-    heard = {(rid, item.step) for rid, items in tokens_heard(trace).items() for item in items}
-    for mark, now in moments(trace, side):
-        of = mark.attrs
-        ledger.hear(mark, now)
-        if mark.name == "stale output":
-            stale.add((str(of["rid"]), int(of["step"])))
-        elif mark.name == "tokens" and int(of["step"]) in ledger.commits:
-            step = int(of["step"])
-            for lease in filter(None, ledger.commits[step]):
-                is_open = lease.closed is None or lease.closed.step == step
-                says = _judged(
-                    step, lease.rid, (lease.rid, step) in heard, lease.row in ledger.chunks[step],
-                    is_open or (lease.rid, step) in stale, lease,
-                )  # fmt: skip
-                found += [Misdelivery(step, lease.rid, says)] if says else []
-    return found
-
-
-def _judged(
-    step: int, rid: str, is_heard: bool, is_chunk: bool, counts: bool, lease: HeldLease
-) -> str:
-    """What is wrong about a delivery, or nothing."""
-    if is_heard and is_chunk:
-        return (
-            f"what step {step} sampled for {rid} was delivered, although that step computed a "
-            "chunk that is not the last of its prompt: such a sample is no token"
-        )
-    if is_heard and not counts and lease.why != "retraction":
-        return (
-            f"the token of step {step} was delivered to {rid}, although {lease.end}: nothing may "
-            "come behind that"
-        )
-    if is_heard and not counts:
-        return (
-            f"the token of step {step} was delivered to {rid}, although {rid} had lost the lease "
-            f"that the step was committed under ({lease.why}): it is computed once more"
-        )
-    if not is_heard and not is_chunk and counts and lease.why not in ("error", "abort"):
-        return (
-            f"step {step} sampled a token for {rid}, which was not delivered, although {rid} "
-            "still had its lease and all of its prompt was computed"
-        )
-    return ""
-
-
-Both = tuple[list[TokenLogprob], list[TokenLogprob]]  # those of a prompt, and of an output
 OF_HASH = {"": 0.0, "torch": 1e-12, "mlx": 1e-6}
 """By the library of the device's arrays, how far those of ``hash`` may be from the oracle's: its
 logits are exact in float64 everywhere, but the exponential of MLX is that of float32
@@ -387,9 +217,8 @@ def find_unlike(
     told: Iterable[tuple[Request, Sequence[Output]]],
     vocab_size: int,
     tolerance: float = 0.0,
-    alone: Callable[[Request, int], Both] = logprobs_alone,
 ) -> Iterator[str]:
-    """Who knows, or was told, other log-probabilities than it would be ``alone``.
+    """Who knows, or was told, other log-probabilities than it would be alone.
 
     Of who gave up, was refused or failed, those of the tokens that it got; the prompt's are heard
     with the first token, and only those that were computed are known before.
@@ -399,7 +228,7 @@ def find_unlike(
             continue  # no token that the model has
         known = req.input_token_logprobs
         has_none = bool(req.problem()) or not (req.output_ids or known)
-        of_prompt, of_output = ([], []) if has_none else alone(req, vocab_size)
+        of_prompt, of_output = ([], []) if has_none else logprobs_alone(req, vocab_size)
         if not req.output_ids:
             of_prompt = of_prompt[: len(known)]
         for what, found, truth in (

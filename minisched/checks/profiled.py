@@ -285,7 +285,7 @@ class Around:
 
 # -- Steps in a trace of a real engine, which has no numbers for them ------------------------------
 #
-# Where its authors marked them (``phases.py``), a step is what a thread launched inside of such a
+# Where its authors marked them as above, a step is what a thread launched inside of such a
 # range. A launch of a CUDA or HIP graph is none: one forward pass may be one graph, or one for each
 # piece between two layers that can't be captured.
 #
@@ -493,7 +493,7 @@ class Foreign:
 
 
 def build(seen: Seen, step: str = "") -> Foreign:
-    """The trace of what was seen; ``step`` names the ranges that are steps (``phases.namer``).
+    """The trace of what was seen; ``step`` names the ranges that are steps (``namer``).
 
     The busiest stream is ``forward``, its launcher ``host``. Of several devices, each has these
     lanes, with its own name before: ``device 0 forward``, ``device 0 host``.

@@ -15,10 +15,10 @@ to all this for as many steps as it has. No more steps are in flight than the lo
 has not ended is never lost sight of.
 
 *Order.* Those who decode are in a step as their prompts were done. Those admitted are the first in
-the queue (``queue_order.py``), in which a retracted request comes last or has its old place, as the
+the queue (``QueueOrder``), in which a retracted request comes last or has its old place, as the
 rules say (``policy/rules.py``; what differs there is told here again). Nobody is admitted beside a
 prompt that could not end, or while somebody starves. Who loses their memory is the one whom the
-rule names (``victims.py``), and only where memory does not reach. On the decode side of ``pd``
+rule names (``not_the_one``), and only where memory does not reach. On the decode side of ``pd``
 pages are reserved first come, first served.
 """
 
@@ -642,7 +642,7 @@ def wants_logprobs(reqs: Iterable[Request]) -> bool:
 # -- The order in which waiting requests are to be admitted, as ``schedule_policy`` declares it ----
 #
 # Told a second time, without the code of the policies and without touching the cache they look at:
-# ``decision.py`` holds every admission against it.
+# ``Decision`` holds every admission against it.
 
 Pages = tuple[tuple[int, ...], ...]  # tokens, page by page
 Path = list[tuple[TreeNode, int]]  # from the root down: nodes, and how many pages of each

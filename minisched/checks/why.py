@@ -17,9 +17,8 @@ from ..trace import Act, Mark, Slice, Trace
 from ..trace.cells import cells_of, is_in
 from ..trace.events import is_host
 from .history import Done, Offence, Words, moments, numbers, order_of
-from .identity import Difference, tokens_heard
+from .identity import Difference, misdeliveries, tokens_heard
 from .leaks import HeldLease, Ledger, SlotRead
-from .oracle import misdeliveries
 
 RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from ..checks.causes import idle_times
 from ..checks.history import Offence
-from ..checks.identity import Difference, first_difference
+from ..checks.identity import Difference, find_bad_ends, first_difference
 from ..checks.judge import STOPPED_BY, Finding, Verdict
 from ..checks.leaks import find_leaks
-from ..checks.oracle import find_ends, tokens_alone
+from ..checks.oracle import tokens_alone
 from ..checks.overlap import forwards
 from ..checks.races import Race, WaitsForEver, examine, find_races, race_offence
 from ..checks.why import explain
@@ -99,7 +99,7 @@ def of_race(verdict: Verdict, finding: Finding) -> Offence:
 
 def of_ends(verdict: Verdict, finding: Finding) -> Offence:
     """The first request that did not end as it should."""
-    found = find_ends(verdict.trace)
+    found = find_bad_ends(verdict.trace)
     return found[0].offence if found else of_the_end(verdict, finding)
 
 

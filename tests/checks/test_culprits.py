@@ -10,12 +10,11 @@ import pytest
 
 from minisched.checks import books
 from minisched.checks.draw import draw
-from minisched.checks.identity import Difference, differences
+from minisched.checks.identity import Difference, differences, find_bad_ends, find_misreads
 from minisched.checks.judge import judge
 from minisched.checks.laws import Ops, Touched
 from minisched.checks.leaks import find_leaks, not_checked
 from minisched.checks.many import case_of
-from minisched.checks.oracle import find_ends, find_misreads
 from minisched.checks.why import explain, token_offence
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MICROSECOND, SIM_COST, CostModel
@@ -56,7 +55,7 @@ def trace() -> Trace:
     loop = "overlap:ring:enable_skip_finishing_decode=false"
     run = run_loop(loop, SimDevice(), HashModel(), requests, SchedulerConfig(), COST)
     assert find_leaks(run.trace) == [] == not_checked(run.trace)
-    assert find_ends(run.trace) == [] == find_misreads(run.trace)
+    assert find_bad_ends(run.trace) == [] == find_misreads(run.trace)
     assert find_leaks(from_json(to_json(run.trace))) == []
     return run.trace
 
@@ -160,11 +159,11 @@ def test_the_story_says_who_took_it_when_and_who_should_have_given_it_back(trace
 
 def test_who_ended_twice_or_heard_a_token_behind_the_end_is_told(trace: Trace) -> None:
     end = next(mark for mark in trace.marks if mark.name == "finish")
-    [found] = find_ends(replace(trace, marks=(*trace.marks, replace(end, time=trace.end))))
+    [found] = find_bad_ends(replace(trace, marks=(*trace.marks, replace(end, time=trace.end))))
     assert found.law == "ends" and ("process", 2) in phases(trace, found)
     assert str(found).startswith("r1 ended twice: (stop) in step 2 (process, ")
     behind = Mark("tokens", trace.end, {"step": 9, "rids": "r1", "tokens": "5"})
-    [found] = find_ends(replace(trace, marks=(*trace.marks, behind)))
+    [found] = find_bad_ends(replace(trace, marks=(*trace.marks, behind)))
     assert "r1 heard a token of step 9" in str(found) and "ended (stop) in step 2" in str(found)
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from minisched.checks.books import find_held
 from minisched.checks.case import FAILURES, Case, Failure, Workload, fresh
 from minisched.checks.draw import Drawn, Variant, all_designs, draw, read_design
+from minisched.checks.identity import find_bad_ends, find_misreads
 from minisched.checks.judge import (
     BadLuck,
     Finding,
@@ -35,8 +36,7 @@ from minisched.checks.judge import (
 from minisched.checks.laws import Told, find_ends, told_each
 from minisched.checks.leaks import find_leaks
 from minisched.checks.many import base_of
-from minisched.checks.oracle import find_ends as find_bad_ends
-from minisched.checks.oracle import find_misreads, tokens_alone
+from minisched.checks.oracle import tokens_alone
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.base import Device
 from minisched.devices.registry import open_device
