@@ -37,10 +37,10 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.export.puml_style import UNITS
+from minisched.export.scene_text import COLUMNS
 from minisched.export.svg import char_width
 from minisched.export.views import FORMS, NothingToShow
 from minisched.export.views import draw as draw_view
-from minisched.export.views.text_page import COLUMNS
 from minisched.loops.design import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.memory.radix_cache import POLICIES as EVICTION_POLICIES

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from ..export import native
 from ..export.html import to_html
+from ..export.scene_text import LEAST
 from ..export.views import FORMS, NothingToShow, draw, parts_of
-from ..export.views.text_page import drawn_so_wide
 from ..topics import TOPICS
 from ..trace import Trace
 from ..trace.files import write_whole
@@ -82,8 +82,8 @@ def run_view(topic: str, source: Path, form: str, part: str, out: str | None) ->
     check(topic, form)
     console = Console()
     try:
-        with drawn_so_wide(columns_of(console)):
-            drawn = draw(topic, read_trace(source), form, part)
+        columns = max(LEAST, columns_of(console))
+        drawn = draw(topic, read_trace(source), form, part, columns)
     except NothingToShow as error:
         raise ValueError(f"{source} can't be shown as {topic}: {error}") from error
     name = f"{topic}_{part}" if part and part != parts_of(topic)[0] else topic

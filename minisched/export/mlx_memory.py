@@ -30,13 +30,11 @@ from ..scheduler import SchedulerConfig
 from ..trace import Trace
 from ..worker import Step
 from .recipes.recipe import tokens
-from .units import tick_step
-from .views.axes import Series, TimeAxis, ValueAxis, step_area
-from .views.lanes import NAMES as LANE_NAMES
-from .views.lanes import draw_lanes
-from .views.marks import NothingToShow
-from .views.page import EDGE, LEFT, Page, about_run, band, line, path, rect, svg_text
-from .views.steps import StepWork, requests_in, steps_of
+from .scene import Curve, LaneItem, LaneRow, Lanes, Part, Scene, Series, about_run
+from .scene_svg import to_svg
+from .units import MILLISECOND
+from .views.marks import NothingToShow, many
+from .views.steps import WORK, StepWork, requests_in, steps_of, work_of
 
 # -- MLX's loop as an excerpt of #22416 prints it, beside the loop: what is wrong with it ----------
 #
@@ -192,10 +190,10 @@ def memory_run(
 
 # -- What a finish costs on MLX: a row in flight, a broken chain, and memory that is kept a while
 
-PITCH, BOX, FINISH_HEIGHT = 20, 12, 40
-NAMES = {
-    **LANE_NAMES,
-    "stored": "it has memory: it lives",
+LEGEND = {
+    **WORK,
+    "left": "a graph in flight: launched, and not yet read by the host",
+    "admitted": "it has memory: it lives",
     "stale": "it has ended; the graph in flight still writes to its memory",
 }
 
@@ -210,33 +208,38 @@ class Kept:
     gone: int  # no graph in flight has a row for it any more
 
 
-def finish_picture(trace: Trace) -> str:
-    """Who computed what, how many graphs were in flight, and whose memory was kept: an SVG.
+def finish_picture(trace: Trace) -> Scene:
+    """Who computed what, how many graphs were in flight, and whose memory was kept.
 
     Raises:
         NothingToShow: no step ran.
     """
     steps = steps_of(trace)
-    page = Page("MLX: what a finish costs", about_run(trace, f"{len(steps)} steps"))
-    x, rids = TimeAxis(trace.end), requests_in(steps)
-    page.heading("Requests", "a box is one step on the device")
-    draw_lanes(page, rids, x, steps, trace)
-    page.top += 22
-    page.heading("Graphs in flight", "launched, and not yet read by the host")
-    y = ValueAxis(2, page.top + 14, page.top + 14 + FINISH_HEIGHT)
-    page.add(*y.draw("graphs"), *x.grid(y.top, y.bottom))
-    page.add(step_area(in_flight(trace), x, y, "left", "graphs in flight"))
-    page.top = y.bottom + 32
-    page.heading("Caches", "a request's pages, from its first launch until no graph names it")
-    for kept in kept_caches(trace, steps):
-        _draw_kept(page, kept, x)
-    page.add(*x.draw(page.top + 2))
-    page.top += 28
-    page.legend(NAMES)
-    return page.finish()
+    graphs = Series("graphs in flight", "left", in_flight(trace))
+    rows = [LaneRow(rid, work_of(steps, rid)) for rid in requests_in(steps)]
+    caches = [
+        LaneRow(kept.rid, [
+            LaneItem(kind, start, end, about=f"{kept.rid}: {LEGEND[kind]}", data={"rid": kept.rid})
+            for kind, start, end in (("admitted", kept.since, kept.ended),
+                                     ("stale", kept.ended, kept.gone))
+        ])
+        for kept in kept_caches(trace, steps)
+    ]  # fmt: skip
+    wasted = sum(step.tokens("wasted") for step in steps)
+    return Scene(
+        f"MLX: what finishes cost, {many(wasted, 'wasted row')} and the memory of a step each",
+        about_run(trace, f"{len(steps)} steps"),
+        [
+            Part("Requests", "a box is one step on the device", [Lanes(rows, trace.end)]),
+            Part("Graphs in flight", "", [Curve([graphs], trace.end, "graphs")]),
+            Part("Caches", "a request's pages, from its first launch until no graph names it",
+                 [Lanes(caches, trace.end)]),
+        ],
+        LEGEND,
+    )  # fmt: skip
 
 
-def in_flight(trace: Trace) -> Series:
+def in_flight(trace: Trace) -> list[tuple[int, int]]:
     """How many graphs are with the device, over time."""
     changes = [(item.end, 1) for item in trace.on("host") if item.name == "launch"]
     changes += [(item.start, -1) for item in trace.on("host") if item.name == "process"]
@@ -265,20 +268,7 @@ def kept_caches(trace: Trace, steps: list[StepWork]) -> list[Kept]:
     return kept
 
 
-def _draw_kept(page: Page, kept: Kept, x: TimeAxis) -> None:
-    y = page.top + (PITCH - BOX) / 2
-    page.add(band(LEFT, page.top + 1, EDGE - LEFT, PITCH - 2), svg_text(20, y + 10, kept.rid))
-    for kind, start, end in (
-        ("stored", kept.since, kept.ended),
-        ("stale", kept.ended, kept.gone),
-    ):
-        left, width = x.span(start, end)
-        about = f"{kept.rid}: {NAMES[kind]}"
-        page.add(rect(kind, left, y, width, BOX, about, rid=kept.rid))
-    page.top += PITCH
-
-
-MIB, HEIGHT = 1 << 20, 220
+MIB = 1 << 20
 Reading = tuple[int, int]  # (finalized decodes so far, bytes); a clearing gives one more
 
 
@@ -341,11 +331,11 @@ def draw_memory(every: int = 16) -> str:
         gc.collect()  # what other runs have left must not go while this one counts
         with TemporaryDirectory() as folder:
             runs.append(memory_run(Path(folder) / "tiny_llama", clear_cache_every))
-    return memory_picture(runs[0].trace, runs[1].trace, every)
+    return to_svg(memory_picture(runs[0].trace, runs[1].trace, every))
 
 
-def memory_picture(without: Trace, cleared: Trace, every: int) -> str:
-    """Cached bytes with and without clearing, and what is in use: an SVG.
+def memory_picture(without: Trace, cleared: Trace, every: int) -> Scene:
+    """Cached bytes with and without clearing, and what is in use, decode by decode.
 
     Raises:
         NothingToShow: the device counted no memory.
@@ -357,43 +347,23 @@ def memory_picture(without: Trace, cleared: Trace, every: int) -> str:
         [mark.attrs for mark in run.marks if mark.name == "tokens"] for run in (without, cleared)
     ]
     same = "the same" if said[0] == said[1] else "not the same"
-    page = Page("mlx_async: memory with and without clear_cache", about_run(cleared))
-    page.heading("Memory", "after each finalized decode")
-    most = max(value for run in (kept, given_back) for _, value in (*run.cache, *run.active))
-    y = ValueAxis(-(-most // MIB), page.top + 18, page.top + 18 + HEIGHT)
-    last = max(kept.cache[-1][0], given_back.cache[-1][0])
-    page.add(*y.draw("MiB"), *_decode_axis(last, y))
-    for kind, readings, words in (
-        ("line second", kept.cache, "cached, never cleared"),
-        ("line", given_back.cache, f"cached, cleared every {every} decodes"),
-        ("limit", given_back.active, "in use"),
-    ):
-        page.add(path(kind, _drawn(readings, last, y), words, series=words))
-    page.top = y.bottom + 30
-    page.legend({
+    words = {
         "line second": "cached, never cleared",
         "line": f"cached, cleared every {every} finalized decodes",
-        "limit": "in use",
-    })  # fmt: skip
-    page.notes(
-        f"Most cached: {kept.most_cached / MIB:.1f} MiB without clearing, "
-        f"{given_back.most_cached / MIB:.1f} MiB with it. The tokens are {same}.",
+        "line third": "in use",
+    }
+    readings = (kept.cache, given_back.cache, given_back.active)
+    series = [
+        Series(name, kind, [(at * MILLISECOND, value) for at, value in values])
+        for (kind, name), values in zip(words.items(), readings, strict=True)
+    ]
+    last = max(kept.cache[-1][0], given_back.cache[-1][0]) * MILLISECOND
+    curve = Curve(series, last, "MiB", scale=MIB, across="decodes")
+    return Scene(
+        f"mlx_async: {kept.most_cached / MIB:.1f} MiB cached at most without clear_cache, "
+        f"{given_back.most_cached / MIB:.1f} with it",
+        about_run(cleared),
+        [Part("Memory", "after each finalized decode", [curve])],
+        words,
+        [f"The tokens are {same}."],
     )
-    return page.finish()
-
-
-def _x(decodes: int, last: int) -> float:
-    return LEFT + decodes * (EDGE - LEFT) / max(1, last)
-
-
-def _decode_axis(last: int, y: ValueAxis) -> list[str]:
-    drawn = [svg_text(20, y.bottom + 18, "decodes", "small")]
-    for at in range(0, last + 1, tick_step(max(1, last))):
-        drawn.append(line("axis", _x(at, last), y.bottom, _x(at, last), y.bottom + 5))
-        drawn.append(svg_text(_x(at, last), y.bottom + 18, str(at), "small", "middle"))
-    return drawn
-
-
-def _drawn(readings: Sequence[Reading], last: int, y: ValueAxis) -> str:
-    points = [f"{_x(at, last):.1f} {y.y(value / MIB):.1f}" for at, value in readings]
-    return "M" + "L".join(points)

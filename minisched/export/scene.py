@@ -120,6 +120,7 @@ class Curve:
     start: int = 0
     flags: Sequence[LaneItem] = ()
     scale: int = 1  # what a value is divided by to be in its unit
+    across: str = "time in ms"  # what its axis counts, in millionths
 
     @property
     def axis(self) -> tuple[int, int]:

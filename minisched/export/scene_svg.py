@@ -179,7 +179,7 @@ class _SvgPage:
         self.flags(curve.flags, x, top, bottom)
         self.top = bottom + (4 if has_axis else 22)
         if has_axis:
-            x.draw(self)
+            x.draw(self, curve.across)
 
     def flags(self, flags: Sequence[LaneItem], x: TimeScale, top: float, bottom: float) -> None:
         """A line at each moment, and its words where they do not reach the next one.
@@ -450,11 +450,11 @@ class TimeScale:
         for at in self.ticks:
             page.line("grid", self.at(at), top, self.at(at), bottom)
 
-    def draw(self, page: _SvgPage) -> None:
-        """The axis below what has been drawn, in milliseconds."""
+    def draw(self, page: _SvgPage, words: str = "time in ms") -> None:
+        """The axis below what has been drawn, in milliseconds or whatever ``words`` say."""
         y = page.top
         page.line("axis", self.left, y, self.right, y)
-        page.words(MARGIN, y + 18, "time in ms", "small faint")
+        page.words(MARGIN, y + 18, words, "small faint")
         for at in self.ticks:
             page.line("axis", self.at(at), y, self.at(at), y + 5)
             page.words(self.at(at), y + 18, exact(at), "small", "middle")
@@ -510,7 +510,7 @@ class _LanesDrawing:
             if strip.row.measure:
                 self._measure(strip.row.measure, strip.y)
         page.flags(self.lanes.flags, self.x, self.top, self.bottom)
-        page.top = self.bottom + (8 if has_axis else 14)
+        page.top = self.bottom + (8 if has_axis else 20)
         if has_axis:
             self.x.draw(page)
 
@@ -683,7 +683,8 @@ PLAIN = [  # (a class that must occur; empty: always, the rule)
     ("saved", ".saved, .saved-end { stroke: var(--ink); stroke-width: 1.2; fill: none }"),
     ("end", ".end { stroke: var(--ink); stroke-width: 1.4; stroke-dasharray: 3 3 }"),
     ("line", ".line { fill: none; stroke: var(--ink); stroke-width: 1.6 } "
-             ".line.second { stroke-dasharray: 5 3; stroke: var(--bubble) }"),
+             ".line.second { stroke-dasharray: 5 3; stroke: var(--bubble) } "
+             ".line.third { stroke: var(--token) }"),
     ("limit", ".limit { stroke: var(--bubble); stroke-width: 1.8; stroke-dasharray: 6 3 }"),
     ("flag", ".flag { stroke: var(--bubble); fill: var(--bubble); stroke-width: 1.4 }"),
     ("flag-head", ".flag-head { fill: var(--bubble); stroke: var(--paper) }"),

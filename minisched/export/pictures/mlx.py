@@ -48,7 +48,7 @@ def two_graph_chain() -> str:
 
 def finish() -> str:
     """A row wasted by each finish, the broken chain, and the memory that stays a while."""
-    return finish_picture(finish_run().trace)
+    return to_svg(finish_picture(finish_run().trace))
 
 
 def sketch() -> str:

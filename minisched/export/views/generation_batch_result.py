@@ -11,14 +11,10 @@ from ...trace import Slice, Trace
 from ...trace.events import is_copy, is_forward, is_host
 from ..palette import ARROW_COLOURS, paint
 from ..puml_style import creole
-from ..state import Stay
-from ..svg import char_width
+from ..scene import LaneItem, LaneRow, Lanes, Part, Scene, TextTable, about_run
 from ..units import ms
-from .axes import TimeAxis
-from .marks import NothingToShow, many, named, number, short
-from .page import EDGE, LEFT, SIGNS, Datum, Page, about_run, band, path, rect, svg_text
+from .marks import NothingToShow, many, named, number
 from .steps import forwards_of
-from .text_page import TextPage
 
 # -- How each step's tokens got to the host, and what went the other way before, read from a trace
 
@@ -127,96 +123,137 @@ def side_of(item: Slice) -> str:
     return side if side in SIDES else ""
 
 
-# -- The copy path as SVG: two strips a step, what the device does for it and what the host does
+# -- Two lanes a step, device and host, and a lane for each host buffer ----------------------------
 
-PITCH, UPPER, LOWER = 30, 13, 9  # pixels: from step to step, and how high its two strips are
-COLUMN = 70  # of each of the two columns of numbers
-RIGHT = EDGE - 2 * COLUMN
-BUFFER_PITCH, BUFFER = 24, 17
-
-
-def draw_paths(page: Page, paths: list[CopyPath], end: int) -> None:
-    """The strips, with what each step waited or lay ready for, over the time axis."""
-    x, top = TimeAxis(end, right=RIGHT), page.top + 14
-    page.add(svg_text(20, top - 3, "step", "small faint"))
-    for at, words in enumerate(("ready, ms", "waited, ms"), 1):
-        page.add(svg_text(RIGHT + at * COLUMN, top - 3, words, "small faint", "end"))
-    for at in range(len(paths)):
-        page.add(band(LEFT, top + at * PITCH + 2, RIGHT - LEFT, UPPER + LOWER + 1))
-    page.top = top + len(paths) * PITCH
-    page.add(*x.grid(top, page.top))
-    for at, one in enumerate(paths):
-        draw_path(page, one, x, top + at * PITCH + 2)
-    page.add(*x.draw(page.top + 2))
-    page.top += 54
+MOST_STEPS, MOST_PUML_STEPS = 16, 5
+TITLE = "generation_batch_result: the copy path"
+LEGEND = {
+    "prepare": "prepare: inputs laid out and sent to the device",
+    "upload": "upload: prompts to the device",
+    "forward": "forward",
+    "sample": "sample",
+    "verify": "verify",
+    "draft": "draft",
+    "copy": "copy to a pinned host buffer",
+    "read": "copy_done, the event",
+    "ready": "the tokens lie ready: the host is busy",
+    "wait": "the host waits for copy_done",
+    "process": "process: the host takes them",
+}
+HEADS = ("step", "mode", "buffer", "uploaded", "sampled", "copy_done", "ready for",
+         "host waited", "taken")  # fmt: skip
 
 
-def draw_path(page: Page, one: CopyPath, x: TimeAxis, y: float) -> None:
-    """One step: its ops and its tokens above, the host below, its times at the right."""
-    page.add(svg_text(20, y + 15, short(one.name, 11)))
-    if len(one.name) + len(one.mode) <= 9:
-        page.add(svg_text(LEFT - 8, y + 15, one.mode, "small faint", "end"))
-    for item in [*one.ops, *([one.copy] if one.copy else [])]:
-        page.add(box(item, x, y, UPPER))
-    if one.copy and one.process and one.ready:
-        left, width = x.span(one.copy.end, one.process.start)
-        about = f"tokens of step {one.name} lie in host buffer {one.buffer}: {ms(one.ready)} ms"
-        page.add(rect("evictable", left, y, width, UPPER, about, ready=one.name))
-    for item in [*([one.prepare] if one.prepare else []), *one.waits]:
-        page.add(box(item, x, y + UPPER + 1, LOWER))
-    if one.process:
-        page.add(box(one.process, x, y + UPPER + 1, LOWER))
+def scene(trace: Trace) -> Scene:
+    """How each step's tokens get to the host, and who waits for whom.
+
+    Raises:
+        NothingToShow: no step ran, or nothing was copied to the host.
+    """
+    paths, end, shown = opening_paths(trace)
+    rows = [row for one in paths for row in rows_of(one)]
+    parts = [Part("From step to host", "ready: tokens lie in the buffer; waited: the host does",
+                  [Lanes(rows, end)])]  # fmt: skip
+    if all(one.buffer >= 0 for one in paths):
+        note = f"numbers: whose tokens; {buffer_words(paths)}"
+        parts.append(Part("Pinned host buffers", note, [Lanes(buffers_of(paths, end), end)]))
+    lines = TextTable(HEADS, [table_row(one) for one in paths])
+    parts.append(Part("Step by step", "in ms", [lines]))
+    waited = [one.waited for one in paths if one.waited]
+    ready = [one.ready for one in paths if one.ready]
+    uploads = sum(one.upload is not None for one in paths)
+    title = f"the host waits {ms(sum(waited))} ms for copies, and copies {ms(sum(ready))} ms for it"
+    notes = [f"the host waited for {many(len(waited), 'step')}; tokens of "
+             f"{many(len(ready), 'step')} lay ready; {many(uploads, 'upload')}"]  # fmt: skip
+    return Scene(f"generation_batch_result: {title}", about_run(trace, shown), parts, LEGEND, notes)
+
+
+def rows_of(one: CopyPath) -> list[LaneRow]:
+    """A step's two lanes, with how long its tokens lay ready, and how long the host waited."""
+    device = [item_of(item) for item in (*one.ops, one.copy) if item]
     if one.copy:
-        d = f"M{x.x(one.copy.end):.1f} {y + UPPER / 2:.1f}{SIGNS['read']}"
-        about = f"copy_done of step {one.name}, at {ms(one.copy.end)} ms"
-        page.add(path("read", d, about, step=one.name))
-    for at, time in enumerate((one.ready, one.waited), 1):
-        kind = "small" if time else "small faint"
-        page.add(svg_text(RIGHT + at * COLUMN, y + 15, ms(time), kind, "end"))
+        done = one.copy.end
+        if one.ready:
+            about = f"tokens of step {one.name} lie in host buffer {one.buffer}: {ms(one.ready)} ms"
+            device.append(LaneItem("ready", done, done + one.ready, about=about,
+                                   data={"ready": one.name}))  # fmt: skip
+        about = f"copy_done of step {one.name}, at {ms(done)} ms"
+        device.append(LaneItem("read", done, done, about=about, data={"step": one.name}))
+    host = [item_of(item) for item in (one.prepare, *one.waits, one.process) if item]
+    name = f"step {one.name}"
+    ready, waited = (f"{what} {ms(time)} ms" if time else "" for what, time in
+                     (("ready", one.ready), ("waited", one.waited)))  # fmt: skip
+    return [
+        LaneRow("device", device, group=name, group_note=one.mode, tail=ready),
+        LaneRow("host", host, group=name, group_note=one.mode, tail=waited),
+    ]
 
 
-def box(item: Slice, x: TimeAxis, y: float, height: float) -> str:
+def item_of(item: Slice) -> LaneItem:
     """One op or phase; a wait is told from others by how long it is, in nanoseconds."""
-    left, width = x.span(item.start, item.end)
     about = f"step {item.step}, {item.name}: {ms(item.start)} to {ms(item.end)} ms"
-    data: dict[str, Datum] = {"step": item.step, "op": item.name, "ns": item.duration}
-    return rect(item.name, left, y, width, height, about, **data)
+    label = item.name if item.name == "forward" else ""
+    return LaneItem(item.name, item.start, item.end, label, "", about,
+                    {"step": item.step, "op": item.name, "ns": item.duration})  # fmt: skip
 
 
-def draw_buffers(page: Page, paths: list[CopyPath], end: int) -> None:
+def buffers_of(paths: list[CopyPath], end: int) -> list[LaneRow]:
     """A lane for each pinned buffer: from when a copy begins to write it until it is read."""
-    x, top = TimeAxis(end, right=RIGHT), page.top
-    lanes: dict[tuple[str, int], list[CopyPath]] = {}
+    lanes: dict[tuple[str, int], list[LaneItem]] = {}
     for one in paths:
         if one.copy:
-            lanes.setdefault((one.side, one.buffer), []).append(one)
-    page.add(*x.grid(top, top + BUFFER_PITCH * len(lanes)))
-    for at, (side, buffer) in enumerate(sorted(lanes)):
-        y = top + at * BUFFER_PITCH + 3
-        words = f"{side or 'buffer'} {buffer}"
-        page.add(band(LEFT, y, RIGHT - LEFT, BUFFER), svg_text(20, y + 13, words))
-        mine = lanes[side, buffer]
-        starts = [x.x(one.copy.start) for one in mine if one.copy]
-        for one, room in zip(mine, [*starts[1:], float(EDGE)], strict=True):
-            draw_stay(page, one, x, y, end, room)
-    page.top = top + BUFFER_PITCH * len(lanes) + 2
-    page.add(*x.draw(page.top))
-    page.top += 26
+            until = max(one.copy.end, one.process.start if one.process else end)
+            about = f"buffer {one.buffer}: tokens of step {one.name}, until {ms(until)} ms"
+            lanes.setdefault((one.side, one.buffer), []).append(
+                LaneItem("copy", one.copy.start, until, str(one.step), "", about,
+                         {"step": one.name, "buffer": one.buffer})
+            )  # fmt: skip
+    return [LaneRow(f"{side or 'buffer'} {at}", lanes[side, at]) for side, at in sorted(lanes)]
 
 
-def draw_stay(page: Page, one: CopyPath, x: TimeAxis, y: float, end: int, next_left: float) -> None:
-    """One step's tokens in a buffer; the step's number in the box, or behind it."""
-    assert one.copy is not None
-    until = one.process.start if one.process else end
-    left, width = x.span(one.copy.start, max(one.copy.end, until))
-    about = f"buffer {one.buffer}: tokens of step {one.name}, until {ms(until)} ms"
-    data: dict[str, Datum] = {"step": one.name, "buffer": one.buffer}
-    page.add(rect("copy", left, y + 1, width, BUFFER - 2, about, **data))
-    room = len(str(one.step)) * char_width(11) + 2
-    if room <= width:
-        page.add(svg_text(left + width / 2, y + 13, str(one.step), "small on-copy", "middle"))
-    elif left + width + 2 + room <= next_left:
-        page.add(svg_text(left + width + 2, y + 13, str(one.step), "small"))
+def opening_paths(trace: Trace) -> tuple[list[CopyPath], int, str]:
+    """The first steps' paths, whole; when the last of them ends; and how many of how many it is.
+
+    Raises:
+        NothingToShow: no step ran, or nothing was copied to the host.
+    """
+    forwards_of(trace)
+    paths = paths_of(trace)
+    if not any(one.copy for one in paths):
+        raise NothingToShow("the trace has no copy slice, so no token went to the host.")
+    shown = paths[:MOST_STEPS]
+    cut = f"the first {len(shown)} of " if shown != paths else ""
+    return shown, max(one.end for one in shown), f"{cut}{len(paths)} steps"
+
+
+def buffer_words(paths: list[CopyPath]) -> str:
+    """How steps share the host's buffers, and who writes what is not read yet: from their times."""
+    lanes: dict[tuple[str, int], list[CopyPath]] = defaultdict(list)
+    sides: dict[str, list[int]] = defaultdict(list)
+    for one in paths:
+        if one.copy:
+            lanes[one.side, one.buffer].append(one)
+            sides[one.side].append(one.buffer)
+    early = sum(
+        later.copy.start < (one.process.start if one.process else later.copy.start + 1)
+        for mine in lanes.values() for one, later in pairwise(mine) if later.copy
+    )  # fmt: skip
+    takes_turns = all(a != b for buffers in sides.values() for a, b in pairwise(buffers))
+    words = "steps take turns" if takes_turns else "some steps write where the last one did"
+    if len(lanes) == len(sides):
+        words = "one for all steps"
+    if early:
+        return f"{words}; {many(early, 'step')} wrote what was not read yet"
+    return f"{words}, and none writes what is not read yet"
+
+
+def table_row(one: CopyPath) -> tuple[object, ...]:
+    """A line about one step."""
+    ends = (item and ms(item.end) for item in (one.upload, one.sampled, one.copy))
+    buffer = str(one.buffer) if one.buffer >= 0 else "-"
+    taken = ms(one.process.start) if one.process else "-"
+    return (one.name, one.mode, buffer, *(end or "-" for end in ends), ms(one.ready),
+            ms(one.waited), taken)  # fmt: skip
 
 
 # -- The copy path of a few steps as a PlantUML sequence diagram: who hands what to whom, and when
@@ -276,142 +313,11 @@ def colour(kind: str) -> str:
     return ARROW_COLOURS[kind][0]
 
 
-MOST_STEPS, MOST_PUML_STEPS = 16, 5
-TITLE = "generation_batch_result: the copy path"
-NAMES = {
-    "prepare": "prepare: inputs laid out and sent to the device",
-    "upload": "upload: prompts to the device",
-    "forward": "forward",
-    "sample": "sample",
-    "verify": "verify",
-    "draft": "draft",
-    "copy": "copy to a pinned host buffer",
-    "read": "copy_done, the event",
-    "evictable": "the tokens lie ready: the host is busy",
-    "wait": "the host waits for copy_done",
-    "process": "process: the host takes them",
-}
-IN_TEXT = ("prepare", "upload", "forward", "sample", "copy", "ready", "wait", "process")
-
-
-def view(trace: Trace) -> str:
-    """Two strips a step, device and host, and a lane for each host buffer.
-
-    Raises:
-        NothingToShow: no step ran.
-    """
-    paths, end, shown = opening_paths(trace)
-    page = Page(TITLE, about_run(trace, shown))
-    page.heading("From step to host", "upper strip: the device; lower strip: the host")
-    draw_paths(page, paths, end)
-    if all(one.buffer >= 0 for one in paths):
-        page.heading("Pinned host buffers", f"numbers: whose tokens; {buffer_words(paths)}")
-        draw_buffers(page, paths, end)
-    page.legend(NAMES)
-    page.notes(summary(paths))
-    return page.finish()
-
-
-def text(trace: Trace) -> str:
-    """The strips for a terminal, and a table of how long tokens lay ready and hosts waited.
-
-    Raises:
-        NothingToShow: as ``view``.
-    """
-    paths, end, shown = opening_paths(trace)
-    page = TextPage(TITLE, about_run(trace, shown))
-    page.heading("From step to host", "D: the device, H: the host")
-    rows = [row for one in paths for row in rows_of(one)]
-    page.lanes(rows, end)
-    kinds = {stay.kind for _, stays in rows for stay in stays}
-    names = {**NAMES, "ready": NAMES["evictable"]}
-    page.legend({kind: names[kind] for kind in IN_TEXT if kind in kinds})
-    page.heading("Step by step", "in ms")
-    heads = ("step", "mode", "buffer", "uploaded", "sampled", "copy_done", "ready for",
-             "host waited", "taken")  # fmt: skip
-    page.table(heads, [table_row(one) for one in paths])
-    page.write("", summary(paths))
-    return page.finish()
-
-
 def puml(trace: Trace) -> str:
     """The first steps as a PlantUML sequence diagram.
 
     Raises:
-        NothingToShow: as ``view``.
+        NothingToShow: as ``scene``.
     """
     paths, _, _ = opening_paths(trace)
     return to_copy_sequence(TITLE, paths[:MOST_PUML_STEPS])
-
-
-def opening_paths(trace: Trace) -> tuple[list[CopyPath], int, str]:
-    """The first steps' paths, whole; when the last of them ends; and how many of how many it is.
-
-    Raises:
-        NothingToShow: no step ran, or nothing was copied to the host.
-    """
-    forwards_of(trace)
-    paths = paths_of(trace)
-    if not any(one.copy for one in paths):
-        raise NothingToShow("the trace has no copy slice, so no token went to the host.")
-    shown = paths[:MOST_STEPS]
-    cut = f"the first {len(shown)} of " if shown != paths else ""
-    return shown, max(one.end for one in shown), f"{cut}{len(paths)} steps"
-
-
-def summary(paths: list[CopyPath]) -> str:
-    """Who waited for whom; the same in every form."""
-    waited = [one.waited for one in paths if one.waited]
-    ready = [one.ready for one in paths if one.ready]
-    uploads = sum(one.upload is not None for one in paths)
-    return (
-        f"the host waited for {many(len(waited), 'step')}, {ms(sum(waited))} ms; tokens of "
-        f"{many(len(ready), 'step')} lay ready, {ms(sum(ready))} ms; {many(uploads, 'upload')}"
-    )
-
-
-def buffer_words(paths: list[CopyPath]) -> str:
-    """How steps share the host's buffers, and who writes what is not read yet: from their times."""
-    lanes: dict[tuple[str, int], list[CopyPath]] = defaultdict(list)
-    sides: dict[str, list[int]] = defaultdict(list)
-    for one in paths:
-        if one.copy:
-            lanes[one.side, one.buffer].append(one)
-            sides[one.side].append(one.buffer)
-    early = sum(
-        later.copy.start < (one.process.start if one.process else later.copy.start + 1)
-        for mine in lanes.values() for one, later in pairwise(mine) if later.copy
-    )  # fmt: skip
-    takes_turns = all(a != b for buffers in sides.values() for a, b in pairwise(buffers))
-    words = "steps take turns" if takes_turns else "some steps write where the last one did"
-    if len(lanes) == len(sides):
-        words = "one for all steps"
-    if early:
-        return f"{words}; {many(early, 'step')} wrote what was not read yet"
-    return f"{words}, and none writes what is not read yet"
-
-
-def rows_of(one: CopyPath) -> list[tuple[str, list[Stay]]]:
-    """A step's two strips."""
-    device = [Stay("", known(item.name), item.start, item.end) for item in one.ops]
-    if one.copy:
-        if one.ready:
-            device.append(Stay("", "ready", one.copy.end, one.copy.end + one.ready))
-        device.append(Stay("", "copy", one.copy.start, one.copy.end))
-    phases = [item for item in (one.prepare, *one.waits, one.process) if item]
-    host = [Stay("", item.name, item.start, item.end) for item in phases]
-    return [(f"{one.name} D", device), ("H", host)]
-
-
-def known(op: str) -> str:
-    """An op under a name that has a sign of its own."""
-    return op if op in IN_TEXT else "sample"
-
-
-def table_row(one: CopyPath) -> tuple[object, ...]:
-    """A line about one step."""
-    ends = (item and ms(item.end) for item in (one.upload, one.sampled, one.copy))
-    buffer = str(one.buffer) if one.buffer >= 0 else "-"
-    taken = ms(one.process.start) if one.process else "-"
-    return (one.name, one.mode, buffer, *(end or "-" for end in ends), ms(one.ready),
-            ms(one.waited), taken)  # fmt: skip

@@ -26,7 +26,7 @@ def loop_parts(timing: int = 3, sequence: int = 2, steps: int = 4) -> dict[str, 
         "timing": forms_of_scene(lambda trace: timing_scene(trace, timing)),
         "sequence": PictureForms(
             svg=lambda trace: draw_sequence(trace, sequence),
-            text=lambda trace: write_sequence(trace, sequence),
+            text=lambda trace, columns: write_sequence(trace, sequence, columns),
             puml=lambda trace: sequence_to_puml(trace, sequence),
         ),
         "steps": forms_of_scene(lambda trace: steps_scene(trace, steps)),

@@ -11,11 +11,11 @@ from xml.sax.saxutils import escape
 from ...trace import Trace
 from ..layout import Arrow, Box, IdleStretch, Lane, View, meaning, says
 from ..palette import ARROWS
+from ..scene_text import COLUMNS
 from ..svg import FLAG, about, box_class, char_width, draw_legend, has_waits, wait_style, waits_of
 from ..units import ms
 from .page import EDGE, Page, about_run, band, line, path, svg_text
 from .shown_steps import shown
-from .text_page import TextPage
 
 # -- Where everything lies in a sequence diagram: a lifeline a lane, time running down -------------
 #
@@ -220,6 +220,7 @@ STYLE = (
     "\n.life { stroke: var(--faint); stroke-dasharray: 4 4 } .begins { stroke: var(--faint) }"
     "\n.box.wait { fill: var(--lane) }</style>"
 )
+TITLE = "who tells whom, in order"
 HEAD = 46  # pixels for the names of the lifelines
 
 
@@ -231,7 +232,7 @@ def draw_sequence(trace: Trace, count: int) -> str:
     """
     view = shown(trace, count)
     page = Page(
-        f"{trace.loop}: who tells whom, in order",
+        f"{trace.loop}: {TITLE}",
         about_run(trace, "time runs down, in order but not to scale"),
     )
     lines = lay_out(view, page.top + HEAD)
@@ -295,20 +296,21 @@ def _flags(lines: Lifelines) -> Iterator[str]:
         yield path("flag", f"M{x:.1f} {lines.heights[nearest]:.1f}{FLAG}", said, mark="wait")
 
 
-def write_sequence(trace: Trace, count: int) -> str:
+def write_sequence(trace: Trace, count: int, columns: int = COLUMNS) -> str:
     """The list of ``count`` settled steps, in order of time.
 
     Raises:
         NothingToShow: no step ran.
     """
     view = shown(trace, count)
-    page = TextPage(
-        f"{trace.loop}: who tells whom, in order",
-        about_run(trace, f"steps {view.first_step} to {view.last_step}, {ms(view.duration)} ms"),
-    )
+    about = about_run(trace, f"steps {view.first_step} to {view.last_step}, {ms(view.duration)} ms")
     margin = max(len(lane.name) for lane in view.lanes)
-    page.lines += ["", f"         ms  {'who':<{margin}}  what", *_lines(view, margin)]
-    return page.finish()
+    lines = [*wrap(f"{trace.loop}: {TITLE}", columns), *wrap(about, columns), ""]
+    lines.append(f"         ms  {'who':<{margin}}  what")
+    for line_ in _lines(view, margin):
+        indent = " " * (margin + 15)
+        lines += wrap(line_, columns, subsequent_indent=indent) if len(line_) > columns else [line_]
+    return "\n".join([*lines, ""])
 
 
 def _lines(view: View, margin: int) -> Iterator[str]:
