@@ -61,7 +61,7 @@ LOOKS = {
     "left": Look("#E3E6EA", glyph="▁"),
     "spent": Look("#9AA3AD", texture="stripes", glyph="▆"),
     "lacking": Look("", glyph="!"),
-    "room": Look("", glyph=" "),  # that is filled as far as it is used
+    "room": Look("#F6F7F9", glyph=" "),  # that is filled as far as it is used
     "queued": Look("", glyph="─"),
     "popped": Look("#E3E6EA", glyph="▪"),
     "ready": Look("#D5CDB4", glyph="═"),

@@ -196,7 +196,7 @@ def links_of(view: View) -> list[LaneLink]:
 
 def with_end(lanes: Lanes, view: View, base: View) -> Lanes:
     """The lanes with a line where the run has done its steps, and how much sooner than the base."""
-    if view.duration == lanes.end and view is base:
+    if view.duration == lanes.end:
         return lanes
     until = max(view.duration, base.duration)
     saved, factor = base.duration - view.duration, base.duration / max(1, view.duration)

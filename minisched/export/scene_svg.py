@@ -189,7 +189,7 @@ class _SvgPage:
         nexts = [x.at(flag.start) for flag in flags[1:]] + [float(EDGE)]
         for flag, room in zip(flags, nexts, strict=False):
             at, until = x.at(flag.start), x.at(flag.end)
-            is_sign = flag.kind in SIGNS
+            is_sign = flag.kind in SIGNS and flag.kind != "end"
             high = 8 * (flag.end == flag.start)
             kind = "flag" if is_sign else css(flag.kind)
             self.line(kind, at, top - high, at, bottom, {} if is_sign else flag.data)
@@ -467,6 +467,7 @@ class _Strip:
 
     row: LaneRow
     y: float  # the upper edge of its boxes
+    said: float = 0.0  # how far the words below it reach
 
 
 class _LanesDrawing:
@@ -573,7 +574,10 @@ class _LanesDrawing:
         if span.kind == "said":
             room = width_of(span.label, 11, bold=True)
             middle = min(max(x + width / 2, self.x.left + room / 2), EDGE - room / 2)
-            self.page.words(middle, y + self.box + 9, span.label, "small said", "middle", span.data)
+            if middle - room / 2 >= strip.said:  # else the words are in the notes alone
+                strip.said = middle + room / 2 + 6
+                low = y + self.box + 9
+                self.page.words(middle, low, span.label, "small said", "middle", span.data)
             return
         if span.kind in SIGNS or self.box < 11:
             return
@@ -721,6 +725,8 @@ def style_of(drawn: str) -> str:
     if "cross" in textures or "hatch" in textures:
         rules.append(".cross, .hatch { stroke: var(--bubble); stroke-width: 1.1; opacity: .6; "
                      "fill: none }")  # fmt: skip
+    if "stale" in words:
+        rules.append("#of-stale .texture-dot { fill: var(--faint); opacity: 1 }")
     if "waited" in words:
         rules.append("#of-waited .hatch { stroke: var(--waited) }")
     if "saved" in words:
