@@ -14,6 +14,7 @@ from ...scheduler import Scheduler, SchedulerConfig
 from ...trace import Recorder
 from ..exercise import LEVELS, Calls, Exercise, Loop, Workloads, engine_with
 from ..guard import Mistake
+from .l01_bubble import no_busy_turn
 
 # -- What a learner's scheduler sees of the engine, and how its plan becomes a step ----------------
 
@@ -275,6 +276,7 @@ EXERCISES = (
         ),
         workloads=Workloads(level=LEVELS, seeds=24, change=plain_memory),
         laws=HELD,
+        extra=(no_busy_turn,),
         no_worse=(("makespan", 1.05),),
         reach=20,
         survivors=("pass", "return sum(whole) + sum(map(room.pages_held, holding))"),
