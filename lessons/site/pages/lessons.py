@@ -18,6 +18,7 @@ import jupytext
 from docutils import nodes
 from nbformat.v4 import new_code_cell
 
+from .questions import CARDS
 from .repository import ROOT, text
 
 NEEDS = {"mlx": "mlx", "torch": "torch"}  # extra -> a library of it; the others a build has anyway
@@ -98,6 +99,10 @@ def dress(docname: str, page: nodes.document) -> None:
 def line_of(path: Path) -> str:
     """What to do with a lesson: read on here, or open it as a notebook."""
     name = f"{path.stem}.ipynb"
+    topics = [(topic, CARDS[topic].title) for topic in about(path)["topics"]]
+    pictures = ", ".join(
+        f'<a href="../gallery/{topic}.html">{title}</a>' for topic, title in topics
+    )
     where, hint = "https://colab.research.google.com/", "Download the notebook, and upload it there"
     if GITHUB:
         where, hint = f"{where}github/{GITHUB}/blob/gh-pages/lessons/{name}", "As it is here"
@@ -105,7 +110,8 @@ def line_of(path: Path) -> str:
         f'<p class="lesson-line"><span>{about(path)["minutes"]} minutes</span>'
         f'<span id="progress">{len(exercises_of(path))} exercises</span>'
         f'<a href="{name}" download>Download for JupyterLab</a>'
-        f'<a href="{where}" title="{hint}">Open in Colab</a></p>{script("lesson")}'
+        f'<a href="{where}" title="{hint}">Open in Colab</a>'
+        f"<span>{'In the gallery: ' if topics else ''}{pictures}</span></p>{script('lesson')}"
     )
 
 

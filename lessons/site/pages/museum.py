@@ -39,7 +39,7 @@ def card(item: Exhibit) -> str:
     target, shown = f"museum/{item.name}.md", picture(path_of(item), item.title, "")
     published = ", ".join(item.references[:2])
     return (
-        f"::::{{container}} card\n[{shown}]({target})\n\n[{item.title}]({target})\\\n"
+        f"::::{{container}} card crop bug\n[{shown}]({target})\n\n[{item.title}]({target})\\\n"
         f"*{published}*, caught by {item.law}\n::::\n"
     )
 
