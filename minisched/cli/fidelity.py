@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,16 @@ from rich.console import Console
 from ..bench.peers.peer import PeerError
 from ..fidelity.draw import draw
 from ..fidelity.lockstep import UNEXPLAINED
-from ..fidelity.run import ORIGINALS, Original, Player, Report, in_lockstep
+from ..fidelity.run import (
+    ORIGINALS,
+    Original,
+    Player,
+    Report,
+    differs_from_own,
+    in_lockstep,
+)
 from ..models.fetch import model_home
+from ..spread import HERE, Workers
 from .exit import BAD_INPUT, complain
 from .layout import (
     Json,
@@ -24,6 +33,7 @@ from .layout import (
     table,
     work_progress,
 )
+from .options import BackendName, ClusterAddress
 
 
 def fidelity(
@@ -33,6 +43,9 @@ def fidelity(
     source: Annotated[
         Path | None, typer.Option(help="A checkout of mini-sglang or nano-vllm.")
     ] = None,
+    jobs: Annotated[int, typer.Option(help="Processes, with an original each.")] = 1,
+    backend: BackendName = "processes",
+    address: ClusterAddress = "",
     json: Json = False,
 ) -> int:
     """Play random cases beside an original's own scheduler, and say where ours differs.
@@ -54,7 +67,7 @@ def fidelity(
     named = ORIGINALS[original]
     named.check_source(source)
     try:
-        report = play(named, cases, seed, source)
+        report = play(named, cases, seed, source, Workers(jobs, backend, address))
     except PeerError as error:
         return complain(f"{named.title} can't be run here: {str(error).rstrip('.')}.", BAD_INPUT)
     if json:
@@ -64,12 +77,17 @@ def fidelity(
     return 1 if report.unexplained else 0
 
 
-def play(original: Original, cases: int, seed: int, source: Path | None) -> Report:
+def play(
+    original: Original, cases: int, seed: int, source: Path | None, workers: Workers
+) -> Report:
     """Start the original, and play all cases, with a bar."""
     with work_progress() as work:
         player = Player(original, source, model_home(), work.at)
     with player, named_progress(cases) as hear:
-        return in_lockstep(original, player.play, player.about["version"], cases, seed, hear)
+        version, others = player.about["version"], None
+        if workers != HERE:
+            others = partial(differs_from_own, source and source.resolve(), model_home())
+        return in_lockstep(original, player.play, version, cases, seed, hear, workers, others)
 
 
 def show(report: Report, original: Original, console: Console) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..bench.peers.peer import Peer
+from ..spread import HERE, Workers, in_order, spread
 from . import mini_sglang, nano_vllm, sglang, vllm
 from .case import FidelityCase, Schedule, Shape, read_schedule, step_at
 from .lockstep import (
@@ -177,24 +178,30 @@ def dealt(parts: Mapping[str, Shape], cases: int) -> dict[str, int]:
 
 
 def in_lockstep(
-    original: Original, play: Callable[[FidelityCase], Schedule], version: str, cases: int,
-    seed: int, hear: Say = lambda part: None,
+    original: Original, play: Play, version: str, cases: int, seed: int,
+    hear: Say = lambda part: None, workers: Workers = HERE,
+    one: Callable[[Named], Found] | None = None,
 ) -> Report:  # fmt: skip
-    """Play so many cases, dealt over the parts; ``hear`` is told the part of each before it."""
+    """Play so many cases, dealt over the parts; ``hear`` is told the part of each behind it.
+
+    With ``one``, which others can be handed, ``workers`` play them; ``play`` is this process's.
+    """
+    todo = [
+        Named(original.name, part, f"{part} {seed} {number}")
+        for part, count in dealt(original.parts, cases).items()
+        for number in range(count)
+    ]
     report = Report(original.name, version, seed)
-    for part, count in dealt(original.parts, cases).items():
-        told = report.parts[part] = Count()
-        for number in range(count):
-            hear(part)
-            name = f"{part} {seed} {number}"
-            case = original.parts[part].draw(name)
-            found = compare(case, original.name, play(case))
-            told.cases += 1
-            if found is None:
-                told.equal += 1
-                continue
-            told.rules[found.rule] += 1
-            report.differences.append((part, name, found))
+    for at, found in enumerate(in_order(spread(one or partial(differs, play), todo, workers))):
+        _, part, name = todo[at]
+        hear(part)
+        told = report.parts.setdefault(part, Count())
+        told.cases += 1
+        if found is None:
+            told.equal += 1
+            continue
+        told.rules[found.rule] += 1
+        report.differences.append((part, name, found))
     first = [found for *_, found in report.differences if not found.is_explained][:1]
     for found in first:
         hear("smallest case")
@@ -202,3 +209,32 @@ def in_lockstep(
         report.smallest = smallest(found, play, ours)
         report.agreeing = agreeing(report.smallest, original.name)
     return report
+
+
+class Named(NamedTuple):
+    """A case by what it is drawn from."""
+
+    original: str
+    part: str
+    seed: str
+
+
+Play = Callable[[FidelityCase], Schedule]
+Found = ScheduleDifference | None
+
+
+def differs(play: Play, item: Named) -> Found:
+    """Draw a case and play it on both sides; where they part, or None."""
+    case = ORIGINALS[item.original].parts[item.part].draw(item.seed)
+    return compare(case, item.original, play(case))
+
+
+def differs_from_own(source: Path | None, home: Path, item: Named) -> Found:
+    """The same in a process that others work beside: it starts an original of its own, once."""
+    return differs(own_player(item.original, source, home).play, item)
+
+
+@cache
+def own_player(original: str, source: Path | None, home: Path) -> Player:
+    """This process's; it ends with it."""
+    return Player(ORIGINALS[original], source, home, lambda what: None)
