@@ -91,10 +91,11 @@ config = {"chunked_prefill_size": 32, "kv_tokens": 132}
 learn.view("prefill", ms.run(small, "overlap", config=config))
 
 # %% [markdown]
-# - `rem_chunk`: what this step may still compute. Over it, a prompt is **cut**.
-# - `rem_input`: the same, but over it a prompt is refused. It matters where nothing is cut.
-# - `cur_rem`: memory that is free now.
-# - `rem_total`: memory that is free once everybody who runs has said what they may still say.
+# - **chunk** (`rem_chunk`): what this step may still compute. A prompt that is longer is **cut**.
+# - **input** (`rem_input`): the same, but what is longer is refused. It matters where nothing is cut.
+# - **memory now** (`cur_rem`): memory that is free now.
+# - **memory later** (`rem_total`): what will be free once everybody who runs has said what they may
+#   still say.
 #
 # The first one who is refused stops those behind: if short ones slipped past, a long one might wait
 # for ever.
@@ -114,7 +115,9 @@ learn.show(PrefillBudget.charge_memory, "tokens, is_chunked", "cur_rem", look_at
 # compute. How many now? Memory comes in **pages** of `page_size` tokens, and only a whole page can be
 # shared with others, so a prompt that is cut ends with a page. As it stands, nothing is cut.
 #
-# Your lines run inside the package's scheduler. Stuck? Run `learn.hint("cut")`, more than once.
+# Your lines run inside the package's scheduler. If something does not hold, the checker says on which
+# case: who comes in which turn of the loop, with which prompt (tokens are numbers here), and how many
+# new tokens each may have. Stuck? Run `learn.hint("cut")`, more than once.
 
 
 # %% tags=["exercise"]

@@ -82,8 +82,9 @@ run = ms.run(small, "overlap", config={"kv_tokens": 36})
 learn.view("page_allocator", run)
 
 # %% [markdown]
-# Green pages are the cache's. Where a page goes from one colour to the next, its owner changes: the
-# request fills it, the cache takes it over, somebody else reads it, and in the end it is free again.
+# Dark boxes are a request's, light ones the cache's, and dotted ones are the cache's that nobody reads.
+# Where a page goes from one to the next, its owner changes: the request fills it, the cache takes it
+# over, somebody else reads it, and in the end it is free again.
 #
 # ## A picture: the tree
 #
@@ -193,5 +194,5 @@ learn.show(EvictableLeaves.pop, "while self._heap", look_at=("worth ==",))
 #   `minisched museum` has both.
 #
 # On your own machine: `minisched compare --page-size 4`, and in the page it writes, the view of the
-# pages. The next lesson, `06_full.py`, begins where this one avoids to look: everything is locked,
-# and one more page is wanted.
+# pages. The next lesson, `06_full.py`, begins where this one ends: everything is locked, and one
+# more page is wanted.

@@ -6,7 +6,7 @@ and the offending thing in red. What is right is drawn beside another run, with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
@@ -299,7 +299,8 @@ def smallest(
 
 def told(exercise: Exercise, attempt: Attempt, found: Finding) -> ExerciseVerdict:
     """What does not hold, the smallest case of it, and a picture with the offence in red."""
-    said = [in_full(plainly(found))]
+    names = {req.name for req in attempt.case.workload.requests}
+    said = [in_full(plainly(found), names)]
     case = "; ".join(in_words(attempt.case, exercise.workloads.is_tight))
     law = "" if attempt.calls.raised else f"The law: {found.law}. "
     said.append(f"{law}The smallest case that was found: {case}.")
@@ -318,7 +319,7 @@ def told(exercise: Exercise, attempt: Attempt, found: Finding) -> ExerciseVerdic
     if offence.sentence != plainly(found):
         story = offence.sentence.removeprefix(plainly(found)).lstrip("; ")
         *_, last = story.partition(NOTHING_ELSE)  # of the whole story, what is to be looked at
-        said.insert(1, in_full(last or story))
+        said.insert(1, in_full(last or story, names))
     offence = replace(offence, sentence=shorten(plainly(found), 160, placeholder=" …"))
     figures = [LessonFigure(draw_offence(trace, offence))]
     if exercise.picture != "timing":
@@ -342,10 +343,10 @@ def in_words(case: Case, with_settings: bool) -> Iterator[str]:
             yield line
 
 
-def in_full(sentence: str) -> str:
-    """With a capital where it begins, and a full stop."""
-    begins_with_id = sentence[:2].rstrip().isalnum() and sentence[1:2].isdigit()
-    sentence = sentence if begins_with_id else sentence[:1].upper() + sentence[1:]
+def in_full(sentence: str, names: Set[str] = frozenset()) -> str:
+    """With a capital where it begins, unless that is one of the ``names``, and a full stop."""
+    if sentence.partition(" ")[0] not in names:
+        sentence = sentence[:1].upper() + sentence[1:]
     return sentence if sentence.endswith((".", "`")) else f"{sentence}."
 
 

@@ -128,19 +128,23 @@ def situations() -> Iterator[Figures]:
 
 def as_long_as_that(said: Any, *figures: Any) -> str:
     """As long as in the run, but for the host's part of it."""
-    return off_by(said, pause_of(interrupted(*figures)), figures, "ms", "longest_pause", 0.02)
+    how, *sizes = figures
+    given = f"how {how!r}, {sized('prompt chunk running base per_token', sizes)}"
+    return off_by(said, pause_of(interrupted(*figures)), given, "ms", 0.02)
 
 
-def off_by(
-    said: Any, measured: float, figures: tuple[Any, ...], unit: str, name: str, share: float
-) -> str:
+def sized(names: str, values: Sequence[Any]) -> str:
+    """Names and values, to be read."""
+    return ", ".join(f"{name} {value}" for name, value in zip(names.split(), values, strict=True))
+
+
+def off_by(said: Any, measured: float, given: str, unit: str, share: float) -> str:
     """What is wrong with a formula's number, if it is off by more than this share of a run's."""
-    given = f"With {', '.join(map(repr, figures))}"
     if isinstance(said, bool) or not isinstance(said, int | float):
-        return f"{given}, {name} gives {said!r}, which is not a number."
+        return f"With {given} it gives {said!r}, which is not a number."
     if abs(said - measured) <= share * measured:
         return ""
-    return f"{given}, you say {said:.4g} {unit}; in the run it was {measured:.4g} {unit}."
+    return f"With {given} you say {said:.4g} {unit}; in the run it was {measured:.4g} {unit}."
 
 
 def pause_picture(said: Any, *figures: Any) -> str:
@@ -162,7 +166,8 @@ def as_many_as_that(said: Any, *figures: Any) -> str:
     """As many as came out in the middle of the run."""
     firsts = sorted(item.first_token or 0 for item in sent(*figures).metrics.ended)
     measured = 4 * 1e9 / (firsts[6] - firsts[2])
-    return off_by(said, measured, figures, "a second", "prompts_a_second", 5e-4)
+    given = sized("prompt chunk base per_token link", figures)
+    return off_by(said, measured, given, "a second", 5e-4)
 
 
 def links() -> Iterator[tuple[int, int, float, float, float]]:
