@@ -225,7 +225,6 @@ learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=dela
 #         elif not batch:
 #             engine.on_idle()
 #         if delay:
-#             engine.update_vocab_mask(step)
 #             engine.launch_batch_sample_if_needed(step)
 #         last = step
 #         yield

@@ -229,7 +229,6 @@ def loop(engine):
         elif not batch:
             engine.on_idle()
         if delay:
-            engine.update_vocab_mask(step)
             engine.launch_batch_sample_if_needed(step)
         last = step
         yield
@@ -279,7 +278,13 @@ EXERCISES = (
         extra=(no_busy_turn,),
         no_worse=(("makespan", 1.05),),
         reach=20,
-        survivors=("pass", "return sum(whole) + sum(map(room.pages_held, holding))"),
+        survivors=(
+            "while self.waiting and (not self.chunked) and (left >= 0) and (rows > 0):",
+            "if need > free or (req.extend_len >= left and (not room.may_cut) and prompts):",
+            # too careful, which no law forbids:
+            "return sum(whole) + sum(map(room.pages_held, holding))",
+            "whole = (-(-req.max_device_len * room.page_size) for req in holding)",
+        ),
         hints=(
             "Level 1: two lists, `waiting` and `running`. A prompt goes from one to the other: "
             "`next_batch` gives `[(req, req.extend_len)]` for it, and then those who run.",
@@ -287,8 +292,7 @@ EXERCISES = (
             "Level 3: never promise more pages than there are. `req.max_device_len` is the most a "
             "request can ever have; start it only if all that is promised fits.",
             "Level 4: `engine.must_delay_sample(batch)`, `run_batch(batch, delay_sample=True)`; "
-            "when the step before is processed, `update_vocab_mask(step)` and "
-            "`launch_batch_sample_if_needed(step)`.",
+            "when the step before is processed, `engine.launch_batch_sample_if_needed(step)`.",
             "Level 5: process a step one turn late. That was lesson 1.",
         ),
         why=(
