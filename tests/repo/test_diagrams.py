@@ -72,6 +72,7 @@ def test_nothing_is_stale_by_the_pinned_renderer(capsys: pytest.CaptureFixture[s
     assert run_diagrams([], True, True, ROOT) == 0, capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_every_kept_file_is_made_or_drawn_by_hand() -> None:
     quick = (made(name) for name in makers() if name not in LONG)
     names = {f"diagrams/{name}.md" for name in LONG}.union(*quick)
@@ -194,7 +195,8 @@ def test_a_link_leads_to_what_it_names_in_the_text_and_in_the_picture() -> None:
             assert getattr(found, "fget", found).__qualname__ == symbol, f"{name}: {target}"
             assert places.setdefault(label, target) == target, f"{name}: two places for {label}"
         assert not places or all(f"\n{line}\n" in source for line in LINK_STYLE), name
-        assert Counter(anchors_of(PICTURES[name])) == Counter(LINK.findall(source)), name
+        if name in PICTURES:
+            assert Counter(anchors_of(PICTURES[name])) == Counter(LINK.findall(source)), name
     assert len(with_links) >= 35
 
 

@@ -12,11 +12,12 @@ from ...models.hash import HashModel
 from ...models.llama import equal_extents
 from ...scheduler import SchedulerConfig
 from ..recipes.recipe import tokens
+from ..scene_svg import style_of
 from ..views.page import EDGE, LEFT, Page, line, rect, svg_text
 
 CELL, ROW, GAP = 16.0, 20.0, 22.0  # pixels: a position, a row, between two requests
 NAMES = {
-    "stored": "attended to: its KV lies there from earlier steps",
+    "admitted": "attended to: its KV lies there from earlier steps",
     "prompt": "attended to: its KV is written in this step, by a chunk",
     "decode": "the same, by a decode",
 }
@@ -63,7 +64,7 @@ def attention(batch: ScheduleBatch) -> str:
             about = f"{row.req.rid} at {position} attends to {position + 1} positions"
             data: dict[str, str | int] = {"rid": row.req.rid, "at": position}
             if row.start:
-                page.add(rect("stored", left, page.top + 2, row.start * CELL, 15, about, **data))
+                page.add(rect("admitted", left, page.top + 2, row.start * CELL, 15, about, **data))
             begin = left + row.start * CELL
             page.add(rect(kind, begin, page.top + 2, new * CELL, 15, about, **data))
             page.top += ROW
@@ -83,6 +84,7 @@ def attention(batch: ScheduleBatch) -> str:
         "So extents say where each request begins, not who is a prompt. On the right: the calls "
         "of models/llama.py.",
     )
+    page.add(style_of("".join(page.drawn)))
     return page.finish()
 
 

@@ -11,10 +11,11 @@ from xml.sax.saxutils import escape
 from ...trace import Trace
 from ..layout import Arrow, Box, IdleStretch, Lane, View, meaning, says
 from ..palette import ARROWS
+from ..scene import about_run
 from ..scene_text import COLUMNS
 from ..svg import FLAG, about, box_class, char_width, draw_legend, has_waits, wait_style, waits_of
 from ..units import ms
-from .page import EDGE, Page, about_run, band, line, path, svg_text
+from .page import EDGE, Page, band, line, path, svg_text
 from .shown_steps import shown
 
 # -- Where everything lies in a sequence diagram: a lifeline a lane, time running down -------------
