@@ -86,7 +86,9 @@ def play(
     with player, named_progress(cases) as hear:
         version, others = player.about["version"], None
         if workers != HERE:
-            others = partial(differs_from_own, source and source.resolve(), model_home())
+            others = partial(
+                differs_from_own, original.name, source and source.resolve(), model_home()
+            )
         return in_lockstep(original, player.play, version, cases, seed, hear, workers, others)
 
 

@@ -187,13 +187,15 @@ def in_lockstep(
     With ``one``, which others can be handed, ``workers`` play them; ``play`` is this process's.
     """
     todo = [
-        Named(original.name, part, f"{part} {seed} {number}")
+        Named(part, f"{part} {seed} {number}")
         for part, count in dealt(original.parts, cases).items()
         for number in range(count)
     ]
     report = Report(original.name, version, seed)
-    for at, found in enumerate(in_order(spread(one or partial(differs, play), todo, workers))):
-        _, part, name = todo[at]
+    for at, found in enumerate(
+        in_order(spread(one or partial(differs, original, play), todo, workers))
+    ):
+        part, name = todo[at]
         hear(part)
         told = report.parts.setdefault(part, Count())
         told.cases += 1
@@ -214,7 +216,6 @@ def in_lockstep(
 class Named(NamedTuple):
     """A case by what it is drawn from."""
 
-    original: str
     part: str
     seed: str
 
@@ -223,15 +224,15 @@ Play = Callable[[FidelityCase], Schedule]
 Found = ScheduleDifference | None
 
 
-def differs(play: Play, item: Named) -> Found:
+def differs(original: Original, play: Play, item: Named) -> Found:
     """Draw a case and play it on both sides; where they part, or None."""
-    case = ORIGINALS[item.original].parts[item.part].draw(item.seed)
-    return compare(case, item.original, play(case))
+    case = original.parts[item.part].draw(item.seed)
+    return compare(case, original.name, play(case))
 
 
-def differs_from_own(source: Path | None, home: Path, item: Named) -> Found:
+def differs_from_own(original: str, source: Path | None, home: Path, item: Named) -> Found:
     """The same in a process that others work beside: it starts an original of its own, once."""
-    return differs(own_player(item.original, source, home).play, item)
+    return differs(ORIGINALS[original], own_player(original, source, home).play, item)
 
 
 @cache

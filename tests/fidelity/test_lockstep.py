@@ -210,8 +210,8 @@ def test_without_the_original_the_command_says_so(cli: Any, monkeypatch: Any) ->
 def test_the_command_counts_by_part_and_draws_what_no_rule_explains(
     cli: Any, monkeypatch: Any
 ) -> None:
-    def play(original: Original, cases: int, seed: int, source: Path | None) -> Any:
-        return lockstep(rules, cases, Shape(), Shape("overlap"))
+    def play(original: Original, *of_the_call: Any) -> Any:
+        return lockstep(rules, 4, Shape(), Shape("overlap"))
 
     monkeypatch.setattr(command, "play", play)
     rules = "sglang,run_first=decode"
