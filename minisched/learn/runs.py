@@ -26,11 +26,6 @@ def ordinal(number: int) -> str:
     return f"{number}{ending or 'th'}"
 
 
-def times(count: int, noun: str) -> str:
-    """``1 turn``, ``2 turns``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def joined(words: list[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
@@ -123,14 +118,6 @@ def alone(prompt: Sequence[int], new_tokens: int, stops: frozenset[int] = frozen
     """What a request gets alone, greedy, up to a stop token: the truth of an exercise."""
     params = SamplingParams(max_new_tokens=new_tokens, stop_token_ids=stops)
     return hash_oracle([*prompt], params, 0, VOCAB, frozenset()).tokens
-
-
-def outcome(serial_ms: float, overlap_ms: float) -> str:
-    """How overlap does beside serial: ``win``, ``tie`` or ``lose``."""
-    factor = serial_ms / overlap_ms if overlap_ms else 1.0
-    if abs(factor - 1) < TIE:
-        return "tie"
-    return "win" if factor > 1 else "lose"
 
 
 def makespan_ms(run: Run) -> float:
