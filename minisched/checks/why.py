@@ -7,6 +7,7 @@ who wrote that last, the steps these writers belong to, what they read, and so o
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -61,11 +62,17 @@ class Past:
         sizes = (mark.attrs["page_size"] for mark in trace.marks if mark.name == "kv pool")
         self.page_size = int(next(sizes, 1))
 
-    def newest(self, read: Done, cell: int) -> Done | None:
-        """The last write or free of a cell before it is read; None: nobody ever wrote it."""
-        changes = reversed(self.changes[read.act.resource])
-        before = (it for it in changes if it.when < read.when and is_in(cell, it.act.at))
-        return next(before, None)
+    def newest(self, read: Done, cells: Iterable[int]) -> dict[int, Done]:
+        """By cell, the last write or free before it is read; of who was never written, nothing."""
+        changes = self.changes[read.act.resource]
+        wanted, found = set(cells), dict[int, Done]()
+        for at in range(bisect_left(changes, read.when, key=lambda it: it.when) - 1, -1, -1):
+            if not wanted:
+                break
+            here = {cell for cell in wanted if is_in(cell, changes[at].act.at)}
+            found |= dict.fromkeys(here, changes[at])
+            wanted -= here
+        return found
 
     def meanwhile(self, read: Done, cells: Iterable[int]) -> Iterator[tuple[int, Done]]:
         """Who changes what is read, in no order with that; with the first cell."""
@@ -220,8 +227,9 @@ def _each(
                 (change.act.op, read.act.op),
                 (change.act.op, read.act.op),
             )
+        newest = past.newest(read, cells)
         for cell in cells:
-            yield from rule(reads, read, cell, past.newest(read, cell))
+            yield from rule(reads, read, cell, newest.get(cell))
 
 
 def _host_reads(reads: StepReads) -> Iterator[Done]:
