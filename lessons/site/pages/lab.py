@@ -51,7 +51,7 @@ def zip_package(archive: Path) -> None:
     with ZipFile(archive, "w", ZIP_DEFLATED) as made:
         for path in sorted(package.rglob("*")):
             inside = path.relative_to(package)
-            if path.suffix in (".py", ".js", ".css") and inside.parts[0] not in NOT_NEEDED:
+            if path.suffix in (".py", ".js", ".css", ".gz") and inside.parts[0] not in NOT_NEEDED:
                 entry = ZipInfo(f"minisched/{inside.as_posix()}")
                 made.writestr(entry, path.read_bytes(), ZIP_DEFLATED)
 
