@@ -289,14 +289,19 @@ def solved(name: str) -> str:
 
 
 @pytest.mark.thorough
-def test_every_solution_is_right_with_what_its_page_gives_it(
+def test_a_solution_is_right_with_what_its_page_gives_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     there = {path.stem for path in lessons.lessons()}
     known = {name: one for name, one in exercises().items() if one.lesson in there}
     for name, one in known.items():
-        answer = json.loads(cells.exercise(asked(one.lesson, name, solved(name))))
+        question = asked(one.lesson, name, solved(name))
+        told = json.loads(question)
+        needs = cells.needed(told["before"], told["lines"])
+        if needs == ["from minisched import learn"] and name != "cut":
+            continue  # nothing of its page: held by tests/learn
+        answer = json.loads(cells.exercise(question))
         assert answer["passed"] and "✓ Right" in answer["html"], (name, answer["text"])
         assert "Kept in" in answer["html"] and f"# == {name}, lesson" in answer["mine"]
 
