@@ -41,7 +41,9 @@ from minisched.devices.sim import SimStream
 # ## A run
 #
 # This is what your device will do in the end, on a loop that you will write in a moment: the host's
-# lane above, the device's below. One job after the other, each as long as a model needs for a token.
+# lane above, the device's below (the copy lane stays empty in this lesson). One job after the other,
+# each as long as a model needs for a token. The host works before a job (*schedule*: what runs next?)
+# and after it (*process*: what does the token mean?).
 
 # %%
 serial = learn.simulate("serial", requests=1, new_tokens=4, copy_ms=0)
@@ -58,7 +60,8 @@ learn.timing(serial)
 # - `work(ms)`: the host is busy with something of its own for so long.
 # - `launch(fn, ms)`: put a job into the queue. The *host goes on at once*. The job begins when it has
 #   been launched and every job before it is done; it takes `ms`. Call `fn()` for its value, in the
-#   order of the launches, and give back something by which `wait` knows the job.
+#   order of the launches (at once is fine: only the time is simulated), and give back something by
+#   which `wait` knows the job.
 # - `wait(op)`: the host stands still until that job is done, and gets its value.
 #
 # As it stands, the device has no queue: the host does nothing while a job runs.
@@ -83,7 +86,8 @@ class Device:
 learn.check("Device", Device)
 
 # %% [markdown]
-# Stuck? `learn.hint("Device")` in a cell of your own, as often as you like.
+# Stuck? `learn.hint("Device")` in a cell of your own, as often as you like. What is right is kept in a
+# file, `mine.py`, in the folder in which you work.
 #
 # The guess: 10 ms, and 16. Whoever works longer than the job takes does not wait at all. That is the
 # whole idea of *asynchronous* work, and it is two `max` in your code.
@@ -126,7 +130,7 @@ learn.check("generate_tokens", generate_tokens)
 # host. As it stands, the host still waits before it launches the next one, and the device idles.
 #
 # Keep one job ahead. Not two: any token may be the end of the text, and everything launched behind it
-# is wasted.
+# is wasted. So don't launch more than `count` either.
 
 
 # %% tags=["exercise"]

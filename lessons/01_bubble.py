@@ -162,7 +162,9 @@ step_through([serial, overlapped], height=1000)
 # How long does it take, on average, from one step to the next in a run that has settled? The host
 # needs `host`, the device `device` and the copy `copy` ms a step. `in_flight` says how many steps
 # may be launched and not yet processed: 1 for the serial loop, 2 for overlap. The checker holds
-# your formula against a run for every combination of costs, and draws the first that differs.
+# your formula against a run for every combination of costs, and draws the first that differs. (It
+# draws three steps of that run. Where steps alternate between longer and shorter, their average is
+# not quite that of the whole run, which counts.)
 
 
 # %% tags=["exercise"]

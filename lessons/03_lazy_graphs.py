@@ -71,7 +71,9 @@ rows = [
 learn.Table(("what the host does", "it takes"), tuple(rows))
 
 # %% [markdown]
-# Most of the time is in `item`: that is where the host stands still.
+# Most of the time is in `item`: that is where the host stands still. It would be without
+# `async_eval`, too, as `item` hands over whatever is still a graph; but then the device has nothing
+# to do until the host asks.
 #
 # ## Exercise 1: hand over before you read
 #
@@ -102,8 +104,9 @@ learn.check("generate", generate)
 #
 # A server does the same with many requests at a time. Above: the loop of lesson 1, with streams
 # and a FutureMap. Below: SGLang's loop for MLX (`event_loop_overlap_mlx`), which has neither. (It
-# is drawn with the same lanes; only what a step is built on differs.) A settled step takes them equally long; the 10 ms
-# more are the first step, which is read before the chain starts.
+# is drawn with the same lanes; only what a step is built on differs.) A settled step takes them equally long. The 20 ms
+# more are at the two ends: the first step is read before the chain starts, and a thirteenth one is
+# launched before the host sees that the twelfth was the last.
 
 # %%
 costs = {"host_ms": 6, "device_ms": 10, "copy_ms": 1, "requests": 2, "new_tokens": 12}
@@ -169,7 +172,8 @@ learn.show(
 # - `running`: the ids of those that would decode next, if the scheduler were asked now;
 # - `waiting`: the ids of those that have come and are in no step yet;
 # - `chunked`: the id of a prompt that is half computed, or None;
-# - `pages_short`: how many pages of memory are missing for one more token each (0: there is room).
+# - `pages_short`: how many pages of memory are missing for one more token each (0 or less: there is
+#   room).
 #
 # As it stands, the chain never breaks. Too careful is wrong as well: a chain that breaks without a
 # reason costs time.

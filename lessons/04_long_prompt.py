@@ -29,8 +29,8 @@
 # ## Predict first
 #
 # Three ways to run this are below: the document in one piece; cut into **chunks** of 2,048 tokens;
-# and chunks in which those who decode take part (**mixed**). In which of them do the four stand
-# still for how long? Write down three numbers, or at least an order. Then run the cells.
+# and chunks in which those who decode take part (**mixed**). How long do the four stand still in
+# each? Write down three numbers, or at least an order. Then run the cells.
 
 # %%
 import minisched as ms
@@ -149,7 +149,7 @@ learn.check("fits", fits)
 #
 # Some of what waits asks about a document that has just been read, so its KV is still in memory
 # (**cached**). But memory is small: other prompts push it out. Of each who waits you know `rid`,
-# `prompt_len` and `cached_len`. Give all of them back in an order in which as few tokens as possible
+# `prompt_len` and `cached_len` (`one.cached_len`). Give all of them back in an order in which as few tokens as possible
 # are computed. As it stands: first come, first served.
 
 

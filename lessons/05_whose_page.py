@@ -90,7 +90,8 @@ learn.view("page_allocator", run)
 #
 # The cache is a **radix tree**: each box is a run of tokens with their pages, and a prompt is a way
 # down from the root. Follow the four moments: `afg` comes and the box is *split* where the two part;
-# what it computed is *inserted*; `x` needs room, and the end of somebody's answer is *evicted*.
+# what it computed is *inserted*; `x` needs room, and the end of somebody's answer is *evicted*; `abd`
+# ends and leaves a branch of its own.
 
 # %%
 learn.view("radix_cache", run)

@@ -82,7 +82,8 @@ learn.Table(heads, tuple(rows))
 # ## A picture: memory, and who gives way
 #
 # The bold run. Where memory comes to the top, somebody gives way (the flags). The hatched boxes are
-# prompts that are computed again.
+# prompts that are computed again. The *new token ratio* is what the scheduler has learnt: the share of
+# an answer's room that it keeps back for each who runs.
 
 # %%
 learn.view("retraction", runs["bold"])
@@ -94,8 +95,9 @@ learn.view("retraction", runs["bold"])
 #
 # ## The lines it is about
 #
-# Who runs next is asked anew at each step, and an answer is never stored: who has all of its steps
-# launched stays in the set and just does not run.
+# Who runs next is asked anew at each step and never stored: who has all of its steps launched stays in
+# the set and just does not run. (`device_len` counts a request's tokens, with those of the steps in
+# flight; `max_device_len` is how many there may be in the end.)
 
 # %%
 learn.show(DecodeManager.schedule_next_batch, "overrun = self", look_at=("run_ahead",))
@@ -128,8 +130,8 @@ learn.check("pages_short", pages_short)
 # ## Exercise 2: who gives way?
 #
 # `running` are those who decode, in the order in which they began; each has `rid`, `num_outputs`
-# (tokens said so far) and `prompt_len`. Give back the one who loses least. Among equals take the
-# longest prompt, as it gives back most, and then the one who began last.
+# (tokens said so far) and `prompt_len`. Give back the one who has said least. Among equals take
+# the longest prompt, as it gives back most, and then the one who began last.
 
 
 # %% tags=["exercise"]
