@@ -767,6 +767,7 @@ def _box_rule(kind: str) -> str:
     ink = has.text if has.fill else INKS.get(kind, "var(--ink)")
     bold = "; font-weight: 650" if kind in ("bubble", "waited") else ""
     rim = f"; stroke: {has.fill or 'var(--paper)'}; stroke-width: 3px; paint-order: stroke"
+    rim += "; stroke-linejoin: round"  # or letters such as w have spikes
     return f".box.{name} {{ fill: {fill}{border} }} text.in-{name} {{ fill: {ink}{bold}{rim} }}"
 
 
