@@ -98,7 +98,10 @@ learn.show(serial_loop, "while True", look_at=("process_batch_result",))
 # - Process results in the order in which the steps were launched, each of them once.
 # - Two steps in flight are enough. `on_idle` is for turns in which there is nothing else to do.
 #
-# Stuck? Run `learn.hint("my_loop")` in a cell of your own, as often as you like.
+# If something does not hold, the checker says what, and on the smallest case that it found: who comes in
+# which turn of the loop, with which prompt (tokens are numbers here), how many new tokens each may have,
+# and the settings, such as the memory in tokens (`kv_tokens`) and how many run at a time
+# (`max_running_requests`). Stuck? Run `learn.hint("my_loop")` in a cell of your own, as often as you like.
 
 
 # %% tags=["exercise"]
