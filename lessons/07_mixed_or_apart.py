@@ -127,9 +127,10 @@ learn.check("rides", rides)
 # ## Exercise 2: predict the pause
 #
 # A step takes `base` ms, and `per_token` ms more for each token in it. `running` chats write when a
-# `prompt` of so many tokens comes; a `chunk` has so many. How long is the longest pause of a chat, in
-# ms, if `how` is `"one piece"`, `"chunks"`, `"mixed"` or `"apart"`? The checker holds your formula
-# against runs.
+# `prompt` of so many tokens comes; a `chunk` has so many. How long is the longest pause of a chat, from
+# one of its tokens to its next, while the prompt is read? In ms, if `how` is `"one piece"`, `"chunks"`,
+# `"mixed"` or `"apart"`. The checker holds your formula against runs. Their host and copies take next
+# to no time: leave those out.
 
 
 # %% tags=["exercise"]

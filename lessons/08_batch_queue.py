@@ -62,7 +62,8 @@ learn.table(one, queue)
 # %% [markdown]
 # One step in flight keeps a GPU busy for less than a quarter of the time: the others wait for
 # their turn, and all four wait for the host. With four it is three quarters, and the run is three
-# times as fast. `depth` is how many steps may be launched and not yet processed.
+# times as fast. (A pipeline has to be filled first and runs empty at the end; between those it is
+# 87 %, as the picture below says.) `depth` is how many steps may be launched and not yet processed.
 #
 # ## A picture
 #
@@ -194,7 +195,7 @@ learn.show(is_length_foreseen, "placeholders = req", look_at=("return",))
 # - `prev_sampled_token_ids` is in
 #   [`v1/worker/gpu_model_runner.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_model_runner.py).
 #   Placeholders that outlived a preemption made tokens disappear
-#   ([#48245](https://github.com/vllm-project/vllm/pull/48245)): lesson 11 has that trace.
+#   ([#48245](https://github.com/vllm-project/vllm/pull/48245)): `minisched museum` has such a case.
 #
 # On your own machine: `minisched compare --loops vllm_step,vllm_batch_queue,vllm_async`. The next
 # lesson, `09_placeholders.py`, has a -1 in two layers at once.

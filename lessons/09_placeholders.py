@@ -57,8 +57,9 @@ learn.table(*runs.values())
 
 # %% [markdown]
 # A placeholder alone buys nothing. With one call outstanding, the scheduler waits for each step, as
-# the serial loop does. What makes `mindie_dual` fast is the late answer. It runs a step more than the
-# others: nobody has counted yet when the last one is launched.
+# the serial loop does. What makes `mindie_dual` fast is the late answer. It runs a step more than
+# the serial loop: nobody has counted yet when the last one is launched. (So does `multi_step`, for
+# another reason, which comes last.)
 #
 # ## A picture
 #

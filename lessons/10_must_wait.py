@@ -65,7 +65,7 @@ ms.compare(ms.requests(4, rule), loops)
 # A step is two things: a **forward pass**, which reads the last token and computes how likely each
 # next one is, and the **sampling**, which chooses. The pass takes nearly all the time, and it reads
 # its token on the device. Only the sampling needs the mask. So the pass is launched at once; while
-# the device computes, the host processes the last result, builds the mask (green), and launches the
+# the device computes, the host processes the last result, builds the mask (olive), and launches the
 # sampling. Where the pass is short, the device waits for the mask (hatched).
 
 # %%
@@ -74,9 +74,10 @@ learn.view("grammar_manager", trace_of("grammar_manager"))
 # %% [markdown]
 # ## Exercise 1: who must wait?
 #
-# For each row of a step that is about to be launched: has its request a grammar, has it penalties,
-# and how many of its tokens are `unknown` to the host (sampled by steps in flight)? Say whether the
-# sampling must wait. Waiting for nothing is a mistake, too. (Stuck? `learn.hint("must_wait")`)
+# You are asked once for each row of a step that is about to be launched: has its request a grammar, has
+# it penalties (both True or False), and how many of its tokens are `unknown` to the host (sampled by
+# steps in flight)? Say whether the sampling must wait for this row. Waiting for nothing is a mistake,
+# too. (Stuck? `learn.hint("must_wait")`)
 
 
 # %% tags=["exercise"]

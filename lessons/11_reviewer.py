@@ -120,7 +120,8 @@ program = learn.acts(unknown)
 # ## Exercise 3: three diagnoses
 #
 # Two more traces. In each of the three something is broken. Say which law, and which slice breaks
-# it: the name of a phase or an op, and its step. The laws:
+# it: the name of a phase or an op, and its step. Where several have a part in it, name any of them.
+# The laws:
 #
 # - `identity`: a request's tokens are those that it gets alone;
 # - `race`: whoever touches the same memory is ordered;

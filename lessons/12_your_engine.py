@@ -40,7 +40,7 @@ from minisched.checks.overlap import gaps, union
 #
 # One decode step of SGLang, 32 requests, on an MI300X. **Predict first.** Overlap is enabled in it:
 # its second kernel is `resolve_future_token_ids_kernel`, which is lesson 2's FutureMap. The step
-# takes the device about 10 ms. How long is the host in it?
+# takes the device about 10 ms. How long does it take the host, from its first call to its last?
 
 # %%
 ms.check(learn.profile_path("sglang_decode"))
@@ -49,7 +49,8 @@ ms.check(learn.profile_path("sglang_decode"))
 # Read the last lines. The host was blocked for 463 ms in one call, `hipMemcpyWithStream`. Everything
 # else it did in this step took less than 3 ms. (HIP is AMD's CUDA: its calls begin with `hip`.)
 #
-# What did that cost? Not 463 ms: the device was at work meanwhile. It cost what the host had to do
+# What did that cost? Not 463 ms: the device was most likely at work meanwhile, on a step that is not
+# in this file (which is why "idle" says 97.9 %). It cost what the host had to do
 # *behind* the wait, with nothing queued: the device waited 0.44 ms for the host, in a step of 10 ms.
 # That is the bubble of lesson 1, with overlap on.
 #
@@ -57,7 +58,7 @@ ms.check(learn.profile_path("sglang_decode"))
 #
 # The host has the upper lane. It launches almost nothing, waits, and when the wait is over it
 # launches the whole step (one call, a **graph** of kernels), just when the device is ready for it.
-# What the device did meanwhile is not in this file: most likely the step before, of prompts.
+# What the device did meanwhile was most likely the step before, of prompts.
 
 # %%
 learn.timing(
@@ -160,9 +161,9 @@ learn.timing(
 #
 # ## Exercise 3: enabled is not overlapped
 #
-# `steps` has for each step, in order, when it was `launched`, when it `began` and when it `ended` on
-# the device. Say how many of them were launched before the step in front of them had ended. As it
-# stands it believes the option.
+# `steps` is a list of `(launched, began, ended)`, one for each step in order: when the host had launched
+# it, when it began on the device and when it ended there, in nanoseconds. Say how many of them were
+# launched before the step in front of them had ended. As it stands it believes the option.
 
 
 # %% tags=["exercise"]

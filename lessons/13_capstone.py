@@ -61,7 +61,8 @@ learn.timing(serial, overlapped)
 # - `ended(req)`: it is over, by its end or because its client has gone. Forget it.
 # - `next_batch(room)`: who is in the next step? Gives two lists. The first has pairs `(req, length)`:
 #   prompts, and how many tokens of each to compute now. The second has those who *decode*: one more
-#   token each. Both empty: nothing can run now.
+#   token each. What you give is launched in this turn, so you may count on it. Both empty: nothing can
+#   run now.
 #
 # **`def loop(engine)`**, as in lesson 1.
 #
