@@ -89,7 +89,8 @@ learn.timing(serial, overlapped)
 # 5. **time**: no more than 5 % above `overlap`.
 #
 # Each is held to the laws of `minisched check` (identity, ends, races, leaks, ownership, budgets, ..).
-# Only who goes first is left to you.
+# Only who goes first is left to you. (A mistake may be met a level late: a page counted too few can
+# stand until level 4. The sentence says what it is.)
 #
 # ## Exercise: an empty file
 #
@@ -144,7 +145,8 @@ learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=dela
 # ```
 #
 # That is the full draw: prefix caches, speculation, priorities, odd requests, steps that fail. Your
-# scheduler was not written for all of it. What breaks first, and which lesson was about it?
+# scheduler was not written for all of it, and most of those cases will break a law; the solution below
+# fares no better. What breaks first, and which lesson was about it?
 #
 # ## What the real systems do
 #
