@@ -154,7 +154,8 @@ learn.show(PrevSampled._plan, "if not targets", look_at=('"slice"', '"scatter"')
 # Scheduled ahead of its tokens, a request could be computed past its end. A stop token nobody can
 # foresee, but a *length* the host can count. `computed` tokens are computed or in flight,
 # `placeholders` of its output tokens are not known yet, and `length` is its prompt and all tokens
-# that it may have. Is its last token already on its way, so that the next step must leave it out?
+# that it may have. Is its last token already on its way, so that the next step must leave it out? (You
+# may find that you do not need all three numbers.)
 
 
 # %% tags=["exercise"]

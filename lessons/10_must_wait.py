@@ -88,7 +88,9 @@ def must_wait(has_grammar, has_penalties, unknown):
 learn.check("must_wait", must_wait)
 
 # %% [markdown]
-# The package's lines. A step that names a request counts as one of its placeholders:
+# The package's lines. A step that names a request counts as one of its placeholders, the one that is
+# asked about, too; hence the `- 1`. (`late_penalties` is a setting: whether penalties may be a token
+# late. Here they may not.)
 
 # %%
 learn.show(_lacks, "missing = ", look_at=("late_penalties else",))

@@ -69,7 +69,8 @@ learn.timing(
 
 # %% [markdown]
 # Beside it one decode step of vLLM. The host had launched everything 6 ms before the device began.
-# This is what being ahead looks like.
+# This is what being ahead looks like. (Its "busy 56 %" counts from the host's first call on. From its
+# first kernel to its last, the device idles for 0.2 % of the time.)
 
 # %%
 learn.timing(
