@@ -12,7 +12,7 @@
 #     title: The bubble
 #     topics: [serial, overlap, overlap_thread]
 #     extras: [lessons]
-#     minutes: 30
+#     minutes: 35
 # ---
 
 # %% [markdown]

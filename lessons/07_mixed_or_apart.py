@@ -12,7 +12,7 @@
 #     title: Mixed chunks, or another machine
 #     topics: [mixed_chunk, unified, pd]
 #     extras: [lessons]
-#     minutes: 30
+#     minutes: 35
 # ---
 
 # %% [markdown]

@@ -12,7 +12,7 @@
 #     title: You are the reviewer
 #     topics: []
 #     extras: [lessons]
-#     minutes: 30
+#     minutes: 40
 # ---
 
 # %% [markdown]
@@ -26,7 +26,7 @@
 # An **op** is launched by the host and runs on a stream. A **race** is two lanes that touch the same
 # memory, one of them to write, while nothing says who comes first.*
 #
-# You need Python, half an hour, and once about twenty lines.
+# You need Python, forty minutes, and once about twenty lines.
 
 # %%
 from minisched import learn

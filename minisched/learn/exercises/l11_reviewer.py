@@ -86,6 +86,8 @@ BY_HAND: tuple[list[Step], ...] = (
      ("forward", "end", 1), ("copy", "end", 2), ("host", "wait", 1)],
     [("host", "launch", 1), ("host", "launch", 2), ("forward", "begin", 1), ("forward", "end", 1),
      ("copy", "wait", 1), ("copy", "begin", 2), ("copy", "end", 2), ("host", "wait", 2)],
+    [("host", "launch", 1), ("forward", "begin", 1), ("forward", "end", 1), ("forward", "say", 1),
+     ("host", "wait", 1)],
 )  # fmt: skip
 LOOPS = ("serial", "overlap", "overlap_thread", "mini_overlap", "vllm_async", "mindie_plugin")
 RACES = ("pinned_buffer_rewritten", "request_table_rewritten", "tensor_freed_under_kernel",
@@ -308,6 +310,8 @@ EXERCISES = (
             ('elif kind == "wait":', 'elif kind == "waits":', "surely comes before"),
             ('if kind == "begin":', 'if kind == "begins":', "surely comes before"),
             ("max(clock.get(other, 0), count)", "count", "but your clocks do"),
+            ("ended.setdefault(what, clock)", "ended[what] = clock",
+             "nothing says that act 3 (forward: say 1) comes before act 4 (host: wait 1)"),
         ),
         hints=(
             "Three rules: a lane does one thing after the other; a launch comes before the begin "

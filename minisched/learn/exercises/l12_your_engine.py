@@ -208,27 +208,41 @@ def steps_of(run: Run) -> list[tuple[int, int, int]]:
     return [(launched[item.step], item.start, item.end) for item in forwards(run.trace)]
 
 
-def runs_of_loops() -> Iterator[tuple[list[tuple[int, int, int]], str, int]]:
-    """Every loop, with a device that is slower than the host, and one that is faster."""
-    for device_ms in (10, 3):
-        for loop in LOOPS:
-            yield steps_of(loop_run(loop, device_ms)), loop, device_ms
+LATE = [(0, 5_000, 900_000), (950_000, 955_000, 1_800_000), (1_500_000, 1_800_000, 2_700_000)]
+"""Steps that begin 5 us behind their launch, though the device is idle; the last is ahead."""
 
 
-def as_many_ahead(answer: Any, steps: list[tuple[int, int, int]], loop: str, device_ms: int) -> str:
+def runs_of_loops() -> Iterator[tuple[list[tuple[int, int, int]]]]:
+    """Every loop with a device that is slower than the host, and with one that is faster."""
+    yield from ((steps_of(loop_run(loop, 10)),) for loop in LOOPS)
+    yield (LATE,)
+    yield from ((steps_of(loop_run(loop, 3)),) for loop in LOOPS)
+
+
+def run_with(steps: list[tuple[int, int, int]]) -> tuple[str, Run] | None:
+    """The run that has these steps, and its name; of steps made by hand there is none."""
+    runs = ((loop, ms, loop_run(loop, ms)) for ms in (10, 3) for loop in LOOPS)
+    return next(
+        ((f"{loop} (device {ms} ms)", run) for loop, ms, run in runs if steps_of(run) == steps),
+        None,
+    )
+
+
+def as_many_ahead(answer: Any, steps: list[tuple[int, int, int]]) -> str:
     """How many steps were launched before the one before them had ended."""
     right = sum(later[0] < earlier[2] for earlier, later in pairwise(steps))
     if answer == right:
         return ""
-    return (
-        f"Of the {len(steps)} steps of {loop} (device {device_ms} ms) you say {answer!r} were "
-        f"launched ahead; it is {right}: look at where the arrows begin."
-    )
+    found = run_with(steps)
+    whose = f"the {len(steps)} steps of {found[0]}" if found else f"the steps {steps}"
+    look = "where the arrows begin" if found else "when each was launched, and the one before ended"
+    return f"Of {whose} you say {answer!r} were launched ahead; it is {right}: look at {look}."
 
 
-def draw_loop(answer: Any, steps: Any, loop: str, device_ms: int) -> str:
+def draw_loop(answer: Any, steps: list[tuple[int, int, int]]) -> str:
     """The run."""
-    return timing(loop_run(loop, device_ms), whole=True).svg
+    found = run_with(steps)
+    return timing(found[1], whole=True).svg if found else ""
 
 
 EXERCISES = (
@@ -307,10 +321,7 @@ EXERCISES = (
     Exercise(
         name="launched_ahead",
         lesson="12_your_engine",
-        hole=Pure(
-            runs_of_loops, holds=as_many_ahead, draw=draw_loop,
-            call=lambda lines, steps, *about: lines(steps),
-        ),
+        hole=Pure(runs_of_loops, holds=as_many_ahead, draw=draw_loop),
         start="""
             def launched_ahead(steps):
                 return len(steps) - 1
@@ -323,6 +334,7 @@ EXERCISES = (
         mistakes=(
             ("earlier[2]", "earlier[1]", "launched ahead"),
             ("later[0]", "later[1]", "launched ahead"),
+            ("later[0] < earlier[2]", "later[0] < later[1]", "the steps [(0, 5000, 900000)"),
             ("later[0] < earlier[2]", "later[1] <= earlier[2]", "overlap (device 3 ms)"),
         ),
         hints=(
