@@ -172,8 +172,7 @@ learn.show(
 # - `running`: the ids of those that would decode next, if the scheduler were asked now;
 # - `waiting`: the ids of those that have come and are in no step yet;
 # - `chunked`: the id of a prompt that is half computed, or None;
-# - `pages_short`: how many pages of memory are missing for one more token each (0 or less: there is
-#   room).
+# - `pages_short`: how many pages of memory are missing for one more token each (0: there is room).
 #
 # As it stands, the chain never breaks. Too careful is wrong as well: a chain that breaks without a
 # reason costs time.
@@ -256,7 +255,7 @@ learn.timing(real)
 #
 # <details><summary>Exercise 3: may_chain</summary>
 #
-# `not waiting and chunked is None and batch == running and pages_short <= 0`. Two other ways: ask
+# `not waiting and chunked is None and batch == running and pages_short == 0`. Two other ways: ask
 # the scheduler every time, and chain whatever it answers (`chain_extend=true`). Or chain a fixed
 # number of steps and look up only then, as multi-step scheduling does (lesson 9): whoever comes
 # meanwhile waits.

@@ -111,7 +111,6 @@ learn.show(LeasePool.open, "lease = self", look_at=("inc_lock_ref",))
 # A prompt has come to an edge of the tree. `edge` are the tokens on it, `tokens` what is left of the
 # prompt. How many **whole pages** of `page_size` tokens may be shared? As it stands, the first
 # request's pages are given to whoever comes. Run it, and see whose answer is wrong then.
-# (In the checker's cases a request may be called `again`: that is a name.)
 
 
 # %% tags=["exercise"]

@@ -18,7 +18,7 @@ from ..memory.block_pool import Block
 from ..memory.radix_cache import TreeNode
 from ..scheduler import Scheduler
 from ..trace.cells import is_in
-from .history import MarkMoment, moments, plural
+from .history import MarkMoment, counted, moments, plural
 from .leaks import Leak, Ledger
 
 
@@ -79,7 +79,7 @@ def _pages(scheduler: Scheduler) -> Iterator[str]:
         story = story_of(scheduler, "page", [page])
         yield f"page {page} is {where}; it is or was {whose}{story}"
     if cache is not None and cache.total_size != len(cached):
-        yield f"the cache counts {cache.total_size} pages and has {len(cached)}"
+        yield f"the cache counts {counted(cache.total_size, 'page')} and has {len(cached)}"
     for lease in open_leases:
         if gone := set(lease.pages[: lease.shared_pages]).difference(cached):
             what = plural("page", gone)
@@ -134,12 +134,13 @@ def _locks(scheduler: Scheduler) -> Iterator[str]:
         if node.lock_ref != len(holders[node]):
             who, story = ", ".join(holders[node]) or "nobody", story_of_lock(scheduler, node)
             yield (
-                f"node {node.id} ({plural('page', node.page_ids)}) is locked {node.lock_ref} "
-                f"times, but it is {who} who may hold it{story}"
+                f"node {node.id} ({plural('page', node.page_ids)}) is locked "
+                f"{counted(node.lock_ref, 'time')}, but it is {who} who may hold it{story}"
             )
     locked = sum(node.num_pages for node in nodes if node.lock_ref)
     if scheduler.tree is not None and locked != scheduler.tree.protected_size:
-        yield f"{locked} pages are locked, {scheduler.tree.protected_size} are counted"
+        size = scheduler.tree.protected_size
+        yield f"locked: {counted(locked, 'page')}; the cache counts {size}"
 
 
 # -- What there is to look at ----------------------------------------------------------------------

@@ -26,7 +26,7 @@ from ..trace.cells import spans_of
 from ..trace.events import is_host
 from ..trace.recorder import named, to_text
 from .case import Workload
-from .history import Words
+from .history import Words, counted
 from .oracle import Alone, Refusal, alone, tokens_alone
 
 # -- Law 1 and 2: everybody's tokens are their own, and everybody ends once ------------------------
@@ -43,7 +43,7 @@ def find_wrong_tokens(workload: Workload, refusal: Refusal) -> Iterator[str]:
     for req in workload.requests:
         truth = tokens_alone(workload, req, refusal)
         if req.output_ids != truth:
-            reason = f" ({req.error})" if req.error else ""
+            reason = f" ({req.error.rstrip('.')})" if req.error else ""
             yield f"{req.name} gave {req.output_ids}, alone it gives {truth}{reason}"
 
 
@@ -201,7 +201,9 @@ class Clients:
         for name in tokens if not self.late else ():
             told, known = self._tokens[name], tokens[name]
             if told != known:
-                self.late = f"{when} {told} tokens of {name}, and {known} were processed"
+                self.late = (
+                    f"{when} {counted(told, 'token')} of {name}, where {known} had been processed"
+                )
             elif (told := self._ends[name]) != ends[name]:
                 self.late = f"{when} of {told} ends of {name}, and there were {ends[name]}"
         for req, given_up in self.given_up.items():
@@ -267,7 +269,7 @@ class Clients:
             elif req.error != given_up.error:
                 yield f"{who} ({given_up.error or 'by its client'}), but {ended(req)}"
             elif (late := len(req.output_ids) - given_up.num_outputs) > 0:
-                yield f"{who} and got {late} tokens after that"
+                yield f"{who} and got {counted(late, 'token')} after that"
 
 
 def ended(end: Request | Output | Alone) -> str:

@@ -42,6 +42,7 @@ from ..policy.rules import Rules
 from ..policy.waiting import CHECK_THRESHOLD, DEPRIORITIZE_THRESHOLD, LONG_QUEUE
 from ..scheduler import Scheduler, SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, PrefillScheduler
+from .history import counted
 
 # -- One decision of a scheduler, held against the rules of who runs and who is admitted -----------
 
@@ -791,7 +792,7 @@ def not_the_one(
     else:
         ranks = {req: (len(req.output_ids), -len(req.prompt), -order.index(req)) for req in running}
         named = min(running, key=ranks.__getitem__)
-        rule = f"with {len(named.output_ids)} outputs"
+        rule = why_rather(named, req)
     victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
     if req is not named:
         yield f"{victim}, but the rule names {named.rid}, {rule}"
@@ -802,11 +803,23 @@ def not_the_one(
         need += leases.pages_lacking(chunked.lease, chunked.computed_len + left)
     if need <= leases.available_pages + leases.pages_returning:
         yield (
-            f"{victim}, when the next step needs {need} pages: {leases.available_pages} can be had "
-            f"and {leases.pages_returning} are on their way back"
+            f"{victim}, when the next step needs {counted(need, 'page')}: "
+            f"{leases.available_pages} can be had, and {leases.pages_returning} more when what is "
+            "in flight is back"
         )
     if reason != "unified" and (ending := about_to_end(scheduler)):
         yield f"{victim}, when {words(ending)} will end with what is in flight"
+
+
+def why_rather(named: Request, req: Request) -> str:
+    """What makes ``named`` the one who has least to lose, rather than ``req``."""
+    outputs = counted(len(named.output_ids), "output")
+    if len(req.output_ids) != len(named.output_ids):
+        return f"with {outputs}"
+    if len(req.prompt) != len(named.prompt):
+        return f"which has {outputs}, too, and the longer prompt"
+    prompt = counted(len(named.prompt), "token")
+    return f"which has {outputs} and a prompt of {prompt}, too, and began to decode last"
 
 
 def about_to_end(scheduler: Scheduler) -> list[Request]:
@@ -1017,7 +1030,7 @@ class Watched:
             can = scheduler.allocatable_pages
             self._keep("progress", (
                 f"{left[0].rid} gets no pages, when {table.available_size} of {table.size} rows "
-                f"are free, and it needs {pages} pages, of which {can} can be reserved"
+                f"are free, and it needs {counted(pages, 'page')}, when {can} can be reserved"
                 for pages in need
                 if pages <= can and table.available_size
             ))  # fmt: skip

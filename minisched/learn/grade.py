@@ -15,6 +15,7 @@ from typing import Any
 
 from ..checks.case import Case, case_text, shrink
 from ..checks.draw import read_design
+from ..checks.history import counted
 from ..checks.judge import Finding, Verdict, judge
 from ..checks.overlap import measure
 from ..export.offence import draw as draw_offence
@@ -132,7 +133,7 @@ def grade_pure(exercise: Exercise, hole: Pure, lines: Any) -> ExerciseVerdict:
         count += 1
     return ExerciseVerdict(
         True,
-        [f"Checked on {count} cases.", *([exercise.why] if exercise.why else [])],
+        [f"Checked on {counted(count, 'case')}.", *([exercise.why] if exercise.why else [])],
         _drawn(hole, answer, args),
     )
 
@@ -162,8 +163,9 @@ def grade_runs(exercise: Exercise, hole: Loop | Function, lines: Any) -> Exercis
             count += 1
     if len(situations) < exercise.reach:
         return not_yet(
-            f"In {count} cases your lines were called in {len(situations)} different situations, "
-            f"but there should be at least {exercise.reach}: nothing was shown yet."
+            f"In {counted(count, 'case')} your lines were called in "
+            f"{counted(len(situations), 'different situation')}, but there should be at least "
+            f"{exercise.reach}: nothing was shown yet."
         )
     return right(exercise, hole, lines, count, len(situations))
 
@@ -360,7 +362,8 @@ def right(
         held = f"each of {len(exercise.laws)} laws ({', '.join(exercise.laws)})"
     with hole.filled(lines):
         mine = replace(judge(hole.on(case)).trace, loop=YOURS)
-    said = [f"Checked on {count} cases, in {situations} different situations: {held} holds."]
+    where = f"{counted(count, 'case')}, in {counted(situations, 'different situation')}"
+    said = [f"Checked on {where}: {held} holds."]
     if exercise.picture != "timing":
         figures = [view(exercise.picture, mine)]
     elif exercise.beside:

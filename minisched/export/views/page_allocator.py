@@ -117,7 +117,8 @@ def scene(trace: Trace) -> Scene:
     pages, table = panels(part)
     flags = retraction_flags(part, [word(m, "rid") for m in _of(part, "retraction")], "")
     flags += [
-        LaneItem("evict", time, time, f"-{number}", about=f"{number} pages are evicted",
+        LaneItem("evict", time, time, f"-{number}",
+                 about=f"{many(number, 'page')} {'is' if number == 1 else 'are'} evicted",
                  data={"evicted": number})
         for time, number in evictions(part).items()
     ]  # fmt: skip

@@ -223,7 +223,7 @@ def scene(trace: Trace) -> Scene:
     refuses = sum(len(one.events) * one.repeats for one in rounds) - admits
     told = [*reasons][:MOST_REASONS]
     return Scene(
-        f"prefill: {admits} admissions, {many(refuses, 'refusal')}",
+        f"prefill: {many(admits, 'admission')}, {many(refuses, 'refusal')}",
         about_run(trace, shown),
         [Part("What is left, in tokens", "+ admitted: tokens to compute; × refused",
               [CellGrid(lines, columns, cells)])],

@@ -219,8 +219,9 @@ def scene(trace: Trace) -> Scene:
     ]  # fmt: skip
     cut = f"the first {MOST_ROWS} of {len(moments)}" * (len(moments) > MOST_ROWS)
     parts.append(Part("Every change", cut, [TextTable(HEADS, lines)]))
+    most = max(moment.protected for moment in moments)
     title = (
-        f"radix_cache: at most {max(moment.protected for moment in moments)} pages locked, "
+        f"radix_cache: at most {many(most, 'page')} locked, "
         f"{many(sum(gone.values()), 'page')} evicted"
     )
     about = about_run(trace, shown)
@@ -242,5 +243,5 @@ def tree_of(
         for _, node in order(tree)
     ]  # fmt: skip
     if len(nodes) > MOST_NODES:
-        name += f", and {len(nodes) - MOST_NODES} more nodes"
+        name += f", and {many(len(nodes) - MOST_NODES, 'more node')}"
     return NodeTree(name, nodes[:MOST_NODES])

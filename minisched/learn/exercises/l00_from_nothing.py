@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...checks.history import counted
 from ...devices.cost import MILLISECOND
 from ...export.runs import compare
 from ...export.scene_svg import to_svg
@@ -181,17 +182,19 @@ def right_tokens(run: Tokens, prompt: list[int], count: int) -> str:
     for _ in range(count):
         tokens.append(model(tokens))
     due, given, device = tokens[len(prompt) :], run.given, run.device
-    asked = f"For the prompt {prompt} and {count} new token{'s' if count > 1 else ''}"
+    asked = f"For the prompt {prompt} and {counted(count, 'new token')}"
     if given != due:
         return (
             f"{asked} it gives {given!r}, should give {due}. Token by token: "
             "the model's input is everything before it."
         )
     if len(device.launched) != count:
-        return f"{asked} there were {len(device.launched)} launches; {count} are needed."
+        launches = counted(len(device.launched), "launch", "launches")
+        return f"{asked} the device got {launches}; it needs {count}."
     worked = [item for item in device.slices if item.name == "process"]
     if len(worked) != count:
-        return f"{asked} the host worked {len(worked)} times: `device.work(6)` once for each token."
+        times = counted(len(worked), "time")
+        return f"{asked} the host worked {times}: `device.work(6)` once for each token."
     for at, (item, op) in enumerate(zip(worked, device.launched, strict=True), 1):
         if item.start < op.end * MILLISECOND:
             return f"{asked} the host worked on token {at} before it was there. `wait` first."
@@ -213,8 +216,8 @@ def ahead(run: Tokens, prompt: list[int], count: int) -> str:
     took, best = run.device.now, count * DEVICE + HOST
     if took > best:
         return (
-            f"Every token is right, but {count} of them took {took:g} ms, and {best} would be "
-            "enough. Look at the gaps in the device's lane: what could it have been doing?"
+            f"Every token is right, but {counted(count, 'token')} took {took:g} ms, and {best} "
+            "would be enough. Look at the gaps in the device's lane: what could it have been doing?"
         )
     return ""
 
@@ -222,7 +225,7 @@ def ahead(run: Tokens, prompt: list[int], count: int) -> str:
 def as_it_ran(run: Tokens, prompt: list[int], count: int) -> str:
     """Their run."""
     idle = max(0, run.device.now - DEVICE * len(run.device.launched))
-    tokens = f"{count} token{'s' if count > 1 else ''}"
+    tokens = counted(count, "token")
     title = f"{tokens} in {run.device.now:g} ms; the device had nothing to do for {idle:g}"
     return run.device.picture(title) if run.device.slices else ""
 

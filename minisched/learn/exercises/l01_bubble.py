@@ -6,6 +6,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
+from ...checks.history import counted
 from ...checks.overlap import measure
 from ...export.runs import compare
 from ...export.scene_svg import to_svg
@@ -34,7 +35,7 @@ def two_in_flight(attempt: Attempt) -> str:
 def no_busy_turn(attempt: Attempt) -> str:
     """A turn in which there is nothing to do sleeps."""
     count = attempt.calls.empty_turns
-    turns = f"{count} turn{'s' if count > 1 else ''}"
+    turns = counted(count, "turn")
     return (
         count
         and (
@@ -83,9 +84,10 @@ def as_in_the_run(said: Any, host: int, device: int, copy: int, in_flight: int) 
 
 
 def steady_picture(said: Any, host: int, device: int, copy: int, in_flight: int) -> str:
-    """A few settled steps of that run."""
-    trace = steady(host, device, copy, in_flight).trace
-    return to_svg(compare([trace]))
+    """A few settled steps of that run, pairs of them: two in flight may take turns."""
+    run = steady(host, device, copy, in_flight)
+    title = f"{run.loop}: a settled step takes {settled_step_ms(run):g} ms, on average"
+    return to_svg(compare([run.trace], steps=4, title=title))
 
 
 # -- Where overlap loses ---------------------------------------------------------------------------
@@ -118,8 +120,9 @@ def overlap_loses(costs: Any) -> str:
     words = "overlap wins" if factor > 1 + TIE else f"a tie, within {100 * TIE:g} %"
     steps = [measure(run.trace).steps for run in runs]
     return (
-        f"{said}: {words}, {factor:.2f} times as fast. Serial ran {steps[0]} steps and overlap "
-        f"{steps[1]}: what is the step more, and when does it weigh most?"
+        f"{said}: {words}, {factor:.2f} times as fast. Serial ran "
+        f"{counted(steps[0], 'step')} and overlap {steps[1]}: what is the step more, and when "
+        "does it weigh most?"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from ...checks.history import counted
 from ...checks.judge import judge
 from ...core import ScheduleBatch
 from ...devices.base import Array, Buffer, Device
@@ -128,10 +129,11 @@ def large_enough(size: Any, most: int, context: int, chunk: int) -> str:
         return f"{call}, but it must be a whole number of slots."
     least, highest = needed(most, context, chunk), 2 * most * (3 + -(-context // chunk))
     if size < least:
+        prompts, tokens = counted(most - 1, "prompt"), counted(context - 1, "token")
         return (
-            f"{call}, but there must be at least {least}: {most - 1} prompts may stand in front of "
-            f"a request, each of up to {context - 1} tokens, in chunks of {chunk}, and every chunk "
-            "takes a slot. A slot that is taken again before its token was read is lapped."
+            f"{call}, but there must be at least {least}: {prompts} may stand in front of a "
+            f"request, each of up to {tokens}, in chunks of {chunk}, and every chunk takes a slot. "
+            "A slot that is taken again before its token was read is lapped."
         )
     if size > highest:
         return f"{call}, but at most {highest} make sense there: memory is dear."
@@ -245,7 +247,7 @@ EXERCISES = (
                 return max_running_requests * (3 + ceil(context_len / chunk))
         """,
         mistakes=(
-            ("", "def limit(m, n, c):\n    return 9 * m", "prompts may stand in front"),
+            ("", "def limit(m, n, c):\n    return 9 * m", "prompt may stand in front"),
             ("max_running_requests * (3 + ceil(context_len / chunk))", "10**9", "memory is dear"),
             ("max_running_requests * (3 +", "3 * max_running_requests + (", "is lapped"),
         ),

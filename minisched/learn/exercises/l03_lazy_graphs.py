@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...checks.history import counted
 from ...checks.overlap import step_intervals
 from ...core import ScheduleBatch
 from ...devices.base import Label
@@ -70,6 +71,7 @@ class LazyClock:
         0  # the first step whose token was read before the one before was worked on
     )
     newest: int = 0  # the last step that was handed over
+    alone: int = 0  # the first step that was read while no step behind it was handed over
 
     def step(self, token: LazyToken | int) -> LazyToken:
         """Build the graph of the next token.
@@ -109,6 +111,8 @@ class LazyClock:
         self.async_eval(token)
         if len(self.worked_on) < token.step - 1:
             self.read_too_soon = self.read_too_soon or token.step
+        if token.step == self.newest < COUNT:
+            self.alone = self.alone or token.step
         start = self.sim.now()
         assert token.op is not None
         value: int = token.op.synchronize()
@@ -164,6 +168,7 @@ def in_order(run: Generated, host: int, device: int) -> str:
         or _wrong_work(clock)
         or _too_far_ahead(clock)
         or _too_slow(clock, run.trace, costs)
+        or _alone(clock)
     )
 
 
@@ -197,7 +202,8 @@ def _wrong_tokens(given: Any) -> str:
             hint = ": you kept the lazy token; read it with .item()" if kept else ""
             return f"The {ordinal(at)} token is {token!r}, should be {due}{hint}."
     if len(given) != COUNT:
-        return f"generate gave back {len(given)} tokens, but {COUNT} were asked for."
+        tokens = counted(len(given), "token")
+        return f"generate gave back {tokens}, but {COUNT} were asked for."
     return ""
 
 
@@ -214,7 +220,8 @@ def _wrong_work(clock: LazyClock) -> str:
     for at, (token, due) in enumerate(zip(clock.worked_on, truth(), strict=False), 1):
         if token != due:
             return f"host_work got {token!r} as its {ordinal(at)} token, should get {due}."
-    return f"host_work was called {len(clock.worked_on)} times, but there are {COUNT} tokens."
+    times = counted(len(clock.worked_on), "time")
+    return f"host_work was called {times}, but there are {COUNT} tokens."
 
 
 def _too_far_ahead(clock: LazyClock) -> str:
@@ -239,6 +246,17 @@ def _too_slow(clock: LazyClock, trace: Trace, costs: str) -> str:
         f"token to the next, on average, of which building a graph is {BUILD // MILLISECOND} ms; "
         f"{best:g} ms would be enough. In the hatched gaps the device has "
         "nothing: what could you hand over before you read?"
+    )
+
+
+def _alone(clock: LazyClock) -> str:
+    step = clock.alone
+    if not step:
+        return ""
+    return (
+        f"When the token of step {step} was read, nothing else was with the device. That costs "
+        "nothing here, as on this clock `async_eval` takes no time; a real device would wait "
+        f"until you come back from `item`. Hand over step {step + 1} before you read step {step}."
     )
 
 
@@ -310,12 +328,13 @@ def chains(may_chain: Any, scheduler: Scheduler, batch: ScheduleBatch) -> bool:
     if not all(map(scheduler.decode.may_run, batch.reqs)):
         return False
     chunked = scheduler.prefill.chunked_req
+    short = scheduler.leases.pages_short([req for req in batch.reqs if req.lease is not None])
     said = may_chain(
         list(batch.rids),
         [req.rid for req in scheduler.running_batch],
         [req.rid for req in scheduler.waiting_queue],
         chunked.rid if chunked else None,
-        scheduler.leases.pages_short([req for req in batch.reqs if req.lease is not None]),
+        max(0, short),
     )
     if type(said) is not bool:
         raise Mistake(f"`may_chain` gave {said!r}, but it must give True or False")
@@ -354,6 +373,9 @@ EXERCISES = (
             ("        host_work(tokens[-1])\n", "", "host_work was called 0 times"),
             ("following = step(y)", "following = step(y.item())", "the first token, or a lazy one"),
             ("        async_eval(following)\n", "", "the device waits"),
+            ("        async_eval(following)\n        tokens.append(y.item())\n",
+             "        tokens.append(y.item())\n        async_eval(following)\n",
+             "nothing else was with the device"),
         ),
         hints=(
             "`item` is where the host stands still. What could the device have got before?",
@@ -420,13 +442,13 @@ EXERCISES = (
             def may_chain(batch, running, waiting, chunked, pages_short):
                 if waiting or chunked is not None:
                     return False
-                return batch == running and pages_short <= 0
+                return batch == running and pages_short == 0
         """,
         mistakes=(
             ("batch == running and ", "", "it broke the scheduler"),
-            (" and pages_short <= 0", "", "it broke the scheduler"),
+            (" and pages_short == 0", "", "it broke the scheduler"),
             ("waiting or chunked is not None", "chunked is not None", "makespan"),
-            ("return batch == running and pages_short <= 0", "return False", "makespan"),
+            ("return batch == running and pages_short == 0", "return False", "makespan"),
         ),
         workloads=Workloads("mlx_async", level="tight", seeds=60),
         no_worse=(("makespan", 1.0),),

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from ...checks.case import Case
+from ...checks.history import counted
 from ...core import Request
 from ...memory import Match, RadixCache
 from ...museum.exhibit import case
@@ -26,8 +27,8 @@ def whole_pages(attempt: Attempt) -> str:
         rid, length = str(mark.attrs["rid"]), int(mark.attrs["extend_len"])
         if mark.attrs["is_chunked"] and rid not in started and length % size:
             return (
-                f"the first chunk of {rid}'s prompt has {length} tokens and ends in the middle of "
-                f"a page of {size}, but only whole pages can be shared"
+                f"the first chunk of {rid}'s prompt has {counted(length, 'token')} and ends in the "
+                f"middle of a page of {size}, but only whole pages can be shared"
             )
         started.add(rid)
     return ""

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from ...checks.case import Case
+from ...checks.history import counted
 from ...memory.radix_cache import RadixCache, TreeNode
 from ...museum.exhibit import case
 from ..exercise import COST, Exercise, Function, Workloads, asked
@@ -33,12 +34,12 @@ def conversations(seed: int) -> Case:
 
 LONG = case(  # somebody reads a prefix for so long that nothing was used longer ago
     "long: 1 2 3 4 5 6 -> 18; x at 3: 7 8 9 10 11 -> 2; y at 8: 12 13 14 15 16 -> 2; "
-    "z at 13: 17 18 7 9 11 -> 2; again at 20: 1 2 3 4 5 6 7 -> 2",
+    "z at 13: 17 18 7 9 11 -> 2; long2 at 20: 1 2 3 4 5 6 7 -> 2",
     "overlap", kv=33, rows=2, chunked_prefill_size=16, cost=COST,
 )  # fmt: skip
 SHOWN = case(
     "abc: 1 2 3 4 5 6 7 8 9 -> 3; afg at 3: 1 2 3 4 10 11 12 -> 3; "
-    "x at 12: 13 14 15 16 17 18 13 14 15 -> 3; again at 20: 1 2 3 4 5 6 7 8 9 2 -> 3",
+    "x at 12: 13 14 15 16 17 18 13 14 15 -> 3; abc2 at 20: 1 2 3 4 5 6 7 8 9 2 -> 3",
     "overlap", kv=24, rows=2, chunked_prefill_size=16, cost=COST,
 )  # fmt: skip
 
@@ -76,7 +77,8 @@ class Leaf(NamedTuple):
     node: TreeNode
 
     def __repr__(self) -> str:
-        return f"{self.num_pages} pages, {self.lock_ref} locks, used at {self.last_used}"
+        pages, locks = counted(self.num_pages, "page"), counted(self.lock_ref, "lock")
+        return f"<leaf: {pages}, {locks}, used at {self.last_used}>"
 
 
 def leaves_of(tree: RadixCache) -> Iterator[Leaf]:

@@ -11,6 +11,7 @@ from ...core import Lease, Request
 from ...memory.pool import LeasePool
 from ...museum.exhibit import case
 from ..exercise import COST, Exercise, Function, Workloads, asked
+from ..guard import Mistake
 
 # -- What all three are held against: more is let in than will fit ---------------------------------
 
@@ -49,9 +50,24 @@ class Grown(NamedTuple):
 
 
 def of_next_step(lines: Callable[..., Any], pool: LeasePool, reqs: Sequence[Request]) -> int:
-    """The learner's ``pages_short`` in the place of the method."""
+    """The learner's ``pages_short`` in the place of the method.
+
+    Raises:
+        Mistake: it says of one alone that pages are short, and they are not: with nobody to give
+            way and nothing to wait for, the scheduler would end it, in words that are not true.
+    """
     running = [Grown(req.reach, len(req.lease.pages)) for req in reqs if req.lease is not None]
-    return int(lines(running, pool.available_pages, pool.allocator.page_size))
+    free, size = pool.available_pages, pool.allocator.page_size
+    said = int(lines(list(running), free, size))
+    leases = [req.lease for req in reqs if req.lease is not None]
+    takes = sum(pool.pages_lacking(req.lease, req.reach) for req in reqs if req.lease is not None)
+    is_still = not pool.returning and all(map(pool.is_settled, leases))
+    if len(running) == 1 and is_still and said > 0 and takes <= free:
+        raise Mistake(
+            f"`pages_short({running}, {free}, {size})` gave `{said}`, as if so many pages were "
+            f"missing; but {free} can be had, and the next step takes {takes}"
+        )
+    return said
 
 
 class Candidate(NamedTuple):
@@ -101,8 +117,8 @@ EXERCISES = (
         mistakes=(
             ("-(-one.length // page_size)", "one.length // page_size", "pop from empty list"),
             ("-(-one.length // page_size)", "one.length // page_size + 1", "has to give"),
-            ("-(-one.length // page_size)", "one.length", "alone it gives"),
-            ("return lacking - free", "return lacking", "alone it gives"),
+            ("-(-one.length // page_size)", "one.length", "as if so many pages were missing"),
+            ("return lacking - free", "return lacking", "as if so many pages were missing"),
             ("return lacking - free", "return 0", "pop from empty list"),
         ),
         workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
@@ -138,6 +154,7 @@ EXERCISES = (
             ("one.num_outputs, -one.prompt_len", "one.num_outputs, one.prompt_len",
              "but the rule names"),
             ("reversed(running)", "running[:1]", "but the rule names"),
+            ("reversed(running)", "running", "too, and began to decode last"),
             ("return min(latest, key=lambda one: (one.num_outputs, -one.prompt_len))",
              "return None", "not one of those who run"),
         ),

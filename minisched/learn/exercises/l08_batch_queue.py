@@ -7,6 +7,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
+from ...checks.history import counted
 from ...engine.engine import Engine
 from ...export.runs import stretch
 from ...export.scene_svg import to_svg
@@ -47,7 +48,10 @@ def pipelines() -> Iterator[tuple[int, int, int, int]]:
 
 def is_idle_as_measured(share: Any, batches: int, stages: int, stage_ms: int, rest_ms: int) -> str:
     """Within a thousandth of what the run did."""
-    given = f"With {batches} batches over {stages} stages of {stage_ms} ms and {rest_ms} ms of rest"
+    given = (
+        f"With {counted(batches, 'batch', 'batches')} over {counted(stages, 'stage')} of "
+        f"{stage_ms} ms and {rest_ms} ms of rest"
+    )
     if isinstance(share, bool) or not isinstance(share, int | float):
         return f"{given}, bubble gives {share!r}, which is not a number."
     took = idle_share(run_of(batches, stages, rest_ms), batches)
@@ -130,7 +134,7 @@ EXERCISES = (
         mistakes=(
             (" + rest_ms", "", "4 ms of rest"),
             ("max(stage_ms, round_ms / batches)", "round_ms / batches", "idles for -"),
-            ("round_ms / batches", "round_ms / stages", "With 1 batches"),
+            ("round_ms / batches", "round_ms / stages", "With 1 batch over"),
         ),
         hints=(
             "How long does one batch take for a whole round: all stages, the copy, the host?",

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from ...checks.draw import draw, read_design
-from ...checks.history import Done, PlayedOrder, order_of
+from ...checks.history import Done, PlayedOrder, counted, order_of
 from ...checks.judge import judge
 from ...devices.cost import MILLISECOND
 from ...export.runs import compare
@@ -133,7 +133,8 @@ def in_words(program: list[Step], at: int) -> str:
 def are_true_clocks(clocks: Any, program: list[Step]) -> str:
     """They say of every pair of acts what the package's say."""
     if not isinstance(clocks, list) or len(clocks) != len(program):
-        return f"happens_before must give a list of {len(program)} clocks, one for each act."
+        clocks = counted(len(program), "clock")
+        return f"happens_before must give a list of {clocks}, one for each act."
     if not all(isinstance(clock, dict) for clock in clocks):
         return "a clock must be a dictionary: how many acts of each lane have surely been."
     if len({id(clock) for clock in clocks}) < len(clocks):

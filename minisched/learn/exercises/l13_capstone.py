@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ...checks.case import Case
+from ...checks.history import counted
 from ...core import FinishReason, Output, Request
 from ...policy.plan import Plan
 from ...scheduler import Scheduler, SchedulerConfig
@@ -94,7 +95,7 @@ class OwnPlan:
             if req in {one for one, _ in prompts}:
                 raise Mistake(f"{req.rid} is among the prompts and among those who decode")
         if (short := self.scheduler.leases.pages_short(decodes)) > 0:
-            raise Mistake(f"for those who decode {short} pages are missing: keep some free")
+            raise Mistake(f"those who decode lack {counted(short, 'page')}: keep some free")
         return Plan(list(prompts), list(decodes))
 
     def _start(self, req: Request, length: int) -> None:
@@ -112,12 +113,15 @@ class OwnPlan:
         elif length == req.extend_len:
             scheduler.prefill.chunked_req = None
         if not 0 < length <= req.extend_len:
-            raise Mistake(f"{length} tokens of {req.rid}, but it has {req.extend_len} to compute")
+            raise Mistake(
+                f"{counted(length, 'token')} of {req.rid}, but it has {req.extend_len} to compute"
+            )
         lease = req.lease
         assert lease is not None
         short = scheduler.leases.pages_lacking(lease, req.computed_len + length)
         if short > scheduler.leases.available_pages:
-            raise Mistake(f"{req.rid} needs {short} pages, but fewer are free: `room.free_pages`")
+            pages = counted(short, "page")
+            raise Mistake(f"{req.rid} needs {pages}, but fewer are free: `room.free_pages`")
         scheduler.leases.reserve(lease, req.computed_len + length)
 
 
