@@ -130,7 +130,8 @@ learn.show(PrefillManager._admit)
 
 # %% [markdown]
 # And for level 4, what a loop does about a grammar: launch the step without its sampling, process
-# the one before, and sample then.
+# the one before, and sample then. (The last call builds the mask first, with `update_vocab_mask`, so
+# that a trace shows it. You need not: launching the sampling builds a mask that is still missing.)
 
 # %%
 learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=delay",))

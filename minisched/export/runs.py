@@ -147,7 +147,10 @@ def _title(views: Sequence[View]) -> str:
 def lanes_of(view: View, end: int) -> Lanes:
     """Boxes, idle stretches, arrows and waits; times count from the view's start."""
     spans: dict[str, list[LaneItem]] = {lane.key: [] for lane in view.lanes}
-    for item in view.bubbles:
+    idle_ns = [item.end - item.start for item in view.bubbles]
+    # of a long profile's gaps, thinner than a line and hardly any in all, nothing would be seen
+    is_seen = max(idle_ns, default=0) >= end / 1000 or sum(idle_ns) >= end / 100
+    for item in view.bubbles if is_seen else ():
         kind, idle = "waited" if item.reason else "bubble", ms(item.end - item.start)
         about = f"bubble: {item.lane.name.lower()} waits {idle} ms" + (
             f" for {item.reason}" if item.reason else ""

@@ -227,6 +227,14 @@ def _watched(
             raise Mistake("`run_batch` got no batch: there was nothing to run; test `batch` first")
         if name == "get_next_batch_to_run" and taken:
             raise Mistake(f"step {min(taken)} was taken from `{name}` and never launched")
+        if name == "launch_batch_sample_if_needed" and args[0].delay_sample_func is not None:
+            missing_history = unwatched(phase.__self__.missing_history)  # type: ignore[attr-defined]
+            if lacking := missing_history(args[0].batch):
+                raise Mistake(
+                    f"the sampling of step {args[0].batch.step} was launched too early: its "
+                    f"{lacking} needs a token that is not processed yet. First process the result "
+                    "of the step before, then launch the sampling"
+                )
         if name == "process_batch_result":
             step = args[0].batch.step
             if step in done:

@@ -10,16 +10,20 @@ from random import Random
 from typing import Any
 
 from ...checks.case import Case
+from ...checks.overlap import forwards
 from ...core import Request, SamplingParams
 from ...devices.cost import CostModel
 from ...devices.registry import open_device
+from ...export.layout import view_of_steps
+from ...export.runs import side_by_side
+from ...export.scene_svg import to_svg
+from ...export.units import ms
 from ...loops.run import Run, run_loop
 from ...memory import LeasePool
 from ...models.hash import HashModel
 from ...museum.exhibit import case
 from ...scheduler import SchedulerConfig
 from ..exercise import COST, Exercise, Function, Pure, Workloads, asked
-from ..figure import timing
 from ..runs import VOCAB
 
 # -- rides: whether those who decode go into the step of a chunk -----------------------------------
@@ -104,8 +108,8 @@ def interrupted(
     return run_of(WAYS[how], reqs, -1 if how == "one piece" else chunk, base, per_token)
 
 
-def pause_of(run: Run) -> float:
-    """The longest time between two tokens of a chat while the document is being read, in ms."""
+def pause_of(run: Run) -> tuple[int, int]:
+    """The longest time between two tokens of a chat while the document is being read: from, to."""
     ended = {item.rid: item for item in run.metrics.ended}
     document = ended.pop("document")
     heard = [
@@ -114,7 +118,8 @@ def pause_of(run: Run) -> float:
         for pair in pairwise(accumulate(item.itls, initial=item.first_token or 0))
     ]
     first = document.first_token or 0
-    return max(end - start for start, end in heard if document.arrival < end and start < first) / MS
+    meanwhile = [pair for pair in heard if document.arrival < pair[1] and pair[0] < first]
+    return max(meanwhile, key=lambda pair: pair[1] - pair[0])
 
 
 def situations() -> Iterator[Figures]:
@@ -130,7 +135,8 @@ def as_long_as_that(said: Any, *figures: Any) -> str:
     """As long as in the run, but for the host's part of it."""
     how, *sizes = figures
     given = f"how {how!r}, {sized('prompt chunk running base per_token', sizes)}"
-    return off_by(said, pause_of(interrupted(*figures)), given, "ms", 0.02)
+    start, end = pause_of(interrupted(*figures))
+    return off_by(said, (end - start) / MS, given, "ms", 0.02)
 
 
 def sized(names: str, values: Sequence[Any]) -> str:
@@ -148,8 +154,14 @@ def off_by(said: Any, measured: float, given: str, unit: str, share: float) -> s
 
 
 def pause_picture(said: Any, *figures: Any) -> str:
-    """That run, from beginning to end."""
-    return timing(interrupted(*figures), whole=True).svg
+    """The steps around the pause, and from when to when it is."""
+    trace = interrupted(*figures).trace
+    start, end = pause_of(interrupted(*figures))
+    steps = [item.step for item in forwards(trace) if item.end > start - MS and item.start < end]
+    view = view_of_steps(trace, min(steps), max(steps))
+    when = f"from {ms(start - view.start)} to {ms(end - view.start)} ms"
+    title = f"{figures[0]}: a chat hears nothing {when}, a pause of {ms(end - start)} ms"
+    return to_svg(side_by_side([view], title))
 
 
 @cache

@@ -65,6 +65,14 @@ def count_of(lines: Any, xp: Arrays, inputs: ForwardBatch, tokens: Array) -> Arr
                 f"with drafts {drafts} and sampled {sampled}, `accept` gave {found!r}; it must be "
                 "the first of what was sampled, and at least one"
             )
+        pairs = zip(drafts, sampled, strict=False)
+        wrong = next((at for at, (draft, token) in enumerate(pairs) if draft != token), len(drafts))
+        if len(found) > wrong + 1:
+            raise Mistake(
+                f"with drafts {drafts} and sampled {sampled}, `accept` gave {found}; but the draft "
+                f"{drafts[wrong]} is wrong, {sampled[wrong]} was sampled in its place. What was "
+                "sampled behind a wrong draft does not count"
+            )
         counts.append(len(found))
     return xp.asarray(counts)
 
@@ -162,8 +170,12 @@ EXERCISES = (
                     yield
         """,
         mistakes=(
-            (", delay_sample=delay", "", "alone it gives"),
+            (", delay_sample=delay", "", "The sampling of step 2 was launched too early"),
             ("if delay:\n", "if False:\n", "was delayed"),
+            ("        if last:\n",
+             "        if delay:\n            engine.launch_batch_sample_if_needed(pending)\n"
+             "        if last:\n",
+             "was launched too early: its grammar needs a token that is not processed yet"),
         ),
         workloads=Workloads(
             "overlap", level="wishes", want=has_wishes, show=wishing(TWO, "overlap:ring", **RULE),
@@ -203,8 +215,9 @@ EXERCISES = (
         mistakes=(
             ("count + 1]", "count]", "at least one"),
             ("count < len(drafts) and drafts[count] == sampled[count]", "count < len(drafts)",
-             "alone it gives"),
-            ("drafts[count] == sampled[count]", "drafts[count] in sampled", "alone it gives"),
+             "sampled behind a wrong draft does not count"),
+            ("drafts[count] == sampled[count]", "drafts[count] in sampled",
+             "sampled behind a wrong draft does not count"),
         ),
         workloads=Workloads("overlap:pool", seeds=0, cases=SPECULATIVE, show=SPECULATIVE[0]),
         no_worse=(("steps", 1.0),),
