@@ -120,7 +120,8 @@ def longest_alike(passes: Sequence[Slice]) -> list[Slice]:
 
 def rows_of(strip: Strip, end: int) -> list[LaneRow]:
     """Its host, and each device."""
-    more = f", {strip.more_steps:+d} steps" if strip.more_steps else ""
+    steps = "step" if abs(strip.more_steps) == 1 else "steps"
+    more = f", {strip.more_steps:+d} {steps}" if strip.more_steps else ""
     note = f"{strip.period / MILLISECOND:.1f} ms, {strip.busy:.0f} %, {strip.speedup:.2f}×{more}"
     lanes = zip(strip.view.lanes, lanes_of(strip.view, end).rows, strict=True)
     kept = [(lane, row) for lane, row in lanes if lane.side == "host" or has_forward(row)]

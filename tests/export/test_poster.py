@@ -61,7 +61,8 @@ def test_its_figures_are_the_runs(runs: dict[str, Trace], scene: Scene) -> None:
         assert f"{report.device_busy_percent:.0f} %" in row.group_note
         assert f"{base.makespan_ns / report.makespan_ns:.2f}×" in row.group_note
         more = report.steps - base.steps
-        assert (f"{more:+d} steps" in row.group_note) == bool(more)
+        said = f", {more:+d} step{'s' * (abs(more) != 1)}"
+        assert row.group_note.endswith(said) == bool(more)
 
 
 def test_nothing_is_drawn_beyond_its_strip(scene: Scene) -> None:

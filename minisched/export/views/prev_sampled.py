@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...checks.overlap import forwards
 from ...trace import Trace
 from ..scene import CellGrid, GridCell, LaneLink, Part, Scene, about_run
-from .marks import NothingToShow, lacking, named, number, short_end, word
+from .marks import NothingToShow, lacking, many, named, number, short_end, word
 from .steps import opening
 
 # -- Where each step took its input from, row by row, read from a trace ----------------------------
@@ -85,5 +85,5 @@ def scene(trace: Trace) -> Scene:
         about_run(trace, shown),
         [Part("Rows of input_ids", note, [CellGrid(rows, columns, cells, links)])],
         LEGEND,
-        ["; ".join(f"{name}: {count} steps" for name, count in counts.items())],
+        ["; ".join(f"{name}: {many(count, 'step')}" for name, count in counts.items())],
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ...trace import Trace
 from ..scene import Bar, Bars, LaneRow, Lanes, Part, Scene, about_run
-from .marks import NothingToShow, named, number, short
+from .marks import NothingToShow, many, named, number, short
 from .steps import StepWork, opening, requests_in, retraction_flags, steps_of, work_of
 
 MOST_STEPS, MOST_LANES = 60, 24
@@ -45,7 +45,7 @@ def scene_of_steps(trace: Trace, finding: Callable[[list[StepWork], int], str]) 
             Part("Tokens a step", "E: prompts only, D: decodes only, M: mixed", [bars]),
             Part("What each step computes for whom", "numbers: tokens of a prompt", [lanes]),
         ],
-        {**LEGEND, "limit": f"the most that a step with prompts may have: {limit} tokens"},
+        {**LEGEND, "limit": f"the most that a step with prompts may have: {many(limit, 'token')}"},
     )
 
 
@@ -66,7 +66,8 @@ def bar_of(step: StepWork) -> Bar:
         [
             (
                 share.kind, share.tokens,
-                f"step {step.step} ({step.mode}), {share.rid}: {share.kind}, {share.tokens} tokens",
+                f"step {step.step} ({step.mode}), {share.rid}: {share.kind}, "
+                f"{many(share.tokens, 'token')}",
                 {"step": step.step, "rid": share.rid, "tokens": share.tokens},
             )
             for share in shares

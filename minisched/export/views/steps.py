@@ -11,7 +11,7 @@ from ...checks.overlap import forwards
 from ...trace import Mark, Slice, Trace
 from ..scene import LaneItem
 from ..units import ms
-from .marks import NothingToShow, named, number, word
+from .marks import NothingToShow, many, named, number, word
 
 
 class StepShare(NamedTuple):
@@ -56,7 +56,7 @@ def opening(trace: Trace, most_steps: int) -> tuple[Trace, str]:
     """
     steps = forwards_of(trace)
     if len(steps) <= most_steps:
-        return trace, f"{len(steps)} steps"
+        return trace, many(len(steps), "step")
     end = steps[most_steps].start
     cut = replace(
         trace,
@@ -136,7 +136,7 @@ def work_of(steps: Sequence[StepWork], rid: str) -> list[LaneItem]:
     for step in steps:
         for part in step.parts:
             if part.rid == rid:
-                amount = f"{part.tokens} tokens" if part.tokens else step.mode
+                amount = many(part.tokens, "token") if part.tokens else step.mode
                 about = f"step {step.step} ({step.mode}), {rid}: {WORK[part.kind]}, {amount}"
                 is_prompt = part.kind in ("prompt", "again") and part.tokens
                 found.append(
