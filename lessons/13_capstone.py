@@ -89,8 +89,7 @@ learn.timing(serial, overlapped)
 # 5. **time**: no more than 5 % above `overlap`.
 #
 # Each is held to the laws of `minisched check` (identity, ends, races, leaks, ownership, budgets, ..).
-# Only who goes first is left to you. (A mistake may be met a level late: a page counted too few can
-# stand until level 4. The sentence says what it is.)
+# Only who goes first is left to you. (A mistake may be met a level late. The sentence says what it is.)
 #
 # ## Exercise: an empty file
 #

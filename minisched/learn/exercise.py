@@ -354,7 +354,7 @@ class Workloads:
 
     ``show`` is the one that is drawn where all is well, and whose speed-up is told. ``at_once``
     lets everybody come in turn 0 and stay: so that a loop can be timed whose turns are not those of
-    the package's.
+    the package's. ``first`` are cases made by hand that one of several levels begins with.
     """
 
     on: str = "overlap"
@@ -366,6 +366,7 @@ class Workloads:
     cost: CostModel = COST
     show: Case | None = None
     at_once: bool = False
+    first: Mapping[str, tuple[Case, ...]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Case]:
         yield from self.cases
@@ -378,7 +379,8 @@ class Workloads:
         return (self.level,) if isinstance(self.level, str) else self.level
 
     def drawn(self, level: str) -> Iterator[Case]:
-        """The random cases of a level."""
+        """The random cases of a level, behind those that it begins with."""
+        yield from self.first.get(level, ())
         design = read_design(self.on)
         for seed in range(self.seeds):
             drawn = draw(seed, odd=False)

@@ -10,10 +10,11 @@ from typing import Any
 from ...checks.case import Case
 from ...checks.history import counted
 from ...core import FinishReason, Output, Request
+from ...museum.exhibit import case
 from ...policy.plan import Plan
 from ...scheduler import Scheduler, SchedulerConfig
 from ...trace import Recorder
-from ..exercise import LEVELS, Calls, Exercise, Loop, Workloads, engine_with
+from ..exercise import COST, LEVELS, Calls, Exercise, Loop, Workloads, engine_with
 from ..guard import Mistake
 from .l01_bubble import no_busy_turn
 
@@ -60,6 +61,11 @@ def plain_memory(case: Case) -> Case:
     )  # fmt: skip
     return replace(case, workload=replace(case.workload, config=config))
 
+
+HALF_A_PAGE = plain_memory(
+    case("a: 1 2 3 -> 4; b: 4 5 6 -> 4", "overlap", kv=12, rows=2, page_size=4, cost=COST)
+)
+"""Three pages for two requests, each of which ends up with a page and a half: one at a time."""
 
 HELD = (
     "identity", "ends", "client", "logprobs", "abort", "budget", "leak", "race", "touches",
@@ -272,12 +278,18 @@ EXERCISES = (
             ("if room.may_run(req)", "", "ask `room.may_run`"),
             ("queue.remove(req)", "pass", "Level 2 of 5"),
             (" - self.promised(room)", "", "keep some free"),
+            ("need = -(-req.max_device_len // room.page_size)",
+             "need = req.max_device_len // room.page_size", "Level 3 of 5"),
+            ("whole = (-(-req.max_device_len // room.page_size)",
+             "whole = (req.max_device_len // room.page_size", "Level 3 of 5"),
             ("delay = engine.must_delay_sample(batch)", "delay = False", "Level 4 of 5"),
             ("        if last:\n            engine.process_batch_result(last)\n        elif",
              "        if step:\n            engine.process_batch_result(step)\n        elif",
              "Level"),
         ),
-        workloads=Workloads(level=LEVELS, seeds=24, change=plain_memory),
+        workloads=Workloads(
+            level=LEVELS, seeds=24, change=plain_memory, first={"tight": (HALF_A_PAGE,)}
+        ),
         laws=HELD,
         extra=(no_busy_turn,),
         no_worse=(("makespan", 1.05),),
