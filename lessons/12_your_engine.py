@@ -146,7 +146,8 @@ learn.check("blocking_call", blocking_call)
 # vLLM waits, too: for 0.002 ms, in `hipEventSynchronize`. Its event is the end of a copy that was
 # done long before. Waiting is no sin; waiting for what was launched just now is. And in the Nsight
 # trace the host is blocked for 428 ms, while the device hardly idles: the host was that far ahead.
-# The call costs its 1.6 ms when it returns and the queue is empty.
+# The call costs its 1.6 ms when it returns and the queue is empty. (Pale green in its picture is
+# `upload`: copies from the host's memory to the device, which take most of the time.)
 
 # %%
 learn.timing(

@@ -158,7 +158,7 @@ def draw_program(answer: Any, program: list[Step], *rest: Any) -> str:
     for at, (lane, kind, op) in enumerate(program):
         if kind == "begin":
             opened[op] = at
-        elif kind in ("end", "launch", "wait") or (kind in TOUCHES and lane == "host"):
+        elif kind in ("end", "say", "launch", "wait") or (kind in TOUCHES and lane == "host"):
             name, start = (lane, opened[op]) if kind == "end" else (kind, at)
             span = start * MILLISECOND, (at + 1) * MILLISECOND
             number = op if kind == "end" else 100 + at
