@@ -200,6 +200,7 @@ CALLS: dict[str, str | tuple[str, str]] = {
     "replay": "replay requests.csv",
     "sweep": "sweep grid.toml --jobs 1",
     "map": "map --loops overlap",
+    "learn": "learn --no-open",
     "presets": "presets",
     "doctor": "doctor",
     "museum": "museum run pinned_buffer_rewritten",
@@ -221,6 +222,7 @@ def wheel_install(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(
         ROOT / "minisched", source / "minisched", ignore=shutil.ignore_patterns("__pycache__")
     )
+    shutil.copytree(ROOT / "lessons", source / "lessons", ignore=shutil.ignore_patterns("site"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copyfile(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
