@@ -15,6 +15,7 @@ from typing import Any
 
 from .checks.answers import Answer, Recorded, answer_all, stopped_with, verdict_on
 from .checks.case import MOST_TRIALS, case_text, shrink
+from .checks.history import counted
 from .checks.judge import Finding, breaks_the_same, judge
 from .checks.many import CaseTally, FailedCase, case_of, try_workloads
 from .comparison import Comparison
@@ -259,12 +260,13 @@ def told(tally: CaseTally, call: str, named_loops: bool) -> Iterator[str]:
     """How much was tried, the first that broke each law, and the first of all made small."""
     cases = len(tally.cases)
     where = ", ".join(tally.by_loop) if len(tally.by_loop) == 1 else f"{len(tally.by_loop)} loops"
-    tried = f"{cases} cases: {tally.workloads} random workloads on {where}, on {tally.device}"
+    workloads = counted(tally.workloads, "random workload")
+    tried = f"{counted(cases, 'case')}: {workloads} on {where}, on {tally.device}"
     if not tally.failures:
-        yield f"✓ every law held in all {tried}."
+        yield f"✓ every law held in {'all ' if cases > 1 else ''}{tried}."
         return
     broken = len({(item.seed, item.loop) for item in tally.failures})
-    yield f"✗ {broken} cases broke a law, of {tried}."
+    yield f"✗ {counted(broken, 'case')} broke a law, of {tried}."
     for failure in tally.first:
         yield f"seed {failure.seed}, {failure.loop}: {failure.law}: {short(failure.sentence)}"
         which = f"loops=[{failure.loop!r}], " if named_loops else ""

@@ -222,7 +222,8 @@ def verdict_on_cases(tally: CaseTally, broken: int) -> str:
             f"? No law broke in {counted(cases, 'case')}, but nothing happened that "
             f"{' or '.join(unseen)} could be judged by."
         )
-    return f"[green]✓[/] every law held in all {cases} cases."
+    every = "all " if cases > 1 else ""
+    return f"[green]✓[/] every law held in {every}{counted(cases, 'case')}."
 
 
 def refusals_sentence(tally: CaseTally) -> str:

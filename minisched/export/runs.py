@@ -20,6 +20,7 @@ from .palette import ARROWS, PAINTS, SHARES
 from .puml_style import choose_view
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, TextTable, about_run
 from .units import busy, ms
+from .views.marks import many
 from .views.shown_steps import shown
 
 LEGEND = {
@@ -137,7 +138,7 @@ def _title(views: Sequence[View]) -> str:
         return f"{loops}: {finding(base)}"
     rows = max((len(box.slice.rids) for box in base.boxes), default=0)
     count = base.last_step - base.first_step + 1
-    what = f"the same {count} decode steps of {rows} requests"
+    what = f"the same {count} decode steps of {many(rows, 'request')}"
     what = "the whole run" if is_whole(base) else what
     if len(views) == 2 and not is_whole(base) and base.duration != last.duration:
         return f"{loops}: {what} in {ms(last.duration)} instead of {ms(base.duration)} ms"

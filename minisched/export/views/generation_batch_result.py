@@ -223,7 +223,7 @@ def opening_paths(trace: Trace) -> tuple[list[CopyPath], int, str]:
         raise NothingToShow("the trace has no copy slice, so no token went to the host.")
     shown = paths[:MOST_STEPS]
     cut = f"the first {len(shown)} of " if shown != paths else ""
-    return shown, max(one.end for one in shown), f"{cut}{len(paths)} steps"
+    return shown, max(one.end for one in shown), f"{cut}{many(len(paths), 'step')}"
 
 
 def buffer_words(paths: list[CopyPath]) -> str:

@@ -9,7 +9,7 @@ from ...trace import Trace
 from ..scene import Data, LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, TextTable, about_run
 from ..units import ms
 from .future_slots import whole_numbers
-from .marks import NothingToShow, named, number, short, word
+from .marks import NothingToShow, many, named, number, short, word
 from .steps import forwards_of, opening
 
 # -- Each step's array of tokens, and what it is built on, read from a trace -----------------------
@@ -179,7 +179,7 @@ def scene(trace: Trace) -> Scene:
                  [TextTable(HEADS, [table_row(array) for array in arrays])]),
         ],
         LEGEND,
-        [f"{anew} decode steps on tokens from the host; {wasted} tokens wasted"],
+        [f"{many(anew, 'decode step')} on tokens from the host; {many(wasted, 'token')} wasted"],
     )  # fmt: skip
 
 

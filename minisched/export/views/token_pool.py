@@ -12,7 +12,7 @@ from ...trace import Mark, Slice, Trace
 from ...trace.events import is_forward
 from ..scene import CellGrid, GridCell, LaneItem, LaneRow, Lanes, Part, Scene, about_run
 from ..units import ms
-from .marks import NothingToShow, lacking, named, number, short, word
+from .marks import NothingToShow, lacking, many, named, number, short, word
 from .steps import opening
 
 # -- Who wrote which cell of the token pool, and who gathered it, read from a trace ----------------
@@ -191,8 +191,8 @@ def scene(trace: Trace) -> Scene:
     gathered = sum(cell.gathered_by > 0 for t in tenancies for cell in t.cells.values())
     uploaded = kinds["prompt"] + kinds["cached"]
     columns = 1 + max(max(tenancy.cells) for tenancy in tenancies)
-    notes = [f"{uploaded} tokens uploaded, {kinds['decode']} sampled, {kinds['wasted']} sampled by "
-             f"wasted rows, {kinds['late']} too late; {gathered} gathered"]  # fmt: skip
+    notes = [f"{many(uploaded, 'token')} uploaded, {kinds['decode']} sampled, {kinds['wasted']} "
+             f"sampled by wasted rows, {kinds['late']} too late; {gathered} gathered"]  # fmt: skip
     if columns > MOST_POSITIONS:
         notes.append(f"{columns - MOST_POSITIONS} further positions are left out.")
     if len(tenancies) > MOST_TENANCIES:
@@ -201,7 +201,7 @@ def scene(trace: Trace) -> Scene:
     late = f"{kinds['late']} of them over the next owner's prompt" if kinds["late"] else "none late"
     sampled = kinds["decode"] + kinds["wasted"] + kinds["late"]
     return Scene(
-        f"token_pool: {sampled} tokens sampled into rows, {late}",
+        f"token_pool: {many(sampled, 'token')} sampled into rows, {late}",
         about_run(trace, shown),
         [
             Part("Streams", "numbers: steps", [Lanes(rows, part.end)]),
