@@ -25,6 +25,7 @@ COPIED = (
 )
 STEP = re.compile(
     r"^(?:New file `(?P<new>[^`\n]+)`"
+    r"|Whole file `(?P<whole>[^`\n]+)`, of which the beginning is there already"
     r"|In `(?P<path>[^`\n]+)`, (?P<how>below|replace) (?P<tick>`+)(?P<line>[^\n]+)(?P=tick))"
     r":\n\n```(?:python|markdown)\n(?P<text>.*?)```$|^```sh\n(?P<commands>.*?)```$",
     re.M | re.S,
@@ -44,6 +45,9 @@ def follow(section: str, root: Path) -> list[str]:
         if step["new"]:
             assert not (root / step["new"]).exists(), f"{step['new']} is there already"
             (root / step["new"]).write_text(step["text"], "utf-8")
+        elif step["whole"]:
+            assert (root / step["whole"]).exists(), f"{step['whole']} has no beginning"
+            (root / step["whole"]).write_text(step["text"], "utf-8")
         elif step["path"]:
             source, line = (root / step["path"]).read_text("utf-8"), f"{step['line']}\n"
             assert source.count(f"\n{line}") == 1, f"{step['path']} has no single line {line!r}"
