@@ -16,6 +16,7 @@ from ..core import Request
 from ..devices.registry import open_device
 from ..export.chrome import to_chrome
 from ..export.html import to_html
+from ..export.motion import playing
 from ..export.native import to_json
 from ..export.pd_or_mixed import find_runs, rows
 from ..export.poster import poster
@@ -65,7 +66,7 @@ FEW = 5  # runs that are drawn with all their lanes; of more it is a poster
 def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
     """The page, the picture, and for each loop its diagrams and its trace, in two forms.
 
-    Of many runs the picture is a poster.
+    The picture plays; of many runs it is a poster.
 
     ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
 
@@ -75,8 +76,9 @@ def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
     traces = [run.trace for run in comparison.runs]
     files = {
         "compare.html": to_html(traces, comparison.reports),
-        "compare.svg": to_svg((poster if len(traces) > FEW else compare_runs)(traces)),
-    }
+        "compare.svg": to_svg(poster(traces)) if len(traces) > FEW
+        else playing(to_svg(compare_runs(traces))),
+    }  # fmt: skip
     for report, trace in zip(comparison.reports, traces, strict=True):
         name = stem(trace)
         if report.steps:  # nothing to draw where every request was refused

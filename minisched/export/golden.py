@@ -19,6 +19,7 @@ from ..topics import SAME_PICTURE, TOPICS
 from ..trace.files import write_whole
 from . import native
 from .mlx_memory import draw_memory
+from .motion import playing
 from .pd_or_mixed import pd_or_mixed
 from .pictures import drawings, pictures
 from .pipelines_table import pipelines_table
@@ -94,8 +95,9 @@ def drawing_file(name: str) -> Files:
 
 
 def compare_picture() -> Files:
-    """The README's picture."""
-    return {"diagrams/compare.svg": to_svg(compare([trace_of("serial"), trace_of("overlap")]))}
+    """The README's picture, which plays."""
+    scene = compare([trace_of("serial"), trace_of("overlap")])
+    return {"diagrams/compare.svg": playing(to_svg(scene))}
 
 
 def written_comparison() -> Files:

@@ -1,0 +1,55 @@
+"""A picture that plays: a cursor goes over its lanes, and what has not happened yet is veiled.
+
+CSS alone, so that it plays in an ``<img>``. It begins and ends as the whole picture, which stands
+still where motion is unwanted (``prefers-reduced-motion``) or where nobody knows animations.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+STANDS, PLAYS = 4.0, 10.0  # seconds: for how long the whole picture is shown, and how long it plays
+FADE = 0.4  # seconds, at both ends
+LANE = re.compile(r'<rect class="lane" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)')
+APART = 30  # pixels between lanes that belong to two parts of a picture
+ROUND = STANDS + FADE + PLAYS + FADE
+
+
+def playing(svg: str) -> str:
+    """A picture of ``scene_svg`` that plays; one without lanes is given back as it is."""
+    lanes = [tuple(map(float, found.groups())) for found in LANE.finditer(svg)]
+    if not lanes:
+        return svg
+    left, width = lanes[0][0], lanes[0][2]
+    cuts = [at for at, (one, other) in enumerate(pairwise(lanes), 1)
+            if other[1] - one[1] - one[3] > APART]  # fmt: skip
+    blocks = [lanes[begin:end] for begin, end in pairwise([0, *cuts, len(lanes)])]
+    sides = [(block[0][1] - 3, block[-1][1] + block[-1][3] + 5) for block in blocks]
+    veil = "".join(f"M{left} {top:.1f}h{width}V{bottom:.1f}h-{width}z" for top, bottom in sides)
+    line = "".join(f"M{left} {top:.1f}V{bottom:.1f}" for top, bottom in sides)
+    drawn = f'<path class="veil" d="{veil}"/>\n<path class="cursor" d="{line}"/>\n'
+    before, end, after = svg.rpartition("</g>\n</svg>" if "</g>\n</svg>" in svg else "</svg>")
+    return before.replace("</style>", _rules(left, width) + "</style>", 1) + drawn + end + after
+
+
+def _rules(left: float, width: float) -> str:
+    """The style of veil and cursor; without motion neither is seen."""
+    fades, plays, ends, gone = (
+        f"{100 * at / ROUND:.2f}%" for at in (STANDS, STANDS + FADE, ROUND - FADE, ROUND)
+    )
+    rules = [
+        ".veil { fill: var(--paper); opacity: 0 }",
+        ".cursor { fill: none; stroke: var(--bubble); stroke-width: 2; opacity: 0 }",
+        f"@media (prefers-reduced-motion: no-preference) {{ .veil {{ animation: veil {ROUND}s "
+        f"linear infinite; transform-origin: {left + width}px 0 }}",
+        f".cursor {{ animation: cursor {ROUND}s linear infinite }} }}",
+    ]
+    for name, most, moved in (("veil", 0.93, "scaleX(0)"), ("cursor", 1, f"translateX({width}px)")):
+        rules.append(
+            f"@keyframes {name} {{ 0%, {fades} {{ opacity: 0 }} "
+            f"{plays} {{ opacity: {most}; transform: none }} "
+            f"{ends} {{ opacity: {most}; transform: {moved} }} "
+            f"{gone} {{ opacity: 0; transform: {moved} }} }}"
+        )
+    return "\n".join(rules) + "\n"
