@@ -182,18 +182,13 @@ def equal_share(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) 
     return sum(pairs) / len(pairs)
 
 
-# -- On torch: transformers and llama.cpp, with the same weights, dtype and cores ------------------
+# -- On torch: transformers, with the same weights, dtype and cores ------------------
 #
-# Ours keeps its bits whatever the batch looks like; none of the rivals does.
+# Ours keeps its bits whatever the batch looks like; the rival does not.
 
-LLAMA_CPP_WINS = (
-    "torch's matrix products reach half of the memory's rate (bench limit); on top come attention, "
-    "which gathers KV from its pages, and more than a thousand small operations"
-)
 RIVALS = (
     Rival("transformers static", "transformers_generate", 1.2),
     Rival("transformers continuous", "transformers_generate", 2.0),
-    Rival("llama.cpp", "llama_cpp", 1.0, LLAMA_CPP_WINS),
 )
 DTYPES = ("float32", "bfloat16")
 

@@ -18,7 +18,6 @@ from .doctor import doctor
 from .exit import BAD_INPUT, complain, complain_of, guarded_output, with_exit_code
 from .fetch import fetch
 from .fidelity import fidelity
-from .first_run import first_run
 from .learn import learn
 from .map import map
 from .museum import museum
@@ -44,7 +43,6 @@ EXAMPLES = {  # shown below each command's help; a test runs them
     "compare": "minisched compare --loops overlap,vllm_async --requests 4",
     "diagrams": "minisched diagrams --check overlap",
     "doctor": "minisched doctor",
-    "first-run": "minisched first-run --out out/first-run",
     "fetch": "minisched fetch smollm2",
     "fidelity": "minisched fidelity sglang --cases 100",
     "learn": "minisched learn --no-open",
@@ -77,7 +75,7 @@ def of_every_command(
 
 COMMANDS = (
     compare, run, diagrams, bench, calibrate, check, fidelity, view, stepper, replay, sweep, map,
-    presets, fetch, learn, doctor, first_run,
+    presets, fetch, learn, doctor,
 )  # fmt: skip
 for command in COMMANDS:
     name = command.__name__.replace("_", "-")

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..bench.arms import NAME, ArmStopped, opened
+from ..bench.arms import ArmStopped, opened
 from ..bench.figures import Figure, as_json, not_measured, save
 from ..bench.peers.peer import PeerError, version_in, version_of
 from ..devices.registry import MissingExtra, load, open_device
@@ -146,14 +146,6 @@ def limit(call: BenchCall) -> list[Figure]:
     return figures
 
 
-def scheduler(call: BenchCall) -> list[Figure]:
-    """A step's and a tree's cost on the host, ours and nano-vllm's, and how ours grows."""
-    from ..bench.host import scheduler_figures
-
-    call.take("nano_vllm")
-    return scheduler_figures(call.nano_vllm, call.repetitions, call.report)
-
-
 def host(call: BenchCall) -> list[Figure]:
     """Phases of a step, schedulers side by side, and how ours grows."""
     from ..bench.host import host_figures
@@ -194,15 +186,6 @@ def prediction(call: BenchCall) -> list[Figure]:
     return figures
 
 
-def mlx(call: BenchCall) -> list[Figure]:
-    """Three ways to keep KV, the loop by batch, and prompts that wait."""
-    call.take("device", "model", "dtype", devices=("mlx",))
-    answers = load("minisched.bench.mlx", "answers", "mlx", "bench mlx")
-    with opened(call.model or NAME, "mlx", *([call.dtype] if call.dtype else [])) as model:
-        figures: list[Figure] = answers(model, call.repetitions, call.report)
-    return figures
-
-
 def cuda(call: BenchCall) -> list[Figure]:
     """Both shapes of a GPU's measurement, or the one that ``--model`` names."""
     from ..bench.cuda import gpu_figures, load_of
@@ -214,8 +197,7 @@ def cuda(call: BenchCall) -> list[Figure]:
 
 
 PARTS = {
-    part.__name__: part
-    for part in (generation, overlap, limit, scheduler, host, simulator, prediction, mlx, cuda)
+    part.__name__: part for part in (generation, overlap, limit, host, simulator, prediction, cuda)
 }
 
 # -- The command -----------------------------------------------------------------------------------
@@ -230,7 +212,7 @@ def bench(
     max_new_tokens: Annotated[int | None, typer.Option(help="Tokens that each produces.")] = None,
     repeat: Annotated[int, typer.Option(help="Interleaved repetitions.")] = 5,
     nano_vllm: Annotated[
-        Path | None, typer.Option(help="A checkout of nano-vllm, for scheduler and host.")
+        Path | None, typer.Option(help="A checkout of nano-vllm, for host.")
     ] = None,
     vidur: Annotated[Path | None, typer.Option(help="A checkout of vidur, for simulator.")] = None,
     keep: Annotated[
@@ -272,7 +254,6 @@ def bench(
 def peer_versions(call: BenchCall) -> dict[str, str]:
     """Versions of the peers that a part is measured beside and that are not installed here."""
     named = {
-        "generation": {"llama-cpp-python": "llama_cpp"},
         "host": {"vllm": "vllm_scheduler", "sglang": "sglang_scheduler"},
     }
     found = {

@@ -11,20 +11,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from minisched.bench import limit as limits
-from minisched.bench import mlx as answers
 from minisched.bench import overlap as overlap_cells
 from minisched.bench.arms import batch_of, running
 from minisched.bench.figures import Figure, SideBySide
 from minisched.bench.limit import LimitShape, parts
-from minisched.bench.mlx import WAYS
-from minisched.bench.mlx import KvLayout as KvShape
 from minisched.bench.overlap import (
     AIM,
     PROCESS,
@@ -187,31 +183,6 @@ def test_a_step_reads_each_weight_and_what_is_remembered_once(tiny_llama: Path) 
         assert logits.shape == (shape.batch, model.vocab_size)
 
 
-# -- mlx: what three ways to keep KV are compared by -----------------------------------------------
-
-
-def test_however_kv_is_kept_a_step_sees_the_same_and_most_of_it_is_copied_once() -> None:
-    shape = KvShape(rows=3, length=4, layers=2, kv_heads=2, head_dim=3)
-    new, step = (
-        [mx.random.normal((rows, 2, length, 3), key=mx.random.key(seed)) for seed in (1, 2)]
-        for rows, length in ((1, 4), (3, 1))
-    )
-    seen = []
-    for kind in WAYS.values():
-        kept = kind(shape)
-        kept.join(*new)
-        kept.leave()
-        for _ in range(2):
-            kept.advance()
-            found = [kept.update(layer, *step) for layer in range(2)]
-        seen.append(mx.stack([mx.stack(pair) for pair in found]))
-        assert seen[-1].shape == (2, 2, 3, 2, 6, 3)  # layers, K and V, rows, heads, width, head_dim
-        assert mx.array_equal(seen[0], seen[-1])
-        assert min(kind.copied(shape)[::2]) == 0
-    assert mx.array_equal(seen[0][0, :, 2, :, :4], mx.stack([part[0] for part in new]))
-    assert shape.token_bytes == seen[0].nbytes // (3 * 6)
-
-
 # -- each part, small, as a user calls it ------------------------------------------------------
 
 
@@ -220,7 +191,6 @@ def test_however_kv_is_kept_a_step_sees_the_same_and_most_of_it_is_copied_once()
     "overlap --device mlx --model small --requests 2",
     "limit --model {llama} --dtype float32",
     "simulator --requests 20",
-    "mlx --model {llama}",
 ])  # fmt: skip
 def test_a_part_measures_all_its_rows(
     cli: Any, monkeypatch: pytest.MonkeyPatch, tiny_llama: Path, line: str
@@ -229,8 +199,6 @@ def test_a_part_measures_all_its_rows(
     monkeypatch.setattr(overlap_cells, "MEASURE_S", 0.0)
     monkeypatch.setattr(overlap_cells, "SLOW_S", math.inf)  # a loaded machine measures it as well
     monkeypatch.setattr("minisched.bench.simulator.LENGTHS", (300, 600))
-    monkeypatch.setattr(answers, "SHAPES", (KvShape(2, 4, layers=1),))
-    monkeypatch.setattr(answers, "BATCHES", (1,))
     monkeypatch.setattr(limits, "DECODES", (LimitShape(1, 1, 9), LimitShape(2, 1, 9)))
     monkeypatch.setattr(limits, "PREFILL", LimitShape(1, 8, 0))
     before = {*Path.cwd().rglob("*")}

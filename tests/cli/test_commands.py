@@ -168,7 +168,7 @@ def test_doctor_names_devices_and_what_others_need(cli: Any, monkeypatch: Monkey
     ("bench cuda --device thread", "bench cuda measures cuda only"),
     ("bench overlap --model hash --nano-vllm .", "--nano-vllm is of no use to bench overlap"),
     ("bench limit --model hash", "can't be hash"),
-    ("bench scheduler --nano-vllm .", "no checkout of nano-vllm"),
+    ("bench host --nano-vllm .", "no checkout of nano-vllm"),
     ("replay .", "Is a directory"),
     ("replay lengths.csv --out a/b.json", "there is no folder a"),
     ("replay lengths.csv --out ./lengths.csv", "--out lengths.csv is the trace itself"),
@@ -210,7 +210,6 @@ CALLS: dict[str, str | tuple[str, str]] = {
     "calibrate": ("calibrate --device thread --model nowhere", ""),
     "fetch": ("fetch gpt5", "smollm2"),
     "fidelity": ("fidelity nobody", "sglang"),
-    "first-run": ("first-run", "first-run needs the package 'torch'"),
 }
 
 
