@@ -79,7 +79,7 @@ def side_by_side(
 ) -> Scene:
     """What was chosen of each run, with how busy its device was, or what ``names`` say of it."""
     base, parts = views[0], list[Part]()
-    end = max(1, *(view.duration for view in views))
+    end = max(view.duration for view in views)
     for view in views:
         report = measure(view.trace)
         what = "" if is_whole(view) else (f"steps {view.first_step} to {view.last_step} of "

@@ -6,6 +6,7 @@ that keeps a character of its own wherever its neighbours have one to spare.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
@@ -232,18 +233,29 @@ def draw_row(row: LaneRow, start: int, end: int, cells: int) -> list[str]:
             if common > shares[cell][0]:
                 shares[cell] = common, span
     owners = [span for _, span in shares]
-    owned: dict[int, int] = {}
-    for owner in owners:
-        owned[id(owner)] = owned.get(id(owner), 0) + 1
+    owned = Counter[int](map(id, owners))
+
+    def spare(first: int) -> int | None:
+        """The nearest cell that is empty, or whose owner has another one: it loses this one."""
+        near = range(max(0, first - NEAR), min(cells, first + NEAR + 1))
+        for cell in sorted(near, key=lambda cell: (abs(cell - first), cell < first)):
+            if owners[cell] is None or owned[id(owners[cell])] > 1:
+                owned[id(owners[cell])] -= 1
+                return cell
+        return None
+
     for span in spans:  # nothing is lost for being short, if a neighbour has a cell to spare
         if id(span) not in owned:
-            first = _touched(span, start, longest, cells)[0]
-            for cell in sorted(range(max(0, first - NEAR), min(cells, first + NEAR + 1)),
-                               key=lambda cell: (abs(cell - first), cell < first)):  # fmt: skip
-                if owners[cell] is None or owned[id(owners[cell])] > 1:
-                    owned[id(owners[cell])] = owned.get(id(owners[cell]), 1) - 1
-                    owners[cell], owned[id(span)] = span, 1
-                    break
+            found = spare(_touched(span, start, longest, cells)[0])
+            if found is not None:
+                owners[found], owned[id(span)] = span, 1
+    signs = dict[tuple[str, int], int]()  # nor is it for a sign
+    for span in row.spans:
+        if span.kind in SIGNS and start <= span.start <= end:
+            first = min((span.start - start) * cells // longest, cells - 1)
+            if (span.kind, first) not in signs:
+                found = spare(first)
+                signs[span.kind, first] = first if found is None else found
     for cell, owner in enumerate(owners):
         drawn[cell] = glyph(owner.kind) if owner else " "
     at = 0
@@ -257,9 +269,8 @@ def draw_row(row: LaneRow, start: int, end: int, cells: int) -> list[str]:
                 middle = (at + until - len(short)) // 2
                 drawn[middle : middle + len(short)] = short
         at = until
-    for span in row.spans:
-        if span.kind in SIGNS and start <= span.start <= end:
-            drawn[min((span.start - start) * cells // longest, cells - 1)] = glyph(span.kind)
+    for (kind, _), cell in signs.items():
+        drawn[cell] = glyph(kind)
     return drawn
 
 

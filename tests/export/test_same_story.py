@@ -37,7 +37,7 @@ from minisched.export.scene_text import draw_row, to_text
 from minisched.export.units import counted, exact, ms, tick_step
 from minisched.loops.design import LOOPS
 from minisched.trace import Edge, Mark, Slice, Trace
-from tests.support import SVG, drawn_run, read_timing
+from tests.support import SVG, drawn_run, many, read_timing
 
 FILLS = {flat(name): name for name in [*PAINTS, "other"]}
 
@@ -230,7 +230,7 @@ def check_steps(trace: Trace, first: int, last: int) -> None:
 @pytest.mark.parametrize("loop", LOOPS)
 def test_every_exporter_tells_the_story_of_every_design(loop: str) -> None:
     designs = [design.name for design in all_designs() if design.loop == loop]
-    for seed in range(4):  # more meet runs of no length, whose PlantUML ends at 1 ns
+    for seed in range(many(4, 2 * len(designs))):
         trace, _ = drawn_run(seed, designs[seed % len(designs)])
         check_every_exporter(trace)
         if (steps := sorted(item.step for item in forwards(trace))) and loop != "pd":

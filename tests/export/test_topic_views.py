@@ -32,7 +32,7 @@ from minisched.export.views.steps import forwards_of, opening
 from minisched.memory.pool import PageAllocator, ReqToTokenPool
 from minisched.trace import Counter as Count
 from minisched.trace import Mark, Recorder, Slice, Trace
-from tests.support import Forms, drawn_run, forms_of, read_timing
+from tests.support import Forms, drawn_run, forms_of, many, read_timing
 
 VIEW_COST = CostModel(
     {"receive": 3_000, "schedule": 7_000, "prepare": 2_000, "launch": 4_000, "process": 5_000,
@@ -196,10 +196,13 @@ def prefill(trace: Trace, forms: Forms, _: Engine) -> None:
     drawn = forms.picture.shapes("rect", mark="admit", budget="rem_total", left="*")
     shown = [(shape["data-rid"], shape["data-left"]) for shape in drawn]
     assert shown == [words(mark, "rid", "rem_total") for mark in admits]
-    assert re.findall(r"^  \+ (\w+):", forms.text, re.M) == [m.attrs["rid"] for m in admits]
+    grid = forms.text.split("\n\n")[
+        1
+    ]  # where it is wide, its last columns follow, rows named again
+    assert re.findall(r"^  \+ (\w+):", grid, re.M) == [m.attrs["rid"] for m in admits]
     refused = [shape["data-rid"] for shape in forms.picture.shapes("rect", mark="refuse")]
     assert {*refused} == {mark.attrs["rid"] for mark in marks(trace, "refuse")}  # repeated: once
-    assert re.findall(r"^  × (\w+): ", forms.text, re.M) == refused
+    assert re.findall(r"^  × (\w+): ", grid, re.M) == refused
 
 
 def decode(trace: Trace, forms: Forms, _: Engine) -> None:
@@ -226,7 +229,7 @@ def retraction(trace: Trace, forms: Forms, _: Engine) -> None:
 
 def bars(trace: Trace, forms: Forms, engine: Engine) -> None:  # mixed_chunk and unified
     """As high as the tokens that the device had: the time that a forward took tells how many."""
-    lines = re.findall(r"^ *(\d+) ([EDM]) │\D*((?:\d+ \+ )*\d+)", forms.text, re.M)
+    lines = re.findall(r"^ *(\d+) ([EDMT]) │\D*((?:\d+ \+ )*\d+)", forms.text, re.M)
     table = {int(step): (mode, sum(map(int, told.split(" + ")))) for step, mode, told in lines}
     steps = forwards(trace)[:60]
     assert {*table} == {item.step for item in steps}
@@ -426,5 +429,5 @@ FACTS: dict[str, Callable[[Trace, Forms, Engine], None]] = {
 
 @pytest.mark.parametrize("topic", FACTS)
 def test_each_form_of_a_view_shows_what_the_trace_says(topic: str) -> None:
-    for trace, forms, engine in runs_for(topic, 10):  # more meet texts of two parts, unread
+    for trace, forms, engine in runs_for(topic, many(10, 60)):
         FACTS[topic](trace, forms, engine)

@@ -104,7 +104,7 @@ def test_any_run_is_drawn_with_all_its_slices_and_edges_or_a_sentence_says_why_n
     loop: str,
 ) -> None:
     designs = [design.name for design in all_designs() if design.loop == loop]
-    for seed in range(3):  # more meet steps too short for a letter of their own
+    for seed in range(many(3, 20)):
         trace, _ = drawn_run(seed, designs[seed % len(designs)])
         for topic in [] if seed % 3 else [*NO_LOOPS, "vllm_batch_queue", "mindie_placeholder"]:
             forms_of(topic, trace)

@@ -11,6 +11,10 @@ from .steps import StepWork, opening, requests_in, retraction_flags, steps_of, w
 
 MOST_STEPS, MOST_LANES = 60, 24
 ORDER = ("decode", "wasted", "prompt", "again")  # from the bottom
+MODES = {
+    "extend": "prompts only", "decode": "decodes only", "mixed": "both",
+    "target verify": "drafts are verified",
+}  # fmt: skip
 LEGEND = {
     "decode": "one token for each request that decodes",
     "prompt": "prompt tokens",
@@ -42,11 +46,17 @@ def scene_of_steps(trace: Trace, finding: Callable[[list[StepWork], int], str]) 
         finding(steps, limit),
         about_run(trace, shown),
         [
-            Part("Tokens a step", "E: prompts only, D: decodes only, M: mixed", [bars]),
+            Part("Tokens a step", modes_of(steps), [bars]),
             Part("What each step computes for whom", "numbers: tokens of a prompt", [lanes]),
         ],
         {**LEGEND, "limit": f"the most that a step with prompts may have: {many(limit, 'token')}"},
     )
+
+
+def modes_of(steps: Sequence[StepWork]) -> str:
+    """What the letter behind a step's number means: the modes that occur."""
+    modes = {step.mode for step in steps}
+    return ", ".join(f"{mode[0].upper()}: {said}" for mode, said in MODES.items() if mode in modes)
 
 
 def token_limit(trace: Trace) -> int:
