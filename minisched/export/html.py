@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
+from itertools import compress
 
 from ..checks.causes import num_waits
 from ..checks.overlap import (
@@ -178,8 +179,12 @@ def _source(lane: str, source: LoopSource) -> str:
 
 def _line(number: int, text: str, source: LoopSource) -> str:
     faint = ' class="faint"' if text.lstrip().startswith("#") else ""
+    hang = len(text) - len(text.lstrip()) + 4  # where a line that is too long goes on
     words = escape(text) or " "
-    return f'<code data-line="{number}"{faint}><i>{source.first_line + number}</i>{words}</code>'
+    return (
+        f'<code data-line="{number}"{faint} style="--in:{hang}ch">'
+        f"<i>{source.first_line + number}</i>{words}</code>"
+    )
 
 
 def docstring(lines: tuple[str, ...]) -> tuple[int, int]:
@@ -228,7 +233,7 @@ def metrics_table(traces: Sequence[Trace], reports: Sequence[OverlapReport]) -> 
     return (
         '<div class="scroll"><table>'
         + "".join(
-            _row(tag, [cell for cell, is_filled in zip(row, filled, strict=True) if is_filled])
+            _row(tag, [*compress(row, filled)], [*compress(HEADS, filled)])
             for tag, row in [("th", HEADS), *(("td", row) for row in rows)]
         )
         + "</table></div>"
@@ -257,8 +262,14 @@ def work_of(trace: Trace) -> tuple[frozenset[str], frozenset[tuple[str, object]]
     return served, outputs
 
 
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+def _row(tag: str, cells: Sequence[str], heads: Sequence[str]) -> str:
+    """A row; each cell says its column too, for a screen that is too narrow for a table."""
+    named = zip(heads, cells, strict=True)
+    return (
+        "<tr>"
+        + "".join(f'<{tag} data-name="{name}">{escape(cell)}</{tag}>' for name, cell in named)
+        + "</tr>"
+    )
 
 
 def _speedup(base: OverlapReport, report: OverlapReport) -> str:
@@ -290,7 +301,7 @@ BUTTONS = (  # action, text, what it does
     ("play", "▶ play", "play or pause (space)"),
     ("forward", "▶", "one event forward (→)"),
     ("step-forward", "▶▶", "one step forward (shift + →)"),
-    ("last", "▶|", "to the end (End)"),
+    ("last", "▶|", "to the end of the run (End)"),
 )
 ZOOMS = (
     ("out", "−", "zoom out (-)"),
@@ -299,6 +310,9 @@ ZOOMS = (
     ("right", "›", "later (.)"),
     ("few", "a few steps", "show a few steps (1)"),
     ("all", "whole run", "show everything (0)"),
+    ("fold", "fold", "fold all lanes but host and forward (f)"),
+    ("span-from", "[", "sums of a stretch: from the cursor ([)"),
+    ("span-to", "]", "sums of a stretch: up to the cursor (])"),
     ("keys", "?", "all keys (?)"),
 )
 SPEEDS = ((0.25, "¼"), (1, "1"), (4, "4"), (16, "16"))  # steps a second
@@ -321,7 +335,15 @@ TOOLBAR = (
     )
     + '</select></label><output id="time" aria-live="off"></output><span class="group">'
     + _buttons(ZOOMS)
-    + "</span></nav>"
+    + '</span><label class="group">align by <select id="align" title="what stands under what (s)">'
+    '<option value="time">time</option><option value="step">step</option></select></label></nav>'
+)
+SPAN = (
+    '<section id="span" aria-label="the selected stretch" hidden><h3><b></b> '
+    '<button data-do="no-span" title="select nothing (Escape)">clear</button></h3>'
+    '<div class="scroll"><table><thead><tr>'
+    + "".join(f"<th>{name}</th>" for name in ("run", "lane", "busy", "with, ms", "idle, ms"))
+    + "</tr></thead><tbody></tbody></table></div></section>"
 )
 POSITION = (
     '<div id="whole"><span>whole run</span>'
@@ -339,7 +361,10 @@ SHORTCUTS = (
     (", .", "move the picture without moving in time"),
     ("Enter", "follow the requests of the slice at the cursor; again: those of the next lane"),
     ("Tab, Enter", "go through buttons and requests, and choose one"),
-    ("Escape", "choose no request"),
+    ("Escape", "choose no request, select no stretch"),
+    ("shift + drag, [ ]", "select a stretch of time: what everybody did in it, and why they idled"),
+    ("f, click on a name", "fold or unfold lanes"),
+    ("s", "runs step under step, or by one clock"),
     ("?", "these keys"),
 )
 KEYS = (
@@ -351,21 +376,10 @@ KEYS = (
 
 STYLES = ("stepper.css", "stepper_panels.css")
 SCRIPTS = (
-    "stepper_scale.js",  # pixels and colours
-    "stepper_data.js",  # the runs
-    "stepper_moment.js",  # what is true when
-    "stepper_lanes.js",  # drawing: slices
-    "stepper_arrows.js",  # drawing: edges and flags
-    "stepper_entries.js",  # panels: queue, set, ring, rows, tree
-    "stepper_pages.js",  # panels: the KV map
-    "stepper_source.js",  # panels: source and counters
-    "stepper_life.js",  # a request's whole life
-    "stepper_tip.js",  # what is said of what is pointed at
-    "stepper_address.js",  # links to a moment
-    "stepper_page.js",  # the page's state, and drawing it again
-    "stepper_play.js",  # time goes by
-    "stepper_pointer.js",  # mouse and fingers
-    "stepper_keys.js",  # buttons and keys; starts everything
+    "stepper_data.js",  # the runs, what is true when, links to a moment
+    "stepper_draw.js",  # lanes, slices, arrows, flags, the axis
+    "stepper_panels.js",  # lists, KV map, source, counters, a request's life
+    "stepper_page.js",  # the page's state and what changes it; starts everything
 )
 
 
@@ -414,13 +428,29 @@ def _lanes(traces: Sequence[Trace], reports: Sequence[OverlapReport], title: str
         "it, press → for the next event, or space to play. Below is what is true at that moment. "
         "Click a slice to follow its request.</p>",
         TOOLBAR,
+        _chooser(run_names(traces)),
         '<div id="lanes">',
         *(_run(at, name, said[at], reports[at]) for at, name in enumerate(run_names(traces))),
         '<canvas class="axis" role="img" aria-label="time axis, in ms"></canvas>'
         '<div id="cursor"><span></span></div></div>',
         POSITION,
+        SPAN,
         legend(traces),
     ]
+
+
+def _chooser(names: Sequence[str]) -> str:
+    """Which of several runs are shown; nothing to choose of two."""
+    if len(names) < 3:
+        return ""
+    buttons = "".join(
+        f'<button data-toggle="{at}" aria-pressed="true">{escape(name)}</button>'
+        for at, name in enumerate(names)
+    )
+    return (
+        f'<div id="chooser" role="group" aria-label="runs shown"><span>show</span>{buttons}'
+        '<button data-do="all-runs">all</button></div>'
+    )
 
 
 def _below(
@@ -443,9 +473,9 @@ def _run(at: int, name: str, said: str, report: OverlapReport) -> str:
     busy = f"device busy {report.device_busy_percent:.1f} %, {ms(report.makespan_ns)} ms"
     loop, about = escape(name), escape(said) + busy
     return (
-        f'<h2><button data-activate="{at}" title="step through the events of {loop}">{loop}'
-        f"</button> <span>{about}</span></h2>"
-        f'<canvas class="run" role="img" aria-label="{loop}: {about}"></canvas>'
+        f'<section class="run"><h2><button data-activate="{at}" '
+        f'title="step through the events of {loop}">{loop}</button> <span>{about}</span></h2>'
+        f'<canvas class="run" role="img" aria-label="{loop}: {about}"></canvas></section>'
     )
 
 

@@ -45,7 +45,7 @@ class Names(dict[str, int]):
 
 # -- Which marks get a flag above the lanes, and in which colour: its legend and its drawing agree
 
-FLAGS = {  # by mark: a colour of the page (``svg_style.py:variables``, ``svg_waits.py``)
+FLAGS = {  # by mark: a colour of the page
     "wasted row": "bubble",
     "stale output": "bubble",
     "retraction": "bubble",

@@ -1,5 +1,7 @@
-// The runs. The page carries them as short lists of numbers; here they get names.
+// The runs, what is true of them when, and links to a moment.
 "use strict";
+
+// -- The runs. The page carries them as short lists of numbers; here they get names --
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const groups = data.groups.map((numbers) => numbers.map((number) => data.names[number]));
@@ -21,7 +23,12 @@ function unpack(packed, index) {
   const sources = packed.sources.map(({ lane, at }) => (
     { lane, at: at.map(([start, end, line]) => ({ start, end, line })) }
   ));
-  return { ...packed, index, lanes, edges, marks, panels, life, sources };
+  const startOf = new Map(); // of each step: when its first forward begins
+  for (const { phase, step, start } of lanes.flatMap(({ slices }) => slices)) {
+    if (phase === "forward" && !(startOf.get(step) <= start)) startOf.set(step, start);
+  }
+  const order = [...startOf].sort((one, other) => one[1] - other[1]);
+  return { ...packed, index, lanes, edges, marks, panels, life, sources, startOf, order };
 }
 
 function unpackLane(lane, at, byId) {
@@ -53,3 +60,160 @@ function unpackPanel(panel, runEnd) {
 }
 
 const ridsOf = (thing) => groups[thing.group];
+
+// -- What is true at a moment, and which moments there are --
+
+// What is where in a panel: a list of stays in the order of their places. The same list is given
+// again until something changes, so who has drawn it need not draw it again.
+function stateAt(panel, time) {
+  const before = panel.state;
+  if (before && before.since <= time && time < before.until) return before;
+  let since = -Infinity, until = Infinity;
+  const now = new Map();
+  for (const stay of panel.stays) {
+    if (stay.start > time) {
+      until = Math.min(until, stay.start);
+      break;
+    }
+    since = Math.max(since, stay.end <= time ? stay.end : stay.start);
+    if (stay.end <= time) continue;
+    until = Math.min(until, stay.end);
+    now.set(stay.place, stay);
+  }
+  const stays = [...now.values()].sort((one, other) => one.at - other.at);
+  panel.state = { since, until, stays };
+  return panel.state;
+}
+
+// Of a run that has ended the last moment is shown, while a longer one beside it goes on.
+const momentOf = (run, time) => Math.min(time, run.end);
+
+// At which line of its source a host is: that of the last thing it began.
+function lineAt(source, time) {
+  const found = source.at[countUpTo(source.at, time, (item) => item.start) - 1];
+  return found && { line: found.line, isOver: found.end <= time && found.end > found.start };
+}
+
+function counterAt(pairs, time) {
+  const found = pairs[countUpTo(pairs, time, (pair) => pair[0]) - 1];
+  return found ? found[1] : null;
+}
+
+// The step that a run is in at a moment: the last whose forward has begun, else the first.
+function stepAt(run, time) {
+  return run.order[Math.max(0, countUpTo(run.order, time, (item) => item[1]) - 1)]?.[0];
+}
+
+// How much later a run is in a step than another one; of a step that it hasn't, in its last.
+function delay(run, other, step) {
+  const last = run.order.at(-1);
+  return last ? (run.startOf.get(step) ?? last[1]) - (other.startOf.get(step) ?? 0) : 0;
+}
+
+// What each lane of a run did between two moments, in nanoseconds: how long it was busy and in
+// which phases, and of a device's lane how long it idled and why.
+function sumsOf(run, { start, end }) {
+  const inside = (item) => Math.min(item.end, end) - Math.max(item.start, start);
+  const add = (sums, name, time) => sums.set(name, (sums.get(name) || 0) + time);
+  const lanes = run.lanes.map(({ title, slices, bubbles }) => {
+    const phases = new Map(), idle = new Map();
+    let busy = 0;
+    for (let at = firstAfter(slices, start); at < slices.length && slices[at].start < end; at++) {
+      add(phases, slices[at].phase, inside(slices[at]));
+      if (slices[at].phase !== "wait") busy += inside(slices[at]);
+    }
+    for (let at = firstAfter(bubbles, start); at < bubbles.length && bubbles[at].start < end; at++) {
+      add(idle, bubbles[at].reason ? `waits for ${bubbles[at].reason}` : "bubble", inside(bubbles[at]));
+    }
+    return { title, busy, phases, idle };
+  });
+  const steps = run.order.filter(([, time]) => start <= time && time < end).length;
+  return { steps, lanes };
+}
+
+// What a lane does at a moment, if anything.
+function within(intervals, time) {
+  const found = intervals[firstAfter(intervals, time)];
+  return found && found.start <= time ? found : null;
+}
+
+// Every moment at which something begins, ends or changes in a run, in order.
+function eventsOf(run) {
+  if (!run.events) {
+    const times = new Set([0, run.end, ...run.steps]);
+    for (const { slices } of run.lanes) for (const slice of slices) times.add(slice.start).add(slice.end);
+    for (const { stays } of run.panels.values()) for (const stay of stays) times.add(stay.start).add(stay.end);
+    for (const pairs of Object.values(run.counters)) for (const [time] of pairs) times.add(time);
+    for (const mark of run.marks) times.add(mark.time);
+    run.events = Float64Array.from(times).filter((time) => time <= run.end).sort();
+  }
+  return run.events;
+}
+
+// The moment before or after `time` among moments in order; the end of the run if there is none.
+function neighbour(times, time, direction, run) {
+  const upTo = countUpTo(times, time);
+  if (direction > 0) return upTo < times.length ? times[upTo] : run.end;
+  const at = upTo - (times[upTo - 1] === time ? 2 : 1);
+  return at >= 0 ? times[at] : 0;
+}
+
+// -- A link to a moment: #t=12.5&view=0-60&run=1&rid=a,b in milliseconds. #20-60 is a view alone --
+
+function addressOf({ time, view, run, chosen, span, shown, isByStep }) {
+  const between = ({ start, end }) => [start, end].map((at) => Number((at / 1e6).toFixed(6))).join("-");
+  const parts = [`t=${time / 1e6}`];
+  if (view) parts.push(`view=${between(view)}`);
+  if (span) parts.push(`span=${between(span)}`);
+  if (shown && shown.size < runs.length) parts.push(`runs=${[...shown].sort((a, b) => a - b).join(",")}`);
+  if (isByStep) parts.push("align=step");
+  if (runs.length > 1) parts.push(`run=${run}`);
+  if (chosen.size) parts.push(`rid=${[...chosen].map(encodeURIComponent).join(",")}`);
+  return "#" + parts.join("&");
+}
+
+// What an address says of the page; what it does not say, or says wrongly, is left out.
+function fromAddress(hash) {
+  const found = {};
+  const parts = new Map(hash.slice(1).split("&").map((part) => part.split("=")));
+  const between = (text) => {
+    const [start, end] = (/^(-?[\d.]+)-([\d.]+)$/.exec(text) ?? []).slice(1).map((ms) => Number(ms) * 1e6);
+    return start < end && Number.isFinite(end - start) ? { start, end } : undefined;
+  };
+  found.view = between(parts.get("view") ?? hash.slice(1));
+  found.span = between(parts.get("span") ?? "");
+  found.isByStep = parts.get("align") === "step";
+  found.shown = (parts.get("runs") ?? "").split(",").filter((at) => at && runs[at]).map(Number);
+  const time = parts.has("t") ? Number(parts.get("t") || NaN) : NaN;
+  if (Number.isFinite(time)) found.time = Math.round(time * 1e6);
+  const run = Number(parts.get("run") || NaN);
+  if (runs[run]) found.run = run;
+  if (parts.has("rid")) found.chosen = new Set(decoded(parts.get("rid") || ""));
+  return found;
+}
+
+function decoded(text) {
+  try {
+    return text.split(",").map(decodeURIComponent).filter((rid) => owners.has(rid));
+  } catch {
+    return []; // a lonely per cent sign
+  }
+}
+
+// Written at most a few times a second: a browser refuses more. A page inside another one (a
+// notebook's cell) may have no address of its own to change.
+let written = "", pending = 0, mayWrite = location.protocol !== "about:";
+function writeAddress(page) {
+  if (!mayWrite || pending) return;
+  pending = setTimeout(() => {
+    pending = 0;
+    const hash = addressOf(page);
+    if (hash === written) return;
+    try {
+      history.replaceState(null, "", hash);
+      written = hash;
+    } catch {
+      mayWrite = false;
+    }
+  }, 250);
+}

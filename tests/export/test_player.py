@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from playwright.sync_api import Browser, Frame, Page, expect
 from minisched.checks.overlap import forwards
 from minisched.export.html import to_html
 from minisched.export.html_data import NOTABLE
+from minisched.export.layout import whole_run
 from minisched.export.notebook import show
 from minisched.export.recipes import recipes
 from minisched.export.state import panels
@@ -26,7 +28,7 @@ from minisched.trace import Mark, Slice, Trace
 from tests.support import browser, watch
 
 __all__ = ["browser"]
-LANE = 30  # pixels from lane to lane, as in stepper_scale.js
+LANE = 30  # pixels from lane to lane, as in stepper_draw.js
 
 # What is on the page, in the terms of the trace: for each panel its entries in order, as texts.
 READ = """(run) => {
@@ -255,6 +257,125 @@ def test_a_slice_leads_to_its_requests_life_and_the_cursor_is_dragged(
         page.mouse.up()
         assert abs(time_of(page) - item.start - 121 * per) < 3 * per
         check(page, trace)
+
+
+# -- what is shown of it, and of which runs -------------------------------------------------------
+
+
+def test_the_view_never_leaves_the_runs(browser: Browser, tmp_path: Path) -> None:
+    rng = Random(7)
+    with stepper(browser, tmp_path, [golden("serial"), golden("vllm_pp")]) as page:
+        for _ in range(40):
+            key = rng.choice([*"+-01,.", "Home", "End", "ArrowRight", "Shift+ArrowLeft"])
+            press(page, key)
+            start, end, longest = page.evaluate("[page.view.start, page.view.end, longest]")
+            assert 0 <= start < end <= longest, key
+
+
+def test_a_stretch_says_what_everybody_did_in_it(browser: Browser, tmp_path: Path) -> None:
+    both = [golden("serial"), golden("overlap")]
+    start, end = both[1].end // 3, both[1].end // 2
+    with stepper(browser, tmp_path, both) as page:
+        go_to(page, start)
+        page.click('[data-do="span-from"]')
+        go_to(page, end)
+        page.keyboard.press("]")
+        settle(page)
+        told = page.locator("#span tbody tr").all_inner_texts()
+        assert len(told) == sum(len(whole_run(trace).lanes) for trace in both)
+        for at, trace in enumerate(both):
+            sums = page.evaluate("(at) => sumsOf(runs[at], page.span)", at)
+            steps = {item.step: item.start for item in reversed(forwards(trace))}
+            assert sums["steps"] == sum(start <= time < end for time in steps.values())
+            view = whole_run(trace)
+            for lane, found in zip(view.lanes, sums["lanes"], strict=True):
+                inside = [
+                    (box.slice.name, min(box.slice.end, end) - max(box.slice.start, start))
+                    for box in view.on(lane)
+                    if box.slice.start < end and start < box.slice.end
+                ]
+                assert found["busy"] == sum(time for name, time in inside if name != "wait")
+        x, y = x_of(page, end) + 30, point_at(page, both[0].slices[0])[1]
+        page.mouse.move(x, y)
+        page.keyboard.down("Shift")
+        page.mouse.down()
+        page.mouse.move(x + 100, y)
+        page.mouse.up()
+        page.keyboard.up("Shift")
+        pixel = "(page.view.end - page.view.start) / (axis.clientWidth - LEFT)"
+        length = page.evaluate("page.span.end - page.span.start")
+        assert abs(length - 100 * page.evaluate(pixel)) < 3 * page.evaluate(pixel)
+        page.keyboard.press("Escape")
+        expect(page.locator("#span")).to_be_hidden()
+
+
+def test_two_of_many_runs_stand_step_under_step(browser: Browser, tmp_path: Path) -> None:
+    runs = [golden(topic) for topic in ("serial", "overlap", "mini_overlap", "vllm_batch_queue")]
+    names = "[...document.querySelectorAll('section.run')].map((one) => one.hidden)"
+    with stepper(browser, tmp_path, runs) as page:
+        page.click('[data-toggle="0"]')
+        page.click('[data-toggle="3"]')
+        settle(page)
+        assert page.evaluate(names) == [False, True, True, False]
+        page.evaluate("activate(3)")
+        page.select_option("#align", "step")
+        for step in (5, 12):
+            go_to(page, page.evaluate("(step) => runs[3].startOf.get(step)", step))
+            assert page.evaluate("stepAt(runs[0], page.time + shiftOf(runs[0]))") == step
+            starts = {item.step: item.start for item in reversed(forwards(runs[0]))}
+            assert starts[step] == page.evaluate(f"runs[0].startOf.get({step})")
+            x = page.evaluate("scaleOf(axis, page.view).x(page.time)")
+            drawn = f"scaleOf(canvases[0], viewOf(runs[0])).x({starts[step]})"
+            assert abs(page.evaluate(drawn) - x) < 0.01
+            doing = page.locator(".moment:not([hidden]) .doing").first
+            assert f"forward {step}" in doing.inner_text()
+        page.wait_for_function("location.hash === addressOf(page)")
+        link = page.evaluate("location.hash")
+    with stepper(browser, tmp_path, runs, link) as page:
+        assert page.evaluate(names) == [False, True, True, False]
+        assert page.evaluate("[page.isByStep, page.run]") == [True, 3]
+        page.click('[data-do="all-runs"]')
+        settle(page)
+        assert page.evaluate(names) == [False] * 4
+
+
+def test_a_lane_is_folded_at_its_name_and_what_is_below_moves_up(
+    browser: Browser, tmp_path: Path
+) -> None:
+    trace = golden("overlap")
+    item = next(s for s in trace.slices if s.name == "copy" and s.start > trace.end // 2)
+    with stepper(browser, tmp_path, [trace], f"#t={item.start / 1e6}") as page:
+        box, height = page.locator("canvas.run").bounding_box(), "canvases[0].clientHeight"
+        before = page.evaluate(height)
+        assert box
+        page.mouse.click(box["x"] + 20, box["y"] + LANE / 2)
+        settle(page)
+        folded = page.evaluate("FOLDED")
+        assert page.evaluate(height) == before - LANE + folded
+        x, y = point_at(page, item)
+        page.mouse.click(x, y - LANE + folded)
+        settle(page)
+        assert page.evaluate("[...page.chosen]") == [item.rids[0]]
+        page.mouse.click(x, y - LANE + folded)
+        settle(page)
+        assert page.evaluate("[...page.chosen]") == [item.rids[1 % len(item.rids)]]
+        page.keyboard.press("f")
+        settle(page)
+        assert page.evaluate(height) == before
+
+
+def test_on_a_phone_nothing_is_cut_off(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "stepper.html"
+    path.write_text(to_html([golden("serial"), golden("overlap")]), encoding="utf-8")
+    with watch(browser, viewport={"width": 390, "height": 844}) as page:
+        page.goto(path.as_uri())
+        page.evaluate("select(10e6, 20e6)")
+        settle(page)
+        wider = """[...document.querySelectorAll("body *")]
+          .filter((one) => one.clientWidth && one.scrollWidth > one.clientWidth + 1)
+          .map((one) => one.outerHTML.slice(0, 200))"""
+        assert page.evaluate(wider) == []
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 # -- in a notebook ---------------------------------------------------------------------------------

@@ -168,6 +168,14 @@ def tree(trace: Trace) -> Panel:
     return Panel("tree", "radix tree", history.places(), stays)
 
 
+def read(tokens: str) -> str:
+    """A node's first tokens, as text before the numbers where all of them are printable bytes."""
+    ids = [int(word) for word in tokens.split() if word.isdecimal()]
+    if not ids or not all(32 <= byte < 127 for byte in ids):
+        return tokens
+    return f'"{bytes(ids).decode()}" {tokens}'
+
+
 class _History:
     """The tree as it grows, with the stay of each node that is still going on."""
 
@@ -208,7 +216,7 @@ class _History:
         pages = f"{node.pages} page{'s' * (node.pages != 1)}"
         about = f"{pages}, lock_ref {node.lock_ref}: {node.state}"
         self.now[node.id] = Stay(
-            f"node {node.id}", node.state, time, time, node.tokens, "", about,
+            f"node {node.id}", node.state, time, time, read(node.tokens), "", about,
             "root" if node.parent == ROOT else f"node {node.parent}",
             tuple(sorted(self.locks.get(node.id, ()))),
         )  # fmt: skip
