@@ -182,6 +182,64 @@ def silu(x: Tensor, at_once: int = AT_ONCE) -> Tensor:
     return torch.cat([F.silu(part) for part in x.split(rows)])
 
 
+class StepView(NamedTuple):
+    """What all layers of a step have in common."""
+
+    groups: list[Group]
+    views: list[GroupView]  # of each group
+    cos: Tensor  # [num_tokens, 1, d]
+    sin: Tensor  # [num_tokens, 1, d]
+    new: Tensor  # [real] the tokens' own KV slots; what is behind them is padding
+
+
+def look_at_step(
+    weights: LlamaWeights, kv: PagedKV, groups: list[Group], positions: Tensor, token_rows: Tensor
+) -> StepView:
+    """Read the page table for a step."""
+    kv_heads, d = kv.keys.size(2), kv.keys.size(3)
+    rep = weights.qkv[0].size(0) // d // kv_heads - 2
+    cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
+    views = [look(group, kv, positions, token_rows, rep) for group in groups]
+    real = groups[-1].first + groups[-1].num_rows * groups[-1].extend_len
+    new = kv.page_table[(token_rows * kv.max_len + positions)[:real]]
+    return StepView(groups, views, cos, sin, new)
+
+
+def attention(weights: LlamaWeights, layer: int, kv: PagedKV, step: StepView, x: Tensor) -> Tensor:
+    """What a layer's attention adds to x [num_tokens, dim]; the KV of the tokens is written."""
+    keys, values = kv.keys[layer], kv.values[layer]
+    kv_heads, d, eps, real = keys.size(1), keys.size(2), weights.eps, step.new.size(0)
+    heads = weights.qkv[layer].size(0) // d - 2 * kv_heads
+    h = F.rms_norm(x, [x.size(1)], weights.attention_norm[layer], eps)
+    h = linear(h, weights.qkv[layer], weights.qkv_bias[layer])
+    qk, v = h.view(x.size(0), -1, d).split([heads + kv_heads, kv_heads], 1)
+    qk_norm = weights.qk_norm[layer]
+    if qk_norm is not None:
+        qk = F.rms_norm(qk, [d], None, eps) * qk_norm
+    q, k = rotate(qk, step.cos, step.sin).split([heads, kv_heads], 1)  # both in one go
+    keys.index_copy_(0, step.new, k[:real])
+    values.index_copy_(0, step.new, v[:real])
+    seen = torch.zeros([x.size(0), heads, d], dtype=x.dtype, device=x.device)
+    for group, view in zip(step.groups, step.views):  # noqa: B905
+        tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
+        seen[tokens] = attend_group(q[tokens], keys, values, view, group)
+    return linear(seen.flatten(1), weights.out[layer], weights.out_bias[layer])
+
+
+def mlp(weights: LlamaWeights, layer: int, x: Tensor) -> Tensor:
+    """What a layer's MLP adds to x [num_tokens, dim]."""
+    h = F.rms_norm(x, [x.size(1)], weights.mlp_norm[layer], weights.eps)
+    h = linear(h, weights.gate_up[layer], weights.gate_up_bias[layer])
+    gate, up = h.chunk(2, -1)
+    return linear(silu(gate) * up, weights.down[layer], weights.down_bias[layer])
+
+
+def logits_of(weights: LlamaWeights, x: Tensor, logits_at: Tensor) -> Tensor:
+    """Logits [num_logits, vocab] after some of the tokens."""
+    x = F.rms_norm(x[logits_at], [x.size(1)], weights.final_norm, weights.eps)
+    return linear(pad_rows(x), weights.head)[: logits_at.size(0)]
+
+
 def llama_step(
     weights: LlamaWeights,
     kv: PagedKV,
@@ -196,35 +254,11 @@ def llama_step(
     ``ids``, ``positions`` and ``token_rows`` [num_tokens] may be padded at the end; the KV of
     padding is not written. ``logits_at`` [num_logits] says after which tokens logits are wanted.
     """
-    kv_heads, d = kv.keys.size(2), kv.keys.size(3)
-    heads = weights.qkv[0].size(0) // d - 2 * kv_heads
-    x, eps, dim = weights.embed[ids], weights.eps, [weights.embed.size(1)]
-    cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
-    views = [look(group, kv, positions, token_rows, heads // kv_heads) for group in groups]
-    real = groups[-1].first + groups[-1].num_rows * groups[-1].extend_len
-    new = kv.page_table[(token_rows * kv.max_len + positions)[:real]]  # the tokens' own KV slots
+    x, step = weights.embed[ids], look_at_step(weights, kv, groups, positions, token_rows)
     for layer in range(len(weights.qkv)):
-        keys, values = kv.keys[layer], kv.values[layer]
-        h = F.rms_norm(x, dim, weights.attention_norm[layer], eps)
-        h = linear(h, weights.qkv[layer], weights.qkv_bias[layer])
-        qk, v = h.view(x.size(0), -1, d).split([heads + kv_heads, kv_heads], 1)
-        qk_norm = weights.qk_norm[layer]
-        if qk_norm is not None:
-            qk = F.rms_norm(qk, [d], None, eps) * qk_norm
-        q, k = rotate(qk, cos, sin).split([heads, kv_heads], 1)  # both in one go
-        keys.index_copy_(0, new, k[:real])
-        values.index_copy_(0, new, v[:real])
-        seen = torch.zeros([x.size(0), heads, d], dtype=x.dtype, device=x.device)
-        for group, view in zip(groups, views):  # noqa: B905
-            tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
-            seen[tokens] = attend_group(q[tokens], keys, values, view, group)
-        x = x + linear(seen.flatten(1), weights.out[layer], weights.out_bias[layer])
-        h = F.rms_norm(x, dim, weights.mlp_norm[layer], eps)
-        h = linear(h, weights.gate_up[layer], weights.gate_up_bias[layer])
-        gate, up = h.chunk(2, -1)
-        x = x + linear(silu(gate) * up, weights.down[layer], weights.down_bias[layer])
-    x = F.rms_norm(x[logits_at], dim, weights.final_norm, eps)
-    return linear(pad_rows(x), weights.head)[: logits_at.size(0)]
+        x = x + attention(weights, layer, kv, step, x)
+        x = x + mlp(weights, layer, x)
+    return logits_of(weights, x, logits_at)
 
 
 def script(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -364,16 +398,21 @@ def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
             name: [pack(part) for part in getattr(weights, name)] for name in MATRICES
         }
         return weights._replace(**matrices, head=pack(weights.head))
+    return move(weights, where)
 
-    def move(weight: Any) -> Any:
+
+def move(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
+    """The weights on a device, plain, unless they are there; a tied head once."""
+
+    def moved(weight: Any) -> Any:
         if isinstance(weight, list):
-            return [move(part) for part in weight]
-        if not isinstance(weight, Tensor):
+            return [moved(part) for part in weight]
+        if not isinstance(weight, Tensor) or weight.device == where:
             return weight
         return (weight.to_dense() if weight.is_mkldnn else weight).to(where)
 
-    moved = LlamaWeights(*map(move, weights))
-    return moved._replace(head=moved.embed) if weights.head is weights.embed else moved
+    every = LlamaWeights(*map(moved, weights))
+    return every._replace(head=every.embed) if weights.head is weights.embed else every
 
 
 # -- The model -------------------------------------------------------------------------------------
