@@ -25,7 +25,7 @@ from .engine.engine import Engine
 from .export.native import read_recorded
 from .learn.exercise import swapped
 from .learn.exercises.l13_capstone import made_with
-from .learn.guard import one_argument
+from .learn.guard import is_loop
 from .loops.design import LOOPS, Design, Turns, find_loop, registered
 from .loops.run import Run
 from .spread import Workers
@@ -251,7 +251,7 @@ def spec_of(loop: Design | Callable[[Engine], Turns], name: str) -> Design:
     """
     if isinstance(loop, Design):
         return loop
-    if problem := one_argument(loop, name, "engine", generator=True):
+    if problem := is_loop(loop, name):
         raise ValueError(problem)
     return Design(loop, ("ring", "pool"), depth=2, pins=2)
 

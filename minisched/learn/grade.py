@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
 from textwrap import shorten
+from time import monotonic
 from typing import Any
 
 from ..checks.case import Case, case_text, shrink
@@ -25,10 +27,11 @@ from ..museum.blame import offence_of, plainly
 from ..trace import Trace
 from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, find
 from .figure import LessonFigure, timing, view
-from .guard import PACKAGE, TooLong, blame, in_time, is_late, one_argument, takes
+from .guard import PACKAGE, TooLong, apart, blame, is_loop, takes
 from .keep import keep
 
 MOST_SHRINKS, MOST_OF_ENDLESS = 150, 12  # cases looked at for a smaller one
+MOST_SECONDS_SMALLER = 20.0  # and for so long
 NOTHING_ELSE = "the first to look at is "  # in ``checks/why.py``, behind what is as it should be
 YOURS = "yours"  # what their run is called in a picture
 
@@ -86,14 +89,16 @@ def check(name: str, lines: Any) -> ExerciseVerdict:
         ValueError: there is no exercise of that name.
     """
     exercise = find(name)
-    verdict = grade(exercise, lines)
+    try:
+        verdict = apart(partial(grade, exercise, lines))
+    except TooLong as error:
+        return not_yet(blame(error))
     if verdict.passed:
         kept = keep(exercise, lines)
         verdict = replace(verdict, sentences=[*verdict.sentences, *kept])
     return verdict
 
 
-@in_time
 def grade(exercise: Exercise, lines: Any) -> ExerciseVerdict:
     """The verdict on a learner's lines."""
     if problem := refused(exercise, lines):
@@ -115,7 +120,7 @@ def refused(exercise: Exercise, lines: Any) -> str:
     right = exercise.lines(exercise.solution)
     if isinstance(right, tuple):
         if isinstance(lines, tuple) and len(lines) == len(right):
-            return one_argument(lines[-1], "loop", "engine", generator=True)
+            return is_loop(lines[-1], "loop")
         return f"{exercise.name} must be {len(right)} things: a Scheduler, and a loop."
     if isinstance(right, type):
         return "" if isinstance(lines, type) else f"{exercise.name} must be a class."
@@ -280,10 +285,10 @@ def smallest(
     exercise: Exercise, hole: Loop | Function, lines: Any, attempt: Attempt, found: Finding
 ) -> tuple[Attempt, Finding]:
     """The simplest case to be found on which the same thing does not hold."""
-    best = [attempt, found]
+    best, late = [attempt, found], monotonic() + MOST_SECONDS_SMALLER
 
     def shows(case: Case) -> bool:
-        if is_late():
+        if monotonic() > late:
             return False
         again, finding = hold(exercise, hole, lines, case, is_timed=False)
         if finding is None or finding.law != found.law:

@@ -1,20 +1,22 @@
-"""A learner's lines can't hang the notebook: their instructions and their seconds are counted."""
+"""A learner's lines can't hang the notebook: they are counted, and a check has a deadline."""
 
 from __future__ import annotations
 
 import inspect
-import linecache
+import os
+import pickle
+import signal
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, redirect_stdout
 from functools import wraps
+from io import StringIO
 from pathlib import Path
-from time import monotonic
+from select import select
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 # -- What a learner's lines raise becomes one sentence, with the line at which it happened ---------
 
@@ -26,6 +28,10 @@ class Mistake(ValueError):
     """A learner's lines gave back something that can't be used; the sentence says what."""
 
 
+class TooLong(BaseException):
+    """The learner's lines go on and on; the sentence says how that was seen."""
+
+
 def is_learners(filename: str) -> bool:
     """Whether a file is neither the package's nor of a library."""
     return not filename.startswith((PACKAGE, *LIBRARIES, "<frozen"))
@@ -33,28 +39,15 @@ def is_learners(filename: str) -> bool:
 
 def blame(error: BaseException) -> str:
     """What went wrong, and at which of the learner's lines, in one sentence."""
-    number, text = 0, ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        if is_learners(frame.filename):
-            number = frame.lineno or 0
-            text = (frame.line or linecache.getline(frame.filename, number)).strip()
     words = " ".join(str(error).split()).rstrip(".")
-    if not isinstance(error, Exception):
-        return _endless(words, number, text)
     if isinstance(error, Mistake):
         return f"{words[:1].upper()}{words[1:]}."
-    place = (f" at your line `{text}`" if text else " in your lines") if number else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.line for frame in frames if is_learners(frame.filename)]
+    place = (f" at your line `{lines[-1]}`" if lines[-1] else " in your lines") if lines else ""
+    if isinstance(error, TooLong):
+        return f"{words}. They were stopped{place}." if place else f"{words}."
     return f"{type(error).__name__}{place}{': ' + words if words else ''}."
-
-
-def _endless(words: str, number: int, text: str) -> str:
-    """``words`` are there if it was the time that ran out."""
-    code = f"line {number}, `{text}`" if text else f"line {number}"
-    if words:
-        where = f" It was at {code}." if number else ""
-        return f"{words[:1].upper()}{words[1:]}.{where}"
-    place = f"It was stopped at {code}." if number else ""
-    return f"Your lines go on and on: it looks as if they would never end. {place}".strip()
 
 
 # -- Whether what a learner hands over can be called as the exercise says --------------------------
@@ -73,99 +66,37 @@ def takes(function: Any, name: str, *arguments: str) -> str:
     return ""
 
 
-def one_argument(
-    function: Callable[..., Any], name: str, argument: str, generator: bool = False
-) -> str:
-    """The same for one argument; a loop must be a generator."""
-    if problem := takes(function, name, argument):
+def is_loop(function: Any, name: str) -> str:
+    """One sentence on why it is no loop of an engine, or nothing: it takes one, and yields."""
+    if problem := takes(function, name, "engine"):
         return problem
-    if generator and not inspect.isgeneratorfunction(inspect.unwrap(function)):
+    if not inspect.isgeneratorfunction(inspect.unwrap(function)):
         return f"{name} has no `yield`; a loop yields at the end of each of its turns."
     return ""
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
+# -- Instructions: most of what never ends is found out at once, and its line is told --------------
+
 MOST_OPCODES = 200_000  # of the learner's, in one call; what is right takes a few thousand
-MOST_SECONDS = 20.0  # of the learner's lines, in one check; what is right takes one or two
-
-
-class TooLong(BaseException):
-    """The learner's lines go on and on."""
-
-
-@dataclass
-class LearnerClock:
-    """The seconds that the learner's lines have taken in one check; what is ours is left out."""
-
-    spent: float = 0.0
-    since: float | None = None  # when it was started; None: it stands
-
-    @property
-    def seconds(self) -> float:
-        """So far."""
-        return self.spent + (monotonic() - self.since if self.since is not None else 0)
-
-    def stop(self) -> None:
-        """Leave out what comes now."""
-        self.spent, self.since = self.seconds, None
-
-    def start(self) -> None:
-        """Count again."""
-        self.spent, self.since = self.seconds, monotonic()
-
-    def check(self) -> None:
-        """Whether there is time left.
-
-        Raises:
-            TooLong: there is none.
-        """
-        if self.seconds > MOST_SECONDS:
-            said = f"your lines took {self.seconds:.0f} s in this check, and it stops there"
-            raise TooLong(said)
-
-
-_clocks = [LearnerClock()]  # of the check that is running; the newest is last
-
-
-def is_late() -> bool:
-    """Whether the learner's lines have used up their time in this check."""
-    return _clocks[-1].seconds > MOST_SECONDS
-
-
-def in_time(check: Callable[P, R]) -> Callable[P, R]:
-    """A check with a clock of its own."""
-
-    @wraps(check)
-    def timed(*args: P.args, **options: P.kwargs) -> R:
-        _clocks.append(LearnerClock())
-        try:
-            return check(*args, **options)
-        finally:
-            _clocks.pop()
-
-    return timed
 
 
 @contextmanager
 def bounded(most: int = MOST_OPCODES) -> Iterator[None]:
-    """Count the learner's instructions as they run, whoever calls them, and their seconds.
+    """Count the learner's instructions as they run, whoever calls them.
 
-    Not their lines: ``while True: pass`` never gets to another one. A single call that does not
-    come back can't be cut off, nor can lines that catch everything and go on.
+    Not their lines: ``while True: pass`` never gets to another one. Lines that sleep, or that catch
+    whatever is raised and go on, are stopped by the deadline of ``apart``.
 
     Raises:
-        TooLong: there were more than ``most``, or the check's seconds are used up.
+        TooLong: there were more than ``most``.
     """
-    before, clock, left = sys.gettrace(), _clocks[-1], most
-    was_running = clock.since is not None
+    before, left = sys.gettrace(), most
 
     def look(frame: FrameType, event: str, arg: Any) -> Any:
         nonlocal left
         left -= event == "opcode"
         if left < 0:
-            raise TooLong
-        clock.check()
+            raise TooLong("Your lines go on and on: it looks as if they would never end")
         return look
 
     def on_call(frame: FrameType, event: str, arg: Any) -> Any:
@@ -174,36 +105,79 @@ def bounded(most: int = MOST_OPCODES) -> Iterator[None]:
         frame.f_trace_opcodes = True
         return look
 
-    if not was_running:
-        clock.start()
     sys.settrace(on_call)
     try:
         yield
     finally:
         sys.settrace(before)
-        if not was_running:
-            clock.stop()
 
 
 def unwatched(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the package as a learner calls it: inside it, nothing is counted.
-
-    Raises (where it is called):
-        TooLong: the check's seconds are used up, whatever the learner's lines have caught.
-    """
+    """A function of the package as a learner calls it: inside it, nothing is counted."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        before, clock = sys.gettrace(), _clocks[-1]
-        was_running = clock.since is not None
+        before = sys.gettrace()
         sys.settrace(None)
-        clock.stop()
         try:
-            clock.check()
             return function(*args, **options)
         finally:
-            if was_running:
-                clock.start()
             sys.settrace(before)
 
     return call
+
+
+# -- A deadline, which holds whatever the lines do -------------------------------------------------
+
+MOST_SECONDS = 60.0  # for one check; what is right takes a few
+R = TypeVar("R")
+
+
+def apart(check: Callable[[], R]) -> R:
+    """What a check gives, run in a process of its own; what it prints is printed here at its end.
+
+    Where no process can be forked (Windows, and a page, which has a deadline of its own) it runs
+    in this one.
+
+    Raises:
+        TooLong: it was not done in time, or its process came to an end.
+    """
+    if not hasattr(os, "fork") or sys.platform == "emscripten":
+        return check()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer(check, writer)
+    os.close(writer)
+    with open(reader, "rb") as answer:
+        try:
+            is_done = select([answer], [], [], MOST_SECONDS)[0]
+            told = answer.read() if is_done else b""
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    if not told:
+        how = "ended Python itself" if is_done else f"were not done after {MOST_SECONDS:g} s"
+        hint = "do they sleep, or catch every exception and go on?"
+        raise TooLong(f"Your lines {how}{'' if is_done else f' ({hint})'}")
+    printed, given, error = pickle.loads(told)
+    print(printed, end="")
+    if error is not None:
+        raise error
+    found: R = given
+    return found
+
+
+def _answer(check: Callable[[], Any], writer: int) -> NoReturn:
+    """Write what a check printed, and gave or raised; then end this process."""
+    printed, given, raised = StringIO(), None, None
+    try:
+        with redirect_stdout(printed):
+            try:
+                given = check()
+            except Exception as error:
+                raised = error
+        with open(writer, "wb") as pipe:
+            pickle.dump((printed.getvalue(), given, raised), pipe)
+    finally:
+        os._exit(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterator
-from itertools import count
 from textwrap import dedent
 from typing import Any
 from xml.etree import ElementTree
@@ -152,14 +151,34 @@ def test_an_endless_loop_is_cut_off_with_a_clear_word() -> None:
     check_verdict(verdict)
 
 
-def test_lines_that_sleep_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 20 s of theirs in the whole check; tracing is as it was."""
-    seconds = count()
-    monkeypatch.setattr("minisched.learn.guard.monotonic", lambda: float(next(seconds)))
-    one = EXERCISES["generate_ahead"]
-    verdict = grade(one, one.lines(one.solution))
-    assert not verdict.passed and "s in this check, and it stops there" in verdict.sentences[0]
+SPIN = """while True:
+        try:
+            while True: pass
+        except BaseException: pass"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (SPIN, "were not done after 1 s"),
+        ("__import__('time').sleep(99)", "were not done after 1 s"),
+        ("sum(range(10**12))", "were not done after 1 s"),
+        ("__import__('os')._exit(0)", "ended Python itself"),
+        ("print('here')\n    1 / 0", "ZeroDivisionError at your line `1 / 0`"),
+    ],
+)
+def test_whatever_the_lines_do_the_check_comes_to_an_end(
+    lines: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They catch every exception, sleep, or are in a call that does not come back."""
+    monkeypatch.setattr("minisched.learn.guard.MOST_SECONDS", 1.0)
+    one = EXERCISES["step_time"]
+    text = f"def step_time(host, device, copy, in_flight):\n    {lines}\n    return host"
+    verdict = learn.check("step_time", one.lines(text))
+    assert not verdict.passed and said in verdict.sentences[0]
+    assert ("here" in capsys.readouterr().out) == ("print" in lines)
     assert sys.gettrace() is None
+    check_verdict(verdict)
 
 
 # -- what is kept, and hints -----------------------------------------------------------------------

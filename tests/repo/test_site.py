@@ -288,24 +288,6 @@ def solved(name: str) -> str:
     return f'{dedent(find(name).solution).strip()}\n\n\nlearn.check("{name}", {name})'
 
 
-@pytest.mark.thorough
-def test_a_solution_is_right_with_what_its_page_gives_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    there = {path.stem for path in lessons.lessons()}
-    known = {name: one for name, one in exercises().items() if one.lesson in there}
-    for name, one in known.items():
-        question = asked(one.lesson, name, solved(name))
-        told = json.loads(question)
-        needs = cells.needed(told["before"], told["lines"])
-        if needs == ["from minisched import learn"] and name != "cut":
-            continue  # nothing of its page: held by tests/learn
-        answer = json.loads(cells.exercise(question))
-        assert answer["passed"] and "✓ Right" in answer["html"], (name, answer["text"])
-        assert "Kept in" in answer["html"] and f"# == {name}, lesson" in answer["mine"]
-
-
 def test_the_pages_python_needs_nothing_that_a_browser_has_not(tmp_path: Path) -> None:
     """Pyodide has no processes and none of the libraries."""
     lacking = ("_multiprocessing", "numpy", "torch", "typer", "rich", "mlx")
@@ -398,6 +380,68 @@ def test_an_exercise_is_solved_in_the_page_wrong_first_and_the_answer_stays(
         page.go_back()
         page.locator(".tag_exercise").first.get_by_role("button", name="Start again").click()
         expect(page.locator("#progress")).to_have_text("0 of 3 exercises right")
+
+
+@pytest.fixture(scope="module")
+def cells_alone(tmp_path_factory: pytest.TempPathFactory, pyodide: Path) -> Path:
+    """What a page with an exercise loads, and such a page, without the rest of the site."""
+    out = tmp_path_factory.mktemp("cells")
+    lab.write(out, pyodide)
+    (out / "alone.html").write_text(
+        """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><h2>Alone</h2>
+        <div class="cell tag_exercise"><div class="cell_input"><pre>learn.check("cut", cut)</pre>
+        </div></div><script type="module" src="lab/lesson.js"></script>""",
+        encoding="utf-8",
+    )
+    return out
+
+
+ASK = """async (questions) => {
+    const { Python } = await import(`${location.origin}/lab/python.js`);
+    const python = new Python("cells", () => {});
+    const answers = [];
+    for (const question of questions) answers.push(await python.call("exercise", question));
+    return answers;
+}"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("part", range(4))
+def test_every_solution_is_right_in_the_browsers_python(
+    browser: Browser, cells_alone: Path, part: int
+) -> None:
+    every = list(exercises().values())[part::4]
+    questions = [asked(one.lesson, one.name, solved(one.name)) for one in every]
+    with served(cells_alone) as address, watch(browser, (address, *OWN)) as page:
+        page.goto(f"{address}alone.html")
+        for one, said in zip(every, page.evaluate(ASK, questions), strict=True):
+            answer = json.loads(said)
+            assert answer["passed"] and "✓ Right" in answer["html"], (one.name, answer["text"])
+            assert f"# == {one.name}, lesson" in answer["mine"]
+
+
+def test_lines_that_catch_everything_and_spin_are_stopped_by_the_page(
+    browser: Browser, cells_alone: Path
+) -> None:
+    """Its clock is put forward, as two minutes would be long; Python's is not."""
+    spin = "while True:\n    try:\n        while True: pass\n    except BaseException: pass"
+    with served(cells_alone) as address, watch(browser, (address, *OWN)) as page:
+        page.clock.install()
+        page.goto(f"{address}alone.html")
+        cell = page.locator(".tag_exercise").first
+        said = cell.get_by_role("status")
+        cell.get_by_role("textbox").fill("6 * 7")
+        cell.get_by_role("button", name="Run").click()
+        expect(said).to_have_text("42")
+        cell.get_by_role("textbox").fill(spin)
+        cell.get_by_role("button", name="Run").click()
+        expect(said).to_have_text("Running …")
+        while said.inner_text() == "Running …":  # until the call has begun, no clock of it runs
+            page.clock.fast_forward(10_000)
+        expect(said).to_contain_text("not done after 120 s")
+        cell.get_by_role("textbox").fill("6 * 7")
+        cell.get_by_role("button", name="Run").click()
+        expect(said).to_have_text("42")
 
 
 def test_lines_that_never_come_back_are_stopped_by_a_button(browser: Browser, site: Path) -> None:

@@ -5,6 +5,8 @@ import { editor } from "./editor.js";
 import { forget, mine, read, write } from "./kept.js";
 import { Python } from "./python.js";
 
+const MOST_SECONDS = 120; // of one check; what is right takes a few
+
 const lesson = location.pathname.split("/").at(-1).replace(/\.html$/, "");
 const cells = [...document.querySelectorAll("div.cell")].filter(source);
 const exercises = cells.filter((cell) => cell.matches(".tag_exercise"));
@@ -101,7 +103,7 @@ function makeLive(cell) {
 // Python takes seconds to load: that begins when somebody begins to write.
 let progressOf = null;
 function wake() {
-  python ??= new Python("cells", (text) => progressOf?.(text || "Running …"));
+  python ??= new Python("cells", (text) => progressOf?.(text), MOST_SECONDS);
 }
 
 function showProgress() {

@@ -1,12 +1,15 @@
 // The page's side of worker.js: a function of a Python module becomes a promise of its text.
+// With `most`, a call that takes more seconds is stopped, and so is its Python.
 
 export class Python {
-  constructor(module, onProgress) {
+  constructor(module, onProgress, most = 0) {
     this.waiting = new Map();
+    this.late = null; // a timer: from when a call began, as Python takes a while to load
     this.asked = 0;
     this.worker = new Worker(new URL(`worker.js?${module}`, import.meta.url), { type: "module" });
     this.worker.onmessage = ({ data }) => {
       if (data.progress) onProgress(data.progress);
+      else if (data.began) this.limit(most);
       else this.settle(data);
     };
     this.worker.onerror = (event) => {
@@ -23,10 +26,16 @@ export class Python {
     });
   }
 
+  limit(most) {
+    const words = `Your lines were not done after ${most} s, and Python was stopped.`;
+    clearTimeout(this.late);
+    if (most) this.late = setTimeout(() => this.stop(words), 1000 * most);
+  }
+
   // Whatever it is doing; this one cannot be called again.
-  stop() {
+  stop(words = "Stopped.") {
     this.worker.terminate();
-    this.fail("Stopped.");
+    this.fail(words);
   }
 
   fail(error) {
@@ -36,6 +45,7 @@ export class Python {
   settle({ id, value, error }) {
     const { resolve, reject } = this.waiting.get(id);
     this.waiting.delete(id);
+    clearTimeout(this.late);
     if (error === undefined) resolve(value);
     else reject(new Error(error));
   }

@@ -1,5 +1,6 @@
 // Python, in a thread of its own: the page stays responsive while a run is on.
-// It hears {id, name, text} and answers {id, value} or {id, error}; {progress} while it loads.
+// It hears {id, name, text} and answers {id, value} or {id, error}; {progress} while it loads, and
+// {began} when the call begins.
 // Its address says whose functions they are: worker.js?session.
 
 import { loadPyodide } from "./pyodide/pyodide.mjs";
@@ -28,6 +29,7 @@ async function load(name) {
 onmessage = async ({ data: { id, name, text } }) => {
   try {
     const session = await python;
+    postMessage({ began: id });
     postMessage({ id, value: session[name](text) });
   } catch (error) {
     postMessage({ id, error: sentence(error) });
