@@ -179,7 +179,6 @@ def check_workloads(
         ]
         tally = CaseTally(seed, count, device, cases, tuple(loops))
         lines = tuple(told(tally, call, named_loops=loop is None))
-        _ = tally.all_axes  # kept: behind this block nobody knows a loop of one's own by name
     return Check(not tally.failures if cases else None, lines, tally=tally)
 
 

@@ -676,12 +676,6 @@ def designs_by_loop(drawn: Drawn, device: str) -> dict[str, list[Variant]]:
     return by_loop
 
 
-def loops_that_refuse(drawn: Drawn, device: str = "sim") -> set[str]:
-    """Loops that take no workload of its kind: their originals do not combine with it."""
-    every = {design.loop for design in all_designs() if device in LOOPS[design.loop].devices}
-    return every - designs_by_loop(drawn, device).keys()
-
-
 def without_refused(workload: Workload, design: Variant) -> Workload:
     """The workload as a loop takes it: no speculation that it refuses, and chunks if it needs any.
 

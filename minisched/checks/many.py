@@ -6,38 +6,21 @@ The workload of a number is that of its seed, so a failure is repeated by its se
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cache, cached_property, partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from ..core import FinishReason, Request, SamplingParams
-from ..devices.cost import CostModel
-from ..devices.profiles import MeasuredCost
-from ..loops.design import LOOPS
-from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
-from ..policy.rules import RULES, RUN_FIRST
-from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
-from ..scheduler import SchedulerConfig
-from ..scheduler.config import ALGORITHMS
+from ..core import FinishReason
 from ..spread import HERE, Workers, in_order, spread
 from ..trace import Trace
-from .case import FAILURES, Case, Workload
+from .case import Case
 from .draw import (
-    CHANGES,
-    PAGE_SIZES,
-    THEMES,
-    WISHES,
-    Drawn,
-    Variant,
-    all_designs,
     designs_for,
     draw,
-    loops_that_refuse,
     read_design,
 )
 from .judge import Finding, Verdict, judge
-from .oracle import tokens_alone
 
 # -- Random workloads, each on several loops -------------------------------------------------------
 
@@ -194,28 +177,13 @@ class CaseTally:
         return Counter(base_of(case.loop) for case in self.cases)
 
     @property
-    def drawn(self) -> Iterator[Drawn]:
-        """Its workloads, once more."""
-        return (draw(self.seed + at) for at in range(self.workloads))
-
-    @cached_property
-    def refusing(self) -> list[int]:
-        """Of each workload, how many loops take none of its kind, whatever relay they have."""
-        return [len(loops_that_refuse(item, self.device)) for item in self.drawn]
-
-    @cached_property
-    def all_axes(self) -> dict[str, AxisCounts]:
-        """Where its workloads lie, where what they ran on does, and what came about in the runs."""
-        axes, of_designs = AxisCounts(OF_A_WORKLOAD), of_a_design(self.device)
-        designs = AxisCounts(dict.fromkeys(of_designs, ()) if self.loops else of_designs)
-        runs = AxisCounts(OF_A_RUN)
-        for item in self.drawn:
-            axes.add(axes_of(item).items())
-        for name, cases in Counter(case.loop for case in self.cases).items():
-            designs.add(axes_of_design(read_design(name)).items(), cases)
-        for case in self.cases:
-            runs.add(case.happened)
-        return {"workloads": axes, "cases": designs, "runs": runs}
+    def happened(self) -> dict[str, dict[str, int]]:
+        """By axis of ``OF_A_RUN`` and value, the cases in which it came about; 0 for never."""
+        counts = Counter(it for case in self.cases for it in case.happened)
+        return {
+            axis: {value: counts[axis, value] for value in values}
+            for axis, values in OF_A_RUN.items()
+        }
 
     def as_json(self) -> dict[str, Any]:
         """What ``minisched check --workloads --json`` prints; all the numbers are counts.
@@ -227,8 +195,8 @@ class CaseTally:
         had to be refused and got none.
         ``holding``: cases that kept a law, by law; ``unjudged``: those of them that had nothing to
         break it with. ``loops`` and ``designs``: cases by loop, and by
-        loop with its relay and options. ``axes``: workloads, or cases, by the value of each axis;
-        ``never``: the values that there are and that none of them has.
+        loop with its relay and options. ``axes``: what came about, by ``OF_A_RUN`` and in how many
+        cases; ``never``: what of it did not.
         """
         sums = {
             name: sum(getattr(case, name) for case in self.cases)
@@ -249,8 +217,12 @@ class CaseTally:
             "unjudged": {law: self.unjudged(law) for law in LAWS},
             "loops": dict(self.by_loop),
             "designs": dict(Counter(case.loop for case in self.cases)),
-            "axes": {k: v for axes in self.all_axes.values() for k, v in axes.as_json().items()},
-            "never": {k: v for axes in self.all_axes.values() for k, v in axes.never.items()},
+            "axes": {k: {v: n for v, n in of.items() if n} for k, of in self.happened.items()},
+            "never": {
+                axis: never
+                for axis, counts in self.happened.items()
+                if (never := [value for value, count in counts.items() if not count])
+            },
         }
 
 
@@ -259,153 +231,9 @@ def base_of(loop: str) -> str:
     return loop.partition(":")[0]
 
 
-# -- Where on each axis workloads, designs and runs lie, and which values never came up ------------
+# -- What came about in the runs: laws that hold where nothing happened say little -----------------
 
 YES_OR_NO = ("no", "yes")
-SPECULATION = ("none", *ALGORITHMS)
-
-
-def well_formed(workload: Workload) -> list[Request]:
-    """Its requests without the one that no scheduler takes."""
-    return [req for req in workload.requests if not req.problem()]
-
-
-def any_of(workload: Workload, wanted: Callable[[SamplingParams], object]) -> bool:
-    """Whether the ``params`` of one of them are so."""
-    return any(wanted(req.params) for req in well_formed(workload))
-
-
-def place_of(workload: Workload) -> str:
-    """In what part of its request the first failing step is."""
-    for rid, position, _ in workload.failures:
-        req = next(req for req in workload.requests if req.name == rid)
-        last = len(req.prompt) + len(tokens_alone(workload, req)) - 1
-        if position < len(req.prompt):
-            return "prompt"
-        return "answer" if position < last else "behind the end"
-    return "nowhere"
-
-
-def pool_of(workload: Workload, config: SchedulerConfig) -> str:
-    """How many pages there are beyond those of the longest request."""
-    longest = max(req.max_device_len for req in well_formed(workload))
-    spare = config.num_pages - -(-longest // config.page_size)
-    return "too small" if spare < 0 else "just enough" if spare == 0 else "more"
-
-
-def slower_side(cost: CostModel) -> str:
-    """Whether a decode step with one row takes the host longer, or the device."""
-    host, device = sum(cost.host.values()), cost.forward(1) + cost.sample
-    return "neither" if host == device else "host" if host > device else "device"
-
-
-AXES: dict[str, tuple[Sequence[str], Callable[[Drawn, Workload, SchedulerConfig], object]]] = {
-    "theme": (tuple(dict.fromkeys(THEMES)), lambda d, w, c: d.theme),
-    "requests": (tuple("1234567"), lambda d, w, c: len(w.requests)),
-    "odd request": (("none", "id", "field"), lambda d, w, c: d.odd),
-    "wishes": (tuple(dict.fromkeys(WISHES)), lambda d, w, c: d.wishes),
-    "sampling": (
-        ("greedy", "temperature"),
-        lambda d, w, c: "temperature" if any_of(w, lambda it: not it.is_greedy) else "greedy",
-    ),
-    "log-probabilities": (YES_OR_NO, lambda d, w, c: any_of(w, lambda it: it.return_logprob)),
-    "stop tokens": (YES_OR_NO, lambda d, w, c: any_of(w, lambda it: it.stop_token_ids)),
-    "end of text": (
-        YES_OR_NO,
-        lambda d, w, c: bool(w.eos_ids) and any_of(w, lambda it: not it.ignore_eos),
-    ),
-    "aborts": (tuple("0123"), lambda d, w, c: len(w.aborts)),
-    "failing steps": (tuple("012"), lambda d, w, c: len(w.failures)),
-    "what fails": (
-        ("nothing", *FAILURES),
-        lambda d, w, c: w.failures[0].kind if w.failures else "nothing",
-    ),
-    "where it fails": (
-        ("nowhere", "prompt", "answer", "behind the end"),
-        lambda d, w, c: place_of(w),
-    ),
-    "flushes": (YES_OR_NO, lambda d, w, c: bool(w.flushes)),
-    "priorities": (
-        tuple("123456"),
-        lambda d, w, c: len({req.priority for req in well_formed(w)}),
-    ),
-    "arrivals": (
-        ("at once", "one after the other"),
-        lambda d, w, c: "one after the other" if any(w.arrivals) else "at once",
-    ),
-    "page size": (tuple(map(str, sorted(set(PAGE_SIZES)))), lambda d, w, c: c.page_size),
-    "pool": (("too small", "just enough", "more"), lambda d, w, c: pool_of(w, c)),
-    "running requests": (tuple("12345"), lambda d, w, c: c.max_running_requests),
-    "radix cache": (("on", "off"), lambda d, w, c: "off" if c.disable_radix_cache else "on"),
-    "eviction": (tuple(EVICTION_POLICIES), lambda d, w, c: c.radix_eviction_policy),
-    "rules": (
-        ("the loop's", *(name for name, rules in RULES.items() if rules.reserves != "prompt")),
-        lambda d, w, c: c.rules.partition(",")[0] or "the loop's",
-    ),
-    "changed rule": (("none", *CHANGES), lambda d, w, c: c.rules.rpartition(",")[2] or "none"),
-    "run first": (RUN_FIRST, lambda d, w, c: c.in_force.run_first),
-    "schedule policy": (tuple(SCHEDULE_POLICIES), lambda d, w, c: c.schedule_policy),
-    "chunks": (("none", "yes"), lambda d, w, c: "none" if c.chunked_prefill_size == -1 else "yes"),
-    "mixed chunks": (YES_OR_NO, lambda d, w, c: c.enable_mixed_chunk),
-    "prefill tokens": (("3", "8", "99"), lambda d, w, c: c.max_prefill_tokens),
-    "conservativeness": (("0", "0.4", "2"), lambda d, w, c: f"{c.schedule_conservativeness:g}"),
-    "preemption threshold": (
-        tuple("012"),
-        lambda d, w, c: c.priority_scheduling_preemption_threshold,
-    ),
-    "late penalties": (YES_OR_NO, lambda d, w, c: c.late_penalties),
-    "late stop strings": (YES_OR_NO, lambda d, w, c: c.late_stop_strings),
-    "largest graph": (("None", "0", "2"), lambda d, w, c: c.cuda_graph_max_bs),
-    "speculation": (SPECULATION, lambda d, w, c: c.speculative_algorithm or "none"),
-    "ops built by": (("host", "device"), lambda d, w, c: "host" if d.built_by_host else "device"),
-    "costs": (
-        ("measured", "by token"),
-        lambda d, w, c: "measured" if isinstance(d.cost, MeasuredCost) else "by token",
-    ),
-    "slower": (("host", "device", "neither"), lambda d, w, c: slower_side(d.cost)),
-    "policies x drafts": (
-        tuple(
-            f"{first}, {policy}, {kind}"
-            for first in RUN_FIRST
-            for policy in SCHEDULE_POLICIES
-            for kind in SPECULATION
-        ),
-        lambda d, w, c: (
-            f"{c.in_force.run_first}, {c.schedule_policy}, {c.speculative_algorithm or 'none'}"
-        ),
-    ),
-}
-"""Each axis on which a workload lies, every value that it has there, and how it is read."""
-OF_A_WORKLOAD = {axis: values for axis, (values, _) in AXES.items()}
-
-
-def axes_of(drawn: Drawn) -> dict[str, str]:
-    """The value of each axis of one workload."""
-    found = {}
-    for axis, (_, read) in AXES.items():
-        value = read(drawn, drawn.workload, drawn.workload.config)
-        found[axis] = YES_OR_NO[value] if isinstance(value, bool) else str(value)
-    return found
-
-
-def axes_of_design(design: Variant) -> dict[str, str]:
-    """The value of each axis of a loop with its relay and options."""
-    depth = str(design.in_flight)
-    return {
-        "loop": design.loop,
-        "relay": design.relay,
-        "steps in flight": depth,
-        "relay x depth": f"{design.relay}, {depth}",
-    }
-
-
-@cache
-def of_a_design(device: str) -> dict[str, Sequence[str]]:
-    """Each axis of what runs on a device, and every value that it has there."""
-    every = [axes_of_design(item) for item in all_designs() if device in LOOPS[item.loop].devices]
-    return {axis: sorted({item[axis] for item in every}) for axis in every[0]}
-
-
 RETRACTED = {
     "memory": "to decodes",
     "priority": "to urgent ones",
@@ -479,37 +307,3 @@ def stages(trace: Trace) -> Iterator[str]:
                 looked = {item.step for item in so_far if item.name == "process"}
                 if any(item.name == "launch" and item.step not in looked for item in so_far):
                     yield "in flight"
-
-
-@dataclass
-class AxisCounts:
-    """How many workloads, or cases, have which value of each axis; and which values there are."""
-
-    values: Mapping[str, Sequence[str]]
-    counts: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-
-    def add(self, found: Iterable[tuple[str, str]], times: int = 1) -> None:
-        """So many workloads more, or cases, with the values of their axes."""
-        for axis, value in found:
-            self.counts[axis][value] += times
-
-    def drawn(self, axis: str) -> dict[str, int]:
-        """How often each value of an axis came up, in order, also those that never did."""
-        counts = self.counts[axis]
-        return {value: counts[value] for value in dict.fromkeys([*self.values[axis], *counts])}
-
-    def as_json(self) -> dict[str, dict[str, int]]:
-        """By axis, how often each value came up that did at all."""
-        return {
-            axis: {value: count for value, count in self.drawn(axis).items() if count}
-            for axis in self.values
-        }
-
-    @property
-    def never(self) -> dict[str, list[str]]:
-        """The values that exist and never came up, by axis."""
-        lacking = {
-            axis: [value for value, count in self.drawn(axis).items() if not count]
-            for axis in self.values
-        }
-        return {axis: values for axis, values in lacking.items() if values}

@@ -96,9 +96,6 @@ def check(
     step: Annotated[
         str, typer.Option(help="Of a profiler's trace: the ranges that are steps; * is any text.")
     ] = "",
-    axes: Annotated[
-        bool, typer.Option("--axes", help="Count what was drawn, and name what never was.")
-    ] = False,
     json: Json = False,
 ) -> int:
     """Say of recorded runs whether they are identical, leak, race and overlap; or try many.
@@ -113,7 +110,7 @@ def check(
     """
     if loop and any(name.partition(":")[0].endswith(".py") for name in loop):
         return run_check_file(loop, workloads, seed, device, json)
-    wanted = Wanted(workloads, seed, tuple(loop or ()), device, jobs, out, axes, backend, address)
+    wanted = Wanted(workloads, seed, tuple(loop or ()), device, jobs, out, backend, address)
     if not traces:
         if draw is not None:
             raise ValueError(
@@ -177,13 +174,7 @@ SAYS = {
 }
 
 
-MANY_VALUES = 24  # of an axis: more are counted and not listed
-FEW_VALUES = 8  # that never came up: more are counted
-
-
-def print_tally(
-    console: Console, tally: CaseTally, seconds: float, workers: Workers, with_axes: bool = False
-) -> None:
+def print_tally(console: Console, tally: CaseTally, seconds: float, workers: Workers) -> None:
     """How much was tried and of what kind, what held by law, and by loop."""
     cases = len(tally.cases)
     broken = len({(item.seed, item.loop) for item in tally.failures})
@@ -196,9 +187,7 @@ def print_tally(
         f"{tally.device} with hash, in {seconds:.1f} s on {who(workers)}",
     )
     say(console, requests_sentence(tally))
-    say(console, axes_sentence(tally))
-    if with_axes:
-        print_axes(console, tally)
+    say(console, happened_sentence(tally))
     console.print(by_law(tally))
     console.print(by_loop(tally))
     say(console, verdict_on_cases(tally, broken), 2)
@@ -226,16 +215,6 @@ def verdict_on_cases(tally: CaseTally, broken: int) -> str:
     return f"[green]✓[/] every law held in {every}{counted(cases, 'case')}."
 
 
-def refusals_sentence(tally: CaseTally) -> str:
-    """How many loops could not be asked, because they refuse what a workload wants."""
-    counts = [count for count in tally.refusing if count]
-    if not counts:
-        return "no loop refused a workload"
-    some = counted(max(counts), "loop")
-    some = some if min(counts) == max(counts) else f"{min(counts)} to {some}"
-    return f"{counted(len(counts), 'workload')} speculated as {some} refused: not tried on these"
-
-
 def requests_sentence(tally: CaseTally) -> str:
     """How the requests ended, over all cases."""
     total, aborted, refused, failed = (
@@ -248,37 +227,13 @@ def requests_sentence(tally: CaseTally) -> str:
     )
 
 
-def axes_sentence(tally: CaseTally) -> str:
-    """How many values there are on all axes, and of how many there was no workload or case."""
-    tables = tally.all_axes.values()
-    values = sum(len(axes.drawn(name)) for axes in tables for name in axes.values)
-    never = {name: lacking for axes in tables for name, lacking in axes.never.items()}
-    if not never:
-        return f"drawn: each of the {values} values that the axes have; --axes counts them"
-    lacking = sum(map(len, never.values()))
+def happened_sentence(tally: CaseTally) -> str:
+    """How much of what may befall a run did: laws that hold where nothing happens say little."""
+    counts = [count for of in tally.happened.values() for count in of.values()]
     return (
-        f"drawn: {values - lacking} of the {values} values that the axes have; {lacking} never, on "
-        f"{counted(len(never), 'axis', 'axes')}; --axes names them"
+        f"of the {len(counts)} things that may befall a run (an eviction, a wasted row ..), "
+        f"{sum(map(bool, counts))} did; --json counts them"
     )
-
-
-def print_axes(console: Console, tally: CaseTally) -> None:
-    """How often each value of each axis came up; then, in words, which never did."""
-    for title, axes in tally.all_axes.items():
-        rows = []
-        for name in axes.values:
-            counts = {value: count for value, count in axes.drawn(name).items() if count}
-            said = ", ".join(f"{value} [dim]×{count}[/]" for value, count in counts.items())
-            if (size := len(axes.drawn(name))) > MANY_VALUES and counts:
-                least, most = min(counts.values()), max(counts.values())
-                often = f"{least} to {most}" if least < most else str(most)
-                said = f"{len(counts)} of {size} values, [dim]×{often}[/] each"
-            rows.append(("?" if name in axes.never else sign(True), name, said))
-        console.print(table(("", title, "values, and how often each came up"), rows))
-        for name, lacking in axes.never.items():
-            more = len(lacking) - FEW_VALUES
-            others = f"; and {more} more, which --json names" if more > 0 else ""
-            say(console, f"never drawn: {name} {'; '.join(lacking[:FEW_VALUES])}{others}", 2)
 
 
 def by_law(tally: CaseTally) -> Fitted:
@@ -406,7 +361,6 @@ class Wanted:
     device: str = "sim"
     jobs: int | None = None
     out: Path | None = None
-    axes: bool = False
     backend: str = "processes"
     address: str = ""
 
@@ -448,9 +402,7 @@ def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
         print_json({**tally.as_json(), "files": files})
     else:
         console = Console(highlight=False, emoji=False)
-        print_tally(console, tally, seconds, workers, wanted.axes)
-        if not wanted.loops:
-            say(console, refusals_sentence(tally))
+        print_tally(console, tally, seconds, workers)
         report_failures(console, tally, files)
     return 1 if tally.failures else 0
 

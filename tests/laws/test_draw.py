@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -12,30 +13,27 @@ from hypothesis import strategies as st
 from minisched.checks.case import FAILURES, case_text, shrink
 from minisched.checks.draw import (
     CASES_EACH,
+    CHANGES,
+    DRAFTERS,
+    PAGE_SIZES,
+    THEMES,
+    WISHES,
     Variant,
     all_designs,
     designs_for,
     draw,
-    loops_that_refuse,
     other_options,
     read_design,
 )
 from minisched.checks.identity import another_workload, differences
 from minisched.checks.judge import Finding, breaks_the_same, judge
-from minisched.checks.many import (
-    OF_A_WORKLOAD,
-    AxisCounts,
-    CaseTally,
-    axes_of,
-    axes_of_design,
-    case_of,
-    of_a_design,
-    try_seed,
-    try_workloads,
-)
+from minisched.checks.many import CaseTally, case_of, try_seed, try_workloads
 from minisched.checks.oracle import oracle_trace
 from minisched.loops.design import LOOPS
+from minisched.memory.radix_cache import POLICIES as EVICTION_POLICIES
 from minisched.museum.patch import put_in
+from minisched.policy.rules import RUN_FIRST
+from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
 from minisched.spread import Workers
 from minisched.trace import Mark, Trace
 from tests.laws.mutations.mutation import MUTATIONS, look_for, places
@@ -73,20 +71,39 @@ def test_every_design_comes_up_and_each_loop_about_as_often() -> None:
     assert min(loops.values()) > len(SEEDS) * CASES_EACH / len(LOOPS) / 2
 
 
-def test_every_value_of_every_axis_comes_up() -> None:
-    workloads, designs = AxisCounts(OF_A_WORKLOAD), AxisCounts(of_a_design("sim"))
-    for drawn in map(draw, range(600)):
-        workloads.add(axes_of(drawn).items())
-        for design in designs_for(drawn):
-            designs.add(axes_of_design(design).items())
-    for table in (workloads, designs):
-        assert table.never == {}
-        found = {axis: set(counts) for axis, counts in table.counts.items()}
-        assert found == {axis: set(values) for axis, values in table.values.items()}
-    assert {f"{design.relay}, {design.in_flight}" for design in all_designs()} >= {
-        *(f"{relay}, {depth}" for relay in ("pool", "token_pool", "host") for depth in range(2, 9)),
-        *(f"ring, {depth}" for depth in (2, 3, 4)),
-    }
+def test_every_choice_that_a_workload_has_comes_up() -> None:
+    """Of each setting every value that is drawn at all, of rules every answer; all that befalls."""
+    drawn = [draw(seed) for seed in range(600)]
+    workloads = [item.workload for item in drawn]
+    configs, requests = (
+        [it.config for it in workloads],
+        [r for it in workloads for r in it.requests],
+    )
+    fine = [req.params for req in requests if not req.problem()]
+    for found, wanted in (
+        ({item.theme for item in drawn}, {*THEMES}),
+        ({item.wishes for item in drawn}, {*WISHES}),
+        ({item.odd for item in drawn}, {"none", "id", "field"}),
+        ({failure.kind for it in workloads for failure in it.failures}, {*FAILURES}),
+        ({len(it.aborts) for it in workloads}, {*range(4)}),
+        ({bool(it.flushes) for it in workloads}, {False, True}),
+        ({config.page_size for config in configs}, {*PAGE_SIZES}),
+        ({config.radix_eviction_policy for config in configs}, {*EVICTION_POLICIES}),
+        ({config.max_running_requests for config in configs}, {*range(1, 6)}),
+        ({config.rules.rpartition(",")[2] for config in configs}, {"", *CHANGES}),
+        ({config.cuda_graph_max_bs for config in configs}, {None, 0, 2}),
+        *(({getattr(config, name) for config in configs}, {False, True}) for name in (
+            "disable_radix_cache", "enable_mixed_chunk", "late_penalties", "late_stop_strings")),
+        *(({bool(getattr(it, name)) for it in fine}, {False, True}) for name in (
+            "temperature", "return_logprob", "stop_token_ids", "ignore_eos", "regex", "stop",
+            "logit_bias", "frequency_penalty", "presence_penalty")),
+        ({(config.in_force.run_first, config.schedule_policy, config.speculative_algorithm)
+          for config in configs}, {*product(RUN_FIRST, SCHEDULE_POLICIES, {*DRAFTERS})}),
+    ):  # fmt: skip
+        assert found >= wanted
+    depths = {(design.relay, design.in_flight) for it in drawn for design in designs_for(it)}
+    assert depths >= {*product(("pool", "token_pool", "host"), range(2, 9)),
+                      *product(["ring"], range(2, 5))}  # fmt: skip
 
 
 @given(st.integers(0, 10**9))
@@ -94,9 +111,8 @@ def test_a_seed_is_a_workload_and_any_seed_will_do(seed: int) -> None:
     designs = designs_for(draw(seed))
     assert repr(draw(seed)) == repr(draw(seed))
     assert designs and len({design.name for design in designs}) == len(designs)
-    refusing, config = loops_that_refuse(draw(seed)), draw(seed).workload.config
-    assert not refusing & {design.loop for design in designs}
-    assert bool(refusing) == bool(config.speculative_algorithm)
+    algorithm = draw(seed).workload.config.speculative_algorithm
+    assert not any(algorithm and algorithm in design.refuses() for design in designs)
 
 
 # -- many of them ----------------------------------------------------------------------------------
@@ -109,7 +125,7 @@ def tally_of(seeds: range, loops: tuple[str, ...]) -> CaseTally:
 
 def test_what_may_come_about_does_and_everything_is_counted() -> None:
     tally = tally_of(range(40), ("vllm_batch_queue",))
-    never = {axis: set(values) for axis, values in tally.all_axes["runs"].never.items()}
+    never = {axis: set(values) for axis, values in tally.as_json()["never"].items()}
     rare = {"given up": {"retracted"}, "lost its memory": {"with a failed step's pages"}}
     rare["duplicate pages"] = {"yes"}  # a block pool keeps copies
     assert all(never[axis] <= rare.get(axis, set()) for axis in never) and tally.failures == []
@@ -117,7 +133,6 @@ def test_what_may_come_about_does_and_everything_is_counted() -> None:
     assert told["cases"] == told["identical"] == len(tally.cases) == 40
     assert told["races"] == told["leaks"] == 0
     assert min(told["aborted"], told["refused"], told["failed"]) > 0
-    assert tally.refusing == [len(loops_that_refuse(draw(seed))) for seed in range(40)]
 
 
 def test_what_a_run_does_to_its_requests_does_not_reach_the_next_one() -> None:
