@@ -20,11 +20,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from statistics import mean
 from textwrap import dedent
+from types import SimpleNamespace
+from unittest import mock
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from IPython.core.inputtransformer2 import TransformerManager
+from packaging.requirements import Requirement
 from playwright.sync_api import Browser, Page, expect
 
 from minisched.checks.overlap import step_intervals
@@ -42,10 +46,11 @@ sys.path[:0] = [str(SITE), str(SITE / "lab")]
 
 import cells  # noqa: E402
 from experiment import Settings, loop_names, run, settled_step  # noqa: E402
-from pages import gallery, lab, lessons, reference, steppers  # noqa: E402
+from pages import gallery, lab, lessons, reference, repository, steppers  # noqa: E402
 from report import report  # noqa: E402
 
 assert browser  # the fixture
+FORK = "some-body/minisched-fork"  # where it is built as if it were published
 PAGES = [
     "index.html", "lab/index.html", "steppers.html", "museum.html", "search.html",
     "lessons/README.html", "gallery/index.html", "gallery/more.html", "diagrams/index.html",
@@ -81,7 +86,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, pyodide: Path) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():  # the README's command, where a warning is an error
             command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", SITE, out]
-            built = subprocess.run(command, capture_output=True, text=True)
+            at = {**os.environ, "MINISCHED_GITHUB": FORK}
+            built = subprocess.run(command, capture_output=True, text=True, env=at)
             said = [line for line in built.stderr.splitlines() if "IPKernelApp" not in line]
             assert built.returncode == 0, "\n".join(said[-30:])
             done.touch()
@@ -476,9 +482,36 @@ def test_without_python_a_lesson_reads_well(browser: Browser, site: Path, javasc
         context.close()
 
 
-def test_every_lesson_is_there_as_a_notebook(site: Path) -> None:
+def test_every_lesson_is_there_as_a_notebook_and_colab_opens_it(site: Path) -> None:
     for path in lessons.lessons():
-        book = json.loads((site / "lessons" / f"{path.stem}.ipynb").read_text(encoding="utf-8"))
-        sources = ["".join(cell["source"]) for cell in book["cells"]]
-        assert sources[0].startswith("# On Colab: %pip install -q 'minisched[lessons")
-        assert sources[1:] == [cell.source for cell in lessons.notebook(path).cells]
+        name = f"lessons/{path.stem}.ipynb"
+        book = json.loads((site / name).read_text(encoding="utf-8"))
+        first, *sources = ["".join(cell["source"]) for cell in book["cells"]]
+        assert sources == [cell.source for cell in lessons.notebook(path).cells]
+        (install,) = installs(first, is_there=False)
+        wanted = Requirement(install.removeprefix("install -q ").strip("'"))
+        assert (wanted.name, wanted.url) == ("minisched", f"git+https://github.com/{FORK}")
+        assert wanted.extras == {*lessons.about(path)["extras"]} - {"lessons"}
+        assert installs(first, is_there=True) == []
+        colab = f"https://colab.research.google.com/github/{FORK}/blob/gh-pages/{name}"
+        assert colab in read(site / name.replace(".ipynb", ".html")).leads
+
+
+def installs(cell: str, is_there: bool) -> list[str]:
+    """What a notebook's cell asks of ``%pip``, as IPython runs it, if minisched is there or not."""
+    asked = list[str]()
+    shell = SimpleNamespace(run_line_magic=lambda magic, line: asked.append(line))
+    code = TransformerManager().transform_cell(cell)
+    with mock.patch("importlib.util.find_spec", lambda name: is_there or None):
+        exec(code, {"get_ipython": lambda: shell})
+    return asked
+
+
+def test_the_repository_s_address_stands_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = lessons.lessons()[0]
+    monkeypatch.delenv("MINISCHED_GITHUB", raising=False)
+    urls = '[project.urls]\nRepository = "https://github.com/some-body/else-where"\n'
+    for text, name in ((urls, "some-body/else-where"), ("[project]\n", "")):
+        monkeypatch.setattr("pages.repository.text", lambda path, text=text: text)
+        assert repository.github() == name
+        assert (f"/github/{name}/blob/" in lessons.line_of(path)) == bool(name)

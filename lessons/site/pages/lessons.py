@@ -7,7 +7,6 @@ cannot be, the page has the cell as text, and what the checker says of it folded
 from __future__ import annotations
 
 import json
-import os
 import re
 from functools import cache
 from importlib.util import find_spec
@@ -19,10 +18,9 @@ from docutils import nodes
 from nbformat.v4 import new_code_cell
 
 from .questions import CARDS
-from .repository import ROOT, text
+from .repository import ROOT, github, text
 
 NEEDS = {"mlx": "mlx", "torch": "torch"}  # extra -> a library of it; the others a build has anyway
-GITHUB = os.environ.get("MINISCHED_GITHUB", "")  # owner/name: gh-pages there has the built site
 
 
 def lessons() -> list[Path]:
@@ -104,8 +102,8 @@ def line_of(path: Path) -> str:
         f'<a href="../gallery/{topic}.html">{title}</a>' for topic, title in topics
     )
     where, hint = "https://colab.research.google.com/", "Download the notebook, and upload it there"
-    if GITHUB:
-        where, hint = f"{where}github/{GITHUB}/blob/gh-pages/lessons/{name}", "As it is here"
+    if repository := github():
+        where, hint = f"{where}github/{repository}/blob/gh-pages/lessons/{name}", "As it is here"
     return (
         f'<p class="lesson-line"><span>{about(path)["minutes"]} minutes</span>'
         f'<span id="progress">{len(exercises_of(path))} exercises</span>'
@@ -121,14 +119,24 @@ def script(name: str) -> str:
 
 
 def write(out: Path) -> None:
-    """Every lesson as a notebook file, which says first what it needs."""
+    """Every lesson as a notebook file; its first cell installs minisched where that is not there."""
     for path in lessons():
         book = jupytext.read(path)
-        extras = f"minisched[{','.join(about(path)['extras'])}]"
-        source = f"{extras} @ git+https://github.com/{GITHUB}" if GITHUB else extras
-        book.cells.insert(0, new_code_cell(f"# On Colab: %pip install -q '{source}'"))
+        extras = [name for name in about(path)["extras"] if name != "lessons"]  # Jupyter is there
+        source = f"minisched[{','.join(extras)}]" if extras else "minisched"
+        if repository := github():
+            source += f" @ git+https://github.com/{repository}"
+        book.cells.insert(0, new_code_cell(FIRST_CELL.format(source)))
         jupytext.write(book, out / "lessons" / f"{path.stem}.ipynb", fmt="ipynb")
 
+
+FIRST_CELL = """\
+# On Colab, and wherever else minisched is not there yet:
+from importlib.util import find_spec
+
+if not find_spec("minisched"):
+    %pip install -q '{}'
+"""
 
 FOLD = "<details class='as-it-stands'><summary>Your turn. What the checker says of these lines as \
 they stand</summary>"

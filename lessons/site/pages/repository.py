@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -18,6 +20,16 @@ def docstring(path: str) -> str:
 def text(path: str) -> str:
     """A file of the repository."""
     return (ROOT / path).read_text(encoding="utf-8")
+
+
+def github() -> str:
+    """``OWNER/NAME`` on GitHub, whose branch ``gh-pages`` has the built site; empty without one.
+
+    pyproject's ``project.urls.Repository`` says it, or ``MINISCHED_GITHUB``, of a fork.
+    """
+    urls = tomllib.loads(text("pyproject.toml"))["project"].get("urls", {})
+    _, _, name = urls.get("Repository", "").partition("https://github.com/")
+    return os.environ.get("MINISCHED_GITHUB", "") or name
 
 
 def in_markdown(docstring_text: str) -> str:
