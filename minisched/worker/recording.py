@@ -120,6 +120,7 @@ class Touches:
         self.places = places
         self.num_draft_tokens, self.drafter = num_draft_tokens, drafter
         self.table = defaultdict[int, RowSlots](RowSlots)  # what the device's page table lists
+        self._followed: dict[int, weakref.ref[ForwardBatch]] = {}
 
     def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
         """Host: a step is laid out; its arrays (``inputs``, one cell for each step) are written.
@@ -172,8 +173,13 @@ class Touches:
         What the device still has to do with them is no name: an op is given a copy of the batch.
         """
         if self.program.is_on:
-            freed = ("free", INPUTS, [inputs.label.step])
-            weakref.finalize(inputs, self.program.touch, *freed).atexit = False
+            at, step = id(inputs), inputs.label.step
+            # Kept here, and in no registry of the whole process: a run that is forgotten goes.
+            self._followed[at] = weakref.ref(inputs, lambda _: self._freed(at, step))
+
+    def _freed(self, at: int, step: int) -> None:
+        del self._followed[at]
+        self.program.touch("free", INPUTS, [step])
 
     def inputs(self, batch: ScheduleBatch) -> Touch:
         """What every op reads that is given the step's arrays."""

@@ -6,7 +6,9 @@ repeats it. Plain ``pytest`` runs a design in virtual time and on one device wit
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections import defaultdict
 from dataclasses import replace
 from itertools import cycle
@@ -72,6 +74,15 @@ def check_holds(design: Variant, seeds: list[int], device: str) -> None:
     if said:
         text = "\n".join(said)
         pytest.fail(f"laws broken by {design.name} on {device}:\n{text}", pytrace=False)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_run_that_nobody_names_is_forgotten(loop: str) -> None:
+    engines: list[weakref.ref[Engine]] = []
+    for seed in range(many(3, 20)):
+        judge(case_of(seed, loop, "sim"), lambda engine: engines.append(weakref.ref(engine)))
+    gc.collect()
+    assert engines and not any(ref() for ref in engines)
 
 
 def by_name(item: object) -> str:
