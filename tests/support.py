@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,6 +35,7 @@ from minisched.devices.registry import open_device as open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
+from minisched.export.chromium import QUIET, find_chromium
 from minisched.export.puml_style import UNITS
 from minisched.export.scene_text import COLUMNS
 from minisched.export.svg import char_width
@@ -606,8 +606,6 @@ def check_books(scheduler: Scheduler) -> None:
 
 # -- pages in a real browser -----------------------------------------------------------------------
 
-CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 OWN = ("file:", "data:", "blob:", "about:")  # what a page that needs no network may ask for
 FAR = 120_000  # milliseconds; only ends a hang: a machine may be busy, and nothing is measured
 
@@ -621,17 +619,13 @@ def browser() -> Iterator[Any]:
     """
     from playwright.sync_api import expect, sync_playwright
 
-    names = (os.environ.get("MINISCHED_CHROMIUM", ""), *CHROMIUMS)
-    found = next((path for path in map(shutil.which, filter(None, names)) if path), None)
-    if found is None:
-        pytest.fail(
-            "the tests of pages need Chromium: install it (apt-get install chromium), or set "
-            "MINISCHED_CHROMIUM to where it is.",
-            pytrace=False,
-        )
+    try:
+        found = find_chromium()
+    except ValueError as error:
+        pytest.fail(str(error), pytrace=False)
     expect.set_options(timeout=FAR)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=found, args=QUIET, timeout=FAR)
+        chromium = playwright.chromium.launch(executable_path=found, args=[*QUIET], timeout=FAR)
         yield chromium
         chromium.close()
 

@@ -18,6 +18,7 @@ from .doctor import doctor
 from .exit import BAD_INPUT, complain, complain_of, guarded_output, with_exit_code
 from .fetch import fetch
 from .fidelity import fidelity
+from .film import film
 from .learn import learn
 from .map import map
 from .museum import museum
@@ -45,6 +46,7 @@ EXAMPLES = {  # shown below each command's help; a test runs them
     "doctor": "minisched doctor",
     "fetch": "minisched fetch smollm2",
     "fidelity": "minisched fidelity sglang --cases 100",
+    "film": "minisched film serial overlap --out film.mp4 --dark",
     "learn": "minisched learn --no-open",
     "map": "minisched map --host-ms 3 --device-ms 12 --loops overlap,vllm_async",
     "presets": "minisched presets",
@@ -74,8 +76,8 @@ def of_every_command(
 
 
 COMMANDS = (
-    compare, run, diagrams, bench, calibrate, check, fidelity, view, stepper, replay, sweep, map,
-    presets, fetch, learn, doctor,
+    compare, run, diagrams, bench, calibrate, check, fidelity, view, stepper, film, replay, sweep,
+    map, presets, fetch, learn, doctor,
 )  # fmt: skip
 for command in COMMANDS:
     name = command.__name__.replace("_", "-")

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..devices.registry import DEVICES, load, open_device
+from ..export.chromium import find_driver
 from ..export.render_puml import find_renderer
 from ..models.registry import open_model
 from .layout import Json, print_json, table
@@ -40,7 +41,7 @@ def examine() -> Findings:
     return {
         "device": works_here,
         "model": {**hashes, "smollm2": needs(find_smollm2)},
-        "renderer": {"plantuml": needs(find_renderer)},
+        "renderer": {"plantuml": needs(find_renderer), "chromium": needs(find_driver)},
     }
 
 

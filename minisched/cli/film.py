@@ -1,0 +1,80 @@
+"""``minisched film``: runs as a GIF or an MP4 that plays them, for slides."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..export.chromium import CODECS, Frame, write_film
+from ..export.motion import playing
+from ..export.recipes.recipe import run_of
+from ..export.runs import compare
+from ..export.scene_svg import to_svg
+from ..loops.design import LOOPS, find_loop
+from ..trace import Trace
+from .layout import named_progress
+from .view import read_trace
+
+MOST_WIDE, MOST_FPS, MOST_S = 3840, 50, 120
+
+
+def film(
+    sources: Annotated[
+        list[str],
+        typer.Argument(help="Loops, or recorded runs, one above the other: serial out/mine.json."),
+    ],
+    out: Annotated[Path, typer.Option(help="A .gif or an .mp4.")] = Path("film.gif"),
+    steps: Annotated[int, typer.Option(help="Settled steps to show; 0: the whole run.")] = 3,
+    seconds: Annotated[float, typer.Option(help="How long it plays.")] = 10.0,
+    fps: Annotated[int, typer.Option(help="Frames a second.")] = 20,
+    width: Annotated[int, typer.Option(help="Pixels.")] = 1280,
+    dark: Annotated[bool, typer.Option("--dark", help="On dark paper.")] = False,
+) -> None:
+    """Film runs: a cursor goes over their lanes, all on one time axis.
+
+    It is the picture that compare draws. A loop runs the pictures' usual five
+    requests; any other run is one that run or compare recorded.
+
+    Needs the extra film, Chromium and ffmpeg.
+    """
+
+    if out.suffix not in CODECS:
+        raise ValueError(f"--out is {str(out)!r}, but it must end in .gif or .mp4.")
+    for name, value, least, most in (
+        ("--steps", steps, 0, 1000), ("--seconds", seconds, 0.1, MOST_S),
+        ("--fps", fps, 1, MOST_FPS), ("--width", width, 100, MOST_WIDE),
+    ):  # fmt: skip
+        if not least <= value <= most:
+            raise ValueError(f"{name} is {value:g}, but it must be from {least:g} to {most}.")
+    scene = compare([run_named(source) for source in sources], max(1, steps), whole=not steps)
+    svg = to_svg(scene)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    frame, count = fitting(svg, width, dark), max(2, round(seconds * fps))
+    with named_progress(count + 1) as hear:
+        write_film(playing(svg), out, frame, count, fps, lambda: hear("frames"))
+    print(f"{scene.title}: {out}, {frame.width} × {frame.height} pixels, {count} frames")
+
+
+def run_named(source: str) -> Trace:
+    """A loop's run of the common workload, or the recorded run in a file.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if source.partition(":")[0] in LOOPS:
+        find_loop(source)
+        return run_of(source)
+    if not source.endswith(".json"):
+        raise ValueError(f"{source!r} is no loop ({', '.join(LOOPS)}) and no recorded run (.json).")
+    return read_trace(Path(source))
+
+
+def fitting(svg: str, width: int, is_dark: bool) -> Frame:
+    """As wide as that, and as high as the picture then is; both even, as films must be."""
+    found = re.search(r'viewBox="0 0 (\d+) (\d+)"', svg)
+    assert found
+    wide, high = map(int, found.groups())
+    return Frame(width // 2 * 2, round(width * high / wide / 2) * 2, is_dark)
