@@ -289,15 +289,8 @@ class Around:
 # range. A launch of a CUDA or HIP graph is none: one forward pass may be one graph, or one for each
 # piece between two layers that can't be captured.
 #
-# Where nothing is marked, a step may show as what is repeated: the same launches in the same order,
-# each time until the tokens come to the host (a copy to it; if nothing is ever copied, a call that
-# blocks until the device is done). That is believed only if the repetition goes on to the end of
-# the recording, at least for the third time there. Layers that bring something to the host are
-# repeated too, but what ends a forward pass comes after the last of them.
-#
 # Else it is unknown what a step is, and the sentence tells how to mark one.
 
-LEAST = 3  # repetitions, the last of which may have been cut off
 MOST_NAMED = 3  # ranges in a sentence
 HOW = (
     "A step is one turn of an engine, from the launch of a batch's forward pass to its tokens, and "
@@ -348,9 +341,6 @@ def find_steps(
         raise NoSuchRange(
             f"--step {pattern} names no range around a launch.{_instead(lanes, ranges)}"
         )
-    units = {lane: _repeated(items, launched) for lane, items in lanes.items()}
-    if any(units.values()):
-        return FoundSteps(_with_ops(units, launched), _repeated_sentence(units, launched))
     return FoundSteps({}, f"{HOW}.{_instead(lanes, ranges)}" if lanes else "")
 
 
@@ -378,44 +368,6 @@ def _inside(launches: list[Slice], marks: list[Range]) -> dict[int, list[Slice]]
     }
 
 
-def _repeated(items: list[Slice], launched: Mapping[int, list[Slice]]) -> dict[int, list[Slice]]:
-    """The launches of each repetition, by its number; nothing, if the lane repeats nothing."""
-    copies = any(op.name == "copy" for item in items for op in launched.get(item.id, ()))
-    parts: list[list[Slice]] = [[]]
-    has_kernel, done = False, 0
-    for item in items:
-        ops = launched.get(item.id, [])
-        if ops or not copies:
-            parts[-1].append(item)
-        is_result = item.name == "wait" and item.end >= done
-        if copies:
-            is_result = any(op.name == "copy" for op in ops)
-        done = max([done, *(op.end for op in ops)])
-        kernels = (op for op in ops if op.lane.endswith("forward") and op.name != "copy")
-        has_kernel = has_kernel or any(kernels)
-        if is_result and has_kernel:
-            parts.append([])
-            has_kernel = False
-    *whole, rest = [[_symbol(item, launched) for item in part] for part in parts]
-    for period in range(1, len(whole) // (LEAST - 1) + 1):
-        same = 0
-        while same < len(whole) - period and whole[-1 - same] == whole[-1 - same - period]:
-            same += 1
-        count = (same + period) // period
-        if count + bool(rest) >= LEAST and rest == whole[-period][: len(rest)]:
-            first = len(whole) - count * period
-            ends = range(first, len(parts), period)
-            groups = [[item for part in parts[at : at + period] for item in part] for at in ends]
-            return {step: group for step, group in enumerate(groups, 1) if group}
-    return {}
-
-
-def _symbol(item: Slice, launched: Mapping[int, list[Slice]]) -> tuple[object, ...]:
-    """What two launches have to share to be the same one, repeated."""
-    ops = launched.get(item.id, [])
-    return item.name, *((op.lane, op.name, str(op.attrs.get("kernel", ""))) for op in ops)
-
-
 def _with_ops(
     calls: Mapping[str, Mapping[int, list[Slice]]], launched: Mapping[int, list[Slice]]
 ) -> dict[int, int]:
@@ -434,20 +386,6 @@ def _marked_sentence(marks: Mapping[str, list[Range]]) -> str:
     every = [plain(mark.name) for found in marks.values() for mark in found]
     one = "one" if len(every) == 1 else f"{len(every)}, the first of which is"
     return f"A step here is what is launched inside of a marked range; it has {one}: {every[0]}."
-
-
-def _repeated_sentence(
-    units: Mapping[str, Mapping[int, list[Slice]]], launched: Mapping[int, list[Slice]]
-) -> str:
-    steps = max(units.values(), key=len)
-    length = sum(item.id in launched for item in steps[1])
-    what = "the same launch" if length == 1 else f"the same {length} launches"
-    copies = any(op.name == "copy" for item in steps[1] for op in launched.get(item.id, ()))
-    end = "a copy to the host" if copies else "a call that blocks the host"
-    return (
-        f"No step is marked; taken for one is what is repeated to the end, {len(steps)} times: "
-        f"{what} up to {end}."
-    )
 
 
 def _instead(lanes: Mapping[str, list[Slice]], ranges: Mapping[str, Sequence[Range]]) -> str:

@@ -366,7 +366,7 @@ BEGINNING = 4096  # bytes in which a file of this program says what it is
 
 
 def read_recorded(path: Path, step: str = "", hear: Hear = unheard) -> Recorded:
-    """A run in this program's own format, in its Chrome export, or from another profiler.
+    """A run in this program's own format, or from another one's profiler.
 
     ``step`` is the name of the ranges that are steps in a profiler's trace, and ``hear`` is told
     how many bytes were read.

@@ -25,7 +25,6 @@ from minisched.checks.judge import judge
 from minisched.checks.many import CaseTally, Tried, case_of
 from minisched.cli.check import print_tally
 from minisched.export import native
-from minisched.export.chrome import to_chrome
 from minisched.museum.patch import Edit, put_in
 from minisched.spread import HERE
 from minisched.trace import Act, Mark, Slice, Trace
@@ -82,13 +81,12 @@ def test_the_same_seed_says_the_same_on_any_number_of_processes(cli: Any) -> Non
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """A folder with a serial run, one that overlaps, its Chrome export, and one with two bugs."""
+    """A folder with a serial run, one that overlaps, and one with two bugs."""
     traces = {loop: judge(case_of(14, loop)).trace for loop in ("serial", "overlap")}
     with put_in([NO_WAIT, LOCKED]):
         traces["bug"] = judge(case_of(14, "overlap")).trace
     for name, trace in traces.items():
         native.write(trace, tmp_path / f"{name}.json")
-    (tmp_path / "chrome.json").write_text(to_chrome(traces["overlap"]))
     return tmp_path
 
 
@@ -101,8 +99,6 @@ def test_the_answers_of_recorded_runs(cli: Any, recorded: Path) -> None:
     told = cli("check overlap.json bug.json")[1]
     title = ElementTree.parse(recorded / "found.svg").getroot()[0].text
     assert title and title in told and told.partition("bug.json: ")[2].count("✗") == 3
-    code, out, _ = cli("check chrome.json serial.json --json")
-    assert code == 0 and answers(out)[0][:3] == ("unknown",) * 3 and json.loads(out)["holds"]
 
 
 def test_runs_of_two_lengths_say_so(cli: Any) -> None:

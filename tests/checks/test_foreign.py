@@ -10,7 +10,6 @@ time (``get_temporal_breakdown``, and ``get_idle_time_breakdown`` by stream; exa
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import sqlite3
 import tracemalloc
@@ -26,16 +25,11 @@ from hypothesis import strategies as st
 
 from minisched.checks.causes import idle_gaps, launches
 from minisched.checks.findings import OverlapFindings, overlap_verdict, report
-from minisched.checks.foreign import PIECE, JsonEvents, NotAProfile, read_foreign
+from minisched.checks.foreign import NotAProfile, read_foreign
 from minisched.checks.overlap import length, union
 from minisched.checks.profiled import step_named
-from minisched.core import Request, SamplingParams
-from minisched.devices.cost import SIM_COST
-from minisched.devices.sim import SimDevice
 from minisched.export.chrome import to_chrome
 from minisched.export.pictures.waits import run_with
-from minisched.loops.run import run_loop
-from minisched.models.hash import HashModel
 from minisched.trace.events import is_host
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -69,7 +63,7 @@ def test_runs_are_told_apart_and_what_blocks_is_named(name: str, tmp_path: Path)
     """Blocked is vllm-omni #4442: overlap with one blocking read a step is enabled, yet serial."""
     kind = name.partition("_")[2]
     facts = json.loads((PROFILES / f"torch_{kind}.json").read_text())["facts"]
-    read = read_foreign(put(name, tmp_path))
+    read = read_foreign(put(name, tmp_path), "launch")  # which is around what a step launches
     found, trace = report(read.trace), read.trace
     told = found.verdict
     assert (read.lacks, told.word) == ((), facts["word"])
@@ -89,20 +83,6 @@ def test_runs_are_told_apart_and_what_blocks_is_named(name: str, tmp_path: Path)
     assert (found.largest is None) == (kind == "overlapped")
     named = {item.attrs.get("kernel") for item in trace.slices}
     assert "GpuMetrics" not in named, "a copy is not called by the first text of the file"
-
-
-@pytest.mark.parametrize("loop", ["serial", "overlap_thread", "vllm_pp2", "pd"])
-def test_our_own_chrome_export_is_read_back(tmp_path: Path, loop: str) -> None:
-    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
-    requests = [Request(f"r{i}", [1, 2 + i], params, 50_000_000 * i) for i in range(2)]
-    ours = run_loop(loop, SimDevice(), HashModel(), requests, cost=SIM_COST).trace
-    (tmp_path / "run.json").write_text(to_chrome(ours), encoding="utf-8")
-    theirs = read_foreign(tmp_path / "run.json").trace
-    for name in ("slices", "edges", "loop", "device", "model", "clock"):
-        assert getattr(theirs, name) == getattr(ours, name)
-    assert sorted(theirs.counters, key=str) == sorted(ours.counters, key=str)
-    same = [(it.bubble_ns, it.causes.get("arrival")) for it in map(report, (theirs, ours))]
-    assert same[0] == same[1]
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
@@ -159,7 +139,7 @@ def test_steps_are_named_by_engines() -> None:
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_marked_steps_are_judged_and_so_are_repeated_ones(tmp_path: Path, ahead: bool) -> None:
+def test_marked_steps_are_judged(tmp_path: Path, ahead: bool) -> None:
     """A loop that launches a step of 1 ms before the one before has ended, or only afterwards."""
     events, free, at = list[Event](), 200, 0
     for number in range(2, 12, 2):
@@ -172,47 +152,12 @@ def test_marked_steps_are_judged_and_so_are_repeated_ones(tmp_path: Path, ahead:
         ]
         at = free + (500 if ahead else 1100)
         free = max(free + 1005, at + 70)
-    for step in ("turn * of mine", ""):
-        found = judged(tmp_path / "t.json", events, step).verdict
-        assert (found.pairs, found.ahead) == (4, 4 if ahead else 0)
-        assert found.word == ("overlapped" if ahead else "serial")
+    found = judged(tmp_path / "t.json", events, "turn * of mine").verdict
+    assert (found.pairs, found.ahead) == (4, 4 if ahead else 0)
+    assert found.word == ("overlapped" if ahead else "serial")
+    assert judged(tmp_path / "t.json", events).verdict.word == "unknown"
     with pytest.raises(NotAProfile, match=r"yours\* names no range around a launch\."):
         judged(tmp_path / "t.json", events, "yours*")
-
-
-@pytest.mark.parametrize(("steps", "pairs"), [(2, 0), (3, 2)])
-def test_layers_that_are_repeated_are_no_steps(tmp_path: Path, steps: int, pairs: int) -> None:
-    """Each brings something to the host; but behind the last one comes what comes once a step."""
-    events = list[Event]()
-    for number, name in enumerate(["embedding", *["layer"] * 8, "head"] * steps, 1):
-        at = 100 * number
-        events += [("call", "cudaLaunchKernel", at, at + 5, 2 * number),
-                   ("op", name, at + 10, at + 50, 2 * number),
-                   ("call", "cudaMemcpyAsync", at + 6, at + 60, 2 * number + 1),
-                   ("copy", TO_HOST, at + 51, at + 55, 2 * number + 1)]  # fmt: skip
-    assert judged(tmp_path / "t.json", events).verdict.pairs == pairs
-
-
-@pytest.mark.parametrize(
-    ("steps", "end", "copies", "word"),
-    [(14, 300, False, "serial"),  # with no copy at all, a step ends where the host has waited
-     (14, 40, False, "unknown"),
-     (3, 300, True, "serial"),  # a copy to memory that is not pinned blocks
-     (2, 300, True, "unknown")],  # two steps say nothing about how a loop works
-)  # fmt: skip
-def test_what_the_host_waits_for_is_a_step(
-    tmp_path: Path, steps: int, end: int, copies: bool, word: str
-) -> None:
-    events, call = list[Event](), "cudaMemcpyAsync" if copies else SYNC
-    for at in range(0, steps * 500, 500):
-        events += [("call", "cudaLaunchKernel", at, at + 5, at + 1),
-                   ("op", "forward", at + 10, at + 290, at + 1),
-                   ("call", call, at + 6, at + end, at + 2)]  # fmt: skip
-        events += [("copy", TO_HOST, at + 291, at + 299, at + 2)] if copies else []
-    found = judged(tmp_path / "t.json", events).verdict
-    assert found.word == word
-    if word == "serial":
-        assert (found.pairs, {*found.blocking}) == (steps - 1, {call})
 
 
 # -- engines: idle time ----------------------------------------------------------------------------
@@ -244,6 +189,7 @@ def test_idle_time_is_the_oracles(path: Path) -> None:
 
 # -- files -----------------------------------------------------------------------------------------
 
+OWN = to_chrome(run_with("overlap", "grammar"))
 DAMAGED = {
     b"{": "is not JSON",
     b"{}": "lacks a list of traceEvents",
@@ -251,8 +197,7 @@ DAMAGED = {
     b'[{"ph": "X", "cat": "kernel", "name": "k"}]': r"traceEvents\[0\] lacks 'ts'",
     b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -5}]':
         r"traceEvents\[0\] has dur = -5, but it must be a number of microseconds from 0\.",
-    b'{"otherData": {"loop": 1, "device": 1, "model": 1, "clock": 1}, "traceEvents": [{}]}':
-        "an event lacks 'ph'",
+    OWN.encode(): "is this program's Chrome export",
     gzip.compress(b"[]", mtime=0)[:-9]: "its gzip is damaged",
     b"SQLite format 3\x00" + b"\x01" * 200: "damaged Nsight Systems export",
 }  # fmt: skip
@@ -266,9 +211,6 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, data: bytes) -> None:
         read_foreign(path)
     message = str(caught.value)
     assert message.startswith(str(path)) and message.endswith(".") and "\n" not in message
-
-
-OWN = to_chrome(run_with("overlap", "grammar"))
 
 
 @given(st.data())
@@ -290,39 +232,11 @@ def test_no_damage_gives_a_traceback(tmp_path_factory: pytest.TempPathFactory, d
         assert said.endswith(".") and "Error" not in said and "int()" not in said, "Python's words"
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=12,
-)
-
-
-class Slow(io.BytesIO):
-    """Gives a few bytes at a time, so that every value is cut somewhere."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        return super().read(3)
-
-
-@given(events=st.lists(JSON, max_size=5), beside=st.dictionaries(st.text(max_size=4), JSON),
-       indent=st.sampled_from([None, 1]), first=st.booleans())  # fmt: skip
-def test_event_by_event_is_what_json_reads(
-    events: list[Any], beside: dict[str, Any], indent: int | None, first: bool
-) -> None:
-    beside.pop("traceEvents", None)
-    whole = {"traceEvents": events, **beside} if first else {**beside, "traceEvents": events}
-    text = json.dumps(whole, indent=indent, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    for file in (io.BytesIO(text), Slow(text)):
-        read = JsonEvents(file)
-        assert list(read) == events and read.about == beside and read.has_events
-    assert list(JsonEvents(Slow(json.dumps(events).encode()))) == events
-
-
 def test_reading_takes_a_small_multiple_of_the_file(tmp_path: Path) -> None:
     """As a list of dictionaries its events take five times the file."""
     path, events = tmp_path / "large.json", json.loads(SERIAL)["traceEvents"]
     moved = [{**event, "ts": event.get("ts", 0) + turn * 300_000}
-             for turn in range(8 * PIECE // len(SERIAL) + 1) for event in events]  # fmt: skip
+             for turn in range(2_000_000 // len(SERIAL) + 1) for event in events]  # fmt: skip
     path.write_text(json.dumps({"traceEvents": [{}, *moved]}))
     tracemalloc.start()
     try:

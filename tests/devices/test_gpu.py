@@ -4,7 +4,6 @@
 there is none, a GPU that is not there stands in, and each belief is shown to fail with its fault.
 """
 
-import json
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import pytest
 import torch
 
 from minisched.checks.draw import all_designs, draw
-from minisched.checks.foreign import JsonEvents, seen_in
+from minisched.checks.foreign import see, seen_by_torch
 from minisched.checks.judge import judge
 from minisched.checks.profiled import VERSION, Seen
 from minisched.core import Request, SamplingParams
@@ -340,8 +339,7 @@ def test_steady_decode_neither_allocates_nor_waits(tmp_path: Path) -> None:
             next(turns)
     device.close()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
-    with (tmp_path / "trace.json").open("rb") as file:
-        inside = calls_in_steady_decode(seen_in(JsonEvents(file)))
+    inside = calls_in_steady_decode(seen_by_torch(tmp_path / "trace.json"))
     assert inside and [name for name in inside if FORBIDDEN.fullmatch(name)] == []
 
 
@@ -351,10 +349,10 @@ def test_a_call_that_allocates_or_waits_is_seen(bad: str) -> None:
     calls = [("cudaMemcpyAsync", 120.0), (bad, 50.0), (bad, 140.0), (bad, 150.0), (bad, 250.0)]
     events = [("user_annotation", STEADY, 100.0, 100.0)]
     events += [("cuda_runtime", name, start, 1.0) for name, start in calls]
-    inside = calls_in_steady_decode(seen_in(json.loads(json.dumps([
-        {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": 1, "args": {}}
-        for cat, name, ts, dur in events
-    ]))))  # fmt: skip
+    seen = Seen("torch.profiler")
+    for cat, name, ts, dur in events:
+        see({"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "tid": 1}, 0, seen)
+    inside = calls_in_steady_decode(seen)
     assert [name for name in inside if FORBIDDEN.fullmatch(name)] == [bad, bad]
     assert len(inside) == 3
 
