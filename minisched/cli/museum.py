@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
-from ..export.offence import MARK
+from ..export.looks import MARK
 from ..museum import Exhibit, Refuted, exhibits, find, refuted
 from ..museum.exhibit import address
 from ..museum.page import PagePart, page, refuted_page, to_html
@@ -74,10 +74,9 @@ def show(item: Exhibit | Refuted, console: Console) -> None:
     console.print(f"\n[bold]{item.title}[/bold]  [dim]{chapter}[/dim]")
     for part in parts_of(item):
         console.print(f"\n[bold]{part.heading}[/bold]")
-        for line in body(part, item, min(WIDEST, console.width - 2)):
+        for line in body(part, item, min(WIDEST, console.width)):
             if part.kind == "picture":
-                drawn = cut(f"  {line.plain}", console)
-                console.print(Text(drawn, line.style), soft_wrap=True)
+                console.print(Text(cut(line.plain, console), line.style), soft_wrap=True)
             elif part.kind == "code":
                 say_command(console, line.plain)
             elif part.kind in AS_IT_STANDS:
@@ -96,7 +95,7 @@ def parts_of(item: Exhibit | Refuted) -> list[PagePart]:
 def body(part: PagePart, item: Exhibit | Refuted, columns: int) -> Iterator[Text]:
     """A part's lines as they are coloured."""
     if part.kind == "picture" and isinstance(item, Exhibit):
-        for line in exhibit_lines(item, columns - 2):
+        for line in exhibit_lines(item, columns):
             yield Text(line, style="bold red" if MARK in line else "")
     for line in part.body.splitlines():
         if part.kind == "diff":

@@ -36,8 +36,8 @@ from .html_data import (
     what_it_is,
 )
 from .palette import ARROWS, PAINTS
+from .scene_svg import variables
 from .state import Panel, panels
-from .svg import variables, wait_variable
 from .units import ms
 
 # -- What the colours, hatchings, arrows and flags of the page's lanes mean ------------------------
@@ -407,7 +407,7 @@ def to_html(
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(title)}</title>",
-            f"<style>\n{variables()}\n{wait_variable()}",
+            f"<style>\n{variables()}",
             *(_part(name) for name in STYLES),
             "</style>\n</head>\n<body>",
             *_lanes(traces, reports, title),

@@ -154,6 +154,7 @@ class View:
     arrows: tuple[Arrow, ...]
     bubbles: tuple[IdleStretch, ...]
     wrong_tokens: tuple[WrongToken, ...] = ()
+    zero: int | None = None  # what a picture's times count from, if it is not ``start``
 
     @property
     def duration(self) -> int:
@@ -161,8 +162,9 @@ class View:
         return self.end - self.start
 
     def clip(self, start: int, end: int) -> Interval:
-        """The part of an interval that is shown, counted from the view's own start."""
-        return max(start, self.start) - self.start, min(end, self.end) - self.start
+        """The part of an interval that is shown, as the picture counts time."""
+        zero = self.start if self.zero is None else self.zero
+        return max(start, self.start) - zero, min(end, self.end) - zero
 
     def on(self, lane: Lane) -> tuple[Box, ...]:
         """The boxes of one lane, in order of time."""

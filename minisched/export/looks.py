@@ -92,11 +92,12 @@ PALE = {  # the fills of looks through which the paper shows, where a form has n
     "evicted": "#FBEAE0", "stale": "#F3F5F7", "queued": "#D9DEE4", "lacking": "#FFFFFF",
 }  # fmt: skip
 UNDER = ("both",)  # kinds behind all others; not in a text
+OVER = ("outline", "ghost", "said")  # around or below what else is there
+MARK = "!"  # what a text writes over what is outlined
 LINKS = (*ARROWS, "link", "missing")
 MORE = (
     "both",
-    "outline",
-    "said",
+    *OVER,
     "line",
     "span",
     "saved",
@@ -112,6 +113,8 @@ def look(kind: str) -> Look:
 
 def glyph(kind: str) -> str:
     """The sign of a kind in a text."""
+    if kind == "outline":
+        return MARK
     return SIGNS[kind][1] if kind in SIGNS else look(kind).glyph
 
 

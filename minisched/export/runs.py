@@ -145,12 +145,12 @@ def _title(views: Sequence[View]) -> str:
     return f"{loops}: {what}"
 
 
-def lanes_of(view: View, end: int) -> Lanes:
-    """Boxes, idle stretches, arrows and waits; times count from the view's start."""
+def lanes_of(view: View, duration: int) -> Lanes:
+    """Boxes, idle stretches, arrows and waits; the axis is ``duration`` nanoseconds long."""
     spans: dict[str, list[LaneItem]] = {lane.key: [] for lane in view.lanes}
     idle_ns = [item.end - item.start for item in view.bubbles]
     # of a long profile's gaps, thinner than a line and hardly any in all, nothing would be seen
-    is_seen = max(idle_ns, default=0) >= end / 1000 or sum(idle_ns) >= end / 100
+    is_seen = max(idle_ns, default=0) >= duration / 1000 or sum(idle_ns) >= duration / 100
     for item in view.bubbles if is_seen else ():
         kind, idle = "waited" if item.reason else "bubble", ms(item.end - item.start)
         about = f"bubble: {item.lane.name.lower()} waits {idle} ms" + (
@@ -179,7 +179,8 @@ def lanes_of(view: View, end: int) -> Lanes:
         LaneRow(lane.name, spans[lane.key], note)
         for lane, note in zip(view.lanes, notes, strict=True)
     ]
-    return Lanes(rows, end, links=links_of(view))
+    start, _ = view.clip(view.start, view.start)
+    return Lanes(rows, start + duration, start, links_of(view))
 
 
 def links_of(view: View) -> list[LaneLink]:

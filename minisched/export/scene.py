@@ -37,8 +37,9 @@ class LaneItem:
     """Something on a row for some time.
 
     A kind in ``looks.SIGNS`` is a sign at ``start``; the kind ``both`` a tint behind what else is
-    there, ``outline`` a frame around it, and ``said`` only words below it. ``label`` stands in the
-    box where there is room, else ``brief`` does; ``about`` is one sentence for who points at it.
+    there, ``outline`` a frame around it with ``label`` as its number, ``ghost`` where it might have
+    been, and ``said`` only words below it. ``label`` stands in the box where there is room, else
+    ``brief`` does; ``about`` is one sentence for who points at it.
     """
 
     kind: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .looks import SIGNS, UNDER, flat, look
+from .looks import OVER, SIGNS, UNDER, flat, look
 from .palette import LIGHT
 from .puml_style import Axis, arrow_colour, creole
 from .scene import LaneItem, LaneRow, Lanes, NodeTree, Scene
@@ -119,7 +119,7 @@ def _states(
     name: str, row: LaneRow, lanes: Lanes, axis: Axis, changes: dict[int, dict[str, str]]
 ) -> None:
     """What a lane shows from when on; of two things at a time the later one."""
-    spans = [span for span in row.spans if span.kind not in (*SIGNS, *UNDER, "outline", "said")]
+    spans = [span for span in row.spans if span.kind not in (*SIGNS, *UNDER, *OVER)]
     inside = [(max(s.start, lanes.start), min(s.end, lanes.end), s) for s in spans]
     shown = sorted(((a, b, s) for a, b, s in inside if b > a), key=lambda item: item[:2])
     changes.setdefault(0, {})[name] = "{-}"

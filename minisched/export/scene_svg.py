@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from xml.sax.saxutils import escape, quoteattr
 
-from .looks import LOOKS, SIGNS, css
+from .looks import LOOKS, OVER, SIGNS, UNDER, css
 from .palette import ARROW_COLOURS, DARK, LIGHT, WAITED, Paper
 from .scene import (
     Bars,
@@ -386,7 +386,7 @@ class _SvgPage:
         elif kind == "saved":
             self.path(kind, f"M{x + 19:.1f} {y - 4}h-17")
         else:
-            shown = kind if kind in ("both", "outline") else f"box {css(kind)}"
+            shown = kind if kind in (*UNDER, *OVER) else f"box {css(kind)}"
             self.rect("box queued changed" if kind == "changed" else shown, x, y - 10, 18, 12)
 
     def notes(self, notes: Sequence[str]) -> None:
@@ -399,14 +399,14 @@ class _SvgPage:
     def finish(self, scene: Scene) -> str:
         """The whole file."""
         height, drawn = round(self.top + 14), "\n".join(self.drawn)
-        title = [*_broken(scene.title, EDGE - MARGIN, 16, bold=True)]
-        more = 20 * (len(title) - 1)
-        head = [
-            f'<text class="title" x="{MARGIN}" y="{31 + 20 * at}">{escape(words)}</text>'
-            for at, words in enumerate(title)
-        ]
-        head.append(f'<text class="faint" x="{MARGIN}" y="{50 + more}">'
-                    f"{escape(_cut(scene.about, EDGE - MARGIN, size=12))}</text>")  # fmt: skip
+        head, y = list[str](), 31
+        for words in _broken(scene.title, EDGE - MARGIN, 16, bold=True):
+            head.append(f'<text class="title" x="{MARGIN}" y="{y}">{escape(words)}</text>')
+            y += 20
+        for words in _broken(scene.about, EDGE - MARGIN):
+            head.append(f'<text class="faint" x="{MARGIN}" y="{y - 1}">{escape(words)}</text>')
+            y += 17
+        more = y - 68
         body = f'<g transform="translate(0 {more})">\n{drawn}\n</g>' if more else drawn
         height += more
         return "\n".join(
@@ -468,6 +468,7 @@ class _Strip:
     row: LaneRow
     y: float  # the upper edge of its boxes
     said: float = 0.0  # how far the words below it reach
+    numbered: float = -99.0  # where the last number of a frame stands
 
 
 class _LanesDrawing:
@@ -500,7 +501,7 @@ class _LanesDrawing:
         self.x.grid(page, self.top, self.bottom)
         spans = [(span, strip) for strip in self.strips for span in strip.row.spans]
         for span, strip in sorted(spans, key=lambda pair: pair[0].kind != "both"):
-            self._shape(span, strip.y)
+            self._shape(span, strip)
         for link in self.lanes.links:
             self._arrow(link)
         for span, strip in spans:
@@ -537,8 +538,8 @@ class _LanesDrawing:
         if at + width_of(row.note) <= left - 4:
             page.words(at, middle, row.note, "small faint")
 
-    def _shape(self, span: LaneItem, y: float) -> None:
-        page, x = self.page, self.x.at(span.start)
+    def _shape(self, span: LaneItem, strip: _Strip) -> None:
+        page, x, y = self.page, self.x.at(span.start), strip.y
         width = self.x.at(span.end) - x
         if span.kind in SIGNS:
             at = y - 1 if span.kind == "flag" else y + self.box / 2
@@ -548,6 +549,11 @@ class _LanesDrawing:
         elif span.kind == "outline":
             page.rect("outline", x - 1, y - 1, max(3, width) + 2, self.box + 2, span.about,
                       span.data)  # fmt: skip
+            left = strip.numbered = max(x - 9, strip.numbered + 17)
+            page.drawn.append(f'<circle class="disc" cx="{left + 8:.1f}" cy="{y - 5:.1f}" r="8"/>')
+            page.words(left + 8, y - 1, span.label, "small on-disc", "middle")
+        elif span.kind == "ghost":
+            page.rect("ghost", x, y + 1, max(3, width), self.box - 2, span.about)
         elif span.kind != "said":
             kind = f"box {css(span.kind)}" + " thin" * (width <= 4)
             least = 1.0 if span.end > span.start else 3.0
@@ -579,7 +585,7 @@ class _LanesDrawing:
                 low = y + self.box + 9
                 self.page.words(middle, low, span.label, "small said", "middle", span.data)
             return
-        if span.kind in SIGNS or self.box < 11:
+        if span.kind in (*SIGNS, *OVER) or self.box < 11:
             return
         is_bold = span.kind in ("bubble", "waited")
         fallback: tuple[str, float] | None = None
@@ -679,7 +685,10 @@ PLAIN = [  # (a class that must occur; empty: always, the rule)
     ("arrow", ".arrow { fill: none; stroke-width: 1.4 }"),
     ("faint-arrow", ".faint-arrow { stroke-width: .6; opacity: .5; marker-end: none !important }"),
     ("both", ".both { fill: var(--token); opacity: .17 }"),
-    ("outline", ".outline { fill: none; stroke: var(--wrong); stroke-width: 3 }"),
+    ("outline", ".outline { fill: none; stroke: var(--wrong); stroke-width: 3 } "
+                ".disc { fill: var(--wrong) } .on-disc { fill: var(--paper); font-weight: 700 }"),
+    ("ghost", ".ghost { fill: none; stroke: var(--wrong); stroke-width: 1.5; "
+              "stroke-dasharray: 3 3 }"),
     ("halo", ".halo { fill: var(--paper) }"),
     ("said", ".said { fill: var(--wrong); font-weight: 650; stroke: var(--paper); "
              "stroke-width: 3px; paint-order: stroke }"),
@@ -699,7 +708,8 @@ PLAIN = [  # (a class that must occur; empty: always, the rule)
     ("link", ".link { fill: none; stroke: var(--faint); stroke-width: 1.2 }"),
     ("wall", ".wall { stroke: var(--ink); stroke-width: 2.6; stroke-linecap: round }"),
     ("changed", ".box.changed { stroke: var(--ink); stroke-width: 2.4; stroke-dasharray: none }"),
-    ("missing", ".arrow.missing { stroke: var(--wrong); stroke-dasharray: 5 4 }"),
+    ("missing", ".arrow.missing { stroke: var(--wrong); stroke-width: 2.2; "
+                "stroke-dasharray: 6 4; marker-end: url(#head-wrong) }"),
 ]  # fmt: skip
 INKS = {"bubble": "var(--bubble)", "waited": "var(--waited)", "wait": "var(--faint)"}
 
@@ -712,6 +722,7 @@ def style_of(drawn: str) -> str:
     words |= {word.removeprefix("in-") for word in words}
     kinds = [kind for kind in LOOKS if css(kind) in words]
     arrows = [kind for kind in ARROW_COLOURS if kind in words]
+    arrows += ["wrong"] * ("missing" in words and "wrong" not in words)
     textures = {texture for kind in kinds if (texture := LOOKS[kind].texture)}
     rules = [rule for name, rule in PLAIN if not name or name in words]
     rules += [_box_rule(kind) for kind in kinds]
@@ -739,11 +750,15 @@ def style_of(drawn: str) -> str:
         for kind in arrows
     )
     patterns = "".join(_pattern(kind) for kind in kinds if LOOKS[kind].texture)
-    light, dark = _variables(LIGHT, 0), _variables(DARK, 1)
-    rules.append(f":root {{ {light} }}")
-    rules.append(f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}")
+    rules.append(variables())
     defs = f"<defs>{patterns}{heads}</defs>" if patterns or heads else ""
     return "<style>\n" + "\n".join(rules) + f"\n</style>\n{defs}".rstrip("\n")
+
+
+def variables() -> str:
+    """The colours as CSS variables, for light and for dark paper."""
+    light, dark = _variables(LIGHT, 0), _variables(DARK, 1)
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
 
 
 def _variables(paper: Paper, which: int) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
-from .looks import SIGNS, UNDER, glyph
+from .looks import MARK, SIGNS, UNDER, glyph
 from .scene import (
     Bars,
     CellGrid,
@@ -30,7 +30,7 @@ COLUMNS, LEAST = 100, 40  # usual; below that a drawing says nothing
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 NEAR = 6  # cells: how far from its place something short may stand
-SILENT = (*UNDER, "outline", "said", "wall")  # kinds that a row of characters has no place for
+SILENT = (*UNDER, "ghost", "said", "wall")  # kinds that a row of characters has no place for
 
 
 def to_text(scene: Scene, columns: int = COLUMNS) -> str:
@@ -223,7 +223,7 @@ class _TextSheet:
 def draw_row(row: LaneRow, start: int, end: int, cells: int) -> list[str]:
     """A row's characters, with labels in the middle of what has room for them."""
     longest, drawn = max(1, end - start), [" "] * cells
-    spans = [s for s in row.spans if s.kind not in SIGNS and s.kind not in SILENT]
+    spans = [s for s in row.spans if s.kind not in (*SIGNS, *SILENT, "outline")]
     spans = [s for s in spans if s.end > s.start and s.end > start and s.start < end]
     shares: list[tuple[int, LaneItem | None]] = [(0, None)] * cells
     edges = [start + cell * longest // cells for cell in range(cells + 1)]
@@ -271,6 +271,11 @@ def draw_row(row: LaneRow, start: int, end: int, cells: int) -> list[str]:
         at = until
     for (kind, _), cell in signs.items():
         drawn[cell] = glyph(kind)
+    for span in row.spans:
+        if span.kind == "outline":
+            touched = _touched(span, start, longest, cells)
+            first, last = min(touched[0], cells - 2), max(touched[0] + 2, touched[-1] + 1)
+            drawn[first:last] = f"{span.label if last - first > 2 else '':{MARK}^{last - first}}"
     return drawn
 
 

@@ -1,98 +1,103 @@
 """An exhibit as a picture: the run with the bug, what did it in red, and below it without.
 
-Both runs have the same requests and one time axis; where they look alike, a table says what
-differs. The picture stands alone and follows the reader's system from light to dark; the same code
-gives the same bytes.
+Both runs have the same requests and one time axis; where they look alike, lines say what differs.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from textwrap import wrap
 from typing import Any
-from xml.sax.saxutils import escape
 
-from ..checks.history import Offence, Words
+from ..checks.history import Words
 from ..checks.judge import Verdict
 from ..checks.races import VERBS
 from ..export.layout import View, make_view
-from ..export.offence import (
-    MARGIN,
-    MARK,
-    RED,
-    OffenceView,
-    about,
-    axis,
-    document,
-    draw_culprits,
-    draw_list,
-    draw_missing,
-    draw_missing_words,
-    grid,
-    lines_of,
-    marked,
-    red_legend,
-    scene_of,
-)
-from ..export.svg import (
-    FONT,
-    RIGHT,
-    WIDTH,
-    Frame,
-    draw_flags,
-    draw_lanes,
-    draw_legend,
-    draw_run,
-    left_of,
-    variables,
-    wait_style,
-)
-from ..export.text import draw_axis, letters_of, margin_of, row, wrong_tokens
+from ..export.offence import LEGEND, in_red, told
+from ..export.runs import lanes_of, wrong_tokens
+from ..export.scene import Part, Scene
+from ..export.scene_svg import FONT, to_svg, variables
+from ..export.scene_text import LEAST, to_text
 from ..export.units import MILLISECOND, ms
 from ..trace import Slice, Trace
 from .blame import exhibit_offence
 from .exhibit import Exhibit
 
-# -- What stands above an exhibit's picture and above each of its two runs; its page's rules -------
-
-LINE = 17  # pixels from line to line of what is said
+LONGEST = 110 * MILLISECOND  # what of a run can be read at this width
 
 
-def heading(title: str, sentence: str) -> tuple[list[str], float]:
-    """The title and, in red, what law was broken how; and where they end."""
-    lines = lines_of(sentence, 12)
-    drawn = [f'<text class="title" x="{MARGIN}" y="31">{escape(title)}</text>']
-    for number, line in enumerate(lines):
-        y = 54 + number * LINE
-        drawn.append(f'<text class="red-text" x="{MARGIN}" y="{y}">{escape(line)}</text>')
-    return drawn, 54 + (len(lines) - 1) * LINE + 4
+def draw(exhibit: Exhibit) -> str:
+    """The picture of one bug.
+
+    Raises:
+        ValueError: the bug is not caught, so there is nothing to show in red.
+    """
+    return to_svg(exhibit_scene(exhibit))
 
 
-def title_of_run(frame: Frame, is_bug: bool, exhibit: Exhibit) -> str:
-    """Which of the two it is, and what it runs on."""
-    trace, y = frame.view.trace, frame.top - 9
-    name = "with the bug" if is_bug else "without it, same requests: every law holds"
+def exhibit_lines(exhibit: Exhibit, columns: int = 100) -> list[str]:
+    """The same as text, at least 40 columns wide.
+
+    Raises:
+        ValueError: the bug is not caught.
+    """
+    return to_text(exhibit_scene(exhibit), max(LEAST, columns)).splitlines()
+
+
+def exhibit_scene(exhibit: Exhibit) -> Scene:
+    """Both runs, whole if they are not too long.
+
+    Of a long one it ends a little after the last slice that did it. Where the device idles is not
+    what this picture is about.
+
+    Raises:
+        ValueError: the bug is not caught, so there is nothing to show in red.
+    """
+    bug, healthy = exhibit.with_bug(), exhibit.healthy()
+    offence = exhibit_offence(exhibit, bug)
+    ends = [item.end for item in bug.trace.slices if item.id in offence.slices]
+    last = min(bug.trace.end, max(ends, default=0) + LONGEST // 8)
+    start = max(0, last - LONGEST)
+    end = start + LONGEST
+    if bug.trace.end > end:
+        end = min(end, max(last, healthy.trace.end))
+    view, other = stretch(bug, start, end), stretch(healthy, start, end)
+    differs = rows_that_differ(bug.trace, healthy.trace)
+    longest = view.duration if differs else max(view.duration, other.duration)
+    parts = [Part("with the bug", what_ran(exhibit, view), [in_red(view, offence, longest)])]
+    notes = [*told(view, offence), *wrong_tokens(view)]
+    same = "without it, same requests:"
+    if differs:
+        notes.append(f"{same} the same times, and every law holds. What differs:")
+        notes += [f"{who}: {right} (with the bug: {wrong})" for who, wrong, right in differs]
+    else:
+        lanes = lanes_of(other, longest)
+        parts.append(Part(f"{same} every law holds", what_ran(exhibit, other), [lanes]))
+    return Scene(exhibit.title, f"{exhibit.law}: {offence.sentence}", parts, LEGEND, notes)
+
+
+def stretch(verdict: Verdict, start: int, latest: int) -> View:
+    """A part of a run, as far as it goes, in the run's own time."""
+    end = max(start + 1, min(verdict.trace.end, latest))
+    return replace(make_view(verdict.trace, start, end), bubbles=(), zero=0)
+
+
+def what_ran(exhibit: Exhibit, view: View) -> str:
+    """Which loop on what, and how long it goes on."""
     loop = exhibit.case.loop + (f" with relay {exhibit.case.relay}" if exhibit.case.relay else "")
-    about = f"{loop}, {trace.model} model on {trace.device}"
-    if frame.view.end < trace.end:
-        about += f", goes on to {ms(trace.end)} ms"
-    return (
-        f'<text class="run" x="{MARGIN}" y="{y}">{name}</text>'
-        f'<text class="faint" x="{WIDTH - RIGHT}" y="{y}" text-anchor="end">{escape(about)}</text>'
-    )
+    about = f"{loop}, {view.trace.model} model on {view.trace.device}"
+    return about + f", goes on to {ms(view.trace.end)} ms" * (view.end < view.trace.end)
 
 
 def html_style() -> str:
     """The rules of a page that stands alone, on the picture's paper."""
     return (
-        f"<style>\n{variables()}\n:root {{ color-scheme: light dark; --red: {RED[0]} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ --red: {RED[1]} }} }}\n"
+        f"<style>\n{variables()}\n:root {{ color-scheme: light dark }}\n"
         f"body {{ font: 16px/1.5 {FONT}; color: var(--ink); background: var(--paper); "
         "max-width: 900px; margin: 32px auto; padding: 0 16px }\n"
         "h1 { font-size: 26px } h2 { font-size: 17px; margin: 28px 0 6px }\n"
         "p { margin: 6px 0 } a { color: inherit }\n"
         "figure { margin: 0 } figure svg { max-width: 100%; height: auto }\n"
-        ".bad, .minus { color: var(--red) }\n"
+        ".bad, .minus { color: var(--wrong) }\n"
         "pre { background: var(--lane); padding: 10px; overflow-x: auto; font-size: 13px }\n"
         ".plus, .good { color: var(--copy) } .place { color: var(--faint) }\n</style>"
     )
@@ -100,8 +105,7 @@ def html_style() -> str:
 
 # -- The difference, where both runs take the same times: what is touched, taken and heard --------
 
-MOST_ROWS, MOST_LINES = 6, 2
-CELLS = (50, 60)  # characters of a line of it: with the bug, which is bold, and without
+MOST_ROWS = 6
 Row = tuple[str, str, str]  # who, what it does with the bug, and what without it
 
 
@@ -157,152 +161,3 @@ def what_was_done(trace: Trace) -> dict[tuple[int, str], list[str]]:
             told = [f"{rid} hears {token}" for rid, token in zip(*heard, strict=True)]
             found.setdefault((ran.start, named(ran)), []).extend(told)
     return found
-
-
-def draw_difference(rows: list[Row], top: float) -> tuple[list[str], float]:
-    """A table of it, and where it ends."""
-    columns = (MARGIN, MARGIN + 110, MARGIN + 480)
-    heads = ("", "with the bug", "without it")
-    drawn = [f'<text class="faint" x="{x}" y="{top}">{head}</text>'
-             for x, head in zip(columns, heads, strict=True)]  # fmt: skip
-    y = top
-    for row_ in rows:
-        cells = [[row_[0]], *map(cut_to, row_[1:], CELLS)]
-        for x, lines, kind in zip(columns, cells, ("", "red-text", ""), strict=True):
-            for number, line in enumerate(map(escape, lines), 1):
-                drawn.append(f'<text class="{kind}" x="{x}" y="{y + number * LINE}">{line}</text>')
-        y += LINE * max(map(len, cells)) + 3
-    return drawn, y
-
-
-def cut_to(text: str, columns: int) -> list[str]:
-    """At most two lines of a text."""
-    return wrap(text, columns, max_lines=MOST_LINES, placeholder=" …")
-
-
-# -- An exhibit's two runs as text, on one axis: ``!!`` where it was done --------------------------
-
-NO_BREAK = "\N{NO-BREAK SPACE}"
-LEAST = 36  # columns: the names of lanes, and some cells
-
-
-def text_picture(
-    scene: OffenceView, healthy: View, differs: list[Row], columns: int = 100
-) -> list[str]:
-    """The run with the bug, who did it, and the healthy run, ``columns`` characters wide.
-
-    In the place of a healthy run that looks alike stands what ``differs``.
-
-    Raises:
-        ValueError: less than 36 columns.
-    """
-    if columns < LEAST:
-        raise ValueError(f"a picture needs at least {LEAST} columns, but got {columns}.")
-    views = [scene.view] if differs else [scene.view, healthy]
-    margin, longest = margin_of(views), max(view.duration for view in views)
-    lines = []
-    for view, title in zip(views, ("with the bug", "without it"), strict=False):
-        lines.append(f"{title}:")
-        for lane in view.lanes:
-            drawn = row(view, lane, longest, columns - margin)
-            drawn = marked(drawn, scene, lane, longest) if view is scene.view else drawn
-            lines.append(f"{lane.title:>{margin - 2}} │{drawn}".rstrip())
-        lines += wrong_tokens(view, columns)
-    lines += [*draw_axis(longest, columns - margin, margin, scene.view.start), ""]
-    for box in scene.culprits:
-        lines += wrap(f"{MARK * 2} {about(box)}", columns, subsequent_indent="   ")
-    if scene.missing:
-        lines += wrap(f"-> missing: {scene.missing_words}", columns, subsequent_indent="   ")
-    lines += ["", "without it: the same times, but"] if differs else []
-    for who, one, other in differs:
-        lines += wrap(f"{who}: {other} (with the bug: {one})", columns, subsequent_indent="   ")
-    return [*lines, "", *legend(views, columns)]
-
-
-def legend(views: list[View], columns: int) -> list[str]:
-    """What letters and marks mean."""
-    names = [box.slice.name for view in views for box in view.boxes if box.slice.duration]
-    entries = [letters_of(names), f"{MARK * 2}{NO_BREAK}what did it", f"numbers:{NO_BREAK}steps"]
-    return [line.replace(NO_BREAK, " ") for line in wrap("   ".join(entries), columns)]
-
-
-LONGEST = 110 * MILLISECOND  # what of a run can be read at this width
-HEADING = 34  # above the lanes of each run
-
-
-def draw(exhibit: Exhibit) -> str:
-    """The picture of one bug.
-
-    Raises:
-        ValueError: the bug is not caught, so there is nothing to show in red.
-    """
-    scene, healthy, offence, differs = seen(exhibit)
-    views = (scene.view,) if differs else (scene.view, healthy)
-    longest, left = max(view.duration for view in views), left_of(views)
-    scale = (WIDTH - left - RIGHT) / longest
-    drawn, top = heading(exhibit.title, f"{exhibit.law}: {offence.sentence}")
-    for view in views:
-        frame = Frame(view, left, WIDTH - RIGHT, top + HEADING, scale)
-        drawn += [*draw_lanes(frame), *grid(frame, longest), *draw_run(frame), *draw_flags(frame)]
-        drawn.append(title_of_run(frame, view is scene.view, exhibit))
-        top = frame.bottom + 12
-        if view is scene.view:
-            drawn += in_red(frame, scene)
-            top += 14 if scene.missing else 0
-    drawn.append(axis(frame, longest, top, "simulated time in ms"))
-    if differs:
-        says = "without it, same requests: the same times, and every law holds. What differs:"
-        drawn.append(f'<text class="run" x="{MARGIN}" y="{top + 56}">{says}</text>')
-        table, top = draw_difference(differs, top + 76)
-        drawn += table
-        top -= 18
-    names, top = draw_list(scene, top + 50)
-    red, top = red_legend(scene, top + 6)
-    legend, top = draw_legend(list(views), top, WIDTH - RIGHT)
-    return document([*drawn, *names, *red, *legend], top + 8, exhibit.title, wait_style())
-
-
-def in_red(frame: Frame, scene: OffenceView) -> list[str]:
-    """What did it."""
-    words = draw_missing_words(frame, scene, frame.bottom + 12)
-    return [*draw_missing(frame, scene), *draw_culprits(frame, scene), *words]
-
-
-def exhibit_lines(exhibit: Exhibit, columns: int = 100) -> list[str]:
-    """The same as text.
-
-    Raises:
-        ValueError: the bug is not caught, or there are less than 60 columns.
-    """
-    scene, healthy, _, differs = seen(exhibit)
-    return text_picture(scene, healthy, differs, columns)
-
-
-def seen(exhibit: Exhibit) -> tuple[OffenceView, View, Offence, list[Row]]:
-    """What of the two runs is shown, and what did it: the whole runs if they are not too long.
-
-    Of a long one it ends a little after the last slice that did it. Where the device idles is not
-    what this picture is about.
-    """
-    bug, healthy = exhibit.with_bug(), exhibit.healthy()
-    offence = exhibit_offence(exhibit, bug)
-    ends = [item.end for item in bug.trace.slices if item.id in offence.slices]
-    last = min(bug.trace.end, max(ends, default=0) + LONGEST // 8)
-    start = max(0, last - LONGEST)
-    end = start + LONGEST
-    if bug.trace.end > end:
-        end = min(end, max(last, healthy.trace.end))
-    view = stretch(bug, start, end)
-    scene = replace(scene_of(bug.trace, offence), view=view)
-    if scene.missing:
-        pair = {box.slice.id for box in scene.missing}
-        arrows = (one for one in view.arrows if {one.src.slice.id, one.dst.slice.id} != pair)
-        scene = replace(scene, view=replace(view, arrows=tuple(arrows)))
-    differs = rows_that_differ(bug.trace, healthy.trace)
-    return scene, stretch(healthy, start, end), offence, differs
-
-
-def stretch(verdict: Verdict, start: int, latest: int) -> View:
-    """A part of a run, as far as it goes."""
-    end = max(start + 1, min(verdict.trace.end, latest))
-    return replace(make_view(verdict.trace, start, end), bubbles=())

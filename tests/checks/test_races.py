@@ -277,7 +277,7 @@ def test_a_changed_engine_is_seen_and_told_once(
         assert offence.slices and all(f'data-offence="{one}"' in drawn for one in offence.slices)
         if offence.missing:
             assert f'data-missing="{offence.missing[0]} {offence.missing[1]}"' in drawn
-            assert "-> missing: " in to_text(trace, offence)
+            assert "\nmissing: " in to_text(trace, offence)
     assert found == facts
 
 

@@ -17,7 +17,7 @@ import minisched
 from minisched.checks.races import find_races
 from minisched.checks.races import race_offence as races_offence
 from minisched.cli import museum
-from minisched.export.offence import MARK
+from minisched.export.looks import MARK
 from minisched.museum import Exhibit, exhibits
 from minisched.museum.blame import exhibit_offence
 from minisched.museum.page import to_html
@@ -173,7 +173,7 @@ def test_what_did_it_is_found_and_shown_in_red(exhibit: Exhibit) -> None:
     assert exhibit.title in (words := "".join(root.itertext()))
     assert f"{exhibit.law}: {offence.sentence[:20]}" in words
     lines = exhibit_lines(exhibit, 80)
-    first, second = "\n".join(lines).split("without it:")
+    first, second = "\n".join(lines).split("\nwithout it, same requests")
     assert max(map(len, lines)) <= 80
     assert MARK in first and MARK not in second.split("\n\n")[0]
 
