@@ -7,11 +7,12 @@ from typing import Any, cast
 
 from .base import Device
 
-# name -> (module, class, the extra that brings what it needs)
+# name -> (module, class or what makes one, the extra that brings what it needs)
 DEVICES = {
     "sim": ("minisched.devices.sim", "SimDevice", ""),
     "thread": ("minisched.devices.thread", "ThreadDevice", "torch"),
     "cuda": ("minisched.devices.cuda", "CudaDevice", "torch"),
+    "dist": ("minisched.devices.dist", "rank_device", "torch"),
     "mlx": ("minisched.devices.mlx", "MlxDevice", "mlx"),
 }
 

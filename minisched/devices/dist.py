@@ -1,0 +1,583 @@
+"""Several processes, each a *rank* with a device of its own, joined by torch.distributed.
+
+How it is used. Rank 0 is the program; every other rank does what rank 0 tells it to::
+
+    with join() as ranks:              # under torchrun, from its environment variables
+    with started(2) as ranks:          # without torchrun: this process is rank 0 and starts rank 1
+        ranks.call(part, *args)        # each other rank runs ``part(ranks, *args)``
+        ranks.send(1, "kv", value, tensors)
+        message = ranks.receive(1, "done")
+
+``part`` is a function of a module (it goes by name), and values are what pickle takes. A message
+goes to one rank under a tag; those of one tag come in order. Tensors travel as they are, through
+gloo on a CPU and NCCL where every rank has a GPU of its own. ``all_gather`` is for what all ranks
+do alike, each from one thread.
+
+Every wait has an end. Each rank beats four times in ``deadline`` seconds, whatever it computes.
+If one dies, its connections close; if one stalls, or a link does, nothing comes for ``deadline``
+seconds. In both cases every call here, on every other rank, raises ``RankLost`` with a sentence.
+``receive`` also raises it for a message that is overdue by itself, unless it is ``patient``: then
+it waits as long as the other rank lives.
+
+What each rank records has ids that no other rank gives out (``rank_device``). A message carries
+the id of a signal which the sender *said* and the receiver *waited* for, so both ends are paired in
+the program from which races are found, and ``sent_by``, the slice that sent it. ``compare_clocks``
+measures how far the others' clocks are from rank 0's, and ``gather`` brings what they have
+recorded into rank 0's recorder, on its clock.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from time import monotonic, perf_counter_ns
+from types import TracebackType
+from typing import Any
+
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what is lost, is said here
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..trace import Recorder
+from ..trace.ranks import ClockOffset, RankEvents, RankRecorder
+from ..trace.recorder import NullRecorder
+from .base import reason_of
+from .thread import TorchDevice
+
+DEADLINE = 30.0  # seconds
+MEETING = 120.0  # seconds until all ranks are there: each has to import torch first
+BEATS = 4  # in that time
+ENVELOPE = 2048  # bytes; what is longer follows it
+BEAT, GOODBYE = 0, -1  # in the place of a length
+ROUND_TRIPS = 100  # of each measurement of clocks
+COLLECTIVES = 1 << 40  # ids of signals from here on are those of collectives, alike on all ranks
+
+
+class RankLost(RuntimeError):
+    """A rank is gone, or can't be heard any more; one sentence says which one and why."""
+
+
+class WrongRanks(ValueError):
+    """There are no ranks, or not as many as are wanted; one sentence."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What has come from another rank; it is after ``signal``, and slice ``sent_by`` sent it."""
+
+    source: int
+    tag: str
+    value: Any
+    tensors: list[Tensor]
+    signal: int
+    sent_by: int
+
+
+# -- The ranks, as one of them sees the others -----------------------------------------------------
+
+
+class Ranks:
+    """This process among the others (``torch.distributed`` has been initialized).
+
+    ``recorder`` is that of the run which is on; who opens a device for it sets it.
+    """
+
+    def __init__(self, rank: int, size: int, deadline: float = DEADLINE) -> None:
+        self.rank, self.size, self.deadline = rank, size, deadline
+        self.recorder: Recorder = NullRecorder()
+        self.offsets: dict[int, ClockOffset] = {}  # of each rank; rank 0 alone knows them
+        self.lost: RankLost | None = None
+        self.news = threading.Condition()  # whoever waits for anything hears of it here
+        self.gone: set[int] = set()  # who has said goodbye
+        self.processes: list[
+            subprocess.Popen[bytes]
+        ] = []  # of the others, if this one started them
+        self._wait_at_most = timedelta(seconds=deadline)
+        self._inbox: defaultdict[tuple[int, str], deque[Message]] = defaultdict(deque)
+        self._num_collectives = 0
+        self._is_closed = threading.Event()
+        everybody = list(range(size))
+        with self._bounded("the ranks have not come together"):
+            self.group = dist.new_group(everybody, self._wait_at_most, "gloo")
+            self._messages = dist.new_group(everybody, self._wait_at_most, "gloo")
+            has_gpus = torch.cuda.is_available() and torch.cuda.device_count() >= size
+            self.backend = "nccl" if has_gpus else "gloo"
+            self._payload = self._messages
+            if has_gpus:
+                self._payload = dist.new_group(everybody, self._wait_at_most, "nccl")
+        self.others = [other for other in everybody if other != rank]
+        self._locks = {other: threading.Lock() for other in self.others}
+        self._last_sent = dict.fromkeys(self.others, monotonic())
+        self._threads = [
+            threading.Thread(target=work, args=(other,), name=f"{name} rank {other}", daemon=True)
+            for other in self.others
+            for work, name in ((self._listen, "hears"), (self._beat, "tells"))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # -- messages
+
+    def send(
+        self, to: int, tag: str, value: Any = None, tensors: Sequence[Tensor] = (), after: int = 0
+    ) -> None:
+        """Send a message; when this returns, the other rank has it, and tensors may be changed.
+
+        What this lane did so far comes before it, or, with ``after``, that signal was said already.
+
+        Raises:
+            RankLost: the other rank, or any one, is lost.
+        """
+        program = self.recorder.program
+        if not after:
+            after = program.new_id()
+            program.say(after)
+        kinds = [(tuple(tensor.shape), str(tensor.dtype)[6:]) for tensor in tensors]
+        self._put(to, pickle.dumps((tag, value, after, program.op, kinds)), tensors)
+
+    def receive(self, source: int, tag: str, patient: bool = False) -> Message:
+        """Wait for the next message; what this lane does from now on comes after its sending.
+
+        Raises:
+            RankLost: a rank is lost, or nothing of the kind has come in ``deadline`` seconds.
+        """
+        queue, start = self._inbox[source, tag], monotonic()
+        with self.news:
+            while not queue:
+                self.check()
+                left = start + self.deadline - monotonic()
+                if source in self.gone:
+                    self._lose(source, f"it has ended without sending {tag!r}")
+                elif left <= 0 and not patient:
+                    self._lose(source, f"{tag!r} has not come in {self.deadline:g} s")
+                else:
+                    self.news.wait(self.deadline if patient else left)
+            message = queue.popleft()
+        self.recorder.program.wait(message.signal)
+        return message
+
+    def poll(self, source: int, tag: str) -> Message | None:
+        """The next message, if it is there.
+
+        Raises:
+            RankLost: a rank is lost.
+        """
+        self.check()
+        return self.receive(source, tag) if self._inbox[source, tag] else None
+
+    def has_come(self, source: int, tag: str) -> bool:
+        """Whether there is a message to receive."""
+        return bool(self._inbox[source, tag])
+
+    def sleep_until_news(self, seconds: float, is_awake: Callable[[], bool]) -> None:
+        """Sleep until anything comes, somebody notifies ``news``, or for ``seconds``.
+
+        Not at all, if ``is_awake`` says so by now.
+
+        Raises:
+            RankLost: a rank is lost.
+        """
+        with self.news:
+            if not (self.lost or is_awake()):
+                self.news.wait(seconds)
+        self.check()
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """Everybody's tensor of this shape, in the order of ranks: all of them call it in turn.
+
+        Raises:
+            RankLost: a rank is lost, or one has not called it in ``deadline`` seconds.
+        """
+        self.check()
+        self._num_collectives += 1
+        program, first = self.recorder.program, COLLECTIVES + self._num_collectives * self.size
+        program.say(first + self.rank)
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        with self._bounded("a rank has not come to exchange its part"):
+            dist.all_gather(parts, tensor, self.group)
+        for other in self.others:
+            program.wait(first + other)
+        return parts
+
+    def check(self) -> None:
+        """Hear of a loss.
+
+        Raises:
+            RankLost: a rank is lost.
+        """
+        if self.lost is not None:
+            raise self.lost
+
+    # -- rank 0 tells the others what to do
+
+    def call(self, part: Callable[..., None], *args: Any) -> None:
+        """Rank 0: let every other rank run ``part(ranks, *args)``, and go on meanwhile.
+
+        Raises:
+            RankLost: a rank is lost.
+        """
+        for other in self.others:
+            self.send(other, "call", (part, args))
+
+    def serve(self) -> None:
+        """Every other rank: do what rank 0 says, until it says goodbye.
+
+        What goes wrong in a part is told to all other ranks, which lose this one by it.
+
+        Raises:
+            RankLost: a rank is lost.
+        """
+        while (told := self.receive(0, "call", patient=True).value) is not None:
+            part, args = told
+            part(self, *args)
+
+    # -- clocks
+
+    def compare_clocks(self) -> None:
+        """All ranks, one after the other: how far each clock is from rank 0's, as far as known.
+
+        Rank 0 sends its time and gets the other's back, 100 times. The clock was read between both
+        ends of a round trip, so of the shortest the middle is off by half of it at most.
+
+        Raises:
+            RankLost: a rank is lost.
+        """
+        mine = torch.zeros(1, dtype=torch.int64)
+        with self._bounded("clocks could not be compared"):
+            if self.rank:
+                for _ in range(ROUND_TRIPS):
+                    dist.recv(mine, 0, self.group)
+                    mine[0] = perf_counter_ns()
+                    dist.send(mine, 0, self.group)
+                return
+            for other in self.others:
+                trips: list[tuple[int, int]] = []  # round trip, offset
+                for _ in range(ROUND_TRIPS):
+                    sent = perf_counter_ns()
+                    dist.send(mine, other, self.group)
+                    dist.recv(mine, other, self.group)
+                    come = perf_counter_ns()
+                    trips.append((come - sent, (sent + come) // 2 - int(mine)))
+                trip, offset = min(trips)
+                found = ClockOffset(offset, trip // 2 + 1)
+                known = self.offsets.get(other)
+                self.offsets[other] = known.then(found) if known else found
+
+    # -- the end
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Say goodbye and let go of everything; the others end too."""
+        if self._is_closed.is_set():
+            return
+        if self.rank == 0 and error is None and self.lost is None:
+            for other in self.others:
+                with suppress(RankLost):
+                    self.send(other, "call")
+        self._is_closed.set()
+        reason = "" if error is None else f"{type(error).__name__}: {reason_of(error)}".rstrip(".")
+        for other in self.others:
+            if other not in self.gone and self.lost is None:
+                with suppress(RankLost):
+                    self._put(other, pickle.dumps(reason), (), GOODBYE)
+        if self.lost is None:
+            for thread in self._threads:
+                thread.join(self.deadline)
+        with suppress(Exception):  # what is lost can't be taken apart in order
+            dist.destroy_process_group()
+
+    def __enter__(self) -> Ranks:
+        global _current
+        _current = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        global _current
+        _current = None
+        self.close(error)
+
+    # -- the wire: an envelope, what is too long for it, and tensors
+
+    def _put(self, to: int, content: bytes, tensors: Sequence[Tensor], kind: int = 1) -> None:
+        self.check()
+        if to in self.gone:
+            self._lose(to, "it has ended")
+            self.check()
+        head = (kind * len(content)).to_bytes(8, "little", signed=True)
+        room = ENVELOPE - len(head)
+        envelope = (head + content[:room]).ljust(ENVELOPE, b"\0")
+        parts = [envelope, content[room:]] if len(content) > room else [envelope]
+        with self._locks[to], self._bounded("can't be told anything", to):
+            for part in parts:
+                self._send(torch.frombuffer(bytearray(part), dtype=torch.uint8), to, self._messages)
+            for tensor in tensors:
+                where = "cuda" if self.backend == "nccl" else "cpu"
+                self._send(tensor.detach().to(where).contiguous(), to, self._payload)
+            self._last_sent[to] = monotonic()
+
+    def _send(self, tensor: Tensor, to: int, group: Any) -> None:
+        if tensor.numel():
+            work = dist.isend(tensor, to, group)
+            assert work is not None
+            work.wait(self._wait_at_most)
+
+    def _take(self, tensor: Tensor, source: int, group: Any) -> None:
+        if tensor.numel():
+            work = dist.irecv(tensor, source, group)
+            assert work is not None
+            work.wait(self._wait_at_most)
+
+    def _listen(self, source: int) -> None:
+        """A thread for each other rank: take in what it sends, as soon as it comes."""
+        envelope = torch.zeros(ENVELOPE, dtype=torch.uint8)
+        with suppress(RankLost):
+            while source not in self.gone and self.lost is None:
+                with self._bounded("can't be heard any more", source):
+                    self._take(envelope, source, self._messages)
+                    whole = envelope.numpy().tobytes()
+                    length = int.from_bytes(whole[:8], "little", signed=True)
+                    content, size = whole[8 : 8 + abs(length)], abs(length)
+                    if len(content) < size:
+                        rest = torch.empty(size - len(content), dtype=torch.uint8)
+                        self._take(rest, source, self._messages)
+                        content += rest.numpy().tobytes()
+                    if length > 0:
+                        self._deliver(source, content)
+                if length < 0:
+                    self._goodbye(source, pickle.loads(content))
+
+    def _deliver(self, source: int, content: bytes) -> None:
+        tag, value, signal, sent_by, kinds = pickle.loads(content)
+        where = "cuda" if self.backend == "nccl" else "cpu"
+        tensors = [
+            torch.empty(shape, dtype=getattr(torch, kind), device=where) for shape, kind in kinds
+        ]
+        for tensor in tensors:
+            self._take(tensor, source, self._payload)
+        with self.news:
+            message = Message(source, tag, value, tensors, signal, sent_by)
+            self._inbox[source, tag].append(message)
+            self.news.notify_all()
+
+    def _goodbye(self, source: int, reason: str) -> None:
+        with self.news:
+            self.gone.add(source)
+            self.news.notify_all()
+        if reason:
+            self._lose(source, reason)
+
+    def _beat(self, to: int) -> None:
+        """A thread for each other rank: let it know that this one lives."""
+        pause = self.deadline / BEATS
+        with suppress(RankLost):
+            while not self._is_closed.wait(pause / 2) and to not in self.gone:
+                if monotonic() - self._last_sent[to] > pause / 2:
+                    self._put(to, b"", (), BEAT)
+
+    @contextmanager
+    def _bounded(self, what: str, other: int | None = None) -> Iterator[None]:
+        """What torch raises in here means that a rank is lost.
+
+        Raises:
+            RankLost: one is.
+        """
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:  # a DistError is one
+            if isinstance(error, RankLost):
+                raise
+            late = "timed out" in str(error).lower() or "timeout" in str(error).lower()
+            why = f"nothing came in {self.deadline:g} s" if late else "its connection is closed"
+            with self.news:
+                if other is not None and other in self.gone:
+                    why = "it has ended"
+            if not (self._is_closed.is_set() and other in self.gone):
+                self._lose(other, f"{what}: {why}" if other is None else why)
+            self.check()
+            raise RankLost(f"rank {self.rank} is closed.") from error
+
+    def _lose(self, other: int | None, why: str) -> None:
+        """Note the first loss, and wake whoever waits."""
+        who = "a rank is lost" if other is None else f"rank {other} is lost"
+        with self.news:
+            if self.lost is None:
+                self.lost = RankLost(f"{who}, as rank {self.rank} sees it: {why}.")
+            self.news.notify_all()
+
+
+# -- Who they are: from torchrun's environment, or started here ------------------------------------
+
+STORE = "MINISCHED_STORE"  # an environment variable: the port at which ``started`` waits
+_current: Ranks | None = None
+
+
+def current() -> Ranks:
+    """The ranks that this process is among.
+
+    Raises:
+        WrongRanks: it is alone.
+    """
+    if _current is None:
+        raise WrongRanks(
+            "device 'dist' needs several ranks: start the command with 'torchrun --nproc-per-node "
+            "2 -m minisched ...', or give it --nproc 2."
+        )
+    return _current
+
+
+def rank_here() -> int | None:
+    """Which rank torchrun has made of this process; None: it has not."""
+    return int(os.environ["RANK"]) if {"RANK", "WORLD_SIZE"} <= os.environ.keys() else None
+
+
+def join(deadline: float = DEADLINE) -> Ranks:
+    """Be one of the ranks that torchrun, or ``started``, has started; others are waited for.
+
+    Raises:
+        WrongRanks: neither has started this process, or it alone.
+        RankLost: the others have not come in ``MEETING`` seconds.
+    """
+    rank = rank_here()
+    if rank is None:
+        return current()  # raises
+    size, port = int(os.environ["WORLD_SIZE"]), os.environ.get(STORE)
+    wait = timedelta(seconds=MEETING)
+    store = dist.TCPStore("127.0.0.1", int(port), size, False, wait) if port else None
+    return _join(rank, size, deadline, store)
+
+
+def _join(rank: int, size: int, deadline: float, store: dist.Store | None) -> Ranks:
+    if size < 2:
+        raise WrongRanks(f"device 'dist' needs at least 2 ranks, but there is {size}.")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
+    wait = timedelta(seconds=MEETING)
+    try:
+        dist.init_process_group("gloo", rank=rank, world_size=size, timeout=wait, store=store)
+    except (RuntimeError, ValueError) as error:
+        said = str(error).splitlines()[0].rstrip(".")
+        others = "the other one" if size == 2 else f"the {size - 1} others"
+        raise RankLost(f"rank {rank} has not met {others} in {MEETING:g} s ({said}).") from error
+    return Ranks(rank, size, deadline)
+
+
+@contextmanager
+def started(size: int, deadline: float = DEADLINE) -> Iterator[Ranks]:
+    """Without torchrun: this process is rank 0, and starts the others on this machine.
+
+    They end when this is left, and are killed if they do not. ``ranks.processes`` has them.
+
+    Raises:
+        WrongRanks: ``size`` is below 2.
+        RankLost: one of them has not come in ``MEETING`` seconds.
+    """
+    if size < 2:
+        raise WrongRanks(f"device 'dist' needs at least 2 ranks, but --nproc is {size}.")
+    wait = timedelta(seconds=MEETING)
+    store = dist.TCPStore("127.0.0.1", 0, size, True, wait, wait_for_workers=False)
+    threads = str(max(1, (os.cpu_count() or 1) // size))
+    shared = {
+        STORE: str(store.port), "WORLD_SIZE": str(size),
+        "OMP_NUM_THREADS": threads, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "minisched.devices.dist", str(deadline)]
+    processes = [
+        subprocess.Popen(
+            command, env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(1, size)
+    ]
+    try:
+        with _join(0, size, deadline, store) as ranks:
+            ranks.processes = processes
+            yield ranks
+    finally:
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(deadline)
+            process.kill()
+            process.wait()
+
+
+# -- A rank's device, and what all of them have recorded -------------------------------------------
+
+
+def rank_device(recorder: Recorder | None = None) -> TorchDevice:
+    """A device of this rank: streams of a GPU where there is one, else threads.
+
+    Raises:
+        WrongRanks: this process is alone.
+    """
+    ranks = current()
+    recorder = recorder or RankRecorder(ranks.rank, ranks.size)
+    ranks.recorder = recorder
+    device: TorchDevice
+    if torch.cuda.is_available():
+        from .cuda import CudaDevice
+
+        device = CudaDevice(recorder)
+    else:
+        from .thread import ThreadDevice
+
+        threads = max(1, (os.cpu_count() or 1) // ranks.size)
+        device = ThreadDevice(recorder, torch_threads=threads)
+    device.name = "dist"
+    return device
+
+
+def begin(ranks: Ranks) -> None:
+    """All ranks, before a run: how far clocks are apart."""
+    ranks.offsets.clear()
+    ranks.compare_clocks()
+
+
+def gather(
+    ranks: Ranks, device: TorchDevice, recorder: RankRecorder, name: Callable[[str], str] = str
+) -> None:
+    """All ranks, after a run: what the others have recorded comes into rank 0's recorder.
+
+    Their times are put on rank 0's clock, and a mark for each says how surely. ``recorder`` is the
+    whole of a rank's, and ``name`` says what it calls its lanes and resources there.
+
+    Raises:
+        RankLost: a rank is lost.
+    """
+    ranks.compare_clocks()
+    if ranks.rank:
+        ranks.send(0, "recorded", (device.opened, recorder.events(name)))
+        return
+    for other in ranks.others:
+        opened, events = ranks.receive(other, "recorded").value
+        assert isinstance(events, RankEvents)
+        offset, error = ranks.offsets[other]
+        recorder.absorb(other, events, ClockOffset(opened + offset - device.opened, error))
+
+
+def main() -> None:
+    """A rank that ``started`` has started."""
+    try:
+        with join(float(sys.argv[1])) as ranks:
+            ranks.serve()
+    except RankLost as lost:
+        print(f"minisched: {lost}", file=sys.stderr)
+        os._exit(1)  # threads of torch may wait for the lost rank still
+
+
+if __name__ == "__main__":
+    from minisched.devices import dist as module  # as the parts of a run know it
+
+    module.main()
