@@ -23,7 +23,7 @@ from .identity import (
     requests_of,
     tokens_heard,
 )
-from .leaks import find_leaks, not_checked
+from .leaks import AT_ONCE, find_leaks, not_checked
 from .races import Race, WaitsForEver, examine, race_offence
 from .why import explain, token_offence
 
@@ -165,7 +165,6 @@ def story_of(found: Difference, trace: Trace) -> tuple[list[str], tuple[Offence,
 
 # -- Leaks, races, overlap, and what nobody asks ---------------------------------------------------
 
-AT_ONCE = ("freed", "given", "used")  # kinds of leaks that are wrong whatever comes later
 OVERLAPS = {"overlapped": "yes", "partly": "partly", "serial": "no", "unknown": "unknown"}
 
 

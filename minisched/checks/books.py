@@ -1,14 +1,14 @@
 """Looks at a live scheduler's memory: all of it is somewhere, and in one place.
 
 ``find_unbalanced`` may be asked between any two turns of a loop, ``find_held`` when nothing runs.
-They see what is wrong; who took it, and who should have given it back, the ledger of the
-scheduler's own marks has heard.
+They see what is wrong; who took it when, and who should have given it back, tells the ledger of the
+scheduler's own marks (``leaks.py``).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from ..core import Lease
@@ -17,9 +17,7 @@ from ..memory import BlockPool, MemoryLeak
 from ..memory.block_pool import Block
 from ..memory.radix_cache import TreeNode
 from ..scheduler import Scheduler
-from ..trace.cells import is_in
-from .history import MarkMoment, counted, moments, plural
-from .leaks import Leak, Ledger
+from .history import counted, plural
 
 
 class Books:
@@ -69,15 +67,13 @@ def _pages(scheduler: Scheduler) -> Iterator[str]:
     if lost := [page for page in range(1, scheduler.config.num_pages + 1) if not places[page]]:
         lease = allocator.owner.get(lost[0])
         mine = [page for page in lost if allocator.owner.get(page) is lease]
-        story = story_of(scheduler, "page", mine)
-        yield f"{plural('page', mine)} {fate_of(lease)}: neither free, nor cached, nor held{story}"
+        yield f"{plural('page', mine)} {fate_of(lease)}: neither free, nor cached, nor held"
     for page in (page for page, count in places.items() if count > 1):
         free = allocator.free_pages.count(page)
         lease = dict(owned).get(page) or (allocator.owner.get(page) if free > 1 else None)
         whose = f"{lease.rid}'s" if lease else "the prefix cache's"
         where = f"{free} times among the free ones" if free > 1 else "in two places"
-        story = story_of(scheduler, "page", [page])
-        yield f"page {page} is {where}; it is or was {whose}{story}"
+        yield f"page {page} is {where}; it is or was {whose}"
     if cache is not None and cache.total_size != len(cached):
         yield f"the cache counts {counted(cache.total_size, 'page')} and has {len(cached)}"
     for lease in open_leases:
@@ -93,11 +89,11 @@ def _rows(scheduler: Scheduler) -> Iterator[str]:
     places.update(lease.row for lease in leases_of(scheduler))
     for row in range(1, table.size + 1):
         if places[row] != 1:
-            owner, story = table.req_to_token.get(row), story_of(scheduler, "row", [row])
+            owner = table.req_to_token.get(row)
             if places[row]:
-                yield f"row {row}, {owner.rid if owner else 'nobody'}'s, is held twice{story}"
+                yield f"row {row}, {owner.rid if owner else 'nobody'}'s, is held twice"
             else:
-                yield f"row {row} {fate_of(owner)}: nobody holds it{story}"
+                yield f"row {row} {fate_of(owner)}: nobody holds it"
 
 
 def _locks(scheduler: Scheduler) -> Iterator[str]:
@@ -117,11 +113,8 @@ def _locks(scheduler: Scheduler) -> Iterator[str]:
             node = node.parent
     for page, block in blocks.items():
         if block.ref_cnt != len(holders[page]):
-            who, story = ", ".join(holders[page]) or "nobody", story_of(scheduler, "lock", [page])
-            yield (
-                f"page {page} has a ref_cnt of {block.ref_cnt}, but it is {who} who may use it"
-                f"{story}"
-            )
+            who = ", ".join(holders[page]) or "nobody"
+            yield f"page {page} has a ref_cnt of {block.ref_cnt}, but it is {who} who may use it"
     if isinstance(pool, BlockPool):
         if unused := {page for page in blocks if not holders[page]} ^ {*pool.free_block_queue}:
             yield f"{plural('page', unused)} is in the free queue and used, or neither"
@@ -132,10 +125,10 @@ def _locks(scheduler: Scheduler) -> Iterator[str]:
             yield "the blocks that are found by a hash are not those that have one"
     for node in nodes:
         if node.lock_ref != len(holders[node]):
-            who, story = ", ".join(holders[node]) or "nobody", story_of_lock(scheduler, node)
+            who = ", ".join(holders[node]) or "nobody"
             yield (
                 f"node {node.id} ({plural('page', node.page_ids)}) is locked "
-                f"{counted(node.lock_ref, 'time')}, but it is {who} who may hold it{story}"
+                f"{counted(node.lock_ref, 'time')}, but it is {who} who may hold it"
             )
     locked = sum(node.num_pages for node in nodes if node.lock_ref)
     if scheduler.tree is not None and locked != scheduler.tree.protected_size:
@@ -154,13 +147,8 @@ def blocks_of(scheduler: Scheduler) -> dict[int, Block]:
 
 def nodes_of(scheduler: Scheduler) -> list[TreeNode]:
     """Every node of the radix tree but the root."""
-    return below(scheduler.tree.root_node) if scheduler.tree else []
-
-
-def below(node: TreeNode) -> list[TreeNode]:
-    """The nodes under one."""
     found: list[TreeNode] = []
-    stack = [*node.children.values()]
+    stack = [*scheduler.tree.root_node.children.values()] if scheduler.tree else []
     while stack:
         found.append(stack.pop())
         stack += found[-1].children.values()
@@ -185,61 +173,9 @@ def own_pages(lease: Lease) -> list[int]:
     return lease.pages[lease.shared_pages :] + retired
 
 
-# -- What marks tell of a page, row or lock that is not where it should be -------------------------
-
-
 def fate_of(lease: Lease | None) -> str:
     """What became of the last owner of something that is in no place."""
     if lease is None:
         return "was handed to the prefix cache or never to anybody"
     state = "is released" if lease.is_released else "was never released"
     return f"was {lease.rid}'s, whose lease {state}"
-
-
-def story_of(scheduler: Scheduler, resource: str, cells: Iterable[int]) -> str:
-    """The story of the first leak of one of these, behind a colon; empty where there is none."""
-    wanted = set(cells)
-    for leak in leaks_so_far(scheduler):
-        at = " ".join(word for word in leak.what.split() if word[0].isdecimal())
-        if leak.resource == resource and any(is_in(cell, at) for cell in wanted):
-            return f": {leak}"
-    return ""
-
-
-def story_of_lock(scheduler: Scheduler, node: TreeNode) -> str:
-    """Who locked a node, or one below it, and has lost its row since; or who unlocked it last."""
-    under = {node.id, *(it.id for it in below(node))}
-    for what, cells in (("", {node.id}), (" below it", under)):
-        if told := story_of(scheduler, "lock", cells):
-            return what + told
-    ledger = ledger_of(scheduler)
-    touched = [item for item in (ledger.lock_log if ledger else ()) if item[0] in under]
-    if not touched:
-        return ""
-    at, delta, lease, now = touched[-1]
-    verb = "locked" if delta > 0 else "unlocked"
-    return f": {lease.rid} {verb} node {at} {now}, and nobody has touched that since"
-
-
-def leaks_so_far(scheduler: Scheduler) -> list[Leak]:
-    """What the marks say up to now, with all that a released lease still has."""
-    if (ledger := ledger_of(scheduler)) is None:
-        return []
-    for lease in ledger.ending:
-        if lease.released is not None:
-            ledger.report(lease)
-        elif not ledger.is_named(lease):
-            ledger.report(lease, "and its lease was never released")
-    ledger.find_lost(MarkMoment(0))
-    return ledger.leaks
-
-
-def ledger_of(scheduler: Scheduler) -> Ledger | None:
-    """The ledger of all marks so far; None where none are kept."""
-    recorder = scheduler.recorder
-    if not recorder.is_on:
-        return None
-    trace, ledger = recorder.trace("", "", "", "virtual"), Ledger()
-    for mark, now in moments(trace, getattr(recorder, "side", "")):
-        ledger.hear(mark, now)
-    return ledger

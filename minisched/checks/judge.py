@@ -39,7 +39,7 @@ from .laws import (
     over_budget,
     told_each,
 )
-from .leaks import find_leaks, find_unlisted
+from .leaks import AT_ONCE, find_leaks, find_unlisted
 from .oracle import OF_HASH, find_unlike
 from .progress import Progress
 from .races import examine
@@ -127,7 +127,9 @@ class Witnesses:
     def of_any_run(self, trace: Trace, device: Device, is_over: bool) -> Laws:
         """What is wrong however far a run came."""
         seen, threads = examine(trace), [name for name in alive() if name not in self.threads]
+        leaks = find_leaks(trace)
         return [
+            ("leak", leaks if is_over else [leak for leak in leaks if leak.kind in AT_ONCE]),
             ("leak", self.books.wrong),
             ("ownership", find_unlisted(trace)),
             ("race", seen.races),
@@ -176,7 +178,6 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         refused = frozenset(req.name for req in workload.requests if refusal(req) is not None)
         laws += [
             *witnesses.of_clients(engines[0], outputs, device),
-            ("leak", find_leaks(trace)),
             ("ends", find_bad_ends(trace)),
             ("identity", find_misreads(trace)),
         ]

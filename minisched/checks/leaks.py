@@ -282,7 +282,6 @@ class Ledger:
         self.newest: dict[str, HeldLease] = {}  # of each request
         self.ending: dict[HeldLease, None] = {}  # closed or released, and not seen to be empty
         self.whose: HeldLease | None = None  # whoever takes or leaves the next locks
-        self.lock_log: list[tuple[int, int, HeldLease, MarkMoment]] = []  # node, delta, whose, when
         self.commits: dict[int, list[HeldLease | None]] = {}  # by step, row by row
         self.chunks: dict[int, list[int]] = {}  # by step, the rows whose sample is no token
         self.in_flight: dict[int, MarkMoment] = {}  # steps, with when they were committed
@@ -448,7 +447,6 @@ class Ledger:
         if lease := self.whose:
             lease.locks[node] += delta
             lease.locked |= {node: now} if delta > 0 else {}
-            self.lock_log.append((node, delta, lease, now))
 
     # -- what must not stay ------------------------------------------------------------------------
 
@@ -588,6 +586,9 @@ NEEDED = {
     "tokens": "what is held between two steps, and which steps came back: only the end",
 }
 """By mark, what nobody can say without it."""
+
+
+AT_ONCE = ("freed", "given", "used")  # kinds that are wrong whatever comes later
 
 
 def find_leaks(trace: Trace) -> list[Leak]:
