@@ -51,6 +51,7 @@ from torch import Tensor
 from ..trace import Recorder
 from ..trace.ranks import ClockOffset, RankEvents, RankRecorder
 from ..trace.recorder import NullRecorder
+from .base import RankLost as RankLost
 from .base import reason_of
 from .thread import TorchDevice
 
@@ -61,10 +62,6 @@ ENVELOPE = 2048  # bytes; what is longer follows it
 BEAT, GOODBYE = 0, -1  # in the place of a length
 ROUND_TRIPS = 100  # of each measurement of clocks
 COLLECTIVES = 1 << 40  # ids of signals from here on are those of collectives, alike on all ranks
-
-
-class RankLost(RuntimeError):
-    """A rank is gone, or can't be heard any more; one sentence says which one and why."""
 
 
 class WrongRanks(ValueError):
