@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from .core import Request, SamplingParams
 from .devices.cost import NO_COST, SIM_COST, CostModel
 from .devices.registry import load, open_device
+from .loops.design import LOOPS
 from .models.base import Model
 from .models.registry import open_model
 from .models.tokenizer import ByteTokenizer, TextCodec, text_codec_of
@@ -77,6 +78,14 @@ def text_codec(model: Model | str) -> TextCodec:
 def overlapped_loop(device: str) -> str:
     """The loop that overlaps on a device."""
     return "mlx_async" if device == "mlx" else "overlap"
+
+
+def published_loops(device: str) -> list[str]:
+    """The published loops that run on a device, in the order of the registry.
+
+    But for ``pd``, which is two schedulers, and ``mixed``, which is a policy.
+    """
+    return [n for n, loop in LOOPS.items() if device in loop.devices and n not in ("pd", "mixed")]
 
 
 def usual_cost(device: str) -> CostModel:

@@ -21,9 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..checks.overlap import device_busy, forwards, intersection, length, step_intervals
 from ..checks.races import find_races
 from ..core import Request, SamplingParams
 from ..devices.registry import load as load_extra
@@ -36,7 +38,6 @@ from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
 from ..trace.files import write_whole
-from .arms import steady_busy_percent, steady_step_ms
 from .calibrate import (
     WORK,
     CalibrationDesign,
@@ -46,7 +47,17 @@ from .calibrate import (
     observe_all,
     stand_in,
 )
-from .figures import FOLDER, Figure, figure, interleave, not_measured, ratio
+from .figures import (
+    FOLDER,
+    BenchCall,
+    BenchPart,
+    Figure,
+    Report,
+    figure,
+    interleave,
+    not_measured,
+    ratio,
+)
 from .prediction import off, row
 
 # -- Llamas of published shapes with random weights: what a step costs does not depend on them -----
@@ -150,7 +161,7 @@ def foreseen_figures(
     runs: Mapping[str, Sequence[Run]],
     make_requests: Callable[[], list[Request]],
     config: SchedulerConfig,
-    report: Callable[[str], None],
+    report: Report,
     keep: Keep = lambda loop, measured, foreseen: None,
 ) -> list[Figure]:
     """For each loop the makespan measured, the one foreseen, and by how much that is off.
@@ -264,14 +275,14 @@ def held() -> int:
     return int(torch.cuda.memory_reserved())
 
 
-def cuda_figures(
+def shape_figures(
     shape: str,
     settings: dict[str, Any],
     model: Model,
     make_peer: Callable[[], TransformersPeer],
     load: GpuLoad,
     repetitions: int,
-    report: Callable[[str], None],
+    report: Report,
     keep: Keep = lambda loop, measured, foreseen: None,
 ) -> list[Figure]:
     """One shape on every loop, beside a peer; where that can't be made, a line says why."""
@@ -292,7 +303,7 @@ def cuda_figures(
             figure(f"{shape}: {PEER}, its share of what was free", [100 * PEER_SHARE], "%"),
         ]
     measures = {side.name: partial(side.tokens_per_second, load) for side in sides}
-    speeds = interleave(measures, repetitions, report)
+    speeds, _ = interleave(measures, repetitions, report)
     if peer:
         peer.close()
     found += [figure(f"{shape}: {side.name}", speeds[side.name], "tokens/s") for side in sides]
@@ -417,6 +428,29 @@ def bytes_per_second(size: int = 1 << 32) -> float:
     return float(2 * size / start.elapsed_time(end) * 1e3)
 
 
+# -- The steady part of a run ----------------------------------------------------------------------
+
+SETTLED = 3  # steps at each end that are left out
+
+
+def steady_busy_percent(trace: Trace) -> float:
+    """The share of the time between settled decode steps in which the device was busy.
+
+    Raises:
+        ValueError: the run has too few steps.
+    """
+    decodes = [item for item in forwards(trace) if item.mode == "decode"][SETTLED:-SETTLED]
+    if len(decodes) < 2:
+        raise ValueError(f"a run of {len(forwards(trace))} steps has no steady part.")
+    whole = ((decodes[0].start, decodes[-1].start),)
+    return 100 * length(intersection(device_busy(trace), whole)) / length(whole)
+
+
+def steady_step_ms(trace: Trace) -> float:
+    """The median time from one settled step's forward pass to the next one's."""
+    return median(step_intervals(trace)[SETTLED:-SETTLED]) / 1e6
+
+
 # -- The whole measurement of one GPU --------------------------------------------------------------
 #
 # The weights are random and lie in memory meanwhile. The race check reads the recorded runs;
@@ -441,38 +475,35 @@ def load_of(requests: int | None, max_new_tokens: int | None) -> GpuLoad:
     return GpuLoad(usual.rows if requests is None else requests, new_tokens=new)
 
 
-def gpu_figures(
-    shape: str | None,
-    load: GpuLoad,
-    repetitions: int,
-    report: Callable[[str], None],
-    root: Path | None,
-) -> list[Figure]:
-    """Speed, occupancy and the sanitizer's reports of one shape, or of all.
+def cuda_rows(call: BenchCall) -> list[Figure]:
+    """Speed, occupancy and the sanitizer's reports of one shape (``--model``), or of all.
 
-    Below ``root``, if it is named, the pictures of the runs are kept.
+    With ``--keep`` the pictures of the runs are kept, too.
 
     Raises:
         ValueError: there is no such shape, or torch sees no GPU; nothing has run then.
     """
-    if shape is not None and shape not in SHAPES:
-        raise ValueError(f"--model is {shape!r}; bench cuda knows {', '.join(SHAPES)}.")
+    if call.model is not None and call.model not in SHAPES:
+        raise ValueError(f"--model is {call.model!r}; bench cuda knows {', '.join(SHAPES)}.")
+    load = load_of(call.requests, call.max_new_tokens)
     open_device("cuda").close()
     found = []
-    for name in [shape] if shape else SHAPES:
+    for name in [call.model] if call.model else SHAPES:
         settings = {**COMMON, **SHAPES[name]}
         with folder_for(settings) as text:
             folder = Path(text)
             try:
-                report(f"drawing {name} weights")
+                call.report(f"drawing {name} weights")
                 write_random_llama(folder, settings, "cuda")
                 graphs = load_extra("minisched.models.llama_graphs", "LlamaGraphs", "torch",
                                     "bench cuda")  # fmt: skip
                 model = graphs(folder, "bfloat16", context_len=CONTEXT_LEN, scripted=False)
                 peer = partial(TransformersPeer, folder, load)
-                keep = partial(keep_pair, root / FOLDER / "cuda" if root else None, name)
-                found += cuda_figures(name, settings, model, peer, load, repetitions, report, keep)
-                found += [sanitized(name, loop, folder, report) for loop in LOOPS]
+                keep = partial(keep_pair, Path.cwd() / FOLDER / "cuda" if call.keep else None, name)
+                found += shape_figures(
+                    name, settings, model, peer, load, call.repetitions, call.report, keep
+                )
+                found += [sanitized(name, loop, folder, call.report) for loop in LOOPS]
             except RuntimeError as error:  # out of memory, for one: the other shape still counts
                 reason = str(error).splitlines()[0]
                 found.append(not_measured(f"{name}: everything", "ratio", reason))
@@ -490,7 +521,7 @@ def keep_pair(folder: Path | None, shape: str, loop: str, measured: Trace, fores
     write_whole(folder / f"{shape}-{loop}.svg", picture)
 
 
-def sanitized(shape: str, loop: str, folder: Path, report: Callable[[str], None]) -> Figure:
+def sanitized(shape: str, loop: str, folder: Path, report: Report) -> Figure:
     """How many races torch's stream sanitizer reports of a short run."""
     name = f"{shape}: {loop} without graphs, reports of torch's stream sanitizer"
     report(name)
@@ -521,6 +552,8 @@ def watched(folder: Path, loop: str, device: str = DEVICE) -> int:
     run = run_to_end(loop, device, model, load.requests(), config)
     return sum(len(request.output_ids) for request in run.requests)
 
+
+PART = BenchPart(cuda_rows, ("device", "model", "requests", "max_new_tokens"), ("cuda",))
 
 if __name__ == "__main__":
     print(watched(Path(sys.argv[1]), sys.argv[2]))

@@ -1,4 +1,8 @@
-"""A measured figure with its spread; what is measured in turn; and the table that is kept of it."""
+"""What a part of the bench is asked, how its arms take turns, and the table that it answers with.
+
+A part is a module with a ``PART``: one function from a ``BenchCall`` to rows. A row has a name, a
+median, its spread, an aim if there is one, and the reason if that is missed.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,14 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ..trace.files import write_whole
+from .peers.peer import PeerError
 
 # -- The machine that something was measured on, in a few words ------------------------------------
 
@@ -51,7 +56,68 @@ def memory_gib() -> float | None:
     return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIBIBYTE, 1)
 
 
-# -- A measured figure with its spread, and the machine it was measured on -------------------------
+# -- What a part is asked: the options of ``minisched bench`` that were given ----------------------
+
+Report = Callable[[str], None]  # is told what is being done
+OPTIONS = ("device", "model", "dtype", "requests", "max_new_tokens")  # of what is measured
+CHECKOUTS = ("nano_vllm", "vidur")  # of peers that have no wheels
+
+
+@dataclass(frozen=True)
+class BenchCall:
+    """One call of ``minisched bench``; what is None was not given, and each part has its own.
+
+    ``repetitions`` are interleaved; ``report`` shows what is being done. ``keep``: write tables and
+    pictures under ``traces/bench``; else nothing is written.
+    """
+
+    part: str
+    device: str | None = None
+    model: str | None = None
+    requests: int | None = None
+    max_new_tokens: int | None = None
+    repetitions: int = 5
+    nano_vllm: Path | None = None
+    vidur: Path | None = None
+    dtype: str | None = None
+    keep: bool = False
+    report: Report = lambda doing: None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was asked for besides the part, as a table names it."""
+        named = {name.replace("_", "-"): getattr(self, name) for name in OPTIONS}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class BenchPart:
+    """A part: its rows, the options that it takes, and the devices that it knows (all, if none)."""
+
+    rows: Callable[[BenchCall], list[Figure]]
+    takes: tuple[str, ...]
+    devices: tuple[str, ...] = ()
+
+    def measure(self, call: BenchCall) -> list[Figure]:
+        """The rows.
+
+        Raises:
+            ValueError: the part has no use for an option, or doesn't know the device.
+        """
+        for name in (*OPTIONS, *CHECKOUTS):
+            if name not in self.takes and getattr(call, name) is not None:
+                raise ValueError(f"--{name.replace('_', '-')} is of no use to bench {call.part}.")
+        if self.devices and call.device not in (None, *self.devices):
+            known = ", ".join(self.devices)
+            raise ValueError(f"--device is {call.device!r}; bench {call.part} knows {known}.")
+        if call.model == "hash" and "model" in self.takes:
+            raise ValueError(f"bench {call.part} measures real models, so --model can't be hash.")
+        if call.requests is not None and call.requests < 1:
+            raise ValueError(f"--requests is {call.requests}, but it must be at least 1.")
+        return self.rows(call)
+
+
+# -- A measured figure with its spread -------------------------------------------------------------
 
 Measure = Callable[[], float]
 PEER_AIM = 1.0  # at most what the peer takes
@@ -102,80 +168,83 @@ def figure(
 
 
 def ratio(
-    name: str, values: Sequence[float], base: Sequence[float], aim: float | None = None
+    name: str,
+    values: Sequence[float],
+    base: Sequence[float],
+    aim: float | None = None,
+    at_most: bool = True,
 ) -> Figure:
-    """How many times ``base`` it is, repetition by repetition; at most ``aim`` is good."""
+    """How many times ``base`` it is, repetition by repetition."""
     times = [one / other for one, other in zip(values, base, strict=True)]
-    return figure(name, times, "ratio", aim, at_most=True)
+    return figure(name, times, "ratio", aim, at_most)
 
 
-def not_measured(name: str, unit: str, reason: str, aim: float | None = None) -> Figure:
+def not_measured(
+    name: str, unit: str, reason: str, aim: float | None = None, at_most: bool = True
+) -> Figure:
     """A line for what could not be measured."""
-    return Figure(name, None, None, None, unit, aim, at_most=True, reason=reason)
+    return Figure(name, None, None, None, unit, aim, at_most, reason)
+
+
+# -- Arms that take turns: a machine that drifts drifts for all of them ----------------------------
 
 
 def interleave(
-    measures: Mapping[str, Measure],
-    repetitions: int,
-    report: Callable[[str], None] = lambda doing: None,
-) -> dict[str, list[float]]:
-    """Take each measurement once, then each again: a machine that drifts drifts for all of them."""
-    values: dict[str, list[float]] = {name: [] for name in measures}
-    for repetition in range(repetitions):
-        for name, measure in measures.items():
-            report(f"{name}, repetition {repetition + 1} of {repetitions}")
-            values[name].append(measure())
-    return values
+    arms: Mapping[str, Measure | str], repetitions: int, report: Report
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Measure each arm once, then each again; and why those without values have none.
 
-
-@dataclass(frozen=True)
-class SideBySide:
-    """The same cases measured here and at a peer, in turn.
-
-    ``growth`` lists pairs of our cases: what the first costs for each unit of the second.
-    Where ``theirs`` is None the peer can't be measured, and ``reason`` says why. ``slower`` says
-    what ours does in a case that the peer does not, should it take longer.
+    Who can't be measured is a sentence in the place of a measure. A peer that breaks off is asked
+    no more.
     """
+    reasons = {name: arm.rstrip(".") for name, arm in arms.items() if isinstance(arm, str)}
+    values: dict[str, list[float]] = {name: [] for name in arms}
+    for repetition in range(repetitions):
+        for name, arm in arms.items():
+            if name not in reasons and not isinstance(arm, str):
+                report(f"{name}, repetition {repetition + 1} of {repetitions}")
+                try:
+                    values[name].append(arm())
+                except PeerError as error:
+                    reasons[name] = str(error).rstrip(".")
+    return values, reasons
 
-    peer: str
-    ours: Mapping[str, Measure]
-    theirs: Mapping[str, Measure | None]  # by the name of our case that does the same
-    growth: Sequence[tuple[str, str]] = ()
-    unit: str = "us"
-    reason: str = ""
-    slower: Mapping[str, str] = field(default_factory=dict)
 
-    def figures(self, repetitions: int, report: Callable[[str], None]) -> list[Figure]:
-        """Each case with its peer and their ratio, then how ours grows."""
-        measures = {}
-        for case, measure in self.ours.items():
-            measures[f"minisched: {case}"] = measure
-            if peer := self.theirs.get(case):
-                measures[f"{self.peer}: {case}"] = peer
-        values = interleave(measures, repetitions, report)
-        rows = [row for case in self.ours for row in self._case(case, values)]
-        for case, base in self.growth:
-            grown, at_first = values[f"minisched: {case}"], values[f"minisched: {base}"]
-            rows.append(ratio(f"growth: {case} / {base}", grown, at_first, GROWTH_AIM))
-        return rows
+def contest(
+    title: str,
+    arms: Mapping[str, Measure | str],
+    unit: str,
+    aims: Mapping[str, float],
+    call: BenchCall,
+    at_most: bool = True,
+    why: str = "",
+) -> list[Figure]:
+    """The same work by all arms in turn: each one's figure, then how many times it the first is.
 
-    def _case(self, case: str, values: Mapping[str, list[float]]) -> list[Figure]:
-        own, other = f"minisched: {case}", f"{self.peer}: {case}"
-        both = f"minisched / {self.peer}: {case}"
-        rows = [figure(own, values[own], self.unit)]
-        if other in values:
-            rows.append(figure(other, values[other], self.unit))
-            row = ratio(both, values[own], values[other], PEER_AIM)
-            rows.append(row.because(self._why(case, values[own], values[other])))
-        elif case in self.theirs:
-            rows.append(not_measured(other, self.unit, self.reason))
-            rows.append(not_measured(both, "ratio", self.reason, PEER_AIM))
-        return rows
+    ``aims`` are of these ratios, by the arm that the first one is beside; ``why`` is the known
+    reason where it misses one.
+    """
+    values, reasons = interleave(
+        arms, call.repetitions, lambda doing: call.report(f"{title}: {doing}")
+    )
+    rows = [
+        not_measured(f"{title}: {name}", unit, reasons[name])
+        if name in reasons
+        else figure(f"{title}: {name}", values[name], unit)
+        for name in arms
+    ]
+    first, *others = arms
+    for other in others:
+        name, aim = f"{title}: {first} / {other}", aims.get(other)
+        if reason := reasons.get(first) or reasons.get(other):
+            rows.append(not_measured(name, "ratio", reason, aim, at_most))
+        else:
+            row = ratio(name, values[first], values[other], aim, at_most)
+            rows.append(row.because(why))
+    return rows
 
-    def _why(self, case: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
-        why = self.slower.get(case, "")
-        more = median(one - other for one, other in zip(ours, theirs, strict=True))
-        return f"{more:.1f} {self.unit} more: {why}" if why else ""
+
+# -- The one JSON object of a measurement, and the tables that are made of it ----------------------
 
 
 def as_json(
@@ -206,8 +275,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-# -- What is kept of a measurement: ``traces/bench/PART.json``, and as a table ``PART.md`` ---------
-
 FOLDER = Path("traces/bench")
 
 
@@ -230,23 +297,19 @@ def save(part: str, document: dict[str, Any], root: Path) -> list[Path]:
 def to_markdown(part: str, document: dict[str, Any]) -> Iterator[str]:
     """The table of a measurement, and the machine below it."""
     yield f"# minisched bench {part}\n"
-    yield "| what | median | min | max | unit | aim | met |"
-    yield "|---|--:|--:|--:|---|---|---|"
+    yield "| what | median | min | max | unit | aim | met | why |"
+    yield "|---|--:|--:|--:|---|---|---|---|"
     for row in document["rows"]:
         yield f"| {' | '.join(cells(row))} |"
-    if document.get("asked"):
-        yield f"\n{', '.join(f'{name} {value}' for name, value in document['asked'].items())}."
-    machine = document["machine"]
-    yield f"\n{', '.join(f'{name} {value}' for name, value in machine.items())}."
-    yield f"\n{', '.join(f'{name} {version}' for name, version in document['versions'].items())}."
+    for said in (document["asked"], document["machine"], document["versions"]):
+        yield f"\n{', '.join(f'{name} {value}' for name, value in said.items())}."
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """One line of the table."""
+    """One line of the table: name, median, min, max, unit, aim, whether it is met, and why not."""
     numbers = [
         "-" if row[name] is None else f"{row[name]:.4g}" for name in ("median", "min", "max")
     ]
     aim = "" if row["aim"] is None else f"{row['aim']:g}"
-    reason = row.get("reason", "")
-    met = {None: reason, True: "yes", False: f"no: {reason}" if reason else "no"}[row["met"]]
-    return [row["name"], *numbers, row["unit"], aim, met]
+    met = {None: "", True: "yes", False: "no"}[row["met"]]
+    return [row["name"], *numbers, row["unit"], aim, met, row.get("reason", "")]

@@ -4,28 +4,25 @@ A decode step has to read weights and KV once: its limit is the memory's bandwid
 to multiply: its limit is the rate of large matrices. Both are measured in the same run, in turn
 with the steps and on as many threads; the limit is the best of all repetitions.
 
-The number of threads is that of the ``thread`` device, which leaves a core to the host. A single
-request's decode is measured on all cores, too, and in a loop on that device.
+The number of threads is that of the ``thread`` device, which leaves a core to the host.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from ..models.base import Model
+from ..models.llama import find_model
 from ..models.llama_torch import (
     ROWS,
-    Group,
     LlamaTorch,
     PagedKV,
     attend_group,
@@ -36,8 +33,7 @@ from ..models.llama_torch import (
     pack,
     script,
 )
-from .arms import SETTLING, batch_of, running
-from .figures import Figure, Measure, figure, interleave
+from .figures import BenchCall, BenchPart, Figure, Measure, figure, interleave
 
 # -- What the machine allows: how fast it reads memory, and how fast it multiplies matrices --------
 #
@@ -61,7 +57,7 @@ def fastest(work: Callable[[], object]) -> float:
     return min(taken)
 
 
-def bandwidth() -> Callable[[], float]:
+def bandwidth() -> Measure:
     """Measures bytes a second: a sum, a product of two halves, and a matrix times one row."""
     values = torch.ones(READ // 4)
     side = int(len(values) ** 0.5)
@@ -70,7 +66,7 @@ def bandwidth() -> Callable[[], float]:
     return lambda: READ / min(fastest(way) for way in ways)
 
 
-def matrix_rate(matrices: Sequence[Tensor], num_tokens: int) -> Callable[[], float]:
+def matrix_rate(matrices: Sequence[Tensor], num_tokens: int) -> Measure:
     """Measures multiplications and additions a second, at best.
 
     ``matrices`` are the model's own, each times ``num_tokens`` rows, again and again, so that they
@@ -90,17 +86,7 @@ def matrix_rate(matrices: Sequence[Tensor], num_tokens: int) -> Callable[[], flo
     return measure
 
 
-def cleared() -> Callable[[], object]:
-    """Reads so much that nothing of a model is left in a cache, as the other layers do."""
-    values = torch.ones(READ // 4)
-    return lambda: values.sum()
-
-
 # -- A Llama's step on torch and the parts that it is made of, each called by itself ---------------
-#
-# A matrix of all layers is one part: each layer's is multiplied in turn, as in a step.
-
-Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -126,32 +112,30 @@ class LimitShape:
 class LimitPart:
     """What is run, the bytes that it has to read once, and its multiplications and additions."""
 
-    run: Run
-    num_bytes: int = 0
-    operations: int = 0
+    run: Callable[[], object]
+    num_bytes: int
+    operations: int
 
 
-def each(x: Tensor, matrices: list[Tensor], kept: list[Tensor]) -> None:
-    """``x`` times every matrix; the last product is kept.
+def each(x: list[Tensor], matrices: list[Tensor], kept: list[Tensor]) -> None:
+    """Every ``x`` times its matrix; the last product is kept.
 
     Each is written to a list from outside: of products that nobody sees, torch.jit drops most.
     """
-    for matrix in matrices:
-        kept[0] = linear(x, matrix)
-
-
-def kv_of(model: LlamaTorch, shape: LimitShape) -> PagedKV:
-    """A cache of small numbers; row r + 1 has its positions one after the other."""
-    slots = 1 + shape.batch * shape.length
-    keys = torch.full((model.num_layers, slots, *model.kv_shape), 0.1)
-    keys = keys.to(model.weights.embed.dtype)
-    table = torch.arange(slots - 1 + shape.length) - shape.length + 1
-    return PagedKV(keys, keys.clone(), table.clamp(min=0), shape.length)
+    for at, matrix in enumerate(matrices):
+        kept[0] = linear(x[at], matrix)
 
 
 def parts(model: LlamaTorch, shape: LimitShape) -> dict[str, LimitPart]:
-    """``step`` and its parts, by name."""
-    weights, kv = model.weights, kv_of(model, shape)
+    """``step``, and of it the matrices and attention, of all layers in turn as in a step.
+
+    KV are small numbers; row r + 1 has its positions one after the other.
+    """
+    weights, (kv_heads, d), layers = model.weights, model.kv_shape, model.num_layers
+    slots = 1 + shape.batch * shape.length
+    keys = torch.full((layers, slots, kv_heads, d), 0.1).to(weights.embed.dtype)
+    table = torch.arange(slots - 1 + shape.length) - shape.length + 1
+    kv = PagedKV(keys, keys.clone(), table.clamp(min=0), shape.length)
     before, extend = [shape.before] * shape.batch, [shape.extend] * shape.batch
     groups = make_groups(before, extend, bytes_each(kv.keys))
     padding = [0] * (-shape.num_tokens % ROWS)
@@ -159,61 +143,50 @@ def parts(model: LlamaTorch, shape: LimitShape) -> dict[str, LimitPart]:
     rows = torch.tensor([r + 1 for r in range(shape.batch) for _ in range(shape.extend)] + padding)
     ids = torch.arange(len(positions)) % model.vocab_size
     last = torch.arange(1, shape.batch + 1) * shape.extend - 1
-    step = partial(model.step, weights, kv, groups, ids, positions, rows, last)
-    scripted = script(each)
 
-    def product(num_tokens: int, matrices: list[Tensor]) -> LimitPart:
-        padded = num_tokens + -num_tokens % ROWS
-        x = torch.ones(padded, matrices[0].size(1), dtype=weights.embed.dtype)
-        size = sum(matrix.numel() for matrix in matrices)
-        run = partial(scripted, x, matrices, [x])
-        return LimitPart(run, size * x.element_size(), 2 * size * num_tokens)
+    matrices = [*weights.qkv, *weights.out, *weights.gate_up, *weights.down, weights.head]
+    computed = [*[shape.num_tokens] * (4 * layers), shape.batch]  # rows that a matrix is for
+    inputs = [
+        torch.ones(count + -count % ROWS, matrix.size(1), dtype=weights.embed.dtype)
+        for count, matrix in zip(computed, matrices, strict=True)
+    ]
+    sizes = [matrix.numel() for matrix in matrices]
+    products = LimitPart(
+        partial(script(each), inputs, matrices, [inputs[0]]),
+        sum(sizes) * keys.element_size(),
+        2 * sum(size * count for size, count in zip(sizes, computed, strict=True)),
+    )
 
-    found = {
-        "embedding": LimitPart(lambda: weights.embed[ids]),
-        "qkv": product(shape.num_tokens, weights.qkv),
-        "attention": attention(model, shape, kv, groups, positions, rows),
-        "out": product(shape.num_tokens, weights.out),
-        "mlp gate and up": product(shape.num_tokens, weights.gate_up),
-        "mlp down": product(shape.num_tokens, weights.down),
-        "head": product(shape.batch, [weights.head]),
-    }
-    num_bytes = sum(part.num_bytes for part in found.values())
-    return {"step": LimitPart(step, num_bytes, sum(p.operations for p in found.values())), **found}
-
-
-def attention(
-    model: LlamaTorch,
-    shape: LimitShape,
-    kv: PagedKV,
-    groups: list[Group],
-    positions: Tensor,
-    rows: Tensor,
-) -> LimitPart:
-    """Of all layers: what is remembered is gathered, and looked at."""
-    kv_heads, d = model.kv_shape
-    heads = model.weights.qkv[0].size(0) // d - 2 * kv_heads
-    q = torch.ones(len(positions), heads, d, dtype=kv.keys.dtype)
-    scripted = script(attend_group)
+    heads = weights.qkv[0].size(0) // d - 2 * kv_heads
+    q = torch.ones(len(positions), heads, d, dtype=keys.dtype)
+    attend = script(attend_group)
     views = [look(group, kv, positions, rows, heads // kv_heads) for group in groups]
 
-    def run() -> None:
-        for layer in range(model.num_layers):
+    def attention() -> None:
+        for layer in range(layers):
             for group, view in zip(groups, views, strict=True):
                 tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
-                scripted(q[tokens], kv.keys[layer], kv.values[layer], view, group)
+                attend(q[tokens], kv.keys[layer], kv.values[layer], view, group)
 
     pairs = int((positions[: shape.num_tokens] + 1).sum())  # of a position and one that it sees
-    seen = shape.batch * shape.length
-    num_bytes = 2 * model.num_layers * seen * kv_heads * d * kv.keys.element_size()
-    return LimitPart(run, num_bytes, 4 * model.num_layers * heads * d * pairs)
+    seen = 2 * layers * shape.batch * shape.length * kv_heads * d * keys.element_size()
+    attending = LimitPart(attention, seen, 4 * layers * heads * d * pairs)
+    step = partial(model.step, weights, kv, groups, ids, positions, rows, last)
+    whole = LimitPart(step, products.num_bytes + seen, products.operations + attending.operations)
+    return {"step": whole, "matrices": products, "attention": attending}
 
 
-# -- A decode step where it belongs: between two others, in a loop on the thread device ------------
+# -- All of it -------------------------------------------------------------------------------------
 
-LOOP = "overlap"
-STEPS = 4  # timed together
-SPARE = 4  # tokens of a request that come after them
+SHAPES = {
+    "decode, batch 1": LimitShape(1, 1, 255),
+    "decode, batch 4": LimitShape(4, 1, 255),
+    "decode, batch 16": LimitShape(16, 1, 255),
+    "prefill of 512": LimitShape(1, 512, 0),
+}
+AIM, AIMED = 50.0, "decode, batch 1"  # percent of the limit: under twice the time
+DTYPES = ("float32", "bfloat16")
+WARM_UP = 3  # runs of each part before the first that counts: torch.jit compiles in two of them
 
 
 @contextmanager
@@ -227,133 +200,54 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def step_ms(model: LlamaTorch, shape: LimitShape, cores: int) -> float:
-    """Milliseconds from one step to the next, where the host's work is hidden.
-
-    The device takes one thread less than ``cores``.
-    """
-    prompt_len, new_tokens = max(1, shape.before - SETTLING), SETTLING + STEPS + SPARE
-    case = batch_of("thread", cast(Model, model), shape.batch, prompt_len, new_tokens)
-    with threads(cores), running(case, LOOP) as arm:
-        return arm.go_on(STEPS) / STEPS / 1e6
-
-
-DECODES = (LimitShape(1, 1, 255), LimitShape(4, 1, 255), LimitShape(16, 1, 255))
-PREFILL = LimitShape(1, 512, 0)
-RESTS = "norms and the rest"
-IN_LOOP = f"step in the loop {LOOP}"
-MATRICES = ("qkv", "out", "mlp gate and up", "mlp down", "head")
-AIM = 50.0  # percent of the limit: under twice the time, asked of a single request's decode
-MEASURED = ("float32", "bfloat16")
-DRIFTED = "above 100 % the machine was busy with something else whenever its rate was measured"
-WARM_UP = 3  # runs of each part before the first that counts: torch.jit compiles in two of them
-
-
-def limit(
-    folder: Path,
-    repetitions: int,
-    report: Callable[[str], None] = lambda doing: None,
-    dtypes: Sequence[str] = MEASURED,
-) -> list[Figure]:
-    """All figures of the model in ``folder``."""
+def limit_rows(call: BenchCall) -> list[Figure]:
+    """Each shape in each dtype."""
+    folder = Path(find_model(call.model or "smollm2"))
     rows = []
-    cores = torch.get_num_threads()
-    for dtype in dtypes:
-        report(f"{dtype}: loading")
+    for dtype in [call.dtype] if call.dtype else DTYPES:
+        call.report(f"{dtype}: loading")
         model = LlamaTorch(folder, dtype)
-        for shape in (*DECODES, PREFILL):
-            beside = {IN_LOOP: partial(step_ms, model, shape, cores)} if shape == DECODES[0] else {}
-            with threads(max(1, cores - 1)):
-                case = f"{dtype} {kind(shape)}"
-                rows += figures_of(model, case, shape, repetitions, report, beside)
-        if cores > 1:
-            with threads(cores):
-                case = f"{dtype} {kind(DECODES[0])}, {cores} threads"
-                rows += figures_of(model, case, DECODES[0], repetitions, report)
+        with threads(max(1, torch.get_num_threads() - 1)), torch.inference_mode():
+            for name, shape in SHAPES.items():
+                aim = AIM if name == AIMED else None
+                rows += shape_rows(model, f"{dtype} {name}", shape, aim, call)
     return rows
 
 
-def kind(shape: LimitShape) -> str:
-    """A shape in words."""
-    return f"decode, batch {shape.batch}" if shape.extend == 1 else f"prefill of {shape.extend}"
-
-
-def figures_of(
-    model: LlamaTorch,
-    case: str,
-    shape: LimitShape,
-    repetitions: int,
-    report: Callable[[str], None],
-    beside: Mapping[str, Measure] = {},
+def shape_rows(
+    model: LlamaTorch, title: str, shape: LimitShape, aim: float | None, call: BenchCall
 ) -> list[Figure]:
-    """One step, its parts, and the share of the limit that each reaches.
-
-    What is measured ``beside`` them, in milliseconds, is a step too.
-    """
+    """One step and its parts, and the share of the limit that each reaches."""
     decodes = shape.extend == 1
-    with torch.inference_mode():
-        found = parts(model, shape)
-        layer = [matrices[0] for matrices in (model.weights.qkv, model.weights.gate_up)]
-        limiting = bandwidth() if decodes else matrix_rate(layer, shape.num_tokens)
-        clear = cleared()
-        measures: dict[str, Measure] = {
-            "rate": limiting,
-            **{name: partial(milliseconds, part, clear) for name, part in found.items()},
-            **beside,
-        }
-        for part in found.values():
-            for _ in range(WARM_UP):
-                part.run()
-        values = interleave(measures, repetitions, lambda doing: report(f"{case}: {doing}"))
-    return rows_of(case, values, found, decodes)
+    found = parts(model, shape)
+    layer = [matrices[0] for matrices in (model.weights.qkv, model.weights.gate_up)]
+    rate = bandwidth() if decodes else matrix_rate(layer, shape.num_tokens)
+    emptying = torch.ones(READ // 4)
 
+    def milliseconds(part: LimitPart) -> float:
+        emptying.sum()  # nothing of the model is left in a cache, as other layers leave nothing
+        start = time.perf_counter()
+        part.run()
+        return 1000 * (time.perf_counter() - start)
 
-def rows_of(
-    case: str, values: dict[str, list[float]], found: dict[str, LimitPart], decodes: bool
-) -> list[Figure]:
-    """What was measured, as lines of the table."""
+    for part in found.values():
+        for _ in range(WARM_UP):
+            part.run()
+    arms: dict[str, Measure | str] = {"rate": rate}
+    arms |= {name: partial(milliseconds, part) for name, part in found.items()}
+    values, _ = interleave(arms, call.repetitions, lambda doing: call.report(f"{title}: {doing}"))
+    best = max(values["rate"])
     unit = "GB/s" if decodes else "GFLOP/s"
-    rows = [figure(f"{case}: limit", [rate / 1e9 for rate in values["rate"]], unit)]
-    steps = {IN_LOOP: found["step"]} if IN_LOOP in values else {}
-    for name, part in {**found, **steps}.items():
-        rows.append(figure(f"{case}: {name}", values[name], "ms"))
-        if work := part.num_bytes if decodes else part.operations:
-            aim = AIM if name == "step" and decodes and "batch 1," in f"{case}," else None
-            shares = share(work, values[name], max(values["rate"]))
-            row = figure(f"{case}: {name}, of the limit", shares, "%", aim)
-            above = DRIFTED if max(shares) > 100 and name in found else ""
-            why = spent(values, found) if row.met is False else above
-            rows.append(replace(row, reason=why))
-    return [*rows, figure(f"{case}: {RESTS}", rest(values, found), "ms")]
+    rows = [figure(f"{title}: limit", [rate / 1e9 for rate in values["rate"]], unit)]
+    for name, part in found.items():
+        work = part.num_bytes if decodes else part.operations
+        shares = [1e5 * work / best / ms for ms in values[name]]
+        rows.append(figure(f"{title}: {name}", values[name], "ms"))
+        row = figure(f"{title}: {name}, of the limit", shares, "%", aim if name == "step" else None)
+        spent = ", ".join(f"{other} {median(values[other]):.1f}" for other in list(found)[1:])
+        why = f"of {median(values['step']):.1f} ms, called by themselves: {spent}"
+        rows.append(row.because(f"{why}; norms and the rest have what is left"))
+    return rows
 
 
-def milliseconds(part: LimitPart, clear: Callable[[], object] = lambda: None) -> float:
-    """Of one run, after ``clear`` has emptied the caches."""
-    clear()
-    start = time.perf_counter()
-    part.run()
-    return 1000 * (time.perf_counter() - start)
-
-
-def share(work: int, taken_ms: Sequence[float], rate: float) -> list[float]:
-    """Percent of the limit: the least time for so many bytes or operations, over what it took."""
-    return [1e5 * work / rate / ms for ms in taken_ms]
-
-
-def spent(values: dict[str, list[float]], found: dict[str, LimitPart]) -> str:
-    """Where a step's time goes, in a sentence without its stop."""
-    least = 1000 * found["step"].num_bytes / max(values["rate"])
-    matrices = sum(median(values[name]) for name in MATRICES)
-    return (
-        f"of {median(values['step']):.1f} ms, the limit is {least:.1f}; called by themselves, the "
-        f"matrices take {matrices:.1f} and attention {median(values['attention']):.1f}, and "
-        f"{RESTS} leave {median(rest(values, found)):.1f}"
-    )
-
-
-def rest(values: dict[str, list[float]], found: dict[str, LimitPart]) -> list[float]:
-    """What the parts leave of the step; below zero where the machine drifted in between."""
-    names = [name for name in found if name != "step"]
-    return [
-        step - sum(values[name][at] for name in names) for at, step in enumerate(values["step"])
-    ]
+PART = BenchPart(limit_rows, ("device", "model", "dtype"), ("thread",))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 
+from ..defaults import published_loops
 from ..devices.cost import MILLISECOND, CostModel
+from ..devices.registry import MissingExtra
 from ..loops.run import warm_up
 from ..models.base import Model
 from .calibrate import (
     CalibrationLoad,
     Observed,
+    check_model,
+    check_real_time,
     fit_cost,
     makespan,
     observe,
@@ -20,7 +25,8 @@ from .calibrate import (
     rotated,
     stand_in,
 )
-from .figures import Figure, figure
+from .figures import BenchCall, BenchPart, Figure, figure, not_measured
+from .overlap import opened
 
 # Device and model; stock MLX on a CPU takes seconds for a prompt of SmolLM2.
 USUAL = {"thread": "smollm2", "mlx": "small"}
@@ -37,29 +43,39 @@ TURNS = 3  # runs of each in a repetition, of which the median counts: one alone
 Makespans = Mapping[tuple[str, str], float]  # of a loop and a workload, in nanoseconds
 
 
-def prediction(
-    title: str,
-    device: str,
-    model: Model,
-    loops: Sequence[str],
-    repetitions: int,
-    report: Callable[[str], None] = lambda doing: None,
-) -> list[Figure]:
-    """For each loop and workload by how much makespan and speed-up are off; rows have a ``title``.
+def prediction_rows(call: BenchCall) -> list[Figure]:
+    """By how much makespan and speed-up of each loop are off, on the device named or on both."""
+    rows = []
+    for device in [call.device] if call.device else USUAL:
+        check_real_time(device, "bench")
+        name = call.model or USUAL.get(device, "smollm2")
+        try:
+            with opened(name, device, call.dtype) as model:
+                check_model(model)
+                rows += predictions(f"{device}, {Path(name).name}", device, model, call)
+        except MissingExtra as error:
+            if call.device:
+                raise
+            rows.append(not_measured(f"{device}: makespans, off by", "%", str(error), AIM))
+    return rows
+
+
+def predictions(title: str, device: str, model: Model, call: BenchCall) -> list[Figure]:
+    """One device: each loop and workload.
 
     Each repetition calibrates once and measures each workload in a few turns, so that a machine
     that gets slower does so for both; costs are fitted to all calibrations together.
     """
-    loops = list(dict.fromkeys(["serial", *loops]))
+    loops = list(dict.fromkeys(["serial", *published_loops(device)]))
     warm_up(device, model, HELD_OUT["3 at once"].config)
     runs: list[Observed] = []
     taken: list[Makespans] = []
-    for repetition in range(repetitions):
-        runs += observe_all(device, model, loops, report=report, turn=repetition)
-        report(f"held-out workloads, repetition {repetition + 1} of {repetitions}")
+    for repetition in range(call.repetitions):
+        runs += observe_all(device, model, loops, report=call.report, turn=repetition)
+        call.report(f"held-out workloads, repetition {repetition + 1} of {call.repetitions}")
         taken.append(measured(device, model, loops, repetition * TURNS))
     cost = fit_cost(runs, model.pad_to)
-    report("predicting")
+    call.report("predicting")
     return figures(title, loops, taken, predicted(loops, model, cost))
 
 
@@ -132,3 +148,6 @@ def speedup(makespans: Makespans, loop: str, load: str) -> float:
 def off(foreseen: float, measured: float) -> float:
     """The error in per cent; less than nothing where too little was foreseen."""
     return 100 * (foreseen / measured - 1)
+
+
+PART = BenchPart(prediction_rows, ("device", "model", "dtype"))

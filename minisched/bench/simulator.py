@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
@@ -17,27 +17,43 @@ from ..devices.profiles import DEFAULT_PROFILE, find_profile
 from ..export.native import StreamRecorder
 from ..models.fetch import model_home
 from ..replay.replay import FlatMetrics, LengthModel, RecordedTally, default_settings, play
-from ..replay.trace_file import Survey, TraceFile
+from ..replay.trace_file import TraceFile
 from ..scheduler import SchedulerConfig
 from ..trace.files import write_whole
-from .figures import PEER_AIM, Figure, figure, interleave, not_measured, ratio
+from .figures import (
+    PEER_AIM,
+    BenchCall,
+    BenchPart,
+    Figure,
+    Measure,
+    Report,
+    contest,
+    figure,
+    ratio,
+)
 from .peers.peer import Answer, Peer, PeerError, serve
 
 AZURE = Path("data/processed_traces/splitwise_conv.csv")  # in a checkout of vidur
 REQUESTS = 2000
 NO_CHECKOUT = "no checkout of vidur was named by --vidur"
+PEER = "vidur, stand-in cost"
+LONGEST = 16384  # tokens of a request; vidur cuts a prompt that makes one longer
+SLOWER = (
+    "of a step vidur has one event, which takes all of its time; here the host's five phases and "
+    "the device's forward, sample and copy each begin and end on a clock that they share"
+)
 
 
-def simulator_figures(
-    checkout: Path | None, limit: int, repetitions: int, report: Callable[[str], None]
-) -> list[Figure]:
-    """Speed beside vidur, then the memory of long runs.
+def simulator_rows(call: BenchCall) -> list[Figure]:
+    """What a trace takes beside vidur, then the memory of long runs.
 
     The trace is Azure's, as vidur's checkout has it; without one, a made-up trace of its shape.
+    vidur's own order is that of ``serial``. Reading the trace is in neither's time.
 
     Raises:
-        ValueError: ``checkout`` is none.
+        ValueError: ``--vidur`` is no checkout.
     """
+    checkout, limit = call.vidur, call.requests or REQUESTS
     if checkout is not None and not (checkout / "vidur" / "simulator.py").is_file():
         raise ValueError(
             f"--vidur {checkout} is no checkout of vidur: it lacks vidur/simulator.py."
@@ -50,21 +66,40 @@ def simulator_figures(
         else:
             with (checkout / AZURE).open(encoding="utf-8") as lines:
                 write_whole(file, "".join(islice(lines, limit + 1)))
-        replays = Replays(file, limit)
-        try:
-            vidur, reason = None, NO_CHECKOUT
-            if checkout is not None:
-                settings = {"folder": str(checkout.resolve()), "work": str(work)}
-                vidur = stack.enter_context(
-                    Peer.start(
-                        f"{__package__}.peers.vidur", settings | replays.settings(),
-                        model_home(), report,
-                    )
-                )  # fmt: skip
-            figures = speed(replays, vidur, reason, repetitions, report)
-        except PeerError as error:  # it can't be had, or broke off midway: ours alone
-            figures = speed(replays, None, str(error).rstrip("."), repetitions, report)
-        return figures + memory(work, report)
+        trace, profile = TraceFile(file, limit), find_profile(DEFAULT_PROFILE)
+        survey = trace.survey()
+        settings: dict[str, Any] = {**default_settings(survey, profile, survey.format.page_size)}
+        config = SchedulerConfig(**settings)
+        steps: list[float] = []  # simulated a second, in the loop ``serial``
+
+        def ours(loop: str) -> float:
+            requests = list(trace.requests())
+            model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
+            run = play(loop, model, iter(requests), config, profile.cost)
+            if loop == "serial":
+                steps.append(run.num_steps / run.host_seconds)
+            return run.host_seconds
+
+        arms: dict[str, Measure | str] = {"minisched serial": partial(ours, "serial"),
+                                          PEER: NO_CHECKOUT}  # fmt: skip
+        if checkout is not None:
+            told = {
+                "folder": str(checkout.resolve()), "work": str(work), "trace": str(file),
+                "profile": profile.name, "max_running_requests": config.max_running_requests,
+                "page_size": config.page_size, "num_pages": config.num_pages,
+                "max_tokens": LONGEST,
+            }  # fmt: skip
+            try:
+                script = f"{__package__}.peers.vidur"
+                vidur = stack.enter_context(Peer.start(script, told, model_home(), call.report))
+                arms[PEER] = lambda: float(vidur.ask({})["seconds"])
+            except PeerError as error:
+                arms[PEER] = str(error)
+        arms["minisched overlap"] = partial(ours, "overlap")
+        title = f"{survey.requests:,} requests"
+        rows = contest(title, arms, "s", {PEER: PEER_AIM}, call, why=SLOWER)
+        rows.append(figure(f"{title}: steps a second of minisched serial", steps, "1/s"))
+        return rows + memory(work, call.report)
 
 
 # -- A made-up workload in the shape of Azure's conversation trace, where the trace is not at hand
@@ -95,89 +130,6 @@ def tokens(draw: random.Random, median: int, spread: float, most: int) -> int:
     return min(most, max(1, round(median * draw.lognormvariate(0, spread))))
 
 
-# -- The speed -------------------------------------------------------------------------------------
-
-PEER = "vidur, stand-in cost"
-UNITS = ("requests", "steps")
-LOOPS = ("serial", "overlap")  # vidur's own order is serial's
-LONGEST = 16384  # tokens of a request; vidur cuts a prompt that makes one longer
-SLOWER = (  # where it is
-    "of a step vidur has one event, which takes all of its time; here the host's five phases and "
-    "the device's forward, sample and copy each begin and end on a clock that they share"
-)
-
-
-class Replays:
-    """One workload, for us and for the peer."""
-
-    def __init__(self, file: Path, limit: int) -> None:
-        self.file = file
-        self.trace = TraceFile(file, limit)
-        self.survey: Survey = self.trace.survey()
-        self.profile = find_profile(DEFAULT_PROFILE)
-        page_size = self.survey.format.page_size
-        settings: dict[str, Any] = {**default_settings(self.survey, self.profile, page_size)}
-        self.config = SchedulerConfig(**settings)
-
-    def ours(self, loop: str) -> Answer:
-        """Seconds, steps and requests of our simulation."""
-        survey, requests = self.survey, list(self.trace.requests())
-        model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
-        run = play(loop, model, iter(requests), self.config, self.profile.cost)
-        return {"seconds": run.host_seconds, "steps": run.num_steps, "requests": survey.requests}
-
-    def settings(self) -> Answer:
-        """What a peer needs to do the same."""
-        return {
-            "trace": str(self.file),
-            "profile": self.profile.name,
-            "max_running_requests": self.config.max_running_requests,
-            "page_size": self.config.page_size,
-            "num_pages": self.config.num_pages,
-            "max_tokens": LONGEST,
-        }
-
-
-def speed(
-    replays: Replays,
-    vidur: Peer | None,
-    reason: str,
-    repetitions: int,
-    report: Callable[[str], None],
-) -> list[Figure]:
-    """Requests and steps simulated a second: our loops', the peer's, and what ours take of its.
-
-    ``reason`` says why ``vidur`` is None. Reading the trace is in neither.
-    """
-    asks: dict[str, Callable[[], Answer]] = {
-        f"minisched {loop}": partial(replays.ours, loop) for loop in LOOPS
-    }
-    if vidur is not None:
-        asks[PEER] = partial(vidur.ask, {})
-    answers: dict[str, list[Answer]] = {name: [] for name in asks}
-
-    def taken(name: str) -> float:
-        answers[name].append(asks[name]())
-        return float(answers[name][-1]["seconds"])
-
-    values = interleave({name: partial(taken, name) for name in asks}, repetitions, report)
-    rates = {
-        (name, unit): [a[unit] / s for a, s in zip(answers[name], values[name], strict=True)]
-        for name in asks
-        for unit in UNITS
-    }
-    rows = [figure(f"{name}: {unit}", rate, "1/s") for (name, unit), rate in rates.items()]
-    for unit in UNITS:
-        name = f"minisched serial / {PEER}: time for {unit}"
-        if vidur is None:
-            rows.append(not_measured(f"{PEER}: {unit}", "1/s", reason))
-            rows.append(not_measured(name, "ratio", reason, PEER_AIM))
-        else:
-            both = rates[PEER, unit], rates["minisched serial", unit]
-            rows.append(ratio(name, *both, PEER_AIM).because(SLOWER))
-    return rows
-
-
 # -- Memory: the most that a long run of ours ever had, in a process that nobody has used before ---
 
 LENGTHS = (10_000, 100_000, 1_000_000)  # steps of the runs whose memory is looked at
@@ -189,7 +141,7 @@ STATUS = Path("/proc/self/status")
 MEBIBYTE = 1 << 20
 
 
-def memory(work: Path, report: Callable[[str], None]) -> list[Figure]:
+def memory(work: Path, report: Report) -> list[Figure]:
     """The most memory of runs that are recorded into a file below ``work``, by length."""
     figures, most = [], []
     for steps in LENGTHS:
@@ -239,6 +191,8 @@ def most_memory() -> int:
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
+
+PART = BenchPart(simulator_rows, ("requests", "vidur"))
 
 if __name__ == "__main__":
     serve(lambda settings: lambda asked: long_run(asked["steps"], Path(settings["work"])))

@@ -1,4 +1,4 @@
-"""What a scheduler is measured with, ours or another: requests that decode, and a tree of prompts.
+"""What a scheduler is measured with, ours or another: requests that decode.
 
 There is no device: it answers at once. Python's garbage collector stays on while steps are timed,
 as it does in a server; it runs once before, so that nobody pays for what the setting up has left.
@@ -7,21 +7,16 @@ as it does in a server; it runs once before, so that nobody pays for what the se
 from __future__ import annotations
 
 import gc
-import random
 import time
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..core import Request, Result, SamplingParams, ScheduleBatch
-from ..memory.radix_cache import RadixCache
 from ..scheduler import Scheduler, SchedulerConfig
 from .peers.peer import Answer, serve
-
-# -- Requests that decode, on any scheduler --------------------------------------------------------
 
 PAGE = 256  # tokens; nano-vllm allows no other
 NEW_TOKENS = 250  # of each request that runs: none ends while it is timed
@@ -147,98 +142,8 @@ class RunAhead(Minisched):
         return len(batch.reqs) if batch else 0
 
 
-# -- The prompts that a tree is filled with, and those that are then looked for in it --------------
-
-SHARED, OWN = 256, 768  # tokens of a prompt: one of a few beginnings, and what is its own
-BEGINNINGS = 8
-MATCHES, INSERTIONS = 32, 8  # timed calls; the tree grows by that many prompts meanwhile
-VOCAB_SIZE = 50_000
-
-
-@cache
-def prompts(num_tokens: int) -> list[list[int]]:
-    """Prompts that together make a tree of about so many tokens.
-
-    There are two at least, which share their beginning: so a match passes two nodes in any tree.
-    """
-    draw = random.Random(num_tokens)
-    return [
-        beginnings()[number // 2 % BEGINNINGS] + draw.choices(range(VOCAB_SIZE), k=OWN)
-        for number in range(max(2, num_tokens // OWN))
-    ]
-
-
-@cache
-def beginnings() -> list[list[int]]:
-    """What prompts share, as system prompts are shared."""
-    draw = random.Random(0)
-    return [draw.choices(range(VOCAB_SIZE), k=SHARED) for _ in range(BEGINNINGS)]
-
-
-def cached_prompts(num_tokens: int, spread: bool) -> list[list[int]]:
-    """One prompt of the tree again and again, or ``spread`` prompts from all over it.
-
-    They are new integers: those of a client are never the tree's.
-    """
-    known = prompts(num_tokens)
-    picked = (known[spread * number * len(known) // MATCHES] for number in range(MATCHES))
-    return [array("i", tokens).tolist() for tokens in picked]
-
-
-def new_prompts() -> list[list[int]]:
-    """Prompts of which the tree has the beginning only."""
-    draw = random.Random(1)
-    own = (draw.choices(range(VOCAB_SIZE), k=OWN) for _ in range(INSERTIONS))
-    return [array("i", [*beginnings()[0], *tokens]).tolist() for tokens in own]
-
-
-def microseconds(call: Callable[[Any], object], arguments: Sequence[Any]) -> float:
-    """The mean time of a call; the garbage collector stays on, as it does in a server."""
-    gc.collect()
-    start = time.perf_counter_ns()
-    for argument in arguments:
-        call(argument)
-    return (time.perf_counter_ns() - start) / len(arguments) / 1000
-
-
-def match_us(page_size: int, num_tokens: int, spread: bool) -> float:
-    """Find the pages of a cached prompt, lock them and let them go."""
-    tree = our_tree(page_size, num_tokens)
-
-    def find(tokens: list[int]) -> None:
-        node = tree.match_prefix(tokens).node
-        tree.inc_lock_ref(node)
-        tree.dec_lock_ref(node)
-
-    return microseconds(find, cached_prompts(num_tokens, spread))
-
-
-def insert_us(page_size: int, num_tokens: int) -> float:
-    """Give the tree the pages of a prompt whose beginning it has."""
-    tree = our_tree(page_size, num_tokens)
-    first, each = tree.total_size, (SHARED + OWN) // page_size
-    offers = [
-        (tokens, range(first + number * each, first + (number + 1) * each))
-        for number, tokens in enumerate(new_prompts())
-    ]
-    return microseconds(lambda offer: tree.insert(*offer), offers)
-
-
-def our_tree(page_size: int, num_tokens: int) -> RadixCache:
-    """A tree of about so many tokens."""
-    tree = RadixCache(page_size)
-    for tokens in prompts(num_tokens):
-        first = tree.total_size
-        tree.insert(tokens, range(first, first + len(tokens) // page_size))
-    return tree
-
-
 def answer(question: Answer) -> Answer:
-    """As one of those that are measured: the time of a match, of an insertion, or of steps."""
-    if "match" in question:
-        return {"us": match_us(question["page"], question["match"], question["spread"])}
-    if "insert" in question:
-        return {"us": insert_us(question["page"], question["insert"])}
+    """Ours as one of those that are measured."""
     return answer_with(RunAhead if question["ahead"] else Minisched, question)
 
 

@@ -29,6 +29,7 @@ from ..defaults import (
     go_round,
     make_requests,
     overlapped_loop,
+    published_loops,
     text_codec,
     usual_cost,
     whole_pages,
@@ -37,7 +38,7 @@ from ..defaults import (
 from ..devices.cost import MILLISECOND, CostModel
 from ..devices.profiles import PROFILES, find_profile
 from ..engine.log import log_to
-from ..loops.design import LOOPS, find_loop
+from ..loops.design import find_loop
 from ..models.base import Model
 from ..models.llama import AUTO
 from ..models.registry import open_model
@@ -364,7 +365,9 @@ def choose_loops(asked: Sequence[str], device: str, only_serial: bool) -> list[s
     Raises:
         ValueError: a loop is unknown, or overlaps although only the serial one may run.
     """
-    names = [every for name in asked for every in (designs(device) if name == "all" else [name])]
+    names = [
+        every for name in asked for every in (published_loops(device) if name == "all" else [name])
+    ]
     for name in names:
         find_loop(name).check_device(name, device)
     if not names:
@@ -375,9 +378,3 @@ def choose_loops(asked: Sequence[str], device: str, only_serial: bool) -> list[s
                 f"--disable-overlap-schedule leaves only serial, but the loop {name} was asked for."
             )
     return list(dict.fromkeys(names))
-
-
-def designs(device: str) -> list[str]:
-    """The published loops that run on a device, in the order of the registry."""
-    beside = ("pd", "mixed")
-    return [name for name, spec in LOOPS.items() if device in spec.devices and name not in beside]

@@ -165,7 +165,7 @@ def test_doctor_names_devices_and_what_others_need(cli: Any, monkeypatch: Monkey
     ("compare --prompts binary.txt", "it is not UTF-8 text"),
     ("compare --device thread --model {llama}", "has no tokenizer.json"),
     ("compare --device mlx --model nobody/nothing-here", "nobody/nothing-here"),
-    ("bench cuda --device thread", "bench cuda measures cuda only"),
+    ("bench cuda --device thread", "bench cuda knows cuda"),
     ("bench overlap --model hash --nano-vllm .", "--nano-vllm is of no use to bench overlap"),
     ("bench limit --model hash", "can't be hash"),
     ("bench host --nano-vllm .", "no checkout of nano-vllm"),

@@ -36,8 +36,9 @@ def test_every_topic_is_complete_and_some_lesson_teaches_it() -> None:
 PACKAGE = ROOT / "minisched"
 TIERS = (
     "core, trace, memory, policy, scheduler, devices models relay speculative grammar spread.py, "
-    "worker, engine, loops, checks, topics.py, export bench replay, fidelity, "
-    "comparison.py defaults.py, museum sweep, learn, checking.py, cli, __init__.py __main__.py"
+    "worker, engine, loops, checks, topics.py, export replay, "
+    "comparison.py defaults.py, bench, fidelity museum sweep, learn, "
+    "checking.py, cli, __init__.py __main__.py"
 )
 TIER = {name: number for number, tier in enumerate(TIERS.split(", ")) for name in tier.split()}
 STANDARD = ("core", "trace", "memory", "policy", "scheduler", "engine", "loops", "worker")
