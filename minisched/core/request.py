@@ -201,8 +201,11 @@ class Request:
         prompt = tuple(self.prompt[start:end])
         return prompt if end <= num_prompt else prompt + tuple(self.output_ids[: end - num_prompt])
 
-    def append_host(self, token: int) -> None:
-        """Learn the value of the next token; one that its grammar does not allow is an error."""
+    def append_host(self, token: int) -> bool:
+        """Learn the value of the next token; whether it is the last one.
+
+        One that its grammar does not allow is an error, and the last.
+        """
         self.output_ids.append(token)
         self.known_len += 1
         if self.grammar is not None:
@@ -211,11 +214,8 @@ class Request:
             self.is_complete |= self.grammar.is_terminated or bool(self.error)
         if self.hears_stop_string is not None and self.hears_stop_string(token):
             self.is_complete = True
-
-    def append_stale(self, token: int) -> None:
-        """Learn a token of a lease that is gone; a placeholder for it is gone as well."""
-        self.append_host(token)
-        self.device_len += 1
+        at_length = self.known_len == self.max_device_len
+        return at_length or token in self.stop_ids or self.is_complete
 
     def start(self, lease: Lease) -> None:
         """Begin under a new lease, after the prefix that it found in the cache."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from ..models.base import Tokenizer
-from .regex import BEYOND, BYTES, Beyond, Chars, Either, Part, Repeat, Then, parse, shown
+from .regex import BEYOND, BYTES, Part, parse, shown
 
 # -- What llguidance is given to compile, and what it complains of as one sentence -----------------
 
@@ -25,6 +25,7 @@ OPTIONS = '%llguidance {"no_forcing": true}\n'
 """A token is allowed wherever the text can still be completed. By default the library forces the
 tokenizer's own cut where the text is certain, and takes the name of a special token for it."""
 
+NOTHING = r"[^\x00-\x{10ffff}]"  # a regex that no text matches
 SPACES = {"whitespace_pattern": "[ ]?"}
 """Between the parts of JSON; else a small model may fill its whole output with spaces."""
 
@@ -54,18 +55,19 @@ def written(part: Part) -> str:
     So nothing is left of how it was written: every character is an escape.
     """
     match part:
-        case Chars(codes):
+        case ("chars", codes):
             if codes >= BEYOND:
                 return f"[^{ranges(BYTES - codes)}]" if codes < BYTES else "(?s:.)"
-            return f"[{ranges(codes)}]" if codes else r"[^\x00-\x{10ffff}]"
-        case Beyond(char):
+            return f"[{ranges(codes)}]"
+        case ("beyond", char):
             return rf"\x{{{ord(char):x}}}"
-        case Then(parts):
-            return f"(?:{''.join(map(written, parts))})"
-        case Either(options):
-            return f"(?:{'|'.join(map(written, options))})"
-        case Repeat(body, least, most):
+        case ("repeat", body, least, most):
             return f"(?:{written(body)}){{{least},{'' if most is None else most}}}"
+        case ("then", parts):
+            return f"(?:{''.join(map(written, parts))})"
+        case ("either", options):
+            return f"(?:{'|'.join(sorted(map(written, options)))})" if options else NOTHING
+    raise AssertionError(part)
 
 
 def ranges(codes: frozenset[int]) -> str:

@@ -1,92 +1,101 @@
-r"""Reads the language of ``--regex``: from text to a tree of five kinds of parts.
+r"""A regex over the text that a request may say: its language, and a table of states for bytes.
 
-Characters, ``.``, classes (``[a-z_]``, ``[^0-9]``), ``|``, groups, ``* + ? {m} {m,} {,n} {m,n}``,
-the escapes ``\n \t \r \f \v \xHH \d \D \w \W \s \S``, and a backslash before any sign.
-It matches what Python's ``re.fullmatch`` matches with ``re.ASCII``; whatever else ``re`` knows, or
-another library reads out of the same signs (``[a-z&&[b]]``), is refused or has no such meaning.
+Python's own parser reads it, so that it means what ``re.fullmatch`` means with ``re.ASCII``. Of
+what ``re`` knows, that is refused which is no regular language (``(a)\1``, ``(?=a)``), changes what
+signs mean (``(?i)``), or says nothing where all of the output has to match anyway (``^``, ``$``).
+What is left is a tree of a few kinds of parts (``Part``).
 
-For the hash model the tree becomes an automaton over bytes, which are its tokens; for a model with
-a tokenizer it is written out again for llguidance, over characters. What ``.``, ``\D \W \S`` and
-``[^a]`` take of a character beyond ASCII is therefore one byte for the hash model, and all of it
-for the others; for a text of ASCII there is no difference.
+Where tokens are bytes, a request walks through states. A state is what may still follow, a regex
+again: the *derivative* of the one before it by the byte that came (J. A. Brzozowski, "Derivatives
+of regular expressions", 1964). Nothing that leads nowhere is ever made, so there are no dead ends
+to look for. The table of states never changes, and all requests with that regex share it.
+
+What ``.``, ``\D \W \S`` and ``[^a]`` take of a character beyond ASCII is one byte here, and all of
+it where llguidance follows the regex over a model's own tokens; of ASCII both are the same.
 """
 
 from __future__ import annotations
 
 import re
 import string
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from re import _parser as parser  # type: ignore[attr-defined]  # Hypothesis reads it, too
+from typing import Any
 
-# -- The tree -------------------------------------------------------------------------------------
+# -- The tree --------------------------------------------------------------------------------------
 
+Part = tuple[Any, ...]
+"""``("chars", codes)``: one character of ASCII, or byte, out of a set; ``("beyond", char)``: one
+character beyond ASCII; ``("then", parts)``: one after the other; ``("either", options)``: one of a
+set; ``("repeat", body, least, most)``: as often as that, without limit where ``most`` is None."""
 
-@dataclass(frozen=True)
-class Chars:
-    """One character out of a set."""
-
-    codes: frozenset[int]
-
-
-@dataclass(frozen=True)
-class Beyond:
-    """One character beyond ASCII; to a model of bytes, its UTF-8."""
-
-    char: str
-
-
-@dataclass(frozen=True)
-class Then:
-    """Parts one after the other; without any, the empty text."""
-
-    parts: Sequence[Part]
-
-
-@dataclass(frozen=True)
-class Either:
-    """One of several parts."""
-
-    options: Sequence[Part]
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """A part at least so often, and at most so often (None: without limit)."""
-
-    body: Part
-    least: int
-    most: int | None
-
-
-Part = Chars | Beyond | Then | Either | Repeat
-
-
-# -- The parser: recursive descent, one method for each rule ---------------------------------------
+EMPTY: Part = ("then", ())  # the empty text
+NEVER: Part = ("either", frozenset())  # no text at all
 
 BYTES = frozenset(range(256))
-NO_RANGE = "a range beyond ASCII, where each character has to be named"
 BEYOND = frozenset(range(128, 256))  # bytes of the characters that are not ASCII
-ESCAPES = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11}
 DIGITS = frozenset(string.digits.encode())
 SPACES = frozenset(string.whitespace.encode())
 WORDS = DIGITS | frozenset((string.ascii_letters + "_").encode())
-CLASSES = {"d": DIGITS, "w": WORDS, "s": SPACES,
-           "D": BYTES - DIGITS, "W": BYTES - WORDS, "S": BYTES - SPACES}  # fmt: skip
-MAX_DEPTH = 50  # groups within groups
-REPEATS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+CATEGORIES = {
+    "CATEGORY_DIGIT": DIGITS, "CATEGORY_NOT_DIGIT": BYTES - DIGITS,
+    "CATEGORY_SPACE": SPACES, "CATEGORY_NOT_SPACE": BYTES - SPACES,
+    "CATEGORY_WORD": WORDS, "CATEGORY_NOT_WORD": BYTES - WORDS,
+}  # fmt: skip
+
+
+def chars(codes: Iterable[int]) -> Part:
+    """One character out of a set."""
+    codes = frozenset(codes)
+    return ("chars", codes) if codes else NEVER
+
+
+def then(parts: Iterable[Part]) -> Part:
+    """Parts one after the other."""
+    flat = [each for part in parts for each in (part[1] if part[0] == "then" else (part,))]
+    if NEVER in flat:
+        return NEVER
+    return flat[0] if len(flat) == 1 else ("then", tuple(flat))
+
+
+def either(options: Iterable[Part]) -> Part:
+    """One of several parts."""
+    flat = {each for part in options for each in (part[1] if part[0] == "either" else (part,))}
+    return flat.pop() if len(flat) == 1 else ("either", frozenset(flat))
+
+
+def repeat(body: Part, least: int, most: int | None) -> Part:
+    """A part again and again."""
+    if most == 0 or body == EMPTY or (body == NEVER and not least):
+        return EMPTY
+    return body if least == most == 1 or body == NEVER else ("repeat", body, least, most)
 
 
 def parse(regex: str) -> Part:
     """The tree of a regex.
 
     Raises:
-        ValueError: it is none; one sentence that says what is wrong and where.
+        ValueError: it is none, or has something that is not known here; one sentence.
     """
-    parser = Parser(regex)
-    part = parser.either()
-    if parser.at < len(regex):
-        raise parser.error("a ) that closes nothing", parser.at)
-    return part
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of signs that may once mean sets
+            found = parser.parse(regex, re.ASCII)
+        if found.state.flags & ~(re.ASCII | re.UNICODE):
+            raise Refused("flags, which change what signs mean")
+        return read(found)
+    except Refused as error:
+        raise ValueError(f"regex {shown(regex)} can't be compiled: there is {error}.") from None
+    except RecursionError as error:
+        raise ValueError(f"regex {shown(regex)} can't be compiled: it is too deep.") from error
+    except (re.error, OverflowError) as error:
+        raise ValueError(f"regex {shown(regex)} can't be compiled: {error}.") from error
+
+
+class Refused(ValueError):
+    """What a regex has that is not known here."""
 
 
 def shown(text: str) -> str:
@@ -94,172 +103,230 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
-class Parser:
-    """Goes through a regex; ``at`` is the place it has come to."""
+def read(items: Iterable[tuple[Any, Any]]) -> Part:
+    """What Python's parser has found, as a part.
 
-    def __init__(self, regex: str) -> None:
-        self.regex, self.at, self.depth = regex, 0, 0
+    Raises:
+        Refused: it is not known here.
+    """
+    return then(read_one(str(kind), of) for kind, of in items)
 
-    def either(self) -> Part:
-        """``option|option|...``"""
-        options = [self.then()]
-        while self.take("|"):
-            options.append(self.then())
-        return options[0] if len(options) == 1 else Either(options)
 
-    def then(self) -> Part:
-        """``part part ...`` up to a ``|``, a ``)`` or the end."""
-        parts = []
-        while self.at < len(self.regex) and self.regex[self.at] not in "|)":
-            parts.append(self.repeated())
-        return parts[0] if len(parts) == 1 else Then(parts)
+def read_one(kind: str, of: Any) -> Part:
+    """One thing that Python's parser has found."""
+    match kind:
+        case "LITERAL":
+            return chars([of]) if of < 128 else ("beyond", chr(of))
+        case "NOT_LITERAL":
+            return read_class([("NEGATE", None), ("LITERAL", of)])
+        case "ANY":
+            return chars(BYTES - {ord("\n")})
+        case "IN":
+            return read_class(of)
+        case "BRANCH":
+            return either(map(read, of[1]))
+        case "SUBPATTERN":
+            _, flags, other_flags, body = of
+            if flags or other_flags:
+                raise Refused("flags, which change what signs mean")
+            return read(body)
+        case "MAX_REPEAT" | "MIN_REPEAT":  # which differ in how they look, not in what they find
+            least, most, body = of
+            return repeat(read(body), least, None if most is parser.MAXREPEAT else int(most))
+        case "AT":
+            raise Refused("a place, such as ^ or $, though all of the output has to match anyway")
+        case _:
+            raise Refused(f"{kind.lower().replace('_', ' ')}, which is not known here")
 
-    def repeated(self) -> Part:
-        """A part and how often it comes."""
-        part = self.single()
-        repeats = ("{", *REPEATS)
-        if not self.regex.startswith(repeats, self.at):
-            return part
-        sign = self.next()
-        least, most = self.counts() if sign == "{" else REPEATS[sign]
-        if self.regex.startswith(repeats, self.at):
-            raise self.error("a repetition of a repetition, which needs a group", self.at)
-        return Repeat(part, least, most)
 
-    def counts(self) -> tuple[int, int | None]:
-        """What stands in braces: ``m``, ``m,``, ``,n`` or ``m,n``."""
-        start, end = self.at, self.regex.find("}", self.at)
-        low, comma, high = self.regex[start:end].partition(",")
-        is_counted = all(re.fullmatch("[0-9]{0,4}", text) for text in (low, high))
-        if end < 0 or not is_counted or not (low or high):
-            raise self.error(
-                "a { without counts of up to 4 digits (the sign itself is \\{)", start - 1
+def read_class(members: Iterable[tuple[Any, Any]]) -> Part:
+    """What stands in brackets.
+
+    Raises:
+        Refused: of characters beyond ASCII there is a range, or all but one.
+    """
+    codes, beyond, is_negated = frozenset[int](), list[Part](), False
+    for kind, of in members:
+        match str(kind):
+            case "NEGATE":
+                is_negated = True
+            case "LITERAL" if of < 128:
+                codes |= {of}
+            case "LITERAL":
+                beyond.append(("beyond", chr(of)))
+            case "RANGE":
+                span = frozenset(range(of[0], of[1] + 1))
+                if max(span) > 127 and (not span >= BEYOND or max(span) > 255):
+                    raise Refused("a range beyond ASCII, where each character has to be named")
+                codes |= span
+            case "CATEGORY":
+                codes |= CATEGORIES[str(of)]
+    if is_negated and beyond:
+        raise Refused(f"{beyond[0][1]!r} in a class of all others, which names ASCII only")
+    return either([chars(BYTES - codes if is_negated else codes), *beyond])
+
+
+# -- Derivatives: what may follow a byte -----------------------------------------------------------
+
+
+def in_bytes(part: Part, known: frozenset[int]) -> Part:
+    """The same over bytes, of which only those that are ``known`` may come."""
+    match part:
+        case ("chars", codes):
+            return chars(codes & known)
+        case ("beyond", char):
+            return then(chars({byte} & known) for byte in char.encode())
+        case ("repeat", body, least, most):
+            return repeat(in_bytes(body, known), least, most)
+        case (kind, parts):
+            return (then if kind == "then" else either)(in_bytes(each, known) for each in parts)
+    raise AssertionError(part)
+
+
+def nullable(part: Part) -> bool:
+    """Whether the empty text is among those of a part."""
+    match part:
+        case ("then", parts):
+            return all(map(nullable, parts))
+        case ("either", options):
+            return any(map(nullable, options))
+        case ("repeat", body, least, _):
+            return least == 0 or nullable(body)
+    return False
+
+
+def derive(part: Part, byte: int) -> Part:
+    """What may follow a byte: the rests of all texts of a part that begin with it."""
+    match part:
+        case ("chars", codes):
+            return EMPTY if byte in codes else NEVER
+        case ("either", options):
+            return either(derive(each, byte) for each in options)
+        case ("repeat", body, least, most):
+            more = repeat(body, max(0, least - 1), None if most is None else most - 1)
+            return then([derive(body, byte), more])
+        case ("then", parts):
+            return either(begun(parts, byte))
+    raise AssertionError(part)
+
+
+def begun(parts: Sequence[Part], byte: int) -> Iterator[Part]:
+    """The byte is of the first part, or of the next one where those before it may be empty."""
+    for at, part in enumerate(parts):
+        yield then([derive(part, byte), *parts[at + 1 :]])
+        if not nullable(part):
+            return
+
+
+# -- The table: a row for each state, a column for tokens that go the same way from every state ----
+
+MAX_STATES = 1000
+MAX_SETS = 1000  # of characters, in a state; with both, the worst regex takes a second or two
+START, OVER = 0, 1  # the first state, and the one behind an end-of-text token
+NO = -1  # in a cell: not allowed here
+
+
+class Automaton:
+    """A regex over tokens. ``table[state][column]`` is the next state, or ``NO``.
+
+    ``columns`` says which tokens are in a column; the last one is that of the end-of-text tokens,
+    which lead from an accepting state to one in which all is over.
+    """
+
+    def __init__(
+        self, columns: Sequence[Sequence[int]], table: list[list[int]], vocab_size: int
+    ) -> None:
+        self.table = table
+        self.column_of = {token: at for at, tokens in enumerate(columns) for token in tokens}
+        bits = [sum(1 << token for token in tokens) for tokens in columns]
+        num_bytes = -(-vocab_size // 32) * 4
+        self.masks: list[bytes] = []  # [num_states] see Grammar.fill_vocab_mask
+        for row in table:
+            allowed = sum(bit for bit, cell in zip(bits, row, strict=True) if cell != NO)
+            self.masks.append(allowed.to_bytes(num_bytes, "little"))
+
+
+@lru_cache(maxsize=64)
+def build(regex: str, vocab_size: int, eos_ids: frozenset[int]) -> Automaton:
+    """The automaton of a regex, over the tokens below 256 that are no end of text.
+
+    From each of its states an end can be reached with the tokens that there are.
+
+    Raises:
+        ValueError: the regex is none, is too large, or no token can satisfy it; one sentence.
+    """
+    known = frozenset(token for token in BYTES - eos_ids if token < vocab_size)
+    start, problem = in_bytes(parse(regex), known), ""
+    sets, columns = set(sets_in(start)), dict[frozenset[frozenset[int]], list[int]]()
+    for token in sorted(known):
+        fits = frozenset(codes for codes in sets if token in codes)
+        if fits:
+            columns.setdefault(fits, []).append(token)
+    number: dict[Part | None, int] = {start: START, None: OVER}
+    table: list[list[int]] = []
+    states: list[Part | None] = [*number]
+    for state in states:  # which grows meanwhile
+        row = []
+        for tokens in columns.values():
+            ahead = NEVER if state is None else derive(state, tokens[0])
+            if ahead != NEVER and ahead not in number:
+                number[ahead] = len(states)
+                states.append(ahead)
+            row.append(number.get(ahead, NO))
+        row.append(OVER if state is not None and nullable(state) else NO)
+        table.append(row)
+        is_large = sum(1 for _ in sets_in(states[-1] or EMPTY)) > MAX_SETS
+        if is_large or len(states) > MAX_STATES:
+            what = f"{MAX_SETS} characters in a state" if is_large else f"{MAX_STATES} states"
+            raise ValueError(
+                f"regex {shown(regex)} can't be compiled: its automaton has more than {what}."
             )
-        least = int(low or 0)
-        most = int(high) if high else None if comma else least
-        if most is not None and most < least:
-            raise self.error(f"a repetition of at least {least} and at most {most}", start - 1)
-        self.at = end + 1
-        return least, most
+    if start == NEVER:
+        problem = "no text of this vocabulary matches it"
+    elif not eos_ids and set(table[START][:-1]) <= {NO}:
+        problem = "only the empty text matches it, and this model has no end-of-text token"
+    if problem:
+        raise ValueError(f"no token can satisfy regex {shown(regex)}: {problem}.")
+    return Automaton([*columns.values(), sorted(eos_ids)], table, vocab_size)
 
-    def single(self) -> Part:
-        """A group, a class, a dot, an escape or a character."""
-        start, char = self.at, self.next()
-        if char == "(":
-            return self.group()
-        if char == "[":
-            codes, chars = self.char_class()
-            options: list[Part] = [Beyond(char) for char in chars]
-            if codes or not chars:
-                options.append(Chars(codes))
-            return options[0] if len(options) == 1 else Either(options)
-        if char == ".":
-            return Chars(BYTES - {ord("\n")})
-        if char == "\\":
-            return Chars(self.whole(self.escape(), start))
-        if char in "*+?{":
-            raise self.error(f"a {char} with nothing before it", start)
-        if char in "^$":
-            raise self.error(f"a {char}, though all of the output has to match anyway", start)
-        return Chars(frozenset({ord(char)})) if char.isascii() else Beyond(char)
 
-    def group(self) -> Part:
-        """What follows a ``(``; ``(?:`` means the same."""
-        start = self.at - 1
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise self.error(f"more than {MAX_DEPTH} groups within each other", start)
-        if self.take("?") and not self.take(":"):
-            raise self.error("a group of a kind that is not known here", start)
-        part = self.either()
-        if not self.take(")"):
-            raise self.error("a ( that is never closed", start)
-        self.depth -= 1
-        return part
+def sets_in(part: Part) -> Iterator[frozenset[int]]:
+    """All sets of characters in a part."""
+    if part[0] == "chars":
+        yield part[1]
+    else:
+        for each in [part[1]] if part[0] == "repeat" else part[1]:
+            yield from sets_in(each)
 
-    def take(self, sign: str) -> bool:
-        """Step over a sign, if it comes now."""
-        found = self.regex.startswith(sign, self.at)
-        self.at += found
-        return found
 
-    def next(self) -> str:
-        """Step over a character; empty at the end."""
-        char = self.regex[self.at : self.at + 1]
-        self.at += 1
-        return char
+# -- One request's place in a table: a stack of states, so that steps can be taken back ------------
 
-    def char_class(self) -> tuple[frozenset[int], list[str]]:
-        """What follows a ``[``: its bytes, and its characters beyond ASCII.
 
-        A ``]`` at once after it, or after ``[^``, is a member.
-        """
-        start, negated = self.at - 1, self.take("^")
-        codes: frozenset[int] = frozenset()
-        chars: list[str] = []
-        while not (codes or chars) or not self.take("]"):
-            if self.at >= len(self.regex):
-                raise self.error("a [ that is never closed", start)
-            if self.regex[self.at].isascii():
-                codes |= self.class_range()
-            else:
-                chars.append(self.next())
-                if self.is_range():
-                    raise self.error(NO_RANGE, self.at - 1)
-        if negated and chars:
-            raise self.error(
-                f"{chars[0]!r} in a class of all others, which names ASCII only", start
-            )
-        return self.whole(BYTES - codes if negated else codes, start), chars
+class TokenGrammar:
+    """A ``core.Grammar`` over an automaton: every method is a look-up or two."""
 
-    def whole(self, codes: frozenset[int], start: int) -> frozenset[int]:
-        """All bytes beyond ASCII, or none of them: a single one is no character of a text."""
-        if codes & BEYOND and not codes >= BEYOND:
-            raise self.error("a byte from \\x80 on without all the others, which is no text", start)
-        return codes
+    def __init__(self, automaton: Automaton) -> None:
+        self.automaton = automaton
+        self.states = [START]  # [num_tokens + 1] after each token that was accepted
 
-    def class_range(self) -> frozenset[int]:
-        """One member of a class, or a range of them; a ``-`` at the end is a member itself."""
-        start, low = self.at, self.member()
-        if not self.is_range():
-            return low
-        self.next()
-        high = self.member()
-        if len(low) != 1 or len(high) != 1 or min(high) < min(low):
-            raise self.error("a range that does not go from one character up to another", start)
-        return frozenset(range(min(low), min(high) + 1))
+    @property
+    def is_terminated(self) -> bool:
+        """Whether a token was accepted after which no more text can follow."""
+        ahead = self.automaton.table[self.states[-1]][:-1]
+        return len(self.states) > 1 and all(cell == NO for cell in ahead)
 
-    def is_range(self) -> bool:
-        """Whether the member of a class that has just been read is the start of a range."""
-        behind = self.regex[self.at + 1 : self.at + 2]
-        return self.regex.startswith("-", self.at) and behind not in ("]", "")
+    def accept_token(self, token: int) -> bool:
+        """Go on by one token, or say no."""
+        column = self.automaton.column_of.get(token)
+        state = NO if column is None else self.automaton.table[self.states[-1]][column]
+        if state != NO:
+            self.states.append(state)
+        return state != NO
 
-    def member(self) -> frozenset[int]:
-        """A character of a class, or an escape."""
-        start, char = self.at, self.next()
-        if char == "\\":
-            return self.escape()
-        if not char.isascii():
-            raise self.error(NO_RANGE, start)
-        return frozenset({ord(char)})
+    def fill_vocab_mask(self) -> bytes:
+        """The tokens that lead on from here; none, once an end-of-text token has come."""
+        return self.automaton.masks[self.states[-1]]
 
-    def escape(self) -> frozenset[int]:
-        """What follows a backslash."""
-        start, char = self.at - 1, self.next()
-        if char in CLASSES:
-            return CLASSES[char]
-        if char in ESCAPES:
-            return frozenset({ESCAPES[char]})
-        digits = self.regex[self.at : self.at + 2]
-        if char == "x" and len(digits) == 2 and all(digit in string.hexdigits for digit in digits):
-            self.at += 2
-            return frozenset({int(digits, 16)})
-        if not char or char.isalnum() or not char.isascii():
-            raise self.error(f"an escape \\{char} that is not known here", start)
-        return frozenset({ord(char)})
-
-    def error(self, what: str, at: int) -> ValueError:
-        """The sentence about what stands at a place."""
-        return ValueError(
-            f"regex {shown(self.regex)} can't be compiled: there is {what}, at position {at}."
-        )
+    def rollback(self, num_tokens: int) -> None:
+        """Take tokens back."""
+        del self.states[max(1, len(self.states) - num_tokens) :]

@@ -66,7 +66,7 @@ def drain(batch: ScheduleBatch) -> list[Request]:
 class OutputProcessor:
     """What a row that comes back means, beside its token (SGLang ``scheduler_output_processor``).
 
-    ``finish`` ends a request; ``heard`` is what its client is told of a token that it has learned.
+    ``finish`` ends a request; ``hear`` lets it learn a token, and says what its client is told.
     """
 
     config: SchedulerConfig
@@ -75,7 +75,7 @@ class OutputProcessor:
     retraction: Retraction
     lets_go_early: bool  # a request may give its memory back before it ends
     finish: Callable[..., Output]
-    heard: Callable[[Request, int], Output]
+    hear: Callable[[Request, int], Output]
 
     def late(
         self, batch: ScheduleBatch, req: Request, lease: Lease, token: int | None, error: str = ""
@@ -92,8 +92,8 @@ class OutputProcessor:
             recorder.mark("wasted row", rid=req.rid, step=batch.step)
             return []
         recorder.mark("stale output", rid=req.rid, step=batch.step)
-        req.append_stale(token)
-        return [self.heard(req, token)]
+        req.device_len += 1  # a placeholder for it is gone with the lease
+        return [self.hear(req, token)]
 
     def is_stale(self, req: Request) -> bool:
         """Whether output of a lease that is gone still counts for the request."""

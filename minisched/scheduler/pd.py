@@ -178,12 +178,9 @@ class DecodeScheduler(Scheduler):
             return [self._finish(req, FinishReason.ERROR, error=error)]
         req.computed_len = len(req.prompt)
         req.device_len += 1
-        req.append_host(token)
-        if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
-            output = self._end(req, token)
-        else:
+        output = self._hear(req, token)
+        if not output.finish_reason:
             self.decode.add_reqs([req])
-            output = Output(req.rid, token)
         if logprobs is not None:
             req.input_token_logprobs = list(logprobs.input_token_logprobs)
             req.output_token_logprobs = list(logprobs.output_token_logprobs)

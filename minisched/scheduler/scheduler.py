@@ -72,8 +72,9 @@ class Scheduler:
         self.live: dict[str, Request] = {}  # received and not ended
         self.output_processor = OutputProcessor(
             config, self.live, self.prefix_cache, self.retraction, self.lets_go_early,
-            self._finish, self._heard,
+            self._finish, self._hear,
         )  # fmt: skip
+        self.num_draft_tokens, self.keeps_stale = config.num_draft_tokens, config.keep_stale_outputs
         self.with_extras: set[str] = set()  # those of them with a grammar, penalties, and so on
         self.outbox: list[Output] = []
         self.on_commit: Callable[[ScheduleBatch], None] | None = None  # hears of every step
@@ -241,16 +242,16 @@ class Scheduler:
 
     def commit(self, plan: Plan) -> ScheduleBatch:
         """Advance lengths, reserve pages, and freeze what is true now."""
-        config, num_prompts = self.config, len(plan.prompts)
-        step = self.leases.launched_step = self.leases.launched_step + 1
+        leases, num_prompts = self.leases, len(plan.prompts)
+        step = leases.launched_step = leases.launched_step + 1
         batch = ScheduleBatch(step, ForwardMode.DECODE, num_prompts)
         batch.has_sampling_extras = bool(self.with_extras)
         if num_prompts:
             batch.mode = ForwardMode.MIXED if plan.decodes else ForwardMode.EXTEND
             self._add_prompts(batch, plan)
-        elif config.num_draft_tokens:
+        elif self.num_draft_tokens:
             batch.mode = ForwardMode.TARGET_VERIFY
-        if config.num_draft_tokens:
+        if self.num_draft_tokens:
             verify.add_verifies(self.leases, self.propose, batch, plan.decodes, plan.draft_lens)
         else:
             self._add_decodes(batch, plan.decodes)
@@ -258,7 +259,7 @@ class Scheduler:
             self._record_commit(batch)
         if self.on_commit is not None:
             self.on_commit(batch)
-        if config.keep_stale_outputs:
+        if self.keeps_stale:
             launched(batch)
         return batch
 
@@ -331,8 +332,8 @@ class Scheduler:
         rows, error = self.output_processor, result.error
         if error:
             rows.spoil(batch.leases)
-        drained = drain(batch) if self.config.keep_stale_outputs else []
-        if self.config.num_draft_tokens and not error:
+        drained = drain(batch) if self.keeps_stale else []
+        if self.num_draft_tokens and not error:
             return self._came_back(batch, result, drained, verify.process(batch, result, rows))
         outputs: list[Output] = []
         if result.nan_samples:
@@ -349,8 +350,7 @@ class Scheduler:
                 outputs.append(self._finish(req, FinishReason.ERROR, error=error))
             elif deliver:
                 lease.settled_len = req.known_len  # its KV is there for sure
-                req.append_host(token)
-                if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
+                if req.append_host(token):
                     outputs.append(self._end(req, token))
                 else:
                     outputs.append(Output(req.rid, token))
@@ -366,7 +366,7 @@ class Scheduler:
     ) -> list[Output]:
         """What a step brings beside its tokens; who has nothing stale in flight now may resume."""
         if result.logprobs:
-            deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
+            deliver_logprobs(batch, result.logprobs, outputs, self.keeps_stale)
         if self.prefix_cache.unsettled is not None:
             self.prefix_cache.came_back(batch.step)
         if batch.has_sampling_extras and self.recorder.is_on:
@@ -378,11 +378,9 @@ class Scheduler:
                 self.waiting_queue.add(req)
         return outputs
 
-    def _heard(self, req: Request, token: int) -> Output:
-        """What a client is told of a token that its request has just learned, maybe as its last."""
-        if token in req.stop_ids or req.known_len == req.max_device_len or req.is_complete:
-            return self._end(req, token)
-        return Output(req.rid, token)
+    def _hear(self, req: Request, token: int) -> Output:
+        """Let a request learn a token, maybe its last; what its client is told."""
+        return self._end(req, token) if req.append_host(token) else Output(req.rid, token)
 
     # -- how a request ends: once, with a reason, and with its memory on its way back --------------
 

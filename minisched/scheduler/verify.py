@@ -75,8 +75,7 @@ def process(batch: ScheduleBatch, result: Result, rows: OutputProcessor) -> list
             for token in tokens:
                 if not req.finished:
                     lease.settled_len = req.known_len
-                    req.append_host(token)
-                    outputs.append(rows.heard(req, token))
+                    outputs.append(rows.hear(req, token))
         outputs += rows.end_if_nan(batch, req, lease) if at in broken else []
         if at < batch.num_extend_reqs:
             rows.cache_prompt(batch, at)

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import weakref
-from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,55 +27,10 @@ from ..relay import DraftRelay, Relay, RowRelay
 from ..scheduler import Scheduler
 from ..speculative import Drafter, Reach
 from ..trace import Program, Slice, Touch
-from ..trace.recorder import span_text
 
 # -- What its ops touch ----------------------------------------------------------------------------
 
 KV, PAGE_TABLE, INPUTS, PINNED = "kv", "page table", "inputs", "pinned"
-
-
-class RowSlots:
-    """Slots by position. A row reads them all in every step, and gets a few more in each.
-
-    So the spans of the first ones are kept, each with its text.
-    """
-
-    def __init__(self) -> None:
-        self.slots: list[int] = []
-        self._length = 0  # positions whose slots are in the spans
-        self._spans: list[tuple[int, int]] = []
-        self._texts: list[str] = []
-
-    def replace(self, at: int, slots: Sequence[int]) -> None:
-        """List other slots from position ``at`` on, and nothing behind them."""
-        self.slots[at:] = slots
-        if at < self._length:
-            self._forget()
-
-    def up_to(self, end: int) -> str:
-        """The slots of the first ``end`` positions, as text."""
-        if end < self._length:
-            self._forget()
-        for slot in self.slots[self._length : end]:
-            self._add(slot)
-        self._length = end
-        return " ".join(self._texts)
-
-    def _forget(self) -> None:
-        self._length, self._spans, self._texts = 0, [], []
-
-    def _add(self, slot: int) -> None:
-        """Put a slot among the spans, which it may lengthen or join."""
-        first = last = slot
-        begin = end = bisect(self._spans, (slot, slot))
-        if any(one <= slot <= other for one, other in self._spans[max(0, begin - 1) : end + 1]):
-            return  # a row that lists a slot twice is a bug for others to tell
-        if begin and self._spans[begin - 1][1] == slot - 1:
-            begin, first = begin - 1, self._spans[begin - 1][0]
-        if end < len(self._spans) and self._spans[end][0] == slot + 1:
-            end, last = end + 1, self._spans[end][1]
-        self._spans[begin:end] = [(first, last)]
-        self._texts[begin:end] = [span_text(first, last)]
 
 
 class StepTouches(NamedTuple):
@@ -119,7 +73,7 @@ class Touches:
         self.page_size = page_size
         self.places = places
         self.num_draft_tokens, self.drafter = num_draft_tokens, drafter
-        self.table = defaultdict[int, RowSlots](RowSlots)  # what the device's page table lists
+        self.table = defaultdict[int, list[int]](list)  # the slots that the device's lists, by row
         self._followed: dict[int, weakref.ref[ForwardBatch]] = {}
 
     def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
@@ -225,12 +179,12 @@ class Touches:
             cell, rid, end = row.lease.row * self.max_len, row.req.rid, self.end_of(row)
             listed = self.table[row.lease.row]
             yield Touch("read", PAGE_TABLE, range(cell, cell + end), rid)
-            read = Touch("read", KV, listed.up_to(row.start), rid)
-            if to_come and not to_come.keys().isdisjoint(listed.slots[: row.start]):
+            read = Touch("read", KV, listed[: row.start], rid)
+            if to_come and not to_come.keys().isdisjoint(listed[: row.start]):
                 late.append(read)
             else:
                 yield read
-            yield Touch("write", KV, listed.slots[row.start : end], rid)
+            yield Touch("write", KV, listed[row.start : end], rid)
             if at + 1 >= batch.num_extend_reqs:
                 to_come.clear()  # a row that decodes was admitted in an earlier step
             to_come -= self._written(batch.rows[at + 1 : at + 2]) if to_come else Counter()
@@ -238,25 +192,25 @@ class Touches:
 
     def _written(self, rows: Sequence[Row]) -> Counter[int]:
         """The KV slots that these compute."""
-        slots = (self.table[row.lease.row].slots[row.start : self.end_of(row)] for row in rows)
+        slots = (self.table[row.lease.row][row.start : self.end_of(row)] for row in rows)
         return Counter(chain.from_iterable(slots))
 
     def end_of(self, row: Row) -> int:
         """One past the last position that a row may compute."""
         if self.num_draft_tokens and None in row.ids:
-            return len(self.table[row.lease.row].slots)
+            return len(self.table[row.lease.row])
         return row.end
 
     def reach(self, row: Row, is_prompt: bool) -> Reach:
         """Where a row's positions may lie."""
         at, end = row.lease.row, self.end_of(row)
-        return Reach(at, row.req.rid, is_prompt, row.start, end, self.table[at].slots)
+        return Reach(at, row.req.rid, is_prompt, row.start, end, self.table[at])
 
     def _list_pages(self, batch: ScheduleBatch) -> None:
         """Follow what the step writes to the page table."""
         for at, (pages_at, pages) in batch.new_pages.items():
             listed = self.table[batch.leases[at].row]
-            listed.replace(pages_at * self.page_size, slots_of(pages, self.page_size))
+            listed[pages_at * self.page_size :] = slots_of(pages, self.page_size)
 
 
 # -- Whose token each row took ---------------------------------------------------------------------

@@ -16,7 +16,7 @@ from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.export.recipes import trace_of
 from minisched.export.views.grammar_manager import constrained_of
-from minisched.grammar.build import TokenGrammar
+from minisched.grammar.regex import TokenGrammar
 from minisched.loops.design import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel

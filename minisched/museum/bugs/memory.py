@@ -183,9 +183,9 @@ kv_freed_twice = Exhibit(
     edits=(
         ENDED_KEEPS_ITS_LEASE,
         Edit(
-            "scheduler.scheduler:Scheduler.process",
-            healthy="req.known_len == req.max_device_len",
-            bug="req.known_len >= req.max_device_len",
+            "core.request:Request.append_host",
+            healthy="self.known_len == self.max_device_len",
+            bug="self.known_len >= self.max_device_len",
         ),
         RELEASED_KEEPS_ITS_PAGES,
     ),

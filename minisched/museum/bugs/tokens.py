@@ -260,12 +260,13 @@ token_after_abort = Exhibit(
         ),
         Edit(
             "scheduler.scheduler:Scheduler.process",
-            healthy="            req.append_host(token)\n",
+            healthy="            if req.append_host(token):\n",
             bug="""\
-            req.append_host(token)
+            is_last = req.append_host(token)
             if to_finish := vars(req).get("to_finish"):
                 outputs.append(self._finish(req, to_finish, token))
                 continue
+            if is_last:
 """,
         ),
     ),
