@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import sys
+from html import escape
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from pygments.lexers.special import TextLexer
@@ -19,7 +21,7 @@ from sphinx.util.logging import getLogger
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from pages import add_pages_of_their_own, lab, lay_out, lessons  # noqa: E402
+from pages import add_pages_of_their_own, lab, lay_out, lessons, repository  # noqa: E402
 
 project = "minisched"
 root_doc = "index"
@@ -63,7 +65,23 @@ def setup(app: Sphinx) -> None:
     app.add_lexer("csv", TextLexer)
     app.connect("doctree-read", keep_own_names)
     app.connect("doctree-read", lambda app, page: lessons.dress(app.env.docname, page))
+    app.connect("html-page-context", show_card)
     app.connect("build-finished", finish)
+
+
+def show_card(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
+) -> None:
+    """What is shown where somebody shares a page; a whole address is known only of a repository."""
+    owner, _, name = repository.github().partition("/")
+    image = "_static/card.png"
+    image = f"https://{owner}.github.io/{name}/{image}" if owner else context["pathto"](image, 1)
+    said = {"og:title": context.get("title") or project, "og:type": "website", "og:image": image,
+            "og:image:width": "1200", "og:image:height": "630",
+            "twitter:card": "summary_large_image"}  # fmt: skip
+    context["metatags"] = context.get("metatags", "") + "".join(
+        f'<meta property="{key}" content="{escape(value)}">\n' for key, value in said.items()
+    )
 
 
 def keep_own_names(app: Sphinx, doctree: nodes.document) -> None:

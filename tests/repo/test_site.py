@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import mean
@@ -31,20 +32,22 @@ from IPython.core.inputtransformer2 import TransformerManager
 from packaging.requirements import Requirement
 from playwright.sync_api import Browser, Page, expect
 
-from minisched.checks.overlap import step_intervals
+from minisched.checks.overlap import measure, step_intervals
 from minisched.comparison import compare_loops
 from minisched.export.native import to_json
+from minisched.export.recipes import trace_of
 from minisched.learn.exercise import exercises, find
 from minisched.models.hash import HashModel
 from minisched.museum import exhibits
 from minisched.topics import TOPICS
-from tests.support import OWN, browser, many, served, watch
+from tests.support import OWN, SVG, Picture, browser, many, served, watch
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "lessons" / "site"
 sys.path[:0] = [str(SITE), str(SITE / "lab")]
 
 import cells  # noqa: E402
+from card import LETTERS, PNG, card  # noqa: E402
 from experiment import Settings, loop_names, run, settled_step  # noqa: E402
 from pages import gallery, lab, lessons, reference, repository, steppers  # noqa: E402
 from report import report  # noqa: E402
@@ -70,6 +73,23 @@ def test_the_reference_has_every_folder() -> None:
     folders = {path.parent.name for path in (ROOT / "minisched").glob("*/__init__.py")}
     modules = {path.stem for path in (ROOT / "minisched").glob("[a-z]*.py")}
     assert set(reference.LAYERS) == folders | modules | {"minisched"}  # what a notebook imports
+
+
+def test_the_card_is_drawn_of_the_runs_and_its_png_of_it() -> None:
+    png, picture = PNG.read_bytes(), Picture(card())
+    assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (1200, 630)
+    assert len(png) < 150_000, "small enough for a repository"
+    assert sha256(card().encode()).hexdigest().encode() in png, "python lessons/site/card.py"
+    assert min(map(int, re.findall(r"font-size: (\d+)px", LETTERS))) >= 24
+    serial, overlap = (measure(trace_of(loop)) for loop in ("serial", "overlap"))
+    assert f"{serial.makespan_ns / overlap.makespan_ns:.2f} times as fast" in picture.words
+    for one in (serial, overlap):
+        assert f"{one.device_busy_percent:.0f} %" in picture.words
+    for text in picture.root.iter(f"{SVG}text"):
+        size = {"big": 52, "middle": 30, "low": 26, "inside": 24}[text.attrib["class"].split()[0]]
+        room = 0.6 * size * len("".join(text.itertext()))
+        left = float(text.attrib["x"]) - room / 2 * (text.get("text-anchor") == "middle")
+        assert left >= 0 and left + room <= 1200
 
 
 # -- what was built --------------------------------------------------------------------------------
@@ -118,6 +138,13 @@ def read(path: Path) -> Links:
     links = Links()
     links.feed(path.read_text(encoding="utf-8"))
     return links
+
+
+def test_a_page_that_is_shared_shows_the_card(site: Path) -> None:
+    image = "https://some-body.github.io/minisched-fork/_static/card.png"
+    for name in ("index.html", "gallery/overlap.html"):
+        assert f'<meta property="og:image" content="{image}">' in (site / name).read_text("utf-8")
+    assert (site / "_static" / "card.png").read_bytes() == PNG.read_bytes()
 
 
 def test_every_link_leads_somewhere_and_nothing_is_loaded_from_outside(site: Path) -> None:
