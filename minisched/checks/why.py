@@ -6,6 +6,7 @@ who wrote that last, the steps these writers belong to, what they read, and so o
 
 from __future__ import annotations
 
+import pickle
 import re
 from bisect import bisect_left
 from collections import defaultdict, deque
@@ -15,9 +16,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..trace import Act, Mark, Slice, Trace
-from ..trace.cells import cells_of, is_in
+from ..trace.cells import cells_of, is_in, spans_of
 from ..trace.events import is_host
-from .history import Done, Offence, Words, moments, numbers, order_of
+from .history import Done, MarkMoment, Offence, Words, moments, numbers, order_of
 from .identity import Difference, misdeliveries, tokens_heard
 from .leaks import HeldLease, Ledger, SlotRead
 
@@ -44,6 +45,9 @@ class ReadFrom(NamedTuple):
 # -- What one step of one request read, and whom it has it from ------------------------------------
 
 
+EVERY = 256  # marks
+
+
 class Past:
     """Who touched what in a run, and who changed it; ``side``: the scheduler that clients hear."""
 
@@ -62,6 +66,36 @@ class Past:
         sizes = (mark.attrs["page_size"] for mark in trace.marks if mark.name == "kv pool")
         self.page_size = int(next(sizes, 1))
 
+    @cached_property
+    def heard(self) -> list[tuple[Mark, MarkMoment]]:
+        """Every mark of the scheduler, with when it was."""
+        return list(moments(self.trace, self.side))
+
+    @cached_property
+    def commit_at(self) -> dict[int, int]:
+        """Where in ``heard`` a step was committed."""
+        commits = [(at, mark) for at, (mark, _) in enumerate(self.heard) if mark.name == "commit"]
+        return {int(mark.attrs["step"]): at for at, mark in reversed(commits)}
+
+    @cached_property
+    def books(self) -> list[bytes]:
+        """The ledger before every ``EVERY``-th mark: nobody has to go through all of them again."""
+        ledger, found = Ledger(), [pickle.dumps(Ledger())]
+        for at, (mark, now) in enumerate(self.heard, 1):
+            ledger.hear(mark, now)
+            if at % EVERY == 0:
+                found.append(pickle.dumps(ledger))
+        return found
+
+    def ledger_at(self, step: int) -> Ledger:
+        """The books when a step had just been committed; if it never was, those at the end."""
+        end = self.commit_at.get(step, len(self.heard) - 1) + 1
+        before = end // EVERY
+        ledger: Ledger = pickle.loads(self.books[before])
+        for mark, now in self.heard[before * EVERY : end]:
+            ledger.hear(mark, now)
+        return ledger
+
     def newest(self, read: Done, cells: Iterable[int]) -> dict[int, Done]:
         """By cell, the last write or free before it is read; of who was never written, nothing."""
         changes = self.changes[read.act.resource]
@@ -69,18 +103,19 @@ class Past:
         for at in range(bisect_left(changes, read.when, key=lambda it: it.when) - 1, -1, -1):
             if not wanted:
                 break
-            here = {cell for cell in wanted if is_in(cell, changes[at].act.at)}
-            found |= dict.fromkeys(here, changes[at])
-            wanted -= here
+            for first, last in spans_of(changes[at].act.at):
+                here = {cell for cell in wanted if first <= cell <= last}
+                found |= dict.fromkeys(here, changes[at])
+                wanted -= here
         return found
 
     def meanwhile(self, read: Done, cells: Iterable[int]) -> Iterator[tuple[int, Done]]:
         """Who changes what is read, in no order with that; with the first cell."""
         cells = sorted(cells)
         for change in self.changes[read.act.resource]:
-            if change.act.lane != read.act.lane:
+            if change.act.lane != read.act.lane and read.is_unordered(change):
                 shared = next((cell for cell in cells if is_in(cell, change.act.at)), None)
-                if shared is not None and read.is_unordered(change):
+                if shared is not None:
                     yield shared, change
 
     def ops(self, step: int, name: str = "") -> list[Slice]:
@@ -136,12 +171,7 @@ class StepReads:
     @cached_property
     def ledger(self) -> Ledger:
         """The books as they were when the step had just been committed."""
-        ledger = Ledger()
-        for mark, now in moments(self.past.trace, self.past.side):
-            ledger.hear(mark, now)
-            if mark.name == "commit" and mark.attrs["step"] == self.step:
-                break
-        return ledger
+        return self.past.ledger_at(self.step)
 
     def leases_of(self, step: int) -> list[HeldLease]:
         """Those that a step names, as far as it was committed."""
