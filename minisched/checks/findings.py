@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from ..trace import Slice, Trace
-from ..trace.events import is_forward, is_host
+from ..trace.events import is_host
 from .causes import (
     ARRIVAL,
     HOST_WAIT,
@@ -121,8 +121,7 @@ def overlap_verdict(trace: Trace) -> OverlapVerdict:
         if after[0].id in known and not is_deserted(before[-1].end, after[0].start)
     ]
     late = tuple(op.step for end, op in pairs if known[op.id].time > end)
-    ended = list(_gaps_ended_by(trace, lane, known))
-    empty = [(gap, launch) for gap, launch, is_dry in ended if is_dry]
+    empty = list(_dry_gaps(trace, lane, known))
     spells = [(gap, launch) for gap, launch in empty if not is_deserted(*gap)]
     dry = tuple(gap for gap, _ in spells)
     blocked = Blocked(trace)
@@ -141,12 +140,17 @@ def overlap_verdict(trace: Trace) -> OverlapVerdict:
     elif not known:
         said = "Unknown: the trace does not say which call of the host launched what."
     elif len(pairs) < LEAST:
-        said = _of_few_steps(found, length(dry) if is_profiled(trace) else None)
+        few = (
+            f"{counted(len(steps), 'step')} here" if steps else "nothing tells where a step begins"
+        )
+        said = (
+            f"Unknown: {few}, and it takes {LEAST + 1} in a row, launched by calls that are known, "
+            "to say how a loop works."
+        )
     else:
         launchers = Counter(launch.lane for _, launch in spells).most_common(1)
         launcher = launchers[0][0] if launchers else ""
-        said = f"{_ahead_words(found, device)}; "
-        said += f"{_dry_words(found, device, launcher, len(ended) - len(empty))}."
+        said = f"{_ahead_words(found, device)}; {_dry_words(found, device, launcher)}."
     return replace(found, sentence=said)
 
 
@@ -157,48 +161,21 @@ def _word(pairs: int, ahead: int) -> str:
     return "overlapped" if percent >= MOST else "serial" if percent <= FEW else "partly"
 
 
-def _gaps_ended_by(
+def _dry_gaps(
     trace: Trace, lane: str, known: Mapping[int, Launch]
-) -> Iterator[tuple[Interval, Launch, bool]]:
-    """The gaps of a device, the launch of the op after each, and whether it came in that gap.
+) -> Iterator[tuple[Interval, Launch]]:
+    """The gaps of a device in which what ends them was launched, as far as launches are known.
 
-    Gaps that end with what nobody knows the launch of are left out. In a profiler's trace, a gap in
-    which the launch came is that until then.
+    In a profiler's trace such a gap is that until the launch.
     """
     if is_profiled(trace):
         for gap in device_gaps(trace, lane, known):
-            if gap.launch is not None:
-                yield (gap.start, gap.end), gap.launch, gap.cause == HOST_WAIT
+            if gap.launch is not None and gap.cause == HOST_WAIT:
+                yield (gap.start, gap.end), gap.launch
         return
     for start, end, op in ended_gaps(trace.on(lane)):
-        if launch := known.get(op.id):
-            yield (start, end), launch, launch.time > start
-
-
-def _of_few_steps(found: OverlapVerdict, waited: int | None) -> str:
-    """Why nothing can be said about how a loop works.
-
-    ``waited`` is for how long the device waited for the host in it all, where that is known.
-    """
-    steps, enough = found.steps, f"it takes {LEAST + 1} of them to say how a loop works"
-    if not steps:
-        return (
-            "Unknown: nothing tells where a step begins, and whether one is launched before the "
-            f"one before has ended can be said only of steps; {enough}."
-        )
-    in_it = ""
-    if waited is not None:
-        in_it = f" In all, the device waited {milliseconds(waited)} for the host."
-        in_it = in_it if waited else " In all, the device never waited for the host."
-    if steps == 1:
-        return f"Only one step was recorded, so none that could overlap with it; {enough}.{in_it}"
-    if steps == 2 and found.pairs:
-        when = "only after" if found.late else "before"
-        return f"Of two steps the second was launched {when} the first had ended; {enough}.{in_it}"
-    return (
-        f"Unknown: {steps} steps were recorded, but fewer than {LEAST + 1} of them in a row with "
-        f"launches that are known and somebody there; {enough}."
-    )
+        if (launch := known.get(op.id)) and launch.time > start:
+            yield (start, end), launch
 
 
 def _ahead_words(found: OverlapVerdict, device: str) -> str:
@@ -208,23 +185,19 @@ def _ahead_words(found: OverlapVerdict, device: str) -> str:
     return f"{verbs[found.word]}: {where}{share} were launched before the one before had ended"
 
 
-def _dry_words(found: OverlapVerdict, device: str, launcher: str, queued: int) -> str:
+def _dry_words(found: OverlapVerdict, device: str, launcher: str) -> str:
     """``the device ran dry once, for 7.2 ms (3.3 % of the time); ...``, without a full stop.
 
-    ``launcher`` is the lane that launched what came after, and ``queued`` how many gaps end with
-    something that had been launched before them.
+    ``launcher`` is the lane that launched what came after.
     """
-    dry, deserted = found.dry, _times(found.deserted)
+    dry, once = found.dry, len(found.dry) == 1
+    left = f"{_times(found.deserted)} when nobody was left to be served"
     if not dry:
-        only = f"ran dry only where nobody was left to be served ({deserted})"
-        said = f"{device} {only if found.deserted else 'never ran dry'}"
-        others = "its other gaps" if found.deserted else "its gaps"
-        return said + (f", as what ended {others} had been launched before them" if queued else "")
-    typical, once = milliseconds(int(median(end - start for start, end in dry))), len(dry) == 1
+        return f"{device} ran dry only {left}" if found.deserted else f"{device} never ran dry"
+    typical = milliseconds(int(median(end - start for start, end in dry)))
     said = f"{device} ran dry {_times(len(dry))}, for {typical}{'' if once else ' at the median'}"
     said += f" ({found.dry_percent:.1f} % of the time{'' if once else ' in all'})"
-    if found.deserted:
-        said += f", besides {deserted} when nobody was left to be served"
+    said += f", besides {left}" if found.deserted else ""
     call, count = next(iter(found.blocking.items()))
     who = "the host" if launcher == "host" else f"the {launcher}, which launches,"
     when = f"before {count} of them" if count < len(dry) else "before each of them"
@@ -241,10 +214,9 @@ def _times(count: int) -> str:
 # -- What would remove the largest bubble, and what the run would have taken then: replayed --------
 
 AHEAD = (
-    "launch {which} before the one before it is processed, and keep its tokens on the device "
+    "launch each step before the one before it is processed, and keep its tokens on the device "
     "(overlap)"
 )
-MOST_STEPS = 5  # that are named
 BY_HOST = ("host", "host wait", "token", "copy", "prefill")  # an earlier launch hides these
 BY_PHASE = (*BY_HOST, "mask", "grammar", "penalty", "upload", "transfer", "speculation")
 
@@ -302,7 +274,7 @@ def largest_bubble(
     phase = next(phase for (of, phase) in by_phase(found) if of == cause)
     changes: list[tuple[str, Change]] = []
     if cause in BY_HOST or (cause == "unknown" and verdict.late):  # late, whatever it did
-        changes.append((AHEAD.format(which=_which(verdict)), launch_ahead))
+        changes.append((AHEAD, launch_ahead))
     if cause in ("grammar", "penalty"):
         changes.append((f"sample without waiting for the {cause}", sample_at_once(trace, cause)))
     if cause in BY_PHASE and phase:
@@ -316,16 +288,6 @@ def largest_bubble(
     better = sorted((item for item in tried if item.ns < was), key=lambda item: item.ns)
     percent = 100 * causes[cause] / sum(causes.values())
     return Largest(cause, phase, causes[cause], percent, tuple(better))
-
-
-def _which(verdict: OverlapVerdict) -> str:
-    """The steps that were launched late, as far as there are others."""
-    if not verdict.ahead or not verdict.late:
-        return "each step"
-    if len(verdict.late) > MOST_STEPS:
-        return f"the {len(verdict.late)} late steps, too, each"
-    *most, last = map(str, verdict.late)
-    return f"steps {', '.join(most)} and {last}, too, each" if most else f"step {last}, too,"
 
 
 # -- In a profiler's trace, how a device idled in words: the definition, and the longest gaps ------
@@ -367,16 +329,9 @@ def idle_words(trace: Trace) -> Iterator[str]:
     )
     if means := "; ".join(MEANINGS[cause] for cause in MEANINGS if cause in causes):
         yield f"{means[0].upper()}{means[1:]}."
-    longest = sorted(alike.items(), key=lambda item: -_total(item[1]))[:MOST_GAPS]
-    for (lane, *_), gaps in longest:
-        if (total := _total(gaps)) < SHORT:
-            break
-        said = gap_words(trace, gaps, lane)
-        if len(gaps) == 1 and gaps[0].cause == OTHER and 2 * total > idle:
-            rest, left = idle - total, whole - total
-            said += f" Without it: {milliseconds(rest)} of {milliseconds(left)} idle"
-            said += f" ({100 * rest / left:.1f} %)."
-        yield said
+    for (lane, *_), gaps in sorted(alike.items(), key=lambda item: -_total(item[1]))[:MOST_GAPS]:
+        if _total(gaps) >= SHORT:
+            yield gap_words(trace, gaps, lane)
 
 
 def _total(gaps: Iterable[Gap]) -> int:
@@ -396,26 +351,18 @@ def gap_words(trace: Trace, found: list[Gap], lane: str) -> str:
     start += f" ({gap.cause}): "
     if gap.launch is None:
         return f"{start}the trace does not say when that was launched."
-    if gap.cause == HOST_WAIT:
-        return f"{start}the host {_host_was(trace, gap, gap.launch)} before it launched that."
-    if gap.launch.over > gap.start and gap.launch.over - gap.launch.since >= SHORT:
-        return f"{start}the host was still in {gap.launch.call}, which launched that."
+    if gap.cause == HOST_WAIT:  # what the launching thread did for most of it
+        did: Counter[str] = Counter()
+        for item in trace.on(gap.launch.lane):
+            did[_doing(item)] += max(0, min(item.end, gap.end) - max(item.start, gap.start))
+        [(most, ns)] = did.most_common(1) or [("", 0)]
+        was = most if ns else "was at something that was not recorded"
+        return f"{start}the host {was} before it launched that."
     early = milliseconds(gap.op.start - gap.launch.since)
-    is_first = all(item.start >= gap.op.start for item in trace.on(lane))
-    cut = "an earlier step that was cut off, " if is_first else ""
     return (
         f"{start}launched {early} before it began. The trace does not hold what it waited for: "
-        f"{cut}an event, or another process."
+        "an event, another process, or an earlier step that was cut off."
     )
-
-
-def _host_was(trace: Trace, gap: Gap, launch: Launch) -> str:
-    """What the launching thread did for most of a host wait."""
-    did: Counter[str] = Counter()
-    for item in trace.on(launch.lane):
-        did[_doing(item)] += max(0, min(item.end, gap.end) - max(item.start, gap.start))
-    most = did.most_common(1)
-    return most[0][0] if most and most[0][1] else "was at something that was not recorded"
 
 
 def _doing(item: Slice) -> str:
@@ -430,19 +377,8 @@ def _doing(item: Slice) -> str:
     return f"was busy with {item.name}" if item.name != "work" else "did work that nothing names"
 
 
-def host_words(trace: Trace) -> Iterator[str]:
-    """How far the host was ahead of the device, and in which call it was blocked."""
-    known, said = launches(trace), []
-    pairs = [(op, known[op.id]) for op in trace.slices if is_forward(op.lane) and op.id in known]
-    if pairs:
-        begins = min(op.start for op, _ in pairs)
-        early = begins - max(launch.since for _, launch in pairs)
-        lead = int(median(op.start - launch.since for op, launch in pairs))
-        said.append(
-            f"The host had launched all of it {milliseconds(early)} before it began."
-            if early > 0
-            else f"At the median, an op was launched {milliseconds(lead)} before it began."
-        )
+def blocked_words(trace: Trace) -> Iterator[str]:
+    """In which call the host was blocked most."""
     waits = [item for item in trace.slices if item.name == WAIT and is_host(item.lane)]
     blocked: Counter[str] = Counter()
     for item in waits:
@@ -452,9 +388,7 @@ def host_words(trace: Trace) -> Iterator[str]:
         most = "" if len(blocked) == 1 else f", {milliseconds(ns)} of it"
         threads = len({item.lane for item in waits})
         who = "The host was" if threads == 1 else f"{threads} threads of the host, added up, were"
-        said.append(f"{who} blocked for {milliseconds(total)}{most} in {call}.")
-    if said:
-        yield " ".join(said)
+        yield f"{who} blocked for {milliseconds(total)}{most} in {call}."
 
 
 def kernel_named(op: Slice) -> str:
@@ -554,7 +488,7 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
     profiled: list[str] = []
     if is_profiled(trace):
         profiled += idle_words(trace)
-        profiled += host_words(trace) if verdict.word == "unknown" else ()
+        profiled += blocked_words(trace) if verdict.word == "unknown" else ()
     names: dict[str, None] = {}  # of phases and operators
     for item in trace.slices:
         names |= {item.name: None, str(item.attrs.get("within", "")): None}
