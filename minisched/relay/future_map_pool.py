@@ -20,30 +20,19 @@ class FutureMapPool(FutureMap):
     With speculation (``num_draft_tokens``) the host does not know how many tokens a step accepts,
     so lengths lie on the device too, by row (``new_seq_lens_buf``), and the drafts for the next
     step behind the tokens, ``num_draft_tokens`` cells a row.
-
-    With ``debug`` (the original's ``_DEBUG_ASSERT``, on in its CI) a gather without a stash since
-    the last one is an error: the buffer starts with -1, and a gather takes what it reads away. The
-    original asserts on the device; here the host looks, and so waits for a real device.
     """
 
     name = "pool"
 
     def __init__(
-        self,
-        device: Device,
-        max_running_requests: int,
-        num_draft_tokens: int = 0,
-        debug: bool = False,
+        self, device: Device, max_running_requests: int, num_draft_tokens: int = 0
     ) -> None:
         super().__init__(device)
-        self.debug = debug
         self.num_rows, self.num_draft_tokens = max_running_requests + 1, num_draft_tokens
         size = self.num_rows * (1 + num_draft_tokens)
         self.kept_in = self.output_tokens_buf = device.memory("future map", size)
         if num_draft_tokens:
             self.new_seq_lens_buf = device.memory("new seq lens", self.num_rows)
-        if debug:
-            self.output_tokens_buf[:size] = self.xp.asarray([-1] * size)
 
     def bind(
         self, batch: ScheduleBatch, previous: ScheduleBatch | None
@@ -104,23 +93,8 @@ class FutureMapPool(FutureMap):
 
     def resolve_forward_inputs(self, ids: Array) -> Array:
         """Gather: what the rows hold, in place of the negative ids."""
-        tokens = self.look_up(self.output_tokens_buf, ids)
-        if self.debug:
-            self.assert_nonneg_and_invalidate(tokens, ids)
-        return tokens
+        return self.look_up(self.output_tokens_buf, ids)
 
     def stash(self, future_indices: Array, tokens: Array) -> None:
         """Write the sampled tokens, [num_reqs], to their rows."""
         self.output_tokens_buf[future_indices] = tokens
-
-    def assert_nonneg_and_invalidate(self, tokens: Array, ids: Array) -> None:
-        """No gathered token is -1; those gathered are -1 from now on.
-
-        Raises:
-            RuntimeError: a row was gathered twice, or before anything was stashed in it.
-        """
-        pairs = zip(ids.tolist(), tokens.tolist(), strict=True)
-        lost = [-cell for cell, token in pairs if token < 0]
-        if lost:
-            raise RuntimeError(f"rows {lost} were gathered, but nothing was stashed there before")
-        self.output_tokens_buf[self.xp.clamp(-ids, min=0)] = self.xp.asarray([-1] * len(ids))

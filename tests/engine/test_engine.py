@@ -22,7 +22,6 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import (
     AbortReq,
-    ClientStreams,
     FlushCacheReq,
     Frontend,
     Message,
@@ -185,20 +184,6 @@ def test_an_id_comes_back_after_its_end(loop: str, relay: str, options: dict[str
     assert again.finish_reason is FinishReason.LENGTH and outputs[-1].error == error
 
 
-def test_a_stream_is_its_request_s_whoever_has_its_id_before_and_behind() -> None:
-    streams = ClientStreams(limit=3)
-    streams.hear(Output("a", 1))
-    streams.hear(Output("a", 2, FinishReason.LENGTH))
-    for token in (3, 4, 5):
-        streams.hear(Output("a", token))
-    streams.hear(Output("a", None, FinishReason.ERROR, "in use", namesake=True))
-    with pytest.raises(RuntimeError):
-        streams.hear(Output("a", 6))
-    assert [output.token for output in streams.read("a")] == [1, 2]
-    assert [output.error for output in streams.read("a")] == ["its reader left 3 outputs unread."]
-    assert not streams.num_unread("a") and not streams._unread
-
-
 def test_who_shares_an_id_has_outputs_and_an_arrival_of_their_own() -> None:
     runs = []
     for loop in ("serial", "overlap", "pd"):
@@ -234,8 +219,7 @@ def num_kept(*roots: object) -> int:
 @pytest.mark.parametrize("loop", ONE_ENGINE)
 def test_books_do_not_grow_with_the_number_of_ended_requests(loop: str) -> None:
     """Whatever hangs on a live engine and its loop: as much at the end as after half the rounds."""
-    streams, device = ClientStreams(4), SimDevice(NullRecorder())
-    frontend = Frontend(on_output=streams.hear)
+    device, frontend = SimDevice(NullRecorder()), Frontend(on_output=lambda output: None)
     config = SchedulerConfig(kv_tokens=64, max_running_requests=3)
     engine = make_engine(loop, device, HashModel(), config, frontend)
     engine.metrics = FlatMetrics()
@@ -248,8 +232,6 @@ def test_books_do_not_grow_with_the_number_of_ended_requests(loop: str) -> None:
         frontend.push(Request(f"bad{number}", ["x"]))  # type: ignore[list-item]
         frontend.abort(f"r{number}.1", at=device.now() + 3)
         finish(engine, turns)
-        for rid in list(streams._unread):
-            streams.read_now(rid)
         engine.scheduler.leases.flush_cache()
         frontend.take(device.now() + 100)
         if number in (rounds // 2, rounds - 1):

@@ -1,4 +1,4 @@
-"""What can go wrong around a scheduler, sixteen kinds of it, and what must hold all the same.
+"""What can go wrong around a scheduler, fifteen kinds of it, and what must hold all the same.
 
 A kind is a name and what it puts into an engine (``FAULTS``, behind the functions that do it). It
 goes wrong once, at a chance that can be chosen: in a step on the device, of who asks, of memory, or
@@ -41,7 +41,6 @@ from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.base import Device
 from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
-from minisched.engine.frontend import ClientStreams, ReaderStopped
 from minisched.loops.design import LOOPS
 from minisched.loops.pd import PrefillEngine
 from minisched.trace import Trace
@@ -201,36 +200,6 @@ def reader_raises(fault: Fault, engine: Engine) -> None:
                 raise BrokenPipeError(32, "Broken pipe")  # as the operating system says it
             raise ConnectionResetError("the client has gone")
         inner(output)
-
-    wrap(engine.frontend, "on_output", on_output)
-
-
-def choose_reader(fault: Fault, workload: Workload) -> None:
-    """Choose one that will hear more than is kept, and then its end, if there is such a one."""
-    requests = workload.requests
-    able = [req for req in requests if req.params.max_new_tokens >= fault.at + 2] or requests
-    fault.rid = able[fault.pick % len(able)].rid
-
-
-def reader_stops(fault: Fault, engine: Engine) -> None:
-    """A client reads no more: what is for it is kept, up to ``at`` outputs, and then it is over.
-
-    The others read from streams of the same limited length, all at once.
-    """
-    streams = ClientStreams(limit=fault.at)
-
-    def on_output(inner: Any, output: Output) -> None:
-        try:
-            streams.hear(output)
-        except ReaderStopped:
-            fault.hit(output.rid)
-            raise
-        if output.rid != fault.rid:
-            for heard in streams.read_now(output.rid):
-                inner(heard)
-        else:
-            fault.num_chances += 1
-            inner(output)
 
     wrap(engine.frontend, "on_output", on_output)
 
@@ -427,7 +396,6 @@ FAULTS = {
     "abort": FaultKind(given_up, prepare=choose),
     "Ctrl-C": FaultKind(ctrl_c),
     "reader raises": FaultKind(reader_raises, is_silent=True),
-    "reader stops reading": FaultKind(reader_stops, prepare=choose_reader, is_silent=True),
     "pipe closes": FaultKind(reader_raises, is_silent=True),
 }
 """What can go wrong, by name."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import mlx.core as mx
@@ -17,7 +16,6 @@ from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.base import is_out_of_memory, reason_of
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
-from minisched.engine.frontend import ClientStreams, ReaderStopped
 from minisched.loops.design import LOOPS
 from minisched.loops.overlap import AS_OF_0_5_21
 from minisched.loops.run import run_loop
@@ -34,7 +32,6 @@ from tests.support import (
     VOCAB,
     Workload,
     many,
-    some_requests,
     tokens,
 )
 
@@ -344,39 +341,6 @@ def test_what_has_no_memory_is_known_by_what_it_says() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
     assert is_out_of_memory(MemoryError()) and not is_out_of_memory(ValueError("out of memory"))
     assert reason_of(RuntimeError("one line\nand another")) == "one line"
-
-
-# -- readers ---------------------------------------------------------------------------------------
-
-
-def test_a_stream_keeps_no_more_than_its_limit_and_then_only_the_end() -> None:
-    streams = ClientStreams(limit=3)
-    for token in range(3):
-        streams.hear(Output("slow", token))
-        streams.hear(Output("quick", token))
-        assert [output.token for output in streams.read_now("quick")] == [token]
-    with pytest.raises(ReaderStopped, match="it left 3 outputs unread"):
-        streams.hear(Output("slow", 3))
-    assert streams.num_unread("slow") == 1 and streams.num_unread("quick") == 0
-    (end,) = streams.read("slow")
-    assert end.finish_reason is FinishReason.ABORT
-    assert end.error == "its reader left 3 outputs unread."
-    with pytest.raises(ValueError, match="limit is 0, but it must be at least 1"):
-        ClientStreams(0)
-
-
-def test_clients_read_on_threads_of_their_own_and_one_does_not() -> None:
-    streams, requests = ClientStreams(limit=40), some_requests(60)
-    with ThreadPoolExecutor() as readers:
-        reads = {rid: readers.submit(list, streams.read(rid)) for rid in ("r0", "r2")}
-        model = HashModel(VOCAB, eos_ids=frozenset())
-        run = run_loop("overlap", SimDevice(), model, requests, on_output=streams.hear)
-    for req in requests:  # whoever reads slower than 40 outputs behind is given up too
-        assert "outputs unread" in req.error or req.output_ids == [
-            output.token for output in reads[req.rid].result()
-        ]
-    assert "it left 40 outputs unread" in run.errors["r1"]
-    assert streams.num_unread("r1") == 1
 
 
 # -- requests that can't be run --------------------------------------------------------------------

@@ -94,14 +94,6 @@ def test_what_a_row_gives_back_is_what_its_steps_touch(row: int, drafts: int, le
     assert sorted(cells) == list(range(len(pool.output_tokens_buf.values)))
 
 
-def test_debug_mode_catches_a_gather_without_a_stash() -> None:
-    pool = FutureMapPool(SimDevice(), MOST, debug=True)
-    pool.stash(Vector([2, 3]), Vector([0, 42]))
-    assert pool.resolve_forward_inputs(Vector([-2, 7])) == [0, 7]
-    with pytest.raises(RuntimeError, match=r"rows \[2\] were gathered, .* nothing was stashed"):
-        pool.resolve_forward_inputs(Vector([-2, -3]))
-
-
 # -- token_pool: every token of every request, ordered by streams alone ----------------------------
 
 COST = CostModel({"schedule": 5, "launch": 1, "process": 5}, 10, 0, 2, 4)
