@@ -51,9 +51,11 @@ class Engine:
 
     def recv_requests(self) -> None:
         """Take in what has arrived."""
-        if not self.frontend.has_news:
-            return
-        messages = self.frontend.take(self.device.now())
+        if self.frontend.has_news:
+            self.process_input_requests(self.frontend.take(self.device.now()))
+
+    def process_input_requests(self, messages: Sequence[Message]) -> None:
+        """Handle what clients have said; nothing costs nothing (SGLang's name)."""
         if not messages:
             return
         label = self.recording.arrival(messages)
@@ -63,7 +65,7 @@ class Engine:
         self._stream_output(outputs)
 
     def _handle(self, message: Message) -> Sequence[Output]:
-        """What clients are to hear of one message (SGLang ``process_input_requests``).
+        """What clients are to hear of one message.
 
         A request comes into the waiting queue or is refused, and sent twice it counts once. That is
         the door: whatever a client has put into it, nobody else's run ends by it. An abort ends one

@@ -156,7 +156,7 @@ class Frontend:
         messages += filter(None, self._unread.values())
         self._unread = dict.fromkeys(self._unread)
         if self.interrupted and (messages or not self._gave_up):
-            messages += self._give_up()
+            messages += self.give_up()
         if self._next is not None or self._timed_aborts or self.interrupted:
             self.has_news = True
         return messages
@@ -205,13 +205,14 @@ class Frontend:
         while self._timed_aborts and self._timed_aborts[0][0] < time:
             yield AbortReq(heapq.heappop(self._timed_aborts)[2])
 
-    def _give_up(self) -> Iterator[Message]:
+    def give_up(self, error: str = "") -> Iterator[Message]:
+        """Send what has not arrived, and abort everybody; ``error`` says why."""
         self._gave_up = True
         if self._is_streamed:
             self._coming = iter(())
         while self._next is not None:
             yield self._draw(self._next)
-        yield AbortReq(abort_all=True)
+        yield AbortReq(abort_all=True, error=error)
 
 
 # -- Ctrl-C as an abort: the loop goes on until every request has ended and every step is back -----

@@ -17,15 +17,15 @@ every request that is left is given up with that reason, and the loop ends as it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from ..core import Output, Request, ScheduleBatch
+from ..core import Request, ScheduleBatch
 from ..devices.base import RankLost
 from .engine import Engine
-from .frontend import AbortReq, Frontend, Message
+from .frontend import Message
 
 
 class RanksDisagree(RuntimeError):
@@ -67,52 +67,6 @@ def exchange(ranks: RankGroup, tag: str, value: Any) -> list[Any]:
         ranks.send(other, tag, value)
     said = {other: ranks.receive(other, tag).value for other in ranks.others}
     return [said.get(rank, value) for rank in range(ranks.size)]
-
-
-class BroadcastFrontend(Frontend):
-    """Rank 0's requests and aborts, heard by every rank at the same turn.
-
-    ``received`` are the requests that came in here: on other ranks they are copies of rank 0's.
-    ``lost`` is why everybody was given up, if a rank is lost.
-    """
-
-    def __init__(
-        self,
-        ranks: RankGroup,
-        requests: Iterable[Request] = (),
-        on_output: Callable[[Output], None] | None = None,
-    ) -> None:
-        super().__init__(() if ranks.rank else requests, on_output)
-        self.ranks, self.received = ranks, list[Request]()
-        self.lost: RankLost | None = None
-        self._nobody_comes = False  # as far as rank 0 knew when it spoke last
-
-    def take(self, now: int) -> list[Message]:
-        """What has come by rank 0's clock; its own clock is nobody else's affair."""
-        messages = [] if self.ranks.rank else super().take(now)
-        try:
-            if self.lost is None:
-                messages = self._broadcast(messages)
-        except RankLost as lost:
-            self.lost = lost
-            left = [item for item in self._give_up() if isinstance(item, Request)]
-            messages += [*left, AbortReq(abort_all=True, error=str(lost))]
-        self.received += [item for item in messages if isinstance(item, Request)]
-        return messages
-
-    def _broadcast(self, messages: list[Message]) -> list[Message]:
-        if self.ranks.rank:
-            messages, self._nobody_comes = self.ranks.receive(0, "requests", patient=True).value
-            return messages
-        self._nobody_comes = super().is_empty
-        for other in self.ranks.others:
-            self.ranks.send(other, "requests", (messages, self._nobody_comes))
-        return messages
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody was to come when rank 0 spoke last: all ranks end at the same turn."""
-        return super().is_empty if self.lost else self._nobody_comes
 
 
 # -- Whether all have decided the same -------------------------------------------------------------
@@ -167,15 +121,50 @@ LONGEST = 60  # characters
 class TPEngine(Engine):
     """An engine of several that decide alike (SGLang ``managers/tp_worker.py``).
 
-    ``frontend`` must be a ``BroadcastFrontend``.
+    Clients talk to rank 0's ``frontend``; the others have an empty one. ``received`` are the
+    requests that came in here: on other ranks they are copies of rank 0's. ``lost`` is why
+    everybody was given up, if a rank is lost.
     """
 
     ranks: RankGroup = field(kw_only=True)
+    received: list[Request] = field(default_factory=list)
+    lost: RankLost | None = None
+    nobody_comes: bool = False  # as far as rank 0 knew when it spoke last
 
     def recv_requests(self) -> None:
-        """Take in what has arrived on rank 0: every turn of every rank asks."""
-        self.frontend.has_news = True
-        super().recv_requests()
+        """Take in what has arrived by rank 0's clock; its own is nobody else's affair."""
+        messages = self.frontend.take(self.device.now()) if self.frontend.has_news else []
+        try:
+            if self.lost is None:
+                messages = self.broadcast(messages)
+        except RankLost as lost:
+            self.lost = lost
+            messages += self.frontend.give_up(str(lost))
+        self.received += [item for item in messages if isinstance(item, Request)]
+        self.process_input_requests(messages)
+
+    def broadcast(self, messages: list[Message]) -> list[Message]:
+        """Rank 0's messages, on every rank (SGLang ``utils/common.py:broadcast_pyobj``).
+
+        Raises:
+            RankLost: a rank is.
+        """
+        if self.ranks.rank:
+            messages, self.nobody_comes = self.ranks.receive(0, "requests", patient=True).value
+            return messages
+        self.nobody_comes = self.frontend.is_empty
+        for other in self.ranks.others:
+            self.ranks.send(other, "requests", (messages, self.nobody_comes))
+        return messages
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every request has ended; nobody was to come when rank 0 spoke last.
+
+        So all ranks end at the same turn.
+        """
+        nobody_comes = self.frontend.is_empty if self.lost else self.nobody_comes
+        return nobody_comes and not (self.scheduler.live or self.scheduler.batches_in_flight)
 
     def on_idle(self) -> None:
         """Only rank 0 may sleep until somebody comes: the others wait for its word."""

@@ -8,7 +8,7 @@ sampled where logits are not numbers is *marked*.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import NoneType
@@ -155,6 +155,17 @@ class GraphModel(Protocol):
 
     def init_cuda_graphs(self, device: Device, page_table: Buffer, max_bs: int) -> Buffer:
         """Capture steps of up to ``max_bs`` rows, 0 for none; give the page table they read."""
+        ...
+
+
+@runtime_checkable
+class SplitModel(Protocol):
+    """A model that several ranks can compute together (``llama_tp.py``)."""
+
+    tp: int  # over how many ranks a run is to be split; 1: none
+
+    def share(self, rank: int, all_gather: Callable[[Array], list[Array]]) -> Model:
+        """What one rank has of it."""
         ...
 
 

@@ -22,6 +22,7 @@ rank with one less: SmolLM2's three are two and one on two ranks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -120,30 +121,43 @@ def add_up(parts: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class LlamaTP(LlamaTorch):
-    """One rank's part of a Llama (``models/base.py:Model``); all ranks give the same logits.
+    """A Llama in blocks (``models/base.py:SplitModel``): the same logits on any number of ranks.
 
-    ``gather`` brings together what the ranks have of [blocks, ...]: it takes a rank's own and gives
-    all, in order, on every rank. None is for one rank alone.
+    ``tp`` is over how many a run is to be split; the model itself has all blocks, ``share`` gives
+    what one rank has of it.
 
     Raises:
         ValueError: as ``LlamaTorch``, or there are more ranks than KV heads.
     """
 
     def __init__(
-        self,
-        directory: str | Path,
-        dtype: str = AUTO,
-        context_len: int | None = None,
-        rank: int = 0,
-        num_ranks: int = 1,
-        gather: Callable[[Tensor], Tensor] | None = None,
+        self, directory: str | Path, dtype: str = AUTO, context_len: int | None = None, tp: int = 1
     ) -> None:
         super().__init__(directory, dtype, context_len, scripted=False, packed=False)
         whole, (kv_heads, d) = self.weights, self.kv_shape
-        self.gather = gather or (lambda parts: parts)
-        self.blocks = [cut(whole, kv_heads, d, at) for at in blocks_of(rank, num_ranks, kv_heads)]
+        blocks_of(0, tp, kv_heads)
+        self.tp = tp
+        self.gather: Callable[[Tensor], Tensor] = lambda parts: parts
+        self.blocks = [cut(whole, kv_heads, d, at) for at in range(kv_heads)]
         without: dict[str, Any] = {name: [] for name in MATRICES}
         self.weights = whole._replace(**without, head=whole.embed)
+
+    def share(self, rank: int, all_gather: Callable[[Tensor], list[Tensor]]) -> LlamaTP:
+        """What one of ``tp`` ranks has; the weights are the same in memory.
+
+        ``all_gather`` gives every rank's tensor, all of one shape, in the order of ranks.
+        """
+        part, num_blocks = copy(self), self.kv_shape[0]
+        shares = [blocks_of(at, self.tp, num_blocks) for at in range(self.tp)]
+        part.blocks = [self.blocks[block] for block in shares[rank]]
+
+        def gather(parts: Tensor) -> Tensor:
+            padding = [0, 0] * (parts.dim() - 1) + [0, len(shares[0]) - len(parts)]
+            every = all_gather(F.pad(parts, padding))
+            return torch.cat([own[: len(it)] for own, it in zip(every, shares, strict=True)])
+
+        part.gather, part.tp = gather, 1
+        return part
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
         """Put weights and KV where the device's memory is."""

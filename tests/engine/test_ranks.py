@@ -25,7 +25,7 @@ from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.engine.ranks import BroadcastFrontend, RanksDisagree, TPEngine
+from minisched.engine.ranks import RanksDisagree, TPEngine
 from minisched.loops.design import find_loop
 from minisched.loops.run import drive, wire
 from minisched.models.hash import HashModel
@@ -91,9 +91,7 @@ class Rank:
 Change = Callable[[int, Engine], None]
 
 
-def run_rank(
-    end: End, seed: int, loop: str, change: Change, frontend_of: Callable[..., Frontend]
-) -> Rank:
+def run_rank(end: End, seed: int, loop: str, change: Change, kind: Callable[..., Any]) -> Rank:
     drawn = draw(seed, odd=False)
     workload = fresh(drawn.workload)
     rng = Random(f"{seed} {end.rank}")  # a clock of its own: nothing takes as long as elsewhere
@@ -103,15 +101,16 @@ def run_rank(
         req.arrival_time = 97 * turn
     device, model = SimDevice(), HashModel(workload.vocab_size, eos_ids=workload.eos_ids)
     outputs, batches = list[Any](), list[Any]()
-    frontend = frontend_of(end, workload.requests, outputs.append)
+    frontend, made = Frontend(() if end.rank else workload.requests, outputs.append), list[Any]()
     if end.rank == 0:
         for turn, rid in workload.aborts.items():
             frontend.abort(rid, at=97 * turn + 50)
     spec, error = find_loop(loop), None
     config = replace(workload.config, speculative_algorithm="", speculative_draft_model_path="")
-    made: Any = partial(TPEngine, ranks=end)
+    of_rank: Any = partial(kind, ranks=end)
     try:
-        engine = wire(loop, spec, device, model, config, frontend, cost, engine_class=made)
+        engine = wire(loop, spec, device, model, config, frontend, cost, engine_class=of_rank)
+        made.append(engine)
         engine.scheduler.on_commit = lambda batch: batches.append((batch.step, batch.rids))
         change(end.rank, engine)
         drive(spec.start(engine), engine)
@@ -121,8 +120,9 @@ def run_rank(
             end.wire.lost = RankLost(f"rank {end.rank} is lost: {raised}")
     finally:
         device.close()
-    received = frontend.received if isinstance(frontend, BroadcastFrontend) else workload.requests
-    return Rank(received, [(it.rid, it.token, it.finish_reason) for it in outputs], batches, error)
+    return Rank(
+        made[0].received, [(it.rid, it.token, it.finish_reason) for it in outputs], batches, error
+    )
 
 
 def run_ranks(
@@ -130,12 +130,12 @@ def run_ranks(
     loop: str,
     size: int = 2,
     change: Change = lambda rank, engine: None,
-    frontend_of: Callable[..., Frontend] = BroadcastFrontend,
+    kind: Callable[..., Any] = TPEngine,
     dies_after: dict[int, int] | None = None,
 ) -> list[Rank]:
     wire = Wire(size)
     ends = [End(wire, rank, (dies_after or {}).get(rank)) for rank in range(size)]
-    play = partial(run_rank, seed=seed, loop=loop, change=change, frontend_of=frontend_of)
+    play = partial(run_rank, seed=seed, loop=loop, change=change, kind=kind)
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(play, ends))
 
@@ -170,11 +170,16 @@ def test_when_a_rank_is_lost_every_request_has_a_reason_on_those_that_are_left(s
     }
 
 
-def by_its_own_clock(end: End, requests: list[Request], on_output: Any) -> Frontend:
-    """Rank 1 takes requests in when its own clock says so."""
-    return (Frontend if end.rank else BroadcastFrontend)(
-        *([end] * (not end.rank)), requests, on_output
-    )
+class ByItsOwnClock(TPEngine):
+    """Rank 1 takes a request in when its own clock says so."""
+
+    def broadcast(self, messages: Any) -> Any:
+        inner = super().broadcast(messages)
+        if self.ranks.rank:
+            self.early = [*getattr(self, "early", []), *inner]
+            inner = [it for it in self.early if getattr(it, "arrival_time", 0) <= self.device.now()]
+            self.early = [it for it in self.early if it not in inner]
+        return inner
 
 
 def disagreements(**how: Any) -> list[str]:
@@ -188,11 +193,7 @@ def disagreements(**how: Any) -> list[str]:
 
 
 def test_a_rank_that_goes_by_its_own_clock_is_found_out() -> None:
-    def skew(rank: int, engine: Engine) -> None:
-        if rank:
-            engine.device.idle_until(400)
-
-    found = disagreements(frontend_of=by_its_own_clock, change=skew)
+    found = disagreements(kind=ByItsOwnClock)
     assert len(found) > 4
     assert all(said.startswith("rank 1 disagrees with rank 0 in step ") for said in found)
 

@@ -40,10 +40,10 @@ class Meeting:
         self.parts: list[Any] = [None] * num_ranks
         self.barrier = threading.Barrier(num_ranks, timeout=60)
 
-    def gather(self, rank: int, parts: Tensor) -> Tensor:
+    def all_gather(self, rank: int, parts: Tensor) -> list[Tensor]:
         self.parts[rank] = parts
         self.barrier.wait()
-        every = torch.cat(self.parts)
+        every = [*self.parts]
         self.barrier.wait()
         return every
 
@@ -76,13 +76,10 @@ def logits_of(make: Callable[[], Any]) -> tuple[Any, list[Tensor]]:
 
 def on_ranks(folder: Path, num_ranks: int, dtype: str) -> list[Any]:
     meeting = Meeting(num_ranks)
+    whole = LlamaTP(folder, dtype, tp=num_ranks)
     makes = [
-        partial(
-            LlamaTP, folder, dtype, rank=rank, num_ranks=num_ranks,
-            gather=partial(meeting.gather, rank),
-        )
-        for rank in range(num_ranks)
-    ]  # fmt: skip
+        partial(whole.share, rank, partial(meeting.all_gather, rank)) for rank in range(num_ranks)
+    ]
     with ThreadPoolExecutor(num_ranks) as pool:
         return list(pool.map(logits_of, makes))
 
