@@ -129,8 +129,9 @@ class Witnesses:
         seen, threads = examine(trace), [name for name in alive() if name not in self.threads]
         leaks = find_leaks(trace)
         return [
-            ("leak", leaks if is_over else [leak for leak in leaks if leak.kind in AT_ONCE]),
+            ("leak", leaks if is_over else ()),
             ("leak", self.books.wrong),
+            ("leak", [leak for leak in leaks if leak.kind in AT_ONCE]),
             ("ownership", find_unlisted(trace)),
             ("race", seen.races),
             ("deadlock", seen.waits if is_over else ()),

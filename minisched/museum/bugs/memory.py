@@ -106,7 +106,7 @@ cleaned_twice = Exhibit(
     "then lists no pages; where a step in flight still names it, closing it twice is closing it "
     "once.",
     law="leak",
-    says="although it was allocated to a",
+    says="2 times among the free ones",
     case=case(
         "a: 10 -> 1; b: 10 -> 2", "mindie_plugin:fill_host", kv=6, rows=2, disable_radix_cache=True
     ),
