@@ -135,7 +135,7 @@ def run(
     >>> len(ran.outputs["a"])
     4
     >>> ran
-    <overlap on sim with hash: 4 tokens of 1 requests in 43.8 ms>
+    <overlap on sim with hash: 4 tokens of 1 request in 43.8 ms>
 
     Raises:
         ValueError: an argument is not what it should be, or there is no such loop, device, model or

@@ -142,11 +142,13 @@ def _not_identical(found: list[Difference], baseline: Recorded, run: Recorded) -
     details, offences = tuple(map(str, found)), tuple[Offence, ...]()
     if only_lengths_differ(found, baseline.trace, run.trace):
         sentence = (
-            f"{len(found)} of {count} requests got another number of tokens than in "
+            f"{len(found)} of {counted(count, 'request')} got another number of tokens than in "
             f"{baseline.file}, and the same ones so far; were both asked for as many?"
         )
     else:
-        sentence = f"{len(found)} of {count} requests got other tokens than in {baseline.file}."
+        sentence = (
+            f"{len(found)} of {counted(count, 'request')} got other tokens than in {baseline.file}."
+        )
         dtypes = run.trace.dtype, baseline.trace.dtype
         if all(dtypes) and len(set(dtypes)) > 1:
             sentence += f" This run computed in {dtypes[0]}, that one in {dtypes[1]}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -191,7 +192,9 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
 def stopped_by(error: Exception) -> Finding:
     """The law that a run has broken which an error stopped."""
     law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
-    return Finding(law, f"{type(error).__name__}: {error}")
+    frames = traceback.extract_tb(error.__traceback__)
+    words = str(error) or (frames[-1].line if frames else "")  # an assert says nothing but itself
+    return Finding(law, f"{type(error).__name__}: {words}")
 
 
 def first_of_each(laws: Laws) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
+from ..checks.history import counted
 from ..core import Output
 from ..devices.profiles import DEFAULT_PROFILE, PROFILES, find_profile
 from ..export.native import StreamRecorder
@@ -147,7 +148,7 @@ def print_report(console: Console, result: dict[str, Any], format: str) -> None:
 def sentences(result: dict[str, Any], format: str) -> Iterator[str]:
     """Everything else."""
     yield (
-        f"{result['finished']} of {result['requests']} requests ({format}) finished in "
+        f"{result['finished']} of {counted(result['requests'], 'request')} ({format}) finished in "
         f"{result['makespan_ns'] / 1e9:.1f} s of virtual time: {result['steps']} steps of the loop "
         f"{result['loop']}, policy {result['policy']}, {result['tokens_per_second']:.0f} tokens/s."
     )

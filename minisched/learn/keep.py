@@ -29,7 +29,7 @@ def keep(exercise: Exercise, lines: Any, path: Path | None = None) -> list[str]:
         write_whole(path, text_of(kept))
     except (OSError, TypeError):
         return []
-    return [f"Kept in `{path.name}`: {len(kept)} of {len(exercises())} exercises are right."]
+    return [f"Kept in `{path.name}`: {len(kept)} of {len(exercises())} exercises right."]
 
 
 def source_of(thing: Any) -> str:

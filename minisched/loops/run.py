@@ -71,9 +71,11 @@ class Run:
     def __repr__(self) -> str:
         trace, tokens = self.trace, sum(map(len, self.outputs.values()))
         failed = f", {len(self.errors)} of them with an error," if self.errors else ""
+        count = len(self.requests)
+        whose = "1 request" if count == 1 else f"{count} requests"
         return (
             f"<{self.loop} on {trace.device} with {trace.model}: {tokens} tokens of "
-            f"{len(self.requests)} requests{failed} in {trace.end / MILLISECOND:.1f} ms>"
+            f"{whose}{failed} in {trace.end / MILLISECOND:.1f} ms>"
         )
 
 

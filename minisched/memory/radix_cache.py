@@ -20,7 +20,7 @@ from ..trace import NullRecorder, Recorder
 # -- A node, and the edge above it -----------------------------------------------------------------
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class TreeNode:
     """The end of a prefix (SGLang ``mem_cache/radix_cache.py:TreeNode``), and the edge to it.
 
@@ -42,6 +42,9 @@ class TreeNode:
     hit_count: int = 0  # insertions that made it or found it there
     lock_ref: int = 0  # locks held on this node or below it
     children: dict[tuple[int, ...], TreeNode] = field(default_factory=dict)  # by their first page
+
+    def __repr__(self) -> str:
+        return f"node {self.id}" if self.id else "the root"
 
     @property
     def num_pages(self) -> int:

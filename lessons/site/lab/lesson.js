@@ -109,7 +109,7 @@ function wake() {
 function showProgress() {
   const place = document.getElementById("progress");
   const right = [...names.values()].filter((name) => read(lesson, name).passed).length;
-  if (place) place.textContent = `${right} of ${names.size} exercises right`;
+  if (place) place.textContent = `${right} of ${names.size} exercise${names.size === 1 ? "" : "s"} right`;
 }
 
 function button(text, act, title) {

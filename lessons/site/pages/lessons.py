@@ -101,12 +101,14 @@ def line_of(path: Path) -> str:
     pictures = ", ".join(
         f'<a href="../gallery/{topic}.html">{title}</a>' for topic, title in topics
     )
+    count = len(exercises_of(path))
+    exercises = "1 exercise" if count == 1 else f"{count} exercises"
     where, hint = "https://colab.research.google.com/", "Download the notebook, and upload it there"
     if repository := github():
         where, hint = f"{where}github/{repository}/blob/gh-pages/lessons/{name}", "As it is here"
     return (
         f'<p class="lesson-line"><span>{about(path)["minutes"]} minutes</span>'
-        f'<span id="progress">{len(exercises_of(path))} exercises</span>'
+        f'<span id="progress">{exercises}</span>'
         f'<a href="{name}" download>Download for JupyterLab</a>'
         f'<a href="{where}" title="{hint}">Open in Colab</a>'
         f"<span>{'In the gallery: ' if topics else ''}{pictures}</span></p>{script('lesson')}"
