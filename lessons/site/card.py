@@ -78,9 +78,14 @@ def strip(view: View, top: int, scale: float) -> list[str]:
     return drawn
 
 
+def hash_of(svg: str) -> bytes:
+    """Of what is drawn; the style sheet before it may say the same in other words."""
+    return sha256(svg.rpartition("</defs>")[2].encode()).hexdigest().encode()
+
+
 def stamped(png: bytes, svg: str) -> bytes:
     """A PNG that says what it was made of, in a chunk of text behind its head."""
-    said = b"tEXtSource\0" + sha256(svg.encode()).hexdigest().encode()
+    said = b"tEXtSource\0" + hash_of(svg)
     chunk = (len(said) - 4).to_bytes(4) + said + crc32(said).to_bytes(4)
     return png[:33] + chunk + png[33:]
 

@@ -15,6 +15,7 @@ from ..comparison import COLUMNS, Comparison, cells, compare_loops, sentences, v
 from ..core import Request
 from ..devices.registry import open_device
 from ..export.chrome import to_chrome
+from ..export.chromium import Frame, find_driver, fitting, to_png
 from ..export.html import to_html
 from ..export.motion import playing
 from ..export.native import to_json
@@ -61,6 +62,7 @@ def print_report(console: Console, comparison: Comparison) -> None:
 
 
 FEW = 5  # runs that are drawn with all their lanes; of more it is a poster
+WALL, SLIDE = 3440, Frame(1920, 1080)  # pixels
 
 
 def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
@@ -87,6 +89,21 @@ def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
         files[f"{name}.trace.json"] = to_chrome(trace)
         files[f"{name}.json"] = to_json(trace)
     return write(files, out)
+
+
+def write_pngs(traces: Sequence[Trace], out: Path) -> list[Path]:
+    """The picture as large as a wall needs it, and what of it fits a slide.
+
+    Raises:
+        ValueError: Playwright or Chromium is missing.
+    """
+    is_poster = len(traces) > FEW
+    wall = to_svg(poster(traces) if is_poster else compare_runs(traces))
+    slide = to_svg(poster(traces, is_slide=True)) if is_poster else wall
+    images = {"compare.png": to_png(wall, fitting(wall, WALL)), "slide.png": to_png(slide, SLIDE)}
+    for name, image in images.items():
+        (out / name).write_bytes(image)
+    return [out / name for name in images]
 
 
 def write_traces(traces: Sequence[Trace], out: Path) -> list[Path]:
@@ -166,6 +183,9 @@ def compare(
         str | None, typer.Option(help="Loops, separated by commas; serial always runs too.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for pictures and traces.")] = Path("out"),
+    png: Annotated[
+        bool, typer.Option("--png", help="Also compare.png, for a wall, and slide.png.")
+    ] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="Add all tokens to --json.")] = False,
 ) -> int:
     """Run a workload serially and overlapped: verdict, reason and pictures.
@@ -193,11 +213,15 @@ def compare(
     if "all" in asked:
         names = who_takes(names, wanted_features(config, requests))
     out = check_folder(out)
+    if png:
+        find_driver()  # before anything runs
     try:
         comparison = compare_with_progress(workload, report, names, model, requests, config)
     except RunStopped as stopped:
         return report_stop(stopped, out, report.json)
     files = [str(path) for path in write_pictures(comparison, out)]
+    if png:
+        files += [str(path) for path in write_pngs([run.trace for run in comparison.runs], out)]
     if report.json:
         result = comparison_json(comparison, files, tokens)
         if report.advise:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..export.chromium import CODECS, Frame, write_film
+from ..export.chromium import CODECS, fitting, write_film
 from ..export.motion import playing
 from ..export.recipes.recipe import run_of
 from ..export.runs import compare
@@ -70,11 +69,3 @@ def run_named(source: str) -> Trace:
     if not source.endswith(".json"):
         raise ValueError(f"{source!r} is no loop ({', '.join(LOOPS)}) and no recorded run (.json).")
     return read_trace(Path(source))
-
-
-def fitting(svg: str, width: int, is_dark: bool) -> Frame:
-    """As wide as that, and as high as the picture then is; both even, as films must be."""
-    found = re.search(r'viewBox="0 0 (\d+) (\d+)"', svg)
-    assert found
-    wide, high = map(int, found.groups())
-    return Frame(width // 2 * 2, round(width * high / wide / 2) * 2, is_dark)

@@ -8,6 +8,7 @@ that it shows what the SVG does, however slow the machine is.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -39,6 +40,14 @@ class Frame:
     width: int
     height: int
     is_dark: bool = False
+
+
+def fitting(svg: str, width: int, is_dark: bool = False) -> Frame:
+    """As wide as that, and as high as the picture then is; both even, as films must be."""
+    found = re.search(r'viewBox="0 0 (\d+) (\d+)"', svg)
+    assert found
+    wide, high = map(int, found.groups())
+    return Frame(width // 2 * 2, round(width * high / wide / 2) * 2, is_dark)
 
 
 def find_chromium() -> str:

@@ -37,6 +37,16 @@ class Strip:
         return self.view.duration / PERIODS
 
     @property
+    def looks(self) -> object:
+        """What is seen of it, but for the steps' numbers and how busy its devices are."""
+        boxes = sorted(
+            (*self.view.clip(box.slice.start, box.slice.end), box.slice.name, box.lane.key)
+            for box in self.view.boxes
+            if box.slice.duration
+        )
+        return tuple(boxes), f"{self.speedup:.2f}", self.more_steps
+
+    @property
     def name(self) -> str:
         """The loop, and the relay that carries its tokens."""
         loop, _, relay = self.view.trace.loop.partition(":")
@@ -44,10 +54,11 @@ class Strip:
         return f"{loop} · {relay or usual}" if relay or usual else loop
 
 
-def poster(traces: Sequence[Trace]) -> Scene:
+def poster(traces: Sequence[Trace], is_slide: bool = False) -> Scene:
     """All runs of one workload; the first is what they are compared with.
 
-    Runs in which no request takes four steps that follow one another are left out, and named.
+    Runs in which no request takes four steps that follow one another are left out, and named. On a
+    slide, which has less room, those share a strip that are drawn alike.
 
     Raises:
         ValueError: there is no trace.
@@ -66,7 +77,10 @@ def poster(traces: Sequence[Trace]) -> Scene:
         strips.append(Strip(view, factor, report.device_busy_percent, more))
     strips.sort(key=lambda strip: (-strip.speedup, strip.period))
     end = max((strip.view.duration for strip in strips), default=1)
-    rows = [row for strip in strips for row in rows_of(strip, end)]
+    drawn: dict[object, list[Strip]] = {}
+    for strip in strips:
+        drawn.setdefault(strip.looks if is_slide else strip.name, []).append(strip)
+    rows = [row for alike in drawn.values() for row in rows_of(alike, end, is_slide)]
     title = "no run has settled steps"
     if strips:
         best = strips[0]
@@ -79,6 +93,10 @@ def poster(traces: Sequence[Trace]) -> Scene:
         "request to its next one; how busy the devices were over the whole run; the speed-up; the "
         "steps more or less."
     ]
+    shared = [", ".join(strip.view.trace.loop for strip in alike)
+              for alike in drawn.values() if len(alike) > 1]  # fmt: skip
+    if shared:
+        notes.append(f"Alike in these periods: {'; '.join(shared)}.")
     if left_out:
         notes.append(f"Without settled steps, so not shown: {', '.join(left_out)}.")
     legend = {kind: words for kind, words in LEGEND.items() if not kind.startswith("arrow")}
@@ -118,17 +136,22 @@ def longest_alike(passes: Sequence[Slice]) -> list[Slice]:
     return max(stretches, key=len)
 
 
-def rows_of(strip: Strip, end: int) -> list[LaneRow]:
-    """Its host, and each device."""
+def rows_of(alike: Sequence[Strip], end: int, is_slide: bool) -> list[LaneRow]:
+    """The host, and each device, of those that share a strip; on a slide no second thread."""
+    strip, others = alike[0], len(alike) - 1
     steps = "step" if abs(strip.more_steps) == 1 else "steps"
     more = f", {strip.more_steps:+d} {steps}" if strip.more_steps else ""
-    note = f"{strip.period / MILLISECOND:.1f} ms, {strip.busy:.0f} %, {strip.speedup:.2f}×{more}"
-    lanes = zip(strip.view.lanes, lanes_of(strip.view, end).rows, strict=True)
+    least, most = (f"{choose(one.busy for one in alike):.0f}" for choose in (min, max))
+    busy = least if least == most else f"{least} to {most}"
+    note = f"{strip.period / MILLISECOND:.1f} ms, {busy} %, {strip.speedup:.2f}×{more}"
+    drawn = zip(strip.view.lanes, lanes_of(strip.view, end).rows, strict=True)
+    lanes = [(lane, row) for lane, row in drawn if not (is_slide and lane.key.endswith("_thread"))]
     kept = [(lane, row) for lane, row in lanes if lane.side == "host" or has_forward(row)]
     return [
         replace(
             row, name=lane.name.lower() if len(kept) > 2 else lane.side, measure=None,
-            group=strip.name, group_note=note, note="",
+            group=f"{strip.view.trace.loop} + {others} alike" if others else strip.name,
+            group_note=note, note="",
         )
         for lane, row in kept
     ]  # fmt: skip

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import mean
@@ -47,7 +46,7 @@ SITE = ROOT / "lessons" / "site"
 sys.path[:0] = [str(SITE), str(SITE / "lab")]
 
 import cells  # noqa: E402
-from card import LETTERS, PNG, card  # noqa: E402
+from card import LETTERS, PNG, card, hash_of  # noqa: E402
 from experiment import Settings, loop_names, run, settled_step  # noqa: E402
 from pages import gallery, lab, lessons, reference, repository, steppers  # noqa: E402
 from report import report  # noqa: E402
@@ -79,7 +78,7 @@ def test_the_card_is_drawn_of_the_runs_and_its_png_of_it() -> None:
     png, picture = PNG.read_bytes(), Picture(card())
     assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (1200, 630)
     assert len(png) < 150_000, "small enough for a repository"
-    assert sha256(card().encode()).hexdigest().encode() in png, "python lessons/site/card.py"
+    assert hash_of(card()) in png, "python lessons/site/card.py"
     assert min(map(int, re.findall(r"font-size: (\d+)px", LETTERS))) >= 24
     serial, overlap = (measure(trace_of(loop)) for loop in ("serial", "overlap"))
     assert f"{serial.makespan_ns / overlap.makespan_ns:.2f} times as fast" in picture.words
