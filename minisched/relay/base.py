@@ -121,19 +121,13 @@ class HostTrip(Relay):
         Raises:
             ValueError: a token is not known yet.
         """
-        return [token for ids in batch.ids for token in known_ids(ids)], []
+        known = [token for ids in batch.ids for token in ids if token is not None]
+        if len(known) < batch.num_tokens:
+            raise ValueError(
+                "this relay cannot run ahead, yet a row's input token is still unknown"
+            )
+        return known, []
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
         """The ids as they are."""
         return ids
-
-
-def known_ids(ids: Sequence[int | None]) -> list[int]:
-    """The ids of a row whose tokens the host must all know.
-
-    Raises:
-        ValueError: one is still unknown.
-    """
-    if None in ids:
-        raise ValueError("this relay cannot run ahead, yet a row's input token is still unknown")
-    return [token for token in ids if token is not None]

@@ -191,7 +191,13 @@ class SchedulerConfig:
 
     def refusal(self, req: Request) -> str | None:
         """One sentence on why ``req`` can never run here, or None."""
-        return find_refusal(self, req)
+        return (
+            req.problem()
+            or outside_the_vocabulary(self, req.prompt)
+            or out_of_reach(self, req.params)
+            or logprob_problem(req.params, len(req.prompt), self.vocab_size)
+            or too_long(self, req)
+        )
 
 
 def at_least(name: str, value: float, limit: int, what: str = "") -> None:
@@ -220,18 +226,6 @@ def one_of(name: str, value: str, known: object) -> None:
 # Every field of a request is looked at here, before anything else reads it (``Request.problem``).
 
 
-def find_refusal(config: SchedulerConfig, req: Request) -> str | None:
-    """The first reason that is found, or None."""
-    return (
-        req.problem()
-        or outside_the_vocabulary(config, req.prompt)
-        or not_combined(config, req.params)
-        or out_of_reach(config, req.params)
-        or logprob_problem(req.params, len(req.prompt), config.vocab_size)
-        or too_long(config, req)
-    )
-
-
 def outside_the_vocabulary(config: SchedulerConfig, prompt: Sequence[int]) -> str | None:
     """Whether the prompt is made of the model's tokens."""
     if not prompt:
@@ -245,19 +239,14 @@ def outside_the_vocabulary(config: SchedulerConfig, prompt: Sequence[int]) -> st
     )
 
 
-def not_combined(config: SchedulerConfig, params: SamplingParams) -> str | None:
-    """Whether the loop's original does not combine it with what the options ask for."""
+def out_of_reach(config: SchedulerConfig, params: SamplingParams) -> str | None:
+    """Whether this loop and this model can do what the options ask for."""
     for feature, is_wanted in (
         ("grammar", params.has_grammar),
         ("penalties", params.has_penalties),
     ):
         if is_wanted and feature in config.refuses:
             return f"this loop takes no {feature}: {config.refuses[feature]}."
-    return None
-
-
-def out_of_reach(config: SchedulerConfig, params: SamplingParams) -> str | None:
-    """Whether this model can do what the options ask for."""
     for token in params.logit_bias:
         if not 0 <= token < config.vocab_size:
             return (

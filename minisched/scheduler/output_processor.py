@@ -182,13 +182,9 @@ def deliver_logprobs(
         if said or req.lease is row.lease or is_stale:
             learn_prompt(row, found.input_token_logprobs)
         for output, logprob in zip(said, found.output_token_logprobs, strict=False):
-            output.logprobs = Logprobs(of_prompt(req), [logprob])
+            of_prompt = [] if req.output_token_logprobs else list(req.input_token_logprobs)
+            output.logprobs = Logprobs(of_prompt, [logprob])
             req.output_token_logprobs.append(logprob)
-
-
-def of_prompt(req: Request) -> list[TokenLogprob]:
-    """Those of the prompt, before the first token was heard; nothing after it."""
-    return [] if req.output_token_logprobs else list(req.input_token_logprobs)
 
 
 def learn_prompt(row: Row, found: Sequence[TokenLogprob]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from ..core import Output, Request, Result, ScheduleBatch
@@ -57,26 +57,37 @@ def input_ids(propose: Propose | None, req: Request, count: int) -> tuple[int | 
 
 
 def process(batch: ScheduleBatch, result: Result, rows: OutputProcessor) -> list[Output]:
-    """What a step that may carry drafts means: a row has several tokens, or none."""
+    """What a step that may carry drafts means: of each row several tokens, or none.
+
+    Of what a row has sampled ``num_accepted_tokens`` count, and none from the first on that was
+    chosen from NaN. One token was counted when the step was committed; the accepted drafts are
+    counted now, and what was rejected is given back.
+    """
     outputs: list[Output] = []
-    tokens_by_row, drafts_of = accepted_tokens(batch, result), drafts_by_row(batch, result)
-    broken = rows_with_nan(batch, result)
-    columns = zip(batch.rows, batch.sample_lens, tokens_by_row, drafts_of, strict=True)
-    for at, (row, num_samples, tokens, drafts) in enumerate(columns):
-        req, lease = row.req, row.lease
-        had = len(req.output_ids)
+    k = len(result.drafts) // len(batch.reqs)  # 0 where the host proposes
+    firsts = accumulate(batch.sample_lens, initial=0)
+    counts = result.num_accepted_tokens or [0] * len(batch.reqs)
+    columns = zip(batch.rows, batch.sample_lens, firsts, counts, strict=False)
+    for at, (row, num_samples, first, count) in enumerate(columns):
+        req, lease, had = row.req, row.lease, len(row.req.output_ids)
+        end = first + count
+        good = next((place for place in range(first, end) if place in result.nan_samples), end)
+        tokens = result.tokens[first:good]
         if req.lease is not lease:
             is_stale = row.deliver and rows.is_stale(req)
             for token in tokens if is_stale else [None]:
                 if token is None or not req.finished:
                     outputs += rows.late(batch, req, lease, token)
         elif row.deliver:
-            settle(req, num_samples - 1, len(tokens), drafts)
+            req.num_draft_tokens_in_flight -= num_samples - 1
+            req.computed_len += len(tokens) - 1
+            req.device_len += len(tokens) - 1
+            req.spec_token_ids = list(result.drafts[at * k : at * k + k])
             for token in tokens:
                 if not req.finished:
                     lease.settled_len = req.known_len
                     outputs.append(rows.hear(req, token))
-        outputs += rows.end_if_nan(batch, req, lease) if at in broken else []
+        outputs += rows.end_if_nan(batch, req, lease) if good < end else []
         if at < batch.num_extend_reqs:
             rows.cache_prompt(batch, at)
         if num_samples > 1 and (gained := len(req.output_ids) - had):
@@ -85,51 +96,3 @@ def process(batch: ScheduleBatch, result: Result, rows: OutputProcessor) -> list
                 accepted=gained - 1,
             )  # fmt: skip
     return outputs
-
-
-def accepted_tokens(batch: ScheduleBatch, result: Result) -> list[Sequence[int]]:
-    """The tokens of each row that count, [num_reqs][num_accepted_tokens]; none from NaN on."""
-    if result.num_accepted_tokens is None:
-        return [[]] * len(batch.reqs)
-    return [
-        result.tokens[places.start : next(nan_among(places, result), places.stop)]
-        for places in accepted_places(batch, result)
-    ]
-
-
-def rows_with_nan(batch: ScheduleBatch, result: Result) -> set[int]:
-    """Which rows have a token that was chosen from NaN among those that count."""
-    if not result.nan_samples:
-        return set()
-    places = enumerate(accepted_places(batch, result))
-    return {row for row, mine in places if any(True for _ in nan_among(mine, result))}
-
-
-def accepted_places(batch: ScheduleBatch, result: Result) -> Iterator[range]:
-    """Where among the samples each row's tokens that count are."""
-    firsts = accumulate(batch.sample_lens, initial=0)
-    for first, count in zip(firsts, result.num_accepted_tokens or (), strict=False):
-        yield range(first, first + count)
-
-
-def nan_among(places: range, result: Result) -> Iterator[int]:
-    """Those of the samples at ``places`` that were chosen from NaN."""
-    return (at for at in places if at in result.nan_samples)
-
-
-def settle(req: Request, num_drafts: int, num_tokens: int, drafts: Sequence[int]) -> None:
-    """A step has come back with ``num_tokens`` for a request: give back what was rejected.
-
-    One token was counted when the step was committed, the accepted drafts are counted now.
-    """
-    req.num_draft_tokens_in_flight -= num_drafts
-    req.computed_len += num_tokens - 1
-    req.device_len += num_tokens - 1
-    req.spec_token_ids = list(drafts)
-
-
-def drafts_by_row(batch: ScheduleBatch, result: Result) -> Iterator[Sequence[int]]:
-    """What was drafted for each row's next step, k tokens; nothing where the host proposes."""
-    k = len(result.drafts) // len(batch.reqs)
-    for at in range(len(batch.reqs)):
-        yield result.drafts[at * k : at * k + k]

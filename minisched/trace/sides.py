@@ -74,7 +74,11 @@ def one_side(trace: Trace, side: str) -> Trace:
     end = Slice(0, "the other side", "end", trace.end, trace.end)
     counters = [replace(item, name=item.name.removeprefix(before))
                 for item in trace.counters if item.name.startswith(before)]  # fmt: skip
-    marks = [_plain(mark) for mark in trace.marks if mark.attrs.get("side") == side]
+    marks = [
+        replace(mark, attrs={name: of for name, of in mark.attrs.items() if name != "side"})
+        for mark in trace.marks
+        if mark.attrs.get("side") == side
+    ]
     return replace(trace, slices=(*own, end), edges=(), counters=tuple(counters),
                    marks=tuple(marks))  # fmt: skip
 
@@ -87,7 +91,3 @@ def shown_side(trace: Trace) -> Trace:
 def side_words(trace: Trace) -> str:
     """Which side ``shown_side`` is, for the line under a title; empty where there is one."""
     return f"the {side} side" if (side := sides(trace)[-1]) else ""
-
-
-def _plain(mark: Mark) -> Mark:
-    return replace(mark, attrs={name: of for name, of in mark.attrs.items() if name != "side"})
