@@ -2,23 +2,17 @@
 
 An op's slice lasts from the moment the GPU reaches it. Launched kernel by kernel, the gaps between
 kernels count as the op's; in a graph there are none. So busy is said of graphs.
-
-Two engines share the GPU, and what one of them leaves must not be the other's to pay for. What is
-made once (weights, KV, a manager, graphs) is there before anything is timed, and stays. Before each
-timed run, whoever's it is, the allocator is emptied and the same side says a few tokens.
 """
 
 from __future__ import annotations
 
 import gc
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -28,13 +22,13 @@ from typing import Any
 from ..checks.overlap import device_busy, forwards, intersection, length, step_intervals
 from ..checks.races import find_races
 from ..core import Request, SamplingParams
-from ..devices.registry import load as load_extra
 from ..devices.registry import open_device
 from ..export.native import to_json
 from ..export.runs import compare
 from ..export.scene_svg import to_svg
 from ..loops.run import Run, run_to_end
 from ..models.base import Model
+from ..models.fetch import model_home
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
 from ..trace.files import write_whole
@@ -52,12 +46,13 @@ from .figures import (
     BenchCall,
     BenchPart,
     Figure,
-    Report,
+    Measure,
+    contest,
     figure,
-    interleave,
     not_measured,
     ratio,
 )
+from .peers.peer import Peer, PeerError
 from .prediction import off, row
 
 # -- Llamas of published shapes with random weights: what a step costs does not depend on them -----
@@ -130,77 +125,19 @@ def num_parameters(settings: dict[str, Any]) -> int:
     return sum(size for name, size in sizes if "embed_tokens" not in name)
 
 
-# -- What the simulator says of the same load, by costs that were measured on this GPU -------------
+# -- One shape on every loop, beside transformers --------------------------------------------------
 
-REPETITIONS = 2  # of the workloads that costs are fitted to
-SHORT, NEW = 64, 16  # tokens of a prompt at least, where it does not matter, and of an answer
-MILLISECOND = 1e6  # nanoseconds
-Keep = Callable[[str, Trace, Trace], None]  # is given a loop, its run, and the one foreseen
-
-
-def design_of(requests: Sequence[Request], config: SchedulerConfig) -> CalibrationDesign:
-    """What costs are fitted to: up to as many rows as requests, and prompts and steps as long.
-
-    Decodes run as graphs, prompts kernel by kernel. Both lie on one line of costs, so a step of
-    prompts has more tokens than any decode has rows. All take the same memory: it is part of a
-    graph.
-    """
-    rows, prompt_len = len(requests), max(len(request.prompt) for request in requests)
-    short = min(prompt_len, max(SHORT, 2 * rows))
-    counts = [1 << power for power in range((rows - 1).bit_length())]
-    decodes = [CalibrationLoad(count, short, NEW) for count in (*counts, rows)]
-    prompts = [CalibrationLoad(min(2, rows), prompt_len, 2), CalibrationLoad(rows, prompt_len, NEW)]
-    every = [CalibrationLoad(rows, short, NEW), CalibrationLoad(rows, short, NEW, WORK)]
-    return CalibrationDesign([*decodes, *prompts], every, config)
-
-
-def foreseen_figures(
-    shape: str,
-    device: str,
-    model: Model,
-    runs: Mapping[str, Sequence[Run]],
-    make_requests: Callable[[], list[Request]],
-    config: SchedulerConfig,
-    report: Report,
-    keep: Keep = lambda loop, measured, foreseen: None,
-) -> list[Figure]:
-    """For each loop the makespan measured, the one foreseen, and by how much that is off.
-
-    ``keep`` gets the last run of each loop and the one foreseen. Costs come from other workloads
-    (``minisched calibrate``), those of ``design_of``: nothing of ``runs`` is fitted to.
-    """
-    design = design_of(make_requests(), config)
-    observe_all(device, model, list(runs), report=report, design=design)  # captures graphs
-    cost = fit_costs(device, model, list(runs), REPETITIONS, report=report, design=design)
-    found = []
-    for loop, kept in runs.items():
-        report(f"predicting {loop}")
-        measured = [makespan(run.trace) for run in kept]
-        twin = run_to_end(loop, "sim", stand_in(model), make_requests(), config, cost).trace
-        keep(loop, kept[-1].trace, twin)
-        foreseen = makespan(twin)
-        errors = [off(foreseen, each) for each in measured]
-        name = f"{shape}: {loop}, makespan"
-        found += [
-            figure(name, [each / MILLISECOND for each in measured], "ms"),
-            figure(f"{name} that sim predicts", [foreseen / MILLISECOND], "ms"),
-            row(f"{name}, off by", errors),
-        ]
-    return found
-
-
-LOOPS = ("serial", "overlap", "vllm_batch_queue")
+LOOPS = ("overlap", "serial", "vllm_batch_queue")
 BUSY_AIM = 98.0  # percent, with overlap
+LIMIT_AIM = 2.0  # times the limit, at most
 BYTES = 2  # of a weight and of a cached number: bfloat16
 PAGE = 16  # tokens
 CHUNK = 2048  # tokens of prompts in a step
 CONTEXT_LEN = 1024  # tokens, of the models measured
-DEVICE = "cuda"
-PEER = "transformers, continuous"
-PEER_PAGE = 256  # tokens; its default
-PEER_SHARE = 0.4  # of the memory that is free when its cache is made: it takes no more
+FEWEST = 16  # new tokens: with less there is no steady decode
 FEW = 2  # new tokens of the untimed run before each timed one
-GIB = 1 << 30
+DEVICE = "cuda"
+PEER = "transformers continuous"
 
 
 @dataclass(frozen=True)
@@ -235,182 +172,77 @@ class GpuLoad:
         return float(num_parameters(settings) * BYTES + kv * seen)
 
 
-@dataclass
-class Side:
-    """Who is measured: ``answer`` says so many tokens for each request of the load.
+def load_of(requests: int | None, max_new_tokens: int | None) -> GpuLoad:
+    """The usual load, or as many requests and tokens as were asked for.
 
-    ``runs`` and ``beyond`` are of the timed ones; the second is what each took of the GPU's memory,
-    in GiB, beyond what the side holds anyway.
+    Raises:
+        ValueError: there are too few or too many tokens.
     """
+    usual = GpuLoad()
+    new = usual.new_tokens if max_new_tokens is None else max_new_tokens
+    most = CONTEXT_LEN - usual.prompt_len
+    if not FEWEST <= new <= most:
+        raise ValueError(f"--max-new-tokens is {new}, but it must be between {FEWEST} and {most}.")
+    return GpuLoad(usual.rows if requests is None else requests, new_tokens=new)
 
-    name: str
-    answer: Callable[[int], Run | None]
-    runs: list[Run] = field(default_factory=list)
-    beyond: list[float] = field(default_factory=list)
 
-    def tokens_per_second(self, load: GpuLoad) -> float:
-        """One run, prompts included."""
+def shape_rows(
+    shape: str, settings: dict[str, Any], folder: Path, model: Model, load: GpuLoad, call: BenchCall
+) -> list[Figure]:
+    """Tokens a second beside transformers; then how busy, how near its limit, and how foreseen.
+
+    What is made once (weights, KV, graphs) is there before anything is timed, and stays. Before
+    each run of ours the allocator is emptied and the loop says a few tokens, so that what one arm
+    leaves is not another's to pay for.
+    """
+    runs: dict[str, list[Run]] = {loop: [] for loop in LOOPS}
+
+    def answer(loop: str, new_tokens: int) -> Run:
+        requests = replace(load, new_tokens=new_tokens).requests()
+        return run_to_end(loop, DEVICE, model, requests, load.config())
+
+    def ours(loop: str) -> float:
         import torch
 
-        before = held()
-        self.answer(FEW)  # what a run takes from the driver, it has taken
-        if torch.cuda.is_initialized():
-            torch.cuda.reset_peak_memory_stats()
+        gc.collect()
+        torch.cuda.empty_cache()
+        answer(loop, FEW)
         start = time.perf_counter()
-        run = self.answer(load.new_tokens)
-        taken = time.perf_counter() - start
-        self.beyond.append((torch.cuda.max_memory_reserved() - before) / GIB)
-        self.runs += [run] if run else []
-        return load.rows * load.new_tokens / taken
+        runs[loop].append(answer(loop, load.new_tokens))
+        return load.rows * load.new_tokens / (time.perf_counter() - start)
 
-
-def held() -> int:
-    """Bytes of the GPU's memory that somebody keeps; the allocator keeps none for later."""
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    return int(torch.cuda.memory_reserved())
-
-
-def shape_figures(
-    shape: str,
-    settings: dict[str, Any],
-    model: Model,
-    make_peer: Callable[[], TransformersPeer],
-    load: GpuLoad,
-    repetitions: int,
-    report: Report,
-    keep: Keep = lambda loop, measured, foreseen: None,
-) -> list[Figure]:
-    """One shape on every loop, beside a peer; where that can't be made, a line says why."""
-    empty = held()
-    sides = [Side(loop, partial(answer, model, loop, load)) for loop in LOOPS]
-    for side in sides:  # kernels are chosen, graphs are captured
-        report(f"warming up {side.name}")
-        side.answer(load.new_tokens)
-    ours = held() - empty
-    found = [figure(f"{shape}: memory that minisched holds", [ours / GIB], "GiB")]
-    report(f"warming up {PEER}")
-    peer, reason = warm_peer(make_peer, load)
-    if peer:
-        theirs = held() - empty - ours
-        sides.append(Side(PEER, partial(peer_answer, peer, load)))
-        found += [
-            figure(f"{shape}: memory that {PEER} holds", [theirs / GIB], "GiB"),
-            figure(f"{shape}: {PEER}, its share of what was free", [100 * PEER_SHARE], "%"),
-        ]
-    measures = {side.name: partial(side.tokens_per_second, load) for side in sides}
-    speeds, _ = interleave(measures, repetitions, report)
-    if peer:
-        peer.close()
-    found += [figure(f"{shape}: {side.name}", speeds[side.name], "tokens/s") for side in sides]
-    found += [
-        figure(f"{shape}: {side.name}, memory of a run beyond that", side.beyond, "GiB")
-        for side in sides
-    ]
-    bandwidth = [bytes_per_second() for _ in range(repetitions)]
+    for loop in LOOPS:  # kernels are chosen, graphs are captured
+        call.report(f"warming up {loop}")
+        answer(loop, load.new_tokens)
+    arms: dict[str, Measure | str] = {loop: partial(ours, loop) for loop in LOOPS}
+    question = {"prompts": [list(request.prompt) for request in load.requests()],
+                "new_tokens": load.new_tokens}  # fmt: skip
+    told = {"device": DEVICE, "folder": str(folder), "dtype": "bfloat16", "threads": 1,
+            "rival": PEER}  # fmt: skip
+    with ExitStack() as stack:
+        try:
+            script = f"{__package__}.peers.transformers_generate"
+            peer = stack.enter_context(Peer.start(script, told, model_home(), call.report))
+            peer.ask(question)
+            arms[PEER] = lambda: load.rows * load.new_tokens / float(peer.ask(question)["seconds"])
+        except PeerError as error:
+            arms[PEER] = str(error)
+        rows = contest(shape, arms, "tokens/s", {PEER: 1.0}, call, at_most=False)
+    bandwidth = [bytes_per_second() for _ in range(call.repetitions)]
     limit_ms = [1e3 * load.bytes_per_step(settings) / each for each in bandwidth]
-    found.append(figure(f"{shape}: a step's memory at the measured bandwidth", limit_ms, "ms"))
-    runs = {side.name: side.runs for side in sides[: len(LOOPS)]}
+    rows.append(figure(f"{shape}: a step's memory at the measured bandwidth", limit_ms, "ms"))
     for loop, kept in runs.items():
         steps = [steady_step_ms(run.trace) for run in kept]
         busy = [steady_busy_percent(run.trace) for run in kept]
-        aim = BUSY_AIM if loop == "overlap" else None
         races = [float(len(find_races(run.trace))) for run in kept]
-        found += [
+        aim = BUSY_AIM if loop == "overlap" else None
+        rows += [
             figure(f"{shape}: {loop}, GPU busy in steady decode", busy, "%", aim),
             figure(f"{shape}: {loop}, a step in steady decode", steps, "ms"),
-            ratio(f"{shape}: {loop}, a step / its limit", steps, limit_ms, 2.0),
-            ratio(f"{shape}: {loop}, races", races, [1.0] * len(races), 0.0),
+            ratio(f"{shape}: {loop}, a step / its limit", steps, limit_ms, LIMIT_AIM),
+            figure(f"{shape}: {loop}, races", races, "races", 0.0, at_most=True),
         ]
-    name = f"{shape}: transformers / overlap"
-    if peer:
-        found.append(ratio(name, speeds[PEER], speeds["overlap"], 1.0))
-    else:
-        found.append(not_measured(name, "ratio", reason, 1.0))
-    config = load.config()
-    return found + foreseen_figures(shape, DEVICE, model, runs, load.requests, config, report, keep)
-
-
-def answer(model: Model, loop: str, load: GpuLoad, new_tokens: int) -> Run:
-    """One run of ours, in the memory of the whole load: graphs are of that."""
-    requests = replace(load, new_tokens=new_tokens).requests()
-    return run_to_end(loop, DEVICE, model, requests, load.config())
-
-
-def peer_answer(peer: TransformersPeer, load: GpuLoad, new_tokens: int) -> None:
-    """The same prompts, and as many tokens."""
-    peer.generate([list(request.prompt) for request in load.requests()], new_tokens)
-
-
-def warm_peer(
-    make_peer: Callable[[], TransformersPeer], load: GpuLoad
-) -> tuple[TransformersPeer | None, str]:
-    """The peer, which has answered the load once; or why there is none."""
-    peer = None
-    try:
-        peer = make_peer()
-        peer_answer(peer, load, load.new_tokens)
-    except Exception as error:  # it may fail in any way; ours is measured all the same
-        if peer:
-            peer.close()
-        return None, f"transformers: {(str(error).splitlines() or [type(error).__name__])[0]}"
-    return peer, ""
-
-
-class TransformersPeer:
-    """transformers' continuous batching of the same weights (``ContinuousBatchingManager``).
-
-    Its ``generate_batch`` makes a manager, a cache and CUDA graphs at each call, or at least starts
-    and ends a thread and empties the allocator. Here all of that is made once, for one load, with
-    twice the room that it needs: where a fifth of the cache is free at most, it admits nobody. It
-    shares no prefixes, as ours does not, since every run has the same prompts.
-    """
-
-    def __init__(self, folder: Path, load: GpuLoad, device: str = "cuda") -> None:
-        import torch
-        from transformers import AutoModelForCausalLM, GenerationConfig
-        from transformers.generation import ContinuousBatchingConfig
-
-        loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
-        pages = -(-(load.prompt_len + load.new_tokens) // PEER_PAGE) + 1
-        self.manager: Any = loaded.to(device).init_continuous_batching(
-            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
-            continuous_batching_config=ContinuousBatchingConfig(
-                page_size=PEER_PAGE, num_blocks=2 * load.rows * pages,
-                max_requests_per_batch=load.rows, max_blocks_per_request=pages + pages % 2,
-                max_memory_percent=PEER_SHARE, allow_block_sharing=False,
-            ),
-        )  # fmt: skip
-        with torch.no_grad():
-            self.manager.warmup()
-        self.manager.start()
-
-    def generate(self, prompts: Sequence[list[int]], new_tokens: int) -> None:
-        """Say so many tokens for each prompt, and wait for the last of them.
-
-        Raises:
-            RuntimeError: it said fewer, or its thread is gone.
-        """
-        self.manager.add_requests([*prompts], max_new_tokens=new_tokens)
-        made = ended = 0
-        while ended < len(prompts):
-            output = self.manager.get_result(timeout=1)
-            if output is not None and output.is_finished():
-                ended, made = ended + 1, made + len(output.generated_tokens)
-            elif output is None and not self.manager.is_running():
-                raise RuntimeError("the manager's thread has ended")
-        if made != len(prompts) * new_tokens:
-            raise RuntimeError(f"it made {made} tokens, not {len(prompts) * new_tokens}")
-
-    def close(self) -> None:
-        """End its thread, and give weights, cache and graphs back."""
-        self.manager.stop(hard_stop=True)
-        self.manager.destroy()
-        self.manager = None
+    return rows + foreseen_rows(shape, model, runs, load, call)
 
 
 def bytes_per_second(size: int = 1 << 32) -> float:
@@ -451,69 +283,60 @@ def steady_step_ms(trace: Trace) -> float:
     return median(step_intervals(trace)[SETTLED:-SETTLED]) / 1e6
 
 
-# -- The whole measurement of one GPU --------------------------------------------------------------
-#
-# The weights are random and lie in memory meanwhile. The race check reads the recorded runs;
-# torch's stream sanitizer watches runs of its own, in a process of its own, since it slows them.
+# -- What the simulator says of the same load, by costs that were measured on this GPU -------------
 
-RACE = "CSAN detected a possible data race"
-LIMIT_S = 240  # seconds that the sanitizer may take
-FEWEST = 16  # new tokens: with less there is no steady decode
+REPETITIONS = 2  # of the workloads that costs are fitted to
+SHORT, NEW = 64, 16  # tokens of a prompt at least, where it does not matter, and of an answer
+MILLISECOND = 1e6  # nanoseconds
 
 
-def load_of(requests: int | None, max_new_tokens: int | None) -> GpuLoad:
-    """The usual load, or as many requests and tokens as were asked for.
+def design_of(requests: Sequence[Request], config: SchedulerConfig) -> CalibrationDesign:
+    """What costs are fitted to: up to as many rows as requests, and prompts and steps as long.
 
-    Raises:
-        ValueError: there are too few or too many tokens.
+    Decodes run as graphs, prompts kernel by kernel. Both lie on one line of costs, so a step of
+    prompts has more tokens than any decode has rows. All take the same memory: it is part of a
+    graph.
     """
-    usual = GpuLoad()
-    new = usual.new_tokens if max_new_tokens is None else max_new_tokens
-    most = CONTEXT_LEN - usual.prompt_len
-    if not FEWEST <= new <= most:
-        raise ValueError(f"--max-new-tokens is {new}, but it must be between {FEWEST} and {most}.")
-    return GpuLoad(usual.rows if requests is None else requests, new_tokens=new)
+    rows, prompt_len = len(requests), max(len(request.prompt) for request in requests)
+    short = min(prompt_len, max(SHORT, 2 * rows))
+    counts = [1 << power for power in range((rows - 1).bit_length())]
+    decodes = [CalibrationLoad(count, short, NEW) for count in (*counts, rows)]
+    prompts = [CalibrationLoad(min(2, rows), prompt_len, 2), CalibrationLoad(rows, prompt_len, NEW)]
+    every = [CalibrationLoad(rows, short, NEW), CalibrationLoad(rows, short, NEW, WORK)]
+    return CalibrationDesign([*decodes, *prompts], every, config)
 
 
-def cuda_rows(call: BenchCall) -> list[Figure]:
-    """Speed, occupancy and the sanitizer's reports of one shape (``--model``), or of all.
+def foreseen_rows(
+    shape: str, model: Model, runs: Mapping[str, Sequence[Run]], load: GpuLoad, call: BenchCall
+) -> list[Figure]:
+    """For each loop the makespan measured, the one foreseen, and by how much that is off.
 
-    With ``--keep`` the pictures of the runs are kept, too.
-
-    Raises:
-        ValueError: there is no such shape, or torch sees no GPU; nothing has run then.
+    Costs come from other workloads (``minisched calibrate``), those of ``design_of``: nothing of
+    ``runs`` is fitted to. With ``--keep`` both runs of each loop are kept, and their picture.
     """
-    if call.model is not None and call.model not in SHAPES:
-        raise ValueError(f"--model is {call.model!r}; bench cuda knows {', '.join(SHAPES)}.")
-    load = load_of(call.requests, call.max_new_tokens)
-    open_device("cuda").close()
-    found = []
-    for name in [call.model] if call.model else SHAPES:
-        settings = {**COMMON, **SHAPES[name]}
-        with folder_for(settings) as text:
-            folder = Path(text)
-            try:
-                call.report(f"drawing {name} weights")
-                write_random_llama(folder, settings, "cuda")
-                graphs = load_extra("minisched.models.llama_graphs", "LlamaGraphs", "torch",
-                                    "bench cuda")  # fmt: skip
-                model = graphs(folder, "bfloat16", context_len=CONTEXT_LEN, scripted=False)
-                peer = partial(TransformersPeer, folder, load)
-                keep = partial(keep_pair, Path.cwd() / FOLDER / "cuda" if call.keep else None, name)
-                found += shape_figures(
-                    name, settings, model, peer, load, call.repetitions, call.report, keep
-                )
-                found += [sanitized(name, loop, folder, call.report) for loop in LOOPS]
-            except RuntimeError as error:  # out of memory, for one: the other shape still counts
-                reason = str(error).splitlines()[0]
-                found.append(not_measured(f"{name}: everything", "ratio", reason))
-    return found
+    config, loops = load.config(), list(runs)
+    design = design_of(load.requests(), config)
+    observe_all(DEVICE, model, loops, report=call.report, design=design)  # captures graphs
+    cost = fit_costs(DEVICE, model, loops, REPETITIONS, report=call.report, design=design)
+    rows = []
+    for loop, kept in runs.items():
+        call.report(f"predicting {loop}")
+        measured = [makespan(run.trace) for run in kept]
+        twin = run_to_end(loop, "sim", stand_in(model), load.requests(), config, cost).trace
+        if call.keep:
+            keep_pair(Path.cwd() / FOLDER / "cuda", shape, loop, kept[-1].trace, twin)
+        foreseen = makespan(twin)
+        name = f"{shape}: {loop}, makespan"
+        rows += [
+            figure(name, [each / MILLISECOND for each in measured], "ms"),
+            figure(f"{name} that sim predicts", [foreseen / MILLISECOND], "ms"),
+            row(f"{name}, off by", [off(foreseen, each) for each in measured]),
+        ]
+    return rows
 
 
-def keep_pair(folder: Path | None, shape: str, loop: str, measured: Trace, foreseen: Trace) -> None:
+def keep_pair(folder: Path, shape: str, loop: str, measured: Trace, foreseen: Trace) -> None:
     """Write a run by CUDA's events and the one that ``sim`` foresaw, and both in one picture."""
-    if folder is None:
-        return
     for name, trace in {"measured": measured, "foreseen": foreseen}.items():
         path = folder / f"{shape}-{loop}-{name}.json"
         write_whole(path, to_json(trace), with_folders=True)
@@ -521,39 +344,35 @@ def keep_pair(folder: Path | None, shape: str, loop: str, measured: Trace, fores
     write_whole(folder / f"{shape}-{loop}.svg", picture)
 
 
-def sanitized(shape: str, loop: str, folder: Path, report: Report) -> Figure:
-    """How many races torch's stream sanitizer reports of a short run."""
-    name = f"{shape}: {loop} without graphs, reports of torch's stream sanitizer"
-    report(name)
-    command = [sys.executable, "-m", __name__, str(folder), loop]
-    env = {**os.environ, "TORCH_CUDA_SANITIZER": "1"}
-    try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return not_measured(name, "ratio", f"it took more than {LIMIT_S} seconds", 0.0)
-    reports = done.stderr.count(RACE)
-    if done.returncode and not reports:  # at a race torch raises: then the run fails as well
-        last = (done.stderr.strip().splitlines() or ["no reason"])[-1]
-        return not_measured(name, "ratio", f"the run ended with {done.returncode}: {last}", 0.0)
-    return ratio(name, [float(reports)], [1.0], 0.0)
+# -- The whole measurement of one GPU --------------------------------------------------------------
 
 
-def watched(folder: Path, loop: str, device: str = DEVICE) -> int:
-    """A short run for the sanitizer to watch; how many tokens came.
+def cuda_rows(call: BenchCall) -> list[Figure]:
+    """One shape, which ``--model`` names, or all, with random weights that lie in memory meanwhile.
 
-    It sees kernels as they are launched, and nothing of what a graph replays: so this is the model
-    without graphs, on the same streams, events and buffers.
+    Raises:
+        ValueError: there is no such shape, or torch sees no GPU; nothing has run then.
     """
+    if call.model is not None and call.model not in SHAPES:
+        raise ValueError(f"--model is {call.model!r}; bench cuda knows {', '.join(SHAPES)}.")
+    load = load_of(call.requests, call.max_new_tokens)
+    open_device(DEVICE).close()
     from ..models.llama_graphs import LlamaGraphs
 
-    load = GpuLoad(rows=4, prompt_len=64, new_tokens=16)
-    config = replace(load.config(), cuda_graph_max_bs=0)
-    model = LlamaGraphs(folder, "bfloat16", context_len=CONTEXT_LEN)
-    run = run_to_end(loop, device, model, load.requests(), config)
-    return sum(len(request.output_ids) for request in run.requests)
+    rows = []
+    for name in [call.model] if call.model else SHAPES:
+        settings = {**COMMON, **SHAPES[name]}
+        with folder_for(settings) as text:
+            folder = Path(text)
+            try:
+                call.report(f"drawing {name} weights")
+                write_random_llama(folder, settings, DEVICE)
+                model = LlamaGraphs(folder, "bfloat16", context_len=CONTEXT_LEN, scripted=False)
+                rows += shape_rows(name, settings, folder, model, load, call)
+            except RuntimeError as error:  # out of memory, for one: the other shape still counts
+                reason = str(error).splitlines()[0]
+                rows.append(not_measured(f"{name}: everything", "ratio", reason))
+    return rows
 
 
-PART = BenchPart(cuda_rows, ("device", "model", "requests", "max_new_tokens"), ("cuda",))
-
-if __name__ == "__main__":
-    print(watched(Path(sys.argv[1]), sys.argv[2]))
+PART = BenchPart(cuda_rows, ("device", "model", "requests", "max_new_tokens"), (DEVICE,))
