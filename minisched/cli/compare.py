@@ -21,9 +21,8 @@ from ..export.motion import playing
 from ..export.native import to_json
 from ..export.pd_or_mixed import find_runs, rows
 from ..export.poster import poster
-from ..export.puml_sequence import to_sequence
 from ..export.runs import compare as compare_runs
-from ..export.runs import stretch
+from ..export.runs import messages, stretch
 from ..export.scene_puml import to_puml
 from ..export.scene_svg import to_svg
 from ..loops.design import find_loop, wanted_features
@@ -85,7 +84,7 @@ def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
         name = stem(trace)
         if report.steps:  # nothing to draw where every request was refused
             files[f"{name}_timing.puml"] = to_puml(stretch(trace))
-            files[f"{name}_sequence.puml"] = to_sequence(trace)
+            files[f"{name}_sequence.puml"] = to_puml(messages(trace))
         files[f"{name}.trace.json"] = to_chrome(trace)
         files[f"{name}.json"] = to_json(trace)
     return write(files, out)

@@ -24,12 +24,10 @@ from .pd_or_mixed import pd_or_mixed
 from .pictures import drawings, pictures
 from .pipelines_table import pipelines_table
 from .puml_batches import to_batches
-from .puml_sequence import to_sequence
-from .recipes import recipes, titles, trace_of
+from .recipes import recipes, trace_of
 from .render_puml import find_renderer, has_driver, render, render_pinned
 from .rules_page import rules_page
-from .runs import compare, stretch
-from .scene_puml import to_puml
+from .runs import compare
 from .scene_svg import to_svg
 from .thread_or_stream import thread_or_stream
 from .three_way import to_three_way
@@ -67,20 +65,15 @@ def measured() -> dict[str, Callable[[], Files]]:
 
 
 def topic_files(topic: str) -> Files:
-    """A topic's trace and view, with further parts of it; its diagram if it has one; where its run
-    has a title, two.
-    """
+    """A topic's trace and view, with further parts of it, and its diagrams."""
     trace = trace_of(topic)
     files = {f"traces/{topic}.json": native.to_json(trace)}
     for at, part in enumerate(parts_of(topic) or ("",)):
         name = f"{topic}_{part}" if at else topic
         if name not in SAME_PICTURE:
             files[f"traces/{name}.svg"] = draw(topic, trace, part=part)
-    if topic in pictures():
-        files |= picture_file(topic)
-    if title := titles().get(topic):
-        files[f"diagrams/{topic}.puml"] = to_puml(stretch(trace, title=title))
-        files[f"diagrams/{topic}_sequence.puml"] = to_sequence(trace, title=title, has_links=True)
+    for name in (topic, f"{topic}_sequence"):
+        files |= picture_file(name) if name in pictures() else {}
     return files
 
 

@@ -318,6 +318,21 @@ def whole_run(trace: Trace) -> View:
     return make_view(trace, 0, trace.end, min(steps, default=0), max(steps, default=0))
 
 
+def choose_view(trace: Trace, first_step: int | None, last_step: int | None, count: int) -> View:
+    """The steps asked for; without any, ``count`` settled ones, or the whole run if it has fewer.
+
+    Raises:
+        ValueError: the run has no such steps.
+    """
+    if first_step is None and last_step is None:
+        steps = steady_steps(trace, count)
+        return view_of_steps(trace, *steps) if steps else whole_run(trace)
+    first = first_step if first_step is not None else last_step
+    last = last_step if last_step is not None else first_step
+    assert first is not None and last is not None
+    return view_of_steps(trace, first, last)
+
+
 def steady_views(traces: list[Trace], count: int) -> list[View]:
     """The same number of settled steps of each run; whole runs if one of them has too few.
 
@@ -345,6 +360,8 @@ def says(arrow: Arrow) -> str:
         "result": f"tokens of {arrow.src.step}",
         "wrong": f"wrong token for {arrow.dst.step}",
     }
+    if arrow.src.slice.name == "send":
+        return f"send {arrow.dst.step}"
     return words.get(arrow.brings, f"{arrow.brings} {arrow.dst.step}")
 
 

@@ -98,6 +98,7 @@ LINKS = (*ARROWS, "link", "missing")
 MORE = (
     "both",
     *OVER,
+    "begin",
     "line",
     "span",
     "saved",

@@ -1,23 +1,33 @@
-"""What every loop's picture shows: who works when (timing), and step under step (steps).
+"""What every loop's pictures show: who works when, who tells whom, and step under step.
 
-Both are lanes of a ``View`` (``layout.py``); several runs stand one above the other on one time
+All are lanes of a ``View`` (``layout.py``); several runs stand one above the other on one time
 axis, and the first of them is the baseline that speed-ups refer to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..checks.causes import waits
 from ..checks.overlap import measure
 from ..trace import Mark, Trace
 from ..trace.events import is_host
-from .layout import Arrow, Box, Lane, View, boxes_of, meaning, says, steady_views, whole_run
+from .layout import (
+    Arrow,
+    Box,
+    Lane,
+    View,
+    boxes_of,
+    choose_view,
+    meaning,
+    says,
+    steady_views,
+    whole_run,
+)
 from .looks import LOOKS
 from .palette import ARROWS, PAINTS, SHARES
-from .puml_style import choose_view
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, TextTable, about_run
 from .units import busy, ms
 from .views.marks import many
@@ -243,6 +253,56 @@ def _flag(mark: Mark, time: int) -> LaneItem:
     return LaneItem(
         "flag", time, time, about=f"{said} at {ms(mark.time)} ms", data={"mark": "wait"}
     )
+
+
+# -- Who tells whom, in order ----------------------------------------------------------------------
+
+
+def sequence(trace: Trace, count: int = 2) -> Scene:
+    """``count`` settled steps, told one after the other.
+
+    Raises:
+        NothingToShow: no step ran.
+    """
+    return in_order(shown(trace, count))
+
+
+def messages(
+    trace: Trace, first_step: int | None = None, last_step: int | None = None, title: str = ""
+) -> Scene:
+    """From one step of a run to another; two settled ones unless told which.
+
+    Raises:
+        ValueError: the run has no such steps.
+    """
+    return in_order(choose_view(trace, first_step, last_step, count=2), title)
+
+
+def in_order(view: View, title: str = "") -> Scene:
+    """A view as a sequence, with a line where the first device begins with each step."""
+    scene = side_by_side([view], title or f"{view.trace.loop}: {way_of_tokens(view)}")
+    lanes = lanes_of(view, view.duration)
+    rows = [replace(row, note="", group=lane.side)
+            for row, lane in zip(lanes.rows, view.lanes, strict=True)]  # fmt: skip
+    forwards = [box for box in view.boxes if box.slice.name == "forward"]
+    lane = min((box.lane for box in forwards), key=view.lanes.index, default=None)
+    starts = {view.clip(box.slice.start, box.slice.start)[0]: box.step for box in forwards
+              if box.lane == lane and box.slice.start >= view.start}  # fmt: skip
+    begins = [LaneItem("begin", at, at, f"step {step} begins") for at, step in starts.items()]
+    told = replace(lanes, rows=rows, flags=begins, runs_down=True)
+    about = about_run(view.trace, "time runs down, in order but not to scale")
+    return replace(scene, about=about, parts=[replace(scene.parts[0], shows=[told])])
+
+
+def way_of_tokens(view: View) -> str:
+    """How the tokens in a view get to the next step: true of these steps."""
+    ways = [meaning(arrow) for arrow in view.arrows if arrow.brings == "token"]
+    on_device = sum("stays on the device" in way for way in ways)
+    if not ways:
+        return "who tells whom, in order"
+    if on_device in (0, len(ways)):
+        return f"a token goes to the next step {'without' if on_device else 'over'} the host"
+    return f"{on_device} of {len(ways)} tokens go to the next step without the host"
 
 
 # -- Step under step: each has a lane for its host and one for its device --------------------------

@@ -50,6 +50,11 @@ class LaneItem:
     about: str = ""
     data: Data = field(default_factory=dict)
 
+    @property
+    def duration(self) -> int:
+        """How long it takes, also of what a picture cuts off."""
+        return int(self.data.get("end", self.end)) - int(self.data.get("start", self.start))
+
 
 @dataclass(frozen=True)
 class LaneRow:
@@ -88,13 +93,18 @@ class LaneLink:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Rows over time. ``flags`` concern all rows: moments, or stretches, with a word or two."""
+    """Rows over time. ``flags`` concern all rows: moments, or stretches, with a word or two.
+
+    Where it ``runs_down`` it is a sequence, who tells whom: the rows are life lines, and time runs
+    down, in order but not to scale.
+    """
 
     rows: Sequence[LaneRow]
     end: int
     start: int = 0
     links: Sequence[LaneLink] = ()
     flags: Sequence[LaneItem] = ()
+    runs_down: bool = False
 
     @property
     def axis(self) -> tuple[int, int]:

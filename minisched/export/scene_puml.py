@@ -1,4 +1,4 @@
-"""A scene as PlantUML: trees as a component diagram, else lanes or curves as a timing diagram.
+"""A scene as PlantUML: trees as a component diagram, else lanes as a timing or sequence diagram.
 
 Times are decimal numbers in milliseconds, or in a smaller unit where the scene is short: PlantUML
 wants a whole number of them from tick to tick. Rows are ``rectangle`` lanes (PlantUML 1.2025 or
@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from .looks import OVER, SIGNS, UNDER, flat, look
 from .palette import LIGHT
-from .puml_style import Axis, arrow_colour, creole
-from .scene import LaneItem, LaneRow, Lanes, NodeTree, Scene
+from .puml_style import LINK_STYLE, Axis, Code, arrow_colour, creole, linked
+from .scene import LaneItem, LaneLink, LaneRow, Lanes, NodeTree, Scene
+from .units import ms
 
 FAINT = "66"  # the opacity of an arrow that runs along its lane, over what is written there
 HEAD = "#E4E7EB"  # behind the heading of a part
@@ -35,19 +36,30 @@ timingDiagram {{
 </style>"""
 
 
+NO_CODE: Code = {}
+
+
 def can_show(scene: Scene) -> bool:
     """Whether there is something that PlantUML has a diagram for."""
     return any(isinstance(one, Lanes | NodeTree) for part in scene.parts for one in part.shows)
 
 
-def to_puml(scene: Scene, more: Sequence[str] = ()) -> str:
-    """The diagram's text; ``more`` stands under the title, a line each."""
+def to_puml(scene: Scene, more: Sequence[str] = (), code: Code = NO_CODE) -> str:
+    """The diagram's text; ``more`` stands under the title, a line each.
+
+    The arrows of a sequence lead to ``code``, if the diagram lies in ``diagrams/``.
+    """
     trees = [(at, one) for at, part in enumerate(scene.parts) for one in part.shows
              if isinstance(one, NodeTree)]  # fmt: skip
     shown = [(f"{part.heading}: {part.note}" if part.note else part.heading, one)
              for part in scene.parts for one in part.shows
              if isinstance(one, Lanes)]  # fmt: skip
-    body = [*_trees(scene, trees)] if trees else [*_timing(scene, shown)]
+    if trees:
+        body = [*_trees(scene, trees)]
+    elif shown[0][1].runs_down:
+        body = [*_sequence(shown[0][1], code)]
+    else:
+        body = [*_timing(scene, shown)]
     drawn = "\n".join(body)
     about = f"\\n{creole(scene.parts[0].note)}" if scene.parts[0].note and len(shown) < 2 else ""
     arrows = [kind for kind in scene.meanings if kind.startswith("arrow ")]
@@ -136,6 +148,73 @@ def _states(
 def _state(span: LaneItem, width: float) -> str:
     fits = (text for text in (span.label, span.brief) if text and len(text) * 7 + 4 <= width)
     return f'"{ink(span.kind, creole(next(fits, " ")))}" {flat(span.kind)}'
+
+
+# -- Who tells whom: what runs at the same time stands in one row ----------------------------------
+
+GROUPS = {"host": "#FFF8EC", "device": "#EEF6FC"}
+HEADS = {"launch": ("-", ">>"), "result": ("-", "->")}  # around the colour
+IDLE = ("bubble", "waited")
+
+
+def _sequence(lanes: Lanes, code: Code) -> Iterator[str]:
+    """Participants by group, then notes in rows, and behind each row the arrows that leave it."""
+    yield "!pragma teoz true"
+    yield "hide footbox"
+    yield "skinparam sequenceMessageAlign center"
+    yield "skinparam defaultFontSize 12"
+    yield from LINK_STYLE if code else ()
+    for group in dict.fromkeys(row.group for row in lanes.rows):
+        yield f"box {group.capitalize()} {GROUPS.get(group, HEAD)}"
+        for at, row in enumerate(lanes.rows):
+            if row.group == group:
+                yield f'participant "{creole(row.name)}" as lane{at}'
+        yield "end box"
+    begins, links = list(lanes.flags), list(lanes.links)
+    notes = {span.data.get("id") for row in lanes.rows for span in row.spans}
+    for beside in rows_of(lanes):
+        while begins and begins[0].start <= max(span.start for _, span in beside):
+            yield f"== {begins.pop(0).label} =="
+        for joined, (at, span) in zip(("", *("& " for _ in beside)), beside, strict=False):
+            about = "\\n".join(ink(span.kind, creole(line))
+                              for line in (span.label, f"{ms(span.duration)} ms"))  # fmt: skip
+            yield f"{joined}rnote over lane{at} {flat(span.kind)} : {about}"
+        ids = {span.data.get("id") for _, span in beside}
+        end = max(span.end for _, span in beside)
+        for link in list(links):  # what takes no time has no note: its arrows go with the others
+            src = link.data.get("src")
+            if src in ids or (src not in notes and link.src[1] <= end):
+                links.remove(link)
+                yield _message(link, code)
+    yield from (_message(link, code) for link in links)
+
+
+def rows_of(lanes: Lanes) -> Iterator[list[tuple[int, LaneItem]]]:
+    """What takes time and stands in its lane, in order; what runs at once and apart together."""
+    told = [(at, span) for at, row in enumerate(lanes.rows) for span in row.spans
+            if span.end > span.start and span.kind not in (*IDLE, *OVER, *UNDER)]  # fmt: skip
+    told.sort(key=lambda item: (item[1].start, item[1].end, item[1].data.get("id", 0)))
+    linked_ = {(link.data.get("src"), link.data.get("dst")) for link in lanes.links}
+    row: list[tuple[int, LaneItem]] = []
+    for at, span in told:
+        if row and not all(
+            span.start < other.end
+            and at != lane
+            and (other.data.get("id"), span.data.get("id")) not in linked_
+            for lane, other in row
+        ):
+            yield row
+            row = []
+        row.append((at, span))
+    if row:
+        yield row
+
+
+def _message(link: LaneLink, code: Code) -> str:
+    tail, head = HEADS.get(link.kind, ("-", ">"))
+    words = linked(creole(link.words), code)
+    colour = arrow_colour(link.kind)
+    return f"lane{link.src[0]} {tail}[{colour}]{head} lane{link.dst[0]} : {words}"
 
 
 def _trees(scene: Scene, trees: list[tuple[int, NodeTree]]) -> Iterator[str]:

@@ -24,12 +24,13 @@ from .scene import (
     TextTable,
     TreeBox,
 )
-from .units import exact, tick_step
+from .units import exact, ms, tick_step
 
 COLUMNS, LEAST = 100, 40  # usual; below that a drawing says nothing
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 NEAR = 6  # cells: how far from its place something short may stand
+IDLE = ("bubble", "waited")
 SILENT = (*UNDER, "ghost", "said", "wall")  # kinds that a row of characters has no place for
 
 
@@ -53,8 +54,8 @@ def to_text(scene: Scene, columns: int = COLUMNS) -> str:
             page.draw(item, has_axis)
             page.lines += [""] if after and (has_axis or isinstance(item, TextTable)) else []
     page.legend(scene)
+    page.lines += [""] * bool(scene.notes)
     for note in scene.notes:
-        page.lines.append("")
         page.write(note)
     return "\n".join([line.rstrip() for line in page.lines] + [""]).replace(NO_BREAK, " ")
 
@@ -91,6 +92,9 @@ class _TextSheet:
     def draw(self, item: Show, has_axis: bool) -> None:
         """One of the things that a part shows."""
         match item:
+            case Lanes(runs_down=True):
+                self._sequence(item)
+                return
             case Lanes():
                 for row in item.rows:
                     self.lane(row.title, draw_row(row, item.start, item.end, self.cells))
@@ -110,6 +114,34 @@ class _TextSheet:
                 self._table(item)
         if has_axis and isinstance(item, Lanes | Curve):
             self.lines += draw_axis(item.start, item.end, self.cells, self.margin + 2)
+
+    def _sequence(self, lanes: Lanes) -> None:
+        """A numbered line for each thing that a lane does, and below it what that tells whom."""
+        margin = max(len(row.name) for row in lanes.rows)
+        told = dict[object, list[str]]()
+        for link in lanes.links:
+            src, dst = link.src[0], link.dst[0]
+            whom = "itself" if src == dst else lanes.rows[dst].name
+            told.setdefault(link.data.get("src"), []).append(f"└──▶ {whom}: {link.about}")
+        spans = [(span, row.name) for row in lanes.rows for span in row.spans
+                 if span.kind not in (*SIGNS, *SILENT, *IDLE, "outline")]  # fmt: skip
+        spans.sort(key=lambda item: (item[0].start, item[0].end, item[0].data.get("id", 0)))
+        self.lines.append(f"         ms  {'who':<{margin}}  what")
+        for number, (span, name) in enumerate(spans, 1):
+            when, what = ms(span.start - lanes.start), f"{span.label} ({ms(span.duration)} ms)"
+            self.write_hanging(f"{number:3}. {when:>6}  {name:<{margin}}  {what}", margin + 15)
+            for line in told.pop(span.data.get("id"), []):
+                self.write_hanging(" " * (margin + 15) + line, margin + 15)
+        for line in (line for lines in told.values() for line in lines):  # of what takes no time
+            self.write_hanging(" " * (margin + 15) + line, margin + 15)
+
+    def write_hanging(self, line: str, hang: int) -> None:
+        """A line as it is, and what is too long for it below."""
+        if len(line) > self.columns:
+            self.lines += wrap(line, self.columns, subsequent_indent=" " * hang,
+                               drop_whitespace=True)  # fmt: skip
+        else:
+            self.lines.append(line)
 
     def _moments(self, item: Lanes | Curve) -> None:
         """Flags of all rows: a line with their signs."""

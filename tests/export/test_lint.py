@@ -30,7 +30,7 @@ def picture(path: Path) -> Picture:
 
 
 def is_scene(path: Path) -> bool:
-    return path.stem not in OTHERS and not path.stem.endswith(("_sequence", "batch_result"))
+    return path.stem not in OTHERS and not path.stem.endswith("batch_result")
 
 
 def words_of(element: ElementTree.Element) -> tuple[str, Sides]:

@@ -210,7 +210,8 @@ def test_pd_shows_both_sides_and_a_kv_transfer_is_called_so_in_every_form() -> N
     assert {row.side for row in rows_of(trace, 4)} == {"prefill", "decode"}
     count = sum(arrow.brings == "transfer" for arrow in shown(trace, 2).arrows)
     puml, text = draw("pd", trace, "puml", "sequence"), draw("pd", trace, "text", "sequence")
-    lines = re.findall(r"^stream_kv_transfer -.* : KV for \d+$", puml, re.M)
+    (link,) = re.findall(r'^participant "KV transfer" as (\w+)$', puml, re.M)
+    lines = re.findall(rf"^{link} -.* : KV for \d+$", puml, re.M)
     assert 0 < count == len(lines) == text.count(": KV for ")
     for part in ("timing", "sequence", "steps"):
         svg = draw("pd", trace, part=part)

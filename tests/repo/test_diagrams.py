@@ -21,8 +21,9 @@ import pytest
 from minisched.cli.diagrams import run_diagrams
 from minisched.export import golden, native, render_puml
 from minisched.export.golden import makers, measured
+from minisched.export.pictures.loops import TITLES
 from minisched.export.puml_style import LINK_STYLE
-from minisched.export.recipes import titles, trace_of
+from minisched.export.recipes import trace_of
 from minisched.export.render_puml import DRIVER
 from minisched.loops.design import LOOPS
 from minisched.museum.registry import museum_makers
@@ -57,7 +58,7 @@ def test_golden_files_are_byte_for_byte_what_the_code_makes(group: int) -> None:
 
 def test_every_picture_is_drawn_from_the_text_beside_it() -> None:
     assert golden.stale_pictures(golden.sources(ROOT, (), {})) == []
-    assert {*SOURCES} >= {"decode", "prefill", "future_map", "scheduler", *titles()}
+    assert {*SOURCES} >= {"decode", "prefill", "future_map", "scheduler", *TITLES}
     assert {*PICTURES} == {name for name in SOURCES if golden.has_picture(name)} | {"compare"}
     for name, text in SOURCES.items():
         assert text.startswith("@startuml\n") and text.endswith("@enduml\n"), name

@@ -1,17 +1,14 @@
-"""mini-sglang's figures: its two loops where a prompt comes, and the token pool."""
+"""mini-sglang's figures: the token pool."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 from ...devices.base import Stream
 from ...relay.token_pool import TokenPool
 from ...trace import Trace
-from ..puml_sequence import to_sequence
 from ..recipes import recipes, trace_of
-from ..runs import stretch
-from ..scene_puml import to_puml
 from ..story import Actor, Story, to_story
 from ..views import draw
 
@@ -54,29 +51,6 @@ TOKEN_POOL = Story(
 )
 
 
-TITLES = {
-    "mini_normal": "mini_normal: one step after the other, prompts copied on the engine's stream",
-    "mini_overlap": "mini_overlap: prompts on the scheduler's stream, steps on the engine's",
-}
-
-
-def steps_around_a_prompt(loop: str) -> tuple[int, int]:
-    """The step before the last prompt's, and the one after it."""
-    step = max(item.step for item in trace_of(loop).slices if item.name == "upload")
-    return step - 1, step + 1
-
-
-def timing(loop: str) -> str:
-    """Who works when, while a prompt comes in."""
-    return to_puml(stretch(trace_of(loop), *steps_around_a_prompt(loop), TITLES[loop]))
-
-
-def sequence(loop: str) -> str:
-    """Who tells whom, while a prompt comes in."""
-    first, last = steps_around_a_prompt(loop)
-    return to_sequence(trace_of(loop), first, last - 1, TITLES[loop], has_links=True)
-
-
 @cache
 def at_once() -> Trace:
     """The token pool's run, with memory that goes back as soon as a request has ended."""
@@ -114,7 +88,5 @@ def token_pool_at_once() -> str:
 PICTURES = {
     "token_pool": token_pool,
     "free_rule": free_rule,
-    **{loop: partial(timing, loop) for loop in TITLES},
-    **{f"{loop}_sequence": partial(sequence, loop) for loop in TITLES},
 }
 DRAWINGS = {"token_pool_at_once": token_pool_at_once}

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from ...engine.engine import Engine
 from ...loops.vllm import execute_model, sample_tokens, update_from_output
 from ...relay.prev_sampled import PrevSampled
 from ...scheduler import Scheduler
 from ...worker import Worker
 from ..layout import make_view, steady_steps
-from ..puml_sequence import to_sequence
 from ..recipes import trace_of
 from ..recipes.recipe import run_of
-from ..runs import stretch
-from ..scene_puml import to_puml
 from ..story import ON_DEVICE, Actor, Chapter, Story, to_chapters, to_story
 from .waits import run_with
 
@@ -49,39 +43,12 @@ PREV_SAMPLED = Story(
     },
     code={"launch": Worker.launch},
 )
-TITLES = {
-    "vllm_batch_queue": "vllm_batch_queue: two batches take turns, and neither runs ahead",
-    "vllm_pp": "vllm_pp4: first one batch for all the stages, then one for each",
-}
-SEQUENCE_TITLES = {  # of the two steps that it shows
-    **TITLES,
-    "vllm_pp": "vllm_pp4: one step alone in all the stages, then one behind the other",
-}
-STEPS = {"vllm_batch_queue": (5, 8), "vllm_pp": (3, 11), "prev_sampled": (3, 5)}
-
-
-def timing(loop: str) -> str:
-    """Who works when."""
-    return to_puml(stretch(trace_of(loop), *STEPS[loop], TITLES[loop]))
-
-
-def sequence(loop: str) -> str:
-    """Who tells whom, for two steps."""
-    first = STEPS[loop][0]
-    return to_sequence(trace_of(loop), first, first + 1, SEQUENCE_TITLES[loop], has_links=True)
 
 
 def prev_sampled() -> str:
     """The last slice before b ends, and the scatter by which c moves up."""
     title = "prev_sampled: a row's token is where its request was in the step before"
-    return to_story(trace_of("prev_sampled"), PREV_SAMPLED, *STEPS["prev_sampled"], title)
-
-
-PICTURES: dict[str, Callable[[], str]] = {
-    "prev_sampled": prev_sampled,
-    **{loop: partial(timing, loop) for loop in TITLES},
-    **{f"{loop}_sequence": partial(sequence, loop) for loop in TITLES},
-}
+    return to_story(trace_of("prev_sampled"), PREV_SAMPLED, 3, 5, title)
 
 
 BATCH_QUEUE = Story(
@@ -142,9 +109,6 @@ def batch_queue() -> str:
     ]
     title = "vLLM step_with_batch_queue: fill the queue, then launch N+1 and block on N"
     return to_chapters(BATCH_QUEUE, chapters, title)
-
-
-PICTURES |= {"vllm_cpu_gpu_overlap_batch_queue": batch_queue}
 
 
 # -- Where vLLM's host and device depend on one another: what waits, and what needs not ------------
@@ -250,4 +214,8 @@ def chapter(heading: str, feature: str, cost: str, says: dict[str, list[str]]) -
     return Chapter(heading, make_view(trace, start, of_step["sample"].start + 1, step, step), says)
 
 
-PICTURES |= {"vllm_cpu_gpu_overlap_dependency_points": dependency_points}
+PICTURES = {
+    "prev_sampled": prev_sampled,
+    "vllm_cpu_gpu_overlap_batch_queue": batch_queue,
+    "vllm_cpu_gpu_overlap_dependency_points": dependency_points,
+}

@@ -48,12 +48,8 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-TITLES: dict[str, str] = {
-    "serial": "serial: host and device take turns",
-    "overlap": "overlap: the host works on the steps before and after",
-    "mlx_async": "mlx_async: the next step is built on tokens nobody has computed yet",
-}
-RECIPES |= {loop: a_bit_of_everything(loop) for loop in TITLES}
+COMMON = ("serial", "overlap", "mlx_async")
+RECIPES |= {loop: a_bit_of_everything(loop) for loop in COMMON}
 
 
 # -- The runs of MindIE's layers, alone and together, and of placeholder fill ----------------------
@@ -87,16 +83,11 @@ def mindie_placeholder(loop: str = "mindie_placeholder") -> Recipe:
     return Recipe(loop, requests, SchedulerConfig(chunked_prefill_size=12, kv_tokens=256))
 
 
-TITLES |= {
-    "mindie_plugin": "mindie_plugin: a thread launches, and answers come one call late",
-    "mindie_placeholder": "mindie_placeholder: one call at a time, a placeholder for its token",
-    "mindie_dual": "mindie_dual: a C++ scheduler that waits over a plugin that runs ahead",
-    "mindie_single": "mindie_single: both layers as one pipeline",
-}
+MINDIE = ("mindie_plugin", "mindie_dual", "mindie_single")
 RECIPES |= {
     "placeholder_fill": placeholder_fill(),
     "mindie_placeholder": mindie_placeholder(),
-    **{loop: a_bit_of_everything(loop) for loop in TITLES if loop != "mindie_placeholder"},
+    **{loop: a_bit_of_everything(loop) for loop in MINDIE},
 }
 
 
@@ -176,7 +167,6 @@ def cost_of(loop: str, has_masks: bool = False, fast: int = 1) -> CostModel:
     return CostModel(host, forward, per_token, SIM_COST.sample // fast, SIM_COST.copy)
 
 
-TITLES |= {"overlap_thread": "overlap_thread: a second host thread launches what was put"}
 RECIPES |= {
     "overlap_thread": replace(a_bit_of_everything("overlap_thread"), cost=cost_of("overlap_thread"))
 }
@@ -229,7 +219,6 @@ def prev_sampled() -> Recipe:
     return Recipe("vllm_async", requests, SchedulerConfig(kv_tokens=128), "prev_sampled", cost=COST)
 
 
-TITLES |= {"vllm_step": "vllm_step: one step at a time, its sampling launched by itself"}
 RECIPES |= {
     "vllm_step": replace(a_bit_of_everything("vllm_step"), cost=COST),
     "vllm_batch_queue": vllm_batch_queue(),

@@ -8,13 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...loops.multi_step import NUM_STEPS
-from ...trace import Trace
-from ..puml_sequence import to_sequence
+from ..runs import sequence as sequence_scene
 from ..runs import steps as steps_scene
 from ..runs import timing as timing_scene
 from .forms import PictureForms, forms_of_scene
-from .sequence import draw_sequence, write_sequence
-from .shown_steps import shown
 
 
 def loop_parts(timing: int = 3, sequence: int = 2, steps: int = 4) -> dict[str, PictureForms]:
@@ -24,11 +21,7 @@ def loop_parts(timing: int = 3, sequence: int = 2, steps: int = 4) -> dict[str, 
     """
     return {
         "timing": forms_of_scene(lambda trace: timing_scene(trace, timing)),
-        "sequence": PictureForms(
-            svg=lambda trace: draw_sequence(trace, sequence),
-            text=lambda trace, columns: write_sequence(trace, sequence, columns),
-            puml=lambda trace: sequence_to_puml(trace, sequence),
-        ),
+        "sequence": forms_of_scene(lambda trace: sequence_scene(trace, sequence)),
         "steps": forms_of_scene(lambda trace: steps_scene(trace, steps)),
     }
 
@@ -45,10 +38,3 @@ SHOWN: dict[str, dict[str, Any]] = {
 def parts_of_loop(loop: str) -> dict[str, PictureForms]:
     """The same of a loop that has no picture of its own, with as many steps as it needs."""
     return loop_parts(**SHOWN.get(loop, {}))
-
-
-def sequence_to_puml(trace: Trace, count: int) -> str:
-    """Who tells whom as a PlantUML sequence diagram."""
-    view = shown(trace, count)
-    title = f"{trace.loop}: who tells whom, in order"
-    return to_sequence(trace, view.first_step, view.last_step, title)
