@@ -19,6 +19,7 @@ from ..devices.base import NO_LABEL, Device, Label, is_out_of_memory
 from ..devices.cost import NO_COST, CostModel
 from ..scheduler import Scheduler
 from ..worker import Step, Worker
+from ..worker.lost import lose
 from ..worker.recording import Recording
 from ..worker.sampling_info import has_history, missing_history
 from .frontend import AbortReq, FlushCacheReq, Frontend, Message
@@ -165,7 +166,7 @@ class Engine:
         A mask that nobody has built yet is built between the forward pass and the sampling.
         """
         if step.error is not None:
-            self.worker.lose(step, step.error)
+            lose(self.worker, step, step.error)
             return step
         needs_mask = self.needs_mask(step)
         upto = "logits_output" if delay_sample or needs_mask else ""

@@ -34,6 +34,7 @@ from ..relay.placeholder_fill import PLACEHOLDER_TOKEN, FillHost, FillingMasks, 
 from ..scheduler.config import ALGORITHMS
 from ..trace import Recorder
 from ..worker import Step
+from ..worker.lost import launch_or_lose, lose
 from ..worker.recording import INPUTS
 from ..worker.sampling_info import has_history
 from .design import design
@@ -211,7 +212,7 @@ class PluginManager:
         try:
             self.block_on(last.verified, step)
         except Exception as error:  # the thread's
-            self.engine.worker.lose(step, error)
+            lose(self.engine.worker, step, error)
         if step.logits_output is not None:
             self.device.recorder.edge("launch", last.launched_by, step.logits_output.slice_id)
         if self.fill_host is not None and step.copy_done is not None:
@@ -278,7 +279,7 @@ class PluginManager:
         if item.waits:
             thread.wait(item.postprocess_done)
         sampled = thread.launch(
-            engine.worker.launch_or_lose, launched,
+            launch_or_lose, engine.worker, launched,
             name="launch sample", cost=cost.phase("launch sample", *batch.size), label=label,
         )  # fmt: skip
         thread.wait(item.postprocess_done)
@@ -293,7 +294,7 @@ class PluginManager:
     def forward(self, step: Step, previous_launch_done: Signal | None) -> Step:
         """Launch the forward pass, and tell who waits to post-process the step before."""
         try:
-            return self.engine.worker.launch_or_lose(step, upto="logits_output")
+            return launch_or_lose(self.engine.worker, step, upto="logits_output")
         finally:  # whatever happened: nobody may wait for ever
             if previous_launch_done is not None:
                 previous_launch_done.set()

@@ -19,6 +19,7 @@ from ..devices.base import Op, Signal, is_out_of_memory
 from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
 from ..worker import Step
+from ..worker.lost import launch_or_lose, lose
 from ..worker.sampling_info import has_history
 from .design import design
 
@@ -130,7 +131,7 @@ class TpModelWorkerClient:
         if future.sampling_info_done is not None:
             self.input_queue.wait(future.sampling_info_done)
         sampled = self.input_queue.launch(
-            self.worker.launch_or_lose, launched,
+            launch_or_lose, self.worker, launched,
             name="launch sample", cost=cost.phase("launch sample", *batch.size), label=step.label,
         )  # fmt: skip
         self.output_queue.append(sampled)
@@ -161,7 +162,7 @@ class TpModelWorkerClient:
         try:
             self.output_queue.popleft().synchronize()
         except Exception as error:  # the thread has died
-            self.worker.lose(step, error)
+            lose(self.worker, step, error)
         if launch_done is not None:
             launch_done.synchronize()
         result = step.result()  # copy_done.synchronize(), then tolist()
@@ -188,6 +189,6 @@ class TpModelWorkerClient:
         except Exception as error:
             step.error = error
         try:
-            return self.worker.launch_or_lose(step, upto="logits_output")
+            return launch_or_lose(self.worker, step, upto="logits_output")
         finally:
             launch_done.set()  # whatever happened: the scheduler waits for it

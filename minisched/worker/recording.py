@@ -114,13 +114,6 @@ class Touches:
         self._list_pages(batch)
         return StepTouches([*self.memory(batch, flat), *self.relay.writes(batch, flat.dests)])
 
-    def written(self, whole: StepTouches) -> list[Touch]:
-        """All that a step may have written that was not launched as a whole.
-
-        What it reads is nobody's: the relay's cells may lack what the lost step was to send there.
-        """
-        return [touch for touch in chain.from_iterable(whole) if touch.kind != "read"]
-
     def follow(self, inputs: ForwardBatch) -> None:
         """Host: when the last name of a step's inputs goes, their memory may be handed out again.
 
