@@ -99,11 +99,6 @@ class Arrow:
         return "transfer" if is_kv else self.kind
 
     @property
-    def is_level(self) -> bool:
-        """Whether it stays on one lane."""
-        return self.src.lane == self.dst.lane
-
-    @property
     def end(self) -> int:
         """When the later slice started."""
         return self.dst.slice.start

@@ -17,10 +17,11 @@ from minisched.checks.overlap import forwards, measure
 from minisched.export.layout import View
 from minisched.export.looks import LOOKS, flat, glyph
 from minisched.export.palette import DARK, LIGHT, PAINTS, SHARES, Paint
-from minisched.export.pictures.attention import CELL, attention, mixed_batch
+from minisched.export.pictures.attention import attention, mixed_batch
 from minisched.export.puml_style import BUBBLE
 from minisched.export.recipes import trace_of
 from minisched.export.runs import finding, rows_of, steps_view
+from minisched.export.scene_svg import to_svg
 from minisched.export.units import ms
 from minisched.export.views import FORMS, NothingToShow, draw, parts_of
 from minisched.export.views.shown_steps import in_turns, shown
@@ -236,11 +237,10 @@ def test_each_form_and_part_goes_where_it_belongs(
 
 def test_each_token_of_a_mixed_batch_attends_to_its_own_request_up_to_itself() -> None:
     batch = mixed_batch()
-    boxes = Picture(attention(batch)).shapes("rect", rid="*", at="*")
-    widths = Counter[tuple[str, int]]()
-    for box in boxes:
-        widths[box["data-rid"], int(box["data-at"])] += round(float(box["width"]) / CELL)
+    boxes = Picture(to_svg(attention(batch))).shapes("rect", rid="*", at="*")
+    widths = Counter((box["data-rid"], int(box["data-at"])) for box in boxes)
     rows = [(row.req.rid, at) for row in batch.rows for at in range(row.start, row.end)]
     assert widths == {(rid, at): at + 1 for rid, at in rows} and len(rows) == batch.num_tokens
-    columns = {box["data-rid"]: float(box["x"]) for box in boxes if float(box["width"]) > 2 * CELL}
+    columns = {box["data-column"]: box["data-rid"] for box in boxes}
+    assert all(columns[box["data-column"]] == box["data-rid"] for box in boxes)
     assert len({*columns.values()}) == len(batch.reqs) == 3

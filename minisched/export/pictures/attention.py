@@ -12,11 +12,11 @@ from ...models.hash import HashModel
 from ...models.llama import equal_extents
 from ...scheduler import SchedulerConfig
 from ..recipes.recipe import tokens
-from ..scene_svg import style_of
-from ..views.page import EDGE, LEFT, Page, line, rect, svg_text
+from ..scene import CellGrid, Data, GridCell, Part, Scene
+from ..scene_svg import to_svg
+from ..views.marks import many
 
-CELL, ROW, GAP = 16.0, 20.0, 22.0  # pixels: a position, a row, between two requests
-NAMES = {
+LEGEND = {
     "admitted": "attended to: its KV lies there from earlier steps",
     "prompt": "attended to: its KV is written in this step, by a chunk",
     "decode": "the same, by a decode",
@@ -39,53 +39,41 @@ def mixed_batch() -> ScheduleBatch:
     raise AssertionError("the loop never stops")
 
 
-def attention(batch: ScheduleBatch) -> str:
-    """The batch's tokens from top to bottom, everybody's KV from left to right, as an SVG."""
-    page = Page(
-        "mixed batch: who attends to what",
+def attention(batch: ScheduleBatch) -> Scene:
+    """The batch's tokens from top to bottom, everybody's KV from left to right."""
+    names, first, columns = list[str](), dict[str, int](), list[str]()
+    for row in batch.rows:
+        first[row.req.rid] = len(columns)
+        columns += [f"{row.req.rid if not at else ''}\n{at}" for at in range(row.end)]
+    cells = dict[tuple[int, int], GridCell]()
+    for number, row in enumerate(batch.rows):
+        kind = "prompt" if number < batch.num_extend_reqs else "decode"
+        for position in range(row.start, row.end):
+            about = f"{row.req.rid} at {position} attends to {position + 1} positions"
+            data: Data = {"rid": row.req.rid, "at": position}
+            for at in range(position + 1):
+                look = "admitted" if at < row.start else kind
+                place = len(names), first[row.req.rid] + at
+                cells[place] = GridCell(look, about=about, data=data)
+            names.append(f"{row.req.rid}, position {position}")
+    calls = [
+        f"{many(run.rows.stop - run.rows.start, 'request')} of {many(run.extend_len, 'token')}"
+        for run in equal_extents([row.extend_len for row in batch.rows])
+    ]
+    return Scene(
+        "mixed batch: each token attends to its own request alone, up to itself",
         f"step {batch.step} of the overlap loop: {len(batch.reqs)} requests, "
         f"{batch.num_tokens} tokens, one forward pass",
-    )
-    page.heading("One row for each token of the batch", "a token attends to its own request alone")
-    page.top += 24
-    lefts, x = dict[str, float](), LEFT + 24.0
-    for row in batch.rows:
-        lefts[row.req.rid] = x
-        page.add(svg_text(x, page.top, f"KV of {row.req.rid}", "small"))
-        x += row.end * CELL + GAP
-    page.top += 8
-    top = page.top
-    for row in batch.rows:
-        kind = "prompt" if row in batch.rows[: batch.num_extend_reqs] else "decode"
-        left = lefts[row.req.rid]
-        for position in range(row.start, row.end):
-            page.add(svg_text(20, page.top + 14, f"{row.req.rid}, position {position}", "small"))
-            new = position + 1 - row.start
-            about = f"{row.req.rid} at {position} attends to {position + 1} positions"
-            data: dict[str, str | int] = {"rid": row.req.rid, "at": position}
-            if row.start:
-                page.add(rect("admitted", left, page.top + 2, row.start * CELL, 15, about, **data))
-            begin = left + row.start * CELL
-            page.add(rect(kind, begin, page.top + 2, new * CELL, 15, about, **data))
-            page.top += ROW
-    for run in equal_extents([row.extend_len for row in batch.rows]):
-        above, below = top + run.tokens.start * ROW + 3, top + run.tokens.stop * ROW - 3
-        page.add(line("line", EDGE - 150, above, EDGE - 150, below))
-        count = run.rows.stop - run.rows.start
-        whose = "1 request" if count == 1 else f"{count} requests"
-        words = f"one call: {whose}, {run.extend_len} each" if count > 1 else (
-            f"one call: {whose}, {run.extend_len} tokens"
-        )  # fmt: skip
-        page.add(svg_text(EDGE - 142, (above + below) / 2 + 4, words, "small"))
-    page.legend(NAMES)
-    page.notes(
-        "One rule for all: position p of a request attends to its positions 0 to p. A decode is a "
-        "chunk of one token.",
-        "So extents say where each request begins, not who is a prompt. On the right: the calls "
-        "of models/llama.py.",
-    )
-    page.add(style_of("".join(page.drawn)))
-    return page.finish()
+        [Part("One row for each token of the batch", "columns: whose KV, by position",
+              [CellGrid(names, columns, cells)])],
+        LEGEND,
+        [
+            "One rule for all: position p of a request attends to its positions 0 to p. A decode "
+            "is a chunk of one token.",
+            "So extents say where each request begins, not who is a prompt; the calls of "
+            f"models/llama.py: {', then '.join(calls)}.",
+        ],
+    )  # fmt: skip
 
 
-DRAWINGS = {"mixed_attention": lambda: attention(mixed_batch())}
+DRAWINGS = {"mixed_attention": lambda: to_svg(attention(mixed_batch()))}

@@ -15,7 +15,7 @@ class Stay:
     """
 
     place: str  # a request id, ``page 7``, ``slot 3``, ``row 2``, ``node 5``
-    kind: str  # a look: ``queued``, ``admitted``, ``stored``, ``evictable``, .. (``views/look.py``)
+    kind: str  # a look: ``queued``, ``admitted``, ``stored``, ``evictable``, .. (``looks.py``)
     start: int
     end: int
     label: str = ""  # what stands in its box: mostly whose it is
