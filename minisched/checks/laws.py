@@ -365,7 +365,7 @@ class Touched:
         devices = [item.device for item in self.engines if isinstance(item.device, SimDevice)]
         stopped = set[int]().union(*(device.failed for device in devices))
         failed = {steps.get(op, 0) for op in stopped} | {steps[op] for op in stand_ins}
-        drafts = any(engine.worker.touches.num_draft_tokens for engine in self.engines)
+        drafts = any(engine.scheduler.config.num_draft_tokens for engine in self.engines)
         lanes = {act.op: act.lane for act in trace.program if act.kind == "begin"}
         for op, name in sorted(real.keys() | said.keys()):
             cells, claimed = real[op, name], said[op, name]
@@ -414,7 +414,7 @@ def kv_of(engine: Engine) -> Iterator[tuple[SimMemory, str]]:
     for stage in (op.run for op in worker.recipe if isinstance(op.run, Stage)):
         layers = stage.layers(worker.model)
         yield from ((worker.model.kv[layer], f"{stage.place}kv") for layer in layers)
-    draft_model = getattr(worker.touches.drafter, "model", None)
+    draft_model = getattr(getattr(worker.touches, "drafter", None), "model", None)
     yield from ((memory, "draft kv") for memory in (draft_model.kv if draft_model else ()))
 
 

@@ -28,6 +28,7 @@ from ..policy.rules import find_rules
 from ..relay import Relay, RowRelay, UploadRelay
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
+from ..speculative import Drafter
 from ..speculative.draft_model import make_drafter
 from ..speculative.lookup import propose
 from ..trace import Trace
@@ -189,8 +190,10 @@ def wire(
         pins, algorithm = spec.pins, config.speculative_algorithm
         uploads = spec.recipe is PLAIN and isinstance(made, UploadRelay)
         parts: dict[str, Any] = {"recipe": UPLOAD if uploads else spec.recipe}
+        drafter: Drafter | None = None
         if algorithm:
-            drafter = None if algorithm == "NGRAM" else make_drafter(config, device.name, model)
+            if algorithm != "NGRAM":  # which drafts on the host
+                drafter = make_drafter(config, device.name, model)
             speculation = Speculation(config.num_draft_tokens, drafter)
             parts, pins = speculation.parts, max(2, pins)
         worker = Worker(
@@ -208,6 +211,8 @@ def wire(
             logprobs=logprob_ops(parts["recipe"]),
             **parts,
         )
+        if drafter is not None:
+            drafter.allocate(device, config.num_slots + config.page_size, rows, row_len)
         if isinstance(model, GraphModel):
             limit = config.cuda_graph_max_bs
             max_bs = rows if limit is None else min(rows, limit)

@@ -14,7 +14,7 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, compress
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -23,9 +23,8 @@ from ..core.batch import placeholders, slots_of
 from ..devices.base import NO_LABEL, Array, Device, Label, Op, OrNone
 from ..devices.sim import SimMemory
 from ..models.base import ForwardBatch
-from ..relay import DraftRelay, Relay, RowRelay
+from ..relay import Relay, RowRelay
 from ..scheduler import Scheduler
-from ..speculative import Drafter, Reach
 from ..trace import Program, Slice, Touch
 
 # -- What its ops touch ----------------------------------------------------------------------------
@@ -50,11 +49,8 @@ class Touches:
 
     From what the device's page table lists by then: when a thread of the host launches the step,
     the scheduler may have taken a request's pages back. ``places`` are the devices that the model
-    is cut over; each has a page table and KV of its own.
-
-    Where steps carry drafts (``num_draft_tokens``) it says what they touch at most: a row whose
-    drafts before it are in flight may begin anywhere in what was reserved for it. All of that
-    counts as written; so does what it may read there, which the steps before it wrote.
+    is cut over; each has a page table and KV of its own. Steps with drafts are told in
+    ``verify.py:DraftTouches``.
     """
 
     def __init__(
@@ -64,15 +60,12 @@ class Touches:
         max_len: int,
         page_size: int,
         places: Sequence[str] = ("",),
-        num_draft_tokens: int = 0,
-        drafter: Drafter | None = None,
     ) -> None:
         self.program = program
         self.relay = relay
         self.max_len = max_len
         self.page_size = page_size
         self.places = places
-        self.num_draft_tokens, self.drafter = num_draft_tokens, drafter
         self.table = defaultdict[int, list[int]](list)  # the slots that the device's lists, by row
         self._followed: dict[int, weakref.ref[ForwardBatch]] = {}
 
@@ -87,21 +80,7 @@ class Touches:
         self._list_pages(batch)
         inputs = self.inputs(batch)
         forward = [inputs, *self.relay.reads(batch, flat.input_ids), *self.memory(batch, flat)]
-        sample = [inputs, *self.relay.writes(batch, flat.dests)]
-        if not self.num_draft_tokens:
-            return StepTouches(forward, sample)
-        verify, draft, rows = sample, [inputs], flat.req_pool_indices
-        if isinstance(self.relay, DraftRelay):
-            hidden = list(compress(rows, flat.start_unknown))
-            forward.append(self.relay.touch_lens("read", hidden))
-            verify.append(self.relay.touch_lens("write", rows))
-            draft.append(self.relay.touch_drafts(rows))
-        if self.drafter is not None:
-            draft += self.drafter.touches([
-                self.reach(row, index < batch.num_extend_reqs)
-                for index, row in enumerate(batch.rows)
-            ])  # fmt: skip
-        return StepTouches(forward, [inputs], verify, draft)
+        return StepTouches(forward, [inputs, *self.relay.writes(batch, flat.dests)])
 
     def undeclared(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
         """Host: what a step would have touched that was lost before it was laid out.
@@ -189,15 +168,8 @@ class Touches:
         return Counter(chain.from_iterable(slots))
 
     def end_of(self, row: Row) -> int:
-        """One past the last position that a row may compute."""
-        if self.num_draft_tokens and None in row.ids:
-            return len(self.table[row.lease.row])
+        """One past the last position that a row computes."""
         return row.end
-
-    def reach(self, row: Row, is_prompt: bool) -> Reach:
-        """Where a row's positions may lie."""
-        at, end = row.lease.row, self.end_of(row)
-        return Reach(at, row.req.rid, is_prompt, row.start, end, self.table[at])
 
     def _list_pages(self, batch: ScheduleBatch) -> None:
         """Follow what the step writes to the page table."""

@@ -19,16 +19,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Any
 
-from ..core import Lease, Result, ScheduleBatch
+from ..core import Lease, ModelWorkerBatch, Result, Row, ScheduleBatch
 from ..devices.base import Array, Arrays
 from ..models.base import ForwardBatch
 from ..relay.base import DraftRelay
-from ..speculative import Drafter
+from ..speculative import Drafter, Reach
 from ..trace import Touch
-from .recording import StepEdges
+from .recording import NOTHING, StepEdges, StepTouches, Touches
 from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker, sample
 
 # -- The host: how a step is laid out, and what it waits for where it builds the ops ---------------
@@ -41,6 +41,43 @@ class Drafts:
     room: Sequence[int]  # [num_reqs] positions for which each row has memory
     bound: Any  # what its drafter must be told of it
     inputs: ForwardBatch = field(init=False)  # the step as its forward pass has found it
+
+
+class DraftTouches(Touches):
+    """What steps with drafts touch at most.
+
+    A row whose drafts before it are in flight may begin anywhere in what was reserved for it. All
+    of that counts as written; so does what it may read there, which the steps before it wrote.
+    """
+
+    def __init__(self, drafter: Drafter | None, *rest: Any) -> None:
+        super().__init__(*rest)
+        self.drafter = drafter
+
+    def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
+        """The relay learns the newest token when it is verified; lengths and drafts it has too."""
+        plain = super().declare(batch, flat)
+        if plain is NOTHING:
+            return NOTHING
+        inputs, rows = self.inputs(batch), flat.req_pool_indices
+        forward, verify, draft = list(plain.forward), list(plain.sample), [inputs]
+        if isinstance(self.relay, DraftRelay):
+            hidden = list(compress(rows, flat.start_unknown))
+            forward.append(self.relay.touch_lens("read", hidden))
+            verify.append(self.relay.touch_lens("write", rows))
+            draft.append(self.relay.touch_drafts(rows))
+        if self.drafter is not None:
+            reaches = []
+            for index, row in enumerate(batch.rows):
+                at, is_prompt = row.lease.row, index < batch.num_extend_reqs
+                reach = row.start, self.end_of(row), self.table[at]
+                reaches.append(Reach(at, row.req.rid, is_prompt, *reach))
+            draft += self.drafter.touches(reaches)
+        return StepTouches(forward, [inputs], verify, draft)
+
+    def end_of(self, row: Row) -> int:
+        """One past the last position that a row may compute."""
+        return len(self.table[row.lease.row]) if None in row.ids else row.end
 
 
 Input = tuple[int, Sequence[int]]  # where a row goes on, and with which tokens: the last, drafts
@@ -64,8 +101,8 @@ class Speculation:
         return {
             "recipe": verify_recipe(self.drafter),
             "begin": self.begin,
-            "num_draft_tokens": self.num_draft_tokens,
-            "drafter": self.drafter,
+            "outputs_per_row": 2 + 2 * self.num_draft_tokens,
+            "make_touches": partial(DraftTouches, self.drafter),
         }
 
     def begin(self, worker: Worker, step: Step) -> ScheduleBatch:

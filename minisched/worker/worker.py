@@ -23,7 +23,6 @@ from ..devices.base import Array, Device, Label, Op, OrNone, memory_for, reason_
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import ForwardBatch, Model, make_forward_batch, read_marks, without_marks
 from ..relay.base import Prompts, Relay, UploadRelay
-from ..speculative import Drafter
 from ..trace import Touch
 from .recording import NOTHING, StepEdges, StepTouches, TokenEdges, Touches
 from .sampling_info import make_adjustments
@@ -222,8 +221,9 @@ class Worker:
 
     A step is the ops of ``recipe``, and those of ``logprobs`` if somebody wants any. Output buffers
     are a ring of ``depth`` pairs: with so many steps in flight none overwrites what the host has
-    yet to read. ``pins`` is how many batches stay named at least (0: none). With drafts, ``begin``
-    says at which positions and with which tokens a step is laid out.
+    yet to read. ``pins`` is how many batches stay named at least (0: none). With drafts
+    (``verify.py``) a row has several outputs, and ``begin`` says at which positions and with which
+    tokens a step is laid out.
     """
 
     def __init__(
@@ -242,8 +242,8 @@ class Worker:
         logprobs: Recipe = (),
         pins: int = 0,
         late_penalties: bool = False,
-        num_draft_tokens: int = 0,
-        drafter: Drafter | None = None,
+        outputs_per_row: int = 1,
+        make_touches: Callable[..., Touches] = Touches,
         begin: Callable[[Worker, Step], ScheduleBatch] | None = None,
     ) -> None:
         self.device, self.model, self.relay = device, model, relay
@@ -258,7 +258,7 @@ class Worker:
         self.page_tables = {place: device.memory(f"{place}page table", size) for place in places}
         self.page_table = self.page_tables[places[0]]
         device.recorder.mark("row length", **{"page table": max_len, "token pool": max_len})
-        size = max_running_requests * (2 + 2 * num_draft_tokens if num_draft_tokens else 1)
+        size = max_running_requests * outputs_per_row
         with memory_for(f"the outputs of {depth} steps in flight", device.name):
             self.outputs = [device.memory(f"output {i}", size) for i in range(depth)]
             self.host_outputs = [device.host_memory(f"host output {i}", size) for i in range(depth)]
@@ -266,12 +266,9 @@ class Worker:
         self.batch_record_buf = deque[ForwardBatch](maxlen=max(pins, depth) if pins else 0)
         for op in recipe:
             device.stream(op.stream)
-        self.touches: Touches = Touches(
-            device.recorder.program, relay, max_len, page_size, places, num_draft_tokens, drafter
-        )
+        program = device.recorder.program
+        self.touches = make_touches(program, relay, max_len, page_size, places)
         self.token_edges = TokenEdges(device)
-        if drafter is not None:
-            drafter.allocate(device, num_slots, max_running_requests, max_len)
 
     def prepare(self, step: Step, previous: Step | None = None) -> None:
         """Host: lay a step out and ship it; ``previous`` is whose tokens it may be built upon."""
