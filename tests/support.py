@@ -519,7 +519,7 @@ def check_picture(picture: Picture) -> None:
 
 @dataclass
 class Forms:
-    """A view in each of its forms; ``puml`` is empty where PlantUML does not fit."""
+    """A view in each of its forms."""
 
     picture: Picture
     text: str
@@ -538,20 +538,18 @@ def forms_of(topic: str, trace: Trace, part: str = "", is_damaged: bool = False)
             drawn[form] = draw_view(topic, trace, form, part)
         except NothingToShow as error:
             verdicts.add(str(error))
-        except ValueError as error:
-            assert form == "puml" and "has no PlantUML form; " in str(error)
     if verdicts:
         assert is_damaged or (len(verdicts) == 1 and not drawn), "the forms agree"
         sentence = re.sub(r"\d\.\d", "", verdicts.pop())
         assert sentence.count(".") == 1 and sentence.endswith(".")
         return None
-    picture, text, puml = Picture(drawn["svg"]), drawn["text"], drawn.get("puml", "")
+    picture, text, puml = Picture(drawn["svg"]), drawn["text"], drawn["puml"]
     check_picture(picture)
     lines = text.splitlines()
     assert picture.width <= 900 and drawn["svg"].endswith("</svg>\n")
     assert max(map(len, lines)) <= COLUMNS and all(line == line.rstrip() for line in lines)
     assert "\x1b" not in text and text.endswith("\n") and not text.endswith("\n\n")
-    assert not puml or (puml.startswith("@startuml\n") and puml.endswith("@enduml\n"))
+    assert puml.startswith("@startuml\n") and puml.endswith("@enduml\n")
     return Forms(picture, text, puml)
 
 

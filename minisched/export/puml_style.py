@@ -72,7 +72,6 @@ def _link(found: re.Match[str], code: Code) -> str:
     return f"[[{address(code[found[1]])} {found[0]}]]"
 
 
-BUBBLE = Paint("#FCE9DF", "#8A3B00")  # where a device idles
 WAIT = Paint("#DDD5F5", "#33206E")  # where it idles because of a wait
 
 

@@ -1,4 +1,4 @@
-"""A scene as PlantUML: trees as a component diagram, else lanes as a timing or sequence diagram.
+"""A scene as PlantUML: trees as components, lanes as timing or sequence, and else grids as tables.
 
 Times are decimal numbers in milliseconds, or in a smaller unit where the scene is short: PlantUML
 wants a whole number of them from tick to tick. Rows are ``rectangle`` lanes (PlantUML 1.2025 or
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from .looks import OVER, SIGNS, UNDER, flat, look
 from .palette import LIGHT
 from .puml_style import LINK_STYLE, Axis, Code, arrow_colour, creole, linked
-from .scene import LaneItem, LaneLink, LaneRow, Lanes, NodeTree, Scene
+from .scene import CellGrid, LaneItem, LaneLink, LaneRow, Lanes, NodeTree, Scene
 from .units import ms
 
 FAINT = "66"  # the opacity of an arrow that runs along its lane, over what is written there
@@ -39,11 +39,6 @@ timingDiagram {{
 NO_CODE: Code = {}
 
 
-def can_show(scene: Scene) -> bool:
-    """Whether there is something that PlantUML has a diagram for."""
-    return any(isinstance(one, Lanes | NodeTree) for part in scene.parts for one in part.shows)
-
-
 def to_puml(scene: Scene, more: Sequence[str] = (), code: Code = NO_CODE) -> str:
     """The diagram's text; ``more`` stands under the title, a line each.
 
@@ -56,12 +51,18 @@ def to_puml(scene: Scene, more: Sequence[str] = (), code: Code = NO_CODE) -> str
              if isinstance(one, Lanes)]  # fmt: skip
     if trees:
         body = [*_trees(scene, trees)]
+    elif not shown:
+        body = [*_grids(scene)]
     elif shown[0][1].runs_down:
         body = [*_sequence(shown[0][1], code)]
     else:
         body = [*_timing(scene, shown)]
     drawn = "\n".join(body)
-    about = f"\\n{creole(scene.parts[0].note)}" if scene.parts[0].note and len(shown) < 2 else ""
+    about = (
+        f"\\n{creole(scene.parts[0].note)}"
+        if scene.parts[0].note and (trees or len(shown) == 1)
+        else ""
+    )
     arrows = [kind for kind in scene.meanings if kind.startswith("arrow ")]
     kinds = [kind for kind in scene.meanings
              if kind not in (*SIGNS, *arrows) and f" {flat(kind)}" in drawn]  # fmt: skip
@@ -236,3 +237,25 @@ def _trees(scene: Scene, trees: list[tuple[int, NodeTree]]) -> Iterator[str]:
         if before:
             yield f"{before} -[hidden]right- {name}"
         before = name
+
+
+def _grids(scene: Scene) -> Iterator[str]:
+    """A table for each grid, under its part's heading; its lines from cell to cell are left out."""
+    for number, part in enumerate(scene.parts):
+        for grid in (one for one in part.shows if isinstance(one, CellGrid)):
+            yield f"rectangle grid{number} ["
+            yield f"**{creole(part.heading)}** {creole(part.note)}"
+            heads = (creole(name.replace("\n", " ")) for name in grid.columns)
+            yield f"|= |= {' |= '.join(heads)} |"
+            for row, name in enumerate(grid.rows):
+                cells = (_cell(grid, row, column) for column in range(len(grid.columns)))
+                yield f"|= {creole(name)} |{'|'.join(cells)}|"
+            yield "]"
+
+
+def _cell(grid: CellGrid, row: int, column: int) -> str:
+    """A place of a grid, in the colour of what is there."""
+    if (cell := grid.cells.get((row, column))) is None:
+        return " "
+    words = " ".join(filter(None, (cell.text, cell.below))) or " "
+    return f"<{flat(cell.kind)}> {ink(cell.kind, creole(words))} "

@@ -18,7 +18,6 @@ from minisched.export.layout import View
 from minisched.export.looks import LOOKS, flat, glyph
 from minisched.export.palette import DARK, LIGHT, PAINTS, SHARES, Paint
 from minisched.export.pictures.attention import attention, mixed_batch
-from minisched.export.puml_style import BUBBLE
 from minisched.export.recipes import trace_of
 from minisched.export.runs import finding, rows_of, steps_view
 from minisched.export.scene_svg import to_svg
@@ -62,7 +61,6 @@ def test_what_is_not_there_is_said_in_one_sentence() -> None:
         (("nope",), "the topics are radix_cache, "),
         (("serial", "png"), "the forms are svg, puml, text."),
         (("serial", "svg", "nope"), "its parts are timing, sequence, steps."),
-        (("mindie_placeholder", "puml"), "its parts that have one are timing, sequence, steps."),
     ):
         with pytest.raises(ValueError, match=re.escape(known)) as error:
             draw(arguments[0], EMPTY, *arguments[1:])
@@ -81,7 +79,7 @@ def luminance(colour: str) -> float:
 def test_words_stand_out_from_what_they_stand_on() -> None:
     looks = [Paint(flat(k), look.text if look.fill else LIGHT.ink) for k, look in LOOKS.items()]
     marks = [Paint(paper.background, paper.bubble) for paper in (LIGHT, DARK)]
-    for paint in [*PAINTS.values(), *SHARES.values(), BUBBLE, *looks, *marks]:
+    for paint in [*PAINTS.values(), *SHARES.values(), *looks, *marks]:
         bright, dark = sorted(map(luminance, (paint.fill, paint.text)), reverse=True)
         assert (bright + 0.05) / (dark + 0.05) >= 4.5, paint
 

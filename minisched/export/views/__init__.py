@@ -1,24 +1,29 @@
 """A topic's view, and its further parts: recorded events to pictures that show the idea at work.
 
-``draw`` finds the topic's module, which has ``scene(trace) -> Scene``; where PlantUML needs another
-kind of diagram, a sequence, it has ``puml(trace) -> str``. A module with several pictures has
-``PARTS`` (``loop_parts.py``), the first of which is its view. A loop that is no topic, a variant of
-one, has every loop's parts (``names.py``). Topics share their reading of steps (``steps``).
+``draw`` finds the topic's module, which has ``scene(trace) -> Scene``. A module with several
+pictures has ``PARTS`` (``loop_parts.py``), the first of which is its view. A loop that is no topic,
+a variant of one, has every loop's parts. Topics share their reading of steps (``steps``).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 
+from ...loops.design import LOOPS
 from ...topics import TOPICS, view_of
 from ...trace import Trace
-from ..scene_text import COLUMNS
-from .forms import FORMS, NAMES, PictureForms, forms_of_scene
+from ..scene import Scene
+from ..scene_puml import to_puml
+from ..scene_svg import to_svg
+from ..scene_text import COLUMNS, to_text
 from .marks import NothingToShow
-from .names import kind_of_loop, unknown
 
 __all__ = ["FORMS", "NothingToShow", "draw", "parts_of"]
+
+FORMS = ("svg", "puml", "text")
 
 
 def draw(
@@ -31,13 +36,20 @@ def draw(
     text may be.
 
     Raises:
-        ValueError: there is no such topic, form or part, it has no PlantUML form, or there are less
-            than 40 columns.
+        ValueError: there is no such topic, form or part, or there are less than 40 columns.
         NothingToShow: the trace lacks the events that the view needs.
     """
     if form not in FORMS:
         raise ValueError(f"unknown form {form!r}; the forms are {', '.join(FORMS)}.")
-    return _find(topic, form, part).draw(trace, form, columns)
+    pictures = _pictures(topic)
+    if part and part not in pictures:
+        names = ", ".join(filter(None, pictures))
+        known = f"its parts are {names}" if names else "it has one picture only"
+        raise ValueError(f"topic {topic!r} has no part {part!r}; {known}.")
+    scene = pictures[part or next(iter(pictures))](trace)
+    if form == "text":
+        return to_text(scene, columns)
+    return to_puml(scene) if form == "puml" else to_svg(scene)
 
 
 def parts_of(topic: str) -> tuple[str, ...]:
@@ -49,39 +61,57 @@ def parts_of(topic: str) -> tuple[str, ...]:
     return tuple(name for name in _pictures(topic) if name)
 
 
-def _pictures(topic: str) -> dict[str, PictureForms]:
+def _pictures(topic: str) -> dict[str, Callable[[Trace], Scene]]:
     """A topic's pictures; one that is the only one has no name."""
     name, topic = topic, topic if topic in TOPICS else kind_of_loop(topic)
     if not topic:
         raise ValueError(unknown(name))
     if topic not in TOPICS or view_of(topic) == "loop_parts":
-        every: dict[str, PictureForms] = import_module(".loop_parts", __name__).parts_of_loop(topic)
+        every: dict[str, Callable[[Trace], Scene]]
+        every = import_module(".loop_parts", __name__).parts_of_loop(topic)
         return every
     module = import_module(f".{topic}", __name__)
-    if parts := getattr(module, "PARTS", None):
-        return dict(parts)
-    forms = forms_of_scene(module.scene)
-    return {"": replace(forms, puml=getattr(module, "puml", forms.puml))}
+    return dict(getattr(module, "PARTS", {"": module.scene}))
 
 
-def _find(topic: str, form: str, part: str) -> PictureForms:
-    """A part of a topic that has a form."""
-    pictures = _pictures(topic)
-    if part and part not in pictures:
-        names = ", ".join(filter(None, pictures))
-        known = f"its parts are {names}" if names else "it has one picture only"
-        raise ValueError(f"topic {topic!r} has no part {part!r}; {known}.")
-    part = part or next(iter(pictures))
-    if pictures[part].has(form):
-        return pictures[part]
-    others = [name for name, picture in pictures.items() if picture.has(form)]
-    if others:
-        known, what = f"its parts that have one are {', '.join(others)}", f"part {part!r} of "
-    else:
-        known, what = f"the topics that have one are {', '.join(_with(form))}", ""
-    raise ValueError(f"{what}topic {topic!r} has no {NAMES[form]} form; {known}.")
+# -- The names under which a view is found: topics, loops, and the words that people try first -----
+
+NEAR = {  # a word -> the topic that is about it
+    "copy": "generation_batch_result",
+    "copies": "generation_batch_result",
+    "grammar": "grammar_manager",
+    "pages": "page_allocator",
+    "memory": "page_allocator",
+    "kv": "page_allocator",
+    "radix": "radix_cache",
+    "prefix": "radix_cache",
+    "tree": "radix_cache",
+    "queue": "schedule_policy",
+    "admission": "prefill",
+    "budget": "prefill",
+    "running": "decode",
+    "chunked": "mixed_chunk",
+    "ring": "future_map",
+    "future": "future_map",
+    "chain": "lazy_chain",
+    "placeholder": "placeholder_fill",
+    "thread": "overlap_thread",
+}
 
 
-def _with(form: str) -> list[str]:
-    """The topics of which some picture has a form."""
-    return [topic for topic in TOPICS if any(p.has(form) for p in _pictures(topic).values())]
+def kind_of_loop(name: str) -> str:
+    """The loop, or the topic, as which a trace of that name is drawn; empty: there is no such loop.
+
+    A trace's name may have a relay behind it, ``overlap-pool``; pipelines are a topic together.
+    """
+    loop = name.partition("-")[0].partition(":")[0]
+    if loop not in LOOPS:
+        return ""
+    return re.sub(r"^vllm_pp\d+$", "vllm_pp", loop)
+
+
+def unknown(topic: str) -> str:
+    """What to say where there is no such topic: the nearest, and all of them."""
+    near = [NEAR[topic]] if topic in NEAR else get_close_matches(topic, [*TOPICS, *LOOPS], 1)
+    hint = f"perhaps {near[0]} is meant; the" if near else "the"
+    return f"unknown topic {topic!r}; {hint} topics are {', '.join(TOPICS)}."

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ...trace import Slice, Trace
 from ...trace.events import is_copy, is_forward, is_host
-from ..palette import ARROW_COLOURS, paint
-from ..puml_style import creole
 from ..scene import LaneItem, LaneRow, Lanes, Part, Scene, TextTable, about_run
 from ..units import ms
 from .marks import NothingToShow, many, named, number
@@ -125,8 +122,7 @@ def side_of(item: Slice) -> str:
 
 # -- Two lanes a step, device and host, and a lane for each host buffer ----------------------------
 
-MOST_STEPS, MOST_PUML_STEPS = 16, 5
-TITLE = "generation_batch_result: the copy path"
+MOST_STEPS = 16
 LEGEND = {
     "prepare": "prepare: inputs laid out and sent to the device",
     "upload": "upload: prompts to the device",
@@ -254,70 +250,3 @@ def table_row(one: CopyPath) -> tuple[object, ...]:
     taken = ms(one.process.start) if one.process else "-"
     return (one.name, one.mode, buffer, *(end or "-" for end in ends), ms(one.ready),
             ms(one.waited), taken)  # fmt: skip
-
-
-# -- The copy path of a few steps as a PlantUML sequence diagram: who hands what to whom, and when
-
-READY = "#F3F5F7"
-HEAD = """@startuml
-hide footbox
-skinparam defaultFontSize 12
-skinparam sequenceMessageAlign center
-participant "Host" as host #FFF8EC
-participant "Forward stream" as forward #EEF6FC
-participant "Copy stream" as copy #EEF6FC
-participant "Pinned host buffer" as buffer #E6F5F0"""
-Event = tuple[int, int, str]  # when, which step, and what PlantUML is told
-
-
-def to_copy_sequence(title: str, paths: list[CopyPath]) -> str:
-    """The diagram's text; time runs down, not to scale."""
-    events = sorted(event for at, one in enumerate(paths) for event in events_of(one, at))
-    lines = [text for _, _, text in events]
-    return "\n".join([HEAD, f"title {creole(title)}", *lines, "@enduml", ""])
-
-
-def events_of(one: CopyPath, at: int) -> Iterator[Event]:
-    """What happens to one step."""
-    name, launch, result = f"step {creole(one.name)}", colour("launch"), colour("result")
-    if one.prepare:
-        time = one.prepare.end
-        yield time, at, f"host -[{launch}]>> forward : inputs of {name} ({ms(time)} ms)"
-    if one.upload:
-        time = one.upload.end
-        words = f"upload: prompts of {name} ({ms(time)} ms)"
-        yield time, at, f"host -[{colour('upload')}]>> forward : {words}"
-    if one.sampled and one.copy:
-        time = one.sampled.end
-        words = f"tokens of {name} ({ms(time)} ms)"
-        yield time, at, f"forward -[{colour('copy')}]> copy : {words}"
-        time, number = one.copy.end, max(0, one.buffer)
-        words = f"to buffer {number}: copy_done ({ms(time)} ms)"
-        yield time, at, f"copy -[{colour('copy')}]> buffer : {words}"
-    if one.process:
-        yield one.process.start, at, "\n".join(taken(one, name, result))
-
-
-def taken(one: CopyPath, name: str, result: str) -> Iterator[str]:
-    """How the host came by the tokens: it waited for them, or they for it, or neither."""
-    assert one.process is not None
-    if one.waited:
-        yield f"rnote over host {paint('wait').fill} : waits {ms(one.waited)} ms for {name}"
-    if one.ready:
-        yield f"rnote over buffer {READY} : lies ready for {ms(one.ready)} ms"
-    yield f"buffer -[{result}]-> host : result() of {name} ({ms(one.process.start)} ms)"
-
-
-def colour(kind: str) -> str:
-    """The colour of an edge on light paper."""
-    return ARROW_COLOURS[kind][0]
-
-
-def puml(trace: Trace) -> str:
-    """The first steps as a PlantUML sequence diagram.
-
-    Raises:
-        NothingToShow: as ``scene``.
-    """
-    paths, _, _ = opening_paths(trace)
-    return to_copy_sequence(TITLE, paths[:MOST_PUML_STEPS])

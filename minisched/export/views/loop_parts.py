@@ -5,24 +5,27 @@ A loop's topic has ``PARTS``, its pictures by name; the first one is its view.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...loops.multi_step import NUM_STEPS
-from ..runs import sequence as sequence_scene
-from ..runs import steps as steps_scene
-from ..runs import timing as timing_scene
-from .forms import PictureForms, forms_of_scene
+from ...trace import Trace
+from .. import runs
+from ..scene import Scene
 
 
-def loop_parts(timing: int = 3, sequence: int = 2, steps: int = 4) -> dict[str, PictureForms]:
+def loop_parts(
+    timing: int = 3, sequence: int = 2, steps: int = 4
+) -> dict[str, Callable[[Trace], Scene]]:
     """The parts that every loop has, each with how many settled steps it shows.
 
-    ``timing`` 0: the whole run. Each form raises NothingToShow where no step ran.
+    ``timing`` 0: the whole run. Each raises NothingToShow where no step ran.
     """
     return {
-        "timing": forms_of_scene(lambda trace: timing_scene(trace, timing)),
-        "sequence": forms_of_scene(lambda trace: sequence_scene(trace, sequence)),
-        "steps": forms_of_scene(lambda trace: steps_scene(trace, steps)),
+        "timing": partial(runs.timing, count=timing),
+        "sequence": partial(runs.sequence, count=sequence),
+        "steps": partial(runs.steps, count=steps),
     }
 
 
@@ -35,6 +38,6 @@ SHOWN: dict[str, dict[str, Any]] = {
 }
 
 
-def parts_of_loop(loop: str) -> dict[str, PictureForms]:
+def parts_of_loop(loop: str) -> dict[str, Callable[[Trace], Scene]]:
     """The same of a loop that has no picture of its own, with as many steps as it needs."""
     return loop_parts(**SHOWN.get(loop, {}))

@@ -1,16 +1,15 @@
 """The C++ scheduler's ledger over time: a placeholder for every token to come, then the token.
 
-Its first part; the others are every loop's. PlantUML has nothing for lists that grow.
+Its first part; the others are every loop's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ...trace import Mark, Trace
 from ..scene import CellGrid, GridCell, Part, Scene, about_run
 from ..units import ms
-from .forms import forms_of_scene
 from .loop_parts import loop_parts
 from .marks import NothingToShow, lacking, many, named, number, short, word
 from .steps import forwards_of
@@ -120,4 +119,4 @@ def after(entry: Entry) -> str:
     return f"tokens of step {entry.step}" if entry.step else "dummies only"
 
 
-PARTS = {"ledger": replace(forms_of_scene(scene), puml=None), **loop_parts()}
+PARTS = {"ledger": scene, **loop_parts()}

@@ -82,7 +82,6 @@ LEGEND = {
     "arrow token": "the row that it is filled from",
 }
 LOOK_OF = {"known": "stored", "hit": "decode"}
-puml = None  # nothing for rows that move from column to column
 
 
 def scene(trace: Trace) -> Scene:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ...trace import Mark, Trace
-from ..palette import LIGHT
-from ..puml_style import BUBBLE, creole
 from ..scene import CellGrid, GridCell, Part, Scene, about_run
 from ..units import ms
 from .marks import NothingToShow, many, named, number, short, word
@@ -181,7 +179,7 @@ def keeps_reserve(mark: Mark) -> bool:
 
 # -- Four budgets, round after round, who was charged, and who was refused and why -----------------
 
-MOST_ROWS, MOST_PUML_ROWS, MOST_REASONS = 60, 40, 12
+MOST_ROWS, MOST_REASONS = 60, 12
 LEGEND = {
     "left": "tokens left",
     "spent": "what this request took",
@@ -255,53 +253,3 @@ def refusal(mark: Mark) -> tuple[int, GridCell]:
     about = f"{TITLES[budget][1]}: needs {need}, {rest} left"
     words = f"needs {need}, has {rest}"
     return BUDGETS.index(budget), GridCell("lacking", words, about=about, data=data)
-
-
-# -- The same as a PlantUML sequence: the adder takes or refuses one request after the other -------
-
-BUDGET, WARN = "#E3F1FB", BUBBLE.text  # the colours of a budget's note, and of a refusal
-STYLE = """\
-<style>
-sequenceDiagram {
-  FontSize 12
-  LineColor #59636E
-  participant { BackgroundColor #FFF8EC }
-  arrow { FontSize 11 }
-  separator { FontSize 11
-    BackgroundColor #F3F5F7 }
-}
-</style>
-hide footbox"""
-
-
-def puml(trace: Trace) -> str:
-    """A sequence: the adder takes or refuses one request after the other, and what is left then.
-
-    Raises:
-        NothingToShow: nobody was ever offered to admission.
-    """
-    rounds, _ = shown_rounds(trace, MOST_PUML_ROWS)
-    rids = list(dict.fromkeys(word(event, "rid") for one in rounds for event in one.events))
-    lines = ["@startuml", STYLE, "title prefill: who is admitted, and what is left for the next"]
-    lines.append("participant PrefillAdder as adder")
-    lines += [f'participant "{creole(rid)}" as r{at}' for at, rid in enumerate(rids)]
-    for one in rounds:
-        lines += [f"== {one.title} ==", _note(one.budget)]
-        for event in one.events:
-            whom = f"r{rids.index(word(event, 'rid'))}"
-            if event.name == "admit":
-                tokens = creole(admitted(event).partition(": ")[2])
-                lines += [f"adder -> {whom} : **admitted**: {tokens}", _note(event)]
-            else:
-                why = (f"**{word(event, 'result')}**", creole(word(event, "reason")))
-                red = "\\n".join(f"<color:{WARN}>{words}</color>" for words in why)
-                lines.append(f"adder -[{LIGHT.bubble}]->x {whom} : {red}")
-    lines += ["legend", *explained(rounds), "end legend"]
-    return "\n".join([*lines, "@enduml", ""])
-
-
-def _note(mark: Mark) -> str:
-    """What is left, as a note over the adder."""
-    words = [f"{TITLES[budget][0]} {number(mark, budget)}" for budget in BUDGETS
-             if left(mark, budget) is not None]  # fmt: skip
-    return f"rnote over adder {BUDGET} : {', '.join(words)}"

@@ -52,7 +52,6 @@ LEGEND = {
     "arrow link": "from the row that the token was sampled in",
 }
 PATHS = {"full": "full H2D", "slice": "slice copy", "scatter": "scatter_"}
-puml = None  # nothing for rows that move from column to column
 
 
 def scene(trace: Trace) -> Scene:

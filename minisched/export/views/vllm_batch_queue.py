@@ -11,7 +11,6 @@ from ...checks.overlap import forwards
 from ...trace import Trace
 from ...trace.events import is_host
 from ..scene import LaneItem, LaneRow, Lanes, Part, Scene, about_run
-from .forms import forms_of_scene
 from .loop_parts import loop_parts
 from .marks import many
 from .steps import opening
@@ -92,4 +91,4 @@ def item_of(kind: str, start: int, end: int, step: int, rids: tuple[str, ...]) -
     return LaneItem(kind, start, end, f"{step} ({whose})", str(step), about, {"step": step})
 
 
-PARTS = {"queue": forms_of_scene(scene), **loop_parts()}
+PARTS = {"queue": scene, **loop_parts()}
