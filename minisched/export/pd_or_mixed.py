@@ -18,7 +18,7 @@ from ..trace import Slice
 from ..trace.events import is_forward
 from .recipes import recipes
 from .recipes.recipe import tokens
-from .tables import table
+from .tables import filled, table
 from .units import ms
 
 LOOPS = ("pd", "mixed")
@@ -167,59 +167,21 @@ FIGURES: dict[str, Callable[[Run], str]] = {
     "for each device": throughput_per_device,
 }
 
-TEXT = """\
-# PD separation, or mixed chunks
-
-Both keep those who decode from standing still while a long prompt is computed. Mixed chunks
-(`minisched/loops/overlap.py` with `enable_mixed_chunk`) put a part of the prompt into each of their
-steps. PD separation (`minisched/loops/pd.py`) computes it on another device and sends the KV over.
-Below, three requests decode while two prompts of 200 tokens come, 60 ms apart, in chunks of
-{chunk}, on the simulated device. A step takes {base} ms and {per_token} ms more for each token. A
-message takes {latency} ms, a transfer as much and its bytes over {rate} GB/s; a KV slot has {slot}
-KiB. Design, deployment and scenario are words; everything else is counted in the two runs, as a
-client hears them. `minisched compare --loops pd,mixed` prints this table for any workload.
-
-{table}
-
-- **Both cut prompts into chunks.** A guide that has PD compute a whole prompt at once is off there:
-  SGLang's prefill side obeys `--chunked-prefill-size` like any other, and sends KV chunk by chunk.
-- **Steadiness is what the second device buys.** A mixed step takes as long as its chunk; in PD a
-  step of those who decode takes what it always takes.
-- **It costs a device.** Both runs give the same tokens in about the same time here, so for each
-  device PD gives half as many.
-- **A first token comes later**: by the reservation, the transfer, and the wait for the step that is
-  running on the other side. The gap after it is the longest of all, since a request that comes in
-  the middle of a step joins the one after the next.
-
-## Where it turns
-
-{others}
-
-- **One request** has nobody to disturb. PD only adds its way over the link.
-- **Short prompts** hardly disturb anybody: a mixed step is little longer than a decode. PD gives
-  fewer tokens here, even in all.
-- **More and longer prompts** are what PD is for: those who decode keep their pace (their longest
-  pause is the gap after a first token), first tokens come sooner, and there are more tokens in all.
-  For each device there are still far fewer: the decode device could serve more than one prefill
-  device sends it.
-- **A link ten times slower** delays first tokens. It is busy instead of a device, so those who
-  decode keep their pace.
-"""
-
 
 def pd_or_mixed() -> str:
     """The page, the same every time."""
     link, recipe = Link(), recipes()["pd"]
-    return TEXT.format(
-        chunk=recipe.config.chunked_prefill_size,
-        base=SIM_COST.forward_base // MILLISECOND,
-        per_token=SIM_COST.forward_per_token / MILLISECOND,
-        latency=link.latency / MILLISECOND,
-        rate=link.bytes_per_second // 10**9,
-        slot=link.slot_bytes // 1024,
-        table=table(("", "PD separation", "mixed chunks"), rows(*both(recipe.requests))),
-        others=others(),
-    )
+    figures = {
+        "chunk": recipe.config.chunked_prefill_size,
+        "base": SIM_COST.forward_base // MILLISECOND,
+        "per_token": SIM_COST.forward_per_token / MILLISECOND,
+        "latency": link.latency / MILLISECOND,
+        "rate": link.bytes_per_second // 10**9,
+        "slot": link.slot_bytes // 1024,
+        "table": table(("", "PD separation", "mixed chunks"), rows(*both(recipe.requests))),
+        "others": others(),
+    }
+    return filled("pd_or_mixed", {name: str(figure) for name, figure in figures.items()})
 
 
 def others() -> str:

@@ -15,61 +15,13 @@ from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..policy.rules import RULES, Rules, find_rules
 from ..scheduler import SchedulerConfig
-from .tables import table
+from .tables import filled, table
 
 CONFIG = SchedulerConfig(
     kv_tokens=300, page_size=4, max_running_requests=8, chunked_prefill_size=32,
     schedule_conservativeness=0.0, enable_priority_scheduling=True,
 )  # fmt: skip
 EOS = range(0, 250, 40)
-
-TEXT = """\
-# The rules of each system
-
-Lengths, leases, budgets and batches are one code for all (`minisched/policy`, `minisched/memory`).
-Where the published schedulers differ, there is a rule (`minisched/policy/rules.py`): a question,
-and a word for every answer that somebody gives. A loop runs under the rules of its system;
-`--rules` chooses others, whole (`--rules vllm`) or with some answers changed (`--rules
-sglang,free_rule=at_once`). `minisched fidelity` runs each system's rules beside its original
-([How true is it?](../lessons/site/docs/how_true_is_it.md)).
-
-{answers}
-
-## The answers in words
-
-{words}
-
-## Where does the choice matter?
-
-{count} requests with shared beginnings, one in six urgent, on a pool of {kv} slots that is too
-small for all, on the loop `overlap` of the simulated device. The first row of a table has a
-system's rules as they are; in each row below one answer is another. Every row gives every request
-the same tokens.
-
-### From SGLang's rules
-
-{sglang}
-
-Here it changes nothing to say {sglang_same}.
-
-### From vLLM's rules, where they are not SGLang's
-
-{vllm}
-
-Here it changes nothing to say {vllm_same}.
-
-### The other systems
-
-{others}
-
-What changes nothing here decides something else: a rule of the unified budget where prompts go
-first, say, or one that takes a cache under more pressure. One workload is no verdict. On this one,
-who preempts for memory computes a third more and waits a fifth less for the first token; who keeps
-everything back (mini-sglang) retracts nobody and waits longest of those that overlap; one budget
-for all (vLLM) needs almost a third fewer steps; and that memory waits for the steps that name it
-(`free_rule=lease`, this project's own) costs 15 % of the time under SGLang's rules, 3 % under
-vLLM's.
-"""
 
 HEADS = (
     "rules", "steps", "prompt tokens computed", "prefix hits", "retractions",
@@ -82,17 +34,18 @@ def rules_page() -> str:
     sglang, sglang_same = changes("sglang")
     vllm, vllm_same = changes("vllm")
     others = ("mini-sglang", "nano-vllm", "minisched")
-    return TEXT.format(
-        answers=answers_table(),
-        words="\n".join(words()),
-        count=len(workload()),
-        kv=CONFIG.kv_tokens,
-        sglang=sglang,
-        sglang_same=sglang_same,
-        vllm=vllm,
-        vllm_same=vllm_same,
-        others=table(HEADS, ((f"`{name}`{on(name)}", *figures(name)) for name in others)),
-    )
+    figures = {
+        "answers": answers_table(),
+        "words": "\n".join(words()),
+        "count": str(len(workload())),
+        "kv": str(CONFIG.kv_tokens),
+        "sglang": sglang,
+        "sglang_same": sglang_same,
+        "vllm": vllm,
+        "vllm_same": vllm_same,
+        "others": table(HEADS, ((f"`{name}`{on(name)}", *figures_of(name)) for name in others)),
+    }
+    return filled("rules", figures)
 
 
 def answers_table() -> str:
@@ -119,7 +72,7 @@ def changes(system: str) -> tuple[str, str]:
     Left out is who runs first, as that is another system altogether; and of systems other than
     SGLang what they answer as SGLang does.
     """
-    as_it_is = figures(system)
+    as_it_is = figures_of(system)
     rows, same = [(f"`{system}`", *as_it_is)], []
     for item in fields(Rules):
         is_theirs = getattr(RULES[system], item.name) != getattr(Rules(), item.name)
@@ -128,7 +81,7 @@ def changes(system: str) -> tuple[str, str]:
             change = f"{item.name}={answer}"
             if answer == getattr(RULES[system], item.name) or not fits(f"{system},{change}"):
                 continue
-            changed = figures(f"{system},{change}")
+            changed = figures_of(f"{system},{change}")
             if changed == as_it_is:
                 same.append(f"`{change}`")
             else:
@@ -156,7 +109,7 @@ def loop_for(rules: str) -> str:
 
 
 @cache
-def figures(rules: str) -> tuple[str, ...]:
+def figures_of(rules: str) -> tuple[str, ...]:
     """A row of a table.
 
     Raises:

@@ -1,8 +1,10 @@
-"""Tables of loops and relays for ``designs.md``, from the code, so that they cannot be wrong."""
+"""Figures in pages that are written by hand: tables and numbers from the code, never by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from ..loops.design import LOOPS
 from ..relay.registry import RELAYS
@@ -15,6 +17,37 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     heads = list(heads)
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+# -- A page whose figures are filled in ------------------------------------------------------------
+
+DIAGRAMS = Path(__file__).resolve().parents[2] / "diagrams"
+PLACE = re.compile(r"<!-- (?P<name>[\w ]+) -->.*?<!-- / -->", re.DOTALL)
+
+
+def filled(name: str, figures: Mapping[str, str]) -> str:
+    """The page ``diagrams/NAME.md`` with its figures as they are now, each in its places.
+
+    A place is ``<!-- name -->..<!-- / -->``, which no reader sees; all around it is prose.
+
+    Raises:
+        ValueError: a figure has no place, or a place no figure.
+    """
+    page = (DIAGRAMS / f"{name}.md").read_text(encoding="utf-8")
+    places = {found["name"] for found in PLACE.finditer(page)}
+    if places != figures.keys():
+        wrong = ", ".join(sorted(places ^ figures.keys()))
+        raise ValueError(f"{name}.md and the code do not agree on the figures in it: {wrong}.")
+    return PLACE.sub(lambda found: placed(found["name"], figures[found["name"]]), page)
+
+
+def placed(name: str, figure: str) -> str:
+    """A figure in its place; a table stands on lines of its own."""
+    around = "\n\n" if "\n" in figure else ""
+    return f"<!-- {name} -->{around}{figure}{around}<!-- / -->"
+
+
+# -- Tables of loops and relays, for ``designs.md`` ------------------------------------------------
 
 
 def loops_table() -> str:

@@ -21,7 +21,7 @@ from ..worker import Step
 from .layout import settled
 from .recipes.loops import LAUNCH, MASK, SAMPLING, cost_of
 from .recipes.recipe import a_bit_of_everything
-from .tables import table
+from .tables import filled, table
 
 # -- A simulated device that counts: what is shipped, who waits for what, and what stays alive -----
 
@@ -246,50 +246,6 @@ ROWS_WHEN_FAST: dict[str, Callable[[CountedRun], str]] = {
     "the device works during so much of building the mask": lambda run: hidden(run, "mask"),
 }
 
-TEXT = """\
-# Overlap by a stream, or by a thread
-
-SGLang has had both. Until #11210 a worker thread launched what the scheduler had put into a queue
-(`minisched/loops/overlap_thread.py`); since then the scheduler launches by itself, and only the
-device's streams run beside it (`minisched/loops/overlap.py`). Every figure is counted in a run of
-the five requests behind `traces/overlap.json`, on the simulated device with the relay `ring`.
-Launching a step takes {launch} ms, of which {sampling} ms are its sampling. With masks, each step's
-sampling waits for a mask that needs the tokens of the step before, which takes {mask} ms to build.
-
-{table}
-
-The same requests on a device {fast} times as fast, where the host is what everybody waits for:
-
-{table_when_fast}
-
-A published list of differences makes six claims for the stream, or against the thread:
-
-- *`update_vocab_mask` has moved to the GPU, and `vocab_mask` is allocated there.* Does not hold:
-  the host builds the mask in both, since that takes the grammar's state. SGLang 0.5.23 with
-  xgrammar does so, too (`sampling_batch_info.py:update_regex_vocab_mask`).
-- *So it is not transferred any more.* Does not hold: with masks the host ships {masked_stream}
-  bytes a step, and the thread {masked_thread} (over more steps: it launches those who end by length
-  once more).
-- *The future map is on the device, and only there.* Holds, of the thread as well: {map} bytes.
-- *Work is queued on a stream, not launched by a thread.* Holds: see who launches.
-- *Sampling is ordered by the stream, not by an event of the host.* Holds: the thread's `sync_event`
-  and `launch_done` are gone.
-- *With a thread, `vocab_mask` is one more sync point.* Holds: `sampling_info_done`.
-
-What is behind that:
-
-- **The mask** is built by the scheduler in both, after it has processed the step before. What
-  differs is who launches the sampling then: the scheduler itself
-  (`launch_batch_sample_if_needed`), or the thread, which waits for `sampling_info_done`.
-- **Time.** The scheduler waits for `launch_done` of the batch it has just put, so all that the
-  thread takes off its hands is the launch of the sampling; and that only shows where the host is
-  the slower side.
-- **Transfers** are the same, up and down. Only who ships differs.
-- **Sync points.** The thread costs the scheduler a second one a step, and has one of its own.
-- **Memory.** Both pin the inputs of two batches, and have three while the oldest gives its slot to
-  the one just shipped. The queue keeps flat batches alive on the host.
-"""
-
 
 def thread_or_stream() -> str:
     """The comparison as a markdown page, the same every time."""
@@ -297,17 +253,18 @@ def thread_or_stream() -> str:
     fast = {heading: count(*column, FAST) for heading, column in COLUMNS.items()}
     shipped = ROWS["host to device: bytes a step"]
     kept = {ROWS["on the device: future map (bytes)"](run) for run in runs.values()}
-    return TEXT.format(
-        launch=LAUNCH / MILLISECOND,
-        sampling=SAMPLING / MILLISECOND,
-        mask=MASK / MILLISECOND,
-        fast=FAST,
-        masked_stream=shipped(runs["stream, with masks"]),
-        masked_thread=shipped(runs["thread, with masks"]),
-        map=" or ".join(sorted(kept)),
-        table=table_of(ROWS, runs),
-        table_when_fast=table_of(ROWS_WHEN_FAST, fast),
-    )
+    figures = {
+        "launch": LAUNCH / MILLISECOND,
+        "sampling": SAMPLING / MILLISECOND,
+        "mask": MASK / MILLISECOND,
+        "fast": FAST,
+        "masked_stream": shipped(runs["stream, with masks"]),
+        "masked_thread": shipped(runs["thread, with masks"]),
+        "map": " or ".join(sorted(kept)),
+        "table": table_of(ROWS, runs),
+        "table_when_fast": table_of(ROWS_WHEN_FAST, fast),
+    }
+    return filled("thread_or_stream", {name: str(figure) for name, figure in figures.items()})
 
 
 def table_of(rows: dict[str, Callable[[CountedRun], str]], runs: dict[str, CountedRun]) -> str:

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 import pytest
 
 from minisched.cli.diagrams import run_diagrams
-from minisched.export import golden, native, render_puml
+from minisched.export import golden, native, render_puml, tables
 from minisched.export.golden import makers, measured
 from minisched.export.pictures.loops import TITLES
 from minisched.export.puml_style import LINK_STYLE
@@ -66,6 +66,17 @@ def test_every_picture_is_drawn_from_the_text_beside_it() -> None:
         words = "".join(ElementTree.fromstring(svg).itertext())
         assert "Syntax Error" not in words and len(words) > 100, name
         assert "http" not in svg.replace("http://www.w3.org/", ""), name
+
+
+def test_a_figure_has_its_place_in_a_page_and_a_place_its_figure() -> None:
+    page = (DIAGRAMS / "mindie_pipeline_refactor.md").read_text("utf-8")
+    other = tables.filled("mindie_pipeline_refactor", {"table": "one\ntwo"})
+    assert other.replace("\none\ntwo\n", "") == re.sub(r"\n\|.*\|\n", "", page, flags=re.S)
+    for figures in ({}, {"table": "", "more": ""}):
+        with pytest.raises(ValueError, match=r"do not agree on the figures in it: (table|more)"):
+            tables.filled("mindie_pipeline_refactor", figures)
+    for path in DIAGRAMS.glob("*.md"):  # one that begins a line would end its paragraph
+        assert not re.search(r"^ *<!-- [\w ]+ -->.", path.read_text("utf-8"), re.M), path
 
 
 @pytest.mark.usefixtures("plantuml")
