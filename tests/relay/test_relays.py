@@ -19,7 +19,6 @@ from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice, Vector
 from minisched.export.recipes import recipes
-from minisched.export.views.lazy_chain import arrays_of
 from minisched.models.hash import HashModel
 from minisched.relay import FillHost, FutureMapPool, FutureMapRing, PrevSampled
 from minisched.relay.placeholder_fill import PLACEHOLDER_TOKEN, prepare_masks_for_filling
@@ -174,14 +173,18 @@ def test_after_a_flush_nobody_can_be_filled(name: str) -> None:
 
 def test_a_step_is_built_on_the_one_before_it_or_on_none_and_the_chain_begins_anew() -> None:
     trace = recipes()["lazy_chain"].run()
-    arrays = {array.step: array for array in arrays_of(trace)}
-    assert sorted(arrays) == list(range(1, len(arrays) + 1)), "every step has one array"
-    lazy = [array for array in arrays.values() if array.source]
-    for array in lazy:
-        source = arrays[array.source]
-        assert array.source == array.step - 1 and source.rids == array.rids, "the same rows"
-        assert array.places.split() == [str(at) for at, _ in enumerate(array.rids, 1)]
-        assert array.bound < source.computed, "while its tokens are a mere graph"
-        assert array.built <= source.read, "before the host has read them"
-    decodes = {array.step for array in arrays.values() if array.mode == "decode"}
-    assert decodes - {array.step for array in lazy} == {2, 7, 12}, "a's end, and d's prompt"
+    marks = {int(m.attrs["step"]): m for m in trace.marks if m.name == "lazy tokens"}
+    by_name = {name: {item.step: item for item in trace.slices if item.name == name}
+               for name in ("launch", "forward", "sample", "process")}  # fmt: skip
+    ran = by_name["forward"]
+    assert [*marks] == [*ran] == list(range(1, len(ran) + 1)), "every step has one array"
+    sources = {step: int(m.attrs["source"]) for step, m in marks.items() if m.attrs["source"]}
+    for step, source in sources.items():
+        assert source == step - 1 and ran[source].rids == ran[step].rids, "the same rows"
+        places = [str(at) for at, _ in enumerate(ran[step].rids, 1)]
+        assert str(marks[step].attrs["places"]).split() == places
+        assert marks[step].time < by_name["sample"][source].end, "while it is a mere graph"
+        built = by_name["launch"][step].end
+        assert built <= by_name["process"][source].start, "before the host has read its tokens"
+    decodes = {step for step, item in ran.items() if item.mode == "decode"}
+    assert decodes - sources.keys() == {2, 7, 12}, "a's end, and d's prompt"
