@@ -16,7 +16,7 @@ from minisched.export.chromium import Frame, to_png
 from minisched.export.layout import View, steady_views
 from minisched.export.looks import css
 from minisched.export.recipes import trace_of
-from minisched.export.scene_svg import style_of
+from minisched.export.svg_style import style_of
 from minisched.export.units import ms
 
 SIZE = Frame(1200, 630)

@@ -36,8 +36,8 @@ from .html_data import (
     what_it_is,
 )
 from .palette import ARROWS, PAINTS
-from .scene_svg import variables
 from .state import Panel, panels
+from .svg_style import variables
 from .units import ms
 
 # -- What the colours, hatchings, arrows and flags of the page's lanes mean ------------------------

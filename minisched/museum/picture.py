@@ -15,8 +15,9 @@ from ..export.layout import View, make_view
 from ..export.offence import LEGEND, in_red, told
 from ..export.runs import lanes_of, wrong_tokens
 from ..export.scene import Part, Scene
-from ..export.scene_svg import FONT, to_svg, variables
+from ..export.scene_svg import to_svg
 from ..export.scene_text import LEAST, to_text
+from ..export.svg_style import FONT, variables
 from ..export.units import MILLISECOND, ms
 from ..trace import Slice, Trace
 from .blame import exhibit_offence

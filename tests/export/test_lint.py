@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minisched.export.scene_svg import crosses, width_of
+from minisched.export.svg_lanes import crosses
+from minisched.export.svg_page import width_of
 from tests.support import SVG, Picture, check_picture
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -31,8 +31,9 @@ from minisched.export.recipes import trace_of
 from minisched.export.runs import compare, messages, side_by_side, stretch
 from minisched.export.scene import LaneItem, LaneRow
 from minisched.export.scene_puml import to_puml
-from minisched.export.scene_svg import EDGE, to_svg
+from minisched.export.scene_svg import to_svg
 from minisched.export.scene_text import draw_row, to_text
+from minisched.export.svg_page import EDGE
 from minisched.export.units import counted, exact, ms, tick_step
 from minisched.loops.design import LOOPS
 from minisched.trace import Edge, Mark, Slice, Trace
