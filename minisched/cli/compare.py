@@ -199,8 +199,22 @@ def compare(
     minisched compare --requests 4            fewer requests
     minisched compare --host-work 20          a slower host: 20 ms more a step
     minisched compare --device thread --model smollm2
+    minisched compare --device dist --nproc 2 --loops pd,mixed
     """
+    with workload.ranks() as is_first:
+        given = workload, scheduler, report, loops, out, tokens
+        return compare_here(*given) if is_first else 0
 
+
+def compare_here(
+    workload: WorkloadOptions,
+    scheduler: SchedulerOptions,
+    report: ReportOptions,
+    loops: str | None,
+    out: Path,
+    tokens: bool,
+) -> int:
+    """The same, in the process that does it."""
     if tokens and not report.json:
         raise ValueError("--tokens adds to --json, so it needs --json.")
     asked = [] if loops is None else [name.strip() for name in loops.split(",")]

@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property, wraps
 from pathlib import Path
@@ -37,6 +37,7 @@ from ..defaults import (
 )
 from ..devices.cost import MILLISECOND, CostModel
 from ..devices.profiles import PROFILES, find_profile
+from ..devices.registry import DEVICES, load
 from ..engine.log import log_to
 from ..loops.design import find_loop
 from ..models.base import Model
@@ -44,6 +45,7 @@ from ..models.llama import AUTO
 from ..models.registry import open_model
 from ..scheduler import SchedulerConfig
 from ..trace.files import read_text
+from .exit import complain
 from .presets import preset_named
 
 DTYPE_HELP = (
@@ -51,6 +53,9 @@ DTYPE_HELP = (
     "float32), float32, bfloat16; float64 on thread and cuda."
 )
 MOST_HOST_WORK = 60_000  # milliseconds a step
+MOST_DEADLINE = 3600  # seconds
+
+LOST = 1  # exit code
 
 # -- Fields become options -------------------------------------------------------------------------
 
@@ -189,7 +194,9 @@ class WorkloadOptions(OptionGroup):
         "json_schema": (Path, lambda file: read_file("--json-schema", file)),
         "stop": (list[str], tuple),
     }
-    device: str = setting("sim", "sim, thread, cuda or mlx.")
+    device: str = setting("sim", "sim, thread, cuda, mlx, or dist: several processes.")
+    nproc: int | None = setting(None, "Of dist: so many processes, without torchrun.", shown="")
+    deadline: float = setting(30.0, "Of dist: seconds until one that can't be heard is given up.")
     model: str = setting("hash", "hash, smollm2, a directory, or a Hugging Face id.")
     dtype: str = setting(AUTO, DTYPE_HELP)
     requests: int | None = setting(None, "How many; prompts and priorities go round.")
@@ -210,6 +217,12 @@ class WorkloadOptions(OptionGroup):
         if not 0 <= self.host_work <= MOST_HOST_WORK:
             raise ValueError(
                 f"--host-work is {self.host_work}, but it must be between 0 and {MOST_HOST_WORK}."
+            )
+        if self.nproc is not None and self.device != "dist":
+            raise ValueError(f"--nproc is for --device dist, but --device is {self.device}.")
+        if not 1 <= self.deadline <= MOST_DEADLINE:
+            raise ValueError(
+                f"--deadline is {self.deadline:g}, but it must be between 1 and {MOST_DEADLINE}."
             )
         if self.profile is not None and self.device != "sim":
             raise ValueError(f"--profile is for --device sim, but --device is {self.device}.")
@@ -246,6 +259,34 @@ class WorkloadOptions(OptionGroup):
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise ValueError(f"--prompt {text!r} is not UTF-8 text.")
         return go_round(prompts, self.requests)
+
+    @contextmanager
+    def ranks(self) -> Iterator[bool]:
+        """Whether this process does what was asked; else it is a rank that has served one by now.
+
+        On a device that is one process it does.
+
+        Raises:
+            ValueError: device ``dist`` has no ranks, or too few.
+            SystemExit: a rank was lost.
+        """
+        if self.device != "dist":
+            yield True
+            return
+        load(*DEVICES["dist"], "device 'dist'")  # or say which extra brings torch
+        from ..devices.dist import RankLost, join, rank_here, started
+
+        try:
+            if rank_here() is None and self.nproc is not None:
+                with started(self.nproc, self.deadline):
+                    yield True
+                return
+            with join(self.deadline) as ranks:
+                if ranks.rank:
+                    ranks.serve()
+                yield ranks.rank == 0
+        except RankLost as lost:
+            raise SystemExit(complain(str(lost), LOST)) from None
 
     def open_model(self) -> Model:
         """The model, for the device."""

@@ -101,7 +101,17 @@ def run(
 
     Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
     """
+    with workload.ranks() as is_first:
+        return run_here(workload, scheduler, report, loop) if is_first else 0
 
+
+def run_here(
+    workload: WorkloadOptions,
+    scheduler: SchedulerOptions,
+    report: ReportOptions,
+    loop: list[str] | None,
+) -> int:
+    """The same, in the process that does it."""
     if loop and len(loop) > 1:
         raise ValueError(f"--loop was given {len(loop)} times, but run takes exactly one loop.")
     name, *more = choose_loops(loop or [], workload.device, scheduler.serial_only)

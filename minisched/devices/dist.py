@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -38,6 +39,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from math import prod
 from time import monotonic, perf_counter_ns
 from types import TracebackType
 from typing import Any
@@ -59,7 +61,8 @@ DEADLINE = 30.0  # seconds
 MEETING = 120.0  # seconds until all ranks are there: each has to import torch first
 BEATS = 4  # in that time
 ENVELOPE = 2048  # bytes; what is longer follows it
-BEAT, GOODBYE = 0, -1  # in the place of a length
+HEAD = 24  # of these: the kind, and the sizes of a pickle and of tensors
+BEAT, MESSAGE, GOODBYE = 0, 1, 2  # kinds
 ROUND_TRIPS = 100  # of each measurement of clocks
 COLLECTIVES = 1 << 40  # ids of signals from here on are those of collectives, alike on all ranks
 
@@ -86,7 +89,7 @@ class Message:
 class Ranks:
     """This process among the others (``torch.distributed`` has been initialized).
 
-    ``recorder`` is that of the run which is on; who opens a device for it sets it.
+    ``recorder`` is that of the run which is on, from ``begin`` to ``gather``.
     """
 
     def __init__(self, rank: int, size: int, deadline: float = DEADLINE) -> None:
@@ -107,11 +110,9 @@ class Ranks:
         with self._bounded("the ranks have not come together"):
             self.group = dist.new_group(everybody, self._wait_at_most, "gloo")
             self._messages = dist.new_group(everybody, self._wait_at_most, "gloo")
-            has_gpus = torch.cuda.is_available() and torch.cuda.device_count() >= size
-            self.backend = "nccl" if has_gpus else "gloo"
-            self._payload = self._messages
-            if has_gpus:
-                self._payload = dist.new_group(everybody, self._wait_at_most, "nccl")
+            self._has_nccl = torch.cuda.is_available() and torch.cuda.device_count() >= size
+            kind = "nccl" if self._has_nccl else "gloo"
+            self._payload = dist.new_group(everybody, self._wait_at_most, kind)
         self.others = [other for other in everybody if other != rank]
         self._locks = {other: threading.Lock() for other in self.others}
         self._last_sent = dict.fromkeys(self.others, monotonic())
@@ -140,7 +141,7 @@ class Ranks:
             after = program.new_id()
             program.say(after)
         kinds = [(tuple(tensor.shape), str(tensor.dtype)[6:]) for tensor in tensors]
-        self._put(to, pickle.dumps((tag, value, after, program.op, kinds)), tensors)
+        self._put(to, pickle.dumps((tag, value, after, program.op, kinds)), tensors, MESSAGE)
 
     def receive(self, source: int, tag: str, patient: bool = False) -> Message:
         """Wait for the next message; what this lane does from now on comes after its sending.
@@ -170,11 +171,11 @@ class Ranks:
             RankLost: a rank is lost.
         """
         self.check()
-        return self.receive(source, tag) if self._inbox[source, tag] else None
+        return self.receive(source, tag) if self.has_come(source, tag) else None
 
     def has_come(self, source: int, tag: str) -> bool:
         """Whether there is a message to receive."""
-        return bool(self._inbox[source, tag])
+        return bool(self._inbox.get((source, tag)))
 
     def sleep_until_news(self, seconds: float, is_awake: Callable[[], bool]) -> None:
         """Sleep until anything comes, somebody notifies ``news``, or for ``seconds``.
@@ -234,7 +235,16 @@ class Ranks:
         Raises:
             RankLost: a rank is lost.
         """
-        while (told := self.receive(0, "call", patient=True).value) is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to handle
+        while True:
+            try:
+                told = self.receive(0, "call", patient=True).value
+            except RankLost:
+                if 0 in self.gone:
+                    return  # it went wrong there, between two parts, and was told there
+                raise
+            if told is None:
+                return
             part, args = told
             part(self, *args)
 
@@ -309,21 +319,21 @@ class Ranks:
 
     # -- the wire: an envelope, what is too long for it, and tensors
 
-    def _put(self, to: int, content: bytes, tensors: Sequence[Tensor], kind: int = 1) -> None:
+    def _put(self, to: int, content: bytes, tensors: Sequence[Tensor], kind: int) -> None:
         self.check()
         if to in self.gone:
             self._lose(to, "it has ended")
             self.check()
-        head = (kind * len(content)).to_bytes(8, "little", signed=True)
-        room = ENVELOPE - len(head)
-        envelope = (head + content[:room]).ljust(ENVELOPE, b"\0")
-        parts = [envelope, content[room:]] if len(content) > room else [envelope]
+        packed = [as_bytes(tensor) for tensor in ([] if self._has_nccl else tensors)]
+        head = torch.tensor([kind, len(content), sum(map(len, packed))])
+        words = torch.frombuffer(bytearray(content or b"-"), dtype=torch.uint8)[: len(content)]
+        whole = torch.cat([as_bytes(head), words, *packed])
+        envelope = torch.nn.functional.pad(whole[:ENVELOPE], [0, max(0, ENVELOPE - len(whole))])
         with self._locks[to], self._bounded("can't be told anything", to):
-            for part in parts:
-                self._send(torch.frombuffer(bytearray(part), dtype=torch.uint8), to, self._messages)
-            for tensor in tensors:
-                where = "cuda" if self.backend == "nccl" else "cpu"
-                self._send(tensor.detach().to(where).contiguous(), to, self._payload)
+            self._send(envelope, to, self._messages)
+            self._send(whole[ENVELOPE:], to, self._messages)
+            for tensor in tensors if self._has_nccl else ():
+                self._send(tensor.detach().contiguous(), to, self._payload)
             self._last_sent[to] = monotonic()
 
     def _send(self, tensor: Tensor, to: int, group: Any) -> None:
@@ -345,26 +355,28 @@ class Ranks:
             while source not in self.gone and self.lost is None:
                 with self._bounded("can't be heard any more", source):
                     self._take(envelope, source, self._messages)
-                    whole = envelope.numpy().tobytes()
-                    length = int.from_bytes(whole[:8], "little", signed=True)
-                    content, size = whole[8 : 8 + abs(length)], abs(length)
-                    if len(content) < size:
-                        rest = torch.empty(size - len(content), dtype=torch.uint8)
-                        self._take(rest, source, self._messages)
-                        content += rest.numpy().tobytes()
-                    if length > 0:
-                        self._deliver(source, content)
-                if length < 0:
+                    kind, *sizes = envelope[:HEAD].view(torch.int64).tolist()
+                    rest = torch.empty(max(0, HEAD + sum(sizes) - ENVELOPE), dtype=torch.uint8)
+                    self._take(rest, source, self._messages)
+                    whole = torch.cat([envelope, rest])[HEAD:]
+                    content = whole[: sizes[0]].numpy().tobytes()
+                    if kind == MESSAGE:
+                        self._deliver(source, content, whole[sizes[0] : sum(sizes)])
+                if kind == GOODBYE:
                     self._goodbye(source, pickle.loads(content))
 
-    def _deliver(self, source: int, content: bytes) -> None:
+    def _deliver(self, source: int, content: bytes, packed: Tensor) -> None:
         tag, value, signal, sent_by, kinds = pickle.loads(content)
-        where = "cuda" if self.backend == "nccl" else "cpu"
-        tensors = [
-            torch.empty(shape, dtype=getattr(torch, kind), device=where) for shape, kind in kinds
-        ]
-        for tensor in tensors:
-            self._take(tensor, source, self._payload)
+        tensors: list[Tensor] = []
+        for shape, name in kinds:
+            kind = getattr(torch, name)
+            if self._has_nccl:
+                tensors.append(torch.empty(shape, dtype=kind, device="cuda"))
+                self._take(tensors[-1], source, self._payload)
+            else:
+                size = prod(shape) * kind.itemsize
+                tensors.append(packed[:size].clone().view(kind).view(shape))
+                packed = packed[size:]
         with self.news:
             message = Message(source, tag, value, tensors, signal, sent_by)
             self._inbox[source, tag].append(message)
@@ -414,6 +426,11 @@ class Ranks:
             if self.lost is None:
                 self.lost = RankLost(f"{who}, as rank {self.rank} sees it: {why}.")
             self.news.notify_all()
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor, on the host."""
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
 
 
 # -- Who they are: from torchrun's environment, or started here ------------------------------------
@@ -521,7 +538,6 @@ def rank_device(recorder: Recorder | None = None) -> TorchDevice:
     """
     ranks = current()
     recorder = recorder or RankRecorder(ranks.rank, ranks.size)
-    ranks.recorder = recorder
     device: TorchDevice
     if torch.cuda.is_available():
         from .cuda import CudaDevice
@@ -536,10 +552,31 @@ def rank_device(recorder: Recorder | None = None) -> TorchDevice:
     return device
 
 
-def begin(ranks: Ranks) -> None:
-    """All ranks, before a run: how far clocks are apart."""
+def needs(ranks: Ranks, count: int, what: str) -> None:
+    """Look whether there are enough of them.
+
+    Raises:
+        WrongRanks: there are not.
+    """
+    if ranks.size < count:
+        raise WrongRanks(f"loop {what!r} needs {count} ranks, but there are {ranks.size}.")
+
+
+def begin(ranks: Ranks, device: TorchDevice) -> None:
+    """All ranks, before a run: wait for the others, compare clocks, and start this rank's at 0.
+
+    Raises:
+        RankLost: a rank is lost.
+    """
+    ranks.recorder = NullRecorder()
+    for other in ranks.others if ranks.rank == 0 else ():
+        ranks.receive(other, "ready", patient=True)
+    if ranks.rank:
+        ranks.send(0, "ready")
     ranks.offsets.clear()
     ranks.compare_clocks()
+    device.opened = perf_counter_ns()
+    ranks.recorder = device.recorder
 
 
 def gather(
@@ -553,6 +590,7 @@ def gather(
     Raises:
         RankLost: a rank is lost.
     """
+    ranks.recorder = NullRecorder()  # what follows is no part of the run
     ranks.compare_clocks()
     if ranks.rank:
         ranks.send(0, "recorded", (device.opened, recorder.events(name)))

@@ -58,6 +58,8 @@ class Design:
     refuses: Mapping[str, str] = field(default_factory=dict)
     begins: Callable[[Engine, int], None] | None = None  # before its first turn; of steps in flight
     whole_run: Callable[..., Metrics] | None = None  # instead of turns, if one engine is not enough
+    num_ranks: int = 1  # of device ``dist`` that it takes
+    on_ranks: str = ""  # the module whose ``whole_run`` it has there, if it takes several
     lanes: Mapping[str, Callable[..., Turns]] = field(
         default_factory=dict
     )  # what runs on them then
@@ -70,7 +72,9 @@ class Design:
     @property
     def devices(self) -> tuple[str, ...]:
         """Where it runs."""
-        return ("sim",) if "real devices" in self.refuses else tuple(DEVICES)
+        if "real devices" not in self.refuses:
+            return tuple(DEVICES)
+        return ("sim", "dist") if self.on_ranks else ("sim",)
 
     def start(self, engine: Engine, **options: Any) -> Turns:
         """The loop's turns on an engine; ``options`` go before the design's own.

@@ -29,9 +29,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from ..core import Lease, Logprobs, NoBatch, Output, Request, ScheduleBatch
 from ..core.batch import slots_of
-from ..devices.base import NO_LABEL, Device, Label
+from ..devices.base import NO_LABEL, Device, Label, Op
 from ..devices.cost import MICROSECOND, NO_COST, CostModel
-from ..devices.sim import Deadlock, SimDevice, SimOp
+from ..devices.sim import Deadlock, SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..engine.metrics import Metrics
@@ -195,13 +195,25 @@ class Link:
 class KVModel(Protocol):
     """What a model must offer beside ``models/base.py:Model``."""
 
-    def read_kv(self, slots: list[int]) -> list[list[int]]:
-        """The KV of these slots, [num_layers][num_slots]."""
+    def read_kv(self, slots: list[int]) -> list[Any]:
+        """The KV of these slots: lists or arrays, [num_layers][num_slots] and others."""
         ...
 
-    def write_kv(self, slots: list[int], values: list[list[int]]) -> None:
+    def write_kv(self, slots: list[int], values: list[Any]) -> None:
         """Put it into these slots."""
         ...
+
+
+def check_kv(model: Model) -> None:
+    """Whether a model's KV can be sent.
+
+    Raises:
+        ValueError: it can't.
+    """
+    if not isinstance(model, KVModel):
+        raise ValueError(
+            f"loop 'pd' copies KV, but model {model.name!r} has none that can be read."
+        )
 
 
 # -- What both sides do: hear, say, and sleep where there is no work -------------------------------
@@ -226,8 +238,14 @@ class SideEngine(Engine):
         """When something comes that it could act upon, as far as it knows by itself; or None."""
         if self.frontend.has_said:
             return self.device.now()
-        times = (self.frontend.next_message, self.mailbox.next_time, self.sim.next_event)
+        op = self.sim.next_event if isinstance(self.device, SimDevice) else None
+        times = (self.frontend.next_message, self.mailbox.next_time, op)
         return min((time for time in times if time is not None), default=None)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every request has ended here, and nothing is in flight or held."""
+        return self.is_done and not self.scheduler.leases.returning
 
     @property
     def is_asleep(self) -> bool:
@@ -277,6 +295,12 @@ class DecodeEngine(SideEngine):
 
     scheduler: DecodeScheduler
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the prefill side, too, owes nothing and knows of everybody who was given up."""
+        scheduler = self.scheduler
+        return super().has_ended and not (scheduler.unanswered or scheduler.given_up)
+
     def process_decode_queue(self) -> None:
         """Hear the prefill side; tell it whom nobody wants; reserve, and tell where KV may go."""
         if messages := self.mailbox.take(self.device):
@@ -323,7 +347,7 @@ class KVSender:
 
     to_slots: list[int] | None = None  # None: the decode side has not reserved them yet
     sent_len: int = 0  # positions
-    transfers: list[tuple[SimOp, Lease]] = field(default_factory=list)  # that are not over
+    transfers: list[tuple[Op, Lease]] = field(default_factory=list)  # that are not over
     done: Prefilled | None = None
     is_unwanted: bool = False
     error: str = ""  # of a transfer
@@ -341,6 +365,11 @@ class PrefillEngine(SideEngine):
     senders: dict[str, KVSender] = field(default_factory=dict)
     inflight: dict[str, KVSender] = field(default_factory=dict)  # disagg_prefill_inflight_queue
     target: DecodeEngine | None = None  # whose memory it writes, once there are two sides
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether everybody is answered, and all that was sent has arrived."""
+        return super().has_ended and not (self.senders or self.inflight)
 
     @property
     def is_asleep(self) -> bool:
@@ -391,7 +420,7 @@ class PrefillEngine(SideEngine):
             num_bytes = len(slots) * self.link.slot_bytes
             recorder.mark("kv transfer", rid=rid, slots=len(slots), bytes=num_bytes)
             before = [op for op, _ in sender.transfers]
-            op = self.sim.thread("kv transfer").launch(
+            op = self.device.thread("kv transfer").launch(
                 self.copy_kv, rid, slots, sender.to_slots[part], last, *before,
                 name="transfer", cost=self.link.cost(len(slots)), label=label,
             )  # fmt: skip
@@ -484,7 +513,7 @@ RELAYS = ("pool", "ring", "prev_sampled", "fill_device")
 REFUSES = {
     "other relays": "a relay that runs ahead on a buffer of sampled tokens alone: a request comes "
     "to the decode side with its KV, and nothing copies its prompt there",
-    "real devices": "it needs two devices with clocks of their own",
+    "real devices": "it needs two devices with clocks of their own, as ranks of device 'dist' are",
     "NGRAM": NO_LOOKUP,
     **dict.fromkeys(
         ("NGRAM_GPU", "STANDALONE"),
@@ -521,10 +550,7 @@ class Pair:
         prealloc_first: bool = True,
         **link: int,
     ) -> None:
-        if not isinstance(model, KVModel):
-            raise ValueError(
-                f"loop 'pd' copies KV, but model {model.name!r} has none that can be read."
-            )
+        check_kv(model)
         there = cast(Device, SimDevice(SideRecorder(device.recorder, "prefill")))
         device.recorder = SideRecorder(device.recorder, "decode")
         device.recorder.now = device.now
@@ -554,8 +580,7 @@ class Pair:
     @property
     def is_done(self) -> bool:
         """Whether every request has ended, and nothing is in flight or held on either side."""
-        held = self.prefill.senders or self.decode.scheduler.leases.returning
-        return self.prefill.is_done and self.decode.is_done and not held
+        return self.prefill.has_ended and self.decode.has_ended
 
     def turn(self) -> None:
         """Let the side that is behind go on.
@@ -593,15 +618,19 @@ class Pair:
     @property
     def metrics(self) -> Metrics:
         """What clients saw, and what the prefill side knows of when their prompts were computed."""
-        metrics, prompts = self.decode.metrics, self.prefill.metrics
-        by_room = {item.rid: item for item in prompts.ended}
-        for item in metrics.ended:
-            if item.room in by_room:
-                item.scheduled = by_room[item.room].scheduled
-                item.cached_tokens = by_room[item.room].cached_tokens
-        metrics.admitted_tokens = prompts.admitted_tokens
-        metrics.cached_tokens = prompts.cached_tokens
-        return metrics
+        return join_metrics(self.decode.metrics, self.prefill.metrics)
+
+
+def join_metrics(metrics: Metrics, prompts: Metrics) -> Metrics:
+    """The decode side's, with what the prefill side knows of its prompts."""
+    by_room = {item.rid: item for item in prompts.ended}
+    for item in metrics.ended:
+        if item.room in by_room:
+            item.scheduled = by_room[item.room].scheduled
+            item.cached_tokens = by_room[item.room].cached_tokens
+    metrics.admitted_tokens = prompts.admitted_tokens
+    metrics.cached_tokens = prompts.cached_tokens
+    return metrics
 
 
 # -- The load balancer: every request goes to both sides, as each of them is to see it -------------
@@ -662,6 +691,8 @@ design(
     overrun=1,
     settings={"disable_radix_cache": True},  # of the decode side, as in the original
     whole_run=whole_run,
+    num_ranks=2,
+    on_ranks="minisched.loops.pd_ranks",
     lanes={"prefill host": pd_prefill, "decode host": pd_decode},
     refuses=REFUSES,
 )(pd_decode)

@@ -16,7 +16,7 @@ from typing import Any
 from ..core import NoBatch, Output, Request, SamplingParams, ScheduleBatch
 from ..devices.base import Device, memory_for
 from ..devices.cost import MILLISECOND, NO_COST, CostModel
-from ..devices.registry import open_device
+from ..devices.registry import load, open_device
 from ..devices.sim import SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
@@ -102,8 +102,11 @@ def run_loop(
         spec = find_loop(loop)
         spec.check_device(loop, device.name)
         with abort_on_interrupt(frontend):
-            if spec.whole_run is not None:
-                metrics = spec.whole_run(
+            whole_run = spec.whole_run
+            if device.name == "dist" and spec.on_ranks:
+                whole_run = load(spec.on_ranks, "whole_run", "torch", f"loop {loop!r} on ranks")
+            if whole_run is not None:
+                metrics = whole_run(
                     spec, device, model, requests, config, frontend, cost, relay,
                     **{**spec.options, **options},
                 )  # fmt: skip

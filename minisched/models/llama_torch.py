@@ -446,7 +446,7 @@ class LlamaTorch:
         scripted: bool = True,
         packed: bool = True,
     ) -> None:
-        directory = Path(directory)
+        self.directory = directory = Path(directory).absolute()
         config = read_config(directory)
         longest = config.max_position_embeddings
         self.name, self.dtype = directory.name, choose_dtype(directory, dtype, DTYPES, "torch")
@@ -479,6 +479,14 @@ class LlamaTorch:
         self.keys = torch.zeros(shape, dtype=self.weights.embed.dtype, device=where)
         self.values = torch.zeros_like(self.keys)
         self.max_len = max_len
+
+    def read_kv(self, slots: list[int]) -> list[Tensor]:
+        """The KV of these slots, [2][layers, num_slots, kv_heads, d]."""
+        return [self.keys[:, slots], self.values[:, slots]]
+
+    def write_kv(self, slots: list[int], values: Sequence[Tensor]) -> None:
+        """Put KV that was computed elsewhere into these slots."""
+        self.keys[:, slots], self.values[:, slots] = values
 
     def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
         """Logits [num_logits, vocab] in the model's dtype."""

@@ -6,6 +6,7 @@ import theirs as they run.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, cast
 
 from ..devices.base import Array, Buffer
@@ -17,6 +18,7 @@ from .llama import AUTO, find_model
 
 LLAMA = {  # device -> (module, class, extra)
     "thread": ("minisched.models.llama_torch", "LlamaTorch", "torch"),
+    "dist": ("minisched.models.llama_torch", "LlamaTorch", "torch"),
     "cuda": ("minisched.models.llama_graphs", "LlamaGraphs", "torch"),
     "mlx": ("minisched.models.llama_mlx", "LlamaMlx", "mlx"),
 }
@@ -88,6 +90,10 @@ class HashTorch(HashModel):
         state = self.settle(mix(total % P, at + 1))[:, None]
         hashed = mix(state, torch.arange(self.vocab_size, device=ids.device))
         return hashed.double() * LOGIT_SCALE
+
+    def read_kv(self, slots: list[int]) -> list[Any]:
+        """The KV of these slots, [num_layers][num_slots]."""
+        return [layer[slots] for layer in self.kv]
 
     def logprobs(self, logits: Array, at: Array, tokens: Array, top: int) -> Any:
         """How likely tokens are, by some of the logits; float64, as these are."""
@@ -176,3 +182,29 @@ def hash_class(device: str) -> type[HashModel]:
         wanted_by = f"model 'hash' on device {device!r}"
         load(f"minisched.models.sampling_{extra}", "sample", extra, wanted_by)
     return HASH[extra]
+
+
+# -- The same model in another process -------------------------------------------------------------
+
+
+def origin_of(model: Any) -> tuple[Any, ...]:
+    """What another process opens the same model from: a class and its arguments.
+
+    Raises:
+        ValueError: it is neither a hash model nor a Llama on torch.
+    """
+    if type(model) is HashTorch:
+        return HashTorch, model.vocab_size, model.context_len, model.eos_ids
+    if model.dtype and hasattr(model, "directory"):
+        return type(model), str(model.directory), model.dtype, model.context_len
+    raise ValueError(
+        f"model {model.name!r} can't be opened in several processes: the hash model on torch, and "
+        "Llamas from a directory can."
+    )
+
+
+@lru_cache(maxsize=1)
+def opened_again(origin: tuple[Any, ...]) -> Model:
+    """The model that ``origin_of`` told of; the newest one stays open."""
+    cls, *given = origin
+    return cast(Model, cls(*given))

@@ -1,0 +1,132 @@
+"""Loops over several processes: the tokens of one, one trace of all, and a receive per send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from minisched.checks.leaks import find_leaks
+from minisched.checks.races import find_races
+from minisched.core import Request, SamplingParams
+from minisched.devices.dist import Ranks, started
+from minisched.devices.registry import open_device
+from minisched.loops.run import Run, fresh, run_loop
+from minisched.models.registry import open_model
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Trace
+from tests.support import check_trace
+
+LANES = {  # of each loop, those without which it is not on several ranks
+    "pd": {"prefill host", "decode host", "prefill forward", "kv transfer", "decode kv recv"},
+}
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[Ranks]:
+    with started(2) as ranks:
+        yield ranks
+
+
+def draw(seed: int) -> tuple[list[Request], SchedulerConfig]:
+    """A few requests, and a pool that hardly holds the longest."""
+    rng = Random(seed)
+    requests = []
+    for number in range(rng.randint(1, 6)):
+        length, new = rng.randint(1, 40), rng.randint(1, 12)
+        params = SamplingParams(
+            temperature=rng.choice([0.0, 0.8]), max_new_tokens=new, seed=seed,
+            return_logprob=rng.random() < 0.2,
+        )  # fmt: skip
+        prompt = [rng.randrange(256) for _ in range(length)]
+        arrival = rng.choice([0, rng.randrange(20_000_000)])
+        requests.append(Request(f"r{number}", prompt, params, arrival))
+    page = rng.choice([1, 2, 4])
+    longest = max(len(req.prompt) + req.params.max_new_tokens for req in requests)
+    pages = -(-longest // page) + rng.randint(1, 20)
+    return requests, SchedulerConfig(
+        kv_tokens=pages * page, page_size=page, max_running_requests=rng.randint(1, 4),
+        chunked_prefill_size=page * rng.randint(1, 8),
+    )  # fmt: skip
+
+
+def run(
+    loop: str, device: str, model: Any, requests: list[Request], config: SchedulerConfig
+) -> Run:
+    again = [fresh(request) for request in requests]
+    return run_loop(loop, open_device(device), open_model(model, device), again, config)
+
+
+def check_run(found: Run, expected: Run) -> None:
+    """The same tokens, on every lane, and no law of a trace is broken."""
+    assert found.outputs == expected.outputs
+    assert found.errors == expected.errors
+    check_trace(found.trace)
+    assert not find_races(found.trace)
+    assert not find_leaks(found.trace)
+    lanes = {item.lane for item in found.trace.slices}
+    assert lanes >= LANES[found.loop]
+    (offset,) = [mark for mark in found.trace.marks if mark.name == "clock offset"]
+    sent = {edge.src: edge.dst for edge in found.trace.edges if edge.kind == "recv"}
+    by_id = {item.id: item for item in found.trace.slices}
+    assert sent
+    for source, come in sent.items():  # nothing is there before it was sent, as far as is known
+        assert by_id[come].end >= by_id[source].start - int(offset.attrs["error"])
+
+
+def check_law(loop: str, seeds: range) -> None:
+    for seed in seeds:
+        requests, config = draw(seed)
+        serial = run("serial", "sim", "hash", requests, config)
+        check_run(run(loop, "dist", "hash", requests, config), serial)
+
+
+def test_pd_on_two_ranks_gives_the_tokens_of_one(two_ranks: Ranks) -> None:
+    check_law("pd", range(3))
+
+
+@pytest.mark.thorough
+def test_pd_on_two_ranks_gives_the_tokens_of_one_for_many(two_ranks: Ranks) -> None:
+    check_law("pd", range(100, 160))
+
+
+def without_waits(trace: Trace, lane: str) -> Trace:
+    """The same, where one lane goes on without waiting for anybody."""
+    left = tuple(act for act in trace.program if (act.lane, act.kind) != (lane, "wait"))
+    return replace(trace, program=left)
+
+
+def test_a_receive_that_waits_for_no_send_is_a_race(two_ranks: Ranks) -> None:
+    requests, config = draw(1)
+    trace = run("pd", "dist", "hash", requests, config).trace
+    assert find_races(without_waits(trace, "decode kv recv"))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_llama_on_two_ranks_is_exact_to_the_bit(
+    two_ranks: Ranks, tiny_llama: Path, dtype: str
+) -> None:
+    model = open_model(str(tiny_llama), "dist", dtype)
+    for seed in range(5):
+        requests, config = draw(seed)
+        params = SamplingParams(max_new_tokens=8, ignore_eos=True)
+        requests = [Request(req.rid, [t % 100 for t in req.prompt], params) for req in requests]
+        config = replace(config, kv_tokens=256)
+        runs = [
+            run_loop(loop, open_device("dist"), model, [fresh(req) for req in requests], config)
+            for loop in ("serial", "pd")
+        ]
+        check_run(runs[1], runs[0])
+
+
+def test_what_ranks_can_not_do_is_one_sentence(two_ranks: Ranks) -> None:
+    requests, config = draw(0)
+    with pytest.raises(ValueError, match="latency of loop 'pd' is for the simulated link"):
+        run("pd:latency=5", "dist", "hash", requests, config)
