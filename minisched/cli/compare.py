@@ -202,7 +202,7 @@ def compare(
     minisched compare --device dist --nproc 2 --loops pd,mixed
     """
     with workload.ranks() as is_first:
-        given = workload, scheduler, report, loops, out, tokens
+        given = workload, scheduler, report, loops, out, png, tokens
         return compare_here(*given) if is_first else 0
 
 
@@ -212,6 +212,7 @@ def compare_here(
     report: ReportOptions,
     loops: str | None,
     out: Path,
+    png: bool,
     tokens: bool,
 ) -> int:
     """The same, in the process that does it."""

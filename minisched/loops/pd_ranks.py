@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-import torch
-
 from ..core import Request
 from ..devices.base import Device
 from ..devices.cost import NO_COST, CostModel
@@ -114,8 +112,7 @@ class RankPrefillEngine(PrefillEngine):
     ) -> None:
         """The lane ``kv transfer``: read this side's KV memory and send it."""
         self.device.recorder.program.touch("read", KV, slots, rid)
-        with torch.inference_mode():
-            values = cast(KVModel, self.worker.model).read_kv(slots)
+        values = cast(KVModel, self.worker.model).read_kv(slots)
         mailbox = cast(RankMailbox, self.other)
         mailbox.ranks.send(mailbox.rank, KV_PART, (rid, to_slots, last), values)
 
@@ -135,9 +132,8 @@ class KVReceiver:
 
     def _work(self) -> None:
         try:
-            with torch.inference_mode():
-                while self._receive():
-                    pass
+            while self._receive():
+                pass
         except Exception as error:  # the decode side waits for it, and must hear of it
             self.error = error
             with self.ranks.news:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +22,6 @@ from minisched.loops.run import Run, fresh, run_loop
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
-from tests.support import check_trace
 
 LANES = {  # of each loop, those without which it is not on several ranks
     "pd": {"prefill host", "decode host", "prefill forward", "kv transfer", "decode kv recv"},
@@ -67,7 +67,8 @@ def check_run(found: Run, expected: Run) -> None:
     """The same tokens, on every lane, and no law of a trace is broken."""
     assert found.outputs == expected.outputs
     assert found.errors == expected.errors
-    check_trace(found.trace)
+    for lane in {item.lane for item in found.trace.slices}:
+        assert all(a.end <= b.start for a, b in pairwise(found.trace.on(lane)))
     assert not find_races(found.trace)
     assert not find_leaks(found.trace)
     lanes = {item.lane for item in found.trace.slices}
@@ -128,5 +129,8 @@ def test_a_llama_on_two_ranks_is_exact_to_the_bit(
 
 def test_what_ranks_can_not_do_is_one_sentence(two_ranks: Ranks) -> None:
     requests, config = draw(0)
+    model = open_model("hash", "dist")
     with pytest.raises(ValueError, match="latency of loop 'pd' is for the simulated link"):
-        run("pd:latency=5", "dist", "hash", requests, config)
+        run_loop("pd", open_device("dist"), model, requests, config, latency=5)
+    with pytest.raises(WrongRanks, match="loop 'pd' needs 3 ranks, but there are 2"):
+        needs(two_ranks, 3, "pd")
