@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 from minisched.checks.leaks import find_leaks
 from minisched.checks.races import find_races
 from minisched.core import Request, SamplingParams
-from minisched.devices.dist import Ranks, started
+from minisched.devices.dist import Ranks, WrongRanks, needs, started
 from minisched.devices.registry import open_device
 from minisched.loops.run import Run, fresh, run_loop
 from minisched.models.registry import open_model
