@@ -20,6 +20,7 @@ from ..trace import Act, Mark, Slice, Trace
 from ..trace.cells import Span, spans_of
 from ..trace.events import is_host, lane_words
 from ..trace.recorder import span_text, to_text
+from ..trace.sides import PAIR, one_side, sides
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ def kept(question: Callable[[Trace], T]) -> Callable[[Trace], T]:
 
     @wraps(question)
     def ask(trace: Trace) -> T:
+        """The answer that is known, or a new one."""
         for known, answer in newest:
             if known is trace:
                 return answer
@@ -242,14 +244,14 @@ class MarkMoment:
         return f"after step {self.after} was committed ({about})" if self.after else f"at {time}"
 
 
-def sides(trace: Trace) -> list[str]:
-    """The schedulers of a run, by name; the name is empty where there is one."""
-    found = {str(mark.attrs["side"]) for mark in trace.marks if "side" in mark.attrs}
-    return sorted(found) or [""]
+@kept
+def heard(trace: Trace) -> dict[str, list[tuple[Mark, MarkMoment]]]:
+    """The marks of each scheduler, each with its moment; a scheduler that is alone has no name."""
+    return {side: list(moments(one_side(trace, side))) for side in sides(trace)}
 
 
-def moments(trace: Trace, side: str = "") -> Iterator[tuple[Mark, MarkMoment]]:
-    """The marks of one scheduler, each with its moment.
+def moments(trace: Trace) -> Iterator[tuple[Mark, MarkMoment]]:
+    """The marks of one scheduler alone, each with its moment.
 
     Rows and pages that the next step names were taken for it. Whoever ends by a token does so in
     the step that is about to come back. In a file that does not say what the host was doing it is
@@ -259,21 +261,20 @@ def moments(trace: Trace, side: str = "") -> Iterator[tuple[Mark, MarkMoment]]:
     by_end: defaultdict[int, list[Slice]] = defaultdict(list)
     by_step: defaultdict[int, dict[str, int]] = defaultdict(dict)
     for item in trace.slices:
-        if is_host(item.lane) and item.lane.startswith(f"{side} " if side else ""):
+        if is_host(item.lane):
             by_id[item.id] = item
             by_end[item.end].append(item)
             by_step[item.step].setdefault(item.name, item.id)
     ends, after = sorted(by_end), 0
-    marks = [mark for mark in trace.marks if mark.attrs.get("side", "") == side]
     ahead: list[tuple[int, list[int], int]] = []  # the next to be committed, and to come back
     commit, rows, back = 0, list[int](), 0
-    for mark in reversed(marks):
+    for mark in reversed(trace.marks):
         if mark.name == "commit":
             commit, rows = int(mark.attrs["step"]), numbers(mark.attrs["rows"])
         elif mark.name == "tokens":
             back = int(mark.attrs["step"])
         ahead.append((commit, rows, back))
-    for mark, (commit, rows, back) in zip(marks, reversed(ahead), strict=True):
+    for mark, (commit, rows, back) in zip(trace.marks, reversed(ahead), strict=True):
         said = mark.attrs.get("step", 0)
         step = said if isinstance(said, int) else 0  # marks of unknown names may say anything
         if mark.name in ("row alloc", "page alloc") and mark.attrs.get("row") in rows:
@@ -305,7 +306,6 @@ def numbers(text: object) -> list[int]:
 # -- In words: who did it, and to what memory ------------------------------------------------------
 
 VALUE = "value"  # what an op gives: written by its end, read by the ops that take it
-SIDES = ("prefill", "decode")  # of ``pd``: its resources begin with one of them
 MOST_SPANS, MOST_PLACES = 4, 2  # that a sentence names; of those that take more words fewer
 ONES = {  # one cell of a resource
     "kv": "KV slot",
@@ -335,7 +335,7 @@ def plural(word: str, which: Iterable[int]) -> str:
 def side_of(resource: str) -> tuple[str, str]:
     """The side of ``pd`` that a resource is on, if there are two, and its name there."""
     side, _, rest = resource.partition(" ")
-    return (side, rest) if side in SIDES else ("", resource)
+    return (side, rest) if side in PAIR else ("", resource)
 
 
 class Words:

@@ -21,8 +21,8 @@ from ..models.base import ForwardBatch, Model
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
 from ..trace.events import is_host
-from .history import MarkMoment, Offence, moments, sides
-from .leaks import HeldLease, Ledger
+from .history import MarkMoment, Offence, heard
+from .leaks import ledgers
 
 # -- Whether two recorded runs are of one workload, as far as their traces can tell ----------------
 
@@ -181,15 +181,15 @@ def tokens_heard(trace: Trace) -> dict[str, list[HeardToken]]:
             f"The trace of {trace.loop} has no mark 'tokens', so it does not say which tokens were "
             "delivered."
         )
-    heard: dict[str, list[HeardToken]] = {}
+    told: dict[str, list[HeardToken]] = {}
     for mark in marks:
         if mark.attrs.get("side") == "prefill":
             continue  # no client hears that one
         rids, tokens = str(mark.attrs["rids"]).split(), str(mark.attrs["tokens"]).split()
         for rid, token in zip(rids, tokens, strict=True):
             step = int(mark.attrs["step"])
-            heard.setdefault(unquote(rid), []).append(HeardToken(int(token), step))
-    return heard
+            told.setdefault(unquote(rid), []).append(HeardToken(int(token), step))
+    return told
 
 
 def differences(baseline: Trace, trace: Trace) -> list[Difference]:
@@ -224,7 +224,6 @@ def gave_up(trace: Trace) -> Iterator[str]:
 
 # -- Read from a trace alone: who ended twice, who heard a token behind the end, who read wrongly
 #
-# And whose token was delivered although it was none, or was not delivered (``misdeliveries``).
 
 
 @dataclass(frozen=True)
@@ -293,9 +292,9 @@ class Lives:
 def find_bad_ends(trace: Trace) -> list[Breach]:
     """Requests that ended twice, and tokens that came behind an end, in order of time."""
     found: list[Breach | None] = []
-    for side in sides(trace):
+    for side, marks in heard(trace).items():
         lives = Lives(trace, side)
-        for mark, now in moments(trace, side):
+        for mark, now in marks:
             if mark.name == "finish":
                 found.append(lives.end(str(mark.attrs["rid"]), str(mark.attrs["reason"]), now))
             elif mark.name == "refused":
@@ -309,78 +308,10 @@ def find_bad_ends(trace: Trace) -> list[Breach]:
 
 def find_misreads(trace: Trace) -> list[Breach]:
     """Steps that read another one's future slot, in order of time, also where nobody saw it."""
-    found: list[Breach] = []
-    for side in sides(trace):
-        ledger = Ledger()
-        for mark, now in moments(trace, side):
-            ledger.hear(mark, now)
-        found += [
-            Breach("identity", item.lease.rid if item.lease else "", item.sentence,
-                   item.moment.time, item.moment.slices)
-            for item in ledger.slots.misread
-        ]  # fmt: skip
+    found = [
+        Breach("identity", item.lease.rid if item.lease else "", item.sentence,
+               item.moment.time, item.moment.slices)
+        for ledger in ledgers(trace).values()
+        for item in ledger.slots.misread
+    ]  # fmt: skip
     return sorted(found, key=lambda item: item.time)
-
-
-# -- What became of what a step sampled ------------------------------------------------------------
-
-
-class Misdelivery(NamedTuple):
-    """What happened to a step's token of a request, and why it should not have."""
-
-    step: int
-    rid: str
-    sentence: str
-
-
-def misdeliveries(trace: Trace, side: str = "") -> list[Misdelivery]:
-    """Deliveries that are not what was settled when the step was committed, in order.
-
-    A chunk that is not a prompt's last samples no token. A token counts for whoever still has the
-    lease that the step was committed under; where a mark ``stale output`` says so, without.
-    """
-    ledger, found = Ledger(), list[Misdelivery]()
-    stale: set[tuple[str, int]] = set()
-    heard = {(rid, item.step) for rid, items in tokens_heard(trace).items() for item in items}
-    for mark, now in moments(trace, side):
-        of = mark.attrs
-        ledger.hear(mark, now)
-        if mark.name == "stale output":
-            stale.add((str(of["rid"]), int(of["step"])))
-        elif mark.name == "tokens" and int(of["step"]) in ledger.commits:
-            step = int(of["step"])
-            for lease in filter(None, ledger.commits[step]):
-                is_open = lease.closed is None or lease.closed.step == step
-                says = _judged(
-                    step, lease.rid, (lease.rid, step) in heard, lease.row in ledger.chunks[step],
-                    is_open or (lease.rid, step) in stale, lease,
-                )  # fmt: skip
-                found += [Misdelivery(step, lease.rid, says)] if says else []
-    return found
-
-
-def _judged(
-    step: int, rid: str, is_heard: bool, is_chunk: bool, counts: bool, lease: HeldLease
-) -> str:
-    """What is wrong about a delivery, or nothing."""
-    if is_heard and is_chunk:
-        return (
-            f"what step {step} sampled for {rid} was delivered, although that step computed a "
-            "chunk that is not the last of its prompt: such a sample is no token"
-        )
-    if is_heard and not counts and lease.why != "retraction":
-        return (
-            f"the token of step {step} was delivered to {rid}, although {lease.end}: nothing may "
-            "come behind that"
-        )
-    if is_heard and not counts:
-        return (
-            f"the token of step {step} was delivered to {rid}, although {rid} had lost the lease "
-            f"that the step was committed under ({lease.why}): it is computed once more"
-        )
-    if not is_heard and not is_chunk and counts and lease.why not in ("error", "abort"):
-        return (
-            f"step {step} sampled a token for {rid}, which was not delivered, although {rid} "
-            "still had its lease and all of its prompt was computed"
-        )
-    return ""

@@ -11,11 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from ..trace import Act, Mark, Slice, Trace
 from ..trace.cells import spans_of
 from ..trace.events import is_host, lane_words
-from .history import MarkMoment, Offence, PlayedOrder, moments, numbers, order_of, plural, sides
+from .history import MarkMoment, Offence, PlayedOrder, heard, kept, numbers, order_of, plural
 
 
 @dataclass(frozen=True)
@@ -260,6 +261,15 @@ class SlotBook:
 #
 # What can't be, it notes at once; what must not stay, it looks for between two steps.
 
+
+class Misdelivery(NamedTuple):
+    """What happened to a step's token of a request, and why it should not have."""
+
+    step: int
+    rid: str
+    sentence: str
+
+
 ROOT = 0  # of the radix tree: it has no pages, and a lock on it keeps nothing
 
 
@@ -286,6 +296,8 @@ class Ledger:
         self.chunks: dict[int, list[int]] = {}  # by step, the rows whose sample is no token
         self.in_flight: dict[int, MarkMoment] = {}  # steps, with when they were committed
         self.waited: set[int] = set()  # steps for whose inputs the host has waited
+        self.stale: set[tuple[str, int]] = set()  # request and step: delivered all the same
+        self.misdelivered: list[Misdelivery] = []
 
     def hear(self, mark: Mark, now: MarkMoment) -> None:
         """Let happen what a mark says."""
@@ -342,7 +354,10 @@ class Ledger:
                 step, slots, reads = int(of["step"]), numbers(of["slots"]), numbers(of["reads"])
                 asks = [self.ask(lease) for lease in self.commits.get(step, [])]
                 self.slots.bind(step, asks, slots, reads, now)
+            case "stale output":
+                self.stale.add((str(of["rid"]), int(of["step"])))
             case "tokens":
+                self._deliver(int(of["step"]), {unquote(rid) for rid in str(of["rids"]).split()})
                 self.in_flight.pop(int(of["step"]), None)
             case "wait":
                 if (of.get("reason"), of.get("op")) == ("speculation", "forward"):
@@ -448,6 +463,38 @@ class Ledger:
             lease.locks[node] += delta
             lease.locked |= {node: now} if delta > 0 else {}
 
+    def _deliver(self, step: int, heard: set[str]) -> None:
+        """A step came back: is what clients heard what was settled when it was committed?
+
+        A chunk that is not a prompt's last samples no token. A token counts for whoever still has
+        the lease that the step was committed under; where it is stale output, without.
+        """
+        for lease in filter(None, self.commits.get(step, [])):
+            rid, is_chunk = lease.rid, lease.row in self.chunks[step]
+            is_open = lease.closed is None or lease.closed.step == step
+            counts, story = is_open or (rid, step) in self.stale, ""
+            if rid in heard and is_chunk:
+                story = (
+                    f"what step {step} sampled for {rid} was delivered, although that step "
+                    "computed a chunk that is not the last of its prompt: such a sample is no token"
+                )
+            elif rid in heard and not counts:
+                story = (
+                    f"the token of step {step} was delivered to {rid}, although {rid} had lost the "
+                    f"lease that the step was committed under ({lease.why}): it is computed once "
+                    "more"
+                    if lease.why == "retraction"
+                    else f"the token of step {step} was delivered to {rid}, although {lease.end}: "
+                    "nothing may come behind that"
+                )
+            elif rid not in heard and counts and not (is_chunk or lease.why in ("error", "abort")):
+                story = (
+                    f"step {step} sampled a token for {rid}, which was not delivered, although "
+                    f"{rid} still had its lease and all of its prompt was computed"
+                )
+            if story:
+                self.misdelivered.append(Misdelivery(step, rid, story))
+
     # -- what must not stay ------------------------------------------------------------------------
 
     def find_lost(self, now: MarkMoment) -> None:
@@ -480,8 +527,8 @@ class Ledger:
                 self.report(lease, fate, [("row", f"row {lease.row}")])
             self.report(lease)
 
-    def close(self, now: MarkMoment, sees_steps: bool) -> list[Leak]:
-        """The trace is over; everything that was wrong, in order of time.
+    def close(self, now: MarkMoment, sees_steps: bool) -> None:
+        """The trace is over: note what is left.
 
         ``sees_steps`` says whether the trace tells which steps came back.
         """
@@ -496,7 +543,6 @@ class Ledger:
             self.leaks.append(
                 Leak("step", f"step {step}", "pending", "", story, now.time, committed.slices)
             )
-        return sorted(self.leaks, key=lambda leak: leak.time)
 
     def report(
         self, lease: HeldLease, fate: str = "", rest: list[tuple[str, str]] | None = None
@@ -516,6 +562,21 @@ class Ledger:
             story = f"{what} {verb} {history}, {fate}{duty}"
             leak = Leak(resource, what, "held", lease.rid, story, seen.time, lease.slices)
             self.leaks.append(leak)
+
+
+@kept
+def ledgers(trace: Trace) -> dict[str, Ledger]:
+    """Each scheduler's ledger at the end of its trace, by side."""
+    found = dict[str, Ledger]()
+    sees_steps = {"commit", "tokens"} <= {mark.name for mark in trace.marks}
+    for side, marks in heard(trace).items():
+        ledger, now = found.setdefault(side, Ledger()), MarkMoment(0)
+        for mark, now in marks:
+            ledger.hear(mark, now)
+            if sees_steps and mark.name in ("commit", "tokens"):
+                ledger.settle(now)
+        ledger.close(MarkMoment(trace.end, 0, now.after), sees_steps)
+    return found
 
 
 # -- Ops that nobody waited for, and threads that are still in a call, from a trace's program ------
@@ -593,15 +654,7 @@ AT_ONCE = ("freed", "given", "used")  # kinds that are wrong whatever comes late
 
 def find_leaks(trace: Trace) -> list[Leak]:
     """Everything that leaks, in order of time; ``not_checked`` says what could not be seen."""
-    sees_steps = {"commit", "tokens"} <= {mark.name for mark in trace.marks}
-    found = list[Leak]()
-    for side in sides(trace):
-        ledger, now = Ledger(), MarkMoment(0)
-        for mark, now in moments(trace, side):
-            ledger.hear(mark, now)
-            if sees_steps and mark.name in ("commit", "tokens"):
-                ledger.settle(now)
-        found += ledger.close(MarkMoment(trace.end, 0, now.after), sees_steps)
+    found = [leak for ledger in ledgers(trace).values() for leak in ledger.leaks]
     return sorted([*found, *find_pending(trace)], key=lambda leak: leak.time)
 
 

@@ -18,9 +18,9 @@ from typing import NamedTuple
 from ..trace import Act, Mark, Slice, Trace
 from ..trace.cells import cells_of, is_in, spans_of
 from ..trace.events import is_host
-from .history import Done, MarkMoment, Offence, Words, moments, numbers, order_of
-from .identity import Difference, misdeliveries, tokens_heard
-from .leaks import HeldLease, Ledger, SlotRead
+from .history import Done, MarkMoment, Offence, Words, heard, numbers, order_of
+from .identity import Difference, tokens_heard
+from .leaks import HeldLease, Ledger, SlotRead, ledgers
 
 RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
 
@@ -69,7 +69,7 @@ class Past:
     @cached_property
     def heard(self) -> list[tuple[Mark, MarkMoment]]:
         """Every mark of the scheduler, with when it was."""
-        return list(moments(self.trace, self.side))
+        return heard(self.trace)[self.side]
 
     @cached_property
     def commit_at(self) -> dict[int, int]:
@@ -491,13 +491,13 @@ def explain(difference: Difference, trace: Trace) -> WrongTokenStory:
         raise ValueError(
             f"The trace of {trace.loop} has no program, so nobody can tell who wrote what."
         )
-    heard = tokens_heard(trace).get(difference.rid, [])
-    is_heard = difference.position < len(heard)
-    step = heard[difference.position].step if is_heard else heard[-1].step if heard else 0
+    told = tokens_heard(trace).get(difference.rid, [])
+    is_heard = difference.position < len(told)
+    step = told[difference.position].step if is_heard else told[-1].step if told else 0
     past = Past(trace, "decode" if any("side" in mark.attrs for mark in trace.marks) else "")
     reads = StepReads(past, step, difference.rid)
     begin = _begin(difference, reads)
-    for item in misdeliveries(trace, past.side):
+    for item in ledgers(trace)[past.side].misdelivered:
         if item.rid == difference.rid and (item.step <= step or not is_heard):
             culprit = ChainLink(item.sentence, past.ids(item.step, "sample"))
             return WrongTokenStory(difference, culprit, (begin,))
