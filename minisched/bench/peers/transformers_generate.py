@@ -35,7 +35,7 @@ def start(settings: Answer) -> Callable[[Answer], Answer]:
     model = model.to("cuda" if settings["device"] == "cuda" else "cpu")
     if settings["rival"] == "transformers static":
         return partial(in_one_batch, model)
-    return Continuous(model).answer
+    return ContinuousBatching(model).answer
 
 
 def in_one_batch(model: Any, question: Answer) -> Answer:
@@ -65,7 +65,7 @@ def in_one_batch(model: Any, question: Answer) -> Answer:
     return {"seconds": seconds, "ttft": first[0], "tokens": out[:, longest:].tolist()}
 
 
-class Continuous:
+class ContinuousBatching:
     """A ``ContinuousBatchingManager`` with room for the largest load that it was asked for.
 
     It shares no prefixes, as ours does not where every run has the same prompts.
