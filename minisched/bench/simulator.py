@@ -14,9 +14,8 @@ from typing import Any
 
 from ..core import Request, SamplingParams
 from ..devices.profiles import DEFAULT_PROFILE, find_profile
-from ..export.native import StreamRecorder
 from ..models.fetch import model_home
-from ..replay.replay import FlatMetrics, LengthModel, RecordedTally, default_settings, play
+from ..replay.replay import FlatMetrics, LengthModel, default_settings, play
 from ..replay.trace_file import TraceFile
 from ..scheduler import SchedulerConfig
 from ..trace.files import write_whole
@@ -99,7 +98,7 @@ def simulator_rows(call: BenchCall) -> list[Figure]:
         title = f"{survey.requests:,} requests"
         rows = contest(title, arms, "s", {PEER: PEER_AIM}, call, why=SLOWER)
         rows.append(figure(f"{title}: steps a second of minisched serial", steps, "1/s"))
-        return rows + memory(work, call.report)
+        return rows + memory(call.report)
 
 
 # -- A made-up workload in the shape of Azure's conversation trace, where the trace is not at hand
@@ -141,37 +140,27 @@ STATUS = Path("/proc/self/status")
 MEBIBYTE = 1 << 20
 
 
-def memory(work: Path, report: Report) -> list[Figure]:
-    """The most memory of runs that are recorded into a file below ``work``, by length."""
-    figures, most = [], []
+def memory(report: Report) -> list[Figure]:
+    """The most memory of runs, by length."""
+    rows, most = [], []
     for steps in LENGTHS:
-        name = f"memory, {steps} steps recorded into a file"
+        name = f"memory, {steps} steps"
         report(name)
-        with Peer.start(__name__, {"work": str(work)}, model_home(), report) as peer:
-            answer = peer.ask({"steps": steps})
-        most.append(answer["bytes"] / MEBIBYTE)
-        figures.append(figure(name, [most[-1]], "MiB"))
-        figures.append(figure(f"file of {steps} steps", [answer["file"] / MEBIBYTE], "MiB"))
+        with Peer.start(__name__, {}, model_home(), report) as peer:
+            most.append(peer.ask({"steps": steps})["bytes"] / MEBIBYTE)
+        rows.append(figure(name, [most[-1]], "MiB"))
     name = f"memory, {LENGTHS[-1]} steps / {LENGTHS[0]}"
-    return [*figures, ratio(name, [most[-1]], [most[0]], FLAT)]
+    return [*rows, ratio(name, [most[-1]], [most[0]], FLAT)]
 
 
-def long_run(steps: int, folder: Path) -> Answer:
-    """The most bytes of a run of about so many, and those of its file, which goes away again."""
-    path = folder / "long.json"
-    number = steps * RUNNING // LONG
+def long_run(asked: Answer) -> Answer:
+    """The most bytes of a run of about so many steps."""
+    number = asked["steps"] * RUNNING // LONG
     config = SchedulerConfig(max_running_requests=RUNNING, kv_tokens=8192, page_size=16)
-    recorder = StreamRecorder(path, "overlap", "sim", "length")
-    try:
-        play(
-            "overlap", LengthModel(number, number, SHORT + LONG), long_requests(number), config,
-            find_profile(DEFAULT_PROFILE).cost, tally=RecordedTally(recorder),
-            metrics=FlatMetrics(),
-        )  # fmt: skip
-        recorder.close()
-        return {"bytes": most_memory(), "file": path.stat().st_size}
-    finally:
-        path.unlink()
+    model = LengthModel(number, number, SHORT + LONG)
+    cost = find_profile(DEFAULT_PROFILE).cost
+    play("overlap", model, long_requests(number), config, cost, metrics=FlatMetrics())
+    return {"bytes": most_memory()}
 
 
 def long_requests(number: int) -> Iterator[Request]:
@@ -195,4 +184,4 @@ def most_memory() -> int:
 PART = BenchPart(simulator_rows, ("requests", "vidur"))
 
 if __name__ == "__main__":
-    serve(lambda settings: lambda asked: long_run(asked["steps"], Path(settings["work"])))
+    serve(lambda settings: long_run)

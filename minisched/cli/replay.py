@@ -16,12 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from ..checks.history import counted
 from ..core import Output
 from ..devices.profiles import DEFAULT_PROFILE, PROFILES, find_profile
-from ..export.native import StreamRecorder
 from ..replay.replay import (
     FlatMetrics,
-    LaneTally,
     LengthModel,
-    RecordedTally,
     as_json,
     check_size,
     default_settings,
@@ -52,9 +49,6 @@ def replay(
     profile: ProfileName = DEFAULT_PROFILE,
     requests: Annotated[int | None, typer.Option(help="How many, the first; all.")] = None,
     out: Annotated[Path | None, typer.Option(help="A file for what --json prints.")] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="A file for the run's trace, written as it goes on.")
-    ] = None,
 ) -> int:
     """Replay recorded requests on sim: TTFT and ITL percentiles, cache hits, retractions.
 
@@ -65,8 +59,7 @@ def replay(
     machine = find_profile(profile)
     [name] = choose_loops([] if loop is None else [loop], "sim", scheduler.serial_only)
     source = TraceFile(file, requests)
-    check_target("--out", out, file)
-    check_target("--trace", trace, file)
+    check_target(out, file)
     with work_progress() as work:
         survey = source.survey(work.reading(file))
     page_size = scheduler.page_size or survey.format.page_size
@@ -74,13 +67,9 @@ def replay(
     check_size(config)
     model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
     errors: list[str] = []
-    with (
-        request_progress(survey.requests, errors) as on_output,
-        report.logging(),
-        tally_into(trace, name) as tally,
-    ):
+    with request_progress(survey.requests, errors) as on_output, report.logging():
         arrivals, kept = source.requests(), FlatMetrics()
-        run = play(name, model, arrivals, config, machine.cost, on_output, tally, kept)
+        run = play(name, model, arrivals, config, machine.cost, on_output, metrics=kept)
     result: dict[str, Any] = as_json(run, survey.requests, machine.name)
     if report.advise:
         result["advice"] = advice_json(run.metrics, config)
@@ -101,34 +90,6 @@ def replay(
 
 
 MOST_ERRORS = 5  # requests that are named
-
-
-# -- The file that ``replay --trace`` leaves: the run's trace, written while it goes on ------------
-
-
-@contextmanager
-def tally_into(path: Path | None, loop: str) -> Iterator[LaneTally]:
-    """What adds a replay up, and writes its trace to ``path`` if there is one.
-
-    Raises:
-        ValueError: the file can't be written.
-    """
-    if path is None:
-        yield LaneTally()
-        return
-    try:
-        recorder = StreamRecorder(path, loop, "sim", "length")
-        try:
-            yield RecordedTally(recorder)
-        except OSError:
-            recorder.drop()
-            raise
-        except BaseException:  # what ran until then is a trace, too
-            recorder.close()
-            raise
-        recorder.close()
-    except OSError as error:
-        raise ValueError(f"--trace {path} can't be written: {error.strerror}.") from error
 
 
 # -- What ``replay`` says to people ----------------------------------------------------------------
@@ -181,7 +142,7 @@ def request_progress(total: int, errors: list[str]) -> Iterator[Callable[[Output
         yield on_output
 
 
-def check_target(option: str, out: Path | None, file: Path) -> None:
+def check_target(out: Path | None, file: Path) -> None:
     """Find out before a long run whether its result can be written.
 
     Raises:
@@ -190,8 +151,8 @@ def check_target(option: str, out: Path | None, file: Path) -> None:
     if out is None:
         return
     if out.is_dir():
-        raise ValueError(f"{option} {out} can't be written: Is a directory.")
+        raise ValueError(f"--out {out} can't be written: Is a directory.")
     if not out.parent.is_dir():
-        raise ValueError(f"{option} {out} can't be written: there is no folder {out.parent}.")
+        raise ValueError(f"--out {out} can't be written: there is no folder {out.parent}.")
     if out.resolve() == file.resolve():
-        raise ValueError(f"{option} {out} is the trace itself, and would overwrite it.")
+        raise ValueError(f"--out {out} is the trace itself, and would overwrite it.")

@@ -24,8 +24,7 @@ from ..models.base import ForwardBatch
 from ..relay import Relay
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
-from ..trace import Mark, NullRecorder, Recorder, Slice
-from ..trace.events import Value
+from ..trace import NullRecorder, Recorder, Slice
 from ..worker import Step, Worker
 from ..worker.worker import COPY, FORWARD, SAMPLE
 from .trace_file import Survey
@@ -159,7 +158,7 @@ class FlatMetrics(Metrics):
         return self.queues.percentiles
 
 
-# -- A recorder that adds up and keeps nothing, however long the run; another one may hear it too
+# -- A recorder that adds up and keeps nothing, however long the run -------------------------------
 
 
 class LaneTally(NullRecorder):
@@ -190,45 +189,6 @@ class LaneTally(NullRecorder):
             self.busy_ns[lane] += end - start
         if end > self.end:
             self.end = end
-
-
-class RecordedTally(LaneTally):
-    """Adds up, and hands everything on to a recorder that keeps it, or writes it down."""
-
-    is_on = True
-
-    def __init__(self, into: Recorder) -> None:
-        super().__init__()
-        self.into = into
-
-    def new_id(self) -> int:
-        """An id of the recorder's."""
-        return self.into.new_id()
-
-    ran = Recorder.ran  # as a slice again: it is kept
-
-    def slice(self, item: Slice) -> None:
-        """Add a slice that has ended, and hand it on."""
-        super().slice(item)
-        self.into.line = self.line
-        self.into.slice(item)
-
-    def edge(self, kind: str, src: int, dst: int) -> None:
-        """Hand an edge on."""
-        self.into.edge(kind, src, dst)
-
-    def counter(self, name: str, value: int) -> None:
-        """Hand a number on."""
-        self.into.now = self.now
-        self.into.counter(name, value)
-
-    def mark(self, name: str, **attrs: Value) -> None:
-        """Hand a moment on."""
-        self.keep(Mark(name, self.now(), attrs, self.program.op))
-
-    def keep(self, mark: Mark) -> None:
-        """Hand a moment on that is known already."""
-        self.into.keep(mark)
 
 
 # -- A model that computes nothing: every request says how many tokens it wants, and gets them -----
@@ -358,13 +318,12 @@ def play(
     config: SchedulerConfig,
     cost: CostModel,
     on_output: Callable[[Output], None] = lambda output: None,
-    tally: LaneTally | None = None,
+    recorder: Recorder | None = None,
     metrics: Metrics | None = None,
 ) -> ReplayedRun:
     """Run requests, read as they arrive, through one loop on a fresh ``sim``.
 
-    With ``FlatMetrics`` it takes no more memory however many there are, if a ``tally`` that
-    records keeps nothing either.
+    With ``FlatMetrics`` and no ``recorder`` it takes no more memory however many there are.
 
     Raises:
         ValueError: the loop is unknown, or the requests are not in order of arrival.
@@ -372,14 +331,17 @@ def play(
     """
     began = perf_counter()
     frontend = Frontend(requests, on_output)
-    tally = tally or LaneTally()
+    tally = LaneTally()
     engine, worker = make_length_engine(
-        loop, model, config, frontend, cost, tally, metrics or Metrics()
+        loop, model, config, frontend, cost, recorder or tally, metrics or Metrics()
     )
     with abort_on_interrupt(frontend):
         drive(find_loop(loop).start(engine), engine)
     if frontend.interrupted:
         raise KeyboardInterrupt
+    if recorder:
+        for item in recorder.trace(loop, "sim", model.name, "virtual").slices:
+            tally.slice(item)
     scheduler = engine.scheduler
     return ReplayedRun(
         loop,
@@ -416,7 +378,7 @@ def make_length_engine(
     config: SchedulerConfig,
     frontend: Frontend,
     cost: CostModel,
-    tally: LaneTally,
+    recorder: Recorder,
     metrics: Metrics,
 ) -> tuple[Engine, LengthWorker]:
     """What ``loops/run.py:make_engine`` makes, but with the worker that ships no tokens.
@@ -426,13 +388,13 @@ def make_length_engine(
     """
     spec = find_loop(loop)
     check_replayable(loop, spec)
-    simulated, cost = SimDevice(tally), cost.of_loop(loop)
+    simulated, cost = SimDevice(recorder), cost.of_loop(loop)
     simulated.keep_pace(cost.pace)
     device = cast(Device, simulated)
     relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests, 0))
     config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
     worker = LengthWorker(device, model, relay, spec.in_flight, cost)
-    scheduler = Scheduler(config, tally)
+    scheduler = Scheduler(config, recorder)
     return Engine(scheduler, worker, device, frontend, cost, metrics), worker
 
 

@@ -172,7 +172,7 @@ def test_doctor_names_devices_and_what_others_need(cli: Any, monkeypatch: Monkey
     ("replay .", "Is a directory"),
     ("replay lengths.csv --out a/b.json", "there is no folder a"),
     ("replay lengths.csv --out ./lengths.csv", "--out lengths.csv is the trace itself"),
-    ("replay lengths.csv --trace .", "Is a directory"),
+    ("replay lengths.csv --out .", "Is a directory"),
     ("replay lengths.csv --kv-tokens 1000000000", "62500000 pages"),
     ("replay lengths.csv --page-size 16 --chunk 100", "multiple of the page size, 16"),
 ])  # fmt: skip

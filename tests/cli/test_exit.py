@@ -72,7 +72,6 @@ from minisched.cli.app import main; main()"""
     f"stepper {ROOT}/traces/overlap.json --out found.html",
     "museum run stale_placeholder --out found.html",
     "replay requests.csv --out found.json --loop serial",
-    "replay requests.csv --trace found.json",
 ])  # fmt: skip
 def test_a_full_disk_leaves_no_half_of_a_file(cli: Any, tmp_path: Path, line: str) -> None:
     """A limit on the size of files stands for the disk, which it takes root to make a small one."""

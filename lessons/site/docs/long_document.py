@@ -36,7 +36,7 @@ from itertools import chain
 
 from minisched.core import Request, SamplingParams
 from minisched.devices.profiles import find_profile
-from minisched.replay.replay import LengthModel, RecordedTally, play
+from minisched.replay.replay import LengthModel, play
 from minisched.replay.trace_file import BlockPrompt
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Recorder
@@ -54,7 +54,7 @@ def played(reqs, machine, **settings):
     config = SchedulerConfig(max_running_requests=256, context_len=longest, **settings)
     model, recorder = LengthModel(len(reqs), len(reqs), longest), Recorder()
     reqs = iter(sorted(reqs, key=lambda req: req.arrival_time))
-    run = play("overlap", model, reqs, config, machine.cost, tally=RecordedTally(recorder))
+    run = play("overlap", model, reqs, config, machine.cost, recorder=recorder)
     return run, recorder.trace("overlap", "sim", "length", "virtual")
 
 
