@@ -9,14 +9,12 @@ shows when the cache is cleared, and nothing more.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..core import NoBatch, Request, Result, SamplingParams, ScheduleBatch
+from ..core import NoBatch, Request, Result, ScheduleBatch
 from ..devices.cost import SIM_COST
 from ..devices.registry import load, open_device
 from ..engine.engine import Engine
@@ -30,11 +28,10 @@ from ..scheduler import SchedulerConfig
 from ..trace import Trace
 from ..worker import Step
 from .recipes.recipe import tokens
-from .scene import Curve, LaneItem, LaneRow, Lanes, Part, Scene, Series, about_run
+from .scene import Curve, Part, Scene, Series, about_run
 from .scene_svg import to_svg
 from .units import MILLISECOND
-from .views.marks import NothingToShow, many
-from .views.steps import WORK, StepWork, requests_in, steps_of, work_of
+from .views.marks import NothingToShow
 
 # -- MLX's loop as an excerpt of #22416 prints it, beside the loop: what is wrong with it ----------
 #
@@ -110,7 +107,7 @@ SKETCH = Design(
 )  # fmt: skip
 
 
-# -- Three runs of MLX's loop: beside an excerpt of it, with a finish, and with memory counted -----
+# -- Runs of MLX's loop: beside an excerpt of it, and with memory counted --------------------------
 
 LLAMA: dict[str, Any] = {
     "hidden": 256,
@@ -142,23 +139,6 @@ def sketch_run(hands_over: bool = False) -> Run:
     return Run(name, tuple(requests), trace)
 
 
-def finish_run() -> Run:
-    """Three requests in one chain: a samples a stop token, b reaches its length, c lives longest.
-
-    MLX foresees neither end, so each wastes the row of the graph in flight.
-    """
-    stop = SamplingParams(max_new_tokens=12, stop_token_ids=frozenset({A_FOURTH}))
-    requests = [
-        Request("a", range(6), stop),
-        Request("b", range(10, 18), tokens(8)),
-        Request("c", range(20, 24), tokens(12)),
-    ]
-    return run_loop("mlx_async", open_device("sim"), HashModel(), requests, cost=SIM_COST)
-
-
-A_FOURTH = 8  # the fourth token that the hash model gives to request a
-
-
 def memory_run(
     folder: Path, clear_cache_every: int, new_tokens: int = 128, cache_limit: int = CACHE_LIMIT
 ) -> Run:
@@ -188,127 +168,14 @@ def memory_run(
         mx.set_cache_limit(limit)
 
 
-# -- What a finish costs on MLX: a row in flight, a broken chain, and memory that is kept a while
-
-LEGEND = {
-    **WORK,
-    "left": "a graph in flight: launched, and not yet read by the host",
-    "admitted": "it has memory: it lives",
-    "stale": "it has ended; the graph in flight still writes to its memory",
-}
-
-
-@dataclass(frozen=True)
-class Kept:
-    """One request's lease, the cache that its rows write to; times in nanoseconds."""
-
-    rid: str
-    since: int  # its prompt is launched
-    ended: int  # its last token is processed
-    gone: int  # no graph in flight has a row for it any more
-
-
-def finish_picture(trace: Trace) -> Scene:
-    """Who computed what, how many graphs were in flight, and whose memory was kept.
-
-    Raises:
-        NothingToShow: no step ran.
-    """
-    steps = steps_of(trace)
-    graphs = Series("graphs in flight", "left", in_flight(trace))
-    rows = [LaneRow(rid, work_of(steps, rid)) for rid in requests_in(steps)]
-    caches = [
-        LaneRow(kept.rid, [
-            LaneItem(kind, start, end, about=f"{kept.rid}: {LEGEND[kind]}", data={"rid": kept.rid})
-            for kind, start, end in (("admitted", kept.since, kept.ended),
-                                     ("stale", kept.ended, kept.gone))
-        ])
-        for kept in kept_caches(trace, steps)
-    ]  # fmt: skip
-    wasted = sum(step.tokens("wasted") for step in steps)
-    return Scene(
-        f"MLX: what finishes cost, {many(wasted, 'wasted row')} and the memory of a step each",
-        about_run(trace, f"{len(steps)} steps"),
-        [
-            Part("Requests", "a box is one step on the device", [Lanes(rows, trace.end)]),
-            Part("Graphs in flight", "", [Curve([graphs], trace.end, "graphs")]),
-            Part("Caches", "a request's pages, from its first launch until no graph names it",
-                 [Lanes(caches, trace.end)]),
-        ],
-        LEGEND,
-    )  # fmt: skip
-
-
-def in_flight(trace: Trace) -> list[tuple[int, int]]:
-    """How many graphs are with the device, over time."""
-    changes = [(item.end, 1) for item in trace.on("host") if item.name == "launch"]
-    changes += [(item.start, -1) for item in trace.on("host") if item.name == "process"]
-    series, now = [], 0
-    for time, change in sorted(changes):
-        now += change
-        series.append((time, now))
-    return list(dict(series).items())
-
-
-def kept_caches(trace: Trace, steps: list[StepWork]) -> list[Kept]:
-    """From when to when each request has its memory."""
-    launches = {item.step: item for item in trace.on("host") if item.name == "launch"}
-    processes = {item.step: item for item in trace.on("host") if item.name == "process"}
-    kept = []
-    for rid in requests_in(steps):
-        mine = [
-            (step.step, part.kind)
-            for step in steps
-            for part in step.parts
-            if part.rid == rid and step.step in processes
-        ]
-        if lives := [step for step, kind in mine if kind != "wasted"]:  # else it had no token
-            since, ended = launches[lives[0]].start, processes[lives[-1]].end
-            kept.append(Kept(rid, since, ended, processes[mine[-1][0]].end))
-    return kept
-
-
 MIB = 1 << 20
 Reading = tuple[int, int]  # (finalized decodes so far, bytes); a clearing gives one more
 
 
-@dataclass(frozen=True)
-class MemoryReport:
-    """One run's memory in bytes; on a device that counts none the readings are empty.
-
-    ``before_clear`` and ``after_clear`` are the cache at each clearing.
-    """
-
-    cache: tuple[Reading, ...]
-    active: tuple[Reading, ...]
-    before_clear: tuple[int, ...]
-    after_clear: tuple[int, ...]
-    clears: int
-
-    @property
-    def most_cached(self) -> int:
-        """The most that the library kept."""
-        return max((value for _, value in self.cache), default=0)
-
-
-def memory_report(trace: Trace) -> MemoryReport:
-    """What a run's counters say (``devices/mlx.py:count_memory``)."""
-    clears = [mark.time for mark in trace.marks if mark.name == "clear cache"]
-    cache, active = (_readings(trace, name, clears) for name in ("cache memory", "active memory"))
-    drops = [(before[1], after[1]) for before, after in pairwise(cache) if before[0] == after[0]]
-    return MemoryReport(
-        tuple(cache),
-        tuple(active),
-        tuple(before for before, _ in drops),
-        tuple(after for _, after in drops),
-        len(clears),
-    )
-
-
-def _readings(trace: Trace, name: str, clears: Sequence[int]) -> list[Reading]:
-    """A counter by decodes: the first reading after a clearing belongs to the same decode."""
+def readings(trace: Trace, name: str) -> list[Reading]:
+    """A counter (``devices/mlx.py:count_memory``) by decodes; a clearing belongs to its decode."""
     found: list[Reading] = []
-    left = list(clears)
+    left = [mark.time for mark in trace.marks if mark.name == "clear cache"]
     for item in trace.counters:
         if item.name != name:
             continue
@@ -340,8 +207,8 @@ def memory_picture(without: Trace, cleared: Trace, every: int) -> Scene:
     Raises:
         NothingToShow: the device counted no memory.
     """
-    kept, given_back = memory_report(without), memory_report(cleared)
-    if not (kept.cache and given_back.cache):
+    kept, given_back = readings(without, "cache memory"), readings(cleared, "cache memory")
+    if not (kept and given_back):
         raise NothingToShow("the trace has no cache memory counter: its device keeps no cache.")
     said = [
         [mark.attrs for mark in run.marks if mark.name == "tokens"] for run in (without, cleared)
@@ -352,16 +219,16 @@ def memory_picture(without: Trace, cleared: Trace, every: int) -> Scene:
         "line": f"cached, cleared every {every} finalized decodes",
         "line third": "in use",
     }
-    readings = (kept.cache, given_back.cache, given_back.active)
+    lines = (kept, given_back, readings(cleared, "active memory"))
     series = [
         Series(name, kind, [(at * MILLISECOND, value) for at, value in values])
-        for (kind, name), values in zip(words.items(), readings, strict=True)
+        for (kind, name), values in zip(words.items(), lines, strict=True)
     ]
-    last = max(kept.cache[-1][0], given_back.cache[-1][0]) * MILLISECOND
+    last = max(kept[-1][0], given_back[-1][0]) * MILLISECOND
+    most = [max(value for _, value in line) / MIB for line in (kept, given_back)]
     curve = Curve(series, last, "MiB", scale=MIB, across="decodes")
     return Scene(
-        f"mlx_async: {kept.most_cached / MIB:.1f} MiB cached at most without clear_cache, "
-        f"{given_back.most_cached / MIB:.1f} with it",
+        f"mlx_async: {most[0]:.1f} MiB cached at most without clear_cache, {most[1]:.1f} with it",
         about_run(cleared),
         [Part("Memory", "after each finalized decode", [curve])],
         words,

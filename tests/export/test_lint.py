@@ -19,7 +19,7 @@ from tests.support import SVG, Picture, check_picture
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = sorted([*ROOT.glob("traces/*.svg"), ROOT / "diagrams" / "compare.svg"])
 EVERY = sorted({*ROOT.glob("traces/**/*.svg"), *ROOT.glob("diagrams/*.svg")})
-OTHERS = {"mlx_finish", "mlx_memory"}  # drawn by hand, not as a scene
+OTHERS = {"mlx_memory"}  # drawn by hand, not as a scene
 README, LEAST = 830, 10  # pixels: as wide as a README shows it, and the smallest text there
 SIZES = {"title": 16.0, "run": 13.5, "small": 11.0}
 Sides = tuple[float, float, float, float]  # left, top, right, bottom

@@ -346,7 +346,7 @@ def test_names_and_lanes_from_outside_are_shown_as_they_are() -> None:
     edges = (Edge(1, 2, "token"), Edge(2, 3, "token"))
     trace = replace(trace_with(*slices, edges=edges), loop="<l>", model="&")
     check_every_exporter(trace)
-    assert '<b>&"a' not in to_html([trace]) and '"<l>' not in to_puml(stretch(trace))
+    assert "</script><b>" not in to_html([trace]) and '"<l>' not in to_puml(stretch(trace))
     with pytest.raises(ValueError, match=r"steps 3 to 99 .* the run has steps 1 to 1"):
         stretch(trace, 3, 99)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 from ...core import Request
@@ -11,15 +10,11 @@ from ...loops.mindie_placeholder import PlaceholderLedger
 from ...loops.mindie_plugin import ModelInput, ModelOutput, PluginManager
 from ...trace import Trace
 from ..layout import steady_steps
-from ..recipes import recipes, trace_of
-from ..recipes.loops import mindie_placeholder
+from ..recipes import trace_of
 from ..recipes.recipe import Recipe, run_of, tokens
-from ..runs import compare
-from ..scene_svg import to_svg
 from ..story import ON_DEVICE, Actor, Story, to_story
-from ..views import draw
 
-# -- Placeholder fill as a story, and what MindIE's gate and its two layers do to the ledger -------
+# -- Placeholder fill as a story -------------------------------------------------------------------
 
 FILL = Story(
     actors={
@@ -57,28 +52,7 @@ def placeholder_fill() -> str:
     return to_story(trace, FILL, step - 1, step + 1, title)
 
 
-def gate_of_two() -> str:
-    """The same run with the gate at 1, as published, and at 2."""
-    recipe = recipes()["mindie_placeholder"]
-    options = {"max_async_schedule_times": 2}
-    two = replace(recipe, relay="fill_device", options=options).run()
-    one = trace_of("mindie_placeholder")
-    named = [replace(trace, loop=f"gate {gate}") for gate, trace in ((1, one), (2, two))]
-    return to_svg(compare(named, title="mindie_placeholder: what a gate of 1 costs"))
-
-
-def ledger_of_both_layers() -> str:
-    """The ledger where the layer below answers one call late."""
-    return draw("mindie_placeholder", mindie_placeholder("mindie_dual").run())
-
-
 PICTURES: dict[str, Callable[[], str]] = {"placeholder_fill": placeholder_fill}
-DRAWINGS = {
-    "mindie_placeholder_gate_2": gate_of_two,
-    "mindie_dual_ledger": ledger_of_both_layers,
-}
-
-
 PIPELINE = Story(
     actors={
         "engine": Actor("LlmEngine", "host"),

@@ -10,7 +10,6 @@ from ...relay.token_pool import TokenPool
 from ...trace import Trace
 from ..recipes import recipes, trace_of
 from ..story import Actor, Story, to_story
-from ..views import draw
 
 TOKEN_POOL = Story(
     actors={
@@ -80,13 +79,7 @@ def free_rule() -> str:
     return to_story(trace, TOKEN_POOL, first, first + 1, title)
 
 
-def token_pool_at_once() -> str:
-    """The token pool of that run, with the spoilt cell."""
-    return draw("token_pool", at_once())
-
-
 PICTURES = {
     "token_pool": token_pool,
     "free_rule": free_rule,
 }
-DRAWINGS = {"token_pool_at_once": token_pool_at_once}

@@ -1,14 +1,10 @@
-"""MLX's figures: two lazy graphs in flight, what a finish costs, and an excerpt beside the loop."""
+"""MLX's figure: two lazy graphs in flight."""
 
 from __future__ import annotations
 
 from ...devices.base import Device
 from ...loops.mlx_async import MlxTpModelWorker
-from ..layout import view_of_steps
-from ..mlx_memory import finish_picture, finish_run, loop_run, sketch_run
 from ..recipes import trace_of
-from ..runs import side_by_side
-from ..scene_svg import to_svg
 from ..story import Actor, Story, to_story
 
 TWO_GRAPHS = Story(
@@ -46,17 +42,4 @@ def two_graph_chain() -> str:
     )
 
 
-def finish() -> str:
-    """A row wasted by each finish, the broken chain, and the memory that stays a while."""
-    return to_svg(finish_picture(finish_run().trace))
-
-
-def sketch() -> str:
-    """The excerpt against the loop, from the first step on: as fast, on tokens that are too old."""
-    traces = sketch_run().trace, loop_run().trace
-    views = [view_of_steps(trace, 1, 4) for trace in traces]
-    return to_svg(side_by_side(views, "mlx_sketch against mlx_async: as fast, on old tokens"))
-
-
 PICTURES = {"mlx_two_graph_chain": two_graph_chain}
-DRAWINGS = {"mlx_finish": finish, "mlx_sketch": sketch}
