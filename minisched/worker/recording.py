@@ -282,36 +282,29 @@ class TokenEdges:
             self.recorder.edge("token", op, forward.slice_id)
             if needs is None or (needs.brought_by, needs.cell) != (op, cell):
                 self._wrong(batch, row, op, forward.slice_id)
+        before, reader = edges.before, forward.slice_id
         edges.inputs = [item for item in edges.inputs if item.row not in edges.filled]
         if self.is_virtual:
-            edges.forward = forward.slice_id
+            edges.forward = reader
             return
         for item in edges.inputs:
-            if item.cell is not None:
-                before = edges.before
-                source = before.slice_id if before is not None else self.kept.get(item.cell, 0)
-                self._draw(batch, item, source, forward.slice_id)
-            else:
-                self._wrong(batch, item.row, item.source[0], item.source[1] or forward.slice_id)
+            kept = self.kept.get(item.cell, 0) if item.cell is not None else 0
+            self._take(batch, item, before.slice_id if before is not None else kept, reader)
 
     def took(self, edges: StepEdges, ids: Array) -> None:
         """Device: the relay has resolved a step's inputs; on a virtual clock one may look at them.
 
         ``ids`` is what the model will be given.
         """
-        forward, before, memory = edges.forward, edges.before, edges.memory
-        for item in edges.inputs if forward else ():
-            got = int(ids[item.at])
-            found, source = None, 0
+        before, memory = edges.before, edges.memory
+        for item in edges.inputs if edges.forward else ():
+            got, found, source = int(ids[item.at]), None, 0
             if before is not None and item.cell is not None:
                 tokens, source = OrNone(before).value, before.slice_id
                 found = tokens[item.cell] if tokens is not None else None
             elif memory is not None and item.cell is not None:
                 found, source = memory.values[item.cell], memory.writers.get(item.cell, 0)
-            if item.cell is None:
-                self._compare(edges.batch, item, item.source[0], item.source[1] or forward, got)
-            else:
-                self._draw(edges.batch, item, source if got == found else 0, forward, got)
+            self._take(edges.batch, item, source if got == found else 0, edges.forward, got)
 
     def sampled(self, edges: StepEdges, tokens: Op, stored: Op, copy: Op) -> None:
         """Host: sampling is queued; ``stored`` is the op that leaves the tokens in the relay."""
@@ -327,22 +320,19 @@ class TokenEdges:
         made = self.newest.get(lease.row)
         return made if made is not None and made.lease is lease else None
 
-    def _draw(
-        self, batch: ScheduleBatch, item: Input, source: int, forward: int, got: int | None = None
+    def _take(
+        self, batch: ScheduleBatch, item: Input, source: int, reader: int, got: int | None = None
     ) -> None:
-        """The edge of one row, if it took anything, and the mark if that was wrong."""
-        source = self.stored_for.get(source, source)
-        if source:
-            self.recorder.edge("token", source, forward)
-        self._compare(batch, item, source, forward, got)
+        """The edge of one row, if it took anything of the relay, and a mark if that was wrong.
 
-    def _compare(
-        self, batch: ScheduleBatch, item: Input, source: int, reader: int, got: int | None
-    ) -> None:
-        """A mark if this is not the newest token of the lease: by its value, or else by its place.
-
-        Not if that one was never made, for then the row is nobody's any more.
+        It is if it is not the newest token of the lease, by its value, or else by its place. Not if
+        that one was never made, for then the row is nobody's any more.
         """
+        source = self.stored_for.get(source, source)
+        if item.cell is None:  # the host has sent something
+            source, reader = item.source[0], item.source[1] or reader
+        elif source:
+            self.recorder.edge("token", source, reader)
         needs, made = item.known, item.needs
         if made is not None and made.value is not None:
             op, place = made.value
