@@ -24,7 +24,6 @@ from typing import Any
 
 from .logprobs import TokenLogprob
 from .sampling import (
-    REQUEST_KINDS,
     Grammar,
     SamplingParams,
     is_text,
@@ -136,7 +135,8 @@ class Request:
 
         It names field, value and limit. What a model, a pool or a loop does not allow is not in it.
         """
-        if problem := wrong_type(self, REQUEST_KINDS) or wrong_token(self.prompt):
+        names = ("rid", "prompt", "arrival_time", "priority")
+        if problem := wrong_type(self, names) or wrong_token(self.prompt):
             return problem
         if not isinstance(self.params, SamplingParams):
             return f"params is {shown(self.params)}, but it must be SamplingParams."

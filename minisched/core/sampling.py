@@ -12,46 +12,15 @@ from .fields import setting
 
 # -- What kind of value each field of a request must be; somebody else's JSON may hold anything ----
 
-NUMBER, WHOLE, TEXT = "a number", "a whole number of at most 64 bits", "a text, or None"
-TRUTH, NAME = "True or False", "a text of at least one character"
-WORDS = "a tuple of strings"
 LONGEST = 60  # characters of a value that a sentence quotes
 
-KINDS = {
-    "temperature": NUMBER,
-    "top_k": WHOLE,
-    "top_p": NUMBER,
-    "seed": WHOLE,
-    "max_new_tokens": WHOLE,
-    "stop_token_ids": "a set of whole numbers",
-    "ignore_eos": TRUTH,
-    "frequency_penalty": NUMBER,
-    "presence_penalty": NUMBER,
-    "repetition_penalty": NUMBER,
-    "logit_bias": "a mapping of token ids to numbers",
-    "regex": TEXT,
-    "json_schema": TEXT,
-    "stop": WORDS,
-    "return_logprob": TRUTH,
-    "top_logprobs_num": WHOLE,
-    "logprob_start_len": WHOLE,
-}
-"""Of ``SamplingParams``: all its fields."""
 
-REQUEST_KINDS = {
-    "rid": NAME,
-    "prompt": "a list of token ids",
-    "arrival_time": WHOLE,
-    "priority": WHOLE,
-}
-"""Of ``Request``: what a client fills in, but for its ``params``."""
-
-
-def wrong_type(item: Any, kinds: Mapping[str, str] = KINDS) -> str | None:
-    """One sentence on the first field that is no value of its kind, or None."""
-    for name, kind in kinds.items():
-        value = getattr(item, name)
-        if not IS_OF_KIND[kind](value):
+def wrong_type(item: Any, names: Sequence[str] = ()) -> str | None:
+    """One sentence on the first field, by default of all, that is no value of its kind, or None."""
+    known = item.__dataclass_fields__
+    for name in names or known:
+        value, (kind, is_of_kind) = getattr(item, name), KINDS[known[name].type]
+        if not is_of_kind(value):
             return f"{name} is {shown(value)}, but it must be {kind}."
     return None
 
@@ -98,23 +67,32 @@ def is_text(value: object) -> bool:
         return False
 
 
-IS_OF_KIND: dict[str, Callable[[Any], bool]] = {
-    NUMBER: is_number,
-    WHOLE: is_short,
-    TEXT: lambda value: value is None or is_text(value),
-    TRUTH: lambda value: isinstance(value, bool),
-    NAME: lambda value: is_text(value) and value != "",
-    WORDS: lambda value: isinstance(value, tuple) and all(map(is_text, value)),
-    KINDS["stop_token_ids"]: lambda value: isinstance(value, Set) and all(map(is_whole, value)),
-    KINDS["logit_bias"]: lambda value: (
-        isinstance(value, Mapping)
-        and all(map(is_whole, value))
-        and all(map(is_number, value.values()))
+def is_list(value: object) -> bool:
+    """Whether it is a sequence of anything; a text is one of characters, and is not meant."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+
+
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "float": ("a number", is_number),
+    "int": ("a whole number of at most 64 bits", is_short),
+    "bool": ("True or False", lambda value: isinstance(value, bool)),
+    "str": ("a text of at least one character", lambda value: is_text(value) and value != ""),
+    "str | None": ("a text, or None", lambda value: value is None or is_text(value)),
+    "tuple[str, ...]": (
+        "a tuple of strings", lambda value: isinstance(value, tuple) and all(map(is_text, value)),
     ),
-    REQUEST_KINDS["prompt"]: lambda value: (
-        isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+    "frozenset[int]": (
+        "a set of whole numbers",
+        lambda value: isinstance(value, Set) and all(map(is_whole, value)),
     ),
-}
+    "Mapping[int, float]": (
+        "a mapping of token ids to numbers",
+        lambda value: isinstance(value, Mapping) and all(map(is_whole, value))
+        and all(map(is_number, value.values())),
+    ),
+    "Sequence[int]": ("a list of token ids", is_list),
+}  # fmt: skip
+"""By a field's type: what it must be, in words, and whether a value is that."""
 
 
 # -- How one request wants its tokens chosen, and when it wants to stop ----------------------------

@@ -25,7 +25,7 @@ from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 
 MOST_FILES = 16
-MOST_LINES = 4_465  # the aim is 4,000: it may only be lowered
+MOST_LINES = 4_455  # the aim is 4,000: it may only be lowered
 MOST_ON_THE_PATH = 2_686  # the aim is 2,300; this as well
 
 ROOT = Path(__file__).resolve().parents[2]
