@@ -69,7 +69,8 @@ def draw_curve(page: SvgPage, curve: Curve, has_axis: bool) -> None:
     most = max([1, *(value for _, _, values in shapes for _, value in values)])
     page.top += 26
     top, bottom = page.top, page.top + CURVE
-    for at in range(0, most + 1, tick_step(most, 4)):
+    whole = curve.scale if most >= 4 * curve.scale else 1  # round in its unit, if there is room
+    for at in range(0, most + 1, tick_step(most // whole, 4) * whole):
         y = bottom - at * CURVE / most
         page.line("grid" if at else "axis", x.left, y, EDGE, y)
         page.words(x.left - 8, y + 4, f"{at / curve.scale:g}", "small", "end")

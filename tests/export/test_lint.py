@@ -19,7 +19,6 @@ from tests.support import SVG, Picture, check_picture
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = sorted([*ROOT.glob("traces/*.svg"), ROOT / "diagrams" / "compare.svg"])
 EVERY = sorted({*ROOT.glob("traces/**/*.svg"), *ROOT.glob("diagrams/*.svg")})
-OTHERS = {"mlx_memory"}  # drawn by hand, not as a scene
 README, LEAST = 830, 10  # pixels: as wide as a README shows it, and the smallest text there
 SIZES = {"title": 16.0, "run": 13.5, "small": 11.0}
 Sides = tuple[float, float, float, float]  # left, top, right, bottom
@@ -28,10 +27,6 @@ Sides = tuple[float, float, float, float]  # left, top, right, bottom
 @cache
 def picture(path: Path) -> Picture:
     return Picture(path.read_text("utf-8"))
-
-
-def is_scene(path: Path) -> bool:
-    return path.stem not in OTHERS and not path.stem.endswith("batch_result")
 
 
 def words_of(element: ElementTree.Element) -> tuple[str, Sides]:
@@ -53,7 +48,7 @@ def arrows_of(element: ElementTree.Element) -> Iterator[Sides]:
         yield x1, y1, x2, y2
 
 
-@pytest.mark.parametrize("path", filter(is_scene, KEPT), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_nothing_collides_and_nothing_is_empty(path: Path) -> None:
     check_picture(drawn := picture(path))
     assert 11 * README / drawn.width >= LEAST, "text would be too small in a README"
