@@ -9,7 +9,6 @@ Dask's or Ray's (extras ``sweep`` and ``ray``), and its workers need this packag
 from __future__ import annotations
 
 import concurrent.futures
-import importlib
 import multiprocessing
 import os
 import signal
@@ -19,10 +18,9 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
-from types import ModuleType
 from typing import Any, TypeVar
 
-from .devices.registry import MissingExtra
+from .devices.registry import load_module
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -289,18 +287,3 @@ def _on_ray(
 
 def _call(one: Callable[[T], R], item: T) -> R:
     return one(item)
-
-
-def load_module(name: str, extra: str, wanted_by: str) -> ModuleType:
-    """A module of an extra.
-
-    Raises:
-        MissingExtra: the extra is not installed; the sentence says how it is.
-    """
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f"{wanted_by} needs the package {error.name!r}; "
-            f"install it with: pip install 'minisched[{extra}]'."
-        ) from error

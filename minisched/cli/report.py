@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,10 +144,10 @@ def print_errors(errors: Mapping[str, str]) -> None:
 
 # -- What a tuning guide would say about a run: four figures, their targets, what to change --------
 
-TOKEN_USAGE = (60.0, 80.0)  # percent of the KV pool
-RUNNING = (70.0, 80.0)  # percent of max_running_requests
-MAX_TTFT = 1000.0  # milliseconds
-MAX_ITL = 50.0
+TOKEN_USAGE, RUNNING, TTFT, ITL = "token usage", "running requests", "TTFT", "ITL"
+TARGETS = {  # least and most: percent of the KV pool, and of max_running_requests; milliseconds
+    TOKEN_USAGE: (60.0, 80.0), RUNNING: (70.0, 80.0), TTFT: (0.0, 1000.0), ITL: (0.0, 50.0),
+}  # fmt: skip
 FINE = "Fine as it is."
 
 
@@ -167,114 +167,101 @@ class Advice:
     sentence: str
 
 
+@dataclass(frozen=True)
+class Tuned:
+    """What advice depends on beside a figure's own verdict."""
+
+    usage: float  # percent, as running is
+    running: float
+    waits: bool  # on average, somebody does
+    retractions: int
+    mostly_queued: bool  # more than half of the time to the first token
+    config: SchedulerConfig
+
+    @property
+    def stand_still(self) -> bool:
+        """Whether those who decode do, while prompts are computed."""
+        is_first = self.config.in_force.run_first == "prefill"
+        return is_first and not self.config.enable_mixed_chunk
+
+
+# Figure, verdict, where it applies, and the sentence: the first that applies counts.
+SENTENCES: tuple[tuple[str, str, Callable[[Tuned], bool], str], ...] = (
+    (TOKEN_USAGE, "above", lambda it: it.retractions > 0,
+     "Raise --schedule-conservativeness or --kv-tokens: {retractions} retractions threw away what "
+     "was computed, because more was admitted than memory could hold."),
+    (TOKEN_USAGE, "above", lambda it: True,
+     "Raise --kv-tokens: memory is nearly full, and longer outputs would not fit."),
+    (TOKEN_USAGE, "below", lambda it: not it.waits,
+     "Lower --kv-tokens or send more: nobody waits, and memory stays empty."),
+    (TOKEN_USAGE, "below", lambda it: it.running > TARGETS[RUNNING][1],
+     "Raise --max-running-requests: requests wait for a place beside free memory."),
+    (TOKEN_USAGE, "below", lambda it: True,
+     "Lower --schedule-conservativeness: requests wait beside free memory, because too much of it "
+     "is kept back for outputs that never come."),
+    (RUNNING, "above", lambda it: not it.waits,
+     "Raise --max-running-requests before more come: as yet, nobody waits for a place."),
+    (RUNNING, "above", lambda it: it.usage > TARGETS[TOKEN_USAGE][1],
+     "Raise --kv-tokens and then --max-running-requests: both are nearly used up."),
+    (RUNNING, "above", lambda it: True,
+     "Raise --max-running-requests: nearly all places are taken beside free memory."),
+    (RUNNING, "below", lambda it: not it.waits,
+     "Lower --max-running-requests or send more: nobody waits, places stay empty."),
+    (RUNNING, "below", lambda it: it.usage > TARGETS[TOKEN_USAGE][0],
+     "Raise --kv-tokens: those who wait would find a place, but no memory."),
+    (RUNNING, "below", lambda it: True,
+     "Lower --schedule-conservativeness or raise --chunked-prefill-size: requests wait beside free "
+     "places and free memory, so they are admitted too slowly."),
+    (TTFT, "above", lambda it: it.mostly_queued,
+     "Raise --max-running-requests or --kv-tokens, or send less: most of the time to the first "
+     "token went by in the waiting queue."),
+    (TTFT, "above", lambda it: it.config.chunked_prefill_size != -1,
+     "Raise --chunked-prefill-size: most of the time to the first token went by after admission, "
+     "and larger chunks get through a prompt in fewer steps."),
+    (TTFT, "above", lambda it: True,
+     "Set --chunked-prefill-size: most of the time to the first token went by after admission, "
+     "while longer prompts were computed in one piece."),
+    (ITL, "above", lambda it: it.stand_still,
+     "Turn on --enable-mixed-chunk or lower --chunked-prefill-size: those who decode stand still "
+     "while prompts are computed."),
+    (ITL, "above", lambda it: True,
+     "Lower --chunked-prefill-size and then --max-running-requests: each step computes too many "
+     "tokens."),
+)  # fmt: skip
+
+
 def advise(metrics: Metrics, config: SchedulerConfig) -> list[Advice]:
     """A run against the targets of the tuning guides.
 
     Token usage and running requests are averages over the time in which anybody held memory; TTFT
     and ITL are 90th percentiles. A figure that the run does not have (nothing ran, nobody got a
-    second token) is left out.
+    second token) is left out. A value at a limit meets the target.
     """
-    advice = []
-    if metrics.load.busy_ns:
-        usage = 100 * metrics.load.used_tokens / config.num_slots
-        running = 100 * metrics.load.running / config.max_running_requests
-        anyone_waits = metrics.load.waiting >= 1
-        advice += [_token_usage(usage, running, anyone_waits, metrics)]
-        advice += [_running(usage, running, anyone_waits)]
-    if metrics.ttft is not None:
-        advice.append(_ttft(metrics.ttft.p90, metrics, config))
+    load, ttft, queue = metrics.load, metrics.ttft, metrics.queue
+    found: dict[str, float] = {}
+    if load.busy_ns:
+        found[TOKEN_USAGE] = 100 * load.used_tokens / config.num_slots
+        found[RUNNING] = 100 * load.running / config.max_running_requests
+    if ttft is not None:
+        found[TTFT] = ttft.p90 / 1e6
     if metrics.itl is not None:
-        advice.append(_itl(metrics.itl.p90, config))
+        found[ITL] = metrics.itl.p90 / 1e6
+    queued = ttft is not None and queue is not None and 2 * queue.p90 > ttft.p90
+    it = Tuned(
+        found.get(TOKEN_USAGE, 0.0), found.get(RUNNING, 0.0), load.waiting >= 1,
+        metrics.num_retractions, queued, config,
+    )  # fmt: skip
+    advice = []
+    for name, value in found.items():
+        least, most = TARGETS[name]
+        verdict = "below" if value < least else "above" if value > most else "met"
+        said = (text for of, at, applies, text in SENTENCES
+                if (of, at) == (name, verdict) and applies(it))  # fmt: skip
+        sentence = next(said, FINE).format(retractions=it.retractions)
+        target = f"{least:g} to {most:g}" if least else f"at most {most:g}"
+        unit = "ms" if name in (TTFT, ITL) else "%"
+        advice.append(Advice(name, value, unit, target, verdict, sentence))
     return advice
-
-
-def _token_usage(usage: float, running: float, anyone_waits: bool, metrics: Metrics) -> Advice:
-    retractions = metrics.num_retractions
-    verdict, sentence = _within(usage, TOKEN_USAGE), FINE
-    if verdict == "above" and retractions:
-        sentence = (
-            f"Raise --schedule-conservativeness or --kv-tokens: {retractions} retractions threw "
-            "away what was computed, because more was admitted than memory could hold."
-        )
-    elif verdict == "above":
-        sentence = "Raise --kv-tokens: memory is nearly full, and longer outputs would not fit."
-    elif verdict == "below" and not anyone_waits:
-        sentence = "Lower --kv-tokens or send more: nobody waits, and memory stays empty."
-    elif verdict == "below" and running > RUNNING[1]:
-        sentence = "Raise --max-running-requests: requests wait for a place beside free memory."
-    elif verdict == "below":
-        sentence = (
-            "Lower --schedule-conservativeness: requests wait beside free memory, because too much "
-            "of it is kept back for outputs that never come."
-        )
-    return Advice("token usage", usage, "%", _target(TOKEN_USAGE), verdict, sentence)
-
-
-def _running(usage: float, running: float, anyone_waits: bool) -> Advice:
-    verdict, sentence = _within(running, RUNNING), FINE
-    if verdict == "above" and not anyone_waits:
-        sentence = (
-            "Raise --max-running-requests before more come: as yet, nobody waits for a place."
-        )
-    elif verdict == "above" and usage > TOKEN_USAGE[1]:
-        sentence = "Raise --kv-tokens and then --max-running-requests: both are nearly used up."
-    elif verdict == "above":
-        sentence = "Raise --max-running-requests: nearly all places are taken beside free memory."
-    elif verdict == "below" and not anyone_waits:
-        sentence = "Lower --max-running-requests or send more: nobody waits, places stay empty."
-    elif verdict == "below" and usage > TOKEN_USAGE[0]:
-        sentence = "Raise --kv-tokens: those who wait would find a place, but no memory."
-    elif verdict == "below":
-        sentence = (
-            "Lower --schedule-conservativeness or raise --chunked-prefill-size: requests wait "
-            "beside free places and free memory, so they are admitted too slowly."
-        )
-    return Advice("running requests", running, "%", _target(RUNNING), verdict, sentence)
-
-
-def _ttft(p90: int, metrics: Metrics, config: SchedulerConfig) -> Advice:
-    verdict, sentence = _within(p90 / 1e6, (0.0, MAX_TTFT)), FINE
-    if verdict == "above" and metrics.queue is not None and 2 * metrics.queue.p90 > p90:
-        sentence = (
-            "Raise --max-running-requests or --kv-tokens, or send less: most of the time to the "
-            "first token went by in the waiting queue."
-        )
-    elif verdict == "above" and config.chunked_prefill_size != -1:
-        sentence = (
-            "Raise --chunked-prefill-size: most of the time to the first token went by after "
-            "admission, and larger chunks get through a prompt in fewer steps."
-        )
-    elif verdict == "above":
-        sentence = (
-            "Set --chunked-prefill-size: most of the time to the first token went by after "
-            "admission, while longer prompts were computed in one piece."
-        )
-    return Advice("TTFT", p90 / 1e6, "ms", f"at most {MAX_TTFT:g}", verdict, sentence)
-
-
-def _itl(p90: int, config: SchedulerConfig) -> Advice:
-    verdict, sentence = _within(p90 / 1e6, (0.0, MAX_ITL)), FINE
-    prompts_first = config.in_force.run_first == "prefill"
-    if verdict == "above" and prompts_first and not config.enable_mixed_chunk:
-        sentence = (
-            "Turn on --enable-mixed-chunk or lower --chunked-prefill-size: those who decode stand "
-            "still while prompts are computed."
-        )
-    elif verdict == "above":
-        sentence = (
-            "Lower --chunked-prefill-size and then --max-running-requests: each step computes too "
-            "many tokens."
-        )
-    return Advice("ITL", p90 / 1e6, "ms", f"at most {MAX_ITL:g}", verdict, sentence)
-
-
-def _within(value: float, limits: tuple[float, float]) -> str:
-    """The verdict; a value at a limit meets the target."""
-    return "below" if value < limits[0] else "above" if value > limits[1] else "met"
-
-
-def _target(limits: tuple[float, float]) -> str:
-    return f"{limits[0]:g} to {limits[1]:g}"
 
 
 def advice_table(loop: str, metrics: Metrics, config: SchedulerConfig) -> Fitted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import Any, cast
 
 from .base import Device
@@ -26,19 +27,28 @@ class MissingExtra(ValueError):
     """A package that an extra would bring is not installed."""
 
 
+def load_module(name: str, extra: str, wanted_by: str) -> ModuleType:
+    """A module of an extra.
+
+    Raises:
+        MissingExtra: a package it imports is not installed; the sentence says how it is.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"{wanted_by} needs the package {error.name!r}; "
+            f"install it with: pip install 'minisched[{extra}]'."
+        ) from error
+
+
 def load(module: str, name: str, extra: str, wanted_by: str) -> type:
     """The class ``name`` of ``module``.
 
     Raises:
         MissingExtra: a package it imports is not installed.
     """
-    try:
-        return cast(type, getattr(importlib.import_module(module), name))
-    except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f"{wanted_by} needs the package {error.name!r}; "
-            f"install it with: pip install 'minisched[{extra}]'."
-        ) from error
+    return cast(type, getattr(load_module(module, extra, wanted_by), name))
 
 
 def open_device(name: str, **options: Any) -> Device:

@@ -26,7 +26,7 @@ from ..checks.overlap import measure
 from ..defaults import config_from
 from ..devices.cost import MILLISECOND
 from ..devices.profiles import DEFAULT_PROFILE, find_profile
-from ..devices.registry import MissingExtra
+from ..devices.registry import MissingExtra, load_module
 from ..engine.metrics import Percentiles
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import run_to_end
@@ -34,7 +34,7 @@ from ..models.hash import HashModel
 from ..replay.replay import FlatMetrics, LengthModel, as_json, check_size, default_settings, play
 from ..replay.trace_file import TraceFile
 from ..scheduler import SchedulerConfig
-from ..spread import HERE, Workers, load_module, spread
+from ..spread import HERE, Workers, spread
 from ..trace.files import write_whole
 from .grid import AIMS, COLUMNS, VOCAB, SweepCell, SweepGrid
 
