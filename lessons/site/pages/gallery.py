@@ -41,6 +41,8 @@ def index() -> str:
     for layer, topics in groupby(TOPICS, layer_of):
         parts.append(f"## {ABOUT[layer]}\n")
         parts.append(wall([card(topic) for topic in topics]))
+    parts.append(f"## {ALL}\n")
+    parts.append(wall([large(name, words) for name, words in SHARED.items()]))
     parts.append(f"## {OTHERS}\n")
     parts.append(wall([small(name, page_of(name), f"diagrams/{name}.svg") for name in others()]))
     names = "\n".join([*TOPICS, f"{OTHERS} <more>"])
@@ -134,6 +136,12 @@ def small(name: str, page: str, path: str) -> str:
     return f"::::{{container}} card\n[{shown}]({target})\n\n[{title_of(name)}]({target})\n::::\n"
 
 
+def large(name: str, words: str) -> str:
+    """A picture of several designs, which leads to itself."""
+    shown = picture(f"traces/{name}.svg", words, "../")
+    return f"::::{{container}} card\n{shown}\n\n{words}\n::::\n"
+
+
 def crops() -> str:
     """Where the part of a picture begins that its card shows."""
     return "".join(
@@ -154,6 +162,11 @@ ABOUT = {  # the folder of a topic's code -> what it is about
     "worker": "Results: how does a token reach the host?",
     "scheduler": "Where overlap must wait",
     "loops": "Loops: who works when?",
+}
+ALL = "All designs at a glance"
+SHARED = {  # a picture in ``traces/``, and what it answers
+    "poster": "Every design as a strip of host and device, the quickest first.",
+    "one_token": "Through each relay: where does a token wait, and who has it when?",
 }
 OTHERS = "More diagrams"
 INDEX_HEAD = """\

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...checks.overlap import measure
 from ..layout import steady_views
+from ..one_token import finding, one_token, way_of
 from ..poster import poster
 from ..recipes.recipe import run_of
 from ..runs import side_by_side as one_above_another
@@ -62,14 +63,11 @@ def cpu_gpu_overlap() -> str:
 
 
 def three_way() -> str:
-    """The three ways to schedule ahead."""
-    designs = {
-        "vllm_async": "vLLM AsyncScheduler",
-        "overlap": "SGLang overlap",
-        "mindie_dual": "MindIE, both layers",
-    }
+    """The three ways to schedule ahead, by a token's way to the next step."""
+    names = {"vllm_async": "vLLM", "overlap": "SGLang", "mindie_dual": "MindIE"}
     title = "Three ways to schedule a step before the last one's tokens are known"
-    return side_by_side(designs, title, (*MEANS[:2], MINDIE))
+    scene = one_token([run_of(loop) for loop in names], title, list(names.values()))
+    return to_puml(scene, (*MEANS[:2], MINDIE, finding([way_of(run_of(loop)) for loop in names])))
 
 
 def mindie_refactor() -> str:
@@ -94,4 +92,15 @@ def every_design() -> str:
     return to_svg(poster(runs))
 
 
-DRAWINGS = {"poster": every_design}
+RELAYS = (  # a loop for each relay
+    "overlap", "overlap:pool", "mini_overlap", "vllm_async", "mlx_async", "mindie_single",
+    "mindie_plugin", "serial",
+)  # fmt: skip
+
+
+def every_relay() -> str:
+    """One token's way through each relay."""
+    return to_svg(one_token([run_of(loop) for loop in RELAYS]))
+
+
+DRAWINGS = {"poster": every_design, "one_token": every_relay}
