@@ -19,7 +19,6 @@ from .identity import (
     ended,
     find_bad_ends,
     find_misreads,
-    only_lengths_differ,
     requests_of,
     tokens_heard,
 )
@@ -139,21 +138,13 @@ def identical(baseline: Recorded, run: Recorded, count: int) -> Answer:
 def _not_identical(found: list[Difference], baseline: Recorded, run: Recorded) -> Answer:
     """The answer with the story of the first difference."""
     count = len({*tokens_heard(baseline.trace), *tokens_heard(run.trace)})
-    details, offences = tuple(map(str, found)), tuple[Offence, ...]()
-    if only_lengths_differ(found, baseline.trace, run.trace):
-        sentence = (
-            f"{len(found)} of {counted(count, 'request')} got another number of tokens than in "
-            f"{baseline.file}, and the same ones so far; were both asked for as many?"
-        )
-    else:
-        sentence = (
-            f"{len(found)} of {counted(count, 'request')} got other tokens than in {baseline.file}."
-        )
-        dtypes = run.trace.dtype, baseline.trace.dtype
-        if all(dtypes) and len(set(dtypes)) > 1:
-            sentence += f" This run computed in {dtypes[0]}, that one in {dtypes[1]}."
-        story, offences = story_of(found[0], run.trace)
-        details = (details[0], *story, *details[1:])
+    details = tuple(map(str, found))
+    sentence = f"{len(found)} of {count} requests got other tokens than in {baseline.file}."
+    dtypes = run.trace.dtype, baseline.trace.dtype
+    if all(dtypes) and len(set(dtypes)) > 1:
+        sentence += f" This run computed in {dtypes[0]}, that one in {dtypes[1]}."
+    story, offences = story_of(found[0], run.trace)
+    details = (details[0], *story, *details[1:])
     return Answer("identical", "no", sentence, details, offences, holds=False)
 
 
@@ -257,16 +248,12 @@ def lacking(law: str, trace: Trace) -> str:
     return "" if trace.slices else "nothing is recorded that ran"
 
 
-def _memory(trace: Trace) -> str:
-    return "" if marks(trace, "row alloc", "page alloc") else "no memory is recorded"
-
-
 def _tokens(trace: Trace) -> str:
     said = marks(trace, "tokens")
     if not said:
         return "no tokens are recorded"
-    heard = any(attrs.get("side") != "prefill" and attrs.get("rids") for attrs in said)
-    return "" if heard else "no token was delivered"
+    delivered = any(attrs.get("side") != "prefill" and attrs.get("rids") for attrs in said)
+    return "" if delivered else "no token was delivered"
 
 
 def _company(trace: Trace) -> str:
@@ -294,36 +281,31 @@ def _accesses(trace: Trace) -> str:
     return "no memory is recorded that one lane changes and another one touches"
 
 
-def _end(trace: Trace) -> str:
-    return "" if marks(trace, "finish", "refused") else "no request ended"
-
-
-def _abort(trace: Trace) -> str:
-    given_up = any(attrs.get("reason") == "abort" for attrs in marks(trace, "finish"))
-    return "" if given_up else "nobody was given up"
-
-
-def _logprobs(trace: Trace) -> str:
-    computed = any(item.name == "logprobs" for item in trace.slices)
-    return "" if computed else "nobody was given log-probabilities"
-
-
-def _memory_on_sim(trace: Trace) -> str:
-    on_sim = trace.device == "sim"
-    return _memory(trace) if on_sim else "what an op touches can be watched on sim alone"
+def _memory(trace: Trace) -> str:
+    return "" if marks(trace, "row alloc", "page alloc") else "no memory is recorded"
 
 
 LOOKED_AT: dict[str, Callable[[Trace], str]] = {
     "identity": _tokens,
-    "client": _end,
-    "logprobs": _logprobs,
-    "abort": _abort,
+    "client": lambda it: "" if marks(it, "finish", "refused") else "no request ended",
+    "logprobs": lambda it: (
+        ""
+        if any(item.name == "logprobs" for item in it.slices)
+        else "nobody was given log-probabilities"
+    ),
+    "abort": lambda it: (
+        ""
+        if any(attrs.get("reason") == "abort" for attrs in marks(it, "finish"))
+        else "nobody was given up"
+    ),
     "leak": _memory,
     "order": _company,
     "ownership": _memory,
     "progress": _company,
     "race": _accesses,
-    "touches": _memory_on_sim,
+    "touches": lambda it: (
+        _memory(it) if it.device == "sim" else "what an op touches can be watched on sim alone"
+    ),
 }
 
 

@@ -31,7 +31,7 @@ def another_workload(baseline: Trace, run: Trace) -> str:
     """Why two runs can't be compared, in a sentence; nothing where nothing speaks against it.
 
     A run that has ended all that it knows of and never heard of a request was not asked for it.
-    How many tokens a request may have is in no trace: see ``only_lengths_differ``.
+    How many tokens a request may have is in no trace.
     """
     for one, other in ((baseline, run), (run, baseline)):
         absent = sorted(requests_of(one) - requests_of(other))
@@ -66,24 +66,6 @@ def prompt_lens(trace: Trace) -> dict[str, int]:
         if mark.name == "match" and "prompt_len" in mark.attrs:
             sizes.setdefault(str(mark.attrs["rid"]), int(mark.attrs["prompt_len"]))
     return sizes
-
-
-def only_lengths_differ(found: list[Difference], baseline: Trace, run: Trace) -> bool:
-    """Whether all that both runs gave is the same, and whoever differs reached its length in both.
-
-    Then a bug ended requests too early or too late, or the runs were asked for other lengths.
-    """
-    both = reached_length(baseline) & reached_length(run)
-    return all(item.total is not None and item.rid in both for item in found)
-
-
-def reached_length(trace: Trace) -> set[str]:
-    """The requests that ended because they had all the tokens that they may have."""
-    return {
-        str(mark.attrs["rid"])
-        for mark in trace.marks
-        if mark.name == "finish" and mark.attrs.get("reason") == "length"
-    }
 
 
 # -- How close the call was where two runs differ: the two largest logits at that place ------------

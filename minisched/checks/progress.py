@@ -947,17 +947,20 @@ class Watched:
         next_batch, chain, repeat = scheduler.next_batch, scheduler.chain, scheduler.repeat
 
         def added(req: Request) -> None:
+            """Somebody comes to wait; a retracted one may keep its place."""
             keeps_place = scheduler.config.in_force.retracted_waits == "old_place"
             if not (req.num_stale_output_tokens or (keeps_place and req.retractions)):
                 self.remembered.comes_to_wait(req)
             add(req)
 
         def ordered() -> Iterator[Request]:
+            """The queue is gone through: what each finds in the cache now is what counts."""
             if self.before is not None:
                 self.before.order.look_again(self.before.waiting)
             return in_order()
 
         def decided() -> ScheduleBatch | NoBatch:
+            """The next step is decided, and judged."""
             if scheduler.batches_in_flight == 0 or not scheduler.running_batch:
                 self.remembered.starving = None
             self.before, self.repeats = Before(scheduler, self.remembered), 0
@@ -966,11 +969,13 @@ class Watched:
             return batch
 
         def chained(batch: ScheduleBatch) -> ScheduleBatch:
+            """A step of the same requests follows at once, and is judged."""
             before, again = Before(scheduler, self.remembered), chain(batch)
             self._judge(before, again, is_chained=True)
             return again
 
         def repeated(batch: ScheduleBatch) -> ScheduleBatch | None:
+            """A burst goes on without asking: not for longer than it may."""
             again, most = repeat(batch), scheduler.decode.overrun
             self.repeats += again is not None
             if again and self.repeats > most:
@@ -981,6 +986,7 @@ class Watched:
             return again
 
         def planned() -> Plan:
+            """A plan is made, or made anew."""
             if self.before is None:
                 return plan()
             self.before.begins()
@@ -989,6 +995,7 @@ class Watched:
             return made
 
         def retracted(req: Request, reason: str) -> None:
+            """Somebody loses their memory: the one whom the rule names, and for want of it."""
             if (before := self.before) is None:
                 retract(req, reason)
                 return
@@ -1016,6 +1023,7 @@ class Watched:
         pop_preallocated, table = scheduler.pop_preallocated, scheduler.table
 
         def popped() -> list[tuple[Request, Lease]]:
+            """Pages are reserved: first come, first served, as far as there are any."""
             queue = list(scheduler.prealloc_queue.values())
             found = pop_preallocated()
             taken = [req for req, _ in found]

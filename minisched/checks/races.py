@@ -28,12 +28,11 @@ from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 from ..trace import Act, Trace
-from ..trace.cells import LARGEST, Span, common, joined, spans_of, without
+from ..trace.cells import LARGEST, Span, joined, spans_of, without
 from ..trace.events import lane_words
 from .history import VALUE, Done, Offence, PlayedOrder, Words, order_of, side_of
 
 T = TypeVar("T")
-RECENT = 32  # accesses of a lane that are compared one by one
 
 # -- Who touched what ------------------------------------------------------------------------------
 
@@ -45,6 +44,7 @@ class SpanMap(Generic[T]):
         self.firsts: list[int] = []
         self.lasts: list[int] = []
         self.whats: list[T] = []
+        self.newest: T | None = None  # that was put anywhere
 
     def over(self, first: int, last: int) -> list[tuple[int, int, T]]:
         """The stretches that share cells with ``first`` to ``last``, cut to them."""
@@ -55,6 +55,7 @@ class SpanMap(Generic[T]):
 
     def put(self, first: int, last: int, *what: T) -> None:
         """Cells ``first`` to ``last`` have a new one; or none any more."""
+        self.newest = what[0] if what else self.newest
         at = slice(bisect_left(self.lasts, first), bisect_right(self.firsts, last))
         new = [(first, last, it) for it in what]
         if old := self.whats[at]:
@@ -64,39 +65,6 @@ class SpanMap(Generic[T]):
         self.firsts[at] = [stretch[0] for stretch in new]
         self.lasts[at] = [stretch[1] for stretch in new]
         self.whats[at] = [stretch[2] for stretch in new]
-
-
-class AccessLog:
-    """One lane's reads, or its writes and frees, of one resource; the newest to each cell.
-
-    Whoever asks knows most of it already, so the newest stand in a list and are compared one by
-    one, back to the last that is known. What is older is folded into a map.
-    """
-
-    def __init__(self) -> None:
-        self.recent: list[Done] = []
-        self.older: SpanMap[Done] = SpanMap()
-
-    def add(self, done: Done) -> None:
-        """The newest access."""
-        self.recent.append(done)
-        if len(self.recent) > RECENT:
-            for old in self.recent[: -RECENT // 2]:
-                for span in spans_of(old.act.at):
-                    self.older.put(*span, old)
-            del self.recent[: -RECENT // 2]
-
-    def unknown(self, cells: Sequence[Span], known: int) -> Iterator[tuple[Done, Span]]:
-        """The newest access to each of some cells, as far as it came after moment ``known``."""
-        for access in reversed(self.recent):
-            if access.moment <= known:
-                return
-            if shared := list(common(cells, spans_of(access.act.at))):
-                yield from ((access, span) for span in shared)
-                cells = without(cells, shared)
-        for first, last, access in (some for span in cells for some in self.older.over(*span)):
-            if access.moment > known:
-                yield access, (first, last)
 
 
 @dataclass
@@ -121,7 +89,7 @@ class ResourceHistory:
 
     def __init__(self) -> None:
         self.lanes: set[str] = set()
-        self.logs: defaultdict[tuple[str, bool], AccessLog] = defaultdict(AccessLog)  # is a read
+        self.logs: defaultdict[tuple[str, bool], SpanMap[Done]] = defaultdict(SpanMap)  # is a read
         self.unfit: SpanMap[Done | None] = SpanMap()
         self.given_up: defaultdict[str, SpanMap[Done]] = defaultdict(SpanMap)
         self.unwritten: list[tuple[Done, Span]] = []
@@ -179,10 +147,13 @@ class Detector:
         for (other, was_read), log in memory.logs.items():
             if other != lane and not (is_read and was_read):
                 known = clock.get(other, 0)
-                if known < log.recent[-1].moment:
-                    for access, span in log.unknown(cells, known):
-                        self._found("race", access, done, span)
-        memory.logs[lane, is_read].add(done)
+                if log.newest is None or log.newest.moment <= known:
+                    continue
+                for first, last, access in (some for span in cells for some in log.over(*span)):
+                    if access.moment > known:
+                        self._found("race", access, done, (first, last))
+        for span in cells:
+            memory.logs[lane, is_read].put(*span, done)
 
     def _look_at_frees(self, done: Done, cells: Sequence[Span], memory: ResourceHistory) -> None:
         """Note what is free or written from now on, or used although it is not."""

@@ -367,6 +367,7 @@ def free(name: str) -> Change:
     """Slices of one name (a phase of the host, or an op) take no time."""
 
     def change(course: Course) -> Lanes | None:
+        """The course with their durations at 0."""
         named = {item.id for item in course.slices.values() if item.name == name and item.duration}
         lanes = {
             lane: [
@@ -387,6 +388,7 @@ def sample_at_once(trace: Trace, reason: str) -> Change:
     steps = {at["step"] for at in named if "step" in at}
 
     def change(course: Course) -> Lanes | None:
+        """The course without their launches: each goes when its lane is free."""
         later = {
             item.id
             for item in course.slices.values()
@@ -396,7 +398,7 @@ def sample_at_once(trace: Trace, reason: str) -> Change:
             lane: [item for item in items if item.kind != "launch" or item.id not in later]
             for lane, items in course.lanes.items()
         }
-        return lanes if steps else None  # who is launched by nobody goes when its lane is free
+        return lanes if steps else None
 
     return change
 

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
 from minisched.checks.history import VALUE, PlayedOrder
 from minisched.checks.races import Detector, examine
 from minisched.export.native import check_program
@@ -209,10 +207,3 @@ def test_no_false_alarm_and_none_missed() -> None:
             assert bool(told.waits) == bool(found.left)
             assert any(race.kind == "race" for race in told.races) == bool(found.races)
     assert len(kinds) == 7 and min(kinds.values()) > count // 40, "each kind has to come up often"
-
-
-def test_what_is_old_is_folded_and_forgotten_without_a_change(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("minisched.checks.races.RECENT", 1)
-    assert not any(map(disagreement, random_programs(many(200, 800))))
