@@ -25,6 +25,7 @@ from ..export.runs import compare as compare_runs
 from ..export.runs import messages, stretch
 from ..export.scene_puml import to_puml
 from ..export.scene_svg import to_svg
+from ..export.waterfall import waterfall
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import RunStopped
 from ..models.base import Model
@@ -80,6 +81,8 @@ def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
         "compare.svg": to_svg(poster(traces)) if len(traces) > FEW
         else playing(to_svg(compare_runs(traces))),
     }  # fmt: skip
+    if len(traces) > 1 and all(report.steps for report in comparison.reports):
+        files["waterfall.svg"] = to_svg(waterfall(traces))
     for report, trace in zip(comparison.reports, traces, strict=True):
         name = stem(trace)
         if report.steps:  # nothing to draw where every request was refused

@@ -15,6 +15,7 @@ from ..scene import LaneItem, LaneRow, Lanes, Scene
 from ..scene_puml import to_puml
 from ..scene_svg import to_svg
 from ..units import ms
+from ..waterfall import waterfall
 
 STEPS = 3
 DESIGNS = (  # of one device each, and of the same requests
@@ -171,4 +172,12 @@ def every_relay() -> str:
     return to_svg(one_token([run_of(loop) for loop in RELAYS]))
 
 
-DRAWINGS = {"poster": every_design, "one_token": every_relay}
+FALLS = ("serial", "overlap", "mindie_plugin", "multi_step", "vllm_batch_queue")
+
+
+def by_cause() -> str:
+    """From serial to four designs, by cause."""
+    return to_svg(waterfall([run_of(loop) for loop in FALLS]))
+
+
+DRAWINGS = {"poster": every_design, "one_token": every_relay, "waterfall": by_cause}

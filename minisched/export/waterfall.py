@@ -1,0 +1,136 @@
+"""A waterfall: from one run's time to another's, by cause; the causes add up to the difference.
+
+A device's time is what it computes, what it waits for, and what lies before its first op and after
+its last one. So of two runs of one workload the difference is a sum of differences, one a cause.
+Where a run has several devices, each of them has its share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+
+from ..checks.causes import COPY, HOST, TOKEN, bubbles, forward_lanes, side_of
+from ..checks.overlap import length, measure, streams_of, union
+from ..trace import Trace
+from ..trace.events import is_copy, is_host
+from .scene import LaneItem, LaneRow, Lanes, Part, Scene
+from .units import ms
+
+NAMES = {  # a cause, and what the device does or waits for then
+    "host": "waits for the host",
+    "copy": "waits for the copy",
+    "needs": "waits for what a step needs",
+    "ends": "before it begins, after it ends",
+    "work": "computes for requests",
+    "wasted": "computes for nobody",
+}
+LEGEND = {
+    "spent": "the whole run", "wins more": "less than in the run above", "loses": "more than there",
+}  # fmt: skip
+
+
+def spent(trace: Trace) -> dict[str, Fraction]:
+    """Nanoseconds of a run by cause (``NAMES``), as the mean of its devices; exactly its makespan.
+
+    ``needs`` is a wait that the loop names (grammar, penalties, drafts), an upload, another device
+    or nobody's being there; ``wasted`` are steps all of whose rows had no taker any more.
+    """
+    lanes = forward_lanes(trace)
+    if not lanes:
+        return {"ends": Fraction(trace.end)} if trace.end else {}
+    sums = Counter[str]()
+    for item in bubbles(trace):
+        usual = item.cause in (HOST, TOKEN, COPY)
+        on_host, on_copy = item.where and is_host(item.where), is_copy(item.where)
+        kind = "copy" if on_copy else "host" if on_host else "needs"
+        sums[kind if usual else "needs"] += item.duration
+    wasted = {
+        (mark.attrs.get("side", ""), mark.attrs["step"], mark.attrs["rid"])
+        for mark in trace.marks
+        if mark.name == "wasted row"
+    }
+    for lane in lanes:
+        streams, side = streams_of(trace, lane), side_of(lane)
+        ops = [item for item in trace.slices if item.lane in streams]
+        busy = union(ops)
+        vain = union(item for item in ops if item.rids
+                     and all((side, item.step, rid) in wasted for rid in item.rids))  # fmt: skip
+        sums["wasted"] += length(vain)
+        sums["work"] += length(busy) - length(vain)
+        sums["ends"] += trace.end - (busy[-1][1] - busy[0][0] if busy else 0)
+    return {name: Fraction(sums[name], len(lanes)) for name in NAMES if sums[name]}
+
+
+def steps_between(first: Trace, other: Trace) -> dict[str, Fraction]:
+    """By cause, by how many nanoseconds the other run is longer; together, the difference."""
+    before, after = spent(first), spent(other)
+    found = {name: after.get(name, Fraction()) - before.get(name, Fraction()) for name in NAMES}
+    return {name: change for name, change in found.items() if change}
+
+
+def waterfall(traces: Sequence[Trace]) -> Scene:
+    """From the first run's makespan to that of each other one.
+
+    Raises:
+        ValueError: there are fewer than two runs.
+    """
+    if len(traces) < 2:
+        raise ValueError(f"a waterfall leads from one run to another, but got {len(traces)}.")
+    base, *others = traces
+    drawn = [(trace, rows_of(base, trace)) for trace in others]
+    end = max(span.end for _, rows in drawn for row in rows for span in row.spans)
+    parts = []
+    for trace, rows in drawn:
+        report = measure(trace)
+        note = f"{base.end / trace.end:.2f}×, {report.steps} steps" if trace.end else ""
+        parts.append(Part(f"{base.loop} to {trace.loop}", note, [Lanes(rows, max(1, end))]))
+    return Scene(
+        finding(base, min(others, key=lambda trace: trace.end)),
+        f"{base.what_ran}; whole runs: what the device does, and what it waits for",
+        parts, LEGEND,
+    )  # fmt: skip
+
+
+def finding(base: Trace, trace: Trace) -> str:
+    """What most of the difference is."""
+    change = trace.end - base.end
+    if not change:
+        return f"{trace.loop} takes as long as {base.loop}"
+    steps = steps_between(base, trace)
+    name = max(steps, key=lambda name: steps[name] * (1 if change > 0 else -1))
+    most, word = abs(steps[name]), "less" if change < 0 else "more"
+    return (
+        f"{trace.loop} takes {ms(abs(change))} ms {word} than {base.loop}: the device "
+        f"{SAID[name].format(f'{ms(round(most))} ms {word}')}"
+    )
+
+
+SAID = {
+    "host": "waits {} for the host", "copy": "waits {} for the copy",
+    "needs": "waits {} for what a step needs", "ends": "is left alone {} at both ends",
+    "work": "computes {}", "wasted": "computes {} for nobody",
+}  # fmt: skip
+
+
+def rows_of(base: Trace, trace: Trace) -> list[LaneRow]:
+    """The first run, a row for each cause from where the last one ended, and the other run."""
+    level, rows = Fraction(base.end), [whole(base)]
+    for name, change in steps_between(base, trace).items():
+        start, end = sorted((round(level), round(level + change)))
+        level += change
+        said = f"{'+' if change > 0 else '−'}{ms(abs(round(change)))} ms"
+        item = LaneItem(
+            "loses" if change > 0 else "wins more", start, end, said,
+            about=f"{NAMES[name]}: {said}", data={"cause": name},
+        )  # fmt: skip
+        fits = end - start > max(base.end, trace.end) / 8
+        rows.append(LaneRow(NAMES[name], [item], tail="" if fits else said))
+    return [*rows, whole(trace)]
+
+
+def whole(trace: Trace) -> LaneRow:
+    """A run's makespan."""
+    words = f"{ms(trace.end)} ms"
+    return LaneRow(trace.loop, [LaneItem("spent", 0, trace.end, words, about=words)])
