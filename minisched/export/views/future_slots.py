@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...checks.overlap import forward_lane, forwards
 from ...trace import Mark, Trace
-from .marks import lacking, named, number, word
+from .marks import lacking, named, number, numbers
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ def stays_of(trace: Trace) -> list[SlotStay]:
         step = number(mark, "step")
         if mark.attrs.get("side") == "prefill" or step not in steps:
             continue  # it never ran, or is cut off
-        rids, slots = steps[step].rids, whole_numbers(mark, "slots")
+        rids, slots = steps[step].rids, numbers(mark, "slots")
         if len(slots) != len(rids):
             raise lacking(mark, "a slot for each request of its step")
-        for slot in whole_numbers(mark, "reads"):
+        for slot in numbers(mark, "reads"):
             _read(newest, slot, mark, rids, steps[step].start)
         for rid, slot in zip(rids, slots, strict=True):
             promised = mark.time
@@ -147,15 +147,3 @@ def _read(
     stay.reads.append(time)
     if stay.rid not in rids:
         stay.lost.append(time)
-
-
-def whole_numbers(mark: Mark, name: str) -> list[int]:
-    """The numbers in a text.
-
-    Raises:
-        NothingToShow: it holds something else.
-    """
-    parts = word(mark, name).split()
-    if not all(part.isdecimal() for part in parts):
-        raise lacking(mark, f"{name} as whole numbers")
-    return [int(part) for part in parts]

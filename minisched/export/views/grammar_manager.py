@@ -9,8 +9,7 @@ from ...trace import Mark, Trace
 from ...trace.events import is_forward, is_host
 from ..scene import Data, LaneItem, LaneRow, Lanes, Part, Scene, TextTable, about_run
 from ..units import ms
-from .future_slots import whole_numbers
-from .marks import NothingToShow, lacking, many, named, number, short, word
+from .marks import NothingToShow, lacking, many, named, number, numbers, short, word
 from .steps import opening
 
 # -- What each grammar allowed at each step, and what it then got, read from a trace ---------------
@@ -69,12 +68,12 @@ def constrained_of(trace: Trace) -> list[Constrained]:
         side, step, rid = key_of(mark)
         if rid not in found:
             raise lacking(mark, f"a grammar of {rid}")
-        allowed = tuple(whole_numbers(mark, "allowed"))
+        allowed = tuple(numbers(mark, "allowed"))
         end = max(mark.time, sampled.get((side, step), trace.end))
         choice = Choice(step, allowed, mark.time, end, end)
         if taken := accepts.get((side, step, rid)):
             choice.accepted = max(end, taken.time)
-            choice.tokens = tuple(whole_numbers(taken, "tokens"))
+            choice.tokens = tuple(numbers(taken, "tokens"))
             choice.terminated = bool(number(taken, "terminated"))
         found[rid].choices.append(choice)
     return list(found.values())

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ...trace import Trace
 from ..scene import Data, LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, TextTable, about_run
 from ..units import ms
-from .future_slots import whole_numbers
-from .marks import NothingToShow, many, named, number, short, word
+from .marks import NothingToShow, many, named, number, numbers, short, word
 from .steps import forwards_of, opening
 
 MOST_STEPS = 18
@@ -43,7 +42,7 @@ def scene(trace: Trace) -> Scene:
     rows, links, lines = list[LaneRow](), list[LaneLink](), list[tuple[object, ...]]()
     for step, mark in marks.items():
         source, whose = number(mark, "source"), " ".join(ran[step].rids)  # 0: the host's tokens
-        places = " ".join(map(str, whole_numbers(mark, "places")))  # of the other array's tokens
+        places = " ".join(map(str, numbers(mark, "places")))  # of the other array's tokens
         built = max(mark.time, launched.get(step, mark.time))
         computed = max(built, sampled.get(step, part.end))
         read = max(computed, processed.get(step, part.end))

@@ -39,6 +39,21 @@ def word(mark: Mark, name: str) -> str:
     return value
 
 
+def numbers(mark: Mark, name: str, least: int = 0) -> list[int]:
+    """The whole numbers in a text among a mark's attributes, each at least so much.
+
+    Raises:
+        NothingToShow: it is not there, or holds something else.
+    """
+    parts = word(mark, name).split()
+    if not all(part.removeprefix("-" * (least < 0)).isdecimal() for part in parts):
+        raise lacking(mark, f"{name} as whole numbers")
+    found = [int(part) for part in parts]
+    if min(found, default=least) < least:
+        raise lacking(mark, f"{name} as whole numbers")
+    return found
+
+
 def lacking(mark: Mark, what: str) -> NothingToShow:
     """The error of a mark that does not say enough."""
     return NothingToShow(f"the mark {mark.name!r} at {ms(mark.time)} ms lacks {what}.")
