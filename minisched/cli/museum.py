@@ -16,7 +16,7 @@ from rich.text import Text
 from ..export.looks import MARK
 from ..museum import Exhibit, Refuted, exhibits, find, refuted
 from ..museum.exhibit import address
-from ..museum.page import PagePart, page, refuted_page, to_html
+from ..museum.page import PagePart, page, refuted_page
 from ..museum.picture import draw, exhibit_lines
 from ..museum.registry import Standing, bug_json, nothing_broken, refuted_json, standing_of
 from ..trace.files import write_whole
@@ -44,9 +44,7 @@ def list_bugs(json: Json = False) -> int:
 def run_bugs(
     name: Annotated[str | None, typer.Argument(help="Which; `museum list` names them.")] = None,
     all_of_them: Annotated[bool, typer.Option("--all", help="Try every one.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Draw it into a file, .svg or .html, as well.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Draw it into a file, .svg, as well.")] = None,
     json: Json = False,
 ) -> int:
     """Put a bug back: its smallest case with the offence marked, and the fix.
@@ -124,17 +122,16 @@ def summary(standings: list[Standing], holds: dict[str, bool]) -> Iterator[Rende
 
 
 def write(item: Exhibit | Refuted, out: Path) -> None:
-    """Draw an exhibit: the picture alone as SVG, or the whole page as HTML.
+    """The picture of an exhibit, as SVG.
 
     Raises:
-        ValueError: it is neither, or can't be written, or nothing is to be drawn of a suspicion.
+        ValueError: it can't be written so, or nothing is to be drawn of a suspicion.
     """
-    if out.suffix not in (".svg", ".html"):
-        raise ValueError(f"--out is {str(out)!r}, but its name must end in .svg or .html.")
-    if isinstance(item, Refuted) and out.suffix == ".svg":
+    if out.suffix != ".svg":
+        raise ValueError(f"--out is {str(out)!r}, but its name must end in .svg.")
+    if isinstance(item, Refuted):
         raise ValueError(f"{item.name} is refuted: nothing went wrong that could be drawn.")
-    text = draw(item) if isinstance(item, Exhibit) and out.suffix == ".svg" else to_html(item)
-    write_whole(out, text, with_folders=True)
+    write_whole(out, draw(item), with_folders=True)
 
 
 def run_list(as_json: bool) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any, NamedTuple
 
 from ..checks.case import Case, case_text, changed
@@ -14,7 +13,6 @@ from ..scheduler import SchedulerConfig
 from .blame import plainly
 from .exhibit import Exhibit, Refuted, address
 from .patch import diff
-from .picture import draw, html_style
 
 # -- A bug's case told: in lines of words, and as an object for JSON -------------------------------
 
@@ -151,36 +149,7 @@ def verdict_part(heading: str, verdict: Verdict, law: str) -> PagePart:
     return PagePart(heading, "bad" if found else "good", said or HOLDS)
 
 
-# -- The page of an exhibit as one HTML file, and as Markdown for the site -------------------------
-
-
-def to_html(item: Exhibit | Refuted) -> str:
-    """A page that stands alone, with its picture in it, light or dark as the reader's system is."""
-    parts = page(item) if isinstance(item, Exhibit) else refuted_page(item)
-    drawn = draw(item) if isinstance(item, Exhibit) else ""
-    body = "\n".join(f"<h2>{escape(part.heading)}</h2>\n{html(part, drawn)}" for part in parts)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{escape(item.title)}</title>\n{html_style()}</head>\n"
-        f"<body><h1>{escape(item.title)}</h1>\n{body}\n</body></html>\n"
-    )
-
-
-def html(part: PagePart, drawn: str) -> str:
-    """One part's body."""
-    lines = [escape(line) for line in part.body.splitlines()]
-    if part.kind == "picture":
-        return f"<figure>{drawn}</figure>"
-    if part.kind == "list":
-        return f"<ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>"
-    if part.kind == "links":
-        return "<p>" + ", ".join(f'<a href="{address(line)}">{line}</a>' for line in lines) + "</p>"
-    if part.kind in ("diff", "code"):
-        kinds = {"+": "plus", "-": "minus", "@": "place"}
-        shown = [f'<span class="{kinds.get(line[:1], "same")}">{line}</span>' for line in lines]
-        return f"<pre>{chr(10).join(shown)}</pre>"
-    return "\n".join(f'<p class="{part.kind}">{line}</p>' for line in lines)
+# -- A part as Markdown, for the site --------------------------------------------------------------
 
 
 def markdown(part: PagePart, shown: str) -> str:

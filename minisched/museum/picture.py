@@ -17,7 +17,6 @@ from ..export.runs import lanes_of, wrong_tokens
 from ..export.scene import Part, Scene
 from ..export.scene_svg import to_svg
 from ..export.scene_text import LEAST, to_text
-from ..export.svg_style import FONT, variables
 from ..export.units import MILLISECOND, ms
 from ..trace import Slice, Trace
 from .blame import exhibit_offence
@@ -87,21 +86,6 @@ def what_ran(exhibit: Exhibit, view: View) -> str:
     loop = exhibit.case.loop + (f" with relay {exhibit.case.relay}" if exhibit.case.relay else "")
     about = f"{loop}, {view.trace.model} model on {view.trace.device}"
     return about + f", goes on to {ms(view.trace.end)} ms" * (view.end < view.trace.end)
-
-
-def html_style() -> str:
-    """The rules of a page that stands alone, on the picture's paper."""
-    return (
-        f"<style>\n{variables()}\n:root {{ color-scheme: light dark }}\n"
-        f"body {{ font: 16px/1.5 {FONT}; color: var(--ink); background: var(--paper); "
-        "max-width: 900px; margin: 32px auto; padding: 0 16px }\n"
-        "h1 { font-size: 26px } h2 { font-size: 17px; margin: 28px 0 6px }\n"
-        "p { margin: 6px 0 } a { color: inherit }\n"
-        "figure { margin: 0 } figure svg { max-width: 100%; height: auto }\n"
-        ".bad, .minus { color: var(--wrong) }\n"
-        "pre { background: var(--lane); padding: 10px; overflow-x: auto; font-size: 13px }\n"
-        ".plus, .good { color: var(--copy) } .place { color: var(--faint) }\n</style>"
-    )
 
 
 # -- The difference, where both runs take the same times: what is touched, taken and heard --------
