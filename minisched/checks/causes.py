@@ -2,7 +2,7 @@
 
 A device idles from the end of one op to the start of the next one on its lane. Going back from that
 start along what came last (``what_if.py:path_to``), the whole gap is taken up by slices of other
-lanes; each piece of it is charged to one of them, and to a cause (``WHY``). Where the loop said why
+lanes; each piece of it is charged to one of them, and to a cause. Where the loop said why
 an op had to wait (a mark ``wait``: grammar, penalty, prefill, speculation), the cause is that
 reason, whatever lay on the way.
 
@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from ..trace import Mark, Slice, Trace
 from ..trace.events import is_copy, is_forward, is_host
-from .history import milliseconds
 from .overlap import (
     Interval,
     gaps,
@@ -33,33 +32,20 @@ from .overlap import (
 )
 from .what_if import WAIT, Course, Segment, course_of, in_time, path_to
 
-HOST, TOKEN, COPY, MASK, UPLOAD, TRANSFER, STAGE = (
-    "host", "token", "copy", "mask", "upload", "transfer", "stage",
-)  # fmt: skip
-MEMORY, ARRIVAL, MESSAGE, LATENCY, UNKNOWN = "memory", "arrival", "message", "latency", "unknown"
-HOST_WAIT, KERNEL_WAIT, OTHER = "host wait", "kernel wait", "other"
-WHY = {
-    HOST: "{where} is busy with {what}",
-    TOKEN: "the tokens of the step before come over the host ({what})",
-    COPY: "the host waits for {what} before it goes on",
-    MASK: "{where} is busy with {what}: what a grammar or penalties let it sample",
-    UPLOAD: "prompts are on their way to the device ({what})",
-    TRANSFER: "KV is on its way from another device ({what})",
-    STAGE: "{where} has it first ({what})",
-    MEMORY: "nobody can be admitted until memory or a row comes back ({what})",
-    ARRIVAL: "nobody is there to be served",
-    MESSAGE: "its scheduler sleeps until the other one says something",
-    LATENCY: "it has been launched, and the device takes that long to begin",
-    UNKNOWN: "nothing recorded explains it",
-    HOST_WAIT: "the host launches it only afterwards ({what})",
-    KERNEL_WAIT: "it has been launched, and the device takes that long to begin",
-    OTHER: "it has been launched, and nothing recorded says what it waits for",
-    "grammar": "its mask has to see a token first ({what})",
-    "penalty": "its penalties have to see a token first ({what})",
-    "prefill": "two prefills in a row may not overlap ({what})",
-    "speculation": "its drafts have to see a token first ({what})",
-}
-"""By cause, what is said of it."""
+# What an op waited for, as far as what is recorded tells; besides these, a loop's own reasons.
+HOST = "host"  # a thread of the host was busy
+TOKEN = "token"  # the tokens of the step before came over the host
+COPY = "copy"  # the host waited for a copy before it went on
+MASK = "mask"  # the host built what a grammar or penalties let it sample
+UPLOAD = "upload"  # prompts were on their way to the device
+TRANSFER = "transfer"  # KV was on its way from another device
+STAGE = "stage"  # an earlier stage of a pipeline had it
+MEMORY = "memory"  # nobody could be admitted until memory or a row came back
+ARRIVAL = "arrival"  # nobody was there to be served
+MESSAGE = "message"  # its scheduler slept until the other one said something
+LATENCY = "latency"  # it had been launched, and the device took that long to begin
+UNKNOWN = "unknown"  # nothing recorded explains it
+HOST_WAIT, KERNEL_WAIT, OTHER = "host wait", "kernel wait", "other"  # of a profiler's trace
 
 
 def side_of(lane: str) -> str:
@@ -78,15 +64,13 @@ def forward_lanes(trace: Trace) -> list[str]:
 class Launch(NamedTuple):
     """The lane of the host that launched an op, and when it was launched at the latest.
 
-    A profiler saw the ``call`` itself, from ``since`` to ``over``: a device can begin an op before
-    it returns. Of other launches no more is known than that time.
+    A profiler saw the call itself, which began at ``since``: a device can begin an op before it
+    returns. Of other launches no more is known than that time.
     """
 
     lane: str
     time: int
     since: int
-    over: int
-    call: str = ""
 
 
 def launches(trace: Trace) -> dict[int, Launch]:
@@ -101,9 +85,8 @@ def launches(trace: Trace) -> dict[int, Launch]:
     for number, src in by.items():
         if number in slices and src in slices:
             op, item = slices[number], slices[src]
-            time, call = min(item.end, op.start), str(item.attrs.get("call", ""))
-            since = item.start if call else time
-            found[number] = Launch(item.lane, time, since, item.end, call)
+            time = min(item.end, op.start)
+            found[number] = Launch(item.lane, time, item.start if "call" in item.attrs else time)
     return found
 
 
@@ -304,9 +287,8 @@ def device_gaps(trace: Trace, lane: str, known: Mapping[int, Launch]) -> list[Ga
 class Bubble:
     """A piece of time in which a device idled, in nanoseconds, and why.
 
-    ``phase`` is what ran meanwhile (``process``, ``copy``), on ``where``; empty: nothing did.
-    ``waited_for`` are the ids of those slices, and ``op`` is the one that could not start before.
-    ``step`` is the op's.
+    ``phase`` is what ran meanwhile (``process``, ``copy``), on ``where``, and ``waited_for`` the id
+    of that slice; empty and 0: nothing did. ``op`` is the one that could not start before.
     """
 
     lane: str
@@ -315,10 +297,8 @@ class Bubble:
     cause: str
     phase: str
     where: str
-    step: int
     op: int
-    waited_for: tuple[int, ...]
-    sentence: str
+    waited_for: int
 
     @property
     def duration(self) -> int:
@@ -338,21 +318,10 @@ def bubbles(trace: Trace, course: Course | None = None) -> list[Bubble]:
     cut = _cut_profiled(trace, course) if is_profiled(trace) else _cut(trace, course)
     found = []
     for lane, number, (start, end, cause, waited_for) in cut:
-        item, op = course.slices.get(waited_for), course.slices.get(number)
-        what = _named(item) if item else "nothing that was recorded"
-        where = (f"the {item.lane}" if item else "nobody").replace("the stage", "stage")
-        why = WHY.get(cause, "it has to wait: " + cause).format(what=what, where=where)
-        before = f" before {_named(op)}" if op else ""
-        said = f"{lane} idles for {milliseconds(end - start)}{before}: {why}."
+        item = course.slices.get(waited_for)
         phase, place = (item.name, item.lane) if item else ("", "")
-        ids = (waited_for,) if item else ()
-        step = op.step if op else 0
-        found.append(Bubble(lane, start, end, cause, phase, place, step, number, ids, said))
+        found.append(Bubble(lane, start, end, cause, phase, place, number, item.id if item else 0))
     return sorted(found, key=lambda bubble: (bubble.start, bubble.lane, bubble.end))
-
-
-def _named(item: Slice) -> str:
-    return f"{item.name} {item.step}" if item.step else item.name
 
 
 def by_cause(items: Iterable[Bubble]) -> dict[str, int]:

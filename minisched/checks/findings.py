@@ -440,8 +440,8 @@ class OverlapFindings:
     ran), together the makespan. ``largest`` is None where no device idled. ``lacks`` are
     sentences on what the file does not carry, and ``steps`` is one on what was taken for a step
     where the file has no numbers for them. ``profiled`` are sentences on idle time in a profiler's
-    trace. ``sentences`` is all of it to be read, in order. ``bubbles`` and ``names``, those in the
-    trace, are left out of ``to_json``: there can be thousands.
+    trace. ``sentences`` is all of it to be read, in order. ``names``, those in the trace, are left
+    out of ``to_json``: there can be thousands.
     """
 
     makespan_ns: int
@@ -454,7 +454,6 @@ class OverlapFindings:
     bound: Bound
     largest: Largest | None
     lacks: tuple[str, ...] = ()
-    bubbles: tuple[Bubble, ...] = field(default=(), repr=False)
     devices: int = 1
     steps: str = ""
     profiled: tuple[str, ...] = ()
@@ -471,9 +470,9 @@ class OverlapFindings:
         return tuple(with_short_names(_sentences(self), self.names, self.steps))
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the single bubbles, as JSON can hold it."""
-        data = asdict(replace(self, bubbles=(), names=()))  # copied deeply
-        del data["bubbles"], data["names"]
+        """Everything but the names, as JSON can hold it."""
+        data = asdict(replace(self, names=()))  # copied deeply
+        del data["names"]
         data["bound"]["percent"] = self.bound.percent
         data["unknown_percent"] = self.unknown_percent
         data["sentences"] = list(self.sentences)
@@ -507,7 +506,6 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
         bound=bound(trace, course),
         largest=largest_bubble(trace, found, course, verdict),
         lacks=lacks,
-        bubbles=tuple(found),
         devices=max(1, len(lanes)),
         steps=steps,
         profiled=tuple(profiled),
@@ -530,7 +528,7 @@ def _sentences(found: OverlapFindings) -> Iterator[str]:
     if found.profiled:
         if found.verdict.word == "unknown":
             return  # of a few steps, no more is known than where the time went
-    elif found.bubbles:
+    elif found.causes:
         parts = ", ".join(f"{cause} {milliseconds(ns)}" for cause, ns in found.causes.items())
         of = "of that time" if one else "of their time, added up"
         share = f"{milliseconds(found.bubble_ns)} ({found.idle_percent:.1f} % {of})"
