@@ -376,7 +376,7 @@ class Decision:
             return
         pages = self._available() + len(req.lease.pages)
         room = pages * self.config.page_size - req.computed_len
-        if self.is_unified and self.rules.chunk_lacks_pages == "preempt":
+        if self.is_unified:
             # as a whole, or it gives way, or waits where what is on its way back is enough
             end = req.computed_len + min(req.extend_len, self.left)
             short = self.leases.pages_lacking(req.lease, end) - self._available()
@@ -432,10 +432,7 @@ class Decision:
         extend_len = req.known_len - hit_len
         if self.is_unified:
             left = self.left - sum(row.extend_len for row in self.prompts.values())
-            must_fit = hit_len + min(extend_len, left)
-            if self.rules.newcomer_fits == "sequence":
-                must_fit = req.known_len
-            need = self._pages(must_fit) - hit_len // size
+            need = self._pages(req.known_len) - hit_len // size
             is_short = not table.available_size or need > self._available() - to_lock
             return NO_BUDGET if left <= 0 else NO_MEMORY if is_short else ""
         room = self._room(self._available(), self.prompts)
@@ -798,7 +795,7 @@ def not_the_one(
         yield f"{victim}, but the rule names {named.rid}, {rule}"
     leases = scheduler.leases
     need = sum(leases.pages_lacking(req.lease, req.reach) for req in ready if req.lease)
-    if chunked is not None and chunked.lease and rules.chunk_lacks_pages == "preempt":
+    if chunked is not None and chunked.lease and rules.run_first == "unified":
         left = min(chunked.extend_len, scheduler.config.prefill_budget - len(ready))
         need += leases.pages_lacking(chunked.lease, chunked.computed_len + left)
     if need <= leases.available_pages + leases.pages_returning:

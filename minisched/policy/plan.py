@@ -75,8 +75,8 @@ class RunFirst:
             plan = Plan(prompts, decodes if prompts else self._decodes())
         if plan.decodes or plan.prompts or retraction.num_retractions == num_retractions:
             return plan
-        stays_empty = first == "unified" and self.rules.plans_again == "no"
-        return plan if stays_empty else self.plan()  # there may be room now for whom they gave way
+        # there may be room now for whom they gave way; vLLM admits nobody in a step that preempts
+        return plan if first == "unified" else self.plan()
 
     def _decodes(self) -> list[Request]:
         """Those who run now, less whoever has to give up its memory for the others."""

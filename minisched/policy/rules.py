@@ -43,21 +43,6 @@ class Rules:
         "prompt: who was admitted beside the refused one counts for less once they run",
         every_step="at every step: what the cache has may have grown",
     )  # fmt: skip
-    newcomer_fits: str = rule(
-        "chunk", "What of a newcomer must find memory (run_first unified)?",
-        chunk="what of it is computed in its first step",
-        sequence="all its tokens: the scheduler_reserve_full_isl of vLLM",
-    )  # fmt: skip
-    chunk_lacks_pages: str = rule(
-        "cut", "What of a prompt's next chunk that memory does not reach for (run_first unified)?",
-        cut="it is cut to what there is",
-        preempt="its request gives way, as the newest of those who run",
-    )  # fmt: skip
-    plans_again: str = rule(
-        "yes", "Is a step planned again that is empty, because somebody had to give way (unified)?",
-        yes="yes: there may be room now for whom they gave way to",
-        no="no: it stays empty, and nobody is admitted in a step that preempts",
-    )  # fmt: skip
     ignore_eos_reserve: str = rule(
         "whole", "What is kept back for one who runs and ignores EOS?",
         whole="all the tokens that it still has: it will say them",
@@ -213,9 +198,6 @@ RULES: Mapping[str, Rules] = {
     ),
     "vllm": Rules(
         run_first="unified",
-        newcomer_fits="sequence",
-        chunk_lacks_pages="preempt",
-        plans_again="no",
         ask_again="every_step",
         free_rule="at_once",
         prefix_cache="blocks",

@@ -23,9 +23,9 @@ class UnifiedBudget:
     what is left of it, and drafts beyond that are not computed (``num_scheduled_spec_tokens``).
     Each takes its pages as it is planned (``allocate_slots``), and may share them from then on.
     Nothing is kept back for the future: who runs out of pages preempts the newest, which recomputes
-    everything later. What of a newcomer must fit, and what becomes of a chunk that does not, are
-    rules (``policy/rules.py``). Who wants log-probabilities is mixed like everybody else; the rule
-    against that is SGLang's.
+    everything later. All tokens of a newcomer must find memory, though its first step may compute
+    less (``scheduler_reserve_full_isl``), and a chunk that finds none gives way itself. Who wants
+    log-probabilities is mixed like everybody else; the rule against that is SGLang's.
     """
 
     budget: int
@@ -108,9 +108,6 @@ class UnifiedBudget:
             return []
         req, lease = chunked, chunked.lease
         length = min(req.extend_len, left)
-        if self.prefill.rules.chunk_lacks_pages == "cut":
-            pages = self.leases.available_pages + len(lease.pages)
-            length = min(length, pages * self._size - req.computed_len)
         end = req.computed_len + length
         if length <= 0 or not self._make_room(req, self.leases.pages_lacking(lease, end)):
             return []
@@ -143,8 +140,7 @@ class UnifiedBudget:
         hit_pages = len(match.pages) if match else 0
         length = min(req.known_len - hit_pages * self._size, left)
         end = hit_pages * self._size + length
-        must_fit = req.known_len if self.prefill.rules.newcomer_fits == "sequence" else end
-        need = max(0, self.leases.allocator.pages_for(must_fit) - hit_pages)
+        need = max(0, self.leases.allocator.pages_for(req.known_len) - hit_pages)
         need, free = need + self.leases.pages_to_lock(match), self.leases.available_pages
         if need > free:
             need, free = need * self._size, free * self._size

@@ -130,9 +130,9 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
     ),
     "somebody comes although one starves": (
         a_case(  # the same for three whose drafts need several pages, with vLLM's one budget
-            [*(request(f"r{at}", [at + 1], 12) for at in range(3)),
+            [*(request(f"r{at}", [at + 1], 10) for at in range(3)),
              request("r8", [9] * 6, 12), request("r9", [10], 1)],
-            "overlap:pool", [0] * 4 + [5], {4: "r8"}, kv_tokens=29, max_running_requests=6,
+            "overlap:pool", [0] * 4 + [2], {2: "r8"}, kv_tokens=38, max_running_requests=6,
             disable_radix_cache=True, run_first="unified", speculative_algorithm="NGRAM_GPU",
         ), "order",
         Edit("policy.unified:UnifiedBudget.schedule",
