@@ -23,11 +23,11 @@ from .defaults import check_names, in_words
 from .devices.registry import open_device
 from .engine.engine import Engine
 from .export.native import read_recorded
-from .learn.exercise import swapped
 from .learn.exercises.l13_capstone import made_with
 from .learn.guard import is_loop
 from .loops.design import LOOPS, Design, Turns, find_loop, registered
 from .loops.run import Run
+from .museum.patch import swapped
 from .spread import Workers
 from .trace import Trace
 

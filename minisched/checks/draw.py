@@ -494,6 +494,43 @@ def conversation(rng: Random, workload: Workload) -> Workload:
 ABOUT = {"crowded": crowded, "urgent": urgent, "conversation": conversation}
 
 
+# -- Less of it: what a lesson's learner can be asked about --------------------------------------
+
+LEVELS = ("plain", "stops", "tight", "wishes")
+"""Of a random workload: room for all and ends by length; then stop tokens and clients who give up;
+then little memory, pages, chunks, a cache and priorities; then grammars, penalties and sampling."""
+
+
+def at_level(workload: Workload, level: str) -> Workload:
+    """The workload without what belongs to a higher level, and with the loop's own rules.
+
+    Raises:
+        ValueError: there is no such level.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"level is {level!r}, but it must be one of {', '.join(LEVELS)}.")
+    height, config = LEVELS.index(level), replace(workload.config, rules="")
+    if height == 3:
+        return replace(workload, config=config)
+    requests = []
+    for req in workload.requests:
+        stops = req.params.stop_token_ids if height > 0 else frozenset[int]()
+        params = SamplingParams(
+            max_new_tokens=req.params.max_new_tokens, stop_token_ids=stops,
+            ignore_eos=req.params.ignore_eos,
+        )  # fmt: skip
+        requests.append(
+            Request(req.rid, req.prompt, params, priority=req.priority if height > 1 else 0)
+        )
+    config = replace(config, speculative_algorithm="", speculative_draft_model_path="")
+    workload = replace(workload, requests=requests, config=config, failures=())
+    if height < 2:
+        rows = config.max_running_requests
+        roomy = SchedulerConfig(kv_tokens=512, max_running_requests=rows, disable_radix_cache=True)
+        workload = replace(workload, config=roomy, flushes=frozenset())
+    return replace(workload, aborts={}, eos_ids=frozenset()) if height == 0 else workload
+
+
 # -- Costs -----------------------------------------------------------------------------------------
 
 

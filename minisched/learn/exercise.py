@@ -38,33 +38,31 @@ the tests. A whole one::
 from __future__ import annotations
 
 import importlib
-import inspect
 import linecache
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from random import Random
 from textwrap import dedent
-from types import FunctionType
 from typing import Any
 
-from ..checks.case import Case, Workload
-from ..checks.draw import draw, read_design
+from ..checks.case import Case
+from ..checks.draw import LEVELS, at_level, draw, read_design
 from ..checks.judge import Verdict
-from ..core import Request, SamplingParams
-from ..devices.cost import NO_COST, CostModel
+from ..devices.cost import NO_COST, CostModel, of_milliseconds
 from ..engine.engine import Engine
 from ..loops.design import Turns, find_loop, registered
 from ..loops.run import wire
 from ..museum.exhibit import case
+from ..museum.patch import swapped
 from ..scheduler import Scheduler, SchedulerConfig
 from .guard import Mistake, TooLong, blame, bounded, unwatched
-from .runs import VOCAB, milliseconds
+from .runs import VOCAB
 
-COST = milliseconds(host=6, device=10, copy=1)
+COST = of_milliseconds(host=6, device=10, copy=1)
 
 # -- What is heard of a learner's lines while they run ---------------------------------------------
 
@@ -100,43 +98,6 @@ def sketch(thing: Any) -> str:
 
 
 # -- Holes -----------------------------------------------------------------------------------------
-
-
-def place_of(where: str) -> tuple[Any, str]:
-    """The module or class that has ``module:function`` or ``module:Class.method``, and the name."""
-    module, _, path = where.partition(":")
-    owner: Any = importlib.import_module(f"minisched.{module}")
-    *outer, name = path.split(".")
-    for part in outer:
-        owner = getattr(owner, part)
-    return owner, name
-
-
-@contextmanager
-def swapped(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Other functions are in the package within the block, by ``where`` they stand.
-
-    A method is put into its class; of a function others may have the name, so its code is changed.
-    """
-    with ExitStack() as after:
-        for where, yours in functions.items():
-            owner, name = place_of(where)
-            before = inspect.getattr_static(owner, name)
-            if isinstance(before, FunctionType) and inspect.ismodule(owner):
-                for part, value in of_trampoline(yours).items():
-                    after.callback(setattr, before, part, getattr(before, part))
-                    setattr(before, part, value)
-            else:
-                kind = {property: property, staticmethod: staticmethod}.get(type(before))
-                after.callback(setattr, owner, name, before)
-                setattr(owner, name, kind(yours) if kind else yours)
-        yield
-
-
-def of_trampoline(yours: Callable[..., Any]) -> dict[str, Any]:
-    """The parts of a function that calls another one, whatever module it is put into."""
-    code = (lambda *args, _yours, **options: _yours(*args, **options)).__code__
-    return {"__code__": code, "__defaults__": None, "__kwdefaults__": {"_yours": yours}}
 
 
 PHASES = ("recv_requests", "get_next_batch_to_run", "chain", "run_batch", "process_batch_result",
@@ -336,10 +297,6 @@ def short(thing: Any) -> str:
 
 # -- Workloads -------------------------------------------------------------------------------------
 
-LEVELS = ("plain", "stops", "tight", "wishes")
-"""Of a random workload: room for all and ends by length; then stop tokens and clients who give up;
-then little memory, pages, chunks, a cache and priorities; then grammars, penalties and sampling."""
-
 
 def every_case(case: Case) -> bool:
     """Each of them."""
@@ -412,48 +369,6 @@ def asked(random: Random, rid: str, turn: int, prompt: int, new: int) -> str:
     """One request as ``museum.exhibit.case`` reads it, its prompt of so many random tokens."""
     tokens = " ".join(str(random.randrange(19)) for _ in range(prompt))
     return f"{rid} at {turn}: {tokens} -> {new}"
-
-
-def at_level(workload: Workload, level: str) -> Workload:
-    """The workload without what belongs to a higher level.
-
-    Raises:
-        ValueError: there is no such level.
-    """
-    if level not in LEVELS:
-        raise ValueError(f"level is {level!r}, but it must be one of {', '.join(LEVELS)}.")
-    height = LEVELS.index(level)
-    config = workload.config
-    if height == 3:
-        return replace(workload, config=replace(config, rules=""))
-    if height < 2:
-        config = SchedulerConfig(
-            kv_tokens=512, max_running_requests=config.max_running_requests,
-            disable_radix_cache=True,
-        )  # fmt: skip
-    else:
-        config = replace(
-            config, rules="", speculative_algorithm="", speculative_draft_model_path=""
-        )  # fmt: skip
-    stops = height > 0
-    return replace(
-        workload,
-        requests=[_without_wishes(req, stops, height > 1) for req in workload.requests],
-        aborts=workload.aborts if stops else {},
-        flushes=workload.flushes if height > 1 else frozenset(),
-        failures=(),
-        eos_ids=workload.eos_ids if stops else frozenset(),
-        config=config,
-    )
-
-
-def _without_wishes(req: Request, stops: bool, priority: bool) -> Request:
-    params = SamplingParams(
-        max_new_tokens=req.params.max_new_tokens,
-        stop_token_ids=req.params.stop_token_ids if stops else frozenset(),
-        ignore_eos=req.params.ignore_eos,
-    )
-    return Request(req.rid, req.prompt, params, priority=req.priority if priority else 0)
 
 
 # -- The table -------------------------------------------------------------------------------------

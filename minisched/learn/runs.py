@@ -8,48 +8,18 @@ from html import escape
 from math import inf
 
 from ..checks.oracle import hash_oracle
-from ..checks.overlap import forwards, measure, step_intervals
+from ..checks.overlap import measure, step_intervals
 from ..core import Request, SamplingParams
-from ..devices.cost import MILLISECOND, CostModel
+from ..devices.cost import MILLISECOND, of_milliseconds
 from ..devices.registry import open_device
-from ..export.views.marks import named, number, word
 from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
 
-# -- How numbers are said --------------------------------------------------------------------------
-
-
-def ordinal(number: int) -> str:
-    """``1st``, ``2nd``, ``3rd``, ``4th``, ``11th``, ``21st``."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
-    return f"{number}{ending or 'th'}"
-
-
-def joined(words: list[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
 # -- A run whose host, device and copy take so many milliseconds a step ----------------------------
 
-TIE = 0.02  # two runs of which one takes so much longer at most: a tie
 MOST_BEFORE_STOP = 60  # tokens; among many more, hardly any is the first of its kind
 VOCAB = 97  # enough that a wrong token is hardly ever right by chance
-
-
-def milliseconds(host: float, device: float, copy: float, token: float = 0) -> CostModel:
-    """Costs of one step, in ms; the host spends half of its time before a step and half behind it.
-
-    ``token`` is what each token of a step costs the device, beside ``device``.
-    """
-    before = round(host * MILLISECOND / 2)
-    return CostModel(
-        {"schedule": before, "process": round(host * MILLISECOND) - before},
-        forward_base=round(device * MILLISECOND),
-        forward_per_token=round(token * MILLISECOND),
-        copy=round(copy * MILLISECOND),
-    )
 
 
 def simulate(
@@ -94,7 +64,7 @@ def simulate(
     asked = [
         _request("abcdefgh"[at % 8] * (1 + at // 8), at, new_tokens, stop) for at in range(requests)
     ]
-    cost = milliseconds(host_ms, device_ms, copy_ms, token_ms)
+    cost = of_milliseconds(host_ms, device_ms, copy_ms, token_ms)
     model = HashModel(VOCAB, eos_ids=frozenset())
     config = SchedulerConfig(max_running_requests=requests, chunked_prefill_size=chunk)
     return run_loop(loop, open_device("sim"), model, asked, config, cost, relay)
@@ -187,20 +157,3 @@ def table(*runs: Run, names: Sequence[str] = ()) -> Table:
         "same tokens",
     )
     return Table(heads, tuple(rows))
-
-
-def inputs_sent(run: Run, steps: int = 4) -> Table:
-    """What the host sent as inputs of the first steps, and where they leave their tokens.
-
-    Raises:
-        NothingToShow: a mark of the future map is not what it should be.
-    """
-    ran = {item.step: item for item in forwards(run.trace)}
-    rows = []
-    for mark in named(run.trace, "future slots")[:steps]:
-        step = number(mark, "step")
-        reads = [f"-{slot}" for slot in word(mark, "reads").split()]
-        sent = joined(reads) if reads else "the tokens of the prompts"
-        slots = joined(word(mark, "slots").split())
-        rows.append((str(step), joined(list(ran[step].rids)), sent, f"slots {slots}"))
-    return Table(("step", "requests", "the host sends", "leaves its tokens in"), tuple(rows))

@@ -11,7 +11,7 @@ import difflib
 import importlib
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType
@@ -40,26 +40,13 @@ class Edit:
     bug: str
 
     @property
-    def function(self) -> Any:
-        """The function to change, whatever it is wrapped in.
+    def function(self) -> FunctionType:
+        """The function to change.
 
         Raises:
             StalePatch: there is no such function.
         """
-        module, _, name = self.where.partition(":")
-        try:
-            found: Any = importlib.import_module(f"minisched.{module}")
-            for part in name.split("."):
-                found = inspect.getattr_static(found, part)
-        except (ImportError, AttributeError) as error:
-            raise StalePatch(f"{self.where} is no function of this patch's: {error}.") from error
-        found = getattr(found, "fget", found)  # a property
-        found = getattr(found, "func", found)  # a cached one
-        found = getattr(found, "__func__", found)  # a class's own, or nobody's
-        found = inspect.unwrap(found)
-        if not isinstance(found, FunctionType):
-            raise StalePatch(f"{self.where} is no function but a {type(found).__name__}.")
-        return found
+        return function_at(self.where)
 
     def put_into(self, source: str) -> str:
         """A source of the function with this bug in it.
@@ -86,6 +73,28 @@ class PatchedFunction:
     bug: str
 
 
+def function_at(where: str) -> FunctionType:
+    """The function of ``module:function`` or ``module:Class.method``, whatever it is wrapped in.
+
+    Raises:
+        StalePatch: there is no such function.
+    """
+    module, _, name = where.partition(":")
+    try:
+        found: Any = importlib.import_module(f"minisched.{module}")
+        for part in name.split("."):
+            found = inspect.getattr_static(found, part)
+    except (ImportError, AttributeError) as error:
+        raise StalePatch(f"{where} is no function of this patch's: {error}.") from error
+    found = getattr(found, "fget", found)  # a property
+    found = getattr(found, "func", found)  # a cached one
+    found = getattr(found, "__func__", found)  # a class's own, or nobody's
+    found = inspect.unwrap(found)
+    if not isinstance(found, FunctionType):
+        raise StalePatch(f"{where} is no function but a {type(found).__name__}.")
+    return found
+
+
 @contextmanager
 def put_in(edits: Iterable[Edit]) -> Iterator[None]:
     """The bug is in the code inside the block, wherever the functions are known by now.
@@ -93,13 +102,40 @@ def put_in(edits: Iterable[Edit]) -> Iterator[None]:
     Raises:
         StalePatch: see ``changes``.
     """
-    wanted = [(change.function, compiled(change)) for change in changes(edits)]
+    with _with_parts_of([(change.function, compiled(change)) for change in changes(edits)]):
+        yield
+
+
+@contextmanager
+def swapped(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Other functions are called inside the block instead of the package's, by their ``where``.
+
+    Raises:
+        StalePatch: there is no such function.
+    """
+    with _with_parts_of([(function_at(at), _calling(it)) for at, it in functions.items()]):
+        yield
+
+
+def _calling(other: Callable[..., Any]) -> Any:
+    """A function without any variables but its own that calls another one."""
+
+    def call(*args: Any, _other: Any = None, **options: Any) -> Any:
+        return _other(*args, **options)
+
+    call.__kwdefaults__ = {"_other": other}
+    return call
+
+
+@contextmanager
+def _with_parts_of(pairs: Sequence[tuple[Any, Any]]) -> Iterator[None]:
+    """Each first function has the code of the second inside the block."""
     before = [[(function, part, getattr(function, part)) for part in SWAPPED]
-              for function, _ in wanted]  # fmt: skip
+              for function, _ in pairs]  # fmt: skip
     try:
-        for function, bug in wanted:
+        for function, other in pairs:
             for part in SWAPPED:
-                setattr(function, part, getattr(bug, part))
+                setattr(function, part, getattr(other, part))
         yield
     finally:
         for function, part, value in (item for items in before for item in items):

@@ -29,7 +29,7 @@ from random import Random
 from typing import Any, overload
 
 from ..core import Request, SamplingParams
-from ..devices.cost import MILLISECOND, SIM_COST, CostModel
+from ..devices.cost import SIM_COST, CostModel, of_milliseconds
 from ..devices.profiles import find_profile
 from ..loops.design import find_loop
 from ..scheduler import SchedulerConfig
@@ -140,14 +140,10 @@ class SweepCell:
         """What its steps cost: as told in milliseconds, as a profile says, or as usual."""
         if self["profile"]:
             return find_profile(self["profile"]).cost
-        told = [self[name] for name in ("host_ms", "device_ms", "token_ms", "copy_ms")]
+        told = [self[name] for name in ("host_ms", "device_ms", "copy_ms", "token_ms")]
         if all(value is None for value in told):
             return SIM_COST
-        host, device, token, copy = (round((value or 0) * MILLISECOND) for value in told)
-        return CostModel(
-            {"schedule": host // 2, "process": host - host // 2},
-            forward_base=device, forward_per_token=token, copy=copy,
-        )  # fmt: skip
+        return of_milliseconds(*(value or 0 for value in told))
 
     @property
     def eos_ids(self) -> frozenset[int]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from ...checks.history import counted
 from ...checks.overlap import measure
+from ...export.heat_map import TIE
 from ...export.runs import compare
 from ...export.scene_svg import to_svg
 from ...loops.run import Run
 from ..exercise import Attempt, Exercise, Loop, Pure, Workloads
-from ..runs import TIE, makespan_ms, settled_step_ms, simulate
+from ..runs import makespan_ms, settled_step_ms, simulate
 
 
 def two_in_flight(attempt: Attempt) -> str:

@@ -8,16 +8,44 @@ from typing import Any
 
 from ...checks.history import counted
 from ...checks.judge import judge
+from ...checks.overlap import forwards
 from ...core import ScheduleBatch
 from ...devices.base import Array, Buffer, Device
 from ...export.offence import draw
+from ...export.views.marks import named, number, word
+from ...loops.run import Run
 from ...museum.blame import of_identity
 from ...museum.exhibit import case
 from ...relay import FutureMapRing
 from ...relay.future_map import FutureMap
 from ..exercise import COST, Exercise, Function, Pure, Workloads
 from ..guard import Mistake
-from ..runs import VOCAB
+from ..runs import VOCAB, Table
+
+# -- What the host sends, in a table -----------------------------------------------------------
+
+
+def joined(words: list[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def inputs_sent(run: Run, steps: int = 4) -> Table:
+    """What the host sent as inputs of the first steps, and where they leave their tokens.
+
+    Raises:
+        NothingToShow: a mark of the future map is not what it should be.
+    """
+    ran = {item.step: item for item in forwards(run.trace)}
+    rows = []
+    for mark in named(run.trace, "future slots")[:steps]:
+        step = number(mark, "step")
+        reads = [f"-{slot}" for slot in word(mark, "reads").split()]
+        sent = joined(reads) if reads else "the tokens of the prompts"
+        slots = joined(word(mark, "slots").split())
+        rows.append((str(step), joined(list(ran[step].rids)), sent, f"slots {slots}"))
+    return Table(("step", "requests", "the host sends", "leaves its tokens in"), tuple(rows))
+
 
 # -- The ring as SGLang had it at first ------------------------------------------------------------
 #

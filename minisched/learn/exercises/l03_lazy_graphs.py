@@ -23,7 +23,7 @@ from ...trace import Trace
 from ...worker import Step
 from ..exercise import Exercise, Function, Loop, Pure, Workloads
 from ..guard import Mistake, unwatched
-from ..runs import VOCAB, ordinal
+from ..runs import VOCAB
 
 # -- Lazy arrays on a virtual clock: what ``mx.async_eval`` and ``.item()`` cost whom, and when ----
 #
@@ -182,6 +182,12 @@ def drawn(run: Generated, host: int, device: int) -> str:
     ]
     svg = to_svg(side_by_side(views))
     return svg.replace(">another phase</text>", ">build a graph</text>")
+
+
+def ordinal(number: int) -> str:
+    """``1st``, ``2nd``, ``3rd``, ``4th``, ``11th``, ``21st``."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
+    return f"{number}{ending or 'th'}"
 
 
 def truth() -> list[int]:

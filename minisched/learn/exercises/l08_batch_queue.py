@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from ...checks.history import counted
+from ...devices.cost import of_milliseconds
 from ...engine.engine import Engine
 from ...export.runs import stretch
 from ...export.scene_svg import to_svg
@@ -16,7 +17,7 @@ from ...loops.run import Run
 from ...museum.exhibit import case
 from ..exercise import Attempt, Exercise, Function, Loop, Pure, Workloads
 from ..guard import unwatched
-from ..runs import VOCAB, milliseconds, simulate
+from ..runs import VOCAB, simulate
 from .l01_bubble import no_busy_turn
 
 # -- The share of the time in which a stage idles, held against runs -------------------------------
@@ -91,7 +92,7 @@ def over_four_stages(requests: str, **settings: Any) -> Any:
     )  # fmt: skip
 
 
-PIPELINE = milliseconds(host=2, device=0, copy=1, token=20)
+PIPELINE = of_milliseconds(host=2, device=0, copy=1, token=20)
 FOUR = over_four_stages("a: 1 2 -> 6; b: 5 6 -> 6; c: 9 10 -> 6; d: 3 6 -> 6")
 SEVEN = tuple(enumerate("abcdefg"))
 MORE = (

@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 from ...checks.case import Case
+from ...checks.draw import LEVELS
 from ...checks.history import counted
 from ...core import FinishReason, Output, Request
 from ...museum.exhibit import case
 from ...policy.plan import Plan
 from ...scheduler import Scheduler, SchedulerConfig
 from ...trace import Recorder
-from ..exercise import COST, LEVELS, Calls, Exercise, Loop, Workloads, engine_with
+from ..exercise import COST, Calls, Exercise, Loop, Workloads, engine_with
 from ..guard import Mistake
 from .l01_bubble import no_busy_turn
 
