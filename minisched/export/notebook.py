@@ -1,20 +1,29 @@
-"""The stepper in a notebook's cell: Jupyter, an executed notebook as HTML, or a Sphinx site.
+"""What a notebook's cell shows: the stepper, a picture, a table, and lines of the package.
 
-Where there is no notebook, the same runs as text.
+In Jupyter, an executed notebook as HTML, or a Sphinx site; elsewhere, each as a text.
 """
 
 from __future__ import annotations
 
+import base64
+import inspect
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from html import escape, unescape
 from importlib import import_module
-from typing import Protocol
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, Protocol
 
 from ..trace import Trace
 from .html import to_html
+from .palette import ORANGE
 from .runs import compare
 from .scene_text import to_text
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class HasTrace(Protocol):
@@ -104,3 +113,113 @@ def check_height(height: int) -> None:
     """
     if height < 1:
         raise ValueError(f"a cell is at least 1 pixel high, but height is {height}.")
+
+
+# -- What a lesson shows: a picture, a table, and lines of the package, read where they are --------
+
+
+@dataclass(frozen=True)
+class NotebookPicture:
+    """An SVG. It is shown as an image, so that its styles stay its own, light and dark."""
+
+    svg: str
+
+    @property
+    def title(self) -> str:
+        """What it shows, in words: for those who hear the page."""
+        found = re.search(r"<title>(.*?)</title>", self.svg, re.S)
+        return unescape(found[1]) if found else "a picture"
+
+    def _repr_html_(self) -> str:
+        data = base64.b64encode(self.svg.encode()).decode()
+        return (
+            f'<img alt="{escape(self.title, quote=True)}" style="max-width:100%;height:auto" '
+            f'src="data:image/svg+xml;base64,{data}"/>'
+        )
+
+    def __repr__(self) -> str:
+        return f"<picture: {self.title}>"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of words, shown as a table."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def _repr_html_(self) -> str:
+        lines = [f"<tr>{''.join(f'<th>{escape(head)}</th>' for head in self.heads)}</tr>"]
+        lines += [f"<tr>{''.join(f'<td>{escape(x)}</td>' for x in row)}</tr>" for row in self.rows]
+        return f"<table>{''.join(lines)}</table>"
+
+    def __repr__(self) -> str:
+        columns = list(zip(self.heads, *self.rows, strict=True))
+        widths = [max(map(len, column)) for column in columns]
+        return "\n".join(
+            "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+            for row in (self.heads, *self.rows)
+        )
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Lines of a file; ``marked`` are the numbers of those to look at."""
+
+    path: str  # from the repository's root
+    first_line: int
+    lines: tuple[str, ...]
+    marked: frozenset[int] = frozenset()
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<span style='display:block;border-left:4px solid "
+            f"{f'{ORANGE};background:{ORANGE}2e' if number in self.marked else 'transparent'}'>"
+            f"<i style='opacity:.5;user-select:none'>{number:4}  </i>{escape(line) or ' '}\n</span>"
+            for number, line in enumerate(self.lines, self.first_line)
+        )
+        return (
+            "<figure class=minisched-source style='margin:0;background:#8881;border-radius:6px'>"
+            "<figcaption style='font:12px system-ui,sans-serif;padding:6px 10px 0;opacity:.75'>"
+            f"{escape(self.path)}, from line {self.first_line}</figcaption>"
+            "<pre style='margin:0;padding:6px 0;overflow-x:auto;background:none;border:0;"
+            f"color:inherit;font:12.5px/1.45 ui-monospace,monospace'>{rows}</pre></figure>"
+        )
+
+    def __repr__(self) -> str:
+        rows = (
+            f"{'>' if number in self.marked else ' '}{number:4}  {line}".rstrip()
+            for number, line in enumerate(self.lines, self.first_line)
+        )
+        return "\n".join([f"{self.path}, from line {self.first_line}", *rows])
+
+
+def excerpt(
+    thing: Callable[..., Any] | type,
+    from_text: str = "",
+    to_text: str = "",
+    look_at: tuple[str, ...] = (),
+) -> Excerpt:
+    """The source of a function, method or class, with its path and the numbers of its lines.
+
+    ``from_text`` and ``to_text`` are words in the first and the last line wanted; a line that
+    has one of the words ``look_at`` in it is marked.
+
+    Raises:
+        ValueError: words occur in no line.
+    """
+    source, first = inspect.getsourcelines(thing)
+    path = Path(inspect.getsourcefile(thing) or "").resolve()
+    where = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+    lines = [line.rstrip() for line in dedent("".join(source)).splitlines()]
+
+    def line_with(words: str, start: int) -> int:
+        for at in range(start, len(lines)):
+            if words in lines[at]:
+                return at
+        raise ValueError(f"no line of {where} has {words!r} in it.")
+
+    start = line_with(from_text, 0)
+    end = line_with(to_text, start) + 1 if to_text else len(lines)
+    marked = frozenset(first + line_with(words, start) for words in look_at)
+    return Excerpt(where, first + start, tuple(lines[start:end]), marked)

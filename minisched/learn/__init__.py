@@ -3,24 +3,25 @@
 ============= ====================================================================================
 module        what it gives
 ============= ====================================================================================
-``runs``      runs that take so many milliseconds a step, tables, and traces of real engines
-``figure``    pictures of runs, and of lines of the package, where a notebook can show them
+``runs``      runs that take so many milliseconds a step, and tables and pictures of runs
 ``exercise``  what an exercise is: a table with a hole in the package; ``exercises`` has all of them
 ``grade``     ``check``: the laws, the smallest counterexample in red, or the run beside another
 ``guard``     no run of a learner's lines lasts for ever, or ends anything but itself
 ``keep``      what is right is kept in ``mine.py``; hints
 ============= ====================================================================================
 
-Only the standard library is needed, and IPython nowhere: what a cell shows has ``_repr_html_``.
+Only the standard library is needed, and IPython nowhere: what a cell shows has ``_repr_html_``
+(``export/notebook.py``).
 """
 
+from ..export.notebook import Table
+from ..export.notebook import excerpt as show
 from .exercises.l02_future_map import inputs_sent
 from .exercises.l11_reviewer import acts, touches, trace_of_bug
 from .exercises.l12_your_engine import device_ops, host_calls, profile, profile_path
-from .figure import show, timing, view
 from .grade import check
 from .keep import hint
-from .runs import Table, simulate, table
+from .runs import simulate, table, timing, view
 
 __all__ = [
     "Table",

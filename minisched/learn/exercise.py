@@ -1,57 +1,26 @@
 """An exercise is a table: a hole in the package, what fills it, and what that is held against.
 
-Each lesson has a file of them in ``learn/exercises``, whose ``EXERCISES`` is found by itself. The
-lesson's cell holds ``start`` and ends with ``learn.check("cut", cut)``. From the same table come
-the tests. A whole one::
-
-    Exercise(
-        name="cut",                       # of the function or class that the learner writes
-        lesson="04_prefill",              # the lesson's file, without .py
-        hole=Function(                    # or Loop(..), or Pure(..)
-            "policy.budget:PrefillBudget.cut",
-            call=lambda cut, self, n: cut(self.rem_chunk_tokens, self.page_size, n),
-        ),
-        start='''
-    def cut(rem_chunk, page_size, extend_len):
-        return extend_len
-    ''',
-        solution='''
-    def cut(rem_chunk, page_size, extend_len):
-        if rem_chunk is None or extend_len <= rem_chunk:
-            return extend_len
-        return rem_chunk // page_size * page_size
-    ''',
-        mistakes=(                        # words of the solution, what stands there instead, and
-            ("// page_size * page_size", "", "a page is half"),  # words that the checker says
-        ),
-        workloads=Workloads(level="tight", want=lambda case: case.workload.config.page_size > 1),
-        laws=(),                          # of ``checks/judge.py``; without any, all of them
-        extra=(no_step_over_the_chunk,),  # takes a ``Attempt``; a sentence, or nothing
-        no_worse=(("makespan", 1.02),),   # than the package's own lines on the same case
-        reach=4,                          # situations in which the hole must have been called
-        picture="timing",                 # or a topic of ``topics.py``, of the run that is right
-        hints=("What may a chunk end in the middle of?", "Whole pages: `//` and `*`."),
-        why="Three sentences. Why it works. What comes next.",
-    )
+Each lesson has a file of them in ``learn/exercises``, whose ``EXERCISES`` is found by itself
+(``l04_long_prompt.py`` begins with one that has nearly everything). The lesson's cell holds
+``start`` and ends with ``learn.check("cut", cut)``. From the same table come the tests.
 """
 
 from __future__ import annotations
 
 import importlib
 import linecache
-import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from random import Random
+from pkgutil import iter_modules
 from textwrap import dedent
 from typing import Any
 
 from ..checks.case import Case
 from ..checks.draw import LEVELS, at_level, draw, read_design
-from ..checks.judge import Verdict
+from ..checks.judge import Finding, Verdict
 from ..devices.cost import NO_COST, CostModel, of_milliseconds
 from ..engine.engine import Engine
 from ..loops.design import Turns, find_loop, registered
@@ -74,8 +43,11 @@ class Calls:
     situations: set[str] = field(default_factory=set)
     raised: str = ""
     last: tuple[tuple[Any, ...], Any] | None = None  # of a function: what it took and gave
-    empty_turns: int = 0  # of a loop: nothing launched, processed, or slept
-    in_flight: dict[int, None] = field(default_factory=dict)  # of a loop: steps, the oldest first
+    # Of a loop:
+    work: int = 0  # calls that launched, processed, or slept
+    empty_turns: int = 0  # turns without any
+    taken: int = 0  # the step that the scheduler gave, if it is not launched yet
+    in_flight: dict[int, None] = field(default_factory=dict)  # steps, the oldest first
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call what runs a learner's lines: their instructions are counted, their errors noted."""
@@ -87,6 +59,12 @@ class Calls:
         except (Exception, TooLong) as error:
             self.raised = self.raised or blame(error)
             raise
+
+    def stop(self, words: str) -> Mistake:
+        """A mistake that was none of a line's."""
+        mistake = Mistake(words)
+        self.raised = blame(mistake)
+        return mistake
 
 
 def sketch(thing: Any) -> str:
@@ -126,25 +104,21 @@ class Loop:
         calls = Calls()
 
         def turns(engine: Engine, **options: Any) -> Turns:
-            work, done, taken = [0], set[int](), set[int]()
             for name in PHASES:
-                phase = _watched(name, getattr(engine, name), work, done, taken, calls.in_flight)
-                setattr(engine, name, phase)
-            loop = calls.call(self.call(lines), engine)
+                setattr(engine, name, _watched(engine, name, calls))
+            loop, before = calls.call(self.call(lines), engine), 0
             if not isinstance(loop, Iterator):
-                calls.raised = (
-                    "Your loop gave back no turns: it needs a `yield` at the end of each."
+                raise calls.stop(
+                    "your loop gave back no turns: it needs a `yield` at each one's end"
                 )
-                raise ValueError(calls.raised)
             while True:
-                before = work[0]
                 try:
                     batch = calls.call(next, loop)
                 except StopIteration:
-                    calls.raised = "Your loop came to its end; it must go on for ever."
-                    raise ValueError(calls.raised) from None
-                calls.empty_turns += work[0] == before
-                calls.situations.add(f"{sorted(engine.scheduler.live)} {work[0] - before}")
+                    raise calls.stop("your loop came to its end; it must go on for ever") from None
+                calls.empty_turns += calls.work == before
+                calls.situations.add(f"{sorted(engine.scheduler.live)} {calls.work - before}")
+                before = calls.work
                 yield batch
 
         spec, also = replace(find_loop(self.base), run=turns, options={}, lanes={}), {**self.also}
@@ -171,44 +145,41 @@ def engine_with(
     )  # fmt: skip
 
 
-def _watched(
-    name: str,
-    phase: Callable[..., Any],
-    work: list[int],
-    done: set[int],
-    taken: set[int],
-    in_flight: dict[int, None],
-) -> Callable[..., Any]:
-    """A phase that counts as ``work``, and says in plain words what it can't do."""
-    free = unwatched(phase)
+def _watched(engine: Engine, name: str, calls: Calls) -> Callable[..., Any]:
+    """A phase as a learner's loop calls it, which notes steps, and says what can't be."""
+    phase, missing_history = unwatched(getattr(engine, name)), unwatched(engine.missing_history)
+
+    def problem(given: Any) -> str:
+        match name:
+            case "get_next_batch_to_run" if calls.taken:
+                return f"step {calls.taken} was taken from `{name}` and never launched"
+            case "run_batch" if not given:
+                return "`run_batch` got no batch: there was nothing to run; test `batch` first"
+            case "process_batch_result" if given.batch.step not in calls.in_flight:
+                return f"step {given.batch.step} has already been processed"
+            case "launch_batch_sample_if_needed" if given.delay_sample_func is not None:
+                if lacking := missing_history(given.batch):
+                    return (
+                        f"the sampling of step {given.batch.step} was launched too early: its "
+                        f"{lacking} needs a token that is not processed yet. First process the "
+                        "result of the step before, then launch the sampling"
+                    )
+        return ""
 
     def call(*args: Any, **options: Any) -> Any:
-        work[0] += name in WORK
-        if name == "run_batch" and not args[0]:
-            raise Mistake("`run_batch` got no batch: there was nothing to run; test `batch` first")
-        if name == "get_next_batch_to_run" and taken:
-            raise Mistake(f"step {min(taken)} was taken from `{name}` and never launched")
-        if name == "launch_batch_sample_if_needed" and args[0].delay_sample_func is not None:
-            missing_history = unwatched(phase.__self__.missing_history)  # type: ignore[attr-defined]
-            if lacking := missing_history(args[0].batch):
-                raise Mistake(
-                    f"the sampling of step {args[0].batch.step} was launched too early: its "
-                    f"{lacking} needs a token that is not processed yet. First process the result "
-                    "of the step before, then launch the sampling"
-                )
-        if name == "process_batch_result":
-            step = args[0].batch.step
-            if step in done:
-                raise Mistake(f"step {step} has already been processed")
-            done.add(step)
-            in_flight.pop(step, None)
-        given = free(*args, **options)
-        if name == "get_next_batch_to_run" and given:
-            taken.add(given.step)
-        if name == "run_batch":
-            in_flight[given.batch.step] = None
-            taken.discard(given.batch.step)
-        return given
+        calls.work += name in WORK
+        if said := problem(args[0] if args else None):
+            raise Mistake(said)
+        found = phase(*args, **options)
+        match name:
+            case "get_next_batch_to_run" if found:
+                calls.taken = found.step
+            case "run_batch":
+                calls.taken = 0
+                calls.in_flight[found.batch.step] = None
+            case "process_batch_result":
+                calls.in_flight.pop(args[0].batch.step)
+        return found
 
     return call
 
@@ -268,25 +239,18 @@ class Pure:
 
     def wrong(self, lines: Any, args: tuple[Any, ...], calls: Calls) -> tuple[str, Any]:
         """What is wrong with the answer for these arguments, or nothing; and the answer."""
+        asked = f"With {', '.join(map(short, args)) or 'nothing'}"
         try:
             answer = calls.call(self.call, lines, *deepcopy(args))
             if self.holds is not None:
                 return self.holds(answer, *args), answer
         except (Exception, TooLong) as error:
-            return f"With {shown(args)}: {blame(error)}", None
+            return f"{asked}: {blame(error)}", None
         assert self.truth is not None
         right = self.truth(*deepcopy(args))
         if type(answer) is type(right) and answer == right:
             return "", answer
-        return (
-            f"With {shown(args)} it gives {short(answer)}, should give {short(right)}.",
-            answer,
-        )
-
-
-def shown(args: tuple[Any, ...]) -> str:
-    """Arguments in a sentence."""
-    return ", ".join(map(short, args)) or "nothing"
+        return f"{asked} it gives {short(answer)}, should give {short(right)}.", answer
 
 
 def short(thing: Any) -> str:
@@ -298,31 +262,23 @@ def short(thing: Any) -> str:
 # -- Workloads -------------------------------------------------------------------------------------
 
 
-def every_case(case: Case) -> bool:
-    """Each of them."""
-    return True
-
-
 @dataclass(frozen=True)
 class Workloads:
     """Cases on the loop ``on``: some made by hand, and random ones up to a level that are wanted.
 
-    Of several levels the next is tried when the one before holds, and time at last.
-
-    ``show`` is the one that is drawn where all is well, and whose speed-up is told. ``at_once``
-    lets everybody come in turn 0 and stay: so that a loop can be timed whose turns are not those of
-    the package's. ``first`` are cases made by hand that one of several levels begins with.
+    ``show`` is the one that is drawn where all is well, and whose speed-up is told. Of several
+    levels the next is tried when the one before holds, and time at last; ``first`` are cases made
+    by hand that one of several begins with.
     """
 
     on: str = "overlap"
-    level: str | tuple[str, ...] = "plain"
+    level: str = "plain"  # of ``checks/draw.py:LEVELS``, or several of them
     seeds: int = 40
     cases: tuple[Case, ...] = ()
-    want: Callable[[Case], bool] = every_case
+    want: Callable[[Case], bool] = lambda case: True
     change: Callable[[Case], Case] = lambda case: case
     cost: CostModel = COST
     show: Case | None = None
-    at_once: bool = False
     first: Mapping[str, tuple[Case, ...]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Case]:
@@ -331,9 +287,9 @@ class Workloads:
             yield from self.drawn(level)
 
     @property
-    def levels(self) -> tuple[str, ...]:
+    def levels(self) -> list[str]:
         """One after the other; mostly there is one."""
-        return (self.level,) if isinstance(self.level, str) else self.level
+        return self.level.split()
 
     def drawn(self, level: str) -> Iterator[Case]:
         """The random cases of a level, behind those that it begins with."""
@@ -342,10 +298,7 @@ class Workloads:
         for seed in range(self.seeds):
             drawn = draw(seed, odd=False)
             workload = at_level(drawn.workload, level)
-            if self.at_once:
-                workload = replace(workload, arrivals=[0] * len(workload.arrivals), aborts={})
-            drawn = replace(drawn, workload=workload, cost=self.cost)
-            made = self.change(drawn.on(design))
+            made = self.change(replace(drawn, workload=workload, cost=self.cost).on(design))
             if self.want(made):
                 yield made
 
@@ -365,43 +318,38 @@ class Workloads:
         )  # fmt: skip
 
 
-def asked(random: Random, rid: str, turn: int, prompt: int, new: int) -> str:
-    """One request as ``museum.exhibit.case`` reads it, its prompt of so many random tokens."""
-    tokens = " ".join(str(random.randrange(19)) for _ in range(prompt))
-    return f"{rid} at {turn}: {tokens} -> {new}"
-
-
 # -- The table -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One case with a learner's lines in the hole: what ``extra`` laws look at."""
+    """One case with a learner's lines in the hole, and the first thing that does not hold."""
 
     case: Case
     verdict: Verdict
     calls: Calls
+    found: Finding | None = None
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """See the module's text, which has a whole one."""
+    """One row of the table: what a learner writes, and what is told of it."""
 
-    name: str
-    lesson: str
+    name: str  # of the function or class that they write
+    lesson: str  # its file, without .py
     hole: Loop | Function | Pure
     start: str
     solution: str
-    mistakes: tuple[tuple[str, str, str], ...]
+    mistakes: tuple[tuple[str, str, str], ...]  # words of it, others instead, what must be said
     workloads: Workloads = field(default_factory=Workloads)
-    laws: tuple[str, ...] = ()
-    extra: tuple[Callable[[Attempt], str], ...] = ()
-    no_worse: tuple[tuple[str, float], ...] = ()
-    reach: int = 4
-    picture: str = "timing"
+    laws: tuple[str, ...] = ()  # of ``checks/judge.py``; without any, all of them
+    extra: tuple[Callable[[Attempt], str], ...] = ()  # a sentence on what is wrong, or nothing
+    no_worse: tuple[tuple[str, float], ...] = ()  # what of ``grade.MEASURES``, by which factor
+    reach: int = 4  # situations in which the hole must have been called
+    picture: str = "timing"  # or a topic of ``topics.py``: of a run that is right
     beside: str = "serial"  # the design whose run is drawn above theirs; "": none
     hints: tuple[str, ...] = ()
-    why: str = ""
+    why: str = ""  # it works, and what comes next: three sentences
     survivors: tuple[str, ...] = ()  # mutants of the solution that are as good: a line of each
 
     def lines(self, text: str) -> Any:
@@ -412,34 +360,14 @@ class Exercise:
         exec(compile(text, place, "exec"), names)
         return names[self.name]
 
-    def mistaken(self) -> Iterator[tuple[str, str]]:
-        """The text of each known mistake, and the words that it must be told with.
-
-        Raises:
-            ValueError: the solution does not have the words that a mistake changes.
-        """
-        solution = dedent(self.solution)
-        for old, new, says in self.mistakes:
-            if old and old not in solution:
-                raise ValueError(f"the solution of {self.name} has no {old!r} in it.")
-            yield solution.replace(old, new) if old else new, says
-
 
 @cache
 def exercises() -> dict[str, Exercise]:
-    """All of them by name, in the order of the lessons.
-
-    Raises:
-        ValueError: two have one name.
-    """
+    """All of them by name, in the order of the lessons."""
     package = importlib.import_module(f"{__package__}.exercises")
-    found: dict[str, Exercise] = {}
-    for module in sorted(item.name for item in pkgutil.iter_modules(package.__path__)):
-        for one in importlib.import_module(f"{package.__name__}.{module}").EXERCISES:
-            if one.name in found:
-                raise ValueError(f"{one.name!r} is an exercise of {found[one.name].lesson}, too.")
-            found[one.name] = one
-    return found
+    modules = sorted(f"{package.__name__}.{item.name}" for item in iter_modules(package.__path__))
+    every = (one for module in modules for one in importlib.import_module(module).EXERCISES)
+    return {one.name: one for one in every}
 
 
 def find(name: str) -> Exercise:

@@ -20,15 +20,16 @@ from ..checks.draw import read_design
 from ..checks.history import counted
 from ..checks.judge import Finding, Verdict, judge
 from ..checks.overlap import measure
+from ..export.notebook import NotebookPicture
 from ..export.offence import draw as draw_offence
 from ..export.palette import GREEN, VERMILLION
 from ..export.views.marks import NothingToShow
 from ..museum.blame import offence_of, plainly
 from ..trace import Trace
 from .exercise import Attempt, Calls, Exercise, Function, Loop, Pure, find
-from .figure import LessonFigure, timing, view
 from .guard import PACKAGE, TooLong, apart, blame, is_loop, takes
 from .keep import keep
+from .runs import timing, view
 
 MOST_SHRINKS, MOST_OF_ENDLESS = 150, 12  # cases looked at for a smaller one
 MOST_SECONDS_SMALLER = 20.0  # and for so long
@@ -45,7 +46,7 @@ class ExerciseVerdict:
 
     passed: bool
     sentences: Sequence[str]
-    figures: Sequence[LessonFigure] = ()
+    figures: Sequence[NotebookPicture] = ()
 
     @property
     def title(self) -> str:
@@ -74,7 +75,7 @@ def _code(line: str) -> str:
     return "".join(f"<code>{x}</code>" if at % 2 else x for at, x in enumerate(parts))
 
 
-def not_yet(*sentences: str, figures: Sequence[LessonFigure] = ()) -> ExerciseVerdict:
+def not_yet(*sentences: str, figures: Sequence[NotebookPicture] = ()) -> ExerciseVerdict:
     """What is wrong, in sentences."""
     return ExerciseVerdict(False, sentences, figures)
 
@@ -112,10 +113,8 @@ def refused(exercise: Exercise, lines: Any) -> str:
     """Why these lines are not looked at: the package's own, or nothing that can be called so."""
     for part in lines if isinstance(lines, tuple) else [lines]:
         code = getattr(getattr(part, "__wrapped__", part), "__code__", None)
-        home = code.co_filename if code else ""
-        if str(getattr(part, "__module__", "")).startswith("minisched.") or home.startswith(
-            PACKAGE
-        ):
+        home, module = code.co_filename if code else "", str(getattr(part, "__module__", ""))
+        if module.startswith("minisched.") or home.startswith(PACKAGE):
             return "That is the package's own. Now yours: write it where the cell says so."
     right = exercise.lines(exercise.solution)
     if isinstance(right, tuple):
@@ -136,18 +135,15 @@ def grade_pure(exercise: Exercise, hole: Pure, lines: Any) -> ExerciseVerdict:
         if problem:
             return not_yet(problem, figures=_drawn(hole, answer, args))
         count += 1
-    return ExerciseVerdict(
-        True,
-        [f"Checked on {counted(count, 'case')}.", *([exercise.why] if exercise.why else [])],
-        _drawn(hole, answer, args),
-    )
+    said = [f"Checked on {counted(count, 'case')}.", exercise.why]
+    return ExerciseVerdict(True, said, _drawn(hole, answer, args))
 
 
-def _drawn(hole: Pure, answer: Any, args: tuple[Any, ...]) -> list[LessonFigure]:
+def _drawn(hole: Pure, answer: Any, args: tuple[Any, ...]) -> list[NotebookPicture]:
     if hole.draw is None or answer is None:
         return []
     svg = hole.draw(answer, *args)
-    return [LessonFigure(svg)] if svg else []
+    return [NotebookPicture(svg)] if svg else []
 
 
 def grade_runs(exercise: Exercise, hole: Loop | Function, lines: Any) -> ExerciseVerdict:
@@ -159,30 +155,20 @@ def grade_runs(exercise: Exercise, hole: Loop | Function, lines: Any) -> Exercis
         levels.append(("time", [workloads.shown, *workloads.drawn(workloads.levels[0])]))
     for number, (level, cases) in enumerate(levels, 1):
         for case in cases:
-            attempt, found = hold(exercise, hole, lines, case, is_timed=level in ("", "time"))
-            if found:
-                verdict = failed(exercise, hole, lines, attempt, found)
+            attempt = hold(exercise, hole, lines, case, is_timed=level in ("", "time"))
+            if attempt.found:
+                said = told(exercise, smallest(exercise, hole, lines, attempt))
                 where = [f"Level {number} of {len(levels)}, {level}."] if level else []
-                return replace(verdict, sentences=[*where, *verdict.sentences])
+                return replace(said, sentences=[*where, *said.sentences])
             situations |= attempt.calls.situations
             count += 1
+    tried = f"{counted(count, 'case')}, in {counted(len(situations), 'different situation')}"
     if len(situations) < exercise.reach:
         return not_yet(
-            f"In {counted(count, 'case')} your lines were called in "
-            f"{counted(len(situations), 'different situation')}, but there should be at least "
+            f"Your lines were called in {tried}, but there should be at least "
             f"{exercise.reach}: nothing was shown yet."
         )
-    return right(exercise, hole, lines, count, len(situations))
-
-
-def failed(
-    exercise: Exercise, hole: Loop | Function, lines: Any, attempt: Attempt, found: Finding
-) -> ExerciseVerdict:
-    """The verdict on what does not hold; what is slow is shown where it is easy to see."""
-    if found.law.startswith("no worse"):
-        steady, there = hold(exercise, hole, lines, exercise.workloads.shown)
-        return told(exercise, *((steady, there) if there else (attempt, found)))
-    return told(exercise, *smallest(exercise, hole, lines, attempt, found))
+    return right(exercise, hole, lines, tried)
 
 
 # -- One case, and the first thing on it that does not hold ----------------------------------------
@@ -190,30 +176,37 @@ def failed(
 
 def hold(
     exercise: Exercise, hole: Loop | Function, lines: Any, case: Case, is_timed: bool = True
-) -> tuple[Attempt, Finding | None]:
+) -> Attempt:
     """Run a case with the learner's lines in the hole."""
     with hole.filled(lines) as calls:
         try:
             verdict = judge(hole.on(case))
         except TooLong as error:
             empty = Trace(YOURS, "sim", "hash", "virtual", (), (), (), ())
-            finding = Finding("ends", blame(error))
-            return Attempt(case, Verdict((finding,), case.workload, empty, False), calls), finding
+            endless = Finding("ends", blame(error))
+            return Attempt(case, Verdict((endless,), case.workload, empty, False), calls, endless)
     attempt = Attempt(case, verdict, calls)
+    found = broken(exercise, attempt) or (worse(exercise, hole, attempt) if is_timed else None)
+    return replace(attempt, found=found)
+
+
+def broken(exercise: Exercise, attempt: Attempt) -> Finding | None:
+    """An error, a law, or an extra one; of a race or a livelock an extra law may know the cause."""
+    verdict, calls = attempt.verdict, attempt.calls
     if calls.raised:
-        return attempt, Finding("crash", calls.raised)
+        return Finding("crash", calls.raised)
     if (stopped := verdict.broke("crash")) is not None:
-        return attempt, Finding("crash", f"{last_word(exercise, calls)}{stopped.sentence}")
-    laws = exercise.laws or tuple(finding.law for finding in verdict.findings)
-    broken = next((finding for finding in verdict.findings if finding.law in laws), None)
-    if broken is None or broken.law in ("race", "livelock"):  # of which there may be a cause
+        return Finding("crash", f"{last_word(exercise, calls)}{stopped.sentence}")
+    laws = exercise.laws or [finding.law for finding in verdict.findings]
+    found = next((finding for finding in verdict.findings if finding.law in laws), None)
+    if found is None or found.law in ("race", "livelock"):
         for law in exercise.extra:
             if said := law(attempt):
-                return attempt, Finding(law.__name__.replace("_", " "), said)
-    if broken and broken.law == "livelock" and calls.in_flight:
+                return Finding(law.__name__.replace("_", " "), said)
+    if found and found.law == "livelock" and calls.in_flight:
         left = f"step {next(iter(calls.in_flight))} was launched and never processed"
-        return attempt, replace(broken, sentence=f"{left}; {plainly(broken)}")
-    return attempt, broken or (worse(exercise, hole, attempt) if is_timed else None)
+        return replace(found, sentence=f"{left}; {plainly(found)}")
+    return found
 
 
 def last_word(exercise: Exercise, calls: Calls) -> str:
@@ -228,20 +221,13 @@ def last_word(exercise: Exercise, calls: Calls) -> str:
 
 def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Finding | None:
     """In what the run is worse than that of the package's own lines, by more than it may be."""
-    if not exercise.no_worse:
-        return None
-    own = judge(of_package(hole, attempt.case))
+    own = judge(of_package(hole, attempt.case)) if exercise.no_worse else attempt.verdict
     for what, factor in exercise.no_worse:
-        (unit, size), one, other = (
-            MEASURES[what][:2],
-            *(MEASURES[what][2](verdict) for verdict in (attempt.verdict, own)),
-        )
+        unit, size, measure_of = MEASURES[what]
+        one, other = measure_of(attempt.verdict), measure_of(own)
         if one > factor * other + 1e-9:
-            return Finding(
-                f"no worse: {what}",
-                f"every law holds, but {what}: {one / size:g}{unit}, and with the package's own "
-                f"lines {other / size:g}{unit}.",
-            )
+            said = f"every law holds, but {what}: {one / size:g}{unit}, and with the package's own "
+            return Finding(f"no worse: {what}", f"{said}lines {other / size:g}{unit}.")
     return None
 
 
@@ -251,7 +237,7 @@ def on_design(case: Case, name: str) -> Case:
     return replace(case, loop=design.loop, relay=design.relay, options=design.options)
 
 
-def of_package(hole: Loop | Function, case: Case) -> Case:
+def of_package(hole: Loop | Function | Pure, case: Case) -> Case:
     """The case with the package's own lines."""
     return on_design(case, hole.base) if isinstance(hole, Loop) else case
 
@@ -281,58 +267,64 @@ MEASURES: dict[str, tuple[str, float, Measure]] = {  # name -> unit, how many of
 }  # fmt: skip
 
 
-def smallest(
-    exercise: Exercise, hole: Loop | Function, lines: Any, attempt: Attempt, found: Finding
-) -> tuple[Attempt, Finding]:
-    """The simplest case to be found on which the same thing does not hold."""
-    best, late = [attempt, found], monotonic() + MOST_SECONDS_SMALLER
+def smallest(exercise: Exercise, hole: Loop | Function, lines: Any, attempt: Attempt) -> Attempt:
+    """The simplest case to be found of the same thing; what is slow is shown where all see it."""
+    best, late = attempt, monotonic() + MOST_SECONDS_SMALLER
+    law = attempt.found.law if attempt.found else ""
+    if law.startswith("no worse"):
+        steady = hold(exercise, hole, lines, exercise.workloads.shown)
+        return steady if steady.found else attempt
 
     def shows(case: Case) -> bool:
+        nonlocal best
         if monotonic() > late:
             return False
-        again, finding = hold(exercise, hole, lines, case, is_timed=False)
-        if finding is None or finding.law != found.law:
-            return False
-        best[:] = again, finding
-        return True
+        again = hold(exercise, hole, lines, case, is_timed=False)
+        is_same = again.found is not None and again.found.law == law
+        best = again if is_same else best
+        return is_same
 
-    is_endless = not attempt.verdict.finished and found.law in ("ends", "livelock")
+    is_endless = not attempt.verdict.finished and law in ("ends", "livelock")
     shrink(attempt.case, shows, MOST_OF_ENDLESS if is_endless else MOST_SHRINKS)
-    return best[0], best[1]  # type: ignore[return-value]
+    return best
 
 
 # -- In words and pictures -------------------------------------------------------------------------
 
 
-def told(exercise: Exercise, attempt: Attempt, found: Finding) -> ExerciseVerdict:
+def told(exercise: Exercise, attempt: Attempt) -> ExerciseVerdict:
     """What does not hold, the smallest case of it, and a picture with the offence in red."""
+    found, verdict = attempt.found, attempt.verdict
+    assert found is not None
     names = {req.name for req in attempt.case.workload.requests}
     said = [in_full(plainly(found), names)]
     case = "; ".join(in_words(attempt.case, exercise.workloads.is_tight))
     law = "" if attempt.calls.raised else f"The law: {found.law}. "
     said.append(f"{law}The smallest case that was found: {case}.")
-    trace = replace(attempt.verdict.trace, loop=YOURS)
+    trace = replace(verdict.trace, loop=YOURS)
     if not trace.slices:
         return not_yet(*said)
     if found.law.startswith("no worse"):
-        own = judge(of_package(exercise.hole, attempt.case)).trace  # type: ignore[arg-type]
-        topic = exercise.picture
-        drawn = (
-            [timing(trace, own)] if topic == "timing" else [view(topic, trace), view(topic, own)]
-        )
-        return not_yet(*said, figures=drawn)
-    verdict = replace(attempt.verdict, trace=trace)
-    offence = offence_of(verdict, found)
+        own = judge(of_package(exercise.hole, attempt.case)).trace
+        return not_yet(*said, figures=pictures(exercise, trace, own))
+    offence = offence_of(replace(verdict, trace=trace), found)
     if offence.sentence != plainly(found):
         story = offence.sentence.removeprefix(plainly(found)).lstrip("; ")
         *_, last = story.partition(NOTHING_ELSE)  # of the whole story, what is to be looked at
         said.insert(1, in_full(last or story, names))
     offence = replace(offence, sentence=shorten(plainly(found), 160, placeholder=" …"))
-    figures = [LessonFigure(draw_offence(trace, offence))]
+    figures = [NotebookPicture(draw_offence(trace, offence))]
     if exercise.picture != "timing":
         with suppress(NothingToShow):  # it may have stopped before there was any
-            figures.append(view(exercise.picture, trace))
+            figures += pictures(exercise, trace)
     return not_yet(*said, figures=figures)
+
+
+def pictures(exercise: Exercise, *traces: Trace) -> list[NotebookPicture]:
+    """Runs as the exercise draws them."""
+    if exercise.picture == "timing":
+        return [timing(*traces)]
+    return [view(exercise.picture, trace) for trace in traces]
 
 
 SETTINGS = ("kv_tokens", "page_size", "max_running_requests", "chunked_prefill_size",
@@ -357,32 +349,19 @@ def in_full(sentence: str, names: Set[str] = frozenset()) -> str:
     return sentence if sentence.endswith((".", "`")) else f"{sentence}."
 
 
-def right(
-    exercise: Exercise, hole: Loop | Function, lines: Any, count: int, situations: int
-) -> ExerciseVerdict:
+def right(exercise: Exercise, hole: Loop | Function, lines: Any, tried: str) -> ExerciseVerdict:
     """What was checked, their run beside another one, the speed-up they made, and why."""
-    case = exercise.workloads.shown
-    held = "every law of `minisched check`"
+    case, held = exercise.workloads.shown, "every law of `minisched check`"
     if exercise.laws:
         held = f"each of {len(exercise.laws)} laws ({', '.join(exercise.laws)})"
+    said = [f"Checked on {tried}: {held} holds."]
     with hole.filled(lines):
-        mine = replace(judge(hole.on(case)).trace, loop=YOURS)
-    where = f"{counted(count, 'case')}, in {counted(situations, 'different situation')}"
-    said = [f"Checked on {where}: {held} holds."]
-    if exercise.picture != "timing":
-        figures = [view(exercise.picture, mine)]
-    elif exercise.beside:
-        beside = judge(on_design(case, exercise.beside)).trace
-        said.append(_speed_up(beside, mine))
-        figures = [timing(beside, mine)]
-    else:
-        figures = [timing(mine)]
-    return ExerciseVerdict(True, [*said, *([exercise.why] if exercise.why else [])], figures)
-
-
-def _speed_up(beside: Trace, mine: Trace) -> str:
-    times = [trace.end / 1e6 for trace in (beside, mine)]
-    what = f"On the run below {beside.loop} takes {times[0]:g} ms, yours {times[1]:g} ms"
-    return f"{what}: " + (
-        "as fast." if times[0] == times[1] else f"{times[0] / times[1]:.2f} times as fast."
-    )
+        runs = [replace(judge(hole.on(case)).trace, loop=YOURS)]
+    if exercise.picture == "timing" and exercise.beside:
+        runs.insert(0, judge(on_design(case, exercise.beside)).trace)
+        one, mine = (trace.end / 1e6 for trace in runs)
+        speed_up = "as fast" if one == mine else f"{one / mine:.2f} times as fast"
+        said.append(
+            f"On the run below {runs[0].loop} takes {one:g} ms, yours {mine:g} ms: {speed_up}."
+        )
+    return ExerciseVerdict(True, [*said, exercise.why], pictures(exercise, *runs))

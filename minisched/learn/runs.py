@@ -1,20 +1,23 @@
-"""Numbers of runs in a table."""
+"""Runs that take so many milliseconds a step, and what is shown of runs: tables, and pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
 from math import inf
 
 from ..checks.oracle import hash_oracle
-from ..checks.overlap import measure, step_intervals
+from ..checks.overlap import measure
 from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND, of_milliseconds
 from ..devices.registry import open_device
+from ..export.notebook import NotebookPicture, Table, traces_of
+from ..export.runs import compare
+from ..export.scene_svg import to_svg
+from ..export.views import draw
 from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
+from ..trace import Trace
 
 # -- A run whose host, device and copy take so many milliseconds a step ----------------------------
 
@@ -75,52 +78,18 @@ def _request(rid: str, at: int, new_tokens: int, stop: bool) -> Request:
     prompt = range(at, at + 4)
     if not stop:
         return Request(rid, prompt, SamplingParams(max_new_tokens=new_tokens))
-    last = -1
+    alone, last = SamplingParams(max_new_tokens=new_tokens), -1
     while last < 0:  # a prompt whose last token is not said before
-        *before, last = alone(prompt, new_tokens)
+        *before, last = hash_oracle([*prompt], alone, 0, VOCAB, frozenset()).tokens
         if last in before:
             prompt, last = range(prompt.start + VOCAB, prompt.stop + VOCAB), -1
     params = SamplingParams(max_new_tokens=4 * new_tokens, stop_token_ids=frozenset({last}))
     return Request(rid, prompt, params)
 
 
-def alone(prompt: Sequence[int], new_tokens: int, stops: frozenset[int] = frozenset()) -> list[int]:
-    """What a request gets alone, greedy, up to a stop token: the truth of an exercise."""
-    params = SamplingParams(max_new_tokens=new_tokens, stop_token_ids=stops)
-    return hash_oracle([*prompt], params, 0, VOCAB, frozenset()).tokens
-
-
 def makespan_ms(run: Run) -> float:
     """From the first thing that anybody did to the last."""
     return run.trace.end / MILLISECOND
-
-
-def settled_step_ms(run: Run) -> float | None:
-    """From one step to the next, on average, in the middle of the run; None if it is too short."""
-    between = step_intervals(run.trace)[4:-4]
-    pairs = between[: len(between) // 2 * 2]  # two steps in flight may take turns
-    return sum(pairs) / len(pairs) / MILLISECOND if pairs else None
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of words, shown as a table."""
-
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def _repr_html_(self) -> str:
-        lines = [f"<tr>{''.join(f'<th>{escape(head)}</th>' for head in self.heads)}</tr>"]
-        lines += [f"<tr>{''.join(f'<td>{escape(x)}</td>' for x in row)}</tr>" for row in self.rows]
-        return f"<table>{''.join(lines)}</table>"
-
-    def __repr__(self) -> str:
-        columns = list(zip(self.heads, *self.rows, strict=True))
-        widths = [max(map(len, column)) for column in columns]
-        return "\n".join(
-            "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
-            for row in (self.heads, *self.rows)
-        )
 
 
 def table(*runs: Run, names: Sequence[str] = ()) -> Table:
@@ -133,27 +102,36 @@ def table(*runs: Run, names: Sequence[str] = ()) -> Table:
     """
     if names and len(names) != len(runs):
         raise ValueError(f"there are {len(names)} names, but {len(runs)} runs.")
+    heads = ("relay" if names else "loop", "steps", "makespan", "device busy", "device idle",
+             "speed-up", "same tokens")  # fmt: skip
     rows = []
     for name, run in zip(names or [run.loop for run in runs], runs, strict=True):
-        report = measure(run.trace)
-        rows.append(
-            (
-                name,
-                str(report.steps),
-                f"{makespan_ms(run):g} ms",
-                f"{report.device_busy_percent:.0f} %",
-                f"{report.bubble_ns / MILLISECOND:g} ms",
-                f"{runs[0].trace.end / max(1, run.trace.end):.2f}×",
-                "yes" if run.outputs == runs[0].outputs else "NO",
-            )
-        )
-    heads = (
-        "relay" if names else "loop",
-        "steps",
-        "makespan",
-        "device busy",
-        "device idle",
-        "speed-up",
-        "same tokens",
-    )
+        report, is_same = measure(run.trace), run.outputs == runs[0].outputs
+        rows.append((
+            name, str(report.steps), f"{makespan_ms(run):g} ms",
+            f"{report.device_busy_percent:.0f} %", f"{report.bubble_ns / MILLISECOND:g} ms",
+            f"{runs[0].trace.end / max(1, run.trace.end):.2f}×", "yes" if is_same else "NO",
+        ))  # fmt: skip
     return Table(heads, tuple(rows))
+
+
+def timing(
+    *runs: Run | Trace, steps: int = 3, whole: bool = False, title: str = ""
+) -> NotebookPicture:
+    """Runs above each other on one time axis: a few settled steps, or all of them.
+
+    Unless there is a ``title``, the picture says what it finds.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    return NotebookPicture(to_svg(compare(traces_of(runs), steps, whole, title)))
+
+
+def view(topic: str, run: Run | Trace) -> NotebookPicture:
+    """A topic's own view of a run.
+
+    Raises:
+        ValueError: there is no such topic, or the run has nothing of it.
+    """
+    return NotebookPicture(draw(topic, traces_of(run)[0]))

@@ -19,12 +19,22 @@ from minisched.loops.design import LOOPS
 from minisched.museum.patch import function_at
 
 EXERCISES = exercises()
+
+
+def mistaken(one: Exercise) -> Iterator[tuple[str, str]]:
+    """The text of each known mistake, and the words that it must be told with."""
+    solution = dedent(one.solution)
+    for old, new, says in one.mistakes:
+        assert old in solution, (one.name, old)
+        yield solution.replace(old, new) if old else new, says
+
+
 MISTAKES = [
     pytest.param(
         one, text, says, id=f"{one.name}-{at}", marks=[pytest.mark.thorough] * bool(at)
     )
     for one in EXERCISES.values()
-    for at, (text, says) in enumerate(one.mistaken())
+    for at, (text, says) in enumerate(mistaken(one))
 ]  # fmt: skip
 FIRST = {one.lesson: name for name, one in reversed(EXERCISES.items())}  # of each lesson
 each = pytest.mark.parametrize(

@@ -23,12 +23,12 @@
 # designs schedule by the same rules (SGLang's), so what differs is the order of things alone.
 
 # %% tags=["hide-input"]
+from minisched.export.notebook import NotebookPicture
 from minisched.export.scene_svg import to_svg
-from minisched.learn.figure import LessonFigure
 from minisched.sweep.break_even import measure_break_even
 
 by_length = measure_break_even()
-LessonFigure(to_svg(by_length.scene))
+NotebookPicture(to_svg(by_length.scene))
 
 # %% [markdown]
 # Read it from below. With 64 tokens to an answer, every design that keeps two steps in flight comes
@@ -47,7 +47,7 @@ LessonFigure(to_svg(by_length.scene))
 
 # %% tags=["hide-input"]
 by_stop = measure_break_even(["overlap", "vllm_async", "overlap_thread"], is_stopped=True)
-LessonFigure(to_svg(by_stop.scene))
+NotebookPicture(to_svg(by_stop.scene))
 
 # %% [markdown]
 # Now those who count lose on short answers, too. What is computed in vain is one row for each

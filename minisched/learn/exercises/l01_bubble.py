@@ -7,13 +7,14 @@ from itertools import product
 from typing import Any
 
 from ...checks.history import counted
-from ...checks.overlap import measure
+from ...checks.overlap import measure, step_intervals
+from ...devices.cost import MILLISECOND
 from ...export.heat_map import TIE
 from ...export.runs import compare
 from ...export.scene_svg import to_svg
 from ...loops.run import Run
 from ..exercise import Attempt, Exercise, Loop, Pure, Workloads
-from ..runs import makespan_ms, settled_step_ms, simulate
+from ..runs import makespan_ms, simulate
 
 
 def two_in_flight(attempt: Attempt) -> str:
@@ -64,6 +65,13 @@ def steady(host: int, device: int, copy: int, in_flight: int) -> Run:
     return simulate(
         LOOP_OF[in_flight], host_ms=host, device_ms=device, copy_ms=copy, requests=1, new_tokens=14
     )
+
+
+def settled_step_ms(run: Run) -> float | None:
+    """From one step to the next, on average, in the middle of the run; None if it is too short."""
+    between = step_intervals(run.trace)[4:-4]
+    pairs = between[: len(between) // 2 * 2]  # two steps in flight may take turns
+    return sum(pairs) / len(pairs) / MILLISECOND if pairs else None
 
 
 def as_in_the_run(said: Any, host: int, device: int, copy: int, in_flight: int) -> str:

@@ -11,6 +11,7 @@ from ...checks.judge import judge
 from ...checks.overlap import forwards
 from ...core import ScheduleBatch
 from ...devices.base import Array, Buffer, Device
+from ...export.notebook import Table
 from ...export.offence import draw
 from ...export.views.marks import named, number, word
 from ...loops.run import Run
@@ -20,7 +21,7 @@ from ...relay import FutureMapRing
 from ...relay.future_map import FutureMap
 from ..exercise import COST, Exercise, Function, Pure, Workloads
 from ..guard import Mistake
-from ..runs import VOCAB, Table
+from ..runs import VOCAB
 
 # -- What the host sends, in a table -----------------------------------------------------------
 

@@ -13,7 +13,14 @@ from ...core import Request
 from ...memory import Match, RadixCache
 from ...museum.exhibit import case
 from ...policy.budget import PrefillBudget
-from ..exercise import COST, Attempt, Exercise, Function, Workloads, asked
+from ..exercise import COST, Attempt, Exercise, Function, Workloads
+
+
+def asked(random: Random, rid: str, turn: int, prompt: int, new: int) -> str:
+    """One request as ``museum.exhibit.case`` reads it, its prompt of so many random tokens."""
+    tokens = " ".join(str(random.randrange(19)) for _ in range(prompt))
+    return f"{rid} at {turn}: {tokens} -> {new}"
+
 
 # -- cut: a chunk is a number of whole pages -------------------------------------------------------
 

@@ -10,7 +10,8 @@ from ...checks.case import Case
 from ...checks.history import counted
 from ...memory.radix_cache import RadixCache, TreeNode
 from ...museum.exhibit import case
-from ..exercise import COST, Exercise, Function, Workloads, asked
+from ..exercise import COST, Exercise, Function, Workloads
+from .l04_long_prompt import asked
 
 # -- What all three are held against ---------------------------------------------------------------
 

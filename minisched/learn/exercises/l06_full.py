@@ -10,8 +10,9 @@ from ...checks.case import Case
 from ...core import Lease, Request
 from ...memory.pool import LeasePool
 from ...museum.exhibit import case
-from ..exercise import COST, Exercise, Function, Workloads, asked
+from ..exercise import COST, Exercise, Function, Workloads
 from ..guard import Mistake
+from .l04_long_prompt import asked
 
 # -- What all three are held against: more is let in than will fit ---------------------------------
 

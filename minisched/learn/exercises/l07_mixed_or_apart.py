@@ -23,8 +23,9 @@ from ...memory import LeasePool
 from ...models.hash import HashModel
 from ...museum.exhibit import case
 from ...scheduler import SchedulerConfig
-from ..exercise import COST, Exercise, Function, Pure, Workloads, asked
+from ..exercise import COST, Exercise, Function, Pure, Workloads
 from ..runs import VOCAB
+from .l04_long_prompt import asked
 
 # -- rides: whether those who decode go into the step of a chunk -----------------------------------
 

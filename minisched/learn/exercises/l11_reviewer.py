@@ -11,6 +11,7 @@ from ...checks.draw import draw, read_design
 from ...checks.history import Done, PlayedOrder, counted, order_of
 from ...checks.judge import judge
 from ...devices.cost import MILLISECOND
+from ...export.notebook import Table
 from ...export.runs import compare
 from ...export.scene_svg import to_svg
 from ...museum.blame import exhibit_offence
@@ -20,9 +21,8 @@ from ...trace import Act, Edge, Slice, Trace
 from ...trace.cells import spans_of
 from ...trace.events import lane_words
 from ..exercise import Exercise, Pure
-from ..figure import timing
 from ..guard import unwatched
-from ..runs import Table
+from ..runs import timing
 
 Cells = tuple[str, tuple[int, ...]]
 Step = tuple[str, str, Any]  # a lane, what it did, and to which op, or to which cells

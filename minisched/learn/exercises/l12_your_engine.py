@@ -22,8 +22,7 @@ from ...loops.run import Run
 from ...trace import Slice, Trace
 from ...trace.events import is_host
 from ..exercise import Exercise, Pure
-from ..figure import timing
-from ..runs import simulate
+from ..runs import simulate, timing
 
 Op = tuple[str, float, float]
 Call = tuple[str, str, float]

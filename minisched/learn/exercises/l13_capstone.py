@@ -289,7 +289,7 @@ EXERCISES = (
              "Level"),
         ),
         workloads=Workloads(
-            level=LEVELS, seeds=24, change=plain_memory, first={"tight": (HALF_A_PAGE,)}
+            level=" ".join(LEVELS), seeds=24, change=plain_memory, first={"tight": (HALF_A_PAGE,)}
         ),
         laws=HELD,
         extra=(no_busy_turn,),
