@@ -175,7 +175,7 @@ class Excerpt:
         rows = "".join(
             f"<span style='display:block;border-left:4px solid "
             f"{f'{ORANGE};background:{ORANGE}2e' if number in self.marked else 'transparent'}'>"
-            f"<i style='opacity:.5;user-select:none'>{number:4}  </i>{escape(line) or ' '}\n</span>"
+            f"<i style='opacity:.7;user-select:none'>{number:4}  </i>{escape(line) or ' '}\n</span>"
             for number, line in enumerate(self.lines, self.first_line)
         )
         return (

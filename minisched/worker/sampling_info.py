@@ -48,6 +48,7 @@ def reads_history(req: Request) -> bool:
 
 
 def _lacks(row: Row, late_penalties: bool, steps_ahead: int) -> str:
+    """What of a row needs tokens in flight, ``grammar`` or ``penalty``; empty if nothing does."""
     req = row.req
     if not reads_history(req) or not row.deliver or req.lease is not row.lease:
         return ""
