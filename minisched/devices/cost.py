@@ -81,20 +81,6 @@ class CostModel:
         return replace(self, host={**self.host, **added})
 
 
-def of_milliseconds(host: float, device: float, copy: float, token: float = 0) -> CostModel:
-    """Costs of one step, in ms; the host spends half of its time before a step and half behind it.
-
-    ``token`` is what each token of a step costs the device, beside ``device``.
-    """
-    before = round(host * MILLISECOND) // 2
-    return CostModel(
-        {"schedule": before, "process": round(host * MILLISECOND) - before},
-        forward_base=round(device * MILLISECOND),
-        forward_per_token=round(token * MILLISECOND),
-        copy=round(copy * MILLISECOND),
-    )
-
-
 # About what a small model on a fast GPU looks like, times ten so that figures read in milliseconds.
 # The host's shares are made up, so that each phase has room for its name: schedule is a third of it
 # here. Measured with 256 running (traces/bench/host.md), schedule is 13 %, prepare 32, launch 29,

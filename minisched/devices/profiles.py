@@ -1,4 +1,4 @@
-"""What steps cost on real machines: profiles for ``sim``, worked out, or measured.
+"""What steps cost: profiles of real machines for ``sim``, worked out, or measured; or as told.
 
 A published profile is worked out from sizes of models and peak figures of GPUs; no figure of it was
 measured. A measured one is what ``minisched calibrate`` fits to runs on a machine.
@@ -15,7 +15,24 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from ..trace.files import read_text
-from .cost import ADDED_TO, MICROSECOND, CostModel, Pace
+from .cost import ADDED_TO, MICROSECOND, MILLISECOND, CostModel, Pace
+
+# -- A machine of which one says what it takes ----------------------------------------------------
+
+
+def of_milliseconds(host: float, device: float, copy: float, token: float = 0) -> CostModel:
+    """Costs of one step, in ms; the host spends half of its time before a step and half behind it.
+
+    ``token`` is what each token of a step costs the device, beside ``device``.
+    """
+    before = round(host * MILLISECOND) // 2
+    return CostModel(
+        {"schedule": before, "process": round(host * MILLISECOND) - before},
+        forward_base=round(device * MILLISECOND),
+        forward_per_token=round(token * MILLISECOND),
+        copy=round(copy * MILLISECOND),
+    )
+
 
 # -- What steps cost on real machines, worked out from published sizes: profiles for ``sim`` -------
 #

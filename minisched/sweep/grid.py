@@ -29,8 +29,8 @@ from random import Random
 from typing import Any, overload
 
 from ..core import Request, SamplingParams
-from ..devices.cost import SIM_COST, CostModel, of_milliseconds
-from ..devices.profiles import find_profile
+from ..devices.cost import SIM_COST, CostModel
+from ..devices.profiles import find_profile, of_milliseconds
 from ..loops.design import find_loop
 from ..scheduler import SchedulerConfig
 from ..trace.files import read_text

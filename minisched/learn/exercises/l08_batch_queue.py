@@ -10,7 +10,7 @@ from typing import Any
 
 from ...checks.case import Case
 from ...checks.history import counted
-from ...devices.cost import of_milliseconds
+from ...devices.profiles import of_milliseconds
 from ...engine.engine import Engine
 from ...export.runs import stretch
 from ...export.scene_svg import to_svg
