@@ -141,7 +141,7 @@ JSON_FIELDS = (
 )  # fmt: skip
 
 
-def comparison_json(comparison: Comparison, files: list[str], with_outputs: bool) -> dict[str, Any]:
+def comparison_json(comparison: Comparison, files: list[str]) -> dict[str, Any]:
     """The object; times are integer nanoseconds."""
     trace, lost = comparison.runs[0].trace, comparison.lost_ns
     result: dict[str, Any] = {
@@ -161,15 +161,13 @@ def comparison_json(comparison: Comparison, files: list[str], with_outputs: bool
         "files": files,
         "differences": [vars(item) for item in comparison.differences],
         "errors": comparison.errors,
+        "outputs": comparison.runs[0].outputs,
     }
     if pair := find_runs(comparison.runs):
         result["pd_or_mixed"] = [list(row) for row in rows(*pair)]
     if comparison.logprob_difference is not None:
         result["logprob_difference"] = comparison.logprob_difference
-    if with_outputs:
-        result["outputs"] = comparison.runs[0].outputs
-        if comparison.logprob_difference is not None:
-            result["logprobs"] = logprobs_json(comparison.runs[0].requests)
+        result["logprobs"] = logprobs_json(comparison.runs[0].requests)
     return result
 
 
@@ -188,7 +186,6 @@ def compare(
     png: Annotated[
         bool, typer.Option("--png", help="Also compare.png, for a wall, and slide.png.")
     ] = False,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Add all tokens to --json.")] = False,
 ) -> int:
     """Run a workload serially and overlapped: verdict, reason and pictures.
 
@@ -205,7 +202,7 @@ def compare(
     minisched compare --device dist --nproc 2 --loops pd,mixed
     """
     with workload.ranks() as is_first:
-        given = workload, scheduler, report, loops, out, png, tokens
+        given = workload, scheduler, report, loops, out, png
         return compare_here(*given) if is_first else 0
 
 
@@ -216,11 +213,8 @@ def compare_here(
     loops: str | None,
     out: Path,
     png: bool,
-    tokens: bool,
 ) -> int:
     """The same, in the process that does it."""
-    if tokens and not report.json:
-        raise ValueError("--tokens adds to --json, so it needs --json.")
     asked = [] if loops is None else [name.strip() for name in loops.split(",")]
     names = choose_loops(asked, workload.device, scheduler.serial_only)
     open_device(workload.device).close()
@@ -240,7 +234,7 @@ def compare_here(
     if png:
         files += [str(path) for path in write_pngs([run.trace for run in comparison.runs], out)]
     if report.json:
-        result = comparison_json(comparison, files, tokens)
+        result = comparison_json(comparison, files)
         if report.advise:
             result["advice"] = {
                 run.loop: advice_json(run.metrics, config) for run in comparison.runs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ from ..replay.replay import (
     play,
 )
 from ..replay.trace_file import TraceFile
-from ..trace.files import write_whole
 from .exit import BAD_INPUT
 from .layout import print_json, progress, table, work_progress
 from .options import ReportOptions, SchedulerOptions, choose_loops, with_option_groups
@@ -48,7 +46,6 @@ def replay(
     loop: LoopName = None,
     profile: ProfileName = DEFAULT_PROFILE,
     requests: Annotated[int | None, typer.Option(help="How many, the first; all.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A file for what --json prints.")] = None,
 ) -> int:
     """Replay recorded requests on sim: TTFT and ITL percentiles, cache hits, retractions.
 
@@ -59,7 +56,6 @@ def replay(
     machine = find_profile(profile)
     [name] = choose_loops([] if loop is None else [loop], "sim", scheduler.serial_only)
     source = TraceFile(file, requests)
-    check_target(out, file)
     with work_progress() as work:
         survey = source.survey(work.reading(file))
     page_size = scheduler.page_size or survey.format.page_size
@@ -80,8 +76,6 @@ def replay(
         print_report(console, result, survey.format.name)
         if report.advise:
             console.print(advice_table(run.loop, run.metrics, config))
-    if out is not None:
-        write_whole(out, json.dumps(result, indent=2) + "\n", f"--out {out}")
     for sentence in errors[:MOST_ERRORS]:
         print(sentence, file=sys.stderr)
     if len(errors) > MOST_ERRORS:
@@ -140,19 +134,3 @@ def request_progress(total: int, errors: list[str]) -> Iterator[Callable[[Output
                 errors.append(f"request {output.rid}: {output.error}")
 
         yield on_output
-
-
-def check_target(out: Path | None, file: Path) -> None:
-    """Find out before a long run whether its result can be written.
-
-    Raises:
-        ValueError: it can't.
-    """
-    if out is None:
-        return
-    if out.is_dir():
-        raise ValueError(f"--out {out} can't be written: Is a directory.")
-    if not out.parent.is_dir():
-        raise ValueError(f"--out {out} can't be written: there is no folder {out.parent}.")
-    if out.resolve() == file.resolve():
-        raise ValueError(f"--out {out} is the trace itself, and would overwrite it.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -42,7 +41,24 @@ def view(
     Of a loop: who works when (timing), who tells whom (sequence), and step under step (steps).
     """
 
-    run_view(topic, trace, form, part, out)
+    parts_of(topic)  # whether there is such a topic
+    if form not in FORMS:
+        raise ValueError(f"--form is {form!r}, but it must be one of {', '.join(FORMS)}.")
+    console = Console()
+    try:
+        drawn = draw(topic, read_trace(trace), form, part, max(LEAST, columns_of(console)))
+    except NothingToShow as error:
+        raise ValueError(f"{trace} can't be shown as {topic}: {error}") from error
+    name = f"{topic}_{part}" if part and part != parts_of(topic)[0] else topic
+    name = name.replace(":", "-")  # a loop with its relay, as its trace file is called
+    target = out or ("-" if form == "text" else f"{name}.{form}")
+    if target != "-":
+        write_whole(Path(target), drawn)
+        print(target)
+    elif form == "text":
+        print_drawing(drawn.splitlines(), console)
+    else:  # a file, whatever the terminal's width
+        sys.stdout.write(drawn)
 
 
 def stepper(
@@ -51,10 +67,14 @@ def stepper(
 ) -> None:
     """Write one page that plays, steps and drags recorded runs: source, queue, KV map, tree."""
 
-    run_stepper(traces, out)
-
-
-# -- Reads the recorded run that a command is given ------------------------------------------------
+    runs = [read_trace(source) for source in traces]
+    try:
+        html = to_html(runs)
+    except NothingToShow as error:
+        names = ", ".join(map(str, traces))
+        raise ValueError(f"{names} can't be stepped through: {error}") from error
+    write_whole(out, html, with_folders=True)
+    print(out)
 
 
 def read_trace(source: Path) -> Trace:
@@ -67,63 +87,3 @@ def read_trace(source: Path) -> Trace:
         return native.read(source)
     except OSError as error:
         raise ValueError(f"{source} can't be read: {error.strerror}.") from error
-
-
-def run_view(topic: str, source: Path, form: str, part: str, out: str | None) -> None:
-    """Read a trace and write its view: to ``out``, or to stdout if that is ``-``.
-
-    Unless told otherwise text goes to stdout, and a drawing to ``TOPIC.svg`` or ``TOPIC.puml``; a
-    part that is not the topic's first one to ``TOPIC_PART.svg``.
-
-    Raises:
-        ValueError: there is no such topic, form or part, the file is no trace or lacks what the
-            view needs, or the picture can't be written.
-    """
-    check(topic, form)
-    console = Console()
-    try:
-        columns = max(LEAST, columns_of(console))
-        drawn = draw(topic, read_trace(source), form, part, columns)
-    except NothingToShow as error:
-        raise ValueError(f"{source} can't be shown as {topic}: {error}") from error
-    name = f"{topic}_{part}" if part and part != parts_of(topic)[0] else topic
-    name = name.replace(":", "-")  # a loop with its relay, as its trace file is called
-    target = out or ("-" if form == "text" else f"{name}.{form}")
-    if target == "-":
-        if form == "text":
-            print_drawing(drawn.splitlines(), console)
-        else:  # a file, whatever the terminal's width
-            sys.stdout.write(drawn)
-        return
-    write_whole(Path(target), drawn)
-    print(target)
-
-
-def check(topic: str, form: str) -> None:
-    """Whether there is such a topic and such a form, before a file is read.
-
-    Raises:
-        ValueError: there is not.
-    """
-    parts_of(topic)
-    if form not in FORMS:
-        raise ValueError(f"--form is {form!r}, but it must be one of {', '.join(FORMS)}.")
-
-
-# -- ``minisched stepper``: recorded runs as one page to play, step and drag -----------------------
-
-
-def run_stepper(sources: Sequence[Path], out: Path) -> None:
-    """Read traces and write the page; the first is the baseline that speed-ups refer to.
-
-    Raises:
-        ValueError: a file is no trace or says too little, or the page can't be written.
-    """
-    traces = [read_trace(source) for source in sources]
-    names = ", ".join(str(source) for source in sources)
-    try:
-        html = to_html(traces)
-    except NothingToShow as error:
-        raise ValueError(f"{names} can't be stepped through: {error}") from error
-    write_whole(out, html, with_folders=True)
-    print(out)

@@ -143,7 +143,7 @@ def test_every_setting_for_users_is_an_option_of_three_commands() -> None:
 
 
 def test_prompts_and_priorities_go_round_and_tokens_follow_seeds(cli: Any, asked: Mock) -> None:
-    line = "compare --json --tokens --requests 3 --max-new-tokens 3 --temperature 0.9 "
+    line = "compare --json --requests 3 --max-new-tokens 3 --temperature 0.9 "
     line += "--schedule-policy priority --priority 1 --priority -7 --prompt a --prompt b --seed "
     first, again, other = (json.loads(cli(line + seed)[1]) for seed in ("4", "4", "5"))
     assert first == again and first["outputs"] != other["outputs"]
@@ -170,9 +170,6 @@ def test_doctor_names_devices_and_what_others_need(cli: Any, monkeypatch: Monkey
     ("bench limit --model hash", "can't be hash"),
     ("bench host --nano-vllm .", "no checkout of nano-vllm"),
     ("replay .", "Is a directory"),
-    ("replay lengths.csv --out a/b.json", "there is no folder a"),
-    ("replay lengths.csv --out ./lengths.csv", "--out lengths.csv is the trace itself"),
-    ("replay lengths.csv --out .", "Is a directory"),
     ("replay lengths.csv --kv-tokens 1000000000", "62500000 pages"),
     ("replay lengths.csv --page-size 16 --chunk 100", "multiple of the page size, 16"),
 ])  # fmt: skip

@@ -71,7 +71,6 @@ from minisched.cli.app import main; main()"""
     f"view decode {ROOT}/traces/decode.json --out found.svg",
     f"stepper {ROOT}/traces/overlap.json --out found.html",
     "museum run stale_placeholder --out found.svg",
-    "replay requests.csv --out found.json --loop serial",
 ])  # fmt: skip
 def test_a_full_disk_leaves_no_half_of_a_file(cli: Any, tmp_path: Path, line: str) -> None:
     """A limit on the size of files stands for the disk, which it takes root to make a small one."""

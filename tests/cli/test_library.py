@@ -71,7 +71,7 @@ def test_every_name_has_an_example_and_the_examples_are_true() -> None:
 
 
 def test_the_defaults_are_those_of_the_command_line(cli: Any) -> None:
-    result = json.loads(cli("compare --json --tokens")[1])
+    result = json.loads(cli("compare --json")[1])
     found = ms.compare()
     assert found.runs[0].outputs == result["outputs"]
     times = [item["makespan_ns"] for item in result["runs"]]
