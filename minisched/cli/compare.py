@@ -19,15 +19,18 @@ from ..export.chromium import Frame, find_driver, fitting, to_png
 from ..export.html import to_html
 from ..export.motion import playing
 from ..export.native import to_json
-from ..export.pd_or_mixed import find_runs, rows
+from ..export.pd_or_mixed import LOOPS as PD_OR_MIXED
+from ..export.pd_or_mixed import beside_a_prompt, find_runs, rows
 from ..export.poster import poster
+from ..export.recipes import recipes
 from ..export.runs import compare as compare_runs
 from ..export.runs import messages, stretch
+from ..export.scene import Scene
 from ..export.scene_puml import to_puml
 from ..export.scene_svg import to_svg
 from ..export.waterfall import waterfall
 from ..loops.design import find_loop, wanted_features
-from ..loops.run import RunStopped
+from ..loops.run import RunStopped, fresh
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
@@ -79,7 +82,7 @@ def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
     files = {
         "compare.html": to_html(traces, comparison.reports),
         "compare.svg": to_svg(poster(traces)) if len(traces) > FEW
-        else playing(to_svg(compare_runs(traces))),
+        else playing(to_svg(picture_of(comparison))),
     }  # fmt: skip
     if len(traces) > 1 and all(report.steps for report in comparison.reports):
         files["waterfall.svg"] = to_svg(waterfall(traces))
@@ -93,14 +96,22 @@ def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
     return write(files, out)
 
 
-def write_pngs(traces: Sequence[Trace], out: Path) -> list[Path]:
+def picture_of(comparison: Comparison) -> Scene:
+    """A few settled steps of each run, or PD separation and mixed chunks while a prompt comes."""
+    pair = find_runs(comparison.runs)
+    scene = beside_a_prompt(*pair) if pair else None
+    return scene or compare_runs([run.trace for run in comparison.runs])
+
+
+def write_pngs(comparison: Comparison, out: Path) -> list[Path]:
     """The picture as large as a wall needs it, and what of it fits a slide.
 
     Raises:
         ValueError: Playwright or Chromium is missing.
     """
+    traces = [run.trace for run in comparison.runs]
     is_poster = len(traces) > FEW
-    wall = to_svg(poster(traces) if is_poster else compare_runs(traces))
+    wall = to_svg(poster(traces) if is_poster else picture_of(comparison))
     slide = to_svg(poster(traces, is_slide=True)) if is_poster else wall
     images = {"compare.png": to_png(wall, fitting(wall, WALL)), "slide.png": to_png(slide, SLIDE)}
     for name, image in images.items():
@@ -190,6 +201,7 @@ def compare(
     """Run a workload serially and overlapped: verdict, reason and pictures.
 
     Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
+    Of pd and mixed alone, long prompts come while others are answered.
 
     What most people need:
 
@@ -220,6 +232,8 @@ def compare_here(
     open_device(workload.device).close()
     model = workload.open_model()
     requests = workload.make_requests(model)
+    if not workload.says_which and {*names} - {"serial"} == {*PD_OR_MIXED}:
+        requests = [fresh(request) for request in recipes()["pd"].requests]
     config = make_config(scheduler, model, requests)
     if "all" in asked:
         names = who_takes(names, wanted_features(config, requests))
@@ -232,7 +246,7 @@ def compare_here(
         return report_stop(stopped, out, report.json)
     files = [str(path) for path in write_pictures(comparison, out)]
     if png:
-        files += [str(path) for path in write_pngs([run.trace for run in comparison.runs], out)]
+        files += [str(path) for path in write_pngs(comparison, out)]
     if report.json:
         result = comparison_json(comparison, files)
         if report.advise:

@@ -239,6 +239,12 @@ class WorkloadOptions(OptionGroup):
                     for name, value in self.given.items()}  # fmt: skip
         return SamplingParams(**{**self.usual, **as_given})
 
+    @property
+    def says_which(self) -> bool:
+        """Whether a command line names requests, or how they sample and end."""
+        named = self.requests, self.prompts
+        return bool(self.given or self.prompt or self.priority) or named != (None, None)
+
     def read_prompts(self) -> list[str]:
         """As many prompts as requests, going round; without ``--requests``, each once.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ..checks.overlap import measure, union
+from ..checks.causes import side_of
+from ..checks.overlap import intersection, length, measure, union
 from ..core import Request
 from ..devices.cost import MILLISECOND, SIM_COST
 from ..devices.registry import open_device
@@ -14,14 +17,18 @@ from ..loops.pd import Link
 from ..loops.run import Run, fresh, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
-from ..trace import Slice
+from ..trace import Slice, Trace
 from ..trace.events import is_forward
+from .layout import DECODES, View, boxes_of, make_view
 from .recipes import recipes
 from .recipes.recipe import tokens
+from .runs import side_by_side
+from .scene import Scene
 from .tables import filled, table
 from .units import ms
 
 LOOPS = ("pd", "mixed")
+NO_PAUSE = "nobody decoded then"
 Cell = Callable[[Run], str]
 Row = tuple[str, str, str]  # what is compared, of pd, of mixed
 
@@ -90,7 +97,7 @@ def pause(run: Run) -> str:
          if any(start < later and earlier < end for earlier, later in prompts)),
         default=0,
     )  # fmt: skip
-    return f"{ms(longest)} ms" if longest else "nobody decoded then"
+    return f"{ms(longest)} ms" if longest else NO_PAUSE
 
 
 def throughput(run: Run) -> str:
@@ -154,6 +161,57 @@ CELLS: dict[str, tuple[Cell, Cell]] = {
     "throughput: in all": (throughput, throughput),
     "throughput: for each device": (throughput_per_device, throughput_per_device),
 }
+
+
+# -- The picture: a long prompt is computed, and others decode meanwhile ---------------------------
+
+
+def beside_a_prompt(pd: Run, mixed: Run) -> Scene | None:
+    """Both runs from when the longest prompt beside decodes is scheduled until it decodes itself.
+
+    None where no prompt is computed while others decode.
+    """
+    rid = longest_prompt(pd)
+    views = [view for run in (pd, mixed) if (view := prompt_view(run.trace, rid))]
+    pauses = [pause(run) for run in (pd, mixed)]
+    if len(views) < 2 or NO_PAUSE in pauses:
+        return None
+    apart, together = pauses
+    title = (
+        f"While a prompt is computed, others pause {together} at most if mixed, {apart} if apart"
+    )
+    names = [
+        (name, f"devices: {devices(run)}; longest pause while a prompt is computed: {pause(run)}; "
+         f"between tokens, p50 / p99: {itl(run)}")
+        for name, run in (("pd: a device for each", pd), ("mixed: one batch for both", mixed))
+    ]  # fmt: skip
+    scene = side_by_side(views, title, names)
+    about = f"{pd.trace.what_ran}; 0 is when the host begins to schedule the prompt of {rid}"
+    return replace(scene, about=about)
+
+
+def longest_prompt(pd: Run) -> str:
+    """Who is computed for longest while the decode side is at work; empty: nobody is."""
+    decodes = union(item for item in forwards(pd) if item.mode in DECODES)
+    times = Counter[str]()
+    for item in prompt_steps(pd):
+        both_work = length(intersection(((item.start, item.end),), decodes))
+        times.update({rid: both_work for rid in item.rids if both_work})
+    return max(times, key=lambda rid: (times[rid], rid), default="")
+
+
+def prompt_view(trace: Trace, rid: str) -> View | None:
+    """From when the host begins a prompt's first step to the end of its first decode step."""
+    steps = [item for item in trace.slices if item.name == "forward" and rid in item.rids]
+    decodes = [item for item in steps if item.mode in DECODES]
+    if not decodes:
+        return None
+    side = side_of(steps[0].lane)
+    first = min(
+        box.slice.start for box in boxes_of(trace)
+        if box.step == steps[0].step and box.slice.lane.startswith(side)
+    )  # fmt: skip
+    return make_view(trace, first, decodes[0].end)
 
 
 # -- ``diagrams/pd_or_mixed.md``: the comparison on one workload, and on others where it turns -----
