@@ -7,6 +7,7 @@ draws only what is visible, so ten thousand slices stay smooth.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -292,87 +293,7 @@ def _cells(name: str, report: OverlapReport, speedup: str) -> tuple[str, ...]:
     )
 
 
-# -- The page's buttons, its position bar, and the list of its keys --------------------------------
-
-BUTTONS = (  # action, text, what it does
-    ("first", "|◀", "to the beginning (Home)"),
-    ("step-back", "◀◀", "one step back (shift + ←)"),
-    ("back", "◀", "one event back (←)"),
-    ("play", "▶ play", "play or pause (space)"),
-    ("forward", "▶", "one event forward (→)"),
-    ("step-forward", "▶▶", "one step forward (shift + →)"),
-    ("last", "▶|", "to the end of the run (End)"),
-)
-ZOOMS = (
-    ("out", "−", "zoom out (-)"),
-    ("in", "+", "zoom in (+)"),
-    ("left", "‹", "earlier (,)"),
-    ("right", "›", "later (.)"),
-    ("few", "a few steps", "show a few steps (1)"),
-    ("all", "whole run", "show everything (0)"),
-    ("fold", "fold", "fold all lanes but host and forward (f)"),
-    ("span-from", "[", "sums of a stretch: from the cursor ([)"),
-    ("span-to", "]", "sums of a stretch: up to the cursor (])"),
-    ("keys", "?", "all keys (?)"),
-)
-SPEEDS = ((0.25, "¼"), (1, "1"), (4, "4"), (16, "16"))  # steps a second
-
-
-def _buttons(buttons: tuple[tuple[str, str, str], ...]) -> str:
-    return "".join(
-        f'<button data-do="{do}" title="{about}" aria-label="{about}">{text}</button>'
-        for do, text, about in buttons
-    )
-
-
-TOOLBAR = (
-    '<nav aria-label="time"><span class="group">'
-    + _buttons(BUTTONS)
-    + '</span><label class="group">speed <select id="speed" title="steps a second">'
-    + "".join(
-        f'<option value="{value}"{" selected" * (value == 1)}>{text} step/s</option>'
-        for value, text in SPEEDS
-    )
-    + '</select></label><output id="time" aria-live="off"></output><span class="group">'
-    + _buttons(ZOOMS)
-    + '</span><label class="group">align by <select id="align" title="what stands under what (s)">'
-    '<option value="time">time</option><option value="step">step</option></select></label></nav>'
-)
-SPAN = (
-    '<section id="span" aria-label="the selected stretch" hidden><h3><b></b> '
-    '<button data-do="no-span" title="select nothing (Escape)">clear</button></h3>'
-    '<div class="scroll"><table><thead><tr>'
-    + "".join(f"<th>{name}</th>" for name in ("run", "lane", "busy", "with, ms", "idle, ms"))
-    + "</tr></thead><tbody></tbody></table></div></section>"
-)
-POSITION = (
-    '<div id="whole"><span>whole run</span>'
-    '<div id="position" role="slider" tabindex="0" aria-label="time in ms" aria-valuemin="0" '
-    'title="the whole run: drag to move in time"><canvas role="img" '
-    'aria-label="where the devices compute, over the whole run"></canvas>'
-    '<i class="window"></i><i class="handle"></i></div></div>'
-)
-SHORTCUTS = (
-    ("space", "play or pause"),
-    ("← →", "one event back or forward"),
-    ("shift + ← →", "one step back or forward: to where a forward pass starts"),
-    ("Home, End", "to the beginning, to the end"),
-    ("+ − 0 1", "zoom in, zoom out, the whole run, a few steps"),
-    (", .", "move the picture without moving in time"),
-    ("Enter", "follow the requests of the slice at the cursor; again: those of the next lane"),
-    ("Tab, Enter", "go through buttons and requests, and choose one"),
-    ("Escape", "choose no request, select no stretch"),
-    ("shift + drag, [ ]", "select a stretch of time: what everybody did in it, and why they idled"),
-    ("f, click on a name", "fold or unfold lanes"),
-    ("s", "runs step under step, or by one clock"),
-    ("?", "these keys"),
-)
-KEYS = (
-    '<dialog id="keys" aria-label="keys"><h3>Keys</h3><dl>'
-    + "".join(f"<dt>{key}</dt><dd>{about}</dd>" for key, about in SHORTCUTS)
-    + '</dl><form method="dialog"><button>close</button></form></dialog>'
-)
-
+# -- The page: ``stepper.html`` with its places filled --------------------------------------------
 
 STYLES = ("stepper.css", "stepper_panels.css")
 SCRIPTS = (
@@ -381,6 +302,9 @@ SCRIPTS = (
     "stepper_panels.js",  # lists, KV map, source, counters, a request's life
     "stepper_page.js",  # the page's state and what changes it; starts everything
 )
+
+
+PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def to_html(
@@ -399,44 +323,21 @@ def to_html(
             f"a page needs at least 1 trace and a report for each, "
             f"but got {len(traces)} and {len(reports)}."
         )
-    title = title or title_of(traces)
-    states = [panels(trace) for trace in traces]
-    frames = [moment(at, name, traces[at], states[at]) for at, name in enumerate(run_names(traces))]
-    return "\n".join(
-        [
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title>",
-            f"<style>\n{variables()}",
-            *(_part(name) for name in STYLES),
-            "</style>\n</head>\n<body>",
-            *_lanes(traces, reports, title),
-            *_below(traces, reports, frames),
-            f'<script id="data" type="application/json">{page_data(traces, states)}</script>',
-            *(f"<script>\n{_part(name)}</script>" for name in SCRIPTS),
-            "</body>\n</html>\n",
-        ]
-    )
-
-
-def _lanes(traces: Sequence[Trace], reports: Sequence[OverlapReport], title: str) -> list[str]:
-    """What it is, the buttons, and the runs over time."""
+    states, names = [panels(trace) for trace in traces], run_names(traces)
     said = [""] * len(traces) if are_alike(traces) else [f"{setting(run)}: " for run in traces]
-    return [
-        f"<h1>{escape(title)}</h1>",
-        f"<p>{escape(what_it_is(traces))} The vertical line is <strong>now</strong>: drag "
-        "it, press → for the next event, or space to play. Below is what is true at that moment. "
-        "Click a slice to follow its request.</p>",
-        TOOLBAR,
-        _chooser(run_names(traces)),
-        '<div id="lanes">',
-        *(_run(at, name, said[at], reports[at]) for at, name in enumerate(run_names(traces))),
-        '<canvas class="axis" role="img" aria-label="time axis, in ms"></canvas>'
-        '<div id="cursor"><span></span></div></div>',
-        POSITION,
-        SPAN,
-        legend(traces),
-    ]
+    places = {
+        "title": escape(title or title_of(traces)),
+        "style": "\n".join([variables(), *map(_part, STYLES)]),
+        "about": escape(what_it_is(traces)),
+        "chooser": _chooser(names),
+        "runs": "\n".join(map(_run, range(len(names)), names, said, reports)),
+        "legend": legend(traces),
+        "moments": "\n".join(map(moment, range(len(names)), names, traces, states)),
+        "metrics": metrics_table(traces, reports),
+        "data": page_data(traces, states),
+        "scripts": "\n".join(f"<script>\n{_part(name)}</script>" for name in SCRIPTS),
+    }
+    return PLACE.sub(lambda found: places[found[1]], _part("stepper.html"))
 
 
 def _chooser(names: Sequence[str]) -> str:
@@ -451,22 +352,6 @@ def _chooser(names: Sequence[str]) -> str:
         f'<div id="chooser" role="group" aria-label="runs shown"><span>show</span>{buttons}'
         '<button data-do="all-runs">all</button></div>'
     )
-
-
-def _below(
-    traces: Sequence[Trace], reports: Sequence[OverlapReport], frames: Sequence[str]
-) -> list[str]:
-    """The chosen request's life, the state at the cursor, and what the runs come to."""
-    return [
-        '<section id="life" aria-label="the chosen requests" hidden></section>',
-        '<div id="tabs" role="group" aria-label="run"></div>',
-        '<div id="moments">',
-        *frames,
-        "</div>",
-        metrics_table(traces, reports),
-        KEYS,
-        '<div id="tip" hidden></div>',
-    ]
 
 
 def _run(at: int, name: str, said: str, report: OverlapReport) -> str:

@@ -45,13 +45,16 @@ def write(out: Path, node_modules: Path = NODE_MODULES) -> None:
     zip_package(folder / "minisched.zip")
 
 
+PACKED = (".py", ".js", ".css", ".html", ".gz")
+
+
 def zip_package(archive: Path) -> None:
     """What the lab and the lessons need of minisched; the same files give the same bytes."""
     package = ROOT / "minisched"
     with ZipFile(archive, "w", ZIP_DEFLATED) as made:
         for path in sorted(package.rglob("*")):
             inside = path.relative_to(package)
-            if path.suffix in (".py", ".js", ".css", ".gz") and inside.parts[0] not in NOT_NEEDED:
+            if path.suffix in PACKED and inside.parts[0] not in NOT_NEEDED:
                 entry = ZipInfo(f"minisched/{inside.as_posix()}")
                 made.writestr(entry, path.read_bytes(), ZIP_DEFLATED)
 
