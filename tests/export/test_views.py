@@ -19,8 +19,9 @@ from minisched.export.looks import LOOKS, flat, glyph
 from minisched.export.palette import DARK, LIGHT, PAINTS, SHARES, Paint
 from minisched.export.pictures.attention import attention, mixed_batch
 from minisched.export.recipes import trace_of
-from minisched.export.runs import finding, rows_of, steps_view
+from minisched.export.runs import finding
 from minisched.export.scene_svg import to_svg
+from minisched.export.step_under_step import rows_of, steps_view
 from minisched.export.units import ms
 from minisched.export.views import FORMS, NothingToShow, draw, parts_of
 from minisched.export.views.shown_steps import in_turns, shown

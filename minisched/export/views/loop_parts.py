@@ -11,7 +11,7 @@ from typing import Any
 
 from ...loops.multi_step import NUM_STEPS
 from ...trace import Trace
-from .. import runs
+from .. import runs, step_under_step
 from ..scene import Scene
 
 
@@ -25,7 +25,7 @@ def loop_parts(
     return {
         "timing": partial(runs.timing, count=timing),
         "sequence": partial(runs.sequence, count=sequence),
-        "steps": partial(runs.steps, count=steps),
+        "steps": partial(step_under_step.steps, count=steps),
     }
 
 
