@@ -42,7 +42,7 @@ from .laws import (
 )
 from .leaks import AT_ONCE, find_leaks, find_unlisted
 from .oracle import OF_HASH, find_unlike
-from .progress import Progress
+from .progress import Watched
 from .races import examine
 
 # -- What one run broke ----------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Witnesses:
 
     def __init__(self, workload: Workload) -> None:
         self.books, self.clients, self.touched = Books(), Clients(workload), Touched()
-        self.progress, self.over_budget = Progress(), list[str]()
+        self.progress, self.over_budget = dict[str, str](), list[str]()
         self.threads = alive()
         self.failing = [StepFault(it.kind, it) for it in workload.failures]
 
@@ -103,8 +103,9 @@ class Witnesses:
             self.over_budget += over_budget(config, batch)
 
         engine.scheduler.on_commit = committed
-        for one in (self.touched, self.clients, self.progress):
-            one.watch(engine)
+        self.touched.watch(engine)
+        self.clients.watch(engine)
+        Watched(engine, self.progress)
         for fault in self.failing:
             fault.put_in(engine)
 
@@ -128,11 +129,9 @@ class Witnesses:
     def of_any_run(self, trace: Trace, device: Device, is_over: bool) -> Laws:
         """What is wrong however far a run came."""
         seen, threads = examine(trace), [name for name in alive() if name not in self.threads]
-        leaks = find_leaks(trace)
         return [
-            ("leak", leaks if is_over else ()),
             ("leak", self.books.wrong),
-            ("leak", [leak for leak in leaks if leak.kind in AT_ONCE]),
+            ("leak", [leak for leak in find_leaks(trace) if leak.kind in AT_ONCE]),
             ("ownership", find_unlisted(trace)),
             ("race", seen.races),
             ("deadlock", seen.waits if is_over else ()),
@@ -140,7 +139,7 @@ class Witnesses:
             ("time", find_backwards(trace)),
             ("lifetime", device.lifetimes),
             ("touches", self.touched.check(trace, is_over)),
-            *((law, [said]) for law, said in self.progress.findings.items()),
+            *((law, [said]) for law, said in self.progress.items()),
             ("leak", (f"the thread {name} is still alive" for name in threads)),
         ]
 
@@ -180,6 +179,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
         refused = frozenset(req.name for req in workload.requests if refusal(req) is not None)
         laws += [
             *witnesses.of_clients(engines[0], outputs, device),
+            ("leak", find_leaks(trace)),
             ("ends", find_bad_ends(trace)),
             ("identity", find_misreads(trace)),
         ]

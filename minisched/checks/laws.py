@@ -358,8 +358,8 @@ class Touched:
         if not self.engines:
             return
         real, said, words = self.touched(), declared(trace), Words(trace)
-        if finished:
-            yield from check_landed(real, said)
+        landing = list(check_landed(real, said))
+        yield from landing if finished else ()  # else some of it is on its way
         steps = {item.id: item.step for item in trace.slices}  # of what has ended
         stand_ins = {item.id for item in trace.slices if item.name == STAND_IN}
         devices = [item.device for item in self.engines if isinstance(item.device, SimDevice)]

@@ -2,7 +2,7 @@
 
 What a model computes is the same in every schedule, to the last bit, on each device. Two devices,
 or two libraries, add up a row in another order, or have another exponential: then they agree as far
-as ``OF_HASH`` and ``OF_FLOATS`` say, and in which tokens are the most likely ones.
+as ``OF_HASH`` says, and in which tokens are the most likely ones.
 """
 
 from __future__ import annotations
@@ -209,8 +209,6 @@ OF_HASH = {"": 0.0, "torch": 1e-12, "mlx": 1e-6}
 """By the library of the device's arrays, how far those of ``hash`` may be from the oracle's: its
 logits are exact in float64 everywhere, but the exponential of MLX is that of float32
 (``models/sampling_mlx.py``)."""
-OF_FLOATS = 1e-4
-"""How far those of a Llama in float32 may be from another library's, or another device's."""
 
 
 def find_unlike(

@@ -33,7 +33,7 @@ from typing import NamedTuple
 from ..core import Lease, NoBatch, Request, Row, ScheduleBatch
 from ..core.logprobs import next_logprob_at
 from ..engine.engine import Engine
-from ..memory import BlockPool, LeasePool, RadixCache
+from ..memory import BlockPool, RadixCache
 from ..memory.block_pool import Block
 from ..memory.radix_cache import TreeNode
 from ..policy import Plan
@@ -153,7 +153,15 @@ class Before:
 
     def memory(self, taken: int = 0) -> MemoryAtHand:
         """What a request of high priority could have, when the step had not ``taken`` its pages."""
-        return MemoryAtHand.now(self.scheduler.leases, self.running, self.pages, taken)
+        leases = self.scheduler.leases
+        given_back = {
+            req: leases.pages_given_back(req.lease) - len(req.lease.pages) + self.pages[req.lease]
+            for req in self.running
+            if req.lease is not None
+        }
+        has_row = bool(leases.table.available_size or leases.returning)
+        available = leases.available_pages + taken
+        return MemoryAtHand(available, leases.pages_returning, has_row, given_back)
 
     def make_way(self, victim: Request) -> None:
         """One has to, for whoever is first in the queue."""
@@ -789,7 +797,8 @@ def not_the_one(
     else:
         ranks = {req: (len(req.output_ids), -len(req.prompt), -order.index(req)) for req in running}
         named = min(running, key=ranks.__getitem__)
-        rule = why_rather(named, req)
+        outputs, prompt = counted(len(named.output_ids), "output"), len(named.prompt)
+        rule = f"with {outputs} and a prompt of {counted(prompt, 'token')}"
     victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
     if req is not named:
         yield f"{victim}, but the rule names {named.rid}, {rule}"
@@ -808,17 +817,6 @@ def not_the_one(
         yield f"{victim}, when {words(ending)} will end with what is in flight"
 
 
-def why_rather(named: Request, req: Request) -> str:
-    """What makes ``named`` the one who has least to lose, rather than ``req``."""
-    outputs = counted(len(named.output_ids), "output")
-    if len(req.output_ids) != len(named.output_ids):
-        return f"with {outputs}"
-    if len(req.prompt) != len(named.prompt):
-        return f"which has {outputs}, too, and the longer prompt"
-    prompt = counted(len(named.prompt), "token")
-    return f"which has {outputs} and a prompt of {prompt}, too, and began to decode last"
-
-
 def about_to_end(scheduler: Scheduler) -> list[Request]:
     """Who runs and has been launched as often as ever: the result in flight is the last."""
     most = scheduler.decode.overrun
@@ -833,19 +831,6 @@ class MemoryAtHand:
     returning: int  # pages
     has_row: bool  # or one is on its way back
     given_back: dict[Request, int]  # pages, by those who run
-
-    @classmethod
-    def now(
-        cls, leases: LeasePool, running: Sequence[Request], pages: Mapping[Lease, int], taken: int
-    ) -> MemoryAtHand:
-        """As it is; or was, before a step ``taken`` pages, and leases had ``pages``."""
-        given_back = {
-            req: leases.pages_given_back(req.lease) - len(req.lease.pages) + pages[req.lease]
-            for req in running
-            if req.lease is not None
-        }
-        has_row = bool(leases.table.available_size or leases.returning)
-        return cls(leases.available_pages + taken, leases.pages_returning, has_row, given_back)
 
 
 @dataclass
@@ -912,28 +897,20 @@ def words(reqs: Sequence[Request]) -> str:
     return " and ".join(req.rid for req in reqs) or "nobody"
 
 
-class Progress:
-    """Both laws, over every engine of a run; the first finding of each is kept."""
-
-    def __init__(self) -> None:
-        self.findings: dict[str, str] = {}
-
-    def watch(self, engine: Engine) -> None:
-        """Before an engine starts: look on at all that its scheduler decides."""
-        watched = Watched(engine.scheduler, engine.worker.depth, self.findings)
-        watched.listen()
-        if isinstance(engine.scheduler, DecodeScheduler):
-            watched.listen_to_reservations(engine.scheduler)
-
-
 class Watched:
-    """One scheduler, whose public methods are listened to."""
+    """One scheduler, whose public methods are listened to from before its engine starts.
 
-    def __init__(self, scheduler: Scheduler, depth: int, findings: dict[str, str]) -> None:
-        self.scheduler, self.depth, self.findings = scheduler, depth, findings
+    ``findings`` gets the first sentence that breaks either law, by the law's name.
+    """
+
+    def __init__(self, engine: Engine, findings: dict[str, str]) -> None:
+        self.scheduler, self.depth, self.findings = engine.scheduler, engine.worker.depth, findings
         self.remembered = Remembered()
         self.before: Before | None = None  # while it decides
         self.repeats = 0  # steps of a burst behind its first
+        self.listen()
+        if isinstance(engine.scheduler, DecodeScheduler):
+            self.listen_to_reservations(engine.scheduler)
 
     def listen(self) -> None:
         """Hear who comes, what is decided, and who loses memory."""

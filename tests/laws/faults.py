@@ -556,7 +556,6 @@ def judge_with(case: Case, fault: Fault) -> FaultTrial:
     """
     workload, effect = fresh(case.workload), fault.effect
     witnesses, device = Witnesses(workload), open_device(case.device)
-    witnesses.progress.watch = lambda engine: None  # type: ignore[method-assign]
     device.built_by_host |= case.built_by_host
     effect.prepare(fault, workload)
     effect.open(fault, device)
@@ -589,9 +588,9 @@ def judge_with(case: Case, fault: Fault) -> FaultTrial:
         of_clients |= {"client": ()} if effect.is_silent else {}
         laws += [("reason", after.bad_reasons()), *of_clients.items(), ("leak", after.leaks())]
         laws += [("ends", find_bad_ends(trace)), ("identity", find_misreads(trace))]
-    of_the_dead = {"deadlock", "touches"} if effect.kills else set()
+    unasked = {"progress", "order", *(("deadlock", "touches") if effect.kills else ())}
     of_any_run = witnesses.of_any_run(trace, device, is_over=bool(engines))
-    laws += [item for item in of_any_run if item[0] not in of_the_dead]
+    laws += [item for item in of_any_run if item[0] not in unasked]
     laws += [("leak", find_held(engine.scheduler)) for engine in engines]
     findings = (*stopped, *first_of_each(laws))
     whom = Whom() if findings else after.whom(has_run=bool(engines))
