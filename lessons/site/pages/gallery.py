@@ -168,6 +168,7 @@ SHARED = {  # a picture in ``traces/``, and what it answers
     "poster": "Every design as a strip of host and device, the quickest first.",
     "one_token": "Through each relay: where does a token wait, and who has it when?",
     "waterfall": "From serial's time to a design's: where did it go, cause by cause?",
+    "as_profiled": "Simulated steps, and what Nsight or torch.profiler would show of them.",
 }
 OTHERS = "More diagrams"
 INDEX_HEAD = """\

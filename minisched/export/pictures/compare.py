@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...checks.overlap import measure
+from ..as_profiled import as_profiled
 from ..layout import View, choose_view, steady_views
 from ..one_token import finding, one_token, way_of
 from ..poster import poster
@@ -180,4 +181,12 @@ def by_cause() -> str:
     return to_svg(waterfall([run_of(loop) for loop in FALLS]))
 
 
-DRAWINGS = {"poster": every_design, "one_token": every_relay, "waterfall": by_cause}
+def in_a_profile() -> str:
+    """Three steps as simulated, and as two profilers would show them."""
+    return to_svg(as_profiled(run_of("overlap")))
+
+
+DRAWINGS = {
+    "poster": every_design, "one_token": every_relay, "waterfall": by_cause,
+    "as_profiled": in_a_profile,
+}  # fmt: skip

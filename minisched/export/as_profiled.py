@@ -1,0 +1,101 @@
+"""Simulated steps beside what profilers would show of them: a drawing, where no GPU was measured.
+
+A profiler knows no phases and no steps. It sees ranges, if the engine sets some, calls into CUDA's
+runtime, kernels and copies, a row for each thread and stream. Which of them stands for what in a
+step is one table (``ROWS``), and the times are those of the simulated run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..checks.overlap import intersection, union
+from ..trace import Trace
+from .layout import View
+from .runs import LEGEND, lanes_of
+from .scene import LaneItem, LaneRow, Lanes, Part, Scene
+from .units import ms
+from .views.shown_steps import shown
+
+Calls = Mapping[str, tuple[str, str]]  # a phase or an op -> what it is called there, and its look
+RANGES = {name: (name, name) for name in ("receive", "schedule", "prepare", "process", "output")}
+RUNTIME = {"launch": ("cudaGraphLaunch", "launch"), "wait": ("cudaEventSynchronize", "wait")}
+RESULT, BATCH = ("process_batch_result", "process"), ("run_batch", "prepare")
+COPY = {"copy": ("Memcpy DtoH", "copy")}
+PROFILERS: dict[str, Sequence[tuple[str, Calls]]] = {  # its rows: name, what lies on it
+    "Nsight Systems": (
+        ("NVTX ranges, if set", RANGES),
+        ("CUDA API", RUNTIME),
+        ("Kernels, stream 7", {
+            "forward": ("CUDA graph", "forward"), "sample": ("argmax", "sample"),
+        }),
+        ("Memory, stream 13", COPY),
+    ),
+    "torch.profiler": (
+        ("python_function", {
+            "schedule": ("get_next_batch_to_run", "schedule"), "prepare": BATCH, "launch": BATCH,
+            "wait": RESULT, "process": RESULT, "output": RESULT,
+        }),
+        ("cuda_runtime", RUNTIME),
+        ("kernel, stream 7", {
+            "forward": ("gemm, attention, …", "forward"), "sample": ("argmax", "sample"),
+        }),
+        ("gpu_memcpy, stream 13", COPY),
+    ),
+}  # fmt: skip
+NAMED = {
+    **LEGEND, "schedule": "schedule: get_next_batch_to_run", "prepare": "prepare: run_batch",
+    "launch": "launch: cudaGraphLaunch", "process": "process: process_batch_result",
+    "wait": "wait: cudaEventSynchronize", "copy": "copy: Memcpy DtoH", "sample": "sample: argmax",
+}  # fmt: skip
+
+
+def as_profiled(trace: Trace, count: int = 3) -> Scene:
+    """``count`` settled steps as simulated, and as the two profilers would show them.
+
+    Raises:
+        NothingToShow: no step ran.
+    """
+    view = shown(trace, count)
+    lanes = lanes_of(view, view.duration)
+    parts = [Part("As simulated", f"steps {view.first_step} to {view.last_step}", [lanes])]
+    for name, rows in PROFILERS.items():
+        drawn = [LaneRow(row, items_of(lanes, calls)) for row, calls in rows]
+        parts.append(Part(f"As {name} would show it", "a drawing: no GPU was measured",
+                          [Lanes(drawn, view.duration)]))  # fmt: skip
+    about = (
+        f"{trace.loop}, {trace.what_ran}; names are drawn as profilers have them, times are ours"
+    )
+    note = (
+        "A profiler numbers no steps: the ranges around a launch say whose kernels they are. The "
+        "wait for a step's tokens is cudaEventSynchronize, within process_batch_result."
+    )
+    return Scene(finding(view), about, parts, NAMED, [note])
+
+
+def items_of(lanes: Lanes, calls: Calls) -> list[LaneItem]:
+    """What lies on a profiler's row, under its name there; what follows within one call is one."""
+    items = [item for row in lanes.rows for item in row.spans if item.kind in calls]
+    found = list[LaneItem]()
+    for item in sorted(items, key=lambda item: item.start):
+        call, look = calls[item.kind]
+        if found and found[-1].end == item.start and found[-1].label == call:
+            found[-1] = replace(found[-1], end=item.end)
+        else:
+            brief = call.removeprefix("cuda").replace("process_batch_result", "process result")
+            about = f"{call}, from {ms(item.start)} ms on"
+            found.append(LaneItem(look, item.start, item.end, call, brief, about, item.data))
+    return found
+
+
+def finding(view: View) -> str:
+    """How long the host is blocked, and whether the device works meanwhile."""
+    waits = union(box.slice for box in view.boxes if box.slice.name == "wait")
+    works = union(box.slice for box in view.boxes if box.slice.name in ("forward", "sample"))
+    shown = ((view.start, view.end),)
+    waits = intersection(waits, shown)
+    blocked = sum(end - start for start, end in waits)
+    busy = sum(end - start for start, end in intersection(waits, works))
+    where = f"{ms(busy)} of it " * (busy != blocked) + "while the device works"
+    return f"In a profile the host is blocked for {ms(blocked)} of {ms(view.duration)} ms, {where}"
