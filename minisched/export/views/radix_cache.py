@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...trace import Trace
 from ..scene import (
@@ -18,6 +17,7 @@ from ..scene import (
     TreeBox,
     about_run,
 )
+from ..state import Panel
 from ..state.tree import ROOT, Moment, Node, Tree, moments_of, tree_at
 from ..state.tree import tree as tree_panel
 from ..units import ms
@@ -80,29 +80,6 @@ LEGEND = {
 HEADS = ("ms", "protected", "evictable", "evicted", "what happened")
 
 
-@dataclass(frozen=True)
-class Picture:
-    """The tree at one moment; of ``before`` and ``after`` only the latter has what was evicted."""
-
-    moment: Moment
-    story: str
-    before: Tree
-    after: Tree
-    lockers_before: dict[int, list[str]]  # node id -> requests that have it locked
-    lockers: dict[int, list[str]]
-
-    @property
-    def changed(self) -> set[int]:
-        """Nodes that were added, put in by a split, cut by one, or evicted."""
-        ids = set()
-        for mark in self.moment.marks:
-            if mark.name != "radix lock":
-                ids.add(number(mark, "node"))
-            if mark.name == "radix split":
-                ids.add(number(mark, "child"))
-        return ids
-
-
 def changes(trace: Trace) -> tuple[Trace, list[Moment], str]:
     """Every change of the tree, of many the first; the trace up to there; and which they are.
 
@@ -127,62 +104,18 @@ def changes(trace: Trace) -> tuple[Trace, list[Moment], str]:
     return replace(trace, marks=marks), moments, shown
 
 
-def pictures(trace: Trace, moments: list[Moment]) -> list[Picture]:
-    """The moments worth a picture, each before and after."""
-    panel = tree_panel(trace)
-    found = []
-    for moment in choose(moments):
-        before = tree_at(trace, moment.time - 1)
-        before.bury()
-        locks = [
-            lockers({place: (stay.parent, stay.holders) for place, stay in panel.at(time).items()})
-            for time in (moment.time - 1, moment.time)
-        ]
-        after = tree_at(trace, moment.time)
-        found.append(Picture(moment, story(trace, moment), before, after, *locks))
-    return found
-
-
 def choose(moments: list[Moment]) -> list[Moment]:
     """The moments worth a picture, in order of time."""
-    split, evict = (first(moments, name) for name in ("radix split", "radix evict"))
-    branched = first(moments, "radix add", since=split.time + 1) if split else None
+
+    def first(name: str, since: int = 0) -> Moment | None:
+        return next((m for m in moments if m.time >= since and m.count(name)), None)
+
+    split, evict = first("radix split"), first("radix evict")
+    branched = first("radix add", since=split.time + 1) if split else None
     fullest = max(moments, key=lambda moment: moment.protected)
-    worth = [split, evict, moments[-1], branched, fullest, first(moments, "radix add")]
+    worth = [split, evict, moments[-1], branched, fullest, first("radix add")]
     found = list({moment.time: moment for moment in worth if moment}.values())[:PICTURES]
     return sorted(found, key=lambda moment: moment.time)
-
-
-def first(moments: list[Moment], name: str, since: int = 0) -> Moment | None:
-    """The first moment at which something of that name happened."""
-    return next((m for m in moments if m.time >= since and m.count(name)), None)
-
-
-def lockers(nodes: dict[str, tuple[str, Iterable[str]]]) -> dict[int, list[str]]:
-    """Who has each node locked: a lock holds the whole path from where it ends to the root.
-
-    ``nodes`` has the place above each node, and the requests whose lock ends there.
-    """
-    found: dict[str, set[str]] = defaultdict(set)
-    for place, (_, holders) in nodes.items():
-        above = place
-        while above in nodes:
-            found[above].update(holders)
-            above = nodes[above][0]
-    return {int(place.split()[1]): sorted(rids) for place, rids in found.items() if rids}
-
-
-def order(tree: Tree) -> list[tuple[int, Node]]:
-    """(level from 0, node), parents before children, one branch after the other, oldest first."""
-    below: dict[int, list[Node]] = defaultdict(list)
-    for node_id in sorted(tree.nodes):
-        below[tree.nodes[node_id].parent].append(tree.nodes[node_id])
-    found, waiting = [], [(0, node) for node in reversed(below[ROOT])]
-    while waiting:
-        level, node = waiting.pop()
-        found.append((level, node))
-        waiting += [(level + 1, child) for child in reversed(below[node.id])]
-    return found
 
 
 # -- Pages over time, and the tree before and after the changes worth a picture --------------------
@@ -195,9 +128,9 @@ def scene(trace: Trace) -> Scene:
         NothingToShow: nothing ever entered a tree.
     """
     part, moments, shown = changes(trace)
-    chosen, gone, end = pictures(part, moments), evictions(part), max(part.end, moments[-1].time)
-    flags = [LaneItem("flag", one.moment.time, one.moment.time, str(at))
-             for at, one in enumerate(chosen, 1)]  # fmt: skip
+    chosen, gone, end = choose(moments), evictions(part), max(part.end, moments[-1].time)
+    flags = [LaneItem("flag", moment.time, moment.time, str(at))
+             for at, moment in enumerate(chosen, 1)]  # fmt: skip
     flags += [LaneItem("evict", time, time, f"-{pages}", about=f"{many(pages, 'page')} evicted",
                        data={"evicted": pages}) for time, pages in gone.items()]  # fmt: skip
     series = [
@@ -207,11 +140,10 @@ def scene(trace: Trace) -> Scene:
     flags.sort(key=lambda flag: flag.start)
     parts = [Part("Pages in the tree", "the numbers: the moments shown below",
                   [Curve(series, end, "pages", flags=flags)])]  # fmt: skip
-    for at, one in enumerate(chosen, 1):
-        before = tree_of("before", at, one.before, one.lockers_before, set())
-        after = tree_of("after", at, one.after, one.lockers, one.changed)
-        heading = f"{at} at {ms(one.moment.time)} ms"
-        parts.append(Part(heading, short(one.story, 110), [before, after]))
+    panel = tree_panel(part)
+    for at, moment in enumerate(chosen, 1):
+        trees = [tree_of(part, panel, moment, at, is_after) for is_after in (False, True)]
+        parts.append(Part(f"{at} at {ms(moment.time)} ms", short(story(part, moment), 110), trees))
     lines = [
         (ms(moment.time), moment.protected, moment.evictable, gone.get(moment.time, ""),
          short(story(part, moment), 60))
@@ -228,20 +160,43 @@ def scene(trace: Trace) -> Scene:
     return Scene(title, about, parts, LEGEND, ["A lock holds the whole path to the root."])
 
 
-def tree_of(
-    name: str, at: int, tree: Tree, lockers: dict[int, list[str]], changed: set[int]
-) -> NodeTree:
-    """A tree as it is drawn; of many nodes the first."""
+def tree_of(trace: Trace, panel: Panel, moment: Moment, at: int, is_after: bool) -> NodeTree:
+    """The tree before or after a moment; only after it what was evicted just then. Of many nodes
+    the first; a lock holds the whole path from where it ends to the root.
+    """
+    name, time = ("after", moment.time) if is_after else ("before", moment.time - 1)
+    tree, lockers, changed = tree_at(trace, time), defaultdict[int, set[str]](set), set[int]()
+    if is_after:
+        changed = {number(mark, key) for mark in moment.marks if mark.name != "radix lock"
+                   for key in ("node", "child") if key in mark.attrs}  # fmt: skip
+    else:
+        tree.bury()
+    for place, stay in panel.at(time).items():
+        if (node_id := int(place.split()[1])) in tree.nodes:
+            for node in tree.path(node_id):
+                lockers[node.id].update(stay.holders)
     nodes = [
         TreeBox(
             node.id, node.parent, node.state,
-            (node.tokens, f"{many(node.pages, 'page')}, {held(node, lockers.get(node.id, []))}"),
+            (node.tokens, f"{many(node.pages, 'page')}, {held(node, sorted(lockers[node.id]))}"),
             f"node {node.id}: tokens {node.tokens}", node.id in changed,
             {"parent": node.parent, "pages": node.pages, "lock": node.lock_ref,
              "state": node.state, "panel": f"{at} {name}"},
         )
-        for _, node in order(tree)
+        for node in in_order(tree)
     ]  # fmt: skip
     if len(nodes) > MOST_NODES:
         name += f", and {many(len(nodes) - MOST_NODES, 'more node')}"
     return NodeTree(name, nodes[:MOST_NODES])
+
+
+def in_order(tree: Tree) -> list[Node]:
+    """Parents before children, one branch after the other, oldest first."""
+    below: dict[int, list[Node]] = defaultdict(list)
+    for node_id in sorted(tree.nodes):
+        below[tree.nodes[node_id].parent].append(tree.nodes[node_id])
+    found, waiting = list[Node](), below[ROOT][::-1]
+    while waiting:
+        found.append(waiting.pop())
+        waiting += below[found[-1].id][::-1]
+    return found
