@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from ...trace import Trace
@@ -19,7 +19,7 @@ from ..scene import (
     about_run,
 )
 from ..units import ms
-from .future_slots import Ring, SlotStay, ring_of, stays_of, tally_of, wraps_of
+from .future_slots import Ring, SlotStay, ring_of, stays_of, wraps_of
 from .marks import NothingToShow, short
 from .steps import opening
 
@@ -37,14 +37,8 @@ LEGEND = {
 HEADS = ("step", "launched, ms", "allocates", "stored, ms", "resolved, ms", "laps")
 
 
-def scene(
-    trace: Trace,
-    change: Callable[[list[SlotStay], Trace], None] = lambda stays, part: None,
-    legend: Mapping[str, str] = LEGEND,
-) -> Scene:
+def scene(trace: Trace) -> Scene:
     """The ring at its first laps, and one lane a future slot.
-
-    A lesson may ``change`` what was read from the trace, and give the looks words of its own.
 
     Raises:
         NothingToShow: no step ran, or no future map was used.
@@ -52,8 +46,9 @@ def scene(
     part, shown = opening(trace, MOST_STEPS)
     if not (stays := stays_of(part)):
         raise NothingToShow("the trace has no future slots mark: no future map was used.")
-    change(stays, part)
-    ring, tally = ring_of(part), tally_of(stays)
+    ring = ring_of(part)
+    resolved, lapped = sum(len(stay.reads) for stay in stays), sum(stay.laps for stay in stays)
+    lost = sum(len(stay.lost) for stay in stays)
     wraps = wraps_of(part, stays) if ring else []
     flags = [LaneItem("flag", time, time, f"wrap {lap}", data={"lap": lap})
              for lap, time in enumerate(wraps, 1)]  # fmt: skip
@@ -72,18 +67,18 @@ def scene(
         parts.insert(0, Part(f"The ring of {ring.limit}", note, [grid_of(stays, ring, moments)]))
     lines = TextTable(HEADS, table_of(stays))
     parts.append(Part("Step by step", "slots, each with whose token it is for", [lines]))
-    early = f", too early {tally.lost}" if tally.lost else ""
-    counts = (f"slots allocated {tally.allocated}, stored {tally.stored}, resolved "
-              f"{tally.resolved}, lapped {tally.lapped}{early}")  # fmt: skip
+    early, stored = f", too early {lost}" if lost else "", sum(stay.sampled for stay in stays)
+    counts = (f"slots allocated {len(stays)}, stored {stored}, resolved {resolved}, "
+              f"lapped {lapped}{early}")  # fmt: skip
     size = "no ring: a request keeps the slot of its row, so there is nothing to lap"
     if ring:
         size = (
             f"future_ct wraps at future_limit = {ring.limit}, {len(wraps)} times here; the buffer "
             f"has {ring.size} slots, so that a batch never wraps in its middle"
         )
-    lost = f"{tally.lost} of them somebody else's" if tally.lost else "none of them lapped before"
-    title = f"future_map: {tally.resolved} tokens are read on the device, {lost}"
-    return Scene(title, about_run(trace, shown), parts, legend, [counts, size])
+    when = f"{lost} of them somebody else's" if lost else "none of them lapped before"
+    title = f"future_map: {resolved} tokens are read on the device, {when}"
+    return Scene(title, about_run(trace, shown), parts, LEGEND, [counts, size])
 
 
 def items_of(stay: SlotStay) -> list[LaneItem]:

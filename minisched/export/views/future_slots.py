@@ -49,16 +49,6 @@ class Ring(NamedTuple):
     size: int
 
 
-class Tally(NamedTuple):
-    """What happened to the slots of a run, added up."""
-
-    allocated: int
-    stored: int
-    resolved: int
-    lapped: int
-    lost: int
-
-
 def ring_of(trace: Trace) -> Ring | None:
     """The ring's sizes; None where the cells are rows of the request table.
 
@@ -86,17 +76,6 @@ def wraps_of(trace: Trace, stays: list[SlotStay]) -> list[int]:
         for mark, ((_, before), (time, value)) in changes
         if value <= before and number(mark, "step") in shown
     ]
-
-
-def tally_of(stays: list[SlotStay]) -> Tally:
-    """How many slots were allocated, stored, resolved, lapped, and lapped too early."""
-    return Tally(
-        len(stays),
-        sum(stay.sampled for stay in stays),
-        sum(len(stay.reads) for stay in stays),
-        sum(stay.laps for stay in stays),
-        sum(len(stay.lost) for stay in stays),
-    )
 
 
 def stays_of(trace: Trace) -> list[SlotStay]:

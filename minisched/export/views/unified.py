@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...trace import Trace
 from ..scene import Scene
-from .step_bars import most_tokens, scene_of_steps
+from .mixed_chunk import scene_of_steps
 from .steps import StepWork
 
 
@@ -19,5 +19,6 @@ def scene(trace: Trace) -> Scene:
 
 def finding(steps: list[StepWork], limit: int) -> str:
     """How full the fullest step is."""
+    most = max(sum(share.tokens for share in step.parts) for step in steps)
     of = f" of {limit} allowed" if limit > 0 else ""
-    return f"unified: at most {most_tokens(steps)}{of} tokens a step, whoever they are for"
+    return f"unified: at most {most}{of} tokens a step, whoever they are for"
