@@ -310,35 +310,26 @@ def from_json(found: Mapping[str, Any]) -> Profile:
         KeyError, TypeError, ValueError: something is missing, or is no number.
     """
     costs: dict[str, Any] = {name: whole(found["cost"][name]) for name in COSTS}
-    knots = tuple((whole(at), whole(cost)) for at, cost in found["cost"]["forward_knots"])
+    knots: Knots = tuple((at, cost) for at, cost in whole(found["cost"]["forward_knots"]))
     tokens = [at for at, _ in knots]
     if tokens != sorted(set(tokens)) or costs["pad_to"] < 1:
         raise ValueError("forward_knots must ascend in tokens, and pad_to must be at least 1")
-    pace = Pace(**{item.name: table_or_number(found["pace"][item.name]) for item in fields(Pace)})
-    loops = {
-        loop: HostCost(**{name: table(costs) for name, costs in side.items()})
-        for loop, side in found["loops"].items()
-    }
+    pace = Pace(**{item.name: whole(found["pace"][item.name]) for item in fields(Pace)})
+    loops = {loop: HostCost(**whole(side)) for loop, side in found["loops"].items()}
     cost = replace(MeasuredCost(**costs), forward_knots=knots, pace=pace, loops=loops)
     return Profile(found["name"], found["description"], cost, whole(found["kv_tokens"]))
 
 
-def table_or_number(found: Any) -> Any:
-    """A table of nanoseconds, or one number."""
-    return table(found) if isinstance(found, dict) else whole(found)
-
-
-def table(found: Mapping[str, Any]) -> dict[str, int]:
-    """Nanoseconds by name."""
-    return {str(name): whole(cost) for name, cost in found.items()}
-
-
-def whole(number: Any) -> int:
-    """A whole number from 0 on.
+def whole(found: Any) -> Any:
+    """What JSON has, if all of it are whole numbers from 0 on, in tables or lists.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: one is something else.
     """
-    if type(number) is not int or number < 0:
-        raise ValueError(f"{number!r} is no whole number from 0 on")
-    return number
+    if isinstance(found, dict):
+        return {name: whole(each) for name, each in found.items()}
+    if isinstance(found, list):
+        return [whole(each) for each in found]
+    if type(found) is not int or found < 0:
+        raise ValueError(f"{found!r} is no whole number from 0 on")
+    return found
