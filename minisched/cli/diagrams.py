@@ -35,7 +35,7 @@ def diagrams(
 
     What is measured on a machine (mlx_memory) is drawn only when it is named, and never checked.
 
-    A renderer that is named wins: --server, PLANTUML_SERVER or PLANTUML_JAR, in this order.
+    A server that is named wins: --server, then PLANTUML_SERVER.
 
     Else it is the pinned one, in Node, else a plantuml command. --check is about the pinned one.
     """

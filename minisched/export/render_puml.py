@@ -1,8 +1,8 @@
 """PlantUML text to SVG: who renders, and whether it went well.
 
-An explicit choice wins: a server that was named (``--server`` or ``PLANTUML_SERVER``), then
-``PLANTUML_JAR``. Without one it is the pinned renderer, which needs Node and no Java, and where
-that is not installed a ``plantuml`` command. Only the pinned one gives the same bytes everywhere.
+A server that was named (``--server`` or ``PLANTUML_SERVER``) wins. Without one it is the pinned
+renderer, which needs Node and no Java, and where that is not installed a ``plantuml`` command. Only
+the pinned one gives the same bytes everywhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RenderError(RuntimeError):
     """A diagram could not be rendered; the message is one sentence."""
 
 
-# -- Renders PlantUML on this machine: with the pinned driver in Node, a command, or a jar ---------
+# -- Renders PlantUML on this machine: with the pinned driver in Node, or a command ----------------
 
 JAVA_ERROR = re.compile(r"Error line (\d+) in file: (.+)")
 
@@ -44,33 +44,19 @@ def render_by_driver(driver: Path, paths: Sequence[Path], folder: Path) -> None:
         raise RenderError(_first_line(done) or "the pinned renderer failed and says nothing.")
 
 
-def render_by_command(command: Sequence[str], paths: Sequence[Path], folder: Path) -> None:
+def render_by_command(command: str, paths: Sequence[Path], folder: Path) -> None:
     """A PlantUML in Java; the answer does not depend on the machine's clock or metadata.
 
     Raises:
         RenderError: it cannot be run, or a diagram is wrong.
     """
-    done = _run([*command, "-tsvg", "-nometadata", "-o", str(folder), *map(str, paths)])
+    done = _run([command, "-tsvg", "-nometadata", "-o", str(folder), *map(str, paths)])
     if done.returncode:
         if found := JAVA_ERROR.search(done.stderr + done.stdout):
             name = Path(found[2].strip()).name
             raise RenderError(f"{name} is not a PlantUML diagram: an error in line {found[1]}.")
         why = _first_line(done) or f"it ended with code {done.returncode} and says nothing"
-        raise RenderError(f"PlantUML ({Path(command[-1]).name}) failed: {why}")
-
-
-def jar_command(jar: str) -> list[str]:
-    """How a jar is run.
-
-    Raises:
-        RenderError: there is no such file, or no Java.
-    """
-    if not Path(jar).is_file():
-        raise RenderError(f"PLANTUML_JAR is {jar!r}, but there is no such file.")
-    java = shutil.which("java")
-    if java is None:
-        raise RenderError(f"PLANTUML_JAR is {jar!r}, but there is no `java` command to run it.")
-    return [java, "-Djava.awt.headless=true", "-jar", jar]
+        raise RenderError(f"PlantUML ({Path(command).name}) failed: {why}")
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -163,8 +149,8 @@ Renderer = Callable[[Sequence[Path], Path], None]
 DRIVER = Path(__file__).resolve().parents[2] / "diagrams" / "render" / "render.mjs"
 ADVICE = (
     "no PlantUML renderer was found; run `npm ci` in diagrams/render of a checkout (needs Node 18 "
-    "or newer), install a `plantuml` command of 2025 or newer, set PLANTUML_JAR to a plantuml.jar, "
-    "or name a server with --server or PLANTUML_SERVER."
+    "or newer), install a `plantuml` command of 2025 or newer, or name a server with --server or "
+    "PLANTUML_SERVER."
 )
 MISTAKES = (  # what a picture of an error says
     "Syntax Error",
@@ -187,12 +173,10 @@ def find_renderer(server: str = "") -> Renderer:
     """
     if server := server or os.environ.get("PLANTUML_SERVER", ""):
         return partial(render_by_server, server)
-    if jar := os.environ.get("PLANTUML_JAR", ""):
-        return partial(render_by_command, jar_command(jar))
     if has_driver():
         return partial(render_by_driver, DRIVER)
     if plantuml := shutil.which("plantuml"):
-        return partial(render_by_command, [plantuml])
+        return partial(render_by_command, plantuml)
     raise RenderError(ADVICE)
 
 

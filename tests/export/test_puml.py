@@ -102,8 +102,7 @@ for name in sys.argv[sys.argv.index("-o") + 2:]:
 @pytest.fixture
 def diagrams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A good and a wrong one, on a machine where nothing chooses a renderer."""
-    for name in ("PLANTUML_SERVER", "PLANTUML_JAR"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("PLANTUML_SERVER", raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     (folder := tmp_path / "diagrams").mkdir()
     for name, text in {"good": GOOD, "wrong": WRONG}.items():
@@ -119,7 +118,7 @@ def failure(*paths: Path, server: str = "") -> str:
     return str(caught.value)
 
 
-def test_a_command_a_jar_and_what_comes_first(
+def test_a_command_and_what_comes_first(
     diagrams: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, wrong = diagrams / "good.puml", diagrams / "wrong.puml"
@@ -127,17 +126,12 @@ def test_a_command_a_jar_and_what_comes_first(
     monkeypatch.setattr(render_puml, "DRIVER", tmp_path / "render.mjs")
     monkeypatch.setenv("PATH", str(folder))
     assert failure(good) == ADVICE and render([]) == []
-    for name in ("plantuml", "java"):
-        (folder / name).write_text(FAKE.format(python=sys.executable))
-        (folder / name).chmod(0o755)
-        assert failure(good, wrong) == "wrong.puml is not a PlantUML diagram: an error in line 3."
-        assert render([good], tmp_path) == [tmp_path / "good.svg"]
-        (folder / name).write_text("#!/bin/sh\nexit 1")  # the next is asked before it
-        monkeypatch.setenv("PLANTUML_JAR", str(jar := tmp_path / "plantuml.jar"))
-        jar.write_text("")
+    (command := folder / "plantuml").write_text(FAKE.format(python=sys.executable))
+    command.chmod(0o755)
+    assert failure(good, wrong) == "wrong.puml is not a PlantUML diagram: an error in line 3."
+    assert render([good], tmp_path) == [tmp_path / "good.svg"]
+    command.write_text("#!/bin/sh\nexit 1")
     assert " failed" in failure(good)
-    jar.unlink()
-    assert failure(good) == f"PLANTUML_JAR is {str(jar)!r}, but there is no such file."
     monkeypatch.setenv("PLANTUML_SERVER", "ftp://here")
     assert failure(good).startswith("'ftp://here' is no address of a PlantUML server")
     assert failure(good, server="nonsense").startswith("'nonsense' is no address of a PlantUML")
