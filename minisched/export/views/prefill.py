@@ -64,6 +64,8 @@ class Round:
 def rounds_of(trace: Trace) -> list[Round]:
     """Every round in which somebody was admitted or refused.
 
+    Those in a row that only refuse the same requests are one.
+
     Raises:
         NothingToShow: there is none.
     """
@@ -71,55 +73,28 @@ def rounds_of(trace: Trace) -> list[Round]:
     marks = named(trace, "budget", "admit", "refuse")
     starts = [at for at, mark in enumerate(marks) if mark.name == "budget"]
     for start, end in pairwise([*starts, len(marks)]):
-        if events := tuple(marks[start + 1 : end]):
-            step = finder.step(marks[start])
-            found.append(Round(marks[start], events, step, step))
+        if not (events := tuple(marks[start + 1 : end])):
+            continue
+        step = finder.step(marks[start])
+        now, before = Round(marks[start], events, step, step), found[-1] if found else None
+        if before and not before.admits and not now.admits and before.outcome == now.outcome:
+            found[-1] = replace(now, step=before.step, repeats=before.repeats + 1)
+        else:
+            found.append(now)
     if not found:
         raise NothingToShow("the trace has no budget, admit or refuse mark: nobody was offered.")
     return found
 
 
-def shown_rounds(trace: Trace, most_rows: int) -> tuple[list[Round], str]:
-    """The first rounds, repeated ones merged, as many as make so many rows; and which they are.
-
-    Raises:
-        NothingToShow: there is none.
-    """
-    every = rounds_of(trace)
-    rounds = merged(every)
-    kept, used = rounds[:1], rows_of(rounds[0])
-    for one in rounds[1:]:
-        used += rows_of(one)
-        if used > most_rows:
+def opening_rounds(rounds: list[Round]) -> list[Round]:
+    """As many of the first as the picture has lines for; a refusal has two, as it says why."""
+    kept, used = list[Round](), 0
+    for one in rounds:
+        used += 1 + 2 * len(one.events) - len(one.admits)
+        if kept and used > MOST_ROWS:
             break
         kept.append(one)
-    count = sum(one.repeats for one in kept)
-    is_all = count == len(every)
-    return kept, many(count, "round") if is_all else f"the first {count} of {len(every)} rounds"
-
-
-def rows_of(one: Round) -> int:
-    """How many lines a round takes: a refusal has two, as it says why."""
-    return 1 + len(one.events) + len(one.events) - len(one.admits)
-
-
-def merged(rounds: list[Round]) -> list[Round]:
-    """The same, with those in a row that only refuse the same requests shown once."""
-    short: list[Round] = []
-    for one in rounds:
-        before = short[-1] if short else None
-        if before and not before.admits and not one.admits and before.outcome == one.outcome:
-            short[-1] = replace(one, step=before.step, repeats=before.repeats + 1)
-        else:
-            short.append(one)
-    return short
-
-
-def scales_of(rounds: list[Round]) -> dict[str, int]:
-    """The most that each budget ever held; 0: it has no limit."""
-    return {
-        budget: max([0, *(left(one.budget, budget) or 0 for one in rounds)]) for budget in BUDGETS
-    }
+    return kept
 
 
 def left(mark: Mark, budget: str) -> int | None:
@@ -133,16 +108,6 @@ def admitted(mark: Mark) -> str:
     more = ", a chunk" if mark.attrs.get("is_chunked") else ""
     hit = f", {hit_len} cached" if (hit_len := number(mark, "hit_len")) else ""
     return f"{short(word(mark, 'rid'), 14)}: {number(mark, 'extend_len')}{hit}{more}"
-
-
-def refused(mark: Mark) -> str:
-    """Who was refused, and with which result, in words."""
-    return f"{short(word(mark, 'rid'), 14)}: {word(mark, 'result')}"
-
-
-def lacked(mark: Mark) -> str:
-    """Which budget a refusal is about; empty: none of the four."""
-    return LACKED.get(word(mark, "reason").partition(":")[0], "")
 
 
 # -- What one must know to follow the numbers of admission: the reserve, and the results' names ----
@@ -160,21 +125,15 @@ RESERVE = (
 
 def explained(rounds: Sequence[Round]) -> Iterator[str]:
     """What must be known to check the numbers, as far as it occurs: the reserve, the results."""
-    if any(keeps_reserve(mark) for one in rounds for mark in one.admits):
+    pairs = (("rem_total", "cur_rem"), ("rem_input", "rem_chunk"))  # else one number for two each
+    admits = [mark for one in rounds for mark in one.admits]
+    if any(number(mark, a) != number(mark, b) for mark in admits for a, b in pairs):
         yield from RESERVE
     refuses = [event for one in rounds for event in one.events if event.name == "refuse"]
     results = {word(event, "result") for event in refuses}
     for result, meaning in RESULTS.items():
         if result in results:
             yield f"{result} (SGLang's AddReqResult): {meaning}"
-
-
-def keeps_reserve(mark: Mark) -> bool:
-    """Whether an admission follows SGLang's budget; a unified one has one number for two each."""
-    total, now, inputs, chunk = (
-        number(mark, name) for name in ("rem_total", "cur_rem", "rem_input", "rem_chunk")
-    )
-    return total != now or inputs != chunk
 
 
 # -- Four budgets, round after round, who was charged, and who was refused and why -----------------
@@ -193,8 +152,13 @@ def scene(trace: Trace) -> Scene:
     Raises:
         NothingToShow: nobody was ever offered to admission.
     """
-    rounds, shown = shown_rounds(trace, MOST_ROWS)
-    scales, lines, cells = scales_of(rounds), list[str](), dict[tuple[int, int], GridCell]()
+    every = rounds_of(trace)
+    rounds, lines, cells = opening_rounds(every), list[str](), dict[tuple[int, int], GridCell]()
+    count, of = (sum(one.repeats for one in some) for some in (rounds, every))
+    shown = many(count, "round") if count == of else f"the first {count} of {of} rounds"
+    scales = {  # the most that each budget ever held; 0: it has no limit
+        budget: max([0, *(left(one.budget, budget) or 0 for one in rounds)]) for budget in BUDGETS
+    }
     reasons: dict[str, None] = {}
     for one in rounds:
         lines.append(one.title)
@@ -202,10 +166,11 @@ def scene(trace: Trace) -> Scene:
         for event in (one.budget, *one.events):
             row = len(lines) - (event is one.budget)
             if event.name == "refuse":
-                lines.append(f"  × {refused(event)}")
+                rid = short(word(event, "rid"), 14)
+                lines.append(f"  × {rid}: {word(event, 'result')}")
                 column, cell = refusal(event)
                 cells[row, column] = cell
-                reasons[f"{short(word(event, 'rid'), 14)}: {word(event, 'reason')}"] = None
+                reasons[f"{rid}: {word(event, 'reason')}"] = None
                 continue
             if event.name == "admit":
                 lines.append(f"  + {admitted(event)}")
@@ -246,7 +211,8 @@ def budget_cell(before: Mark, after: Mark, budget: str, scale: int) -> GridCell 
 
 def refusal(mark: Mark) -> tuple[int, GridCell]:
     """In which column it stands, and what would have been needed."""
-    budget, data = lacked(mark), {"mark": "refuse", "rid": word(mark, "rid")}
+    budget = LACKED.get(word(mark, "reason").partition(":")[0], "")
+    data = {"mark": "refuse", "rid": word(mark, "rid")}
     if not budget:
         return len(BUDGETS) - 1, GridCell("lacking", word(mark, "result"), data=data)
     need, rest = number(mark, "need"), max(0, number(mark, "left"))
