@@ -228,7 +228,7 @@ def compare_here(
 ) -> int:
     """The same, in the process that does it."""
     asked = [] if loops is None else [name.strip() for name in loops.split(",")]
-    names = choose_loops(asked, workload.device, scheduler.serial_only)
+    names = workload.split(choose_loops(asked, workload.device, scheduler.serial_only))
     open_device(workload.device).close()
     model = workload.open_model()
     requests = workload.make_requests(model)

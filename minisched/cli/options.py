@@ -196,6 +196,9 @@ class WorkloadOptions(OptionGroup):
     }
     device: str = setting("sim", "sim, thread, cuda, mlx, or dist: several processes.")
     nproc: int | None = setting(None, "Of dist: so many processes, without torchrun.", shown="")
+    tp: int | None = setting(
+        None, "Of dist: split the model and run loops on so many ranks at once."
+    )
     deadline: float = setting(30.0, "Of dist: seconds until one that can't be heard is given up.")
     model: str = setting("hash", "hash, smollm2, a directory, or a Hugging Face id.")
     dtype: str = setting(AUTO, DTYPE_HELP)
@@ -220,6 +223,10 @@ class WorkloadOptions(OptionGroup):
             )
         if self.nproc is not None and self.device != "dist":
             raise ValueError(f"--nproc is for --device dist, but --device is {self.device}.")
+        if self.tp is not None and self.device != "dist":
+            raise ValueError(f"--tp is for --device dist, but --device is {self.device}.")
+        if self.tp is not None and self.tp < 2:
+            raise ValueError(f"--tp is {self.tp}, but it must be at least 2.")
         if not 1 <= self.deadline <= MOST_DEADLINE:
             raise ValueError(
                 f"--deadline is {self.deadline:g}, but it must be between 1 and {MOST_DEADLINE}."
@@ -283,8 +290,9 @@ class WorkloadOptions(OptionGroup):
         from ..devices.dist import RankLost, join, rank_here, started
 
         try:
-            if rank_here() is None and self.nproc is not None:
-                with started(self.nproc, self.deadline):
+            nproc = self.nproc or self.tp
+            if rank_here() is None and nproc is not None:
+                with started(nproc, self.deadline):
                     yield True
                 return
             with join(self.deadline) as ranks:
@@ -296,7 +304,11 @@ class WorkloadOptions(OptionGroup):
 
     def open_model(self) -> Model:
         """The model, for the device."""
-        return open_model(self.model, self.device, self.dtype)
+        return open_model(self.model, self.device, self.dtype, split=self.tp is not None)
+
+    def split(self, loops: Sequence[str]) -> list[str]:
+        """The loops as they are to run: with ``--tp`` on all ranks at once."""
+        return [f"{loop}:tp={self.tp}" if self.tp else loop for loop in loops]
 
     def make_requests(self, model: Model, ignore_eos: bool = False) -> list[Request]:
         """The requests, tokenized; with ``ignore_eos`` every one runs to its length."""

@@ -114,7 +114,8 @@ def run_here(
     """The same, in the process that does it."""
     if loop and len(loop) > 1:
         raise ValueError(f"--loop was given {len(loop)} times, but run takes exactly one loop.")
-    name, *more = choose_loops(loop or [], workload.device, scheduler.serial_only)
+    chosen = choose_loops(loop or [], workload.device, scheduler.serial_only)
+    name, *more = workload.split(chosen)
     if more:
         raise ValueError(f"--loop all is {1 + len(more)} loops, but run takes exactly one.")
     device = open_device(workload.device)

@@ -296,9 +296,8 @@ class Ranks:
             if other not in self.gone and self.lost is None:
                 with suppress(RankLost):
                     self._put(other, pickle.dumps(reason), (), GOODBYE)
-        if self.lost is None:
-            for thread in self._threads:
-                thread.join(self.deadline)
+        for thread in self._threads:  # one that waits for a lost rank does so no longer than this
+            thread.join(self.deadline)
         with suppress(Exception):  # what is lost can't be taken apart in order
             dist.destroy_process_group()
 

@@ -60,6 +60,7 @@ class Design:
     whole_run: Callable[..., Metrics] | None = None  # instead of turns, if one engine is not enough
     num_ranks: int = 1  # of device ``dist`` that it takes
     on_ranks: str = ""  # the module whose ``whole_run`` it has there, if it takes several
+    split_as: str = ""  # the name with which it was asked for on ``num_ranks`` ranks at once
     lanes: Mapping[str, Callable[..., Turns]] = field(
         default_factory=dict
     )  # what runs on them then
@@ -72,6 +73,8 @@ class Design:
     @property
     def devices(self) -> tuple[str, ...]:
         """Where it runs."""
+        if self.split_as:
+            return ("dist",)
         if "real devices" not in self.refuses:
             return tuple(DEVICES)
         return ("sim", "dist") if self.on_ranks else ("sim",)
@@ -113,7 +116,8 @@ class Design:
         """
         if device not in self.devices:
             raise ValueError(
-                f"loop {loop!r} does not run on device {device!r}: {self.refuses['real devices']}; "
+                f"loop {loop!r} does not run on device {device!r}: "
+                f"{self.refuses.get('real devices', 'it takes several ranks at once')}; "
                 f"it runs on {', '.join(self.devices)}."
             )
 
@@ -191,12 +195,38 @@ def find_loop(name: str) -> Design:
     if len(relays) > 1:
         raise ValueError(f"loop {name!r} names {len(relays)} relays, but a loop takes one.")
     if options := dict(part.split("=", 1) for part in rest if "=" in part):
+        if tp := options.pop("tp", ""):
+            spec = split_over(spec, name, tp)
         read = read_options(loop, spec.whole_run or spec.run, options)
         spec = replace(spec, options={**spec.options, **read})
     for relay in relays:
         check_relay(loop, spec.relays, relay, spec.refuses.get("other relays", ""))
         spec = replace(spec, relays=(relay,))
     return spec
+
+
+SPLIT = (
+    "serial", "overlap", "overlap_pool_indexed", "mini_normal", "mini_overlap", "vllm_step",
+    "vllm_async", "mlx_async", "multi_step",
+)  # fmt: skip
+"""Loops that decide by what they were told alone, and never ask how far a device or thread is."""
+
+
+def split_over(spec: Design, name: str, tp: str) -> Design:
+    """The design on so many ranks at once (``tp_ranks.py``).
+
+    Raises:
+        ValueError: there is no such number, or its ranks could decide differently.
+    """
+    loop = name.partition(":")[0]
+    if not (tp.isdecimal() and int(tp) > 1):
+        raise ValueError(f"option tp of loop {loop!r} is {tp!r}, but it must be at least 2.")
+    if loop not in SPLIT:
+        raise ValueError(
+            f"loop {loop!r} can't be split over ranks, which must all decide alike; "
+            f"those that can are {', '.join(SPLIT)}."
+        )
+    return replace(spec, num_ranks=int(tp), on_ranks="minisched.loops.tp_ranks", split_as=name)
 
 
 def read_options(loop: str, run: Callable[..., Any], texts: Mapping[str, str]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ..core import NoBatch, Output, Request, SamplingParams, ScheduleBatch
-from ..devices.base import Device, memory_for
+from ..core import FinishReason, NoBatch, Output, Request, SamplingParams, ScheduleBatch
+from ..devices.base import Device, RankLost, memory_for
 from ..devices.cost import MILLISECOND, NO_COST, CostModel
 from ..devices.registry import load, open_device
 from ..devices.sim import SimDevice
@@ -95,6 +95,7 @@ def run_loop(
 
     Raises:
         ValueError: the loop is unknown, or device or relay do not fit it.
+        RankLost: of several ranks one is; every request has ended, with that reason if no other.
     """
     requests = tuple(requests)
     frontend, config = Frontend(requests, on_output), config or SchedulerConfig()
@@ -114,6 +115,12 @@ def run_loop(
                 engine = make_engine(loop, device, model, config, frontend, cost, relay, **options)
                 drive(spec.start(engine, **options), engine)
                 metrics = engine.metrics
+    except RankLost as lost:
+        for req in requests:
+            if not req.finished:
+                req.finish_reason, req.error = FinishReason.ABORT, str(lost)
+                frontend.deliver(Output(req.name, None, req.finish_reason, req.error))
+        raise
     finally:
         device.close()
     trace = device.recorder.trace(loop, device.name, model.name, device.clock, model.dtype)

@@ -162,10 +162,8 @@ class GraphModel(Protocol):
 class SplitModel(Protocol):
     """A model that several ranks can compute together (``llama_tp.py``)."""
 
-    tp: int  # over how many ranks a run is to be split; 1: none
-
-    def share(self, rank: int, all_gather: Callable[[Array], list[Array]]) -> Model:
-        """What one rank has of it."""
+    def share(self, rank: int, num_ranks: int, all_gather: Callable[[Array], list[Array]]) -> Model:
+        """What one rank has of it; ``all_gather`` gives every rank's array, in their order."""
         ...
 
 

@@ -123,32 +123,34 @@ def add_up(parts: Tensor, bias: Tensor | None) -> Tensor:
 class LlamaTP(LlamaTorch):
     """A Llama in blocks (``models/base.py:SplitModel``): the same logits on any number of ranks.
 
-    ``tp`` is over how many a run is to be split; the model itself has all blocks, ``share`` gives
-    what one rank has of it.
+    It has all blocks itself; ``share`` gives what one rank has of it.
 
     Raises:
-        ValueError: as ``LlamaTorch``, or there are more ranks than KV heads.
+        ValueError: as ``LlamaTorch``.
     """
 
     def __init__(
-        self, directory: str | Path, dtype: str = AUTO, context_len: int | None = None, tp: int = 1
+        self, directory: str | Path, dtype: str = AUTO, context_len: int | None = None
     ) -> None:
         super().__init__(directory, dtype, context_len, scripted=False, packed=False)
         whole, (kv_heads, d) = self.weights, self.kv_shape
-        blocks_of(0, tp, kv_heads)
-        self.tp = tp
         self.gather: Callable[[Tensor], Tensor] = lambda parts: parts
         self.blocks = [cut(whole, kv_heads, d, at) for at in range(kv_heads)]
         without: dict[str, Any] = {name: [] for name in MATRICES}
         self.weights = whole._replace(**without, head=whole.embed)
 
-    def share(self, rank: int, all_gather: Callable[[Tensor], list[Tensor]]) -> LlamaTP:
-        """What one of ``tp`` ranks has; the weights are the same in memory.
+    def share(
+        self, rank: int, num_ranks: int, all_gather: Callable[[Tensor], list[Tensor]]
+    ) -> LlamaTP:
+        """What one rank has; the weights are the same in memory.
 
         ``all_gather`` gives every rank's tensor, all of one shape, in the order of ranks.
+
+        Raises:
+            ValueError: there are more ranks than KV heads.
         """
         part, num_blocks = copy(self), self.kv_shape[0]
-        shares = [blocks_of(at, self.tp, num_blocks) for at in range(self.tp)]
+        shares = [blocks_of(at, num_ranks, num_blocks) for at in range(num_ranks)]
         part.blocks = [self.blocks[block] for block in shares[rank]]
 
         def gather(parts: Tensor) -> Tensor:
@@ -156,7 +158,7 @@ class LlamaTP(LlamaTorch):
             every = all_gather(F.pad(parts, padding))
             return torch.cat([own[: len(it)] for own, it in zip(every, shares, strict=True)])
 
-        part.gather, part.tp = gather, 1
+        part.gather = gather
         return part
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:

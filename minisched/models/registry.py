@@ -23,17 +23,22 @@ LLAMA = {  # device -> (module, class, extra)
     "mlx": ("minisched.models.llama_mlx", "LlamaMlx", "mlx"),
 }
 
+SPLIT_LLAMA = ("minisched.models.llama_tp", "LlamaTP", "torch")
 
-def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
+
+def open_model(name: str, device: str, dtype: str = AUTO, split: bool = False) -> Model:
     """``hash``, ``smollm2``, a directory with a model in Hugging Face's form, or a hub id.
 
     ``dtype`` is what a real model computes in: ``auto``, which is the checkpoint's own on every
-    device (``llama.choose_dtype``), ``float32``, ``bfloat16``, or with torch ``float64``.
+    device (``llama.choose_dtype``), ``float32``, ``bfloat16``, or with torch ``float64``. With
+    ``split`` ranks of device ``dist`` can share it (``llama_tp.py``).
 
     Raises:
         ValueError: the model is unknown, not fetched or incomplete; the device can't run it, or not
             in this dtype; or an extra is missing.
     """
+    if split and name == "hash":
+        raise ValueError("model 'hash' can't be split over ranks, but a Llama can; name one.")
     if name == "hash":
         if dtype != AUTO:
             raise ValueError(
@@ -46,7 +51,7 @@ def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
             f"model {name!r} can't run on device {device!r}, which only knows 'hash'; "
             f"use --device {' or '.join(LLAMA)}."
         )
-    cls = load(*LLAMA[device], f"model {name!r} on device {device!r}")
+    cls = load(*(SPLIT_LLAMA if split else LLAMA[device]), f"model {name!r} on device {device!r}")
     return cast(Model, cls(find_model(name), dtype))
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 
 from minisched.devices.dist import Ranks
+from minisched.engine.frontend import Message
+from minisched.engine.ranks import TPEngine
+from minisched.museum.patch import put_in
+from minisched.museum.registry import find as find_exhibit
 
 
 def echo(ranks: Ranks, count: int) -> None:
@@ -27,3 +31,20 @@ def fail(ranks: Ranks) -> None:
 def sleep(ranks: Ranks, seconds: float) -> None:
     """Do something else than what is waited for."""
     time.sleep(seconds)
+
+
+def put_bug_in(ranks: Ranks, name: str) -> None:
+    """Have a bug of the museum from now on."""
+    put_in(find_exhibit(name).edits).__enter__()
+
+
+def go_by_own_clock(ranks: Ranks) -> None:
+    """Take in what rank 0 tells one turn later, as if this rank's clock were behind."""
+    told: list[list[Message]] = [[], []]
+    inner = TPEngine.broadcast
+
+    def late(engine: TPEngine, messages: list[Message]) -> list[Message]:
+        told.append(inner(engine, messages))
+        return told[-2 if engine.scheduler.live else -1]
+
+    TPEngine.broadcast = late  # type: ignore[method-assign]

@@ -76,9 +76,10 @@ def logits_of(make: Callable[[], Any]) -> tuple[Any, list[Tensor]]:
 
 def on_ranks(folder: Path, num_ranks: int, dtype: str) -> list[Any]:
     meeting = Meeting(num_ranks)
-    whole = LlamaTP(folder, dtype, tp=num_ranks)
+    whole = LlamaTP(folder, dtype)
     makes = [
-        partial(whole.share, rank, partial(meeting.all_gather, rank)) for rank in range(num_ranks)
+        partial(whole.share, rank, num_ranks, partial(meeting.all_gather, rank))
+        for rank in range(num_ranks)
     ]
     with ThreadPoolExecutor(num_ranks) as pool:
         return list(pool.map(logits_of, makes))
