@@ -65,7 +65,11 @@ def topic_page(topic: str) -> str:
 
 def more() -> str:
     """What shows several topics at once, or a part of one."""
-    return f"# {OTHERS}\n\n" + "\n".join(f"{diagram_part(name)}" for name in others())
+    whole = [
+        f"({anchor(name)})=\n## {words}\n\n{picture(f'traces/{name}.svg', words, '../')}\n"
+        for name, words in SHARED.items()
+    ]
+    return f"# {OTHERS}\n\n" + "\n".join([*whole, *map(diagram_part, others())])
 
 
 def diagram_part(name: str) -> str:
@@ -137,9 +141,9 @@ def small(name: str, page: str, path: str) -> str:
 
 
 def large(name: str, words: str) -> str:
-    """A picture of several designs, which leads to itself."""
-    shown = picture(f"traces/{name}.svg", words, "../")
-    return f"::::{{container}} card\n{shown}\n\n{words}\n::::\n"
+    """A picture of several designs, which leads to the whole of it."""
+    target, shown = f"more.md#{anchor(name)}", picture(f"traces/{name}.svg", words, "../")
+    return f"::::{{container}} card\n[{shown}]({target})\n\n[{words}]({target})\n::::\n"
 
 
 def crops() -> str:
