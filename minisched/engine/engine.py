@@ -123,13 +123,26 @@ class Engine:
         """
         return self.launch_batch(self.prepare_batch(batch, previous), delay_sample)
 
-    def prepare_batch(self, batch: ScheduleBatch, previous: Step | None = None) -> Step:
-        """Lay a step out and bring its inputs to the device.
+    def prepare_batch(
+        self, batch: ScheduleBatch, previous: Step | None = None, phase: str = "prepare"
+    ) -> Step:
+        """Lay a step out and bring its inputs to the device; what that costs is a ``phase``'s.
 
         If they find no memory there, it fails when it is to be launched, and the loop goes on.
         """
         step = Step(batch)
-        self._prepare(step, previous, "prepare")
+        try:
+            with self.device.host(
+                "prepare", self.cost.phase(phase, *batch.size), step.label
+            ) as prepare:
+                self.worker.prepare(step, previous)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise  # it is the host's own
+            step.error = error
+            return step
+        if phase == "prepare" and not self.worker.gives_every_input:
+            self.recording.tokens_by_host(step.batch, step.edges, prepare)
         return step
 
     def advance_step(self, pending: Step) -> Step | None:
@@ -141,24 +154,7 @@ class Engine:
         self._scheduled(batch)
         if batch is None:
             return None
-        step = Step(batch)
-        self._prepare(step, pending, "advance step")
-        return self.launch_batch(step)
-
-    def _prepare(self, step: Step, previous: Step | None, phase: str) -> None:
-        batch = step.batch
-        try:
-            with self.device.host(
-                "prepare", self.cost.phase(phase, *batch.size), step.label
-            ) as prepare:
-                self.worker.prepare(step, previous)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise  # it is the host's own
-            step.error = error
-            return
-        if phase == "prepare" and not self.worker.gives_every_input:
-            self.recording.tokens_by_host(step.batch, step.edges, prepare)
+        return self.launch_batch(self.prepare_batch(batch, pending, "advance step"))
 
     def launch_batch(self, step: Step, delay_sample: bool = False) -> Step:
         """Launch a step; returns before the device has run it.

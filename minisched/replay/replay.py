@@ -350,7 +350,7 @@ def play(
         tally,
         worker.num_steps,
         worker.peak_tokens,
-        scheduler.num_retractions,
+        scheduler.retraction.num_retractions,
         perf_counter() - began,
     )
 

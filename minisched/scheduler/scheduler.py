@@ -111,11 +111,6 @@ class Scheduler:
         return False
 
     @property
-    def num_retractions(self) -> int:
-        """How often a request has lost its memory so far."""
-        return self.retraction.num_retractions
-
-    @property
     def num_used_tokens(self) -> int:
         """KV slots held by requests; what is cached and could be evicted is not counted."""
         used = self.allocator.num_pages - self.leases.available_pages

@@ -191,7 +191,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
     ),
     "a chained step whose inputs find no memory ends the run": (
         Edit(
-            "engine.engine:Engine._prepare",
+            "engine.engine:Engine.prepare_batch",
             "if not is_out_of_memory(error):",
             'if phase == "advance step":',
         ),

@@ -167,7 +167,7 @@ def test_nobody_is_ever_retracted(
                                             range(len(done.reqs))]))  # fmt: skip
     for done in in_flight:
         scheduler.process(done, Result([3] * len(done.reqs)))
-    assert not (coming or scheduler.live or scheduler.num_retractions)
+    assert not (coming or scheduler.live or scheduler.retraction.num_retractions)
     scheduler.leases.self_check()
 
 
@@ -181,7 +181,7 @@ def test_two_who_come_in_one_step_can_be_promised_a_page_too_many() -> None:
     assert turn(scheduler).rids == ("r", "s")
     while scheduler.live:
         turn(scheduler)
-    assert scheduler.num_retractions == 1
+    assert scheduler.retraction.num_retractions == 1
 
 
 # -- what the original's overlap frees and shares while a step runs --------------------------------

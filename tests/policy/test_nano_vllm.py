@@ -61,5 +61,5 @@ def test_who_decodes_since_last_makes_way_and_comes_back_first(victim: str, left
                              kv_tokens=16)  # fmt: skip
     assert turn(scheduler).rids == ("r0", "r1")
     assert turn(scheduler).rids == (left,)
-    assert scheduler.num_retractions == 1
+    assert scheduler.retraction.num_retractions == 1
     assert next(iter(scheduler.waiting_queue)).rid == ("r1" if left == "r0" else "r0")

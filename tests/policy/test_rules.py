@@ -255,10 +255,10 @@ def test_a_full_batch_waits_for_one_who_is_about_to_end_and_retracts_nobody() ->
     flying = [scheduler.next_batch(), scheduler.next_batch()]
     held = scheduler.leases.open()
     scheduler.leases.extend(held, scheduler.allocator.available_pages)
-    assert not scheduler.next_batch() and not scheduler.num_retractions
+    assert not scheduler.next_batch() and not scheduler.retraction.num_retractions
     for batch in flying:
         assert isinstance(batch, ScheduleBatch)
         scheduler.process(batch, Result([5] * len(batch.rows)))
     after = scheduler.next_batch()
     assert isinstance(after, ScheduleBatch) and after.rids == ("b",)
-    assert not scheduler.num_retractions
+    assert not scheduler.retraction.num_retractions

@@ -333,7 +333,7 @@ def test_a_prompt_that_is_only_partly_computed_gives_way_first() -> None:
     scheduler.receive([Request(f"r{i}", [i], eight) for i in range(6)])
     scheduler.receive([Request("long", [9] * 12, SamplingParams(max_new_tokens=1))])
     batch = turn(scheduler)
-    while not scheduler.num_retractions:
+    while not scheduler.retraction.num_retractions:
         batch = turn(scheduler)
     assert sorted(batch.rids) == [f"r{i}" for i in range(6)] and "long" in scheduler.live
 
