@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +33,7 @@ from ..checks.many import (
     LAWS,
     CaseTally,
     FailedCase,
+    Tried,
     base_of,
     case_of,
     laws_on,
@@ -110,7 +110,6 @@ def check(
     """
     if loop and any(name.partition(":")[0].endswith(".py") for name in loop):
         return run_check_file(loop, workloads, seed, device, json)
-    wanted = Wanted(workloads, seed, tuple(loop or ()), device, jobs, out, backend, address)
     if not traces:
         if draw is not None:
             raise ValueError(
@@ -118,8 +117,29 @@ def check(
             )
         if step:
             raise ValueError("--step is about recorded runs, but none is named.")
-        return check_workloads(wanted, json)
-    if asked := wanted.options_given():
+        for name, value, least in (
+            ("workloads", workloads, 1), ("seed", seed, 0), ("jobs", jobs, 1)
+        ):  # fmt: skip
+            if value is not None and value < least:
+                raise ValueError(f"--{name} is {value}, but it must be at least {least}.")
+        if out is not None and out.exists() and not out.is_dir():
+            raise ValueError(f"--out {out} is a file, but it must be a folder.")
+        is_virtual = clock_of(device, loop or ()) == "virtual"
+        count = workloads or (IN_VIRTUAL_TIME if is_virtual else IN_REAL_TIME)
+        workers = Workers(jobs or (num_cores() if is_virtual else 1), backend, address)
+        seeds = range(seed, seed + count)
+        return check_workloads(seeds, tuple(loop or ()), device, workers, out, json)
+    drawing = {
+        "--workloads": workloads is not None,
+        "--seed": seed,
+        "--loop": loop,
+        "--device": device != "sim",
+        "--jobs": jobs is not None,
+        "--out": out,
+        "--backend": backend != "processes",
+        "--address": address,
+    }
+    if asked := [name for name, given in drawing.items() if given]:
         raise ValueError(
             f"{asked[0]} draws workloads, but {traces[0]} is a recorded run: one or the other."
         )
@@ -351,53 +371,23 @@ def shortened(sentence: str) -> str:
 IN_VIRTUAL_TIME, IN_REAL_TIME = 150, 20  # workloads
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What the command line asks for; None is whatever suits the device."""
-
-    workloads: int | None = None
-    seed: int = 0
-    loops: tuple[str, ...] = ()
-    device: str = "sim"
-    jobs: int | None = None
-    out: Path | None = None
-    backend: str = "processes"
-    address: str = ""
-
-    def options_given(self) -> list[str]:
-        """The options that are not at their defaults."""
-        usual = Wanted()
-        names = {"loops": "--loop"}
-        return [
-            names.get(name, f"--{name}")
-            for name, value in vars(self).items()
-            if value != getattr(usual, name)
-        ]
-
-    def workers(self, clock: str) -> Workers:
-        """Who runs the cases: on a virtual clock so many at once as there are cores.
-
-        Raises:
-            ValueError: there is no such backend, or none that has an address.
-        """
-        return Workers(
-            self.jobs or (num_cores() if clock == "virtual" else 1), self.backend, self.address
-        )
-
-
-def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
-    """Draw workloads, hold every law against every case, and report; the exit code.
-
-    Raises:
-        ValueError: an option is outside its limits; nothing has run then.
-    """
-    clock = check_wanted(wanted)
-    count = wanted.workloads or (IN_VIRTUAL_TIME if clock == "virtual" else IN_REAL_TIME)
-    workers = wanted.workers(clock)
-    began = time.monotonic()
-    tally = run_cases(wanted, count, workers)
+def check_workloads(
+    seeds: range,
+    loops: Sequence[str],
+    device: str,
+    workers: Workers,
+    out: Path | None,
+    as_json_only: bool,
+) -> int:
+    """Draw workloads, hold every law against every case, and report; the exit code."""
+    began, cases = time.monotonic(), list[Tried]()
+    with named_progress(len(seeds)) as hear:
+        for tried in try_workloads(seeds, loops, device, workers):
+            cases += tried
+            hear(f"workloads, {len(cases)} cases")
+    tally = CaseTally(seeds.start, len(seeds), device, cases, loops)
     seconds = time.monotonic() - began
-    files = save_failure(tally, wanted.out) if wanted.out and tally.failures else []
+    files = save_failure(tally, out) if out and tally.failures else []
     if as_json_only:
         print_json({**tally.as_json(), "files": files})
     else:
@@ -407,33 +397,17 @@ def check_workloads(wanted: Wanted, as_json_only: bool) -> int:
     return 1 if tally.failures else 0
 
 
-def run_cases(wanted: Wanted, count: int, workers: Workers) -> CaseTally:
-    """All the cases, with a bar on stderr meanwhile."""
-    seeds, cases = range(wanted.seed, wanted.seed + count), []
-    with named_progress(count) as hear:
-        for tried in try_workloads(seeds, wanted.loops, wanted.device, workers):
-            cases += tried
-            hear(f"workloads, {len(cases)} cases")
-    return CaseTally(wanted.seed, count, wanted.device, cases, wanted.loops)
-
-
-def check_wanted(wanted: Wanted) -> str:
-    """The device's clock, ``virtual`` or ``wall``.
+def clock_of(device: str, loops: Sequence[str]) -> str:
+    """A device's clock, ``virtual`` or ``wall``.
 
     Raises:
-        ValueError: an option is outside its limits.
+        ValueError: there is no such device, or a loop is none of it.
     """
-    for name, least in (("workloads", 1), ("seed", 0), ("jobs", 1)):
-        value = getattr(wanted, name)
-        if value is not None and value < least:
-            raise ValueError(f"--{name} is {value}, but it must be at least {least}.")
-    if wanted.out is not None and wanted.out.exists() and not wanted.out.is_dir():
-        raise ValueError(f"--out {wanted.out} is a file, but it must be a folder.")
-    for name in wanted.loops:
-        LOOPS[read_design(name).loop].check_device(name, wanted.device)
-    device = open_device(wanted.device)
-    device.close()
-    return device.clock
+    for name in loops:
+        LOOPS[read_design(name).loop].check_device(name, device)
+    opened = open_device(device)
+    opened.close()
+    return opened.clock
 
 
 # -- ``minisched check TRACE``: is it identical, does it leak, does it race, does it overlap? ------
