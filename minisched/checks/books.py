@@ -9,27 +9,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import islice
 
 from ..core import Lease
-from ..engine.engine import Engine
 from ..memory import BlockPool, MemoryLeak
 from ..memory.block_pool import Block
 from ..memory.radix_cache import TreeNode
 from ..scheduler import Scheduler
 from .history import counted, plural
-
-
-class Books:
-    """Looks after every turn, and keeps what was wrong first."""
-
-    def __init__(self) -> None:
-        self.wrong: list[str] = []
-
-    def look(self, engine: Engine) -> None:
-        """After a turn."""
-        if not self.wrong:
-            self.wrong = [*islice(find_unbalanced(engine.scheduler), 1)]
 
 
 def find_unbalanced(scheduler: Scheduler) -> Iterator[str]:

@@ -28,7 +28,7 @@ from ..trace import Trace
 from ..worker import Step
 from ..worker.worker import COPY, StepOp
 from .answers import lacking
-from .books import Books, find_held
+from .books import find_held, find_unbalanced
 from .case import FAILURES, Case, Failure, Workload, fresh
 from .identity import find_bad_ends, find_misreads
 from .laws import (
@@ -90,7 +90,7 @@ class Witnesses:
     """Whoever looks on while a case runs, and the laws that they tell of when it is over."""
 
     def __init__(self, workload: Workload) -> None:
-        self.books, self.clients, self.touched = Books(), Clients(workload), Touched()
+        self.unbalanced, self.clients, self.touched = list[str](), Clients(workload), Touched()
         self.progress, self.over_budget = dict[str, str](), list[str]()
         self.threads = alive()
         self.failing = [StepFault(it.kind, it) for it in workload.failures]
@@ -111,7 +111,8 @@ class Witnesses:
 
     def look(self, engine: Engine) -> None:
         """After a turn."""
-        self.books.look(engine)
+        if not self.unbalanced:
+            self.unbalanced += find_unbalanced(engine.scheduler)
         self.clients.look(engine)
 
     def of_clients(self, engine: Engine, outputs: list[Output], device: Device) -> Laws:
@@ -130,7 +131,7 @@ class Witnesses:
         """What is wrong however far a run came."""
         seen, threads = examine(trace), [name for name in alive() if name not in self.threads]
         return [
-            ("leak", self.books.wrong),
+            ("leak", self.unbalanced),
             ("leak", [leak for leak in find_leaks(trace) if leak.kind in AT_ONCE]),
             ("ownership", find_unlisted(trace)),
             ("race", seen.races),

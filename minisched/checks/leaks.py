@@ -134,11 +134,13 @@ class Book:
 
     def take(self, number: int, lease: HeldLease, now: MarkMoment, is_cached: bool = False) -> None:
         """It is handed out."""
-        if before := self.held.get(number):
-            since = f"{before.rid}'s, allocated to {before.history}"
-            self._given(number, lease, now, before.rid, since, before.slices)
-        elif is_cached:
-            self._given(number, lease, now, "", "the prefix cache's")
+        before = self.held.get(number)
+        if before or is_cached:
+            whose = f"{before.rid}'s, allocated to {before.history}" if before else ""
+            story = f"was handed out to {lease.rid} {now} while it was still "
+            story += whose or "the prefix cache's"
+            rid, slices = (before.rid, before.slices) if before else ("", ())
+            self.wrong(number, "given", rid, story, now, slices)
         self.held[number] = lease
         self.freed.pop(number, None)
 
@@ -150,13 +152,6 @@ class Book:
         whose = f"when it was {first.rid}'s" if first.rid else "when the prefix cache gave it up"
         story = f"was freed twice: {first.when}, {whose}, and again {now}"
         self.wrong(number, "freed", first.rid, story, now, first.slices)
-
-    def _given(
-        self, number: int, lease: HeldLease, now: MarkMoment, rid: str, whose: str,
-        slices: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
-        story = f"was handed out to {lease.rid} {now} while it was still {whose}"
-        self.wrong(number, "given", rid, story, now, slices)
 
     def wrong(
         self, number: int, kind: str, rid: str, story: str, now: MarkMoment,
