@@ -34,7 +34,7 @@ from ..loops.run import RunStopped, fresh
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
-from ..trace.files import write_whole
+from ..trace.files import WholeFile, write_whole
 from .exit import BAD_INPUT, complain
 from .layout import print_json, say, table, token_progress
 from .options import (
@@ -115,7 +115,8 @@ def write_pngs(comparison: Comparison, out: Path) -> list[Path]:
     slide = to_svg(poster(traces, is_slide=True)) if is_poster else wall
     images = {"compare.png": to_png(wall, fitting(wall, WALL)), "slide.png": to_png(slide, SLIDE)}
     for name, image in images.items():
-        (out / name).write_bytes(image)
+        with WholeFile(out / name) as file:
+            file.buffer.write(image)
     return [out / name for name in images]
 
 
@@ -211,7 +212,6 @@ def compare(
     minisched compare --requests 4            fewer requests
     minisched compare --host-work 20          a slower host: 20 ms more a step
     minisched compare --device thread --model smollm2
-    minisched compare --device dist --nproc 2 --loops pd,mixed
     """
     with workload.ranks() as is_first:
         given = workload, scheduler, report, loops, out, png
