@@ -25,11 +25,14 @@ from .leaks import HeldLease, Ledger, SlotRead, ledgers
 RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
 
 
-class Defect(NamedTuple):
-    """What is not as it should be: a sentence, the slices that did it, and the edge that lacks."""
+class ChainLink(NamedTuple):
+    """One thing that happened on the way to a wrong token, or that is not as it should be.
+
+    ``slices`` are those that did it, and ``missing`` is the edge that lacks, from slice to slice.
+    """
 
     sentence: str
-    slices: tuple[int, ...]
+    slices: tuple[int, ...] = ()
     missing: tuple[int, int] | None = None
 
 
@@ -221,10 +224,10 @@ class StepReads:
 
 # -- Whether a cell holds what the step should find there: a rule for each kind of memory ----------
 
-Rule = Callable[[StepReads, Done, int, Done | None], Iterator[Defect]]
+Rule = Callable[[StepReads, Done, int, Done | None], Iterator[ChainLink]]
 
 
-def find_defects(reads: StepReads, is_token: bool = True) -> Iterator[Defect]:
+def find_defects(reads: StepReads, is_token: bool = True) -> Iterator[ChainLink]:
     """What a step read and is not as it should be, what is nearest to its tokens first.
 
     With ``is_token`` the way of its tokens to the host is looked at, too.
@@ -244,14 +247,14 @@ def find_defects(reads: StepReads, is_token: bool = True) -> Iterator[Defect]:
 
 def _each(
     reads: StepReads, found: Iterable[Done], rule: Rule, mine: set[int] | None = None
-) -> Iterator[Defect]:
+) -> Iterator[ChainLink]:
     """Hold a rule against each cell that is read, and who changed it last; after races for it."""
     past = reads.past
     for read in found:
         cells = [cell for cell in cells_of(read.act.at) if mine is None or cell in mine]
         for cell, change in past.meanwhile(read, cells):
             verb = "frees" if change.act.kind == "free" else "writes"
-            yield Defect(
+            yield ChainLink(
                 f"{past.who(read.act)} reads {past.name_of(read.act.resource, cell)}, which "
                 f"{past.who(change.act)} {verb}, and nothing makes one of them wait for the other",
                 (change.act.op, read.act.op),
@@ -276,23 +279,23 @@ def _host_reads(reads: StepReads) -> Iterator[Done]:
             return
 
 
-def _buffer(reads: StepReads, read: Done, cell: int, change: Done | None) -> Iterator[Defect]:
+def _buffer(reads: StepReads, read: Done, cell: int, change: Done | None) -> Iterator[ChainLink]:
     """A buffer holds one step's things at a time: its inputs, or its outputs."""
     if change is None:
         return
     past, slices = reads.past, (change.act.op, read.act.op)
     what, who = past.name_of(read.act.resource, cell), past.who(read.act)
     if change.act.kind == "free":
-        yield Defect(f"{what} was freed before {who} had read it", slices)
+        yield ChainLink(f"{what} was freed before {who} had read it", slices)
     elif "output" in read.act.resource and past.words.step(change.act.op) != reads.step:
-        yield Defect(
+        yield ChainLink(
             f"{what} was overwritten by {past.who(change.act)} before {who} had read what step "
             f"{reads.step} left there",
             slices,
         )
 
 
-def _values(reads: StepReads) -> Iterator[Defect]:
+def _values(reads: StepReads) -> Iterator[ChainLink]:
     """An op takes another one's value, maybe before that has ended."""
     for read in reads.of("value"):
         for source in cells_of(read.act.at):
@@ -301,10 +304,10 @@ def _values(reads: StepReads) -> Iterator[Defect]:
                 who, giver = reads.past.who(read.act), reads.past.who(end.act)
                 edge = source, read.act.op
                 story = f"{who} takes the value of {giver}, and nothing makes it wait for that"
-                yield Defect(story, edge, edge)
+                yield ChainLink(story, edge, edge)
 
 
-def _listed(reads: StepReads, read: Done, cell: int, change: Done | None) -> Iterator[Defect]:
+def _listed(reads: StepReads, read: Done, cell: int, change: Done | None) -> Iterator[ChainLink]:
     """The request's row of the page table was written while the row was the request's."""
     if change is None or change.act.kind != "write":
         return
@@ -312,19 +315,19 @@ def _listed(reads: StepReads, read: Done, cell: int, change: Done | None) -> Ite
     theirs = reads.leases_of(step)
     if step and reads.lease not in theirs:
         rids = " and ".join(lease.rid for lease in theirs)
-        yield Defect(
+        yield ChainLink(
             f"{past.name_of(read.act.resource, cell)} was written in step {step} for {rids}, and "
             f"not since, although {past.who(read.act)} reads it for {reads.rid}",
             (change.act.op, read.act.op),
         )
 
 
-def _kv(reads: StepReads, read: Done, slot: int, change: Done | None) -> Iterator[Defect]:
+def _kv(reads: StepReads, read: Done, slot: int, change: Done | None) -> Iterator[ChainLink]:
     """A KV slot holds what was written for this request, or what the cache has for it."""
     past, what = reads.past, reads.past.name_of(read.act.resource, slot)
     if change is None:
         reader = f"step {reads.step} reads for {reads.rid}"
-        yield Defect(f"{what}, which {reader}, was never written", (read.act.op,))
+        yield ChainLink(f"{what}, which {reader}, was never written", (read.act.op,))
         return
     step, writer, page = past.words.step(change.act.op), change.act.rid, slot // past.page_size
     slices = change.act.op, read.act.op
@@ -332,12 +335,12 @@ def _kv(reads: StepReads, read: Done, slot: int, change: Done | None) -> Iterato
     owner = reads.ledger.pages.held.get(page)
     is_anothers = owner is not None and owner is not reads.lease
     if change.act.kind == "free":
-        yield Defect(f"{what} was given back {_fate_of(reads, page)}, {still}", slices)
+        yield ChainLink(f"{what} was given back {_fate_of(reads, page)}, {still}", slices)
     elif writer == reads.rid and is_anothers and owner:
         since = owner.pages.get(page, owner.opened)
-        yield Defect(f"{what} is {owner.rid}'s, allocated to it {since}, {still}", slices)
+        yield ChainLink(f"{what} is {owner.rid}'s, allocated to it {since}, {still}", slices)
     elif writer != reads.rid and (is_anothers or _is_mine(reads, slot, change)):
-        yield Defect(f"{what} was written in step {step} for {writer}, {still}", slices)
+        yield ChainLink(f"{what} was written in step {step} for {writer}, {still}", slices)
     else:
         reads.sources.append(ReadFrom(step, writer, what))
 
@@ -370,15 +373,15 @@ def _is_mine(reads: StepReads, slot: int, change: Done) -> bool:
 # -- The token that only the device knows: is it what the step before sampled for this request? ----
 
 
-def _not_taken(reads: StepReads, lease: HeldLease) -> Iterator[Defect]:
+def _not_taken(reads: StepReads, lease: HeldLease) -> Iterator[ChainLink]:
     """A token that only the device has must be taken from there, and no other one."""
     past, step, rid = reads.past, reads.step, reads.rid
     giver, forward = reads.ledger.giver_of(lease), past.ids(step, "forward")
     for item in reads.slot_reads:
         if item.lease is lease and item.sentence and item.slot != item.should:
-            yield Defect(item.sentence, (*past.ids(giver, "sample"), *forward))
+            yield ChainLink(item.sentence, (*past.ids(giver, "sample"), *forward))
     if giver and not _takes(reads, lease, giver):
-        yield Defect(
+        yield ChainLink(
             f"step {step} did not take the token that step {giver} had sampled for {rid} from the "
             "device, although the host did not know it: it computed with another one, or with a "
             "placeholder",
@@ -387,7 +390,7 @@ def _not_taken(reads: StepReads, lease: HeldLease) -> Iterator[Defect]:
     row = reads.ledger.commits[step].index(lease)
     filled = past.mark("placeholder fill", step)
     if filled and not giver and (source := int(str(filled.attrs["rows"]).split()[row])) >= 0:
-        yield Defect(
+        yield ChainLink(
             f"row {row} of step {step} was filled with the token of row {source} of the step "
             f"before, although all tokens of {rid} were known",
             (*past.ids(step - 1, "sample"), *forward),
@@ -410,21 +413,21 @@ def _takes(reads: StepReads, lease: HeldLease, giver: int) -> bool:
     return not any(act.kind == "read" and act.resource in RELAYS for act in program)
 
 
-def _relayed(reads: StepReads, read: Done, cell: int, change: Done | None) -> Iterator[Defect]:
+def _relayed(reads: StepReads, read: Done, cell: int, change: Done | None) -> Iterator[ChainLink]:
     """A cell of a relay holds what the newest step of this lease left there."""
     past, resource = reads.past, read.act.resource
     what, reader = past.name_of(resource, cell), f"step {reads.step} reads for {reads.rid}"
     if change is None:
-        yield Defect(f"{what}, which {reader}, was never written", (read.act.op,))
+        yield ChainLink(f"{what}, which {reader}, was never written", (read.act.op,))
         return
     step, slices = past.words.step(change.act.op), (change.act.op, read.act.op)
     is_newest = step == max(reads.steps_before, default=0) or resource == "token pool"
     if change.act.kind == "free":
-        yield Defect(f"{what}, which {reader}, was given back before that", slices)
+        yield ChainLink(f"{what}, which {reader}, was given back before that", slices)
     elif reads.lease in reads.leases_of(step) and is_newest:
         reads.sources.append(ReadFrom(step, reads.rid, what, is_token=True))
     else:
-        yield Defect(
+        yield ChainLink(
             f"{what} was written in step {step}{_given_to(reads, resource, cell, step)}, although "
             f"{reads.rid} still needs what was there before: {past.who(read.act)} reads it",
             slices,
@@ -451,26 +454,17 @@ def _given_to(reads: StepReads, resource: str, cell: int, step: int) -> str:
 
 
 @dataclass(frozen=True)
-class ChainLink:
-    """One thing that happened on the way to a wrong token; ``slices`` are those that did it."""
-
-    sentence: str
-    slices: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class WrongTokenStory:
     """Why a token is wrong: the culprit, and the chain from the token back to it.
 
     ``is_known`` is False where all that the trace tells is as it should be: then what is wrong is
-    inside an op. ``missing`` is the edge that should have been there, from slice to slice.
+    inside an op.
     """
 
     difference: Difference
     culprit: ChainLink
     chain: tuple[ChainLink, ...]
     is_known: bool = True
-    missing: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         return "\n".join([self.culprit.sentence, *(f"  {link.sentence}" for link in self.chain)])
@@ -478,7 +472,7 @@ class WrongTokenStory:
 
 def token_offence(story: WrongTokenStory) -> Offence:
     """What a picture of the story shows in red."""
-    return Offence(story.culprit.slices, story.culprit.sentence, story.missing)
+    return Offence(story.culprit.slices, story.culprit.sentence, story.culprit.missing)
 
 
 def explain(difference: Difference, trace: Trace) -> WrongTokenStory:
@@ -526,8 +520,7 @@ def _walk(difference: Difference, first: StepReads, begin: ChainLink) -> WrongTo
     while waiting:
         reads, chain = waiting.popleft()
         for fault in find_defects(reads, is_token=reads is first):
-            culprit = ChainLink(fault.sentence, fault.slices)
-            return WrongTokenStory(difference, culprit, chain, missing=fault.missing)
+            return WrongTokenStory(difference, fault, chain)
         for found in reads.sources:
             name = "sample" if found.is_token else "forward"
             link = ChainLink(

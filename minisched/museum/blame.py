@@ -110,7 +110,7 @@ def of_identity(verdict: Verdict, finding: Finding) -> Offence:
         return of_named(verdict, finding)
     story = explain(difference, verdict.trace)
     slices = story.culprit.slices or next((it.slices for it in story.chain if it.slices), ())
-    return Offence(slices, f"{plainly(finding)}; {story.culprit.sentence}", story.missing)
+    return Offence(slices, f"{plainly(finding)}; {story.culprit.sentence}", story.culprit.missing)
 
 
 def wrong_token(verdict: Verdict) -> Difference | None:

@@ -304,9 +304,9 @@ def test_the_story_names_the_culprit(golden: Callable[[str, str], None]) -> None
         assert culprit in {(slices[at].name, slices[at].step) for at in story.culprit.slices}, bug
         assert difference.rid in story.chain[0].sentence
         assert story.is_known == (bug != "unresolved placeholder")
-        assert token_offence(story).missing == story.missing
-        assert (story.missing is not None) == (bug == "copy without wait")
-        if relay == "ring" and not story.missing:
+        assert token_offence(story).missing == story.culprit.missing
+        assert (story.culprit.missing is not None) == (bug == "copy without wait")
+        if relay == "ring" and not story.culprit.missing:
             marks = [mark.attrs for mark in traces[1].marks if mark.name == "wrong token"]
             told = next(mark for mark in marks if mark["rid"] == difference.rid)
             assert told["needs"] != told["got"] and told["step"] == 2
