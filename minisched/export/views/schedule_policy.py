@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...trace import Mark, Trace
+from ...trace import Trace
 from ..scene import (
     Bar,
     Bars,
@@ -59,7 +59,11 @@ class QueueStory:
 
 
 def story_of(trace: Trace) -> QueueStory:
-    """What marks and receive slices tell. Whoever was never received has waited since time 0."""
+    """What marks and receive slices tell. Whoever was never received has waited since time 0.
+
+    Raises:
+        NothingToShow: nobody was ever admitted.
+    """
     came = {rid: item.end for item in trace.slices if item.name == "receive" for rid in item.rids}
     orders, visits = list[Order](), dict[str, Visit]()
     admits = 0
@@ -76,16 +80,14 @@ def story_of(trace: Trace) -> QueueStory:
             visits[rid] = replace(visits[rid], extend_len=grown)
         else:
             admits += 1
-            visits[rid] = _visit(mark, came.get(rid, 0), admits)
+            hit_len, extend_len = number(mark, "hit_len"), number(mark, "extend_len")
+            visits[rid] = Visit(rid, came.get(rid, 0), mark.time, admits, hit_len, extend_len)
+    if not visits:
+        raise NothingToShow("the trace has no admit mark, so nobody ever left the queue.")
     seen = dict.fromkeys([*came, *visits, *(rid for order in orders for rid in order.rids)])
     arrived = sorted(seen, key=lambda rid: came.get(rid, 0))
     in_order = [visits[rid] for rid in arrived if rid in visits]
     return QueueStory(arrived, [order for order in orders if order.rids], in_order)
-
-
-def _visit(mark: Mark, arrived: int, place: int) -> Visit:
-    hit_len, extend_len = number(mark, "hit_len"), number(mark, "extend_len")
-    return Visit(word(mark, "rid"), arrived, mark.time, place, hit_len, extend_len)
 
 
 # -- The queue as it was sorted, round after round, and how long everybody waited for what ---------
@@ -106,9 +108,11 @@ def scene(trace: Trace) -> Scene:
     Raises:
         NothingToShow: nobody was ever admitted.
     """
-    story, parts = need_story(trace), list[Part]()
+    story, parts = story_of(trace), list[Part]()
     if story.orders:
-        orders = shown_orders(story.orders, MOST_ROUNDS)
+        orders = story.orders
+        if len(orders) > MOST_ROUNDS:  # the first in which there was something to sort
+            orders = [one for one in orders if len(one.rids) > 1][:MOST_ROUNDS] or orders[:1]
         cut = f"; {len(orders)} of {len(story.orders)} rounds" * (orders != story.orders)
         note = f"first on top; in the left column as they came{cut}"
         parts.append(Part("The queue, sorted", note, [grid_of(story, orders)]))
@@ -146,12 +150,14 @@ def scene(trace: Trace) -> Scene:
     passed = sum(visit.place < max((other.place for other in story.visits[:at]), default=0)
                  for at, visit in enumerate(story.visits))  # fmt: skip
     title = f"schedule_policy: {passed} of {len(story.visits)} overtake somebody who came before"
-    return Scene(title, about_run(trace, policy_words(story)), parts, LEGEND)
+    policy = story.orders[0].policy if story.orders else "the order of the queue was not recorded"
+    return Scene(title, about_run(trace, f"policy: {policy}"), parts, LEGEND)
 
 
 def grid_of(story: QueueStory, orders: list[Order]) -> CellGrid:
     """The rounds; lines follow a request from one to the next."""
-    columns = [("arrival", arrivals_of(story, orders), list[str]())]
+    there = {rid for order in orders for rid in order.rids}
+    columns = [("arrival", [rid for rid in story.arrived if rid in there], list[str]())]
     columns += [(f"{ms(order.time)} ms", order.rids, order.admitted) for order in orders]
     cells: dict[tuple[int, int], GridCell] = {}
     links = list[LaneLink]()
@@ -166,34 +172,3 @@ def grid_of(story: QueueStory, orders: list[Order]) -> CellGrid:
                 links.append(LaneLink("link", before, (place, at)))
     places = [ordinal(place + 1) for place in range(max(len(rids) for _, rids, _ in columns))]
     return CellGrid(places, [name for name, *_ in columns], cells, links)
-
-
-def need_story(trace: Trace) -> QueueStory:
-    """The queue's story.
-
-    Raises:
-        NothingToShow: nobody was ever admitted.
-    """
-    story = story_of(trace)
-    if not story.visits:
-        raise NothingToShow("the trace has no admit mark, so nobody ever left the queue.")
-    return story
-
-
-def policy_words(story: QueueStory) -> str:
-    """By which policy the queue was sorted, as far as the trace says."""
-    policy = story.orders[0].policy if story.orders else "the order of the queue was not recorded"
-    return f"policy: {policy}"
-
-
-def arrivals_of(story: QueueStory, orders: list[Order]) -> list[str]:
-    """Who is in any of these rounds, in the order in which they came."""
-    there = {rid for order in orders for rid in order.rids}
-    return [rid for rid in story.arrived if rid in there]
-
-
-def shown_orders(orders: list[Order], most: int) -> list[Order]:
-    """All rounds; of many the first in which there was something to sort."""
-    if len(orders) <= most:
-        return orders
-    return [order for order in orders if len(order.rids) > 1][:most] or orders[:1]
