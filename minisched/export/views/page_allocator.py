@@ -42,26 +42,6 @@ def panels(trace: Trace) -> tuple[Panel, Panel]:
     )
 
 
-def highest(panel: Panel) -> int:
-    """The highest id that was ever in use; the allocator hands out the lowest first."""
-    return max((id_of(stay) for stay in panel.stays), default=0)
-
-
-def pool_words(trace: Trace) -> str:
-    """How much memory there is, as far as the trace says."""
-    if (pool := memory.pool(trace)) is None:
-        return "the size of the pool was not recorded"
-    return (
-        f"{many(pool.pages, 'page')} of {many(pool.page_size, 'token')}, "
-        f"{many(pool.rows, 'row')} in the request table"
-    )
-
-
-def about_memory(trace: Trace) -> list[str]:
-    """For the line under the title: whose memory it is of two, and how much there is."""
-    return [*filter(None, [side_words(trace)]), pool_words(trace)]
-
-
 def use_words(pages: Panel) -> str:
     """How full it was, and how much was used again."""
     owners: dict[str, list[Stay]] = defaultdict(list)
@@ -140,7 +120,11 @@ def scene(trace: Trace) -> Scene:
     marks = _of(part, *EVENTS)
     note = f"the first {MOST_EVENTS} of {len(marks)}" * (len(marks) > MOST_EVENTS)
     parts.append(Part("What happened", note, [events_of(marks[:MOST_EVENTS])]))
-    about = about_run(part, shown, *about_memory(trace))
+    memory_ = "the size of the pool was not recorded"
+    if pool := memory.pool(trace):
+        memory_ = (f"{many(pool.pages, 'page')} of {many(pool.page_size, 'token')}, "
+                   f"{many(pool.rows, 'row')} in the request table")  # fmt: skip
+    about = about_run(part, shown, *filter(None, [side_words(trace), memory_]))
     return Scene(f"page_allocator: {use_words(pages)}", about, parts, LEGEND, notes)
 
 

@@ -23,7 +23,7 @@ mlx_old_token = Exhibit(
     "old (tt-metal #47359). SGLang's MLX loop (model_runner.py:decode_batch_start_chained) feeds "
     "a chained step the lazy tokens of the one before. An excerpt in a report on #22416 calls "
     "decode_batch_start(prev.req_ids) there; run statement for statement "
-    "(minisched/export/mlx_memory.py), it gives other tokens from the first chained step on.",
+    "(tests/loops/test_sglang.py), it gives other tokens from the first chained step on.",
     law="identity",
     says="alone it gives",
     case=case("a: 4 -> 3", "mlx_async:chain", kv=4),
