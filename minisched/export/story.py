@@ -1,7 +1,7 @@
 """A design's own figure: its participants, and what they tell each other at each phase of a run.
 
 The sentences are written by hand; when each is said, how often, with which numbers and in which
-order is read off a trace. ``puml_story`` draws it.
+order is read off a trace.
 """
 
 from __future__ import annotations
