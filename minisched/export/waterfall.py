@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 
-from ..checks.causes import COPY, HOST, TOKEN, bubbles, forward_lanes, side_of
+from ..checks import causes
+from ..checks.causes import bubbles, forward_lanes, side_of
 from ..checks.overlap import length, measure, streams_of, union
 from ..trace import Trace
-from ..trace.events import is_copy, is_host
+from ..trace.events import is_copy
 from .scene import LaneItem, LaneRow, Lanes, Part, Scene
 from .units import ms
 
@@ -22,10 +23,20 @@ NAMES = {  # a cause, and what the device does or waits for then
     "host": "waits for the host",
     "copy": "waits for the copy",
     "needs": "waits for what a step needs",
+    "device": "waits for another device",
+    "other": "waits for something else",
     "ends": "before it begins, after it ends",
     "work": "computes for requests",
     "wasted": "computes for nobody",
 }
+CAUSES = {  # of a bubble; those that a loop names are not here
+    **dict.fromkeys((causes.HOST, causes.TOKEN, causes.COPY, causes.HOST_WAIT), "host"),
+    **dict.fromkeys((causes.STAGE, causes.TRANSFER), "device"),
+    **dict.fromkeys(
+        (causes.UPLOAD, causes.MEMORY, causes.ARRIVAL, causes.MESSAGE, causes.LATENCY,
+         causes.UNKNOWN, causes.KERNEL_WAIT, causes.OTHER), "other",
+    ),
+}  # fmt: skip
 LEGEND = {
     "spent": "the whole run", "wins more": "less than in the run above", "loses": "more than there",
 }  # fmt: skip
@@ -34,18 +45,17 @@ LEGEND = {
 def spent(trace: Trace) -> dict[str, Fraction]:
     """Nanoseconds of a run by cause (``NAMES``), as the mean of its devices; exactly its makespan.
 
-    ``needs`` is a wait that the loop names (grammar, penalties, drafts), an upload, another device
-    or nobody's being there; ``wasted`` are steps all of whose rows had no taker any more.
+    ``needs`` is a wait that the loop names (grammar, penalties, drafts), ``other`` that nobody is
+    there, or what lies between a launch and its begin. ``wasted`` are steps all of whose rows had
+    no taker any more.
     """
     lanes = forward_lanes(trace)
     if not lanes:
         return {"ends": Fraction(trace.end)} if trace.end else {}
     sums = Counter[str]()
     for item in bubbles(trace):
-        usual = item.cause in (HOST, TOKEN, COPY)
-        on_host, on_copy = item.where and is_host(item.where), is_copy(item.where)
-        kind = "copy" if on_copy else "host" if on_host else "needs"
-        sums[kind if usual else "needs"] += item.duration
+        cause = CAUSES.get(item.cause, "needs")
+        sums["copy" if cause == "host" and is_copy(item.where) else cause] += item.duration
     wasted = {
         (mark.attrs.get("side", ""), mark.attrs["step"], mark.attrs["rid"])
         for mark in trace.marks
@@ -109,7 +119,8 @@ def finding(base: Trace, trace: Trace) -> str:
 
 SAID = {
     "host": "waits {} for the host", "copy": "waits {} for the copy",
-    "needs": "waits {} for what a step needs", "ends": "is left alone {} at both ends",
+    "needs": "waits {} for what a step needs", "device": "waits {} for another one",
+    "other": "waits {} for something else", "ends": "is left alone {} at both ends",
     "work": "computes {}", "wasted": "computes {} for nobody",
 }  # fmt: skip
 

@@ -18,13 +18,15 @@ from minisched.loops.design import LOOPS
 from minisched.trace import Trace
 from tests.support import many
 
+WAITS = ("host", "copy", "needs", "device", "other")
+
 
 def holds(trace: Trace) -> None:
     """A run's time is its causes, none of them less than nothing."""
     found, report = spent(trace), measure(trace)
     assert sum(found.values()) == trace.end and all(ns > 0 for ns in found.values())
     count = max(1, len(forward_lanes(trace)))
-    waits = sum(found.get(name, Fraction()) for name in ("host", "copy", "needs"))
+    waits = sum(found.get(name, Fraction()) for name in WAITS)
     assert waits * count == report.bubble_ns
     computes = found.get("work", Fraction()) + found.get("wasted", Fraction())
     assert computes * count == report.device_busy_ns
@@ -68,5 +70,6 @@ def test_its_title_is_the_largest_cause_of_the_quickest() -> None:
     )
     assert waterfall([serial, serial]).title == "serial takes as long as serial"
     assert spent(run_of("mindie_plugin"))["wasted"] == 9_050_000, "a step without a taker"
+    assert spent(run_of("vllm_pp2")).keys() == {"host", "copy", "device", "ends", "work"}
     with pytest.raises(ValueError, match="got 1"):
         waterfall([serial])
