@@ -469,7 +469,10 @@ def join(deadline: float = DEADLINE) -> Ranks:
         return current()  # raises
     size, port = int(os.environ["WORLD_SIZE"]), os.environ.get(STORE)
     wait = timedelta(seconds=MEETING)
-    store = dist.TCPStore("127.0.0.1", int(port), size, False, wait) if port else None
+    try:
+        store = dist.TCPStore("127.0.0.1", int(port), size, False, wait) if port else None
+    except RuntimeError as error:
+        raise RankLost(f"rank {rank} has not met rank 0, which has started it.") from error
     return _join(rank, size, deadline, store)
 
 
@@ -500,6 +503,8 @@ def started(size: int, deadline: float = DEADLINE) -> Iterator[Ranks]:
     """
     if size < 2:
         raise WrongRanks(f"device 'dist' needs at least 2 ranks, but --nproc is {size}.")
+    if dist.is_initialized():
+        raise WrongRanks("this process is among ranks already, and can't start others.")
     wait = timedelta(seconds=MEETING)
     store = dist.TCPStore("127.0.0.1", 0, size, True, wait, wait_for_workers=False)
     threads = str(max(1, (os.cpu_count() or 1) // size))
@@ -561,8 +566,10 @@ def needs(ranks: Ranks, count: int, what: str) -> None:
         raise WrongRanks(f"loop {what!r} needs {count} ranks, but there are {ranks.size}.")
 
 
-def begin(ranks: Ranks, device: TorchDevice) -> None:
-    """All ranks, before a run: wait for the others, compare clocks, and start this rank's at 0.
+def begin(ranks: Ranks, device: TorchDevice, is_new: bool = True) -> None:
+    """All ranks, before a run: wait for the others, and compare clocks.
+
+    A device that ``is_new``, of which nothing is recorded yet, starts its time at 0.
 
     Raises:
         RankLost: a rank is lost.
@@ -574,7 +581,8 @@ def begin(ranks: Ranks, device: TorchDevice) -> None:
         ranks.send(0, "ready")
     ranks.offsets.clear()
     ranks.compare_clocks()
-    device.opened = perf_counter_ns()
+    if is_new:
+        device.opened = perf_counter_ns()
     ranks.recorder = device.recorder
 
 

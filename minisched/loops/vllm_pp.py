@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 from ..devices.base import Array
-from ..models.base import ForwardBatch, Model
-from ..models.hash import HashModel
+from ..models.base import ForwardBatch, LayeredModel, Model
 from ..scheduler.config import ALGORITHMS
 from ..trace import Touch
 from ..worker.recording import KV, PAGE_TABLE
@@ -47,10 +46,7 @@ class IntermediateTensors(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """One pipeline rank: some layers with their KV, a page table, a stream.
-
-    The hash model alone can be run layer by layer.
-    """
+    """One pipeline rank: some layers with their KV, a page table, a stream."""
 
     number: int
     count: int  # of all stages
@@ -62,7 +58,7 @@ class Stage:
 
     def layers(self, model: Model) -> range:
         """Which of the model's it holds."""
-        return get_pp_indices(cast(HashModel, model).num_layers, self.count)[self.number]
+        return get_pp_indices(cast(LayeredModel, model).num_layers, self.count)[self.number]
 
     def cost(self, worker: Worker, step: Step) -> int:
         """Its share."""
@@ -85,7 +81,7 @@ class Stage:
             given = IntermediateTensors(given, given.ids)
         batch, hidden, error = given
         is_last = self.number == self.count - 1
-        page_table, model = worker.page_tables[self.place], cast(HashModel, worker.model)
+        page_table, model = worker.page_tables[self.place], cast(LayeredModel, worker.model)
         if len(batch.table_index):
             page_table[batch.table_index] = batch.table_slots
         try:
@@ -93,8 +89,7 @@ class Stage:
                 raise error
             if self.number == 0:
                 hidden = worker.relay.resolve(hidden, None)
-            for layer in self.layers(model):
-                hidden = model.forward_layer(layer, batch, hidden, page_table)
+            hidden = model.forward_layers(self.layers(model), batch, hidden, page_table)
         except Exception as error:
             if is_last:
                 raise
@@ -161,11 +156,13 @@ def over_stages(stages: int) -> dict[str, Any]:
         "depth": stages,
         "options": {"depth": stages},
         "recipe": pipeline(stages),
+        "num_ranks": stages,
+        "on_ranks": "minisched.loops.pp_ranks",
         "refuses": {
             "other relays": "every token over the host: its first stage reads before the last one "
             "has sampled",
-            "real devices": "its stages are streams of the simulated device, which alone has a "
-            "model cut into layers",
+            "real devices": "its stages are streams of the simulated device, or ranks of device "
+            "'dist'",
             **dict.fromkeys(
                 ALGORITHMS,
                 "drafts are made behind the last stage, and the first one would have to get them; "

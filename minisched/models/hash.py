@@ -62,10 +62,16 @@ class HashModel:
 
     def forward(self, batch: ForwardBatch, ids: Vector, page_table: Buffer) -> list[list[float]]:
         """Logits [num_logits, vocab] from exact integers."""
-        hidden: list[int] = ids
-        for layer in range(NUM_LAYERS):
-            hidden = self.forward_layer(layer, batch, hidden, page_table)
+        hidden = self.forward_layers(range(NUM_LAYERS), batch, ids, page_table)
         return self.compute_logits(batch, hidden)
+
+    def forward_layers(
+        self, layers: range, batch: ForwardBatch, hidden: list[int], page_table: Buffer
+    ) -> list[int]:
+        """Through some layers (``models/base.py:LayeredModel``)."""
+        for layer in layers:
+            hidden = self.forward_layer(layer, batch, hidden, page_table)
+        return hidden
 
     def forward_layer(
         self, layer: int, batch: ForwardBatch, hidden: list[int], page_table: Buffer

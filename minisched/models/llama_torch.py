@@ -261,6 +261,24 @@ def llama_step(
     return logits_of(weights, x, logits_at)
 
 
+def llama_layers(
+    weights: LlamaWeights,
+    kv: PagedKV,
+    groups: list[Group],
+    x: Tensor,
+    positions: Tensor,
+    token_rows: Tensor,
+    first: int,
+    end: int,
+) -> Tensor:
+    """A part of a pass, for a pipeline: x [num_tokens, dim] through layers ``first`` to ``end``."""
+    step = look_at_step(weights, kv, groups, positions, token_rows)
+    for layer in range(first, end):
+        x = x + attention(weights, layer, kv, step, x)
+        x = x + mlp(weights, layer, x)
+    return x
+
+
 def script(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Compile a function so that it runs without the interpreter lock; shapes stay free.
 
@@ -493,6 +511,23 @@ class LlamaTorch:
         groups = make_groups(batch.prefix_lens, batch.extend_lens, bytes_each(self.keys))
         where = batch.positions, batch.token_rows, batch.logits_at
         return self.run(groups, ids, *where, page_table)
+
+    def forward_layers(
+        self, layers: range, batch: ForwardBatch, hidden: Array, page_table: Buffer
+    ) -> Array:
+        """Through some layers (``models/base.py:LayeredModel``)."""
+        if layers.start == 0:
+            hidden = self.weights.embed[hidden]
+        groups = make_groups(batch.prefix_lens, batch.extend_lens, bytes_each(self.keys))
+        kv, where = PagedKV(self.keys, self.values, page_table, self.max_len), batch.positions
+        through = script(llama_layers) if self.step is not llama_step else llama_layers
+        return through(
+            self.weights, kv, groups, hidden, where, batch.token_rows, layers.start, layers.stop
+        )
+
+    def compute_logits(self, batch: ForwardBatch, hidden: Array) -> Array:
+        """Logits [num_logits, vocab] in the model's dtype."""
+        return logits_of(self.weights, hidden, batch.logits_at)
 
     def run(
         self,

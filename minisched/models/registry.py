@@ -71,29 +71,30 @@ class HashTorch(HashModel):
     longest row, or for a longer one where the host only knows how long rows are at most.
     """
 
-    def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Any:
+    def forward_layer(
+        self, layer: int, batch: ForwardBatch, hidden: Any, page_table: Buffer
+    ) -> Any:
+        """One layer, from hidden states [num_tokens] to hidden states; the first takes the ids."""
+        import torch
+
+        kv, new = self.kv[layer], batch.token_rows * self.max_len + batch.positions
+        kv[page_table[new]] = mix(hidden, batch.positions)
+        end = batch.positions[batch.last][:, None] + 1  # [num_reqs, 1]
+        row = batch.token_rows[batch.last][:, None]
+        longest = max(p + e for p, e in zip(batch.prefix_lens, batch.extend_lens, strict=True))
+        position = torch.arange(longest, device=hidden.device)  # [longest]
+        slots = page_table[row * self.max_len + torch.minimum(position, end - 1)]
+        sums = mix(kv[slots], position).cumsum(-1)
+        tokens = torch.arange(len(hidden), device=hidden.device)
+        return sums[torch.searchsorted(batch.last, tokens), batch.positions] % P
+
+    def compute_logits(self, batch: ForwardBatch, hidden: Any) -> Any:
         """Logits [num_logits, vocab] in float64, from exact integers."""
         import torch
 
-        end = batch.positions[batch.last][:, None] + 1  # [num_reqs, 1]
-        row = batch.token_rows[batch.last][:, None]
-        start = end - torch.diff(batch.last + 1, prepend=torch.zeros_like(batch.last[:1]))[:, None]
-        longest = max(p + e for p, e in zip(batch.prefix_lens, batch.extend_lens, strict=True))
-        position = torch.arange(longest, device=ids.device)  # [longest]
-        slots = page_table[row * self.max_len + torch.minimum(position, end - 1)]
-        inside, new = position < end, (position >= start) & (position < end)
-
-        lower, upper = self.kv
-        lower[page_table[batch.token_rows * self.max_len + batch.positions]] = mix(
-            ids, batch.positions
-        )
-        below = (mix(lower[slots], position) * inside).cumsum(-1)  # what each position attends to
-        upper[slots * new] = mix(below % P, position)  # the others write to slot 0: padding
-        sums = mix(upper[slots], position).cumsum(-1)
-        at = batch.positions[batch.logits_at]
-        total = sums[torch.searchsorted(batch.last, batch.logits_at), at]
-        state = self.settle(mix(total % P, at + 1))[:, None]
-        hashed = mix(state, torch.arange(self.vocab_size, device=ids.device))
+        at = batch.logits_at
+        state = self.settle(mix(hidden[at], batch.positions[at] + 1))[:, None]
+        hashed = mix(state, torch.arange(self.vocab_size, device=hidden.device))
         return hashed.double() * LOGIT_SCALE
 
     def read_kv(self, slots: list[int]) -> list[Any]:

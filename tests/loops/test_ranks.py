@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -25,6 +28,7 @@ from minisched.trace import Trace
 
 LANES = {  # of each loop, those without which it is not on several ranks
     "pd": {"prefill host", "decode host", "prefill forward", "kv transfer", "decode kv recv"},
+    "vllm_pp2": {"host", "rank 1 host", "stage 0", "stage 1", "send", "rank 1 send", "copy"},
 }
 
 
@@ -56,6 +60,13 @@ def draw(seed: int) -> tuple[list[Request], SchedulerConfig]:
     )  # fmt: skip
 
 
+def without_logprobs(requests: list[Request]) -> list[Request]:
+    """The same; where stages are ranks, nobody gets log-probabilities."""
+    for request in requests:
+        request.params = replace(request.params, return_logprob=False)
+    return requests
+
+
 def run(
     loop: str, device: str, model: Any, requests: list[Request], config: SchedulerConfig
 ) -> Run:
@@ -72,8 +83,8 @@ def check_run(found: Run, expected: Run) -> None:
     assert not find_races(found.trace)
     assert not find_leaks(found.trace)
     lanes = {item.lane for item in found.trace.slices}
-    assert lanes >= LANES[found.loop]
-    (offset,) = [mark for mark in found.trace.marks if mark.name == "clock offset"]
+    assert lanes >= LANES.get(found.loop, set())
+    offset, *_ = [mark for mark in found.trace.marks if mark.name == "clock offset"]
     sent = {edge.src: edge.dst for edge in found.trace.edges if edge.kind == "recv"}
     by_id = {item.id: item for item in found.trace.slices}
     assert sent
@@ -84,17 +95,31 @@ def check_run(found: Run, expected: Run) -> None:
 def check_law(loop: str, seeds: range) -> None:
     for seed in seeds:
         requests, config = draw(seed)
+        requests = requests if loop == "pd" else without_logprobs(requests)
         serial = run("serial", "sim", "hash", requests, config)
         check_run(run(loop, "dist", "hash", requests, config), serial)
 
 
-def test_pd_on_two_ranks_gives_the_tokens_of_one(two_ranks: Ranks) -> None:
-    check_law("pd", range(3))
+@pytest.mark.parametrize("loop", LANES)
+def test_two_ranks_give_the_tokens_of_one(two_ranks: Ranks, loop: str) -> None:
+    check_law(loop, range(3))
 
 
 @pytest.mark.thorough
-def test_pd_on_two_ranks_gives_the_tokens_of_one_for_many(two_ranks: Ranks) -> None:
-    check_law("pd", range(100, 160))
+@pytest.mark.parametrize("loop", LANES)
+def test_two_ranks_give_the_tokens_of_one_for_many(two_ranks: Ranks, loop: str) -> None:
+    check_law(loop, range(100, 120))
+
+
+@pytest.mark.thorough
+def test_four_stages_give_the_tokens_of_one(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "minisched"]
+    ask = ["--device", "dist", "--nproc", "4", "--loops", "vllm_pp4", "--requests", "3", "--json"]
+    command = [*program, "compare", *ask, "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["identical"] is True
+    files = [str(tmp_path / f"{loop}.json") for loop in ("serial", "vllm_pp4")]
+    subprocess.run([*program, "check", *files], capture_output=True, check=True)
 
 
 def without_waits(trace: Trace, lane: str) -> Trace:
@@ -103,10 +128,11 @@ def without_waits(trace: Trace, lane: str) -> Trace:
     return replace(trace, program=left)
 
 
-def test_a_receive_that_waits_for_no_send_is_a_race(two_ranks: Ranks) -> None:
+@pytest.mark.parametrize(("loop", "lane"), [("pd", "decode kv recv"), ("vllm_pp2", "copy")])
+def test_a_receive_that_waits_for_no_send_is_a_race(two_ranks: Ranks, loop: str, lane: str) -> None:
     requests, config = draw(1)
-    trace = run("pd", "dist", "hash", requests, config).trace
-    assert find_races(without_waits(trace, "decode kv recv"))
+    trace = run(loop, "dist", "hash", without_logprobs(requests), config).trace
+    assert find_races(without_waits(trace, lane))
 
 
 @pytest.mark.thorough
@@ -122,9 +148,10 @@ def test_a_llama_on_two_ranks_is_exact_to_the_bit(
         config = replace(config, kv_tokens=256)
         runs = [
             run_loop(loop, open_device("dist"), model, [fresh(req) for req in requests], config)
-            for loop in ("serial", "pd")
+            for loop in ("serial", *LANES)
         ]
-        check_run(runs[1], runs[0])
+        for other in runs[1:]:
+            check_run(other, runs[0])
 
 
 def test_what_ranks_can_not_do_is_one_sentence(two_ranks: Ranks) -> None:

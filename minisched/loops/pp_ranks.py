@@ -1,0 +1,333 @@
+"""A pipeline on several processes: each stage a rank, and the scheduler on rank 0 with the first.
+
+The loop is that of ``vllm_pp.py``, unchanged. What it launches on rank 0 is the first stage and,
+in the place of the others, messages: the batch with its hidden states goes to the next rank when
+the first stage has run (``send``), what the sampling needs goes to the last one, and the copy of
+the tokens waits for its answer. Every other rank has no scheduler: it takes in what the rank before
+it sends, runs its layers on a stream of its own, and sends on what comes out, the last one tokens.
+So the batch that a stage runs was decided once, and nobody can disagree about it.
+
+Each rank has the whole model open, and memory for all its KV, although only its own layers are
+used. Hidden states travel as they are, so the tokens are those of one process to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, cast
+
+from ..core import LogitAdjustment, ModelWorkerBatch, Request
+from ..devices.base import Array, Device, Event, Label, Op
+from ..devices.cost import NO_COST, CostModel
+from ..devices.dist import Ranks, begin, current, gather, needs
+from ..devices.registry import open_device
+from ..devices.thread import TorchDevice
+from ..engine.engine import NAP, Engine
+from ..engine.frontend import Frontend
+from ..engine.metrics import Metrics
+from ..models.base import LayeredModel, Model, make_forward_batch
+from ..models.registry import opened_again, origin_of
+from ..scheduler import SchedulerConfig
+from ..trace import Touch
+from ..trace.ranks import RankRecorder
+from ..trace.recorder import to_text
+from ..worker import Step
+from ..worker.worker import COPY, FORWARD, StepOp, Worker
+from .design import Design
+from .run import drive, warm_up, wire
+from .vllm_pp import IntermediateTensors, Stage
+
+BATCH, ASK, TOKENS = "pp batch", "pp sample", "pp tokens"  # tags of messages
+
+
+@dataclass(frozen=True)
+class Job:
+    """A step as one rank hands it to the next: laid out, with what each stage will touch."""
+
+    flat: ModelWorkerBatch
+    label: Label
+    touches: dict[int, list[Touch]]  # by stage
+    reply: int  # the signal that the last rank says when it answers
+    sent_by: int  # the slice whose hidden states it has with it
+    error: str = ""  # of a stage before
+
+
+# -- Rank 0: what stands in for the stages behind the first one ------------------------------------
+
+
+@dataclass
+class FirstRank:
+    """What rank 0 launches for a step: its own stage, and messages."""
+
+    ranks: Ranks
+    count: int  # of stages
+    steps: dict[int, Step] = field(default_factory=dict)  # that are not sampled yet, by number
+    replies: dict[int, int] = field(default_factory=dict)  # the signal of each step's answer
+
+    @property
+    def last(self) -> int:
+        """The rank that samples."""
+        return self.count - 1
+
+    def recipe(self) -> tuple[StepOp, ...]:
+        """A step's ops."""
+        stage = Stage(0, self.count)
+        forward = replace(
+            FORWARD, run=stage, stream="stage 0", place=stage.place, touches=stage.touches,
+            takes=("inputs",), gives="hidden", awaited_by="send",
+        )  # fmt: skip
+        send = StepOp(
+            "send", self.send, "send", takes=("label", "hidden"), gives="logits_output",
+            edge=("recv", "hidden"),
+        )  # fmt: skip
+        ask = replace(
+            send, run=self.ask, takes=("label", "logits_output", "adjustments"),
+            gives="next_token_ids", edge=("", ""), awaited_by="copy",
+        )  # fmt: skip
+        copy = replace(
+            COPY, run=self.take, touches=self.touches_of_copy, edge=("", ""),
+            takes=("label", "next_token_ids", "buffer", "num_outputs"),
+        )  # fmt: skip
+        return forward, send, ask, copy
+
+    def send(self, worker: Worker, label: Label, stage: IntermediateTensors) -> None:
+        """The batch and hidden states, to the next rank."""
+        step = self.steps[label.step]
+        assert step.flat is not None and isinstance(step.hidden, Op)
+        touches = {
+            number: of_place(Stage(number, self.count), worker, step)
+            for number in range(1, self.count)
+        }
+        reply, ran = self.replies[label.step], step.hidden.slice_id
+        job = Job(step.flat, label, touches, reply, ran, said(stage.error))
+        hidden = [] if job.error else [stage.hidden]
+        self.ranks.send(1, BATCH, job, hidden, after=ran)
+
+    def ask(
+        self,
+        worker: Worker,
+        label: Label,
+        sent: None,
+        adjustments: list[LogitAdjustment | None] | None,
+    ) -> None:
+        """What sampling needs beside the batch, to the last rank."""
+        forward = cast(Op, self.steps.pop(label.step).hidden)
+        self.ranks.send(self.last, ASK, adjustments, after=forward.slice_id)
+
+    def take(self, worker: Worker, label: Label, asked: None, buffer: int, size: int) -> Array:
+        """Wait for the tokens, or raise what went wrong elsewhere."""
+        come = self.ranks.receive(self.last, TOKENS, patient=True)
+        del self.replies[label.step]
+        if come.value:
+            raise RuntimeError(come.value)
+        host = worker.host_outputs[buffer][:size]
+        host.copy_(come.tensors[0])
+        return host
+
+    def touches_of_copy(self, worker: Worker, step: Step) -> Sequence[Touch]:
+        """The host's buffer; and the copy goes on only when the last rank has answered."""
+        worker.device.stream("copy").wait(Answer(self, worker, step))
+        return [Touch("write", f"host output {step.buffer}", range(step.num_outputs))]
+
+
+class Answer(Event):
+    """The last rank's answer, as an event that a stream can wait for; or it was never asked."""
+
+    name = "tokens"
+
+    def __init__(self, first: FirstRank, worker: Worker, step: Step) -> None:
+        self.ranks, self.source, self.asked = first.ranks, first.last, step.next_token_ids
+        self.slice_id = first.replies[step.batch.step]
+        self.program = worker.device.recorder.program
+
+    def _has_ended(self) -> bool:
+        failed = self.asked is not None and self.asked.error is not None
+        return failed or self.ranks.has_come(self.source, TOKENS)
+
+    def _wait(self) -> None:
+        while not self._has_ended():
+            self.ranks.sleep_until_news(NAP / 1e9, self._has_ended)
+
+
+def said(error: Exception | None) -> str:
+    """What went wrong, in words; empty: nothing."""
+    return "" if error is None else f"{type(error).__name__}: {error}"
+
+
+def of_place(stage: Stage, worker: Worker, step: Step) -> list[Touch]:
+    """What a stage touches of memory of its own."""
+    own = [touch for touch in stage.touches(worker, step) if touch.resource.startswith(stage.place)]
+    return [touch._replace(cells=to_text(touch.cells)) for touch in own]
+
+
+@dataclass
+class FirstRankEngine(Engine):
+    """An engine that lets ``FirstRank`` know the steps which it launches."""
+
+    first: FirstRank = field(init=False)
+
+    def launch_batch(self, step: Step, delay_sample: bool = False) -> Step:
+        """Launch a step; its number finds it again."""
+        self.first.steps[step.batch.step] = step
+        self.first.replies[step.batch.step] = self.device.recorder.new_id()
+        return super().launch_batch(step, delay_sample)
+
+
+def whole_run(
+    spec: Design,
+    device: Device,
+    model: Model,
+    requests: Sequence[Request],
+    config: SchedulerConfig,
+    frontend: Frontend,
+    cost: CostModel = NO_COST,
+    relay: str = "",
+    **options: Any,
+) -> Metrics:
+    """Rank 0: run requests through all stages until the last one has ended.
+
+    Raises:
+        ValueError: the model has no layers to share out, or somebody wants log-probabilities.
+        RankLost: a rank is lost.
+    """
+    ranks, count, name = current(), spec.num_ranks, f"vllm_pp{spec.num_ranks}"
+    needs(ranks, count, name)
+    if not isinstance(model, LayeredModel):
+        raise ValueError(f"loop {name!r} needs a model cut into layers; {model.name!r} is not.")
+    if any(req.params.return_logprob for req in requests):
+        raise ValueError(
+            f"loop {name!r} gives no log-probabilities on device 'dist': the last rank has the "
+            "logits, and sends tokens alone."
+        )
+    first = FirstRank(ranks, count)
+    spec = replace(spec, recipe=first.recipe(), options={**spec.options, **options})
+    made = wire(
+        name, spec, device, model, config, frontend, cost, relay, engine_class=FirstRankEngine
+    )
+    engine = cast(FirstRankEngine, made)
+    engine.first = first
+    engine.worker.touches.places = [Stage(number, count).place for number in range(count)]
+    scheduler, worker = engine.scheduler.config, engine.worker
+    slots = scheduler.num_slots + scheduler.page_size
+    rows = (scheduler.max_running_requests + 1) * worker.max_len
+    ranks.call(later_rank, count, origin_of(model), config, slots, rows, worker.max_len)
+    begin(ranks, cast(TorchDevice, device), is_new=False)
+    engine.metrics.started = device.now()
+    drive(spec.start(engine), engine)
+    ranks.send(1, BATCH)
+    gather(ranks, cast(TorchDevice, device), cast(RankRecorder, device.recorder))
+    return engine.metrics
+
+
+# -- Every other rank: a stage ---------------------------------------------------------------------
+
+
+def later_rank(
+    ranks: Ranks,
+    count: int,
+    origin: Any,
+    config: SchedulerConfig,
+    num_slots: int,
+    num_cells: int,
+    max_len: int,
+) -> None:
+    """One stage: take in batches and hidden states, run the layers, send on what comes out.
+
+    Raises:
+        RankLost: a rank is lost.
+    """
+    model = opened_again(origin)
+    if ranks.rank < count:
+        warm_up("dist", model, config)
+    device = cast(TorchDevice, open_device("dist"))
+    try:
+        stage = Stage(ranks.rank, count)
+        if ranks.rank < count:
+            model.allocate(device, num_slots, max_len)
+        table = device.memory(f"{stage.place}page table", num_cells)
+        begin(ranks, device)
+        if ranks.rank < count:
+            LaterRank(ranks, device, stage, cast(LayeredModel, model), table).serve()
+        gather(ranks, device, cast(RankRecorder, device.recorder), partial(name_of, ranks.rank))
+    finally:
+        device.close()
+
+
+def name_of(rank: int, name: str) -> str:
+    """What a later rank's lane is called on rank 0: its stage's own name, else with its number."""
+    return name if name.startswith("stage ") or name == "value" else f"rank {rank} {name}"
+
+
+@dataclass
+class LaterRank:
+    """A stage that is not the first."""
+
+    ranks: Ranks
+    device: TorchDevice
+    stage: Stage
+    model: LayeredModel
+    table: Any  # its page table
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it samples."""
+        return self.stage.number == self.stage.count - 1
+
+    def serve(self) -> None:
+        """Take steps in until there are no more."""
+        ranks, before = self.ranks, self.stage.number - 1
+        while (come := ranks.receive(before, BATCH, patient=True)).value is not None:
+            job, hidden = come.value, come.tensors[0] if come.tensors else None
+            asked = ranks.receive(0, ASK, patient=True) if self.is_last else None
+            with self.device.host("receive", 0, job.label) as receive:
+                self.launch(job, hidden, receive, asked.value if asked else None)
+        if not self.is_last:
+            ranks.send(self.stage.number + 1, BATCH)
+
+    def launch(
+        self,
+        job: Job,
+        hidden: Array | None,
+        receive: int,
+        adjustments: list[LogitAdjustment | None] | None,
+    ) -> None:
+        """Queue a step's ops on this rank."""
+        device, program = self.device, self.device.recorder.program
+        inputs = make_forward_batch(job.flat, device.xp, self.model.pad_to)
+        if adjustments:
+            inputs = replace(inputs, adjustments=adjustments)
+        stream, send = device.stream(f"stage {self.stage.number}"), device.stream("send")
+
+        def forward() -> Array:
+            if len(inputs.table_index):
+                self.table[inputs.table_index] = inputs.table_slots
+            if job.error:
+                raise RuntimeError(job.error)
+            layers = self.stage.layers(self.model)
+            passed = self.model.forward_layers(layers, inputs, hidden, self.table)
+            return self.model.compute_logits(inputs, passed) if self.is_last else passed
+
+        label, own = job.label, job.touches[self.stage.number]
+        last = stream.launch(forward, name="forward", label=label, touches=own)
+        device.recorder.edge("recv", job.sent_by, last.slice_id)
+        device.recorder.edge("launch", receive, last.slice_id)
+        if self.is_last:
+            last = stream.launch(self.model.sample, last, inputs, name="sample", label=label)
+        send.wait(last)
+        onward = job.reply if self.is_last else program.new_id()
+        gone = send.launch(partial(self.send, job, last, onward), name="send", label=label)
+        device.recorder.edge("copy", last.slice_id, gone.slice_id)
+        with program.acting("send", gone.slice_id):
+            program.say(onward)
+
+    def send(self, job: Job, last: Op, signal: int) -> None:
+        """What this stage has made, or why it has not: to the next one, or tokens to rank 0."""
+        error = said(cast(Exception | None, last.error))
+        made = [] if error else [last.value]
+        if self.is_last:
+            self.ranks.send(0, TOKENS, error, made, after=signal)
+        else:
+            job = replace(job, sent_by=last.slice_id, error=error)
+            self.ranks.send(self.stage.number + 1, BATCH, job, made, after=signal)
