@@ -27,7 +27,7 @@ from ..devices.thread import TorchDevice
 from ..engine.engine import NAP, Engine
 from ..engine.frontend import Frontend
 from ..engine.metrics import Metrics
-from ..models.base import LayeredModel, Model, make_forward_batch
+from ..models.base import Model, make_forward_batch
 from ..models.registry import opened_again, origin_of
 from ..scheduler import SchedulerConfig
 from ..trace import Touch
@@ -37,7 +37,7 @@ from ..worker import Step
 from ..worker.worker import COPY, FORWARD, StepOp, Worker
 from .design import Design
 from .run import drive, warm_up, wire
-from .vllm_pp import IntermediateTensors, Stage
+from .vllm_pp import IntermediateTensors, LayeredModel, Stage
 
 BATCH, ASK, TOKENS = "pp batch", "pp sample", "pp tokens"  # tags of messages
 
@@ -128,11 +128,11 @@ class FirstRank:
 
     def touches_of_copy(self, worker: Worker, step: Step) -> Sequence[Touch]:
         """The host's buffer; and the copy goes on only when the last rank has answered."""
-        worker.device.stream("copy").wait(Answer(self, worker, step))
+        worker.device.stream("copy").wait(TokensOfLastRank(self, worker, step))
         return [Touch("write", f"host output {step.buffer}", range(step.num_outputs))]
 
 
-class Answer(Event):
+class TokensOfLastRank(Event):
     """The last rank's answer, as an event that a stream can wait for; or it was never asked."""
 
     name = "tokens"

@@ -18,10 +18,10 @@ got.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
-from ..devices.base import Array
-from ..models.base import ForwardBatch, LayeredModel, Model
+from ..devices.base import Array, Buffer
+from ..models.base import ForwardBatch, Model
 from ..scheduler.config import ALGORITHMS
 from ..trace import Touch
 from ..worker.recording import KV, PAGE_TABLE
@@ -30,6 +30,26 @@ from .design import design
 from .vllm import vllm_batch_queue
 
 # -- A step whose forward pass is cut into stages, each on its own stream --------------------------
+
+
+@runtime_checkable
+class LayeredModel(Model, Protocol):
+    """A model that a pipeline can share out, some layers to each stage."""
+
+    num_layers: int
+
+    def forward_layers(
+        self, layers: range, batch: ForwardBatch, hidden: Array, page_table: Buffer
+    ) -> Array:
+        """On the device: through some layers, writing their KV; the first layer is given ids.
+
+        The KV of padding is not written.
+        """
+        ...
+
+    def compute_logits(self, batch: ForwardBatch, hidden: Array) -> Array:
+        """On the device: logits [num_logits, vocab] of what the last layer gives."""
+        ...
 
 
 class IntermediateTensors(NamedTuple):

@@ -167,26 +167,6 @@ class SplitModel(Protocol):
         ...
 
 
-@runtime_checkable
-class LayeredModel(Model, Protocol):
-    """A model that a pipeline can share out, some layers to each stage."""
-
-    num_layers: int
-
-    def forward_layers(
-        self, layers: range, batch: ForwardBatch, hidden: Array, page_table: Buffer
-    ) -> Array:
-        """On the device: through some layers, writing their KV; the first layer is given ids.
-
-        The KV of padding is not written.
-        """
-        ...
-
-    def compute_logits(self, batch: ForwardBatch, hidden: Array) -> Array:
-        """On the device: logits [num_logits, vocab] of what the last layer gives."""
-        ...
-
-
 class LogitModel(Model, Protocol):
     """A model that computes logits, as every one does but ``replay/replay.py``."""
 

@@ -57,18 +57,15 @@ class HashModel:
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
         """Two layers of KV, one integer a slot."""
         self.max_len = max_len
-        layers = range(NUM_LAYERS)
-        self.kv: list[Buffer] = [device.memory(f"kv{layer}", num_slots) for layer in layers]
+        self.kv: list[Buffer] = [device.memory(f"kv{i}", num_slots) for i in range(NUM_LAYERS)]
 
     def forward(self, batch: ForwardBatch, ids: Vector, page_table: Buffer) -> list[list[float]]:
         """Logits [num_logits, vocab] from exact integers."""
         hidden = self.forward_layers(range(NUM_LAYERS), batch, ids, page_table)
         return self.compute_logits(batch, hidden)
 
-    def forward_layers(
-        self, layers: range, batch: ForwardBatch, hidden: list[int], page_table: Buffer
-    ) -> list[int]:
-        """Through some layers (``models/base.py:LayeredModel``)."""
+    def forward_layers(self, layers: range, batch: Any, hidden: Any, page_table: Buffer) -> Any:
+        """Through some layers (``loops/vllm_pp.py:LayeredModel``)."""
         for layer in layers:
             hidden = self.forward_layer(layer, batch, hidden, page_table)
         return hidden

@@ -515,7 +515,7 @@ class LlamaTorch:
     def forward_layers(
         self, layers: range, batch: ForwardBatch, hidden: Array, page_table: Buffer
     ) -> Array:
-        """Through some layers (``models/base.py:LayeredModel``)."""
+        """Through some layers (``loops/vllm_pp.py:LayeredModel``)."""
         if layers.start == 0:
             hidden = self.weights.embed[hidden]
         groups = make_groups(batch.prefix_lens, batch.extend_lens, bytes_each(self.keys))
