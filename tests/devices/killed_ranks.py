@@ -210,7 +210,8 @@ def await_ends(
 def trials(count: int, how: signal.Signals = signal.SIGKILL, seed: int = 0) -> Iterator[Trial]:
     """So many of them, over the scenarios in turn: at a moment of a run that would have been whole.
 
-    The first of each scenario is left whole, to see how long it takes.
+    The first of each scenario is left whole, to see how long it takes. Where a run had ended
+    before its moment came, there is another one.
     """
     with TemporaryDirectory() as at:
         folder = str(write_tiny_llama(Path(at) / "tiny"))
@@ -218,8 +219,13 @@ def trials(count: int, how: signal.Signals = signal.SIGKILL, seed: int = 0) -> I
         yield from whole.values()
         for number in range(count):
             scenario = SCENARIOS[number % len(SCENARIOS)]
-            moment = 0.95 * Random(f"moment {seed + number}").random() * whole[scenario].took
-            yield play(scenario, folder, seed + number, moment, how)
+            rng = Random(f"moment {seed + number}")
+            came_too_late = True
+            while came_too_late:
+                moment = rng.random() * whole[scenario].took
+                trial = play(scenario, folder, seed + number, moment, how)
+                came_too_late = trial.moment < 0
+                yield trial
 
 
 def main() -> None:
