@@ -422,7 +422,9 @@ ranks_disagree = Exhibit(
     "Each alone gives the right tokens; but each computes a part of every row, and the parts of "
     "different rows are added up.",
     cure="mini-sglang #113 sorts the requests by their ids when it makes a batch. Here they are "
-    "keys of a dict, in the order in which their prompts were done.",
+    "keys of a dict, in the order in which their prompts were done. On real ranks (compare "
+    "--device dist --tp 2) each tells the others a digest of its batch before it launches it: with "
+    "this bug both stop there, and say in which step whose requests differ.",
     law="ranks",
     says="on rank 1",
     case=case("a: 4 -> 2; b: 7 -> 2", "mini_overlap:token_pool", kv=7, rows=2),
