@@ -35,6 +35,7 @@ from minisched.scheduler import SchedulerConfig
 from tests.support import prompt
 
 DEADLINE = 2.0  # seconds
+NO_REPORT = "ended without a report"
 SLACK = 10.0  # seconds: the machine may be busy
 SCENARIOS = [
     loop for loop in ("pd", "vllm_pp2", "serial:tp=2", "overlap:tp=2") if find_loop(loop).on_ranks
@@ -139,6 +140,8 @@ class Trial:
         for rank in self.hanging:
             yield f"rank {rank} has not ended"
         for rank, report in self.reports.items():
+            if report.stopped_by == NO_REPORT:
+                yield f"rank {rank} {NO_REPORT}"
             if report.threads:
                 yield f"rank {rank} has threads left: {report.threads}"
             if rank == 0 and len(report.requests) != num_requests:
@@ -202,7 +205,7 @@ def await_ends(
             try:
                 trial.reports[rank] = ends[rank].recv()
             except EOFError:
-                trial.reports[rank] = Report(stopped_by="it ended without a report")
+                trial.reports[rank] = Report(stopped_by=NO_REPORT)
         if not wait([processes[rank].sentinel], max(0, limit - time.monotonic())):
             trial.hanging.append(rank)
 
