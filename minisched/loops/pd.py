@@ -388,7 +388,7 @@ class PrefillEngine(SideEngine):
                 self.scheduler.bootstrapped(message.room)
             elif isinstance(message, Abort):
                 sender.is_unwanted = True
-                self.scheduler.abort(message.room)
+                self.scheduler.give_up(message.room)
 
     def process_batch_result(self, step: Step) -> None:
         """Process a step, and send the chunks that it has computed."""

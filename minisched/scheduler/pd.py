@@ -43,6 +43,7 @@ class PrefillScheduler(Scheduler):
     def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
         super().__init__(config, recorder)
         self.bootstrap_queue: dict[str, Request] = {}
+        self.heard_before: dict[str, bool] = {}  # of who has not come here yet: may it run at all?
         self.done: deque[Prefilled] = deque()  # ended, and not sent yet
 
     @property
@@ -55,9 +56,12 @@ class PrefillScheduler(Scheduler):
         reqs = list(reqs)
         outputs = super().receive(reqs)
         for req in reqs if self.prealloc_first else ():
-            if req in self.waiting_queue:
+            if req in self.waiting_queue and not self.heard_before.get(req.rid):
                 self.waiting_queue.remove(req)
                 self.bootstrap_queue[req.rid] = req
+        for req in reqs:
+            if self.heard_before.pop(req.rid, True) is False:
+                outputs += self.abort(req.rid)
         return outputs
 
     def bootstrapped(self, rid: str) -> None:
@@ -65,6 +69,13 @@ class PrefillScheduler(Scheduler):
         req = self.bootstrap_queue.pop(rid, None)
         if req is not None:
             self.waiting_queue.add(req)
+        elif rid not in self.live:  # two clocks: the decode side may see a request first
+            self.heard_before.setdefault(rid, True)
+
+    def give_up(self, rid: str) -> None:
+        """The decode side wants nothing of it any more."""
+        self.heard_before[rid] = False
+        self.abort(rid)
 
     def _refuse(self, req: Request, problem: str) -> Output:
         output = super()._refuse(req, problem)

@@ -15,7 +15,7 @@ from minisched.checks.case import Case
 from minisched.checks.draw import Variant, draw
 from minisched.checks.judge import judge
 from minisched.checks.overlap import measure
-from minisched.core import Request
+from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
@@ -25,8 +25,9 @@ from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.replay.replay import LengthModel
 from minisched.scheduler import SchedulerConfig
+from minisched.scheduler.pd import PrefillScheduler
 from minisched.trace import Trace
-from tests.support import COST, VOCAB, many, tokens
+from tests.support import COST, VOCAB, many, prompt, tokens
 
 LINK = {"latency": 5, "bytes_per_second": 10**9, "slot_bytes": 2}
 SLOW = {"latency": 60, "bytes_per_second": 10**9, "slot_bytes": 15}  # several steps long
@@ -185,3 +186,22 @@ def test_a_links_cost_is_latency_and_bytes_rounded_up(
 ) -> None:
     cost = Link(latency, rate, slot).cost(count) - latency
     assert (cost - 1) * rate < count * slot * 10**9 <= cost * rate
+
+
+# -- two processes have two clocks -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_what_the_decode_side_says_of_a_request_holds_though_it_comes_later(
+    is_wanted: bool,
+) -> None:
+    scheduler = PrefillScheduler(SchedulerConfig())
+    scheduler.bootstrapped("a")
+    if not is_wanted:
+        scheduler.give_up("a")
+    scheduler.receive([Request("a", prompt(0, 8), SamplingParams(max_new_tokens=1))])
+    assert not scheduler.bootstrap_queue
+    assert bool(scheduler.next_batch()) == is_wanted
+    assert [done.req.finish_reason for done in scheduler.done] == (
+        [] if is_wanted else [FinishReason.ABORT]
+    )
