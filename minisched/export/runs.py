@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from ..checks.causes import waits
 from ..checks.overlap import measure
+from ..devices.cost import MICROSECOND
 from ..trace import Mark, Trace
+from ..trace.ranks import clock_error
 from .layout import Box, View, choose_view, meaning, says, steady_views, whole_run
 from .looks import LOOKS
 from .palette import ARROWS, PAINTS, SHARES
@@ -84,6 +86,8 @@ def side_by_side(
         note = f"{what}whole run: {ms(report.makespan_ns)} ms, {busy(report)}"
         if view is not base and report.makespan_ns:
             note += f", speed-up {base.trace.end / report.makespan_ns:.2f}×"
+        if error := clock_error(view.trace):
+            note += f", clocks of its processes ± {error / MICROSECOND:.0f} µs"
         lanes = lanes_of(view, end)
         heading, note = names[len(parts)] if names else (report.loop, note)
         parts.append(Part(heading, note, [lanes if names else with_end(lanes, view, base)]))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from .events import Act, Counter, Mark, Slice
+from .events import Act, Counter, Mark, Slice, Trace
 from .recorder import Recorder
 
 
@@ -65,3 +65,9 @@ class RankRecorder(Recorder):
         self._marks += [replace(item, time=item.time + offset) for item in events.marks]
         self.program.acts += events.acts
         self.mark("clock offset", rank=rank, offset=offset, error=shift.error)
+
+
+def clock_error(trace: Trace) -> int:
+    """By how many ns a time of one process may be off from another's; 0: it was one process."""
+    found = (mark.attrs["error"] for mark in trace.marks if mark.name == "clock offset")
+    return max(map(int, found), default=0)
