@@ -166,6 +166,8 @@ learn.timing(behind, ahead)
 learn.table(behind, ahead)
 
 # %% [markdown]
+# (*Makespan*: from beginning to end.)
+#
 # What is still missing? Many people ask at the same time, so a step computes one token for *each* of
 # them (**continuous batching**, [Orca](https://www.usenix.org/conference/osdi22/presentation/yu),
 # 2022). Who is in it changes with every step, and memory is short. Whoever decides that is the

@@ -101,7 +101,8 @@ learn.show(serial_loop, "while True", look_at=("process_batch_result",))
 # If something does not hold, the checker says what, and on the smallest case that it found: who comes in
 # which turn of the loop, with which prompt (tokens are numbers here), how many new tokens each may have,
 # and the settings, such as the memory in tokens (`kv_tokens`) and how many run at a time
-# (`max_running_requests`). Stuck? Run `learn.hint("my_loop")` in a cell of your own, as often as you like.
+# (`max_running_requests`). *Is given up* means that the client hung up. Stuck? Run
+# `learn.hint("my_loop")` in a cell of your own, as often as you like.
 
 
 # %% tags=["exercise"]

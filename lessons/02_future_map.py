@@ -214,7 +214,7 @@ learn.table(*runs, names=relays)
 #
 # `max_running_requests * (3 + ceil(context_len / chunk))`, as SGLang has it. Tighter: everybody in
 # front but yourself, each with all of its chunks, and your own slot, `(m - 1) * ceil((n - 1) / c) +
-# 1`, and at least `m`. Or make the question go away: use the host's value as soon as it has one,
+# 1`. Or make the question go away: use the host's value as soon as it has one,
 # and three steps' slots are enough.
 #
 # </details>

@@ -118,7 +118,7 @@ learn.timing(streams, lazy_graphs)
 
 # %% [markdown]
 # The next picture shows only the arrays of tokens, one a step. While its box is striped, an array
-# is a mere graph. The diamond is the moment at which the next step is built *on it*: before it
+# has no number yet. The diamond is the moment at which the next step is built *on it*: before it
 # has a number. Two graphs are in flight, hence the name of this lesson.
 
 # %%

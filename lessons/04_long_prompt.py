@@ -113,7 +113,8 @@ learn.show(PrefillBudget.charge_memory, "tokens, is_chunked", "cur_rem", look_at
 #
 # `rem_chunk` tokens are left in this step (None: no limit), and a prompt has `extend_len` tokens to
 # compute. How many now? Memory comes in **pages** of `page_size` tokens, and only a whole page can be
-# shared with others, so a prompt that is cut ends with a page. As it stands, nothing is cut.
+# shared with others, so a prompt that is cut ends with a page. A prompt that fits is not cut. As it
+# stands, nothing is cut.
 #
 # Your lines run inside the package's scheduler. If something does not hold, the checker says on which
 # case: who comes in which turn of the loop, with which prompt (tokens are numbers here), and how many
@@ -170,7 +171,7 @@ learn.show(lpm, "def rank", look_at=("return float",))
 # %% [markdown]
 # ## Solutions, and other ways
 #
-# **cut**: `rem_chunk // page_size * page_size`. *Another way*: mini-sglang cuts anywhere, so the
+# **cut**: all of it if there is no limit or it fits, else `rem_chunk // page_size * page_size`. *Another way*: mini-sglang cuts anywhere, so the
 # budget is used up, and half a page cannot be shared. *A third*: nano-vllm cuts only the first prompt
 # of a batch; any other one that does not fit waits.
 #

@@ -148,7 +148,8 @@ learn.show(RadixCache.inc_lock_ref, "for above in", look_at=("lock_ref += 1",))
 # Memory is short, and something cached must go. `leaves` are the ends of all branches; each has
 # `num_pages`, `lock_ref` (how many locks) and `last_used` (the larger, the later). Give back the one
 # that goes. You are asked again until there is enough. As it stands, any leaf may go, also one that
-# somebody reads. As few tokens as possible should have to be computed again.
+# somebody reads. As few tokens as possible should have to be computed again. Guess from the past: what
+# was not used for long is not likely to be asked for.
 
 
 # %% tags=["exercise"]

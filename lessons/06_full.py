@@ -75,7 +75,7 @@ learn.Table(heads, tuple(rows))
 
 # %% [markdown]
 # Bold wins on time, although it computes more than twice as many prompt tokens: its steps are
-# fuller. It pays with one person's pause in the middle of a sentence. Neither is wrong, and so SGLang
+# fuller. It pays with the pauses of two people in the middle of a sentence. Neither is wrong, and so SGLang
 # starts somewhere between and *learns*: with each step that goes well it keeps back less, and after a
 # retraction more.
 #
@@ -89,7 +89,7 @@ learn.Table(heads, tuple(rows))
 learn.view("retraction", runs["bold"])
 
 # %% [markdown]
-# The crossed box right before a flag is the sore spot: when the victim was chosen, a step with it was
+# The crossed box at a flag is the sore spot: when the victim was chosen, a step with it was
 # already **in flight**, launched but not back. It cannot be called back. Its token is dropped (and
 # sampled again later, the same), and it writes to pages that are about to change hands.
 #

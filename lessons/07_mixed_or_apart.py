@@ -69,9 +69,10 @@ for name, loop in {"chunks": "overlap", "mixed chunks": "mixed", "two machines":
 learn.Table(("", "chats stand still", "document's first token"), tuple(rows))
 
 # %% [markdown]
-# With two machines the chats hardly notice: 12 ms are two steps, because a request that joins in the
-# middle of one step sits out the next. The document gains nothing. It is read as before, and then it
-# must be sent.
+# With two machines the chats do not notice the document at all. The 12 ms are two steps, and they are
+# there without it, too: a chat that joins the second machine in the middle of a step sits out the next,
+# so its second token is late. The document gains nothing. It is read as before, and then it must be
+# sent.
 #
 # ## A picture: what is in each step
 #
@@ -86,8 +87,8 @@ mixed = ms.run(small, "mixed", config=config)
 learn.view("mixed_chunk", mixed)
 
 # %% [markdown]
-# And with two machines. The lower half is the decode side: its steps stay as short as they are, while
-# the other side reads. The KV goes over the link chunk by chunk; the first token comes with the last
+# And with two machines. The lanes named *Decode* are the second machine: its steps stay as short as
+# they are, while the other one reads. The KV goes over the link chunk by chunk; the first token comes with the last
 # of it.
 
 # %%
@@ -113,7 +114,8 @@ learn.show(UnifiedBudget.schedule, "decodes, draft_lens", "left -= sum", look_at
 #
 # A chunk is about to run. `prompt_pages` says of each prompt in it how many pages it still needs,
 # `decode_pages` the same of each who writes; `free` can be had. May they ride along, all of them? As
-# it stands, nobody ever does.
+# it stands, nobody ever does. (If you say yes too often, a page is taken from an empty list: `pop from
+# empty list`.)
 
 
 # %% tags=["exercise"]
@@ -128,7 +130,7 @@ learn.check("rides", rides)
 #
 # A step takes `base` ms, and `per_token` ms more for each token in it. `running` chats write when a
 # `prompt` of so many tokens comes; a `chunk` has so many. How long is the longest pause of a chat, from
-# one of its tokens to its next, while the prompt is read? In ms, if `how` is `"one piece"`, `"chunks"`,
+# one of its tokens to its next, while the prompt is read? (The chats joined long before.) In ms, if `how` is `"one piece"`, `"chunks"`,
 # `"mixed"` or `"apart"`. The checker holds your formula against runs. Their host and copies take next
 # to no time: leave those out.
 
@@ -143,7 +145,7 @@ learn.check("longest_pause", longest_pause)
 # %% [markdown]
 # ## Exercise 3: how many prompts a second?
 #
-# Two machines again. Many prompts of `prompt` tokens wait. The first machine reads them in chunks, and
+# Two machines again. Many prompts of `prompt` tokens wait, each a whole number of chunks. The first machine reads them in chunks, and
 # the link takes `link` ms for each token. A chunk is sent while the next one is read. How many prompts
 # come out a second?
 

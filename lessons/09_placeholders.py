@@ -65,7 +65,7 @@ learn.table(*runs.values())
 #
 # The scheduler's **ledger** under `mindie_dual`: for each sequence its output tokens, one line for
 # everything that happens. A placeholder is added when a step is sent. The first answer is a dummy,
-# so its placeholder goes on standing, and from then on the list ends in up to two.
+# so its placeholder stays, and from then on the list ends in up to two of them.
 
 # %%
 learn.view("mindie_placeholder", learn.simulate("mindie_dual", requests=2, new_tokens=4))

@@ -144,9 +144,10 @@ learn.check("blocking_call", blocking_call)
 # | `two_gpus` | `cudaStreamSynchronize` in `aten::is_nonzero` | `if tensor:`, which has to know the number |
 #
 # vLLM waits, too: for 0.002 ms, in `hipEventSynchronize`. Its event is the end of a copy that was
-# done long before. Waiting is no sin; waiting for what was launched just now is. And in the Nsight
-# trace the host is blocked for 428 ms, while the device hardly idles: the host was that far ahead.
-# The call costs its 1.6 ms when it returns and the queue is empty. (Pale green in its picture is
+# done long before. Waiting is no sin; waiting for what was launched just now is. And in
+# `two_gpus`, recorded by Nsight, the host is blocked for 428 ms, while the device hardly idles: the
+# host was that far ahead. What the call does cost is 1.6 ms: the queue is empty when it returns, and
+# the device waits for the next launches. (Pale green in its picture is
 # `upload`: copies from the host's memory to the device, which take most of the time.)
 
 # %%

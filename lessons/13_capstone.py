@@ -33,9 +33,9 @@ from minisched.policy import PrefillManager
 # %% [markdown]
 # ## Predict first
 #
-# How many lines does a scheduler need that can't be caught by two hundred random workloads, with
-# chunks, tight memory, grammars and clients who hang up? Write a number down. (SGLang's
-# `scheduler.py` has several thousand. Ours at the end of this page has eighty.)
+# How many lines does a scheduler need that can't be caught by more than a hundred random workloads,
+# with chunks, tight memory, grammars and clients who hang up? Write a number down. (SGLang's
+# `scheduler.py` has several thousand. Ours at the end of this page has seventy.)
 #
 # ## A run
 #
@@ -66,14 +66,15 @@ learn.timing(serial, overlapped)
 #
 # **`def loop(engine)`**, as in lesson 1.
 #
-# What you can ask a request: `req.extend_len`, how many tokens of its prompt are still to be computed;
-# `req.max_device_len`, how many tokens it can ever have; and `req.rid`. What you can ask the `room`:
+# What you can ask a request: `req.extend_len`, how many tokens of its prompt are still to be computed
+# (for who decodes it is 1, so remember yourself whose prompt is half done); `req.max_device_len`, how
+# many tokens it can ever have; and `req.rid`. What you can ask the `room`:
 #
 # | | |
 # |---|---|
 # | `room.may_run(req)` | may its next token be launched now? (Its prompt is done, and it has not ended by its length.) |
 # | `room.free_rows` | how many more requests may start |
-# | `room.prompt_tokens` | how many tokens of prompts fit into one step |
+# | `room.prompt_tokens` | how many tokens fit into a step with prompts; who decodes in the same step takes one of them |
 # | `room.may_cut` | whether a prompt may be cut; else a longer one has to go alone, in one piece |
 # | `room.page_size`, `room.free_pages` | tokens in a page; pages that can be had now |
 # | `room.pages_held(req)` | pages that a request has already |
@@ -89,7 +90,8 @@ learn.timing(serial, overlapped)
 # 5. **time**: no more than 5 % above `overlap`.
 #
 # Each is held to the laws of `minisched check` (identity, ends, races, leaks, ownership, budgets, ..).
-# Only who goes first is left to you. (A mistake may be met a level late. The sentence says what it is.)
+# Who goes first is left to you, as long as it costs no time (level 5). (A mistake may be met a level
+# late. The sentence says what it is.)
 #
 # ## Exercise: an empty file
 #
@@ -160,7 +162,7 @@ learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=dela
 #
 # ## Solutions, and other ways
 #
-# <details><summary>A scheduler and a loop, in eighty lines</summary>
+# <details><summary>A scheduler and a loop, in seventy lines</summary>
 #
 # ```python
 # class Scheduler:
@@ -242,7 +244,7 @@ learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=dela
 #
 # - **Bet, and retract.** Start a prompt when it fits *now*, and take somebody's memory back when it
 #   runs out. More requests run at a time; you need a victim, and a rule that it does not come straight
-#   back. That is SGLang, vLLM and mini-sglang; nano-vllm, too.
+#   back. That is SGLang, vLLM and nano-vllm. (mini-sglang keeps memory for the worst case, as you do.)
 # - **One budget for all.** Every step has so many tokens; whoever decodes takes one, prompts share the
 #   rest (vLLM, lesson 7). Your two lists may both be filled: try it, and look at the picture.
 #

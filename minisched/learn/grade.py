@@ -133,7 +133,7 @@ def grade_pure(exercise: Exercise, hole: Pure, lines: Any) -> ExerciseVerdict:
     for args in hole.cases():
         problem, answer = hole.wrong(lines, args, calls)
         if problem:
-            return not_yet(problem, figures=_drawn(hole, answer, args))
+            return not_yet(in_full(problem), figures=_drawn(hole, answer, args))
         count += 1
     said = [f"Checked on {counted(count, 'case')}.", exercise.why]
     return ExerciseVerdict(True, said, _drawn(hole, answer, args))
@@ -168,7 +168,7 @@ def grade_runs(exercise: Exercise, hole: Loop | Function, lines: Any) -> Exercis
             f"Your lines were called in {tried}, but there should be at least "
             f"{exercise.reach}: nothing was shown yet."
         )
-    return right(exercise, hole, lines, tried)
+    return right(exercise, hole, lines, tried.removesuffix(", in 1 different situation"))
 
 
 # -- One case, and the first thing on it that does not hold ----------------------------------------
@@ -226,8 +226,9 @@ def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Findin
         unit, size, measure_of = MEASURES[what]
         one, other = measure_of(attempt.verdict), measure_of(own)
         if one > factor * other + 1e-9:
-            said = f"every law holds, but {what}: {one / size:g}{unit}, and with the package's own "
-            return Finding(f"no worse: {what}", f"{said}lines {other / size:g}{unit}.")
+            time = f"the {what} is {one / size:g}{unit}, and {other / size:g}{unit}"
+            said = time if unit else f"there are {one:g} {what}, and {other:g}"
+            return Finding("", f"every law holds, but {said} with the package's own lines.")
     return None
 
 
@@ -271,7 +272,7 @@ def smallest(exercise: Exercise, hole: Loop | Function, lines: Any, attempt: Att
     """The simplest case to be found of the same thing; what is slow is shown where all see it."""
     best, late = attempt, monotonic() + MOST_SECONDS_SMALLER
     law = attempt.found.law if attempt.found else ""
-    if law.startswith("no worse"):
+    if not law:
         steady = hold(exercise, hole, lines, exercise.workloads.shown)
         return steady if steady.found else attempt
 
@@ -299,12 +300,12 @@ def told(exercise: Exercise, attempt: Attempt) -> ExerciseVerdict:
     names = {req.name for req in attempt.case.workload.requests}
     said = [in_full(plainly(found), names)]
     case = "; ".join(in_words(attempt.case, exercise.workloads.is_tight))
-    law = "" if attempt.calls.raised else f"The law: {found.law}. "
+    law = f"The law: {found.law}. " if found.law and not attempt.calls.raised else ""
     said.append(f"{law}The smallest case that was found: {case}.")
     trace = replace(verdict.trace, loop=YOURS)
     if not trace.slices:
         return not_yet(*said)
-    if found.law.startswith("no worse"):
+    if not found.law:  # they hold; it is worse
         own = judge(of_package(exercise.hole, attempt.case)).trace
         return not_yet(*said, figures=pictures(exercise, trace, own))
     offence = offence_of(replace(verdict, trace=trace), found)
@@ -346,7 +347,7 @@ def in_full(sentence: str, names: Set[str] = frozenset()) -> str:
     """With a capital where it begins, unless that is one of the ``names``, and a full stop."""
     if sentence.partition(" ")[0] not in names:
         sentence = sentence[:1].upper() + sentence[1:]
-    return sentence if sentence.endswith((".", "`")) else f"{sentence}."
+    return sentence if sentence.endswith((".", "?", "`")) else f"{sentence}."
 
 
 def right(exercise: Exercise, hole: Loop | Function, lines: Any, tried: str) -> ExerciseVerdict:
@@ -358,10 +359,10 @@ def right(exercise: Exercise, hole: Loop | Function, lines: Any, tried: str) -> 
     with hole.filled(lines):
         runs = [replace(judge(hole.on(case)).trace, loop=YOURS)]
     if exercise.picture == "timing" and exercise.beside:
-        runs.insert(0, judge(on_design(case, exercise.beside)).trace)
+        runs.insert(0, replace(judge(on_design(case, exercise.beside)).trace, loop=exercise.beside))
         one, mine = (trace.end / 1e6 for trace in runs)
         speed_up = "as fast" if one == mine else f"{one / mine:.2f} times as fast"
         said.append(
-            f"On the run below {runs[0].loop} takes {one:g} ms, yours {mine:g} ms: {speed_up}."
+            f"On the run below {exercise.beside} takes {one:g} ms, yours {mine:g} ms: {speed_up}."
         )
     return ExerciseVerdict(True, [*said, exercise.why], pictures(exercise, *runs))

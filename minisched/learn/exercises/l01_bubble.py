@@ -120,7 +120,7 @@ def overlap_loses(costs: Any) -> str:
     try:
         runs = both(costs)
     except (TypeError, ValueError) as error:
-        return f"{error}"
+        return f"Your costs: {error}"
     serial, overlap = map(makespan_ms, runs)
     factor = serial / overlap
     said = f"Serial takes {serial:g} ms, overlap {overlap:g} ms"
@@ -130,7 +130,7 @@ def overlap_loses(costs: Any) -> str:
     steps = [measure(run.trace).steps for run in runs]
     return (
         f"{said}: {words}, {factor:.2f} times as fast. Serial ran "
-        f"{counted(steps[0], 'step')} and overlap {steps[1]}: what is the step more, and when "
+        f"{counted(steps[0], 'step')} and overlap {steps[1]}: what is the extra step, and when "
         "does it weigh most?"
     )
 
@@ -256,7 +256,8 @@ EXERCISES = (
         why=(
             "When the last step was launched, the host had not yet seen the stop token. That step "
             "was wasted, and the device did it all the same. So overlap bets that the answer goes "
-            "on, and with short answers and an idle host it loses."
+            "on, and with short answers, and a host and a device of which one has little to do, it "
+            "loses."
         ),
         survivors=SAFE,
     ),

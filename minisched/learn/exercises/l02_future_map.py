@@ -160,8 +160,8 @@ def large_enough(size: Any, most: int, context: int, chunk: int) -> str:
     if size < least:
         prompts, tokens = counted(most - 1, "prompt"), counted(context - 1, "token")
         return (
-            f"{call}, but there must be at least {least}: {prompts} may stand in front of a "
-            f"request, each of up to {tokens}, in chunks of {chunk}, and every chunk takes a slot. "
+            f"{call}, but there must be at least {least}: {prompts} of up to {tokens} may "
+            f"stand in front of a request, in chunks of {chunk}, and every chunk takes a slot. "
             "A slot that is taken again before its token was read is lapped."
         )
     if size > highest:
@@ -276,7 +276,7 @@ EXERCISES = (
                 return max_running_requests * (3 + ceil(context_len / chunk))
         """,
         mistakes=(
-            ("", "def limit(m, n, c):\n    return 9 * m", "prompt may stand in front"),
+            ("", "def limit(m, n, c):\n    return 9 * m", "may stand in front"),
             ("max_running_requests * (3 + ceil(context_len / chunk))", "10**9", "memory is dear"),
             ("max_running_requests * (3 +", "3 * max_running_requests + (", "is lapped"),
         ),
@@ -288,7 +288,8 @@ EXERCISES = (
         why=(
             "While your request waits, every chunk in front of it takes a slot. The ring must not "
             "come round before your token is read, so its size is the longest queue there can be. "
-            "SGLang found this formula after the bug (#13713), and later dropped the ring."
+            "SGLang's formula after the bug (#13713) is `m * (3 + ceil(n / c))`; later it dropped "
+            "the ring."
         ),
         survivors=("return max_running_requests * (4 + ceil(context_len / chunk))",),
     ),

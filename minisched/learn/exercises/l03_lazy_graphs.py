@@ -201,7 +201,7 @@ def truth() -> list[int]:
 def _wrong_tokens(given: Any) -> str:
     if not isinstance(given, list):
         kind = type(given).__name__
-        return f"generate gave back {given!r}, of type {kind}, but it must give a list of tokens."
+        return f"`generate` gave {given!r}, of type {kind}, but it must give a list of tokens."
     for at, (token, due) in enumerate(zip(given, truth(), strict=False), 1):
         if token != due:
             kept = isinstance(token, LazyToken)
@@ -209,7 +209,7 @@ def _wrong_tokens(given: Any) -> str:
             return f"The {ordinal(at)} token is {token!r}, should be {due}{hint}."
     if len(given) != COUNT:
         tokens = counted(len(given), "token")
-        return f"generate gave back {tokens}, but {COUNT} were asked for."
+        return f"`generate` gave {tokens}, but {COUNT} were asked for."
     return ""
 
 
@@ -225,9 +225,9 @@ def _wrong_work(clock: LazyClock) -> str:
         return ""
     for at, (token, due) in enumerate(zip(clock.worked_on, truth(), strict=False), 1):
         if token != due:
-            return f"host_work got {token!r} as its {ordinal(at)} token, should get {due}."
+            return f"`host_work` got {token!r} as its {ordinal(at)} token, should get {due}."
     times = counted(len(clock.worked_on), "time")
-    return f"host_work was called {times}, but there are {COUNT} tokens."
+    return f"`host_work` was called {times}, but there are {COUNT} tokens."
 
 
 def _too_far_ahead(clock: LazyClock) -> str:
@@ -376,7 +376,7 @@ EXERCISES = (
         """,
         mistakes=(
             ("y.item()", "following.item()", "The 1st token is"),
-            ("        host_work(tokens[-1])\n", "", "host_work was called 0 times"),
+            ("        host_work(tokens[-1])\n", "", "`host_work` was called 0 times"),
             ("following = step(y)", "following = step(y.item())", "the first token, or a lazy one"),
             ("        async_eval(following)\n", "", "the device waits"),
             ("        async_eval(following)\n        tokens.append(y.item())\n",

@@ -194,8 +194,8 @@ EXERCISES = (
         """,
         mistakes=(
             (" + page_size", "", "the package's own lines"),
-            ("page_size < left", "page_size <= left", "retractions: "),
-            (" + new_tokens", "", "retractions: "),
+            ("page_size < left", "page_size <= left", " retractions, and "),
+            (" + new_tokens", "", " retractions, and "),
             ("extend_len + new_tokens", "2 * (extend_len + new_tokens)", "waits"),
             ("extend_len + new_tokens + page_size < left", "True", "have not ended"),
         ),
@@ -232,8 +232,8 @@ EXERCISES = (
                 return sorted(waiting, key=lambda one: -one.cached_len)
         """,
         mistakes=(
-            ("-one.cached_len", "one.cached_len", "prompt tokens computed: "),
-            ("-one.cached_len", "one.prompt_len", "prompt tokens computed: "),
+            ("-one.cached_len", "one.cached_len", "prompt tokens computed, and "),
+            ("-one.cached_len", "one.prompt_len", "prompt tokens computed, and "),
             ("sorted(waiting, key=lambda one: -one.cached_len)", "waiting[:1]",
              "each of them, once"),
         ),

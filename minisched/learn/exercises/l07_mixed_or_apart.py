@@ -266,8 +266,8 @@ EXERCISES = (
         why=(
             "A pause is the sum of the steps between two tokens, and mixing leaves one: that of a "
             "chunk. So the chunk is a knob: a smaller one makes the pause shorter and the "
-            "document slower, as each chunk costs `base` once more. With a second device nobody "
-            "waits at all."
+            "document slower, as each chunk costs `base` once more. With a second device a "
+            "chat waits for nothing but its own step."
         ),
     ),
     Exercise(

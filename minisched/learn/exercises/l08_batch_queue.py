@@ -149,7 +149,7 @@ EXERCISES = (
             "How long does one batch take for a whole round: all stages, the copy, the host?",
             "In that time a stage works once for each batch in flight.",
             "With too many batches a stage would work for more than the whole round. It can't: a "
-            "step takes `max(stage_ms, round_ms / batches)`.",
+            "stage begins a batch every `max(stage_ms, round_ms / batches)`.",
         ),
         why=(
             "A batch comes round once in `stages * stage_ms + rest_ms`, and a stage works once for "

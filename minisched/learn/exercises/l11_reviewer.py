@@ -134,9 +134,9 @@ def are_true_clocks(clocks: Any, program: list[Step]) -> str:
     """They say of every pair of acts what the package's say."""
     if not isinstance(clocks, list) or len(clocks) != len(program):
         clocks = counted(len(program), "clock")
-        return f"happens_before must give a list of {clocks}, one for each act."
+        return f"`happens_before` must give a list of {clocks}, one for each act."
     if not all(isinstance(clock, dict) for clock in clocks):
-        return "a clock must be a dictionary: how many acts of each lane have surely been."
+        return "a clock must be a dictionary: how many acts of each lane have surely happened."
     if len({id(clock) for clock in clocks}) < len(clocks):
         return "two acts have the same dictionary: each needs a copy of its own."
     done = order_in(program)
@@ -230,9 +230,9 @@ def is_a_race(answer: Any, program: list[Step], clocks: list[dict[str, int]]) ->
     if answer is None or (isinstance(answer, tuple) and answer in races):
         return ""
     if not isinstance(answer, tuple) or len(answer) != 2:
-        return f"race gives {answer!r}; it must be a pair of numbers of acts, or None."
+        return f"`race` gives {answer!r}; it must be a pair of numbers of acts, or None."
     if not all(isinstance(at, int) and 0 <= at < len(program) for at in answer):
-        return f"race gives {answer!r}, but the acts have numbers from 0 to {len(program) - 1}."
+        return f"`race` gives {answer!r}, but the acts are numbered from 0 to {len(program) - 1}."
     i, j = answer
     first, second = in_words(program, i), in_words(program, j)
     if conflicts(program, i, j):
@@ -261,11 +261,14 @@ def is_diagnosed(answer: Any, letter: str) -> str:
     wrong = {mark.attrs["step"] for mark in verdict.trace.marks if mark.name == "wrong token"}
     guilty |= {(name, step) for name in ("prepare", "forward") for step in wrong}
     if not isinstance(answer, tuple) or len(answer) != 3:
-        return f"diagnose has {answer!r} for {letter}; it must be a law, a name and a step."
+        return f"`diagnose` has {answer!r} for {letter}; it must be a law, a name and a step."
     law, *culprit = answer
     if law != exhibit.law:  # type: ignore[union-attr]
         return f"trace {letter}: the law that it breaks is not {law!r}."
     if tuple(culprit) not in guilty:
+        if law == "overlap" and tuple(culprit) in {("launch", 2), ("forward", 2)}:
+            late = f"{culprit[0]} 2 comes too late. Which slice made it late?"
+            return f"trace {letter}: {law} it is, and {late}"
         return f"trace {letter}: {law} it is, but {culprit[0]} {culprit[1]} did nothing wrong."
     return ""
 
@@ -312,11 +315,12 @@ EXERCISES = (
             ('if kind == "begin":', 'if kind == "begins":', "surely comes before"),
             ("max(clock.get(other, 0), count)", "count", "but your clocks do"),
             ("ended.setdefault(what, clock)", "ended[what] = clock",
-             "nothing says that act 3 (forward: say 1) comes before act 4 (host: wait 1)"),
+             "Nothing says that act 3 (forward: say 1) comes before act 4 (host: wait 1)"),
         ),
         hints=(
-            "Three rules: a lane does one thing after the other; a launch comes before the begin "
-            "of its op; an end comes before whatever follows on a lane that waited for it.",
+            "Three rules: a lane does one thing after the other; a launch comes before the "
+            "beginning of its op; an end comes before whatever follows on a lane that waited for "
+            "it.",
             "Keep the newest clock of each lane, and of each op the clock of its launch and of its "
             "end. An act begins with a copy of its lane's newest clock.",
             "A begin takes over what the launch knew, a wait what the end knew: the larger number "

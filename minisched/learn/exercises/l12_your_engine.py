@@ -115,7 +115,7 @@ def ops_of_devices() -> Iterator[tuple[list[Op]]]:
 def idle_is_right(share: Any, ops: list[Op]) -> str:
     """What lies between the stretches in which some op runs."""
     if isinstance(share, bool) or not isinstance(share, int | float):
-        return f"bubble_fraction gives {share!r}, which is not a number."
+        return f"`bubble_fraction` gives {share!r}, which is not a number."
     busy = union(slices_of(ops))
     whole = busy[-1][1] - busy[0][0]
     idle = (whole - sum(end - start for start, end in busy)) / whole

@@ -113,10 +113,15 @@ class OwnPlan:
         if req.lease is None:
             if not scheduler.table.available_size:
                 raise Mistake(f"no row is free for {req.rid}: see `room.free_rows`")
+            half = scheduler.prefill.chunked_req
+            if half is not None and length < req.extend_len:
+                raise Mistake(
+                    f"{req.rid}'s prompt begins while that of {half.rid} is half computed"
+                )
             req.start(scheduler.leases.open(scheduler.prefix_cache.match_prefix(req), req.rid))
             scheduler.prefill.start(req, length)
         elif req is not scheduler.prefill.chunked_req:
-            raise Mistake(f"the prompt of {req.rid} is done, or another one is half computed")
+            raise Mistake(f"the prompt of {req.rid} is done: it belongs into the second list")
         elif length == req.extend_len:
             scheduler.prefill.chunked_req = None
         if not 0 < length <= req.extend_len:
