@@ -14,6 +14,7 @@ from ...memory import Match, RadixCache
 from ...museum.exhibit import case
 from ...policy.budget import PrefillBudget
 from ..exercise import COST, Attempt, Exercise, Function, Workloads
+from ..guard import Mistake
 
 
 def asked(random: Random, rid: str, turn: int, prompt: int, new: int) -> str:
@@ -23,6 +24,23 @@ def asked(random: Random, rid: str, turn: int, prompt: int, new: int) -> str:
 
 
 # -- cut: a chunk is a number of whole pages -------------------------------------------------------
+
+
+def cut_to(lines: Callable[..., Any], budget: PrefillBudget, extend_len: int) -> int:
+    """The learner's ``cut`` in the place of the method.
+
+    Raises:
+        Mistake: it cuts what fits.
+    """
+    rem = budget.rem_chunk_tokens
+    length = int(lines(rem, budget.page_size, extend_len))
+    if length < extend_len and (rem is None or extend_len <= rem):
+        left = "there is no limit" if rem is None else f"{rem} are left"
+        raise Mistake(
+            f"`cut` gave {length} of a prompt's {counted(extend_len, 'token')}, but {left}: a "
+            "prompt that fits is not cut"
+        )
+    return length
 
 
 def whole_pages(attempt: Attempt) -> str:
@@ -53,6 +71,11 @@ def long_prompts(seed: int) -> Case:
         enable_mixed_chunk=chunk > 0 and random.random() < 0.5, cost=COST,
     )  # fmt: skip
 
+
+JUST = case(  # a's row leaves 7 tokens of a step to b, which has as many: no number of whole pages
+    "a: 1 2 3 -> 8; b at 4: 5 6 7 8 9 10 11 -> 2", "overlap", kv=64, rows=2, page_size=4,
+    chunked_prefill_size=8, enable_mixed_chunk=True, cost=COST,
+)  # fmt: skip
 
 # -- fits: memory for what a request may still say -------------------------------------------------
 
@@ -134,15 +157,17 @@ SHOWN = case(
     "new2 at 2: 11 12 13 14 15 16 17 18 -> 3; question at 2: 1 2 3 4 5 6 7 9 9 -> 3",
     "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
 )  # fmt: skip
+LONGER = case(  # the question is the shortest
+    "doc: 1 2 3 4 5 6 7 8 -> 2; new1 at 2: 10 11 12 13 14 15 16 17 18 1 -> 3; "
+    "new2 at 2: 11 12 13 14 15 16 17 18 1 2 -> 3; question at 2: 1 2 3 4 5 6 7 9 9 -> 3",
+    "overlap", kv=16, rows=1, schedule_policy="lpm", chunked_prefill_size=16, cost=COST,
+)  # fmt: skip
 
 EXERCISES = (
     Exercise(
         name="cut",
         lesson="04_long_prompt",
-        hole=Function(
-            "policy.budget:PrefillBudget.cut",
-            lambda cut, budget, n: cut(budget.rem_chunk_tokens, budget.page_size, n),
-        ),
+        hole=Function("policy.budget:PrefillBudget.cut", cut_to),
         start="""
             def cut(rem_chunk, page_size, extend_len):
                 return extend_len
@@ -158,17 +183,21 @@ EXERCISES = (
             ("rem_chunk // page_size * page_size", "page_size", "Nothing can run"),
             ("rem_chunk is None or ", "", "TypeError at your line"),
             ("if rem_chunk is None or extend_len <= rem_chunk", "if rem_chunk is None",
-             "Nothing can run"),
+             "that fits is not cut"),
+            ("extend_len <= rem_chunk", "extend_len < rem_chunk", "that fits is not cut"),
+            ("if rem_chunk is None or extend_len <= rem_chunk:\n        return extend_len\n    "
+             "return rem_chunk // page_size * page_size",
+             "return min(extend_len, rem_chunk // page_size * page_size) if rem_chunk else "
+             "extend_len", "that fits is not cut"),
         ),
         workloads=Workloads(
-            seeds=0, cases=tuple(map(long_prompts, range(30))),
+            seeds=0, cases=(*map(long_prompts, range(30)), JUST),
             show=case("a: 1 2 3 -> 8; doc at 2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 -> 3",
                       "overlap", kv=64, rows=2, page_size=4, chunked_prefill_size=8, cost=COST),
         ),
         extra=(whole_pages,),
         reach=10,
         picture="prefill",
-        survivors=("if rem_chunk is None or extend_len < rem_chunk:",),  # as good: it cuts nothing
         hints=(
             "Three cases: no limit at all, a rest that fits, and a rest that does not.",
             "What does not fit is cut. `rem_chunk` tokens are left, but how many whole pages?",
@@ -234,10 +263,11 @@ EXERCISES = (
         mistakes=(
             ("-one.cached_len", "one.cached_len", "prompt tokens computed, and "),
             ("-one.cached_len", "one.prompt_len", "prompt tokens computed, and "),
+            ("-one.cached_len", "-one.prompt_len", "prompt tokens computed, and "),
             ("sorted(waiting, key=lambda one: -one.cached_len)", "waiting[:1]",
              "each of them, once"),
         ),
-        workloads=Workloads(seeds=0, cases=(SHOWN, *map(questions, range(20))), show=SHOWN),
+        workloads=Workloads(seeds=0, cases=(SHOWN, LONGER, *map(questions, range(20))), show=SHOWN),
         laws=("identity", "ends", "livelock", "deadlock", "leak", "race", "crash"),
         no_worse=(("prompt tokens computed", 1.0),),
         reach=20,

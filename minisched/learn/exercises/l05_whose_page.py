@@ -53,7 +53,10 @@ COME_BACK = case(
 PART = case(  # all of a prompt lies on an edge
     "a: 1 2 3 4 5 6 7 8 -> 2; b at 7: 1 2 3 4 5 -> 2", "overlap", kv=24, rows=1, cost=COST,
 )  # fmt: skip
-CASES = (SHOWN, PART, COME_BACK, LONG, *map(conversations, range(9)))
+AGAIN = case(  # they part, and agree again
+    "a: 1 2 3 4 -> 2; b at 7: 1 9 3 4 5 -> 2", "overlap", kv=24, rows=1, cost=COST,
+)  # fmt: skip
+CASES = (SHOWN, PART, AGAIN, COME_BACK, LONG, *map(conversations, range(9)))
 
 # -- shared_pages: within an edge of the tree ------------------------------------------------------
 
@@ -139,6 +142,8 @@ EXERCISES = (
             (" and edge[same] == tokens[same]", "", "alone it gives"),
             ("same < len(edge) and ", "", "IndexError at your line"),
             ("return same // page_size", "return 0", "in two places"),
+            ("return same // page_size",
+             "return sum(a == b for a, b in zip(edge, tokens)) // page_size", "alone it gives"),
         ),
         workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
         no_worse=(("prompt tokens computed", 1.0),),
