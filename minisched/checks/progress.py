@@ -799,6 +799,8 @@ def not_the_one(
         named = min(running, key=ranks.__getitem__)
         outputs, prompt = counted(len(named.output_ids), "output"), len(named.prompt)
         rule = f"with {outputs} and a prompt of {counted(prompt, 'token')}"
+        if req is not named and req in ranks and ranks[req][:2] == ranks[named][:2]:
+            rule += ", too, and began to decode last"
     victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
     if req is not named:
         yield f"{victim}, but the rule names {named.rid}, {rule}"
