@@ -17,11 +17,12 @@ from ...export.runs import side_by_side
 from ...export.scene_svg import to_svg
 from ...loops.design import Turns
 from ...models.hash import mix
+from ...museum.exhibit import case
 from ...relay import LazyChain
 from ...scheduler import Scheduler
 from ...trace import Trace
 from ...worker import Step
-from ..exercise import Exercise, Function, Loop, Pure, Workloads
+from ..exercise import COST, Exercise, Function, Loop, Pure, Workloads
 from ..guard import Mistake, unwatched
 from ..runs import VOCAB
 
@@ -347,6 +348,10 @@ def chains(may_chain: Any, scheduler: Scheduler, batch: ScheduleBatch) -> bool:
     return said
 
 
+GIVEN_UP = case(  # nobody waits, but one of two is gone
+    "a: 1 2 3 -> 12; b: 4 5 6 -> 12, gone at 4", "mlx_async", kv=64, rows=2, cost=COST
+)
+
 EXERCISES = (
     Exercise(
         name="generate",
@@ -452,11 +457,12 @@ EXERCISES = (
         """,
         mistakes=(
             ("batch == running and ", "", "it broke the scheduler"),
+            ("batch == running", "bool(running)", "it broke the scheduler"),
             (" and pages_short == 0", "", "it broke the scheduler"),
             ("waiting or chunked is not None", "chunked is not None", "makespan"),
             ("return batch == running and pages_short == 0", "return False", "makespan"),
         ),
-        workloads=Workloads("mlx_async", level="tight", seeds=60),
+        workloads=Workloads("mlx_async", level="tight", seeds=60, cases=(GIVEN_UP,)),
         no_worse=(("makespan", 1.0),),
         reach=20,
         beside="",

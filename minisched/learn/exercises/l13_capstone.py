@@ -68,6 +68,12 @@ HALF_A_PAGE = plain_memory(
 )
 """Three pages for two requests, each of which ends up with a page and a half: one at a time."""
 
+IN_ONE_PIECE = plain_memory(
+    case("a: 1 2 3 4 5 6 -> 4; b: 4 5 6 -> 4", "overlap", kv=48, rows=2, chunked_prefill_size=-1,
+         max_prefill_tokens=4, cost=COST)
+)  # fmt: skip
+"""A prompt that is longer than the budget of a step, where nothing may be cut."""
+
 HELD = (
     "identity", "ends", "client", "logprobs", "abort", "budget", "leak", "race", "touches",
     "ownership", "time", "livelock", "deadlock", "crash",
@@ -124,6 +130,8 @@ class OwnPlan:
             raise Mistake(f"the prompt of {req.rid} is done: it belongs into the second list")
         elif length == req.extend_len:
             scheduler.prefill.chunked_req = None
+        if length < req.extend_len and scheduler.config.chunked_prefill_size <= 0:
+            raise Mistake(f"the prompt of {req.rid} may not be cut here: see `room.may_cut`")
         if not 0 < length <= req.extend_len:
             raise Mistake(
                 f"{counted(length, 'token')} of {req.rid}, but it has {req.extend_len} to compute"
@@ -288,13 +296,15 @@ EXERCISES = (
              "need = req.max_device_len // room.page_size", "Level 3 of 5"),
             ("whole = (-(-req.max_device_len // room.page_size)",
              "whole = (req.max_device_len // room.page_size", "Level 3 of 5"),
+            ("if not room.may_cut:", "if False:", "may not be cut here"),
             ("delay = engine.must_delay_sample(batch)", "delay = False", "Level 4 of 5"),
             ("        if last:\n            engine.process_batch_result(last)\n        elif",
              "        if step:\n            engine.process_batch_result(step)\n        elif",
              "Level"),
         ),
         workloads=Workloads(
-            level=" ".join(LEVELS), seeds=24, change=plain_memory, first={"tight": (HALF_A_PAGE,)}
+            level=" ".join(LEVELS), seeds=24, change=plain_memory,
+            first={"tight": (HALF_A_PAGE, IN_ONE_PIECE)},
         ),
         laws=HELD,
         extra=(no_busy_turn,),
