@@ -81,12 +81,13 @@ class UnifiedBudget:
         while (short := need - self.leases.available_pages) > 0:
             if short <= self.leases.pages_returning:
                 return False  # they come back by themselves
-            newest = next(reversed(self.decode.running_reqs))
             if chunked is not None and chunked.lease is not None:
                 newest = chunked
             elif list(self.decode.running_reqs) == [req]:
                 self.retraction.wait([req])
                 return False
+            else:
+                newest = next(reversed(self.decode.running_reqs))
             self.retraction.retract(newest, "unified")
             if newest is req:
                 return False
