@@ -220,6 +220,8 @@ def date(text: str) -> int:
         ValueError: it is none.
     """
     try:
+        if ":" not in text:
+            raise ValueError(text)  # a day alone is no time
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         example = "2023-11-16 18:17:03.9799600"
