@@ -362,7 +362,10 @@ class TraceFile:
         first = next(lines, None)
         if first is None:
             raise ValueError(f"{self.path} is empty, but it needs at least one request.")
-        header = tuple(cells(first[1]))
+        try:
+            header = tuple(cells(first[1]))
+        except ValueError:
+            header = ()  # no CSV, so it has no columns
         for format in (SECONDS, DATES):
             if set(format.header) <= set(header):
                 read = partial(read_csv, names=format.header, header=header)
