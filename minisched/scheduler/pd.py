@@ -55,13 +55,13 @@ class PrefillScheduler(Scheduler):
         """Queue new requests; with ``prealloc_first`` they can't run yet."""
         reqs = list(reqs)
         outputs = super().receive(reqs)
-        for req in reqs if self.prealloc_first else ():
-            if req in self.waiting_queue and not self.heard_before.get(req.rid):
+        for req in reqs:
+            may_run = self.heard_before.pop(req.rid, None)
+            if may_run is False:
+                outputs += self.abort(req.rid)
+            elif self.prealloc_first and not may_run and req in self.waiting_queue:
                 self.waiting_queue.remove(req)
                 self.bootstrap_queue[req.rid] = req
-        for req in reqs:
-            if self.heard_before.pop(req.rid, True) is False:
-                outputs += self.abort(req.rid)
         return outputs
 
     def bootstrapped(self, rid: str) -> None:
