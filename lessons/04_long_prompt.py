@@ -171,19 +171,31 @@ learn.show(lpm, "def rank", look_at=("return float",))
 # %% [markdown]
 # ## Solutions, and other ways
 #
-# **cut**: all of it if there is no limit or it fits, else `rem_chunk // page_size * page_size`. *Another way*: mini-sglang cuts anywhere, so the
-# budget is used up, and half a page cannot be shared. *A third*: nano-vllm cuts only the first prompt
-# of a batch; any other one that does not fit waits.
+# <details><summary>Exercise 1: cut</summary>
 #
-# **fits**: `extend_len + new_tokens + page_size < left`. SGLang counts a *share* of what those who run
-# may still say (0.7 at first, less while all goes well), because most stop early. *Another way*:
-# mini-sglang counts all of it, and never throws anybody out. *A third*: vLLM counts nothing but what
-# is computed now; whoever comes last makes way when memory is short.
+# All of it if there is no limit or it fits, else `rem_chunk // page_size * page_size`. *Another
+# way*: mini-sglang cuts anywhere, so the budget is used up, and half a page cannot be shared. *A
+# third*: nano-vllm cuts only the first prompt of a batch; any other one that does not fit waits.
 #
-# **order**: `sorted(waiting, key=lambda one: -one.cached_len)`. *Another way*: sort by
-# `prompt_len - cached_len`, the least work first; it passes, too, and is unkind to long prompts. *A
-# third*: SGLang's `dfs-weight` walks the tree of prefixes (lesson 5), so that those who share a branch
-# run together.
+# </details>
+#
+# <details><summary>Exercise 2: fits</summary>
+#
+# `extend_len + new_tokens + page_size < left`. SGLang counts a *share* of what those who run may
+# still say (0.7 at first, less while all goes well), because most stop early. *Another way*:
+# mini-sglang counts all of it, and never throws anybody out. *A third*: vLLM counts nothing but
+# what is computed now; whoever comes last makes way when memory is short.
+#
+# </details>
+#
+# <details><summary>Exercise 3: order</summary>
+#
+# `sorted(waiting, key=lambda one: -one.cached_len)`. *Another way*: sort by `prompt_len -
+# cached_len`, the least work first; it passes, too, and is unkind to long prompts. *A third*:
+# SGLang's `dfs-weight` walks the tree of prefixes (lesson 5), so that those who share a branch run
+# together.
+#
+# </details>
 #
 # ## What the real systems do
 #

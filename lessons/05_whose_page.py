@@ -169,18 +169,30 @@ learn.show(EvictableLeaves.pop, "while self._heap", look_at=("worth ==",))
 # %% [markdown]
 # ## Solutions, and other ways
 #
-# **shared_pages**: count while both are equal, then `// page_size`. *Another way*: the package
-# compares blocks that double, because a Python loop over 30,000 tokens takes milliseconds. *A third*:
-# vLLM has no tree. It hashes each page together with all before it and looks the hash up: no edges, no
-# splits, and a prefix ends only where a page does.
+# <details><summary>Exercise 1: shared_pages</summary>
 #
-# **to_lock**: walk up `parent`, and collect. *Another way*: lock the last node alone, and never evict
-# one that has children. The pages are safe then, but nobody knows how many can be had: the sum of
-# what is evictable counts the parents too. *A third*: vLLM counts on each block for itself.
+# Count while both are equal, then `// page_size`. *Another way*: the package compares blocks that
+# double, because a Python loop over 30,000 tokens takes milliseconds. *A third*: vLLM has no tree.
+# It hashes each page together with all before it and looks the hash up: no edges, no splits, and a
+# prefix ends only where a page does.
 #
-# **evict**: of those without locks the least recently used. *Another way*: the least often used
+# </details>
+#
+# <details><summary>Exercise 2: to_lock</summary>
+#
+# Walk up `parent`, and collect. *Another way*: lock the last node alone, and never evict one that
+# has children. The pages are safe then, but nobody knows how many can be had: the sum of what is
+# evictable counts the parents too. *A third*: vLLM counts on each block for itself.
+#
+# </details>
+#
+# <details><summary>Exercise 3: evict</summary>
+#
+# Of those without locks the least recently used. *Another way*: the least often used
 # (`--radix-eviction-policy lfu`), which keeps the instructions that everybody has. *A third*: the
 # oldest (`fifo`), which needs no clock. With which one you compute least depends on who asks.
+#
+# </details>
 #
 # ## What the real systems do
 #

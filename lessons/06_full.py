@@ -166,20 +166,32 @@ learn.show(lease)
 # %% [markdown]
 # ## Solutions, and other ways
 #
-# **pages_short**: sum up `max(0, -(-length // page_size) - num_pages)`, and take off `free`. *Another
-# way*: the package asks first whether there are as many free pages as requests; then nobody can lack
-# one, and nothing is counted. *A third*: vLLM does not count beforehand. It takes pages one request
+# <details><summary>Exercise 1: pages_short</summary>
+#
+# Sum up `max(0, -(-length // page_size) - num_pages)`, and take off `free`. *Another way*: the
+# package asks first whether there are as many free pages as requests; then nobody can lack one,
+# and nothing is counted. *A third*: vLLM does not count beforehand. It takes pages one request
 # after the other, and retracts when it comes to the end.
 #
-# **choose_victim**: `min(reversed(running), key=lambda one: (one.num_outputs, -one.prompt_len))`.
-# *Another way*: vLLM and nano-vllm take the newest, which needs no search, and whoever came first is
-# sure to end. *A third*: move the KV to the host's memory instead of forgetting it (**swap**), and
-# bring it back later, as MindIE can; worth it where a long prompt would have to be computed again.
+# </details>
 #
-# **may_free**: `last_step <= returned`. *Another way*: at once, as SGLang does with KV. One stream
-# keeps its order, so the next owner's writes come after the late one; a second stream breaks it. *A
-# third*: mini-sglang once looked at the newest step alone, which is enough for two in flight, and not
-# for three.
+# <details><summary>Exercise 2: choose_victim</summary>
+#
+# `min(reversed(running), key=lambda one: (one.num_outputs, -one.prompt_len))`. *Another way*: vLLM
+# and nano-vllm take the newest, which needs no search, and whoever came first is sure to end. *A
+# third*: move the KV to the host's memory instead of forgetting it (**swap**), and bring it back
+# later, as MindIE can; worth it where a long prompt would have to be computed again.
+#
+# </details>
+#
+# <details><summary>Exercise 3: may_free</summary>
+#
+# `last_step <= returned`. *Another way*: at once, as SGLang does with KV. One stream keeps its
+# order, so the next owner's writes come after the late one; a second stream breaks it. *A third*:
+# mini-sglang once looked at the newest step alone, which is enough for two in flight, and not for
+# three.
+#
+# </details>
 
 # %%
 learn.show(retraction.choose_victim, "latest = ")

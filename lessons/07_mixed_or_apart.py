@@ -202,18 +202,30 @@ learn.Table(heads, tuple(rows))
 #
 # ## Solutions, and other ways
 #
-# **rides**: `sum(prompt_pages) + sum(decode_pages) <= free`. *Another way*: take along as many as fit.
-# Then some run and some do not, and somebody has to remember who was left out. *A third*: vLLM turns
-# it round, and lets those who write go first; then it is the chunk that gets what is left.
+# <details><summary>Exercise 1: rides</summary>
 #
-# **longest_pause**: add up the steps between two tokens. *Another way*: measure it, with a loop over
-# chunk sizes; then you need no formula, and learn what the formula forgets (the host). *A third*: ask
-# for the 99th percentile and not the longest, as most dashboards do. With one document in a thousand
+# `sum(prompt_pages) + sum(decode_pages) <= free`. *Another way*: take along as many as fit. Then
+# some run and some do not, and somebody has to remember who was left out. *A third*: vLLM turns it
+# round, and lets those who write go first; then it is the chunk that gets what is left.
+#
+# </details>
+#
+# <details><summary>Exercise 2: longest_pause</summary>
+#
+# Add up the steps between two tokens. *Another way*: measure it, with a loop over chunk sizes;
+# then you need no formula, and learn what the formula forgets (the host). *A third*: ask for the
+# 99th percentile and not the longest, as most dashboards do. With one document in a thousand
 # requests it does not show at all.
 #
-# **prompts_a_second**: `1000 / max(read, link * prompt)`. *Another way*: send the whole KV behind the
-# last chunk; then the two times add up for each document, though not for the row of them. *A third*:
-# two prefill machines for one that decodes, if reading is the narrow place.
+# </details>
+#
+# <details><summary>Exercise 3: prompts_a_second</summary>
+#
+# `1000 / max(read, link * prompt)`. *Another way*: send the whole KV behind the last chunk; then
+# the two times add up for each document, though not for the row of them. *A third*: two prefill
+# machines for one that decodes, if reading is the narrow place.
+#
+# </details>
 #
 # ## What the real systems do
 #

@@ -168,15 +168,29 @@ learn.check("ends_in_flight", ends_in_flight)
 # %% [markdown]
 # ## Solutions, and other ways
 #
-# - **bubble**: `1 - stage_ms / max(stage_ms, (stages * stage_ms + rest_ms) / batches)`. Or count:
-#   in one round of `stages * stage_ms + rest_ms` a stage works `batches * stage_ms`; the share is
-#   `max(0, 1 - worked / round)`. Or draw a round on paper and look for the gap. The rule of thumb
-#   forgets the rest, which is why a fifth batch on four stages helps.
-# - **batch_queue_loop**: append, and `if queue and (len(queue) == depth or not batch)` process the
-#   oldest. Or two loops, one that fills and one that harvests, with a `yield` in each. Or a
-#   `deque(maxlen=depth)`, as in vLLM, where `None` stands for an empty batch.
-# - **ends_in_flight**: `computed + 1 >= length`. Or vLLM's line, below. Or let it run and drop the
-#   row, as SGLang did up to 0.5.21: a row is wasted for every request that ends by length.
+# <details><summary>Exercise 1: bubble</summary>
+#
+# `1 - stage_ms / max(stage_ms, (stages * stage_ms + rest_ms) / batches)`. Or count: in one round
+# of `stages * stage_ms + rest_ms` a stage works `batches * stage_ms`; the share is `max(0, 1 -
+# worked / round)`. Or draw a round on paper and look for the gap. The rule of thumb forgets the
+# rest, which is why a fifth batch on four stages helps.
+#
+# </details>
+#
+# <details><summary>Exercise 2: batch_queue_loop</summary>
+#
+# Append, and `if queue and (len(queue) == depth or not batch)` process the oldest. Or two loops,
+# one that fills and one that harvests, with a `yield` in each. Or a `deque(maxlen=depth)`, as in
+# vLLM, where `None` stands for an empty batch.
+#
+# </details>
+#
+# <details><summary>Exercise 3: ends_in_flight</summary>
+#
+# `computed + 1 >= length`. Or vLLM's line, below. Or let it run and drop the row, as SGLang did up
+# to 0.5.21: a row is wasted for every request that ends by length.
+#
+# </details>
 
 # %%
 learn.show(is_length_foreseen, "placeholders = req", look_at=("return",))

@@ -180,16 +180,29 @@ learn.timing(runs["multi_step"], steps=5)
 # %% [markdown]
 # ## Solutions, and other ways
 #
-# - **fill**: `[i if row is None else sampled[row] for i, row in zip(ids, prev_rows)]`. Or in place,
-#   for the pairs that are not None: `ids[at] = sampled[row]`, as MindIE does with index arrays. Or a
-#   `where` over all places at once, as the device does.
-# - **rows_to_fill**: None where the row is known, else `last_rids.index(rid)`. A dictionary from id
-#   to row does it in one pass over each list, where `index` looks through the list again and again.
-#   Or ask the lease under which a row runs instead of the id: a request that starts again has a new
-#   one.
-# - **put_token**: replace the *first* -1. Or count the trailing ones, as MindIE does, and write at
-#   `-count`. Or keep known tokens and a number of placeholders apart: then there is no -1 at all, and
-#   that is how vLLM does it (`num_output_placeholders`).
+# <details><summary>Exercise 1: fill</summary>
+#
+# `[i if row is None else sampled[row] for i, row in zip(ids, prev_rows)]`. Or in place, for the
+# pairs that are not None: `ids[at] = sampled[row]`, as MindIE does with index arrays. Or a `where`
+# over all places at once, as the device does.
+#
+# </details>
+#
+# <details><summary>Exercise 2: rows_to_fill</summary>
+#
+# None where the row is known, else `last_rids.index(rid)`. A dictionary from id to row does it in
+# one pass over each list, where `index` looks through the list again and again. Or ask the lease
+# under which a row runs instead of the id: a request that starts again has a new one.
+#
+# </details>
+#
+# <details><summary>Exercise 3: put_token</summary>
+#
+# Replace the *first* -1. Or count the trailing ones, as MindIE does, and write at `-count`. Or
+# keep known tokens and a number of placeholders apart: then there is no -1 at all, and that is how
+# vLLM does it (`num_output_placeholders`).
+#
+# </details>
 #
 # ## What the real systems do
 #

@@ -183,16 +183,30 @@ learn.show(count_accepted, "at, none =", look_at=("count_equal",))
 # %% [markdown]
 # ## Solutions, and other ways
 #
-# - **must_wait**: `unknown > 0 and (has_grammar or has_penalties)`. Or let penalties be one token
-#   late and not wait: SGLang does (here `late_penalties`); answers change a little. Or wait later:
-#   vLLM lets the worker wait for the token, at the sampling.
-# - **waiting_loop**: launch with `delay_sample=delay`, process `last`, then
-#   `launch_batch_sample_if_needed(pending)`. Or let a worker thread build the mask, as MindIE does: it
-#   gets the token and tells the grammar; but the pass waits for the mask. Or break the chain, as the
-#   MLX loop does: process, then launch. That is what you started with, and 0.91 x above.
-# - **accept**: count while `drafts[i] == sampled[i]`, and take one more. Or
-#   `zip` both and stop at the first difference. Or, for sampling with a temperature, accept each with
-#   a probability (rejection sampling); here the same seed samples both, so equality will do.
+# <details><summary>Exercise 1: must_wait</summary>
+#
+# `unknown > 0 and (has_grammar or has_penalties)`. Or let penalties be one token late and not
+# wait: SGLang does (here `late_penalties`); answers change a little. Or wait later: vLLM lets the
+# worker wait for the token, at the sampling.
+#
+# </details>
+#
+# <details><summary>Exercise 2: waiting_loop</summary>
+#
+# Launch with `delay_sample=delay`, process `last`, then `launch_batch_sample_if_needed(pending)`.
+# Or let a worker thread build the mask, as MindIE does: it gets the token and tells the grammar;
+# but the pass waits for the mask. Or break the chain, as the MLX loop does: process, then launch.
+# That is what you started with, and 0.91 x above.
+#
+# </details>
+#
+# <details><summary>Exercise 3: accept</summary>
+#
+# Count while `drafts[i] == sampled[i]`, and take one more. Or `zip` both and stop at the first
+# difference. Or, for sampling with a temperature, accept each with a probability (rejection
+# sampling); here the same seed samples both, so equality will do.
+#
+# </details>
 #
 # ## What the real systems do
 #

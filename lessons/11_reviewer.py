@@ -158,17 +158,31 @@ print(diff(find("pinned_buffer_rewritten").edits))
 # %% [markdown]
 # ## Solutions, and other ways
 #
-# - **happens_before**: copy the lane's newest clock; on a begin or a wait take the larger number for
-#   each lane from the launch or the end; count yourself. Or build a graph and search it for a path:
-#   simpler, and slow for many questions. Or keep only the last act that each lane knows, as the
-#   package does, where an act needs no copy as long as it learns nothing.
-# - **race**: compare each two touches. Or go through once, and keep for each cell the last write and
-#   the reads since: that is what the package does, by stretches of cells. Or let a tool watch while
-#   it runs, as NVIDIA's `compute-sanitizer --tool racecheck` does inside a kernel; between streams you
-#   need the order of launches and waits, as here.
-# - **diagnose**: A `("overlap", "wait", 2)`: the host finishes a step before it launches the next, so
-#   nothing lies above anything. B `("identity", "forward", 3)`: it got step 1's token. C `("race",
-#   "prepare", 2)`. Or let `minisched check TRACE` say it.
+# <details><summary>Exercise 1: happens_before</summary>
+#
+# Copy the lane's newest clock; on a begin or a wait take the larger number for each lane from the
+# launch or the end; count yourself. Or build a graph and search it for a path: simpler, and slow
+# for many questions. Or keep only the last act that each lane knows, as the package does, where an
+# act needs no copy as long as it learns nothing.
+#
+# </details>
+#
+# <details><summary>Exercise 2: race</summary>
+#
+# Compare each two touches. Or go through once, and keep for each cell the last write and the reads
+# since: that is what the package does, by stretches of cells. Or let a tool watch while it runs,
+# as NVIDIA's `compute-sanitizer --tool racecheck` does inside a kernel; between streams you need
+# the order of launches and waits, as here.
+#
+# </details>
+#
+# <details><summary>Exercise 3: diagnose</summary>
+#
+# A `("overlap", "wait", 2)`: the host finishes a step before it launches the next, so nothing lies
+# above anything. B `("identity", "forward", 3)`: it got step 1's token. C `("race", "prepare",
+# 2)`. Or let `minisched check TRACE` say it.
+#
+# </details>
 
 # %%
 learn.show(PlayedOrder.__init__, 'if kind == "begin"', "_learned", look_at=("_learned",))

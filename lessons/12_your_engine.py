@@ -190,16 +190,30 @@ learn.timing(
 # %% [markdown]
 # ## Solutions, and other ways
 #
-# - **bubble_fraction**: sort by start, keep the latest end so far, add up what lies between. Or merge
-#   into intervals, as the package does, and keep those: then you can ask what the host did in each
-#   gap. Or mark every start with +1 and every end with -1, sort, and add up the time at 0: that
-#   also says how *many* ops ran at a time.
-# - **blocking_call**: sum by `(call, within)` those that block. Or trust no name: a call blocks if it
-#   returns when the op it launched has ended, which is how `minisched check` finds copies from
-#   memory that is not pinned. Or let the profiler's Python stacks name the line, as in the table.
-# - **launched_ahead**: compare each launch with the end before it. Or look at the lead, how long an op
-#   waited in the queue before it began: near 0 is starved. Or draw it in Perfetto, and see whether
-#   the arrows lean.
+# <details><summary>Exercise 1: bubble_fraction</summary>
+#
+# Sort by start, keep the latest end so far, add up what lies between. Or merge into intervals, as
+# the package does, and keep those: then you can ask what the host did in each gap. Or mark every
+# start with +1 and every end with -1, sort, and add up the time at 0: that also says how *many*
+# ops ran at a time.
+#
+# </details>
+#
+# <details><summary>Exercise 2: blocking_call</summary>
+#
+# Sum by `(call, within)` those that block. Or trust no name: a call blocks if it returns when the
+# op it launched has ended, which is how `minisched check` finds copies from memory that is not
+# pinned. Or let the profiler's Python stacks name the line, as in the table.
+#
+# </details>
+#
+# <details><summary>Exercise 3: launched_ahead</summary>
+#
+# Compare each launch with the end before it. Or look at the lead, how long an op waited in the
+# queue before it began: near 0 is starved. Or draw it in Perfetto, and see whether the arrows
+# lean.
+#
+# </details>
 #
 # ## What the real systems do
 #

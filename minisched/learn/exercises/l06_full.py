@@ -94,8 +94,19 @@ def one_of_them(lines: Callable[..., Any], candidates: Iterable[Request]) -> Req
 
 
 def of_steps(lines: Callable[..., Any], lease: Lease, pool: LeasePool) -> bool:
-    """The learner's ``may_free`` in the place of the free rule ``lease``."""
-    return bool(lines(lease.last_step, pool.launched_step, pool.returned_step))
+    """The learner's ``may_free`` in the place of the free rule ``lease``.
+
+    Raises:
+        Mistake: it says no where nothing is on its way, so that nobody would ever ask again.
+    """
+    steps = lease.last_step, pool.launched_step, pool.returned_step
+    said = bool(lines(*steps))
+    if not said and pool.launched_step == pool.returned_step:
+        raise Mistake(
+            f"`may_free{steps}` gave `{said}`, but every step that was launched has come back: "
+            "nobody can write to that memory any more, and it would never be free"
+        )
+    return said
 
 
 EXERCISES = (
@@ -186,10 +197,10 @@ EXERCISES = (
                 return last_step <= returned
         """,
         mistakes=(
-            ("last_step <= returned", "last_step < launched", "can run"),
-            ("last_step <= returned", "last_step < returned", "can run"),
+            ("last_step <= returned", "last_step < launched", "it would never be free"),
+            ("last_step <= returned", "last_step < returned", "it would never be free"),
             ("last_step <= returned", "launched == returned", "was released only in"),
-            ("last_step <= returned", "False", "can run"),
+            ("last_step <= returned", "False", "it would never be free"),
         ),
         workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
         picture="page_allocator",
