@@ -1,17 +1,21 @@
-"""Measures what steps cost on this machine: a few designed workloads, their traces, a fit."""
+"""Measures what steps cost on this machine: a few designed workloads, their traces, a fit.
+
+Every run is taken apart into ``Piece``s: a phase of the host, what follows it unnamed, an op of the
+device, a delay. All runs' pieces are one table, and each field of ``MeasuredCost`` is a median or
+one line of least squares (``line``) over some of its rows.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any, cast
 
-from ..checks.overlap import Interval, union
+from ..checks.overlap import Interval, intersection, length, union
 from ..core import Request, SamplingParams
 from ..devices.cost import ADDED_TO, MILLISECOND, NO_COST, CostModel, Pace
 from ..devices.profiles import HostCost, MeasuredCost
@@ -22,34 +26,6 @@ from ..replay.replay import LengthModel
 from ..scheduler import SchedulerConfig
 from ..trace import Slice, Trace
 from ..trace.events import is_host
-
-# -- A cost model that also hears of which rows each forward pass is: no trace has them ------------
-
-Rows = list[tuple[int, int]]  # first new position and new positions of each row
-
-
-class Listener:
-    """A cost model that also notes the rows of each forward pass: no trace has them.
-
-    Steps are launched in the order in which their forward passes run.
-    """
-
-    def __init__(self, cost: CostModel, heard: list[Rows] | None = None) -> None:
-        self.cost = cost
-        self.heard: list[Rows] = [] if heard is None else heard
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.cost, name)
-
-    def of_loop(self, loop: str) -> Listener:
-        """The same for one loop."""
-        return Listener(self.cost.of_loop(loop), self.heard)
-
-    def forward_rows(self, rows: Iterable[tuple[int, int]]) -> int:
-        """The cost of a forward pass, which is noted."""
-        self.heard.append(list(rows))
-        return self.cost.forward_rows(self.heard[-1])
-
 
 # -- The workloads that costs are fitted to, and those that are predicted: requests alike ----------
 
@@ -86,207 +62,203 @@ class CalibrationLoad:
     @property
     def config(self) -> SchedulerConfig:
         """Room for all of them at once."""
-        length = self.prompt + self.new
+        total = self.prompt + self.new
         return SchedulerConfig(
             max_running_requests=self.requests,
-            kv_tokens=(length + 2) * self.requests + 1,
-            context_len=length,
+            kv_tokens=(total + 2) * self.requests + 1,
+            context_len=total,
             chunked_prefill_size=MOST_TOKENS,
         )
 
 
-@dataclass(frozen=True)
-class CalibrationDesign:
-    """The workloads that costs are fitted to: in the serial loop alone, and through every loop.
+WORK = 20 * MILLISECOND
+SERIAL_LOADS = (  # as far as what is to be predicted, with the sizes that the line bends at
+    CalibrationLoad(1, 32, 12), CalibrationLoad(2, 16, 8), CalibrationLoad(4, 32, 10),
+    CalibrationLoad(8, 16, 8), CalibrationLoad(16, 4, 8), CalibrationLoad(1, 160, 3),
+)  # fmt: skip
+LOOP_LOADS = (  # through every loop, for its phases
+    CalibrationLoad(4, 8, 12), CalibrationLoad(4, 8, 12, WORK), CalibrationLoad(8, 6, 6),
+)  # fmt: skip
+CONTEXT_LEN = max(load.config.context_len for load in (*SERIAL_LOADS, *LOOP_LOADS))
 
-    The serial ones should reach as far as what is to be predicted, and have every batch size and
-    prompt that the line of the forward pass bends at. ``config`` is for all of them; without one
-    each has room for itself.
+# -- A run, taken apart ----------------------------------------------------------------------------
+
+Rows = list[tuple[int, int]]  # first new position and new positions of each row
+PHASE, AFTER, OP, START, WAKE = "phase", "after", "op", "start", "wake"
+ASLEEP = ("receive", "schedule")  # what comes behind a schedule that found nothing to do
+STARTS_BEHIND = {"sample": "forward", "copy": "sample"}
+
+
+class Listener:
+    """A cost model that also notes the rows of each forward pass: no trace has them.
+
+    Steps are launched in the order in which their forward passes run.
     """
 
-    serial: Sequence[CalibrationLoad]
-    loops: Sequence[CalibrationLoad]
-    config: SchedulerConfig | None = None
+    def __init__(self, cost: CostModel, heard: list[Rows] | None = None) -> None:
+        self.cost = cost
+        self.heard: list[Rows] = [] if heard is None else heard
 
-    @property
-    def context_len(self) -> int:
-        """How long a context the model needs for them."""
-        return max(load.config.context_len for load in (*self.serial, *self.loops))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cost, name)
 
+    def of_loop(self, loop: str) -> Listener:
+        """The same for one loop."""
+        return Listener(self.cost.of_loop(loop), self.heard)
 
-WORK = 20 * MILLISECOND
-USUAL = CalibrationDesign(
-    serial=(
-        CalibrationLoad(1, 32, 12), CalibrationLoad(2, 16, 8), CalibrationLoad(4, 32, 10),
-        CalibrationLoad(8, 16, 8), CalibrationLoad(16, 4, 8), CalibrationLoad(1, 160, 3),
-    ),
-    loops=(CalibrationLoad(4, 8, 12), CalibrationLoad(4, 8, 12, WORK), CalibrationLoad(8, 6, 6)),
-)  # fmt: skip
-
-
-# -- What a trace says of costs: each phase of the host and each op of the device, with its batch
-
-GROWING = ("receive", "prepare", "advance step", "launch", "launch sample", "process", "fill",
-           "postprocess")  # fmt: skip
-ASLEEP = ("receive", "schedule")  # what comes behind a schedule that found nothing to do
+    def forward_rows(self, rows: Iterable[tuple[int, int]]) -> int:
+        """The cost of a forward pass, which is noted."""
+        self.heard.append(list(rows))
+        return self.cost.forward_rows(self.heard[-1])
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One measured duration; ``beside`` is how much of it the other side worked as well.
+    """One measured duration of a run of ``loop``; times in nanoseconds.
 
-    ``rows`` are those of its step. All times in nanoseconds.
+    ``work`` was added to each step of the run; ``rows`` are those of its own step. For ``beside``
+    of the duration, the other side of host and device worked as well.
     """
 
+    loop: str
+    work: int
+    kind: str
     name: str
     duration: int
-    beside: int
-    rows: Rows
+    beside: int = 0
+    rows: tuple[tuple[int, int], ...] = ()
 
     @property
     def tokens(self) -> int:
         """New tokens of its step."""
-        return sum(length for _, length in self.rows)
+        return sum(count for _, count in self.rows)
 
     def alone(self, lost: int) -> int:
         """What it would have taken alone, if of 1000 nanoseconds beside the other ``lost`` go."""
-        return self.duration - self.beside * lost // 1000
+        return max(0, self.duration - self.beside * lost // 1000)
 
 
-class Observed:
-    """One run, taken apart; ``work`` is the host work that was added to each step."""
+def pieces_of(run: Run, heard: Sequence[Rows], work: int = 0) -> Iterator[Piece]:
+    """The pieces of one run, of which ``heard`` are the rows of each forward pass."""
+    trace, piece = run.trace, partial(Piece, run.loop, work)
+    host = trace.on("host")
+    ops = {(it.name, it.step): it for it in trace.slices if not is_host(it.lane)}
+    passes = [item for item in trace.on("forward") if item.name == "forward"]
+    rows = {item.step: tuple(each) for item, each in zip(passes, heard, strict=False)}
+    device_busy = union(ops.values())
+    names = dict(phase_names(host))
 
-    def __init__(self, run: Run, heard: Sequence[Rows], work: int = 0) -> None:
-        self.loop, self.work = run.loop, work
-        self.trace = run.trace
-        self.host = self.trace.on("host")
-        forwards = [item for item in self.trace.on("forward") if item.name == "forward"]
-        self.rows = {item.step: rows for item, rows in zip(forwards, heard, strict=False)}
-        self.ends = {(item.name, item.step): item for item in self.trace.slices
-                     if not is_host(item.lane)}  # fmt: skip
-
-    @cached_property
-    def device_busy(self) -> tuple[Interval, ...]:
-        """When any stream of the device worked, the copies too."""
-        return union(item for item in self.trace.slices if not is_host(item.lane))
-
-    @cached_property
-    def host_busy(self) -> tuple[Interval, ...]:
-        """When the host worked, between its phases too."""
-        works = [item for item in self.trace.slices if is_host(item.lane) and item.name != "wait"]
-        between = [Slice(0, "host", "", a.end, until, 0) for a, until in self.followed()]
-        return union([*works, *between])
-
-    def followed(self) -> Iterator[tuple[Slice, int]]:
-        """Each phase, and until when the host worked behind it before it did something else."""
-        for at, (phase, behind) in enumerate(pairwise(self.host)):
-            if phase.name == "wait" or (phase.name == "schedule" and behind.name in ASLEEP):
-                continue
-            while behind.name == "wait" and not self.was_blocked(behind):
-                at += 1
-                if at + 1 >= len(self.host):
-                    break
-                behind = self.host[at + 1]
-            yield phase, max(behind.start, phase.end)
-
-    def was_blocked(self, wait: Slice) -> bool:
-        """Whether what the host waited for was still to come."""
-        copy = self.ends.get(("copy", wait.step))
+    def was_blocked(wait: Slice) -> bool:  # what the host waited for was still to come
+        copy = ops.get(("copy", wait.step))
         return copy is not None and copy.end > wait.start
 
-    @cached_property
-    def names(self) -> dict[int, str]:
-        """What the cost model calls each phase, by the slice's id.
-
-        The second launch of a step only samples; a prepare behind a launch only goes one step on.
-        """
-        names: dict[int, str] = {}
-        launched: set[int] = set()
-        before = ""
-        for item in self.host:
-            names[item.id] = item.name
-            if item.name == "launch" and item.step in launched:
-                names[item.id] = "launch sample"
-            elif item.name == "launch":
-                launched.add(item.step)
-            elif item.name == "prepare" and before == "launch":
-                names[item.id] = "advance step"
-            before = item.name
-        return names
-
-    def phases(self) -> Iterator[Piece]:
-        """Every phase of the host, also of its threads."""
-        for item in self.trace.slices:
-            if is_host(item.lane) and item.name != "wait":
-                name = self.names.get(item.id, item.name)
-                rows = self.rows.get(item.step, [(0, 1)] * len(item.rids))
-                yield self.piece(name, item.start, self.seen_end(item), rows, self.device_busy)
-
-    def seen_end(self, item: Slice) -> int:
-        """The end of a phase; of a launch on an idle device, when what it launched began."""
-        first = self.ends.get(("forward", item.step))
-        if self.names.get(item.id) != "launch" or first is None:
+    def seen_end(item: Slice) -> int:  # of a launch on an idle device: when what it launched began
+        first = ops.get(("forward", item.step))
+        if names.get(item.id) != "launch" or not first or not item.start <= first.start < item.end:
             return item.end
-        is_idle = not overlap(self.device_busy, item.start, first.start)
-        return first.start if is_idle and item.start <= first.start < item.end else item.end
+        return item.end if within(device_busy, item.start, first.start) else first.start
 
-    def gaps(self) -> Iterator[Piece]:
-        """What follows each phase and is no slice, by the phase's name in the trace."""
-        for phase, until in self.followed():
-            start = self.seen_end(phase)
-            yield self.piece(phase.name, start, until, [], self.device_busy)
-
-    def ops(self) -> Iterator[Piece]:
-        """Every op of the device."""
-        for (name, step), item in self.ends.items():
-            yield self.piece(name, item.start, item.end, self.rows.get(step, []), self.host_busy)
-
-    def delays(self) -> Iterator[Piece]:
-        """From when an op could start until it did."""
-        for (name, step), item in self.ends.items():
-            before = {"sample": "forward", "copy": "sample"}.get(name)
-            if before and (earlier := self.ends.get((before, step))):
-                yield Piece(name, max(0, item.start - earlier.end), 0, [])
-
-    def wakes(self) -> Iterator[int]:
-        """From the end of what the host waited for until it went on."""
-        for wait, behind in pairwise(self.host):
-            copy = self.ends.get(("copy", wait.step))
-            if wait.name == "wait" and behind.name != "wait" and copy and self.was_blocked(wait):
-                yield max(0, behind.start - copy.end)
-
-    def piece(self, name: str, start: int, end: int, rows: Rows, busy: Sequence[Interval]) -> Piece:
-        """A duration with what of it the other side worked as well."""
-        return Piece(name, end - start, overlap(busy, start, end), rows)
+    works = [item for item in trace.slices if is_host(item.lane) and item.name != "wait"]
+    followed = list(unnamed_work(host, was_blocked))
+    unnamed = [Slice(0, "host", "", phase.end, until, 0) for phase, until in followed]
+    host_busy = union([*works, *unnamed])
+    for item in works:
+        beside = within(device_busy, item.start, seen_end(item))
+        of = rows.get(item.step, ((0, 1),) * len(item.rids))
+        name = names.get(item.id, item.name)
+        yield piece(PHASE, name, seen_end(item) - item.start, beside, of)
+    for phase, until in followed:
+        start = seen_end(phase)
+        yield piece(AFTER, phase.name, until - start, within(device_busy, start, until))
+    for (name, step), op in ops.items():
+        beside = within(host_busy, op.start, op.end)
+        yield piece(OP, name, op.end - op.start, beside, rows.get(step, ()))
+        if earlier := ops.get((STARTS_BEHIND.get(name, ""), step)):
+            yield piece(START, name, max(0, op.start - earlier.end))
+    for wait, behind in pairwise(host):
+        if wait.name == "wait" != behind.name and was_blocked(wait):
+            yield piece(WAKE, "", max(0, behind.start - ops["copy", wait.step].end))
 
 
-def overlap(busy: Sequence[Interval], start: int, end: int) -> int:
-    """Nanoseconds of ``busy``, which is sorted, between two moments."""
-    first = max(0, bisect_right(busy, (start, start)) - 1)
-    total = 0
-    for left, right in busy[first:]:
-        if left >= end:
+def phase_names(host: Sequence[Slice]) -> Iterator[tuple[int, str]]:
+    """What the cost model calls each phase, by the slice's id.
+
+    The second launch of a step only samples; a prepare behind a launch only goes one step on.
+    """
+    launched: set[int] = set()
+    before = ""
+    for item in host:
+        name = item.name
+        if name == "launch" and item.step in launched:
+            name = "launch sample"
+        elif name == "prepare" and before == "launch":
+            name = "advance step"
+        if name == "launch":
+            launched.add(item.step)
+        yield item.id, name
+        before = item.name
+
+
+def unnamed_work(
+    host: Sequence[Slice], was_blocked: Callable[[Slice], bool]
+) -> Iterator[tuple[Slice, int]]:
+    """Each phase, and until when the host worked behind it before it did something else."""
+    for at, (phase, behind) in enumerate(pairwise(host)):
+        if phase.name == "wait" or (phase.name == "schedule" and behind.name in ASLEEP):
+            continue
+        while behind.name == "wait" and not was_blocked(behind) and at + 2 < len(host):
+            at += 1
+            behind = host[at + 1]
+        yield phase, max(behind.start, phase.end)
+
+
+def within(busy: tuple[Interval, ...], start: int, end: int) -> int:
+    """Nanoseconds of ``busy`` between two moments."""
+    return length(intersection(busy, ((start, end),)))
+
+
+# -- One line of least squares ---------------------------------------------------------------------
+
+OUTLIER = 4  # residuals beyond so many times their median are left out
+TRIMMINGS = 3
+ROUNDING = 1e-9  # relative residuals that are nobody's
+
+
+def line(features: Sequence[Sequence[float]], values: Sequence[int]) -> list[float]:
+    """One coefficient for each feature, so that squares of relative residuals add up to least.
+
+    Relative: a long prompt is as noisy as a short step, in per cent. What a busy machine has
+    disturbed, far from the line, is left out. A feature gets 0 that others already explain, or that
+    would make things cheaper.
+    """
+    import numpy as np
+
+    found = np.zeros(len(features[0]) if features else 0)
+    if not values:
+        return list(found)
+    target = np.array(values, float)
+    weights = 1 / np.maximum(1.0, target)
+    matrix, target = np.array(features, float) * weights[:, None], target * weights
+    sizes = np.linalg.norm(matrix, axis=0)
+    matrix /= np.where(sizes, sizes, 1)  # so that what depends on others is told from what is small
+    columns: list[int] = []
+    for column in range(len(found)):
+        if np.linalg.matrix_rank(matrix[:, [*columns, column]]) > len(columns):
+            columns.append(column)
+    while columns:
+        kept = np.full(len(target), True)
+        for _ in range(1 + TRIMMINGS):
+            solved = np.linalg.lstsq(matrix[kept][:, columns], target[kept], rcond=None)[0]
+            far = np.abs(target - matrix[:, columns] @ solved)
+            near = kept & (far <= max(ROUNDING, OUTLIER * float(np.median(far[kept]))))
+            if near.sum() in (kept.sum(), *range(len(columns))):
+                break
+            kept = near
+        if solved.min() >= 0:
+            found[columns] = solved / sizes[columns]
             break
-        total += max(0, min(right, end) - max(left, start))
-    return total
-
-
-# -- Measured durations by name, and their medians -------------------------------------------------
-
-Pieces = dict[str, list[Piece]]
-
-
-def by_name(pieces: Iterable[Piece]) -> Pieces:
-    """Pieces sorted by their name."""
-    found: Pieces = defaultdict(list)
-    for piece in pieces:
-        found[piece.name].append(piece)
-    return found
-
-
-def alone(pieces: Sequence[Piece], lost: int) -> list[int]:
-    """What each would have taken alone."""
-    return [max(0, piece.alone(lost)) for piece in pieces]
+        columns.pop(int(solved.argmin()))
+    return [float(value) for value in found]
 
 
 def middle(values: Sequence[int]) -> int:
@@ -294,300 +266,197 @@ def middle(values: Sequence[int]) -> int:
     return round(median(values)) if values else 0
 
 
-def some(costs: dict[str, int]) -> dict[str, int]:
-    """Without what costs nothing."""
-    return {name: cost for name, cost in costs.items() if cost}
+# -- A cost profile from the table: what each phase and each op costs when it runs alone -----------
 
-
-# -- Least squares, trimmed of what a busy machine has disturbed -----------------------------------
-
-OUTLIER = 4  # residuals beyond so many times their median are left out
-TRIMMINGS = 3
-ROUNDING = 1e-9  # relative residuals that are nobody's
-
-Row = Sequence[int]  # one observation's features
-
-
-def fit(rows: Sequence[Row], values: Sequence[int]) -> list[float]:
-    """One coefficient for each feature, so that squares of relative residuals add up to least.
-
-    Relative: a long prompt is as noisy as a short step, in per cent. A feature that others already
-    explain gets 0.
-    """
-    import numpy as np
-
-    weights = 1 / np.maximum(1.0, np.array(values, float))
-    matrix = np.array(rows, float) * weights[:, None]
-    sizes = np.linalg.norm(matrix, axis=0)
-    matrix /= np.where(sizes, sizes, 1)  # so that what depends on others is told from what is small
-    kept: list[int] = []
-    for column in range(matrix.shape[1]):
-        if np.linalg.matrix_rank(matrix[:, [*kept, column]]) > len(kept):
-            kept.append(column)
-    found = np.zeros(matrix.shape[1])
-    found[kept] = np.linalg.lstsq(matrix[:, kept], weights * values, rcond=None)[0] / sizes[kept]
-    return [float(value) for value in found]
-
-
-def trimmed(rows: Sequence[Row], values: Sequence[int]) -> list[float]:
-    """``fit``, without what a busy machine has disturbed: observations far from their fit."""
-    kept = list(zip(rows, values, strict=True))
-    found = fit(rows, values)
-    for _ in range(TRIMMINGS):
-        residuals = [abs(value - value_at(found, row)) / max(1, value) for row, value in kept]
-        limit = max(ROUNDING, OUTLIER * median(residuals))
-        near = [pair for pair, far in zip(kept, residuals, strict=True) if far <= limit]
-        if len(near) == len(kept) or len(near) < len(found):
-            break
-        kept = near
-        found = fit([row for row, _ in kept], [value for _, value in kept])
-    return found
-
-
-def not_negative(rows: Sequence[Row], values: Sequence[int], free: int = 0) -> list[float]:
-    """``trimmed``, but a feature after the first ``free`` that would make things cheaper is 0."""
-    if not rows:
-        return []
-    rows = [list(row) for row in rows]
-    while True:
-        found = trimmed(rows, values)
-        worst = min(range(free, len(found)), key=found.__getitem__, default=-1)
-        if worst < 0 or found[worst] >= 0:
-            return found
-        rows = [[0 if at == worst else value for at, value in enumerate(row)] for row in rows]
-
-
-def value_at(coefficients: Sequence[float], row: Row) -> float:
-    """What the fit says of one observation."""
-    return sum(a * b for a, b in zip(coefficients, row, strict=True))
-
-
-# -- What ops of the device cost when they run alone, by the rows and tokens of their steps --------
-
-OFTEN = 3  # times that a number of tokens has to be seen for a knot of its own
-NOTHING = (0.0,) * 3
-
-
-def fit_device(runs: Sequence[Observed], pad_to: int, pace: Pace) -> MeasuredCost:
-    """Costs of forward passes, sampling and copies."""
-    pieces = by_name(piece for run in runs for piece in run.ops())
-    passes, samples, lost = pieces["forward"], pieces["sample"], pace.device_lost
-    knots, heights, (read, pairs, per_row) = fit_passes(passes, pad_to, lost)
-    sample, per_sample = not_negative(
-        [[1, len(piece.rows)] for piece in samples], alone(samples, lost), free=1
-    )
-    return MeasuredCost(
-        forward_knots=tuple(zip(knots, heights, strict=True)),
-        kv_read_ps=round(read * 1000),
-        attention_ps=round(pairs * 1000),
-        forward_per_row=round(per_row),
-        sample=max(0, round(sample)),
-        sample_per_row=round(per_sample),
-        copy=middle(alone(pieces["copy"], lost)),
-        pad_to=pad_to,
-    )
-
-
-def fit_passes(
-    passes: Sequence[Piece], pad_to: int, lost: int
-) -> tuple[list[int], list[int], list[float]]:
-    """Numbers of tokens and what a pass over them costs; then attention (2) and each row.
-
-    Rows of a decode are its tokens, so that noise may put too much on the one and too little on the
-    other. More tokens must not be cheaper: where they are, rows cost nothing, or attention neither.
-    """
-    knots = knots_of([padded(piece, pad_to) for piece in passes])
-    values, width = alone(passes, lost), len(knots)
-    for kept in (3, 2, 0):
-        rows = [
-            [*bends(knots, padded(piece, pad_to)), *attention(piece)[:kept]] for piece in passes
-        ]
-        found = not_negative(rows, values, free=width)
-        heights = [round(value_at(found[:width], bends(knots, at))) for at in knots]
-        if heights == sorted(heights) and heights[0] >= 0:
-            break
-    return knots, list(accumulate(heights, max, initial=0))[1:], [*found[width:], *NOTHING][:3]
-
-
-def padded(piece: Piece, pad_to: int) -> int:
-    """New tokens, as many as the model computes."""
-    return -(-piece.tokens // pad_to) * pad_to
-
-
-def knots_of(counts: Sequence[int]) -> list[int]:
-    """Where the line may bend: at numbers of tokens that were seen often, and at both ends."""
-    often = {count for count, times in Counter(counts).items() if times >= OFTEN}
-    return sorted(often | {min(counts), max(counts)}) if counts else []
-
-
-def bends(knots: Sequence[int], at: int) -> list[int]:
-    """Features of a line that bends at each knot but the last one: 1, x, and x beyond each."""
-    return [1, at, *(max(0, at - knot) for knot in knots[1:-1])][: len(knots)]
-
-
-def attention(piece: Piece) -> list[int]:
-    """Tokens attended to, pairs of tokens, and rows."""
-    attended = sum(start + length for start, length in piece.rows)
-    pairs = sum(length * (2 * start + length + 1) // 2 for start, length in piece.rows)
-    return [attended, pairs, len(piece.rows)]
-
-
-# -- A cost profile from observed runs: what each phase and each op costs when it runs alone -------
-
+GROWING = ("receive", "prepare", "advance step", "launch", "launch sample", "process", "fill",
+           "postprocess")  # fmt: skip
+OFTEN = 3  # times that a number of tokens has to be seen for the line of the forward pass to bend
 ROUNDS = 3  # of taking off what both sides lose to each other, and fitting again
 MOST_LOST = 900  # per mille
-SamePass = tuple[int, tuple[tuple[int, int], ...]]  # added work, and the rows of the pass
-Loss = tuple[float, int]  # the share that was lost, and of how many nanoseconds
 
 
-def fit_cost(runs: Sequence[Observed], pad_to: int = 1) -> MeasuredCost:
+def fit_cost(table: Sequence[Piece], pad_to: int = 1) -> MeasuredCost:
     """The costs with which ``sim`` repeats these runs; serial ones must be among them.
 
     What a side loses beside the other is found in rounds: costs alone are fitted from durations
     less the loss, and the loss from what durations have beyond their costs.
     """
-    serial = [run for run in runs if run.loop == "serial"]
-    pace, cost = fit_pace(runs), MeasuredCost(pad_to=pad_to)
+    start = by_name(piece for piece in table if piece.kind == START)
+    pace = Pace(
+        start=some({name: middle([p.duration for p in of]) for name, of in start.items()}),
+        wake=middle([piece.duration for piece in table if piece.kind == WAKE]),
+    )
+    serial = [piece for piece in table if piece.loop == "serial"]
+    cost = MeasuredCost(pad_to=pad_to)
     for _ in range(ROUNDS):
-        added = fit_added_work(serial, pace)
-        loops = {
-            loop: fit_host([run for run in runs if run.loop == loop], pace)
-            for loop in dict.fromkeys(run.loop for run in runs)
-        }
-        cost = replace(fit_device(serial, pad_to, pace), loops=loops, added_work=added, pace=pace)
-        pace = fit_lost(runs, cost)
+        cost = replace(
+            fit_device([piece for piece in serial if piece.kind == OP], pad_to, pace.device_lost),
+            loops={
+                loop: fit_host([p for p in table if p.loop == loop], pace.host_lost)
+                for loop in dict.fromkeys(piece.loop for piece in table)
+            },
+            added_work=fit_added_work(serial, pace.host_lost),
+            pace=pace,
+        )
+        pace = fit_lost(table, cost)
     return replace(cost, pace=pace)
 
 
-def fit_host(runs: Sequence[Observed], pace: Pace) -> HostCost:
-    """One loop's phases: a constant, and what grows with rows and new tokens."""
-    lost = pace.host_lost
-    found: dict[str, list[float]] = {}
-    for name, pieces in by_name(piece for run in runs for piece in own_work(run)).items():
-        rows = [[1, len(piece.rows), piece.tokens] for piece in pieces]
-        if name not in GROWING:
-            rows = [[1, 0, 0] for _ in pieces]
-        found[name] = not_negative(rows, alone(pieces, lost), free=1)
-    gaps = by_name(piece for run in runs for piece in run.gaps())
-    base, per_row, per_token = (
-        {name: max(0, round(values[at])) for name, values in found.items()} for at in range(3)
+def by_name(pieces: Iterable[Piece]) -> dict[str, list[Piece]]:
+    """Pieces sorted by their name."""
+    found: dict[str, list[Piece]] = defaultdict(list)
+    for piece in pieces:
+        found[piece.name].append(piece)
+    return found
+
+
+def some(costs: dict[str, int]) -> dict[str, int]:
+    """Without what costs nothing."""
+    return {name: cost for name, cost in costs.items() if cost}
+
+
+def fit_device(ops: Sequence[Piece], pad_to: int, lost: int) -> MeasuredCost:
+    """Costs of forward passes, sampling and copies.
+
+    A pass costs what its tokens say, a line that bends at numbers of tokens seen often and never
+    falls, and on top what it attends to, and its rows.
+    """
+    named = by_name(ops)
+    passes, samples = named["forward"], named["sample"]
+    counts = Counter(-(-piece.tokens // pad_to) * pad_to for piece in passes)
+    often = {count for count, times in counts.items() if times >= OFTEN}
+    knots = sorted(often | {min(counts), max(counts)}) if counts else []
+    features = [
+        [1.0, *ramps(knots, -(-piece.tokens // pad_to) * pad_to), *attention(piece)]
+        for piece in passes
+    ]
+    found = line(features, [piece.alone(lost) for piece in passes])
+    read, pairs, per_row = found[len(knots) :] or (0, 0, 0)
+    heights = map(round, accumulate(found[: len(knots)]))
+    sample, per_sample = line(
+        [[1, len(piece.rows)] for piece in samples], [piece.alone(lost) for piece in samples]
+    ) or (0, 0)
+    return MeasuredCost(
+        forward_knots=tuple(zip(knots, heights, strict=True)),
+        kv_read_ps=round(read * 1000),
+        attention_ps=round(pairs * 1000),
+        forward_per_row=round(per_row),
+        sample=round(sample),
+        sample_per_row=round(per_sample),
+        copy=middle([piece.alone(lost) for piece in named["copy"]]),
+        pad_to=pad_to,
     )
-    after = {name: middle(alone(pieces, lost)) for name, pieces in gaps.items()}
+
+
+def ramps(knots: Sequence[int], at: int) -> list[float]:
+    """How far ``at`` is from each knot to the next one, from 0 to 1."""
+    return [min(1.0, max(0.0, (at - a) / (b - a))) for a, b in pairwise(knots)]
+
+
+def attention(piece: Piece) -> list[int]:
+    """Tokens attended to, pairs of tokens, and rows."""
+    attended = sum(start + count for start, count in piece.rows)
+    pairs = sum(count * (2 * start + count + 1) // 2 for start, count in piece.rows)
+    return [attended, pairs, len(piece.rows)]
+
+
+def fit_host(pieces: Sequence[Piece], lost: int) -> HostCost:
+    """One loop's phases: a constant, and what grows with rows and new tokens; and what follows."""
+    base, per_row, per_token = dict[str, int](), dict[str, int](), dict[str, int]()
+    own = (p for p in pieces if p.kind == PHASE and p.duration and not has_added_work(p))
+    for name, of in by_name(own).items():
+        grows = name in GROWING
+        features = [[1, len(p.rows) * grows, p.tokens * grows] for p in of]
+        found = line(features, [piece.alone(lost) for piece in of])
+        base[name], per_row[name], per_token[name] = map(round, found)
+    behind = by_name(piece for piece in pieces if piece.kind == AFTER)
+    after = {name: middle([piece.alone(lost) for piece in of]) for name, of in behind.items()}
     return HostCost(base, some(per_row), some(per_token), some(after))
 
 
-def own_work(run: Observed) -> Iterable[Piece]:
-    """The phases of a run that had something to do, but for those to which work was added."""
-    for piece in run.phases():
-        if piece.duration and not (run.work and piece.name in ADDED_TO):
-            yield piece
+def has_added_work(piece: Piece) -> bool:
+    """Whether it is a phase of the host that took on some of the added work."""
+    return piece.kind == PHASE and piece.work > 0 and piece.name in ADDED_TO
 
 
-def fit_added_work(runs: Sequence[Observed], pace: Pace) -> int:
+def fit_added_work(serial: Sequence[Piece], lost: int) -> int:
     """What passes of 1000 nanoseconds of added work, by the runs with and without it."""
-    plain: list[int] = []
-    longer: dict[int, list[int]] = defaultdict(list)
-    for run in runs:
-        times = [p.alone(pace.host_lost) for p in run.phases() if p.name == ADDED_TO[0]]
-        (longer[run.work] if run.work else plain).extend(times)
-    found = [
-        1000 * (middle(times) - middle(plain)) // (work // 2) for work, times in longer.items()
-    ]
+    times: dict[int, list[int]] = defaultdict(list)
+    for piece in serial:
+        if piece.kind == PHASE and piece.name == ADDED_TO[0]:
+            times[piece.work].append(piece.alone(lost))
+    plain = middle(times.pop(0, []))
+    found = [1000 * (middle(of) - plain) // (work // 2) for work, of in times.items()]
     return round(median(found)) if found else 1000
 
 
-def fit_pace(runs: Sequence[Observed]) -> Pace:
-    """How long ops take to begin, and the host to wake."""
-    delays = by_name(piece for run in runs for piece in run.delays())
-    start = {name: middle([piece.duration for piece in found]) for name, found in delays.items()}
-    return Pace(start=some(start), wake=middle([wake for run in runs for wake in run.wakes()]))
-
-
-def fit_lost(runs: Sequence[Observed], cost: MeasuredCost) -> Pace:
+def fit_lost(table: Sequence[Piece], cost: MeasuredCost) -> Pace:
     """What each side loses beside the other, by what durations have beyond their costs alone.
 
     Costs alone are those of the serial loop, whose host does little beside the device: of the same
     pass in the same workload where there is one, since added work also leaves caches cold.
     """
-    seen = serial_passes(runs, cost.pace)
-    host: list[Loss] = []
-    device: list[Loss] = []
-    for run in runs:
-        mine = cost.with_host_work(run.work).of_loop("serial")
-        for piece in run.phases():
-            if piece.name in ADDED_TO and run.work:
-                host += loss(piece, mine.phase(piece.name, len(piece.rows), piece.tokens))
-        for piece in run.ops():
-            if piece.name == "forward":
-                same = seen.get((run.work, tuple(piece.rows)))
-                device += loss(piece, middle(same) if same else mine.forward_rows(piece.rows))
+    serial: dict[Any, list[int]] = defaultdict(list)
+    passes = [piece for piece in table if piece.kind == OP and piece.name == "forward"]
+    for piece in passes:
+        if piece.loop == "serial":
+            serial[piece.work, piece.rows].append(piece.alone(cost.pace.device_lost))
+    device = []
+    for piece in passes:
+        same = serial.get((piece.work, piece.rows))
+        device.append((piece, middle(same) if same else cost.forward_rows(piece.rows)))
+    host = []
+    for piece in filter(has_added_work, table):
+        mine = cost.with_host_work(piece.work).of_loop("serial")
+        host.append((piece, mine.phase(piece.name, len(piece.rows), piece.tokens)))
     return replace(cost.pace, host_lost=per_mille(host), device_lost=per_mille(device))
 
 
-def serial_passes(runs: Iterable[Observed], pace: Pace) -> dict[SamePass, list[int]]:
-    """What each forward pass took alone in the serial loop."""
-    seen: dict[SamePass, list[int]] = defaultdict(list)
-    for run in runs:
-        if run.loop == "serial":
-            for piece in run.ops():
-                if piece.name == "forward":
-                    alone_ns = piece.alone(pace.device_lost)
-                    seen[run.work, tuple(piece.rows)].append(alone_ns)
-    return seen
-
-
-def loss(piece: Piece, expected: int) -> list[Loss]:
-    """What was lost of each nanosecond beside the other side, and how many these were."""
-    if not piece.beside:
-        return []
-    return [((piece.duration - expected) / piece.beside, piece.beside)]
-
-
-def per_mille(losses: Sequence[Loss]) -> int:
-    """The median over all nanoseconds that both sides worked, within bounds."""
-    half = sum(beside for _, beside in losses) / 2
-    for share, beside in sorted(losses):
+def per_mille(expected: Sequence[tuple[Piece, int]]) -> int:
+    """What was lost of 1000 nanoseconds beside the other side: the median over all of these."""
+    shares = sorted(
+        ((piece.duration - alone) / piece.beside, piece.beside)
+        for piece, alone in expected
+        if piece.beside
+    )
+    half = sum(beside for _, beside in shares) / 2
+    for share, beside in shares:
         half -= beside
         if half <= 0:
             return min(MOST_LOST, max(0, round(1000 * share)))
     return 0
 
 
+# -- Runs that are measured, and runs that are foreseen --------------------------------------------
+
+
 def observe(
-    loop: str,
-    device: str,
-    model: Model,
-    load: CalibrationLoad,
-    cost: CostModel = NO_COST,
-    config: SchedulerConfig | None = None,
-) -> Observed:
-    """Run a load through a loop and take its trace apart.
+    loop: str, device: str, model: Model, load: CalibrationLoad, cost: CostModel = NO_COST
+) -> tuple[Trace, list[Piece]]:
+    """Run a load through a loop; its trace, and that taken apart.
 
     Raises:
         KeyboardInterrupt: somebody cut the run short.
         RunStopped: it stopped with an error.
     """
     listener = Listener(cost.with_host_work(load.work))
-    requests, config = load.make(model.vocab_size), config or load.config
-    run = run_to_end(loop, device, model, requests, config, cast(CostModel, listener))
-    return Observed(run, listener.heard, load.work)
+    requests, told = load.make(model.vocab_size), cast(CostModel, listener)
+    run = run_to_end(loop, device, model, requests, load.config, told)
+    return run.trace, list(pieces_of(run, listener.heard, load.work))
+
+
+def predict(loop: str, model: Model, load: CalibrationLoad, cost: CostModel) -> Trace:
+    """The same load on ``sim``, where what the tokens are makes no odds."""
+    lengths = cast(Model, LengthModel(model.vocab_size - 1, 1, model.context_len))
+    requests = load.make(lengths.vocab_size)
+    told = cost.with_host_work(load.work)
+    return run_to_end(loop, "sim", lengths, requests, load.config, told).trace
 
 
 def makespan(trace: Trace) -> int:
     """Nanoseconds from when the first request is taken in to the end."""
     first = min((item.start for item in trace.slices if item.name == "receive"), default=0)
     return trace.end - first
-
-
-def stand_in(model: Model) -> Model:
-    """For ``sim``: as many tokens and as long a context, and nothing is computed."""
-    return cast(Model, LengthModel(model.vocab_size - 1, 1, model.context_len))
-
-
-def predict(loop: str, model: Model, load: CalibrationLoad, cost: CostModel) -> Run:
-    """The same load on ``sim``, with a model there in the place of the real one."""
-    requests = load.make(model.vocab_size)
-    return run_to_end(loop, "sim", model, requests, load.config, cost.with_host_work(load.work))
 
 
 def fit_costs(
@@ -597,18 +466,24 @@ def fit_costs(
     repetitions: int,
     cost: CostModel = NO_COST,
     report: Callable[[str], None] = lambda doing: None,
-    design: CalibrationDesign = USUAL,
 ) -> MeasuredCost:
     """Costs of steps, of the device once and of the host for every loop.
 
     ``cost`` is what steps of ``sim`` cost, should that be the device: then it comes back.
     """
-    warm_up(device, model, design.config or design.serial[0].config)
-    runs: list[Observed] = []
-    for repetition in range(repetitions):
-        report(f"repetition {repetition + 1} of {repetitions}")
-        runs += observe_all(device, model, loops, cost, report, design, repetition)
-    return fit_cost(runs, model.pad_to)
+    settle(device, model, loops)
+    table: list[Piece] = []
+    for turn in range(repetitions):
+        report(f"repetition {turn + 1} of {repetitions}")
+        table += observe_all(device, model, loops, cost, report, turn)
+    return fit_cost(table, model.pad_to)
+
+
+def settle(device: str, model: Model, loops: Sequence[str]) -> None:
+    """What is done once is done before anything counts: kernels are chosen, graphs captured."""
+    warm_up(device, model, SERIAL_LOADS[0].config)
+    if device == "cuda":
+        observe_all(device, model, loops)
 
 
 def observe_all(
@@ -617,18 +492,18 @@ def observe_all(
     loops: Sequence[str],
     cost: CostModel = NO_COST,
     report: Callable[[str], None] = lambda doing: None,
-    design: CalibrationDesign = USUAL,
     turn: int = 0,
-) -> list[Observed]:
+) -> list[Piece]:
     """Every workload of a calibration, once; which of the loops begins is a matter of the turn."""
     report("calibrating: serial")
-    take = partial(observe, device=device, model=model, cost=cost, config=design.config)
-    runs = [take("serial", load=load) for load in design.serial]
-    for load in design.loops:  # loops in turn: what one takes is compared with what serial takes
+    found: list[Piece] = []
+    for load in SERIAL_LOADS:
+        found += observe("serial", device, model, load, cost)[1]
+    for load in LOOP_LOADS:  # loops in turn: what one takes is compared with what serial takes
         for loop in rotated(["serial", *loops], turn):
             report(f"calibrating: {loop}")
-            runs.append(take(loop, load=load))
-    return runs
+            found += observe(loop, device, model, load, cost)[1]
+    return found
 
 
 def rotated(loops: Sequence[str], turn: int) -> list[str]:
@@ -644,10 +519,10 @@ def check_model(model: Model) -> None:
     Raises:
         ValueError: its context is too short.
     """
-    if model.context_len < USUAL.context_len:
+    if model.context_len < CONTEXT_LEN:
         raise ValueError(
             f"model {model.name!r} has a context of {model.context_len} tokens, but calibrating "
-            f"takes {USUAL.context_len}."
+            f"takes {CONTEXT_LEN}."
         )
 
 

@@ -10,15 +10,11 @@ Of a settled decode step, all in milliseconds:
   than max(host, device).
 - ``hidden`` = serial - overlapped: what it does save. Its aim is 90 % of what is hideable.
 - ``side by side``: of the overlapped step alone, how much of the shorter of host and device ran
-  beside the longer. It tells that the order is right, on a machine that is faster in one run than
-  in the next too. What running side by side costs, such as waiting for the lock, it does not tell:
-  so it has no aim.
+  beside the longer. It tells that the order is right, whatever running side by side costs.
 
-The host's added work is pure Python. What the lock costs is how much longer the overlapped step
-takes than with the same work in a worker process; what the cores cost, how much longer that takes
-than with a sleep. Handing work over and back takes some 0.5 ms, which goes with the cores: where
-the lock costs less than nothing, Python beside the device is the better way. A sleep needs neither
-of them, so what it hides is what the loop by itself hides.
+The host's added work is pure Python, which needs the interpreter lock and a core. A sleep of the
+same length needs neither: what it hides is what the loop by itself hides, and how much longer the
+step with Python takes is what the lock and the cores cost together.
 
 All of them change places every few steps, as a machine that is shared is faster at one moment and
 slower at the next: runs that follow each other differ by more than what is looked for here. Where
@@ -27,14 +23,11 @@ repetitions still disagree, the aim is neither met nor missed.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import astuple, dataclass, replace
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -45,7 +38,7 @@ from ..core import NoBatch, Request, SamplingParams, ScheduleBatch
 from ..defaults import overlapped_loop
 from ..devices.cost import MILLISECOND, NO_COST
 from ..devices.registry import open_device
-from ..devices.wall_clock import Way, compute, done_by, rounds_of, work
+from ..devices.wall_clock import Way, compute, done_by
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..loops.design import find_loop, line_of
@@ -58,6 +51,11 @@ from ..trace import Trace
 from .figures import BenchCall, BenchPart, Figure, figure, not_measured
 
 # -- What is run: requests alike that decode together, on models of two sizes ----------------------
+
+PROMPT_LEN = 8  # tokens; decode is what is measured
+SMALL = "small"  # what a bench calls a model of these sizes
+SIZES: dict[str, Any] = {"vocab": 4096, "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 2,
+         "intermediate": 1024, "context": 256}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,18 +77,10 @@ def batch_of(device: str, model: Model, batch: int, new_tokens: int) -> BenchCas
     ]
     longest = PROMPT_LEN + new_tokens
     config = SchedulerConfig(
-        kv_tokens=batch * (longest + 1) + 1,
-        max_running_requests=batch,
-        context_len=longest,
+        kv_tokens=batch * (longest + 1) + 1, max_running_requests=batch, context_len=longest,
         chunked_prefill_size=-1,
-    )
+    )  # fmt: skip
     return BenchCase(device, model, requests, config)
-
-
-SMALL = "small"  # what a bench calls a model of these sizes
-SIZES: dict[str, Any] = {"vocab": 4096, "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 2,
-         "intermediate": 1024, "context": 256}  # fmt: skip
-PROMPT_LEN = 8  # tokens; decode is what is measured
 
 
 @contextmanager
@@ -136,24 +126,15 @@ class Arm:
         """
         for _ in range(turns):
             if not next(self.turns):
-                raise ArmStopped(f"{self.loop} has nothing to run{self._reason()}")
+                why = next((req.error for req in self.case.requests if req.error), "nothing left")
+                raise ArmStopped(f"{self.loop} has nothing to run: {why}")
 
     def finish(self) -> Trace:
-        """Go on to the end.
-
-        Raises:
-            ArmStopped: a request has failed.
-        """
+        """Go on to the end."""
         drive(self.turns, self.engine)
         device = self.engine.device
         device.close()
-        if reason := self._reason():
-            raise ArmStopped(f"{self.loop} lost a request{reason}")
         return device.recorder.trace(self.loop, device.name, self.case.model.name, device.clock)
-
-    def _reason(self) -> str:
-        requests = self.case.requests
-        return next((f": {req.rid}: {req.error}" for req in requests if req.error), "")
 
 
 @contextmanager
@@ -229,20 +210,17 @@ def typical(rounds: Sequence[MeasuredStep], beside: Sequence[MeasuredStep]) -> M
     return MeasuredStep(*map(median, zip(*level, strict=True)))
 
 
-# -- Ways to do the host's added work, which tell what the lock takes and what the cores take ------
-#
-# Pure Python needs the interpreter lock and a core. The same rounds in a worker process need a core
-# alone: the thread that waits for them has let the lock go. A sleep needs neither; it is as long as
-# the rounds were a moment ago in the serial loop, where nobody disturbs them: on a shared machine
-# that changes.
-#
-# A thread that got the lock from a busy one after 0.005 ms hid less: the device's own Python is
-# interrupted as soon. Where others want the cores, threads then do little but take it from each
-# other, and a serial step of 4 to 6 ms was seen to take 8 to 37. So devices do not ask for that.
+# -- The cells: devices, models, batches and added work, sized so that all take some minutes -------
 
-PYTHON, PROCESS, SLEEP = "Python", "a worker process", "a sleep"
-SERIAL = "serial"  # Python too, and the loop is the serial one
-WAYS = (SERIAL, PYTHON, PROCESS, SLEEP)
+SERIAL, PYTHON, SLEEP = "serial", "Python", "a sleep"  # the serial loop; how the other one works
+DEVICES = ("thread", "mlx", "cuda")
+MODELS = (SMALL, "smollm2")
+BATCHES = (1, 8, 32)
+WORKS_MS = (0.0, 5.0, 20.0)
+MEASURE_S = 8.0  # about how long a repetition of one cell should take
+FEWEST, MOST = 4, 40  # rounds of it
+PROBE = 8  # steps
+SLOW_S = 0.5  # beyond that, a step differs from the next one by more than any of these amounts
 
 
 class LoneWork:
@@ -262,83 +240,27 @@ class LoneWork:
         time.sleep(self.slowness * cost / 1e9)
 
 
-@contextmanager
-def ways() -> Iterator[dict[str, Way]]:
-    """Each way by its name; the worker process lives as long as the context."""
-    context = get_context("spawn")
-    here, there = context.Pipe()
-    worker = context.Process(target=serve, args=(there,), daemon=True)
-    worker.start()
-    there.close()
-    here.recv()  # it has started
+def measure(case: BenchCase, loop: str, work_ms: float, rounds: int) -> dict[str, MeasuredStep]:
+    """A step of each way, from loops that take turns; the serial one tells how fast it was.
 
-    def in_process(cost: int) -> None:
-        here.send(rounds_of(cost))
-        here.recv()
-
-    alone = LoneWork()
-    try:
-        yield dict(zip(WAYS, (alone, compute, in_process, alone.sleep), strict=True))
-    finally:
-        here.close()
-        worker.join()
-
-
-def serve(pipe: Connection) -> None:
-    """The worker's side: says that it is there, then does what it is sent until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the host, which closes the pipe
-    pipe.send(0)
-    try:
-        while True:
-            pipe.send(work(pipe.recv()))
-    except (EOFError, OSError):
-        return
-
-
-# -- The cells: devices, models, batches and added work, sized so that all take some minutes -------
-
-DEVICES = ("thread", "mlx", "cuda")
-MODELS = (SMALL, "smollm2")
-BATCHES = (1, 8, 32)
-WORKS_MS = (0.0, 5.0, 20.0)
-MEASURE_S = 8.0  # about how long a repetition of one cell should take
-FEWEST, MOST = 4, 40  # rounds of it
-PROBE = 8  # steps
-SLOW_S = 0.5  # beyond that, a step differs from the next one by more than any of these amounts
-
-
-@dataclass(frozen=True)
-class OverlapCell:
-    """A loop beside the serial one, with so much work added to a step, for some rounds."""
-
-    name: str
-    case: BenchCase
-    loop: str
-    work_ms: float
-    rounds: int
-
-    @property
-    def ways(self) -> tuple[str, ...]:
-        """All of them, but where no work is added, nobody can tell who does it."""
-        return WAYS if self.work_ms else (SERIAL, PYTHON)
-
-    def measure(self, ways: Mapping[str, Way]) -> dict[str, MeasuredStep]:
-        """A step of each way, from loops that take turns; the serial one tells how fast it was.
-
-        Raises:
-            ArmStopped: a request has failed, or is too short.
-        """
-        arms: dict[str, Arm] = {}
-        with ExitStack() as stack:
-            for way in self.ways:
-                loop = "serial" if way == SERIAL else self.loop
-                arms[way] = stack.enter_context(running(self.case, loop, self.work_ms))
-            for _ in range(self.rounds):
-                for way, arm in arms.items():
-                    with done_by(ways[way]):
-                        arm.go_on(ROUND)
-            found = {way: steps_by_round(arm.finish(), self.rounds) for way, arm in arms.items()}
-        return {way: typical(steps, found[SERIAL]) for way, steps in found.items()}
+    Raises:
+        ArmStopped: a request has failed, or is too short.
+    """
+    lone = LoneWork()
+    ways: dict[str, Way] = {SERIAL: lone, PYTHON: compute, SLEEP: lone.sleep}
+    if not work_ms:  # nobody can tell who does it
+        del ways[SLEEP]
+    with ExitStack() as stack:
+        arms = {
+            way: stack.enter_context(running(case, SERIAL if way == SERIAL else loop, work_ms))
+            for way in ways
+        }
+        for _ in range(rounds):
+            for way, arm in arms.items():
+                with done_by(ways[way]):
+                    arm.go_on(ROUND)
+        found = {way: steps_by_round(arm.finish(), rounds) for way, arm in arms.items()}
+    return {way: typical(steps, found[SERIAL]) for way, steps in found.items()}
 
 
 def overlap_rows(call: BenchCall) -> list[Figure]:
@@ -347,48 +269,30 @@ def overlap_rows(call: BenchCall) -> list[Figure]:
     Raises:
         ValueError: the device or the model named can't be had.
     """
-    absent = {device: why_absent(device) for device in DEVICES}
-    if call.device and absent[call.device]:
-        raise ValueError(absent[call.device])
     rows = []
-    with ways() as doing:
-        for device in [call.device] if call.device else DEVICES:
-            for name in [call.model] if call.model else MODELS:
-                if absent[device]:
-                    rows.append(not_measured(f"{device}, {name}", "%", absent[device]))
-                    continue
-                with opened(name, device, call.dtype) as model:
-                    for batch in [call.requests] if call.requests else BATCHES:
-                        title = f"{device}, {name}, batch {batch}"
-                        loop = overlapped_loop(device)
-                        rows += cell_rows(title, device, model, batch, loop, doing, call)
+    for device in [call.device] if call.device else DEVICES:
+        try:
+            open_device(device).close()
+        except ValueError as error:
+            if call.device:
+                raise
+            rows.append(not_measured(device, "%", str(error)))
+            continue
+        for name in [call.model] if call.model else MODELS:
+            with opened(name, device, call.dtype) as model:
+                for batch in [call.requests] if call.requests else BATCHES:
+                    title = f"{device}, {name}, batch {batch}"
+                    rows += cell_rows(title, device, model, batch, call)
     return rows
 
 
-def why_absent(device: str) -> str:
-    """Why a device can't be opened here, or nothing."""
-    try:
-        open_device(device).close()
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def cell_rows(
-    title: str,
-    device: str,
-    model: Model,
-    batch: int,
-    loop: str,
-    doing: Mapping[str, Way],
-    call: BenchCall,
-) -> list[Figure]:
+def cell_rows(title: str, device: str, model: Model, batch: int, call: BenchCall) -> list[Figure]:
     """One batch with each amount of added work. Where steps are slow, or one fails, it says why."""
     call.report(title)
-    probe = batch_of(device, model, batch, PROBE)
+    probe, loop = batch_of(device, model, batch, PROBE), overlapped_loop(device)
     warm_up(device, model, probe.config)
     start = time.perf_counter()
-    run_to_end("serial", device, model, probe.requests, probe.config)
+    run_to_end(SERIAL, device, model, probe.requests, probe.config)
     step_s = (time.perf_counter() - start) / (PROBE + 1)
     if step_s > SLOW_S:
         share = WORKS_MS[-1] / 1000 / step_s
@@ -396,21 +300,19 @@ def cell_rows(
         return [not_measured(f"{title}: hidden", "%", why)]
     rows = []
     for added in WORKS_MS:
-        cell = OverlapCell(f"{title}, {added:g} ms", probe, loop, added, 0)
-        round_s = ROUND * len(cell.ways) * (step_s + added / 1000)
+        name = f"{title}, {added:g} ms"
+        round_s = ROUND * 3 * (step_s + added / 1000)
         most = min(MOST, (model.context_len - PROMPT_LEN - SETTLING - SPARE) // ROUND)
         rounds = min(most, max(FEWEST, round(MEASURE_S / round_s)))
         case = batch_of(device, model, batch, SETTLING + rounds * ROUND + SPARE)
-        cell = replace(cell, case=case, rounds=rounds)
-        steps: dict[str, list[MeasuredStep]] = {way: [] for way in WAYS}
+        steps = []
         try:
             for repetition in range(call.repetitions):
-                call.report(f"{cell.name}, repetition {repetition + 1} of {call.repetitions}")
-                for way, step in cell.measure(doing).items():
-                    steps[way].append(step)
-            rows += share_rows(cell.name, steps)
+                call.report(f"{name}, repetition {repetition + 1} of {call.repetitions}")
+                steps.append(measure(case, loop, added, rounds))
+            rows += share_rows(name, steps)
         except ArmStopped as error:
-            rows.append(not_measured(f"{cell.name}: hidden", "%", str(error)))
+            rows.append(not_measured(f"{name}: hidden", "%", str(error)))
     return rows
 
 
@@ -421,11 +323,11 @@ LEAST_MS = 1.0  # where less could be hidden, its share says nothing, and has no
 AGREE = 0.8  # of the repetitions have to be on one side of the aim, for it to be met or missed
 
 
-def share_rows(name: str, steps: Mapping[str, Sequence[MeasuredStep]]) -> list[Figure]:
+def share_rows(name: str, steps: Sequence[Mapping[str, MeasuredStep]]) -> list[Figure]:
     """The figures of one cell, from each way's step in each repetition."""
-    taken = {way: [step.whole_ms for step in found] for way, found in steps.items()}
-    device = [step.device_ms for step in steps[SERIAL]]
-    host = [max(0.0, both - part) for both, part in zip(taken[SERIAL], device, strict=True)]
+    taken = {way: [step[way].whole_ms for step in steps] for way in steps[0]}
+    device = [step[SERIAL].device_ms for step in steps]
+    host = [max(0.0, value) for value in less(taken[SERIAL], device)]
     hideable = [min(pair) for pair in zip(host, device, strict=True)]
 
     def hidden(way: str, label: str, why: str = "") -> Figure:
@@ -439,26 +341,23 @@ def share_rows(name: str, steps: Mapping[str, Sequence[MeasuredStep]]) -> list[F
             return replace(row, aim=None, reason=why)
         return row.because(why)
 
-    beside = less([step.device_ms for step in steps[PYTHON]], device)
-    why = f"beside the host the device takes {median(beside):.1f} ms longer"
-    costs = []
-    if taken[SLEEP]:
-        lock, cores = less(taken[PYTHON], taken[PROCESS]), less(taken[PROCESS], taken[SLEEP])
-        why += f"; the lock costs {median(lock):.1f} ms, and the cores {median(cores):.1f}"
-        costs = [
-            hidden(
-                PROCESS, "hidden, by a worker process", f"the cores cost {median(cores):.1f} ms"
-            ),
-            hidden(SLEEP, "hidden, by a sleep"),
-            figure(f"{name}: the lock costs", lock, "ms"),
-            figure(f"{name}: the cores cost", cores, "ms"),
-        ]
-    return [
+    longer = less([step[PYTHON].device_ms for step in steps], device)
+    why = f"beside the host the device takes {median(longer):.1f} ms longer"
+    beside = [step[PYTHON].beside_percent for step in steps]
+    rows = [
         figure(f"{name}: host", host, "ms"),
         figure(f"{name}: device", device, "ms"),
-        figure(f"{name}: side by side", [step.beside_percent for step in steps[PYTHON]], "%"),
+        figure(f"{name}: side by side", beside, "%"),
+    ]
+    if SLEEP not in taken:
+        return [*rows, hidden(PYTHON, "hidden", why)]
+    cost = less(taken[PYTHON], taken[SLEEP])
+    why += f"; the lock and the cores cost {median(cost):.1f} ms"
+    return [
+        *rows,
         hidden(PYTHON, "hidden", why),
-        *costs,
+        hidden(SLEEP, "hidden, by a sleep"),
+        figure(f"{name}: the lock and the cores cost", cost, "ms"),
     ]
 
 

@@ -24,10 +24,8 @@ from minisched.bench.figures import BenchCall, Figure, contest
 from minisched.bench.limit import LimitShape, parts
 from minisched.bench.overlap import (
     AIM,
-    PROCESS,
     PYTHON,
     SERIAL,
-    SLEEP,
     MeasuredStep,
     batch_of,
     running,
@@ -95,9 +93,9 @@ def test_what_is_hidden_is_a_share_of_what_could_be(
     serial, hideable = host + device, min(host, device)
     assume(abs(hideable - 1.0) > 1e-6)
     taken = serial - share * hideable
-    beside = [MeasuredStep(taken, device, host, hideable / 4)]
-    steps = {SERIAL: [MeasuredStep(serial, device, host, 0.0)], PYTHON: beside}
-    rows = {row.name: row for row in share_rows("it", {**steps, PROCESS: [], SLEEP: []})}
+    beside = MeasuredStep(taken, device, host, hideable / 4)
+    steps = {SERIAL: MeasuredStep(serial, device, host, 0.0), PYTHON: beside}
+    rows = {row.name: row for row in share_rows("it", [steps])}
     found = {name.removeprefix("it: "): row.median for name, row in rows.items()}
     assert len(rows) == 4 and found["host"] == pytest.approx(host)
     assert found["side by side"] == pytest.approx(25.0)

@@ -66,8 +66,8 @@ def check_foreseen(truth: MeasuredCost, found: MeasuredCost, most: float) -> Non
     model = HashModel()
     for loop in ("serial", *LOOPS):
         for load in HELD_OUT:
-            real = makespan(observe(loop, "sim", model, load, truth).trace)
-            assert abs(makespan(predict(loop, model, load, found).trace) / real - 1) < most
+            real = makespan(observe(loop, "sim", model, load, truth)[0])
+            assert abs(makespan(predict(loop, model, load, found)) / real - 1) < most
 
 
 def test_calibrating_a_simulated_machine_gives_back_its_costs() -> None:
