@@ -99,10 +99,9 @@ class PlayedOrder:
     end or say of what it waits for. Any other order that keeps to this would do as well: who comes
     before whom is not taken from it, but two acts that nothing orders are told as they came.
 
-    ``done`` are the acts in that order, ``stuck`` is what each lane never gets to, and ``vain`` are
-    the waits that order nothing, see ``waits_in_vain``. What the host reads of a step's tokens, it
-    reads in the ``process`` of that step: that opens only when the host has waited for the copy, so
-    a trace notes the slice before.
+    ``done`` are the acts in that order, and ``stuck`` is what each lane never gets to. What the
+    host reads of a step's tokens, it reads in the ``process`` of that step: that opens only when
+    the host has waited for the copy, so a trace notes the slice before.
     """
 
     def __init__(self, program: Sequence[Act], slices: Iterable[Slice] = ()) -> None:
@@ -110,7 +109,6 @@ class PlayedOrder:
         self.launched: dict[int, Done] = {}
         self.ended: dict[int, Done] = {}  # by op or signal; of a signal the first
         self.last: dict[str, Done] = {}  # of each lane
-        self.vain = waits_in_vain(program)
         by_id = {item.id: item for item in slices}
         process = {(item.lane, item.step): item.id for item in by_id.values()
                    if item.name == "process" and item.step > 0}  # fmt: skip
@@ -141,7 +139,7 @@ class PlayedOrder:
             now, at, lane = heapq.heappop(heap)
             act = program[at]
             kind, op = act.kind, act.op
-            if kind == "begin" or (kind == "wait" and at not in self.vain):
+            if kind in ("begin", "wait"):
                 giver = (self.launched if kind == "begin" else self.ended).get(op)
                 if giver is None:
                     held[kind == "begin", op].append(lane)
@@ -154,9 +152,8 @@ class PlayedOrder:
                 act = replace(act, op=process.get((lane, waited.get(lane, 0)), op))
             launch = self.launched.get(op) if act.at or kind == "end" else None
             done = Done(len(self.done), act, here[lane], clocks[lane], launch)
-            if at not in self.vain:
-                self.done.append(done)
-                self.last[lane] = done
+            self.done.append(done)
+            self.last[lane] = done
             if kind in ("launch", "end", "say"):
                 (self.launched if kind == "launch" else self.ended).setdefault(op, done)
                 for other in held.pop((kind == "launch", op), ()):
@@ -176,38 +173,6 @@ def _learned(lane: str, clock: Mapping[str, int], giver: Done) -> Mapping[str, i
             known[other] = moment
     known[giver.act.lane] = giver.moment
     return known
-
-
-def waits_in_vain(program: Sequence[Act]) -> dict[int, int]:
-    """The waits of streams for ops that are launched only later: by place, the op behind each.
-
-    A stream waits for what is launched when it is told to wait: ``cudaStreamWaitEvent`` with an
-    event that is not recorded yet does nothing. A host that waits, or asks, does so until it is.
-    When a stream was told is read off the program's order: before the next op on the stream was
-    launched. Where that op stands before its own launch, lanes stand one behind the other, and
-    nothing is known of when.
-    """
-    launched: dict[int, int] = {}
-    ran_on: dict[int, str] = {}
-    early: set[int] = set()
-    for at, act in enumerate(program):
-        if act.kind == "launch":
-            launched.setdefault(act.op, at)
-        elif act.kind == "begin":
-            ran_on[act.op] = act.lane
-        elif act.kind == "wait" and act.op not in launched and not is_host(act.lane):
-            early.add(at)
-    found: dict[int, int] = {}
-    behind: dict[str, tuple[int, int]] = {}  # by lane, place and op of its next begin
-    for at in range(len(program) - 1, -1, -1) if early else ():
-        act = program[at]
-        if act.kind == "begin":
-            behind[act.lane] = at, act.op
-        elif at in early and act.op in launched and not is_host(ran_on.get(act.op, "host")):
-            begin, op = behind.get(act.lane, (0, 0))
-            if at < launched.get(op, 0) < begin:
-                found[at] = op
-    return dict(sorted(found.items()))
 
 
 @kept
