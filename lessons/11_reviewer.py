@@ -31,8 +31,8 @@
 # %%
 from minisched import learn
 from minisched.checks.history import PlayedOrder, _learned
+from minisched.museum import find
 from minisched.museum.patch import diff
-from minisched.museum.registry import find
 
 # %% [markdown]
 # ## A run

@@ -12,7 +12,7 @@ import typer
 from ..export import golden
 from ..export.golden import makers
 from ..export.render_puml import RenderError
-from ..museum.registry import museum_makers
+from ..museum.picture import museum_makers
 from .exit import complain
 from .layout import named_progress
 

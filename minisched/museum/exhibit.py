@@ -1,19 +1,25 @@
-"""What the museum shows of one published bug."""
+"""The exhibits: each published bug is text in ``bugs/*.toml``, with its patch and its case."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from ..checks.case import VOCAB, Case, Workload
-from ..checks.history import Offence
-from ..checks.judge import Verdict, judge
+from ..checks.case import VOCAB, Case, Workload, same_on
+from ..checks.judge import Finding, Verdict, judge
+from ..checks.overlap import forwards, measure
 from ..core import Request, SamplingParams
 from ..devices.cost import SIM_COST, CostModel
 from ..scheduler import SchedulerConfig
-from .patch import Edit, put_in
+from .patch import Edit, put_in, read_edits
 
 # -- Where a bug was published: ``vLLM #48245``, or a commit as ``mini-sglang 20fcd7f`` ------------
 
@@ -27,11 +33,10 @@ REPOSITORIES = {  # on GitHub, where an issue's address leads to a pull request,
     "MindIE-LLM": "Ascend/MindIE-LLM",
     "tt-metal": "tenstorrent/tt-metal",
 }
-SAME = {"mindie": "MindIE-LLM"}  # what else they are called
 CURED_BY = {  # MindIE-LLM's numbers are not GitHub's; the commits that cured them are there
-    "#42": "7360e68",
-    "#75": "212297e",
-    "#233": "90669ea",
+    "MindIE-LLM #42": "MindIE-LLM 7360e68",
+    "MindIE-LLM #75": "MindIE-LLM 212297e",
+    "MindIE-LLM #233": "MindIE-LLM 90669ea",
 }
 REFERENCE = re.compile(r"([\w-]+) (#[1-9]\d*|[0-9a-f]{7,40})")
 
@@ -40,29 +45,16 @@ def address(reference: str) -> str:
     """The web address of a reference.
 
     Raises:
-        ValueError: it is not ``NAME #NUMBER`` or ``NAME COMMIT``, or nobody knows the name, or of
-            MindIE-LLM the number.
+        ValueError: it is not ``NAME #NUMBER`` or ``NAME COMMIT``, or nobody knows the name.
     """
-    found = REFERENCE.fullmatch(reference)
-    name = repository_of(found[1]) if found else ""
-    if not found or not name:
+    found = REFERENCE.fullmatch(CURED_BY.get(reference, reference))
+    if not found or found[1] not in REPOSITORIES:
         raise ValueError(
             f"{reference!r} is no reference; it must be a name with a number or a commit, such as "
             f"'vLLM #48245', and the names are {', '.join(REPOSITORIES)}."
         )
-    repository, which = f"https://github.com/{REPOSITORIES[name]}", found[2]
-    if name == "MindIE-LLM" and which.startswith("#"):
-        if which not in CURED_BY:
-            raise ValueError(f"{reference!r} has no commit; those known are {', '.join(CURED_BY)}.")
-        which = CURED_BY[which]
-    number = which.removeprefix("#")
-    return f"{repository}/issues/{number}" if "#" in which else f"{repository}/commit/{number}"
-
-
-def repository_of(name: str) -> str:
-    """The usual spelling of a repository's name; empty if nobody knows it."""
-    known = {other.lower(): other for other in REPOSITORIES} | SAME
-    return known.get(name.lower(), "")
+    kind = "issues" if found[2].startswith("#") else "commit"
+    return f"https://github.com/{REPOSITORIES[found[1]]}/{kind}/{found[2].lstrip('#')}"
 
 
 # -- A case as text --------------------------------------------------------------------------------
@@ -89,7 +81,7 @@ def case(
 
     Request ``a`` has a prompt of the tokens 7 and 3, wants two, and is given up in turn 1; ``b``
     comes in turn 1. There are ``kv`` slots and ``rows`` rows; ``wishes`` are everybody's sampling
-    parameters, ``settings`` the scheduler's.
+    parameters, ``settings`` the scheduler's. Options of the loop may stand behind its relay.
 
     Raises:
         ValueError: a request is not written like that.
@@ -105,119 +97,227 @@ def case(
         aborts |= {int(gone): rid} if gone else {}
     config = SchedulerConfig(kv_tokens=kv, max_running_requests=rows, **settings)
     workload = Workload(reqs, arrivals, aborts, config, frozenset(eos), vocab_size)
-    loop, _, relay = on.partition(":")
-    return Case(workload, loop, relay, options or {}, cost)
+    loop, *rest = on.split(":")
+    given = {name: json.loads(value) for name, _, value in (it.partition("=") for it in rest[1:])}
+    return Case(workload, loop, "".join(rest[:1]), {**(options or {}), **given}, cost)
 
 
-CHAPTERS = (
-    "who owns memory",
-    "tokens on their way",
-    "streams and buffers",
-    "what the scheduler believes",
-)
+# -- Laws of one exhibit alone: no run by itself breaks them ---------------------------------------
+
+
+def hits_as_on_serial(case: Case) -> Verdict:
+    """The general laws, and: what a request finds in the cache does not depend on the loop.
+
+    On the serial loop no step is in flight when a request ends, so nothing can be counted early.
+    """
+    verdict, serial = judge(case), judge(same_on(case, "serial"))
+    for here, there in zip(verdict.workload.requests, serial.workload.requests, strict=True):
+        if here.hit_len != there.hit_len:
+            found = f"{here.rid} found {here.hit_len} cached positions"
+            return also(verdict, "hits", f"{found}, but on the serial loop {there.hit_len}")
+    return verdict
+
+
+def it_overlaps(case: Case) -> Verdict:
+    """The general laws, and: some of the host's work is hidden behind the device."""
+    verdict = judge(case)
+    report = measure(verdict.trace)
+    if report.host_hidden_ns:
+        return verdict
+    idled = f"which idled for {report.bubble_ns / 1e6:g} ms"
+    worked = f"the host worked for {report.host_busy_ns / 1e6:g} ms"
+    return also(verdict, "overlap", f"{worked}, never while the device did, {idled}")
+
+
+def ranks_agree(case: Case) -> Verdict:
+    """The general laws, and: two ranks run the same rows in the same order.
+
+    The ranks are two runs that differ only in where their requests lie in memory.
+    """
+    rids, ranks = [req.rid for req in case.workload.requests], []
+    for order in (rids, rids[::-1]):
+        with addresses({rid: at for at, rid in enumerate(order)}):
+            ranks.append(judge(case))
+    for one, other in zip(*(forwards(rank.trace) for rank in ranks), strict=False):
+        if one.rids != other.rids:
+            runs = f"step {one.step} runs {' '.join(one.rids)} on rank 0"
+            return also(ranks[0], "ranks", f"{runs}, and {' '.join(other.rids)} on rank 1")
+    return ranks[0]
+
+
+@contextmanager
+def addresses(of: Mapping[str, int]) -> Iterator[None]:
+    """Requests hash as if they lay there; by default they hash by their real address."""
+
+    def address(req: Request) -> int:
+        return of[req.rid]
+
+    Request.__hash__ = address  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        del Request.__hash__
+
+
+def also(verdict: Verdict, law: str, sentence: str) -> Verdict:
+    """The verdict with one more finding."""
+    return replace(verdict, findings=(*verdict.findings, Finding(law, sentence)))
+
+
+OWN_LAWS: dict[str, Callable[[Case], Verdict]] = {
+    "hits": hits_as_on_serial,
+    "overlap": it_overlaps,
+    "ranks": ranks_agree,
+}
+
+# -- What there is ---------------------------------------------------------------------------------
+
+BUGS = Path(__file__).with_name("bugs")
+FILES = ("memory", "tokens", "streams", "beliefs")  # a chapter each
 
 
 @dataclass(frozen=True)
 class Exhibit:
     """One published bug, put back by a patch, with the smallest case that shows it.
 
-    ``law`` is the one that catches it (``checks/laws.py``, ``checks/judge.py:STOPPED_BY``), and
-    ``says`` words that its sentence must have. ``judge_by`` holds the laws against a case, where
-    it takes other laws than the general ones. ``points_at`` says what a picture shows in red,
-    where ``museum/picture.py`` cannot work it out from the law; it takes the verdict with the bug.
+    ``law`` is the one that catches it (``checks/judge.py``, or one of ``OWN_LAWS``), and ``says``
+    words that its sentence must have. ``red`` names the slices that did it, as ``"receive 1,
+    process 2"``, and ``because`` says how; both are empty where the law can tell
+    (``museum/picture.py``).
 
     ``suspected_at`` is the reference, one of ``references``, whose source was only suspected of the
     bug, and which its model here confirms; empty where somebody had met it.
-
-    ``original_cure`` is the bug with the original's own cure, where the code here is built
-    otherwise and never could have the bug: with these edits in the place of ``edits`` every law
-    holds.
-
-    The costs of ``case`` are what its picture shows: ``SIM_COST``, unless the bug takes others.
     """
 
     name: str
+    chapter: str
     title: str
-    chapter: str  # one of ``CHAPTERS``
-    references: tuple[str, ...]  # as "sglang #22416"
+    references: tuple[str, ...]  # as "SGLang #22416"
     symptom: str  # what somebody saw who had it
     here: str  # what goes wrong in this case, step by step
     cure: str  # what the original did about it
+    case: Case
     law: str
     says: str
-    case: Case
     edits: tuple[Edit, ...]
-    judge_by: Callable[[Case], Verdict] = field(default=judge)
-    points_at: Callable[[Verdict], Offence] | None = None
+    red: str = ""
+    because: str = ""
     suspected_at: str = ""
-    original_cure: tuple[Edit, ...] = ()
 
     def with_bug(self) -> Verdict:
-        """The verdict on the case with the bug in the code."""
-        with put_in(self.edits):
-            return self.judge_by(self.case)
+        """The verdict on the case with the bug in the code.
 
-    def cured_as_there(self) -> Verdict:
-        """The verdict on the case with the bug and the original's cure, where that is given."""
-        with put_in(self.original_cure):
-            return self.judge_by(self.case)
+        Raises:
+            StalePatch: the healthy code has moved on.
+        """
+        with put_in(self.edits):
+            return self.healthy()
 
     def healthy(self) -> Verdict:
         """The verdict on the same case with the code as it is."""
-        return self.judge_by(self.case)
+        return OWN_LAWS.get(self.law, judge)(self.case)
 
 
 @dataclass(frozen=True)
 class Refuted:
     """A suspicion that does not hold, or a misdiagnosis: what was thought, and what is true.
 
-    ``case`` runs what was suspected, with ``edits`` in place if it takes a change to do so; no law
-    is broken by it.
+    ``case`` runs what was suspected; no law is broken by it.
     """
 
     name: str
+    chapter: str
     title: str
     references: tuple[str, ...]
     suspicion: str
     truth: str
     case: Case
-    edits: tuple[Edit, ...] = ()
-    judge_by: Callable[[Case], Verdict] = field(default=judge)
-
-    def verdict(self) -> Verdict:
-        """The verdict on what was suspected."""
-        with put_in(self.edits):
-            return self.judge_by(self.case)
 
 
-# -- Edits that several published bugs need: this code's second lines of defence, taken away -------
+@cache
+def exhibits() -> tuple[Exhibit, ...]:
+    """The published bugs, chapter by chapter."""
+    found = []
+    for file in FILES:
+        for text in bugs_in(file):
+            edits = read_edits(text.pop("fix"))
+            found.append(Exhibit(**text, edits=edits))
+    return tuple(found)
 
-ENDED_KEEPS_ITS_LEASE = Edit(
-    "scheduler.scheduler:Scheduler._finish",
-    healthy="    lease, req.lease = req.lease, None\n",
-    bug="    lease = req.lease\n",
-)
-"""A request that has ended still names its memory, as SGLang's keeps its ``req_pool_idx``."""
 
-RELEASED_KEEPS_ITS_PAGES = Edit(
-    "memory.pool:LeasePool.release",
-    healthy="    lease.pages, lease.shared_pages, lease.node = [], 0, None\n",
-    bug="",
-)
-"""What is released still lists its pages, as a row of ``req_to_token`` does."""
+@cache
+def refuted() -> tuple[Refuted, ...]:
+    """The suspicions that do not hold, and the misdiagnoses."""
+    return tuple(Refuted(**text) for text in bugs_in("refuted"))
 
-STALE_BY_COUNT = Edit(
-    "scheduler.scheduler:Scheduler.process",
-    healthy="""\
-        if req.lease is not lease:  # ended or retracted while the step was running
-            outputs += rows.late(batch, req, lease, token if deliver else None, error)
-""",
-    bug="""\
-        if req.finished or req in drained or req.num_stale_output_tokens:
-            outputs += rows.late(batch, req, lease, None)  # thrown away
-""",
-)
-"""A row is stale if the request's count says so, and not by the lease that it ran under.
 
-With an exact count this is right as well, whatever the depth.
-"""
+def bugs_in(file: str) -> Iterator[dict[str, Any]]:
+    """The fields of each bug in a chapter's file: its table there is its name."""
+    chapter = tomllib.loads((BUGS / f"{file}.toml").read_text(encoding="utf-8"))
+    heading = chapter.pop("chapter")
+    for name, given in chapter.items():
+        made = case(given.pop("case"), given.pop("on"), **given.pop("with"))
+        texts = {key: " ".join(text.split()) for key, text in given.items() if key in PROSE}
+        references = tuple(given.pop("references"))
+        yield {"name": name, "chapter": heading, "case": made, **given, **texts,
+               "references": references}  # fmt: skip
+
+
+PROSE = ("symptom", "here", "cure", "because", "suspicion", "truth")
+
+
+def find(name: str) -> Exhibit | Refuted:
+    """What has this name.
+
+    Raises:
+        ValueError: nothing has.
+    """
+    every: list[Exhibit | Refuted] = [*exhibits(), *refuted()]
+    known = {item.name: item for item in every}
+    if name in known:
+        return known[name]
+    parts = [other for other in known if name and name.casefold() in other]
+    alike = parts or get_close_matches(name.casefold(), known, n=3, cutoff=0.4)
+    near = f"did you mean {', '.join(alike[:3])}?" if alike else "`museum list` names them all."
+    raise ValueError(f"the museum has no {name!r}; {near}")
+
+
+# -- Whether a bug is caught and the healthy code green --------------------------------------------
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One exhibit, tried. ``caught_by`` is the law that caught it, if it is the one that should.
+
+    ``lacking`` is what the healthy run lacks to be judged by it: then it does not pass.
+    """
+
+    exhibit: Exhibit
+    caught_by: str | None
+    sentence: str
+    healthy_passes: bool
+    lacking: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the bug is caught and the healthy code passes."""
+        return self.caught_by is not None and self.healthy_passes
+
+
+def standing_of(exhibit: Exhibit) -> Standing:
+    """Run the case with the bug and without.
+
+    Raises:
+        StalePatch: the healthy code has moved on.
+    """
+    found, healthy = exhibit.with_bug().broke(exhibit.law), exhibit.healthy()
+    is_caught = found is not None and exhibit.says in found.sentence
+    lacks, sentence = healthy.lacking(exhibit.law), found.sentence if found else ""
+    law = exhibit.law if is_caught else None
+    return Standing(exhibit, law, sentence, healthy.holds and not lacks, lacks)
+
+
+def nothing_broken(item: Refuted) -> bool:
+    """Whether what was suspected ran, gave tokens, and broke no law."""
+    verdict = judge(item.case)
+    return verdict.holds and not verdict.lacking("identity")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..loops.design import first_line
 
@@ -39,32 +39,19 @@ class Edit:
     healthy: str
     bug: str
 
-    @property
-    def function(self) -> FunctionType:
-        """The function to change.
 
-        Raises:
-            StalePatch: there is no such function.
-        """
-        return function_at(self.where)
-
-    def put_into(self, source: str) -> str:
-        """A source of the function with this bug in it.
-
-        Raises:
-            StalePatch: it does not have the lines, or has them more than once.
-        """
-        count = source.count(self.healthy) if self.healthy.strip() else 0
-        if count != 1:
-            first = next(iter(self.healthy.strip().splitlines()), "")
-            raise StalePatch(
-                f"{self.where} has the lines of this patch {count} times, and not once: {first!r}."
-            )
-        return source.replace(self.healthy, self.bug)
+def read_edits(fix: str) -> tuple[Edit, ...]:
+    """The edits of a fix: below ``@@ WHERE``, lines that go (-), that come (+), and that stay."""
+    edits = []
+    for part in fix.lstrip("@ \n").split("\n@@ "):
+        where, _, lines = part.partition("\n")
+        marked = [(line[:1] or " ", f"{line[1:]}\n") for line in lines.splitlines()]
+        healthy = "".join(line for mark, line in marked if mark in " +")
+        edits.append(Edit(where, healthy, "".join(line for mark, line in marked if mark in " -")))
+    return tuple(edits)
 
 
-@dataclass(frozen=True)
-class PatchedFunction:
+class PatchedFunction(NamedTuple):
     """One function's source as it is, and with all edits of it."""
 
     where: str
@@ -86,13 +73,56 @@ def function_at(where: str) -> FunctionType:
             found = inspect.getattr_static(found, part)
     except (ImportError, AttributeError) as error:
         raise StalePatch(f"{where} is no function of this patch's: {error}.") from error
-    found = getattr(found, "fget", found)  # a property
-    found = getattr(found, "func", found)  # a cached one
-    found = getattr(found, "__func__", found)  # a class's own, or nobody's
+    for inner in ("fget", "func", "__func__"):  # of a property, a cached one, a class's own
+        found = getattr(found, inner, found)
     found = inspect.unwrap(found)
     if not isinstance(found, FunctionType):
         raise StalePatch(f"{where} is no function but a {type(found).__name__}.")
     return found
+
+
+def changes(edits: Iterable[Edit]) -> list[PatchedFunction]:
+    """What the edits make of each function that they name; of one function, one after the other.
+
+    Raises:
+        StalePatch: a function is gone, or lacks lines that it should have, or has them twice.
+    """
+    found: dict[str, PatchedFunction] = {}
+    for edit in edits:
+        if edit.where not in found:
+            function = function_at(edit.where)
+            source = source_of(function)
+            found[edit.where] = PatchedFunction(edit.where, function, source, source)
+        before = found[edit.where]
+        count = before.bug.count(edit.healthy) if edit.healthy.strip() else 0
+        if count != 1:
+            first = next(iter(edit.healthy.strip().splitlines()), "")
+            raise StalePatch(
+                f"{edit.where} has the lines of this patch {count} times, and not once: {first!r}."
+            )
+        found[edit.where] = before._replace(bug=before.bug.replace(edit.healthy, edit.bug))
+    return list(found.values())
+
+
+def source_of(function: Any) -> str:
+    """A function's source from its ``def`` on, which stands at the margin."""
+    lines = textwrap.dedent(inspect.getsource(function)).splitlines(keepends=True)
+    first = next(at for at, line in enumerate(lines) if line.startswith(("def ", "async def ")))
+    return "".join(lines[first:])
+
+
+def compiled(change: PatchedFunction) -> Any:
+    """A function with the bug; it may use ``super()`` if the healthy one does."""
+    function = change.function
+    body = textwrap.indent(change.bug, " ")
+    outer = f"def make(__class__):\n{body}\n return {function.__code__.co_name}\n"
+    scope: dict[str, Any] = {}
+    flags = __future__.annotations.compiler_flag
+    exec(compile(outer, function.__code__.co_filename, "exec", flags), function.__globals__, scope)
+    made = scope["make"](object)
+    line, name = first_line(function.__code__), function.__qualname__
+    made.__code__ = made.__code__.replace(co_firstlineno=line, co_qualname=name)
+    return made
 
 
 @contextmanager
@@ -130,78 +160,33 @@ def _calling(other: Callable[..., Any]) -> Any:
 @contextmanager
 def _with_parts_of(pairs: Sequence[tuple[Any, Any]]) -> Iterator[None]:
     """Each first function has the code of the second inside the block."""
-    before = [[(function, part, getattr(function, part)) for part in SWAPPED]
-              for function, _ in pairs]  # fmt: skip
+    parts = [(function, other, part) for function, other in pairs for part in SWAPPED]
+    before = [getattr(function, part) for function, _, part in parts]
     try:
-        for function, other in pairs:
-            for part in SWAPPED:
-                setattr(function, part, getattr(other, part))
+        for function, other, part in parts:
+            setattr(function, part, getattr(other, part))
         yield
     finally:
-        for function, part, value in (item for items in before for item in items):
+        for (function, _, part), value in zip(parts, before, strict=True):
             setattr(function, part, value)
 
 
-def changes(edits: Iterable[Edit]) -> list[PatchedFunction]:
-    """What the edits make of each function that they name; of one function, one after the other.
-
-    Raises:
-        StalePatch: a function is gone, or lacks lines that it should have, or has them twice.
-    """
-    of_function: dict[str, list[Edit]] = {}
-    for edit in edits:
-        of_function.setdefault(edit.where, []).append(edit)
-    return [change_of(group) for group in of_function.values()]
-
-
-def change_of(edits: Sequence[Edit]) -> PatchedFunction:
-    """All edits of one function."""
-    function = edits[0].function
-    healthy = bug = source_of(function)
-    for edit in edits:
-        bug = edit.put_into(bug)
-    return PatchedFunction(edits[0].where, function, healthy, bug)
-
-
-def source_of(function: Any) -> str:
-    """A function's source from its ``def`` on, which stands at the margin."""
-    lines = textwrap.dedent(inspect.getsource(function)).splitlines(keepends=True)
-    first = next(at for at, line in enumerate(lines) if line.startswith(("def ", "async def ")))
-    return "".join(lines[first:])
-
-
-def compiled(change: PatchedFunction) -> Any:
-    """A function with the bug; it may use ``super()`` if the healthy one does."""
-    function = change.function
-    body = textwrap.indent(change.bug, " ")
-    outer = f"def make(__class__):\n{body}\n return {function.__code__.co_name}\n"
-    scope: dict[str, Any] = {}
-    flags = __future__.annotations.compiler_flag
-    exec(compile(outer, function.__code__.co_filename, "exec", flags), function.__globals__, scope)
-    made = scope["make"](object)
-    line, name = first_line(function.__code__), function.__qualname__
-    made.__code__ = made.__code__.replace(co_firstlineno=line, co_qualname=name)
-    return made
-
-
-def diff(edits: Iterable[Edit], context: int = 2, cure: Iterable[Edit] = ()) -> str:
+def diff(edits: Iterable[Edit], context: int = 2) -> str:
     """The cure as a unified diff, function by function: from the bug to the healthy code.
 
-    With ``cure``, to the code that those edits make of the healthy one. A line that names file and
-    function stands above each. Line numbers are left out: they would count from the ``def``.
+    A line that names file and function stands above each. Line numbers are left out: they would
+    count from the ``def``.
 
     Raises:
         StalePatch: see ``changes``.
     """
-    before = {change.where: change for change in changes(edits)}
-    after = {change.where: change for change in changes(cure)}
     lines: list[str] = []
-    for where, change in (after | before).items():
-        module, _, name = where.partition(":")
+    for change in changes(edits):
+        module, _, name = change.where.partition(":")
         heading = f"@@ minisched/{module.replace('.', '/')}.py: {name} @@"
-        bug = (before[where].bug if where in before else change.healthy).splitlines()
-        healthy = (after[where].bug if where in after else change.healthy).splitlines()
-        for line in list(difflib.unified_diff(bug, healthy, n=context, lineterm=""))[2:]:
-            lines.append(line if not line.startswith("@@") else heading)
-            heading = "@@ … @@" if line.startswith("@@") else heading
+        both = change.bug.splitlines(), change.healthy.splitlines()
+        for line in list(difflib.unified_diff(*both, n=context, lineterm=""))[2:]:
+            is_head = line.startswith("@@")
+            lines.append(heading if is_head else line)
+            heading = "@@ … @@" if is_head else heading
     return "\n".join(lines)

@@ -5,8 +5,9 @@ Both runs have the same requests and one time axis; where they look alike, lines
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from ..checks.history import Words
 from ..checks.judge import Verdict
@@ -16,11 +17,10 @@ from ..export.offence import LEGEND, in_red, told
 from ..export.runs import lanes_of, wrong_tokens
 from ..export.scene import Part, Scene
 from ..export.scene_svg import to_svg
-from ..export.scene_text import LEAST, to_text
 from ..export.units import MILLISECOND, ms
 from ..trace import Slice, Trace
 from .blame import exhibit_offence
-from .exhibit import Exhibit
+from .exhibit import Exhibit, exhibits
 
 LONGEST = 110 * MILLISECOND  # what of a run can be read at this width
 
@@ -32,15 +32,6 @@ def draw(exhibit: Exhibit) -> str:
         ValueError: the bug is not caught, so there is nothing to show in red.
     """
     return to_svg(exhibit_scene(exhibit))
-
-
-def exhibit_lines(exhibit: Exhibit, columns: int = 100) -> list[str]:
-    """The same as text, at least 40 columns wide.
-
-    Raises:
-        ValueError: the bug is not caught.
-    """
-    return to_text(exhibit_scene(exhibit), max(LEAST, columns)).splitlines()
 
 
 def exhibit_scene(exhibit: Exhibit) -> Scene:
@@ -68,7 +59,7 @@ def exhibit_scene(exhibit: Exhibit) -> Scene:
     same = "without it, same requests:"
     if differs:
         notes.append(f"{same} the same times, and every law holds. What differs:")
-        notes += [f"{who}: {right} (with the bug: {wrong})" for who, wrong, right in differs]
+        notes += differs
     else:
         lanes = lanes_of(other, longest)
         parts.append(Part(f"{same} every law holds", what_ran(exhibit, other), [lanes]))
@@ -91,39 +82,40 @@ def what_ran(exhibit: Exhibit, view: View) -> str:
 # -- The difference, where both runs take the same times: what is touched, taken and heard --------
 
 MOST_ROWS = 6
-Row = tuple[str, str, str]  # who, what it does with the bug, and what without it
+Deed = tuple[int, str, str]  # when, in which slice, and what
 
 
-def rows_that_differ(bug: Trace, healthy: Trace) -> list[Row]:
+def rows_that_differ(bug: Trace, healthy: Trace) -> list[str]:
     """The first ops and phases that do something else; none where the times differ as well."""
     times = [[(s.lane, s.name, s.step, s.start, s.end) for s in it.slices] for it in (bug, healthy)]
     if times[0] != times[1]:
         return []
-    wrong = wrong_takes(bug)
-    done = what_was_done(bug), what_was_done(healthy)
-    found = []
-    for key in sorted(done[0].keys() | done[1].keys() | wrong.keys()):
-        taken = wrong.get(key, [])
-        with_bug = [*(got for got, _ in taken), *done[0].get(key, [])]
-        without = [*(needed for _, needed in taken), *done[1].get(key, [])]
-        one = ", ".join(item for item in with_bug if item not in without)
-        other = ", ".join(item for item in without if item not in with_bug)
-        if one or other:
-            found.append((key[1], one or "nothing of that", other or "nothing of that"))
-    return found[:MOST_ROWS]
+    takes = list(wrong_takes(bug))
+    wrong = dict.fromkeys([*(got for got, _ in takes), *deeds(bug)])
+    right = dict.fromkeys([*(needs for _, needs in takes), *deeds(healthy)])
+    rows = []
+    for start, who in sorted({deed[:2] for deed in wrong.keys() ^ right.keys()}):
+        here, there = (
+            ", ".join(did for at, name, did in one if (at, name) == (start, who)
+                      and (at, name, did) not in other)
+            for one, other in ((wrong, right), (right, wrong))
+        )  # fmt: skip
+        nothing = "nothing of that"
+        rows.append(f"{who}: {there or nothing} (with the bug: {here or nothing})")
+    return rows[:MOST_ROWS]
 
 
-def wrong_takes(trace: Trace) -> dict[tuple[int, str], list[tuple[str, str]]]:
-    """By forward pass: the tokens that it took, and from where, and those that it needed."""
-    slices, found = {item.id: item for item in trace.slices}, dict[tuple[int, str], Any]()
+def wrong_takes(trace: Trace) -> Iterator[tuple[Deed, Deed]]:
+    """The wrong token that a forward pass took, and from where, and the one that it needed."""
+    slices = {item.id: item for item in trace.slices}
     for mark in trace.marks:
         attrs = mark.attrs
         reader, source = (slices.get(int(attrs.get(at, 0))) for at in ("reader", "source"))
         if mark.name == "wrong token" and reader is not None and "got" in attrs:
-            origin = f", of {named(source)}" if source else ""
-            both = f"takes {attrs['got']} for {attrs['rid']}{origin}", f"takes {attrs['needs']}"
-            found.setdefault((reader.start, named(reader)), []).append(both)
-    return found
+            origin, by = f", of {named(source)}" if source else "", (reader.start, named(reader))
+            yield (*by, f"takes {attrs['got']} for {attrs['rid']}{origin}"), (
+                *by, f"takes {attrs['needs']}",
+            )  # fmt: skip
 
 
 def named(item: Slice) -> str:
@@ -131,18 +123,35 @@ def named(item: Slice) -> str:
     return f"{item.name} {item.step}" if item.step else item.name
 
 
-def what_was_done(trace: Trace) -> dict[tuple[int, str], list[str]]:
-    """By begin and name of a slice: which memory it touched for whom, and what clients heard."""
-    words, found = Words(trace), dict[tuple[int, str], list[str]]()
+def deeds(trace: Trace) -> Iterator[Deed]:
+    """Which memory each slice touched, for whom, and what clients heard in it."""
+    words = Words(trace)
     for act in trace.program:
         if act.resource and (ran := words.slices.get(act.op)):
             whom = f" for {act.rid}" if act.rid else ""
-            said = f"{VERBS[act.kind]} {words.cells(act.resource, act.at)}{whom}"
-            found.setdefault((ran.start, named(ran)), []).append(said)
+            cells = words.cells(act.resource, act.at)
+            yield ran.start, named(ran), f"{VERBS[act.kind]} {cells}{whom}"
     ends = {item.step: item for item in trace.slices if item.name == "process"}
     for mark in trace.marks:
         if mark.name == "tokens" and (ran := ends.get(int(mark.attrs["step"]))):
             heard = (str(mark.attrs[name]).split() for name in ("rids", "tokens"))
-            told = [f"{rid} hears {token}" for rid, token in zip(*heard, strict=True)]
-            found.setdefault((ran.start, named(ran)), []).extend(told)
-    return found
+            for rid, token in zip(*heard, strict=True):
+                yield ran.start, named(ran), f"{rid} hears {token}"
+
+
+# -- Among the files that the repository keeps of its own output -----------------------------------
+
+
+def path_of(exhibit: Exhibit) -> str:
+    """Where a bug's picture is, in the repository."""
+    return f"traces/museum/{exhibit.name}.svg"
+
+
+def museum_makers() -> dict[str, Callable[[], dict[str, str]]]:
+    """What makes the picture of each bug, by its name; each gives a text by path."""
+    return {f"museum/{item.name}": partial(picture_file, item) for item in exhibits()}
+
+
+def picture_file(exhibit: Exhibit) -> dict[str, str]:
+    """One picture."""
+    return {path_of(exhibit): draw(exhibit)}

@@ -7,8 +7,8 @@ import time
 from minisched.devices.dist import Ranks
 from minisched.engine.frontend import Message
 from minisched.engine.ranks import TPEngine
+from minisched.museum import find as find_exhibit
 from minisched.museum.patch import put_in
-from minisched.museum.registry import find as find_exhibit
 
 
 def echo(ranks: Ranks, count: int) -> None:

@@ -21,8 +21,8 @@ from minisched.loops.design import SPLIT, find_loop
 from minisched.loops.run import Run, fresh, run_loop
 from minisched.models.llama import write_tiny_llama
 from minisched.models.registry import open_model
+from minisched.museum import find as find_exhibit
 from minisched.museum.patch import put_in
-from minisched.museum.registry import find as find_exhibit
 from minisched.scheduler import SchedulerConfig
 from tests.devices import dist_parts as parts
 from tests.devices.killed_ranks import DEADLINE, SLACK, trials

@@ -18,10 +18,12 @@ from minisched.checks.races import find_races
 from minisched.checks.races import race_offence as races_offence
 from minisched.cli import museum
 from minisched.export.looks import MARK
+from minisched.export.scene_text import to_text
 from minisched.museum import Exhibit, exhibits
 from minisched.museum.blame import exhibit_offence
+from minisched.museum.exhibit import OWN_LAWS
 from minisched.museum.patch import Edit, StalePatch, put_in
-from minisched.museum.picture import draw, exhibit_lines
+from minisched.museum.picture import draw, exhibit_scene
 
 SPECIMEN = '''
 from functools import cached_property, wraps
@@ -156,7 +158,7 @@ EXHIBITS = exhibits()
 def test_what_did_it_is_found_and_shown_in_red(exhibit: Exhibit) -> None:
     """And nothing is red in the healthy run below; the text marks it too, within its columns."""
     verdict = exhibit.with_bug()
-    by_law_alone = exhibit_offence(replace(exhibit, points_at=None), verdict)
+    by_law_alone = exhibit_offence(replace(exhibit, red=""), verdict)
     assert by_law_alone.sentence and by_law_alone.slices
     if exhibit.law == "race":
         race = find_races(verdict.trace)[0]
@@ -171,7 +173,7 @@ def test_what_did_it_is_found_and_shown_in_red(exhibit: Exhibit) -> None:
     assert all(float(item.attrib["y"]) < float(below.attrib["y"]) for item in marked)
     assert exhibit.title in (words := "".join(root.itertext()))
     assert f"{exhibit.law}: {offence.sentence[:20]}" in words
-    lines = exhibit_lines(exhibit, 80)
+    lines = to_text(exhibit_scene(exhibit), 80).splitlines()
     first, second = "\n".join(lines).split("\nwithout it, same requests")
     assert max(map(len, lines)) <= 80
     assert MARK in first and MARK not in second.split("\n\n")[0]
@@ -187,9 +189,10 @@ def test_a_museum_that_is_wrong_ends_with_1(
     cli: Any, monkeypatch: pytest.MonkeyPatch, is_caught: bool
 ) -> None:
     """An exhibit that nothing catches, and one whose law healthy code breaks."""
-    item = EXHIBITS[0]
-    by_a_broken_law = replace(item, judge_by=lambda case: item.with_bug())
-    wrong = by_a_broken_law if is_caught else replace(item, edits=())
+    item, verdict = EXHIBITS[0], EXHIBITS[0].with_bug()
+    wrong = item if is_caught else replace(item, edits=())
+    if is_caught:
+        monkeypatch.setitem(OWN_LAWS, item.law, lambda case: verdict)
     monkeypatch.setattr(museum, "exhibits", lambda: (wrong,))
     monkeypatch.setattr(museum, "refuted", lambda: ())
     code, out, _ = cli("museum run --all --json")

@@ -26,7 +26,7 @@ from minisched.export.puml_style import LINK_STYLE
 from minisched.export.recipes import trace_of
 from minisched.export.render_puml import DRIVER
 from minisched.loops.design import LOOPS
-from minisched.museum.registry import museum_makers
+from minisched.museum.picture import museum_makers
 from minisched.topics import TOPICS
 
 ROOT = Path(__file__).resolve().parents[2]

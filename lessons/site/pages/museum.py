@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 
 from minisched.museum import Exhibit, Refuted, exhibits, refuted
-from minisched.museum.page import PagePart, markdown, page, refuted_page
-from minisched.museum.registry import path_of
+from minisched.museum.page import PagePart, markdown, page
+from minisched.museum.picture import path_of
 
 from .gallery import wall
 from .pictures import picture
@@ -47,13 +47,12 @@ def card(item: Exhibit) -> str:
 def exhibit_page(item: Exhibit) -> str:
     """One bug, from what somebody saw to how it was cured."""
     shown = picture(path_of(item), f"{item.title}: with the bug, and below it without", "../")
-    command = f"minisched museum run {item.name} --out {item.name}.svg"
-    return f"# {item.title}\n\n{laid_out(page(item, command), '##', shown)}"
+    return f"# {item.title}\n\n{laid_out(page(item), '##', shown)}"
 
 
 def refuted_entry(item: Refuted) -> str:
     """A suspicion, and what is true."""
-    return f"(refuted-{item.name})=\n## {item.title}\n\n{laid_out(refuted_page(item), '###')}"
+    return f"(refuted-{item.name})=\n## {item.title}\n\n{laid_out(page(item), '###')}"
 
 
 def laid_out(parts: list[PagePart], level: str, shown: str = "") -> str:

@@ -14,9 +14,8 @@ from ...devices.cost import MILLISECOND
 from ...export.notebook import Table
 from ...export.runs import compare
 from ...export.scene_svg import to_svg
+from ...museum import Exhibit, find
 from ...museum.blame import exhibit_offence
-from ...museum.exhibit import Exhibit
-from ...museum.registry import find
 from ...trace import Act, Edge, Slice, Trace
 from ...trace.cells import spans_of
 from ...trace.events import lane_words

@@ -1,1 +1,0 @@
-"""Published bugs, a chapter a file; and the suspicions that do not hold."""
