@@ -46,15 +46,12 @@ from .history import counted
 
 # -- One decision of a scheduler, held against the rules of who runs and who is admitted -----------
 
-Changes = tuple[int, int]  # times that memory went back, and requests that came to wait; so far
-
 
 class Full(NamedTuple):
-    """Memory has refused the first who waited, between two states; and who waited then."""
+    """Memory has refused the first who waited; by then it had gone back so many times."""
 
-    since: Changes
-    until: Changes
-    waited: set[Request]
+    since: int
+    until: int
 
 
 @dataclass
@@ -108,7 +105,7 @@ class Before:
         self.chunked = chunked
         self.ratio = scheduler.new_token_ratio.current
         self.kept = {req: kept_back(req, self.ratio, config) for req in self.running}
-        self.changes = changes_of(scheduler)
+        self.num_released = scheduler.leases.num_released
         self.num_live = len(live)
         self.retracted: list[Request] = []  # since then
         self.in_round: list[Request] = []  # since it began anew, with the memory of who gave way
@@ -154,14 +151,8 @@ class Before:
     def memory(self, taken: int = 0) -> MemoryAtHand:
         """What a request of high priority could have, when the step had not ``taken`` its pages."""
         leases = self.scheduler.leases
-        given_back = {
-            req: leases.pages_given_back(req.lease) - len(req.lease.pages) + self.pages[req.lease]
-            for req in self.running
-            if req.lease is not None
-        }
         has_row = bool(leases.table.available_size or leases.returning)
-        available = leases.available_pages + taken
-        return MemoryAtHand(available, leases.pages_returning, has_row, given_back)
+        return MemoryAtHand(leases.available_pages + taken, has_row)
 
     def make_way(self, victim: Request) -> None:
         """One has to, for whoever is first in the queue."""
@@ -175,14 +166,6 @@ class Before:
                 made = [Preemption(head, asked_len, admitted, self.memory(), places)]
                 self.preemptions += made
             made[0].victims.append(victim)
-
-
-def changes_of(scheduler: Scheduler) -> Changes:
-    """How often memory has come back, and requests have come; as far as they count."""
-    leases, rule = scheduler.leases, scheduler.config.in_force.ask_again
-    if rule == "left":
-        return leases.num_released, 0
-    return leases.num_released + leases.num_retired, scheduler.waiting_queue.num_added
 
 
 @dataclass
@@ -399,21 +382,20 @@ class Decision:
 
     def _of_waiting(self) -> Iterator[str]:
         """The first who waits, behind those admitted, has a reason to."""
-        waiting, queue = self._waiting(), self.scheduler.waiting_queue
-        now = changes_of(self.scheduler)
+        waiting, now = self._waiting(), self.leases.num_released
         if self.before.chunked and self.rules.ask_again == "left" and not self.is_unified:
             self.remembered.full = None
         if not waiting or self._is_chunked():
             return
         if self._must_stand_back():
             if self.before.is_short:  # it may have been refused before and after
-                self.remembered.full = Full(self.before.changes, now, set(queue))
+                self.remembered.full = Full(self.before.num_released, now)
             return
         heads, is_full = self.before.order.heads(waiting), self._is_full()
         reasons = [self._why_not(head) for head in heads]
         if NO_MEMORY in reasons:
             if self._marks_full():
-                self.remembered.full = Full(now, now, set(queue))
+                self.remembered.full = Full(now, now)
         elif not (any(reasons) or is_full):
             table, pages = self.leases.table, self.config.num_pages
             yield (
@@ -427,8 +409,6 @@ class Decision:
         rule = self.rules.ask_again
         if self.is_unified or rule == "every_step":
             return rule != "every_step"
-        if rule == "changed":
-            return not self.prompts  # these would count for less, once they run
         is_mixed = self.prompts and self.decodes  # then the batch that was full is no more
         return bool(self.before.running) and not is_mixed and not self.preempts
 
@@ -447,7 +427,7 @@ class Decision:
         if room.is_spent:
             is_memory = min(room.total, room.now) <= ROUNDING and not room.in_full
             return NO_MEMORY if is_memory else NO_BUDGET
-        if self.before.preemptions and self.rules.preempt_for == "rows":
+        if self.before.preemptions:
             return NO_MEMORY  # from then on each needs somebody's row
         no_cache = self.scheduler.page_cache is None
         if req.params.ignore_eos and no_cache and not room.in_full and table.available_size:
@@ -469,9 +449,8 @@ class Decision:
         if self.preempts and not (self.before.preemptions or self._is_full()):
             memory = self.before.memory(self._available() - self.leases.available_pages)
             asked_len, places = self.before.asked_len[req], self.remembered.places
-            named = self._named(req, asked_len, room.total, memory, places)
-            has_row = self.rules.preempt_for == "rows" and memory.has_row
-            if all(named) and not has_row:
+            named = self._named(req, asked_len, room.total, places)
+            if all(named) and not memory.has_row:
                 low = named[0][0]
                 self.unheeded.append(
                     f"{req.rid} (priority {req.priority}) waits, and {low.rid} (priority "
@@ -480,21 +459,16 @@ class Decision:
         return NO_MEMORY
 
     def _named(
-        self, head: Request, asked_len: int, left: float, memory: MemoryAtHand, places: Places
+        self, head: Request, asked_len: int, left: float, places: Places
     ) -> list[list[Request]]:
         """Who has to make way for ``head`` where ``left`` tokens of memory are kept for nobody.
 
         Where rows are lacking (SGLang ``preempt_to_schedule``), only what is kept for them comes
         free, and it asks for what it had to compute when it was asked last, and all it may say.
         """
-        kept, size = self.before.kept, self.config.page_size
-        if self.rules.preempt_for == "rows":
-            gives = {req: kept[req] for req in self.before.running}
-            need = asked_len + all_tokens(head) - left
-            return who_makes_way(head, need, gives, True, self.config, places)
-        gives = {req: kept[req] + pages * size for req, pages in memory.given_back.items()}
-        need = head.known_len + new_tokens(head) + size + 1 - memory.returning * size - left
-        return who_makes_way(head, need, gives, not memory.has_row, self.config, places)
+        gives = {req: self.before.kept[req] for req in self.before.running}
+        need = asked_len + all_tokens(head) - left
+        return who_makes_way(head, need, gives, self.config, places)
 
     def _unless_alone(self) -> str:
         """Want of memory, but not where nobody else holds any, and that is no reason."""
@@ -530,8 +504,7 @@ class Decision:
 
     def _left(self, req: Request) -> float:
         """Tokens that one may still say, by the rule of those who ignore EOS."""
-        is_whole = req.params.ignore_eos and self.rules.ignore_eos_reserve == "whole"
-        share = 1.0 if is_whole else self.before.ratio
+        share = 1.0 if req.params.ignore_eos else self.before.ratio
         return req.params.max_new_tokens * share - len(req.output_ids)
 
     def _of_decodes(self) -> Iterator[str]:
@@ -560,12 +533,10 @@ class Decision:
     def _of_preemptions(self) -> Iterator[str]:
         """Those who made way for a request of higher priority are those whom the rule names."""
         preemptions = [] if self.before.is_short else self.before.preemptions
-        if self.rules.preempt_for == "rows":
-            preemptions = preemptions[:1]  # those behind it find memory that was given back
-        for item in preemptions:
+        for item in preemptions[:1]:  # those behind it find memory that was given back
             earlier = [req for req in (self.before.chunked, *item.admitted) if req]
             left = self._room(item.memory.available, earlier).total
-            named = self._named(item.head, item.asked_len, left, item.memory, item.places)
+            named = self._named(item.head, item.asked_len, left, item.places)
             if item.victims not in named:
                 yield (
                     f"behind step {self.step} {words(item.victims)} had to make way for "
@@ -597,15 +568,10 @@ class Decision:
 
     def _is_full(self) -> bool:
         """Whether nothing has changed since memory refused the first who waits."""
-        full, changes = self.remembered.full, self.before.changes
-        if self.rules.ask_again == "every_step":
+        full = self.remembered.full
+        if self.rules.ask_again == "every_step" or full is None:
             return False
-        if full is None or not all(
-            low <= at <= high for low, at, high in zip(full.since, changes, full.until, strict=True)
-        ):
-            return False
-        stay = full.waited <= {*self.scheduler.waiting_queue, *self.admitted}
-        return stay or self.rules.ask_again == "left"
+        return full.since <= self.before.num_released <= full.until
 
     def _available(self) -> int:
         """Pages that could be had when the last prompt had been looked at.
@@ -827,12 +793,10 @@ def about_to_end(scheduler: Scheduler) -> list[Request]:
 
 @dataclass
 class MemoryAtHand:
-    """What can be had for a request of high priority, and what others would give back for it."""
+    """What can be had for a request of high priority."""
 
     available: int  # pages
-    returning: int  # pages
     has_row: bool  # or one is on its way back
-    given_back: dict[Request, int]  # pages, by those who run
 
 
 @dataclass
@@ -864,33 +828,32 @@ def kept_back(req: Request, ratio: float, config: SchedulerConfig) -> float:
     if config.in_force.reserves == "rest":
         launches = req.max_device_len - req.device_len
         return launches + config.page_size - 1 if launches > 0 else 0
-    is_whole = req.params.ignore_eos and config.in_force.ignore_eos_reserve == "whole"
-    return new_tokens(req) * (1.0 if is_whole else ratio)
+    return new_tokens(req) * (1.0 if req.params.ignore_eos else ratio)
 
 
 def who_makes_way(
-    head: Request, need: float, gives: Mapping[Request, float], needs_one: bool,
-    config: SchedulerConfig, places: Places,
+    head: Request, need: float, gives: Mapping[Request, float], config: SchedulerConfig,
+    places: Places,
 ) -> list[list[Request]]:  # fmt: skip
     """Who has to make way for ``head``, which lacks ``need`` tokens: all that it takes, or nobody.
 
     The lowest priority first, then the newest, and only those lower by more than the threshold.
-    ``gives`` are the tokens that come free with each, and with ``needs_one`` somebody has to go in
-    any case, for a row. Several answers where rounding decides.
+    ``gives`` are the tokens that come free with each; somebody has to go in any case, for a row.
+    Several answers where rounding decides.
     """
     line = sorted(gives, key=lambda req: (req.priority, -places[req]))
     answers = []
     for short in (need, need - ROUNDING, need + ROUNDING):
         gone: list[Request] = []
         for victim in line:
-            if short <= 0 and (gone or not needs_one):
+            if short <= 0 and gone:
                 break
             if head.priority - victim.priority <= config.priority_scheduling_preemption_threshold:
                 short = inf
                 break
             gone.append(victim)
             short -= gives[victim]
-        answers.append(gone if short <= 0 and (gone or not needs_one) else [])
+        answers.append(gone if short <= 0 and gone else [])
     return answers
 
 

@@ -33,7 +33,7 @@ def rules_page() -> str:
     """The page, the same every time."""
     sglang, sglang_same = changes("sglang")
     vllm, vllm_same = changes("vllm")
-    others = ("mini-sglang", "nano-vllm", "minisched")
+    others = ("mini-sglang", "nano-vllm")
     figures = {
         "answers": answers_table(),
         "words": "\n".join(words()),

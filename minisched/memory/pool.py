@@ -169,7 +169,6 @@ class LeasePool:
         self.returning: dict[Lease, None] = {}  # closed, but a launched step still names them
         self.retiring: dict[Lease, None] = {}  # open, with pages that one may still read
         self.num_released = 0  # leases so far
-        self.num_retired = 0  # times that pages of open leases have come back
 
     @property
     def available_pages(self) -> int:
@@ -292,7 +291,6 @@ class LeasePool:
             _, pages = lease.retired.pop(0)
             self.allocator.disown(pages)
             self.allocator.free(pages)
-            self.num_retired += 1
         if not lease.retired:
             del self.retiring[lease]
 

@@ -362,8 +362,6 @@ class RadixCache:
         if self.split_counts == "both":
             child.last_access_time = now
             node.creation_time = node.last_access_time = next(self._clock)
-        elif self.split_counts == "upper":
-            node.last_access_time = now
         if self.recorder.is_on:
             self.recorder.mark(
                 "radix split", node=node.id, child=child.id, pages=num_pages,

@@ -159,42 +159,23 @@ def preempt_to_schedule(
 ) -> list[Request]:
     """Who has to go so that ``req`` can come: all that is needed, or nobody.
 
-    SGLang ``schedule_policy.py:PrefillAdder.preempt_to_schedule``. Lowest priority first, the
-    newest first among equals, and only those lower by more than ``threshold``; nobody, if they
-    would not do. By rule (``preempt_for``):
-
-    - ``rows``: it is asked where rows are lacking, and nothing else. What counts of a prompt is
-      what was to be computed when it was asked last, which is nothing for one that never was; of a
-      victim only what was kept back for it. A row on its way back is waited for.
-    - ``memory``: asked for want of memory, too, and with all that a victim gives back. A request
-      that has ended is not among ``running`` any more: its memory is on its way back already
-      (SGLang #18694, #17797), and is waited for rather than taken from somebody else.
+    SGLang ``schedule_policy.py:PrefillAdder.preempt_to_schedule``. It is asked where rows are
+    lacking, and nothing else: want of memory is waited for, and so is a row on its way back. Lowest
+    priority first, the newest first among equals, and only those lower by more than ``threshold``;
+    nobody, if they would not do. What counts of a prompt is what was to be computed when it was
+    asked last, which is nothing for one that never was; of a victim only what was kept back for it.
     """
-    leases, for_memory = budget.leases, budget.rules.preempt_for == "memory"
-    if for_memory:
-        need = req.known_len + budget.new_tokens(req) + budget.page_size + 1
-        short = need - leases.pages_returning * budget.page_size - budget.rem_total_tokens
-    elif leases.returning:
+    if budget.leases.returning:
         return []
-    else:
-        need = req.asked_len + min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
-        short = need - budget.rem_total_tokens
-    has_row = for_memory and bool(leases.table.available_size + len(leases.returning))
+    need = req.asked_len + min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+    short = need - budget.rem_total_tokens
     victims: list[Request] = []
-    for victim in in_turn(running):
-        if (short <= 0 and has_row) or req.priority - victim.priority <= threshold:
+    for victim in sorted(running, key=lambda running: (running.priority, -running.order)):
+        if (victims and short <= 0) or req.priority - victim.priority <= threshold:
             break
         victims.append(victim)
-        has_row = True
         short -= budget.reserve(victim)
-        if for_memory and victim.lease:
-            short -= leases.pages_given_back(victim.lease) * budget.page_size
-    return victims if short <= 0 and has_row else []
-
-
-def in_turn(running: Sequence[Request]) -> list[Request]:
-    """Who makes way first: the lowest priority, and of these whoever came to wait last."""
-    return sorted(running, key=lambda running: (running.priority, -running.order))
+    return victims if victims and short <= 0 else []
 
 
 Retract = Callable[[Request], None]
@@ -218,7 +199,7 @@ class PrefillManager:
     preemption_threshold: int | None = None
     rules: Rules = field(default_factory=Rules)
     chunked_req: Request | None = None
-    _full_at: tuple[int, ...] | None = field(default=None, init=False)
+    _full_at: int | None = field(default=None, init=False)  # leases released when it was full
 
     def schedule_next_batch(
         self,
@@ -260,11 +241,12 @@ class PrefillManager:
     @property
     def batch_is_full(self) -> bool:
         """Whether nothing has changed since the last refusal that could help (``ask_again``)."""
-        return self._full_at == self._changes()
+        return self._full_at == self.leases.num_released
 
     def mark_full(self) -> None:
         """Nobody needs to ask for memory again before something has changed."""
-        self._full_at = None if self.rules.ask_again == "every_step" else self._changes()
+        is_asked_anyway = self.rules.ask_again == "every_step"
+        self._full_at = None if is_asked_anyway else self.leases.num_released
 
     def mark_open(self) -> None:
         """The queue is asked in the next step, whoever was refused in this one."""
@@ -282,22 +264,17 @@ class PrefillManager:
         """Drop one request, wherever it waits."""
         if req in self.waiting_queue:
             self.waiting_queue.remove(req)
-            if self.rules.ask_again == "changed":
-                self._full_at = None  # those behind it may be luckier
         if self.chunked_req is req:
             self.chunked_req = None
 
-    def _changes(self) -> tuple[int, ...]:
-        """What has to change before the queue is asked again."""
-        if self.rules.ask_again == "changed":
-            pages = self.leases.num_retired
-            return self.leases.num_released, pages, self.waiting_queue.num_added
-        return (self.leases.num_released,)
+    @property
+    def preempts(self) -> bool:
+        """Whether somebody who runs may lose their row to a request of higher priority."""
+        return self.preemption_threshold is not None
 
     def _may_look(self) -> bool:
         """Whether a look at the queue makes sense: there is a row, or somebody may lose theirs."""
-        preempts = self.preemption_threshold is not None
-        if self.leases.table.available_size or self.chunked_req is not None or preempts:
+        if self.leases.table.available_size or self.chunked_req is not None or self.preempts:
             return True
         if (first := self.waiting_queue.first()) is not None:
             self._no_row(first)
@@ -315,33 +292,18 @@ class PrefillManager:
                 self._refuse_next(budget)
                 return
             needs_row |= not leases.table.available_size
-            by_row = self.rules.preempt_for == "rows"
-            may_try = not (needs_row and by_row) or self._make_way(req, adder, retract)
+            may_try = not needs_row or self._make_way(req, adder, retract)
             result = self._try_add(adder, req) if may_try else self._no_row(req)
-            lacks_memory = result is AddReqResult.NO_TOKEN and req.lease is None
-            if lacks_memory and not by_row and self._make_way(req, adder, retract):
-                result = self._try_add(adder, req)
-            if result is AddReqResult.NO_TOKEN:
-                self._refused(adder, is_added=req.lease is not None)
+            if result is AddReqResult.NO_TOKEN and budget.running and not self.preempts:
+                # In SGLang the flag is ``running_batch``'s: it lasts as long as somebody runs, and
+                # where somebody may be preempted it does not count.
+                self.mark_full()
             if req.lease is None:
                 return
             self.start(*adder.can_run_list[-1])
             if result is not AddReqResult.CONTINUE:
                 self._refuse_next(budget)
                 return
-
-    def _refused(self, adder: PrefillAdder, is_added: bool) -> None:
-        """Memory or rows let nobody else in: is the next step to ask again?
-
-        In SGLang the flag is ``running_batch``'s: it lasts as long as somebody runs, and where
-        somebody may be preempted it does not count. Asking only what changes, those just admitted
-        would count for less once they run, so they do.
-        """
-        if self.rules.ask_again == "changed":
-            if not (is_added or adder.can_run_list):
-                self.mark_full()
-        elif adder.budget.running and self.preemption_threshold is None:
-            self.mark_full()
 
     def _make_way(self, req: Request, adder: PrefillAdder, retract: Retract) -> bool:
         """Let running requests make way for an urgent one; whether any did."""

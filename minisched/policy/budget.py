@@ -58,7 +58,7 @@ class PrefillBudget:
     What is kept back for those who run is an answer of ``rules`` (``reserves``):
 
     - ``ratio``: a share of what they may say, ``new_token_ratio``, or all of it for one who ignores
-      EOS and so will say it (``ignore_eos_reserve``);
+      EOS and so will say it;
     - ``rest``: all that they may say (mini-sglang ``scheduler/prefill.py``, ``inflight_tokens``).
       With pages of one token nobody who runs ever lacks memory. With larger ones those who run keep
       a page less one token back besides, but those admitted in one step do not: two of them can be
@@ -120,8 +120,7 @@ class PrefillBudget:
 
     def share(self, req: Request) -> float:
         """The part of its tokens that a request is expected to produce."""
-        is_whole = self.rules.ignore_eos_reserve == "whole" and req.params.ignore_eos
-        return 1.0 if is_whole else self.new_token_ratio
+        return 1.0 if req.params.ignore_eos else self.new_token_ratio
 
     def new_tokens(self, req: Request) -> int:
         """Tokens that a request is expected to produce at most."""

@@ -39,14 +39,7 @@ class Rules:
     ask_again: str = rule(
         "left", "When is the queue asked again that memory or rows have refused (batch_is_full)?",
         left="when somebody who runs has left",
-        changed="when memory has come back or a request has come, and after every step with a "
-        "prompt: who was admitted beside the refused one counts for less once they run",
         every_step="at every step: what the cache has may have grown",
-    )  # fmt: skip
-    ignore_eos_reserve: str = rule(
-        "whole", "What is kept back for one who runs and ignores EOS?",
-        whole="all the tokens that it still has: it will say them",
-        ratio="the same share of them as for everybody (new_token_ratio)",
     )  # fmt: skip
     reserves: str = rule(
         "ratio", "What is kept back for those who run?",
@@ -74,11 +67,6 @@ class Rules:
         "admitted", "What becomes of one whom the rules refuse though nobody else is there?",
         admitted="it runs alone: it fits, or it would not have been received",
         refused="it waits, and with it everybody behind it (SGLang); nothing may ever change that",
-    )  # fmt: skip
-    preempt_for: str = rule(
-        "rows", "What do running requests of lower priority make way for?",
-        rows="a row: want of memory is waited for",
-        memory="a row or memory, as much as the urgent one needs",
     )  # fmt: skip
     victim: str = rule(
         "fewest_outputs", "Who loses its memory when those who decode run out of it?",
@@ -131,7 +119,6 @@ class Rules:
     split_counts: str = rule(
         "both", "Which half of an edge counts as just used when a walk ends within it?",
         both="both (SGLang), and the upper one as newly made",
-        upper="the upper one, which the walk has passed",
         neither="neither (mini-sglang)",
     )  # fmt: skip
     waiting_prefixes: str = rule(
@@ -222,17 +209,8 @@ RULES: Mapping[str, Rules] = {
         evicts="lacking",
         waiting_prefixes="stale",
     ),
-    "minisched": Rules(
-        ask_again="changed",
-        ignore_eos_reserve="ratio",
-        preempt_for="memory",
-        retracted_waits="old_place",
-        evicts="lacking",
-        split_counts="upper",
-        waiting_prefixes="stale",
-    ),
 }
-"""By system; ``minisched`` has this project's own answers, where it thinks them better."""
+"""By system."""
 
 
 def find_rules(text: str) -> Rules:

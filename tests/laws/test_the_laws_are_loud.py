@@ -112,7 +112,7 @@ STARVED = a_case(  # five who need a page each step, one who gives up, with page
     [*(request(f"r{at}", [at + 1], 12) for at in range(5)),
      request("r8", [9] * 6, 12), request("r9", [10], 1)],  # the last one takes what is there
     "vllm_async:pool:depth=4", [0] * 6 + [7], {6: "r8"}, kv_tokens=31, max_running_requests=7,
-    disable_radix_cache=True, rules="minisched",
+    disable_radix_cache=True, rules="sglang,ask_again=every_step",
 )  # fmt: skip
 RETRACTION = "policy.retraction:Retraction."
 RARE: dict[str, tuple[Case, str, Edit]] = {
@@ -152,7 +152,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             "serial", [0, 0, 3], enable_priority_scheduling=True, max_running_requests=2,
             priority_scheduling_preemption_threshold=0,
         ), "order",
-        Edit("policy.admission:in_turn", "-running.order", "running.order"),
+        Edit("policy.admission:preempt_to_schedule", "-running.order", "running.order"),
     ),
     "the first of equals is retracted": (
         a_case(  # their outputs do not fit together

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from minisched.core import Request
+from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
@@ -196,10 +196,9 @@ def test_a_burst_is_scheduled_once_and_its_outputs_come_when_all_of_it_is_there(
 
 
 def test_a_burst_ends_where_memory_does() -> None:
-    config = SchedulerConfig(
-        kv_tokens=15, disable_radix_cache=True, schedule_conservativeness=0, rules="minisched"
-    )
-    found = bursts(*(Request(rid, [1, 2], tokens(7)) for rid in "ab"), config=config)
+    config = SchedulerConfig(kv_tokens=15, disable_radix_cache=True, schedule_conservativeness=0)
+    params = SamplingParams(max_new_tokens=7)  # little of it is kept back, and nothing ends it
+    found = bursts(*(Request(rid, [1, 2], params) for rid in "ab"), config=config)
     both = [s for s in found.trace.on("forward") if s.rids == ("a", "b") and s.mode == "decode"]
     starts = [s.start for s in both if s.name == "forward"]
     lengths = [1]

@@ -56,7 +56,7 @@ def test_chunks_stay_out_of_the_tree_until_the_prompt_is_done(
     assert sizes == cached
 
 
-@pytest.mark.parametrize(("rules", "ends"), [("mini-sglang", [6, 10]), ("minisched", [4, 8, 10])])
+@pytest.mark.parametrize(("rules", "ends"), [("mini-sglang", [6, 10]), ("sglang", [4, 8, 10])])
 def test_a_chunk_may_end_within_a_page(rules: str, ends: list[int]) -> None:
     size = ends[0]
     scheduler = scheduler_of(rules, page_size=4, chunked_prefill_size=size)
@@ -110,7 +110,7 @@ def test_who_was_refused_is_asked_at_every_step() -> None:
 
 def test_a_split_refreshes_neither_half() -> None:
     """Pages 1 and 2 are looked for last; the edge that held them and page 3 parts there."""
-    for rule, order in (("neither", [3, 1, 2, 4]), ("upper", [3, 4, 1, 2])):
+    for rule, order in (("neither", [3, 1, 2, 4]), ("both", [4, 3, 1, 2])):
         tree = RadixCache(split_counts=rule)
         tree.insert([1, 1, 1], [1, 2, 3])
         tree.insert([2], [4])

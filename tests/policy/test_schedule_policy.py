@@ -17,7 +17,7 @@ from minisched.policy import NewTokenRatio, SchedulePolicy, WaitingQueue, choose
 from minisched.policy.admission import preempt_to_schedule
 from minisched.policy.budget import PrefillBudget
 from minisched.policy.plan import DECAY_STEPS
-from minisched.policy.rules import RUN_FIRST, Rules
+from minisched.policy.rules import RUN_FIRST
 from minisched.policy.waiting import LONG_QUEUE
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import NullRecorder, Recorder
@@ -206,46 +206,6 @@ def test_who_comes_back_by_the_same_id_waits_behind_those_who_came_meanwhile() -
 
 
 # -- preemption: a higher priority takes running ones' places --------------------------------------
-
-
-@given(
-    running=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8)), min_size=1, max_size=5),
-    need=st.integers(1, 20),
-    priority=st.integers(0, 6),
-    threshold=st.integers(0, 3),
-    ratio=st.sampled_from([0.0, 0.5]),
-    returning=st.integers(0, 9),
-)
-def test_preemption_for_memory_is_all_or_nothing(
-    running: list[tuple[int, int]], need: int, priority: int, threshold: int, ratio: float,
-    returning: int,
-) -> None:  # fmt: skip
-    """Lowest priority first, then the newest; only over the threshold; no more than needed.
-
-    Memory of a request that has ended, its step in flight, is waited for (SGLang #17797).
-    """
-    held = sum(pages for _, pages in running)
-    config = SchedulerConfig(kv_tokens=held + returning + 1, disable_radix_cache=True)
-    leases, reqs = Scheduler(config).leases, []
-    for at, (level, pages) in enumerate(running):
-        req = Request(f"r{at}", [1], SamplingParams(max_new_tokens=4), priority=level, order=at)
-        req.lease = leases.open()
-        leases.extend(req.lease, pages)
-        reqs.append(req)
-    ended = leases.open()
-    leases.extend(ended, returning)
-    ended.last_step = 1  # launched, and not back
-    leases.close(ended)
-    new = Request("new", [1] * need, SamplingParams(max_new_tokens=1), priority=priority)
-    rules = Rules(preempt_for="memory")
-    budget = PrefillBudget(leases, reqs, ratio, 99, None, rules=rules)
-    short = need + 1 + 1 + 1 - budget.rem_total_tokens - returning
-    in_turn = sorted(reqs, key=lambda req: (req.priority, -req.order))
-    gains = [running[req.order][1] + budget.reserve(req) for req in in_turn]
-    allowed = sum(priority - req.priority > threshold for req in in_turn)
-    enough = [n for n in range(len(reqs) + 1) if sum(gains[:n]) >= short]
-    expected = enough[0] if enough and enough[0] <= allowed else 0
-    assert preempt_to_schedule(new, budget, reqs, threshold) == in_turn[:expected]
 
 
 @given(

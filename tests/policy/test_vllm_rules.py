@@ -139,7 +139,7 @@ def test_a_smallest_case_is_scheduled_as_vllm_does(name: str) -> None:
     assert run(CASES[name]) == CASES[name].steps
 
 
-OTHERWISE = {"prompt_pages": "settled", "output_pages": "end", "ask_again": "changed",
+OTHERWISE = {"prompt_pages": "settled", "output_pages": "end", "ask_again": "left",
              "free_rule": "lease", "prefix_cache": "radix,prompt_pages=settled"}  # fmt: skip
 
 

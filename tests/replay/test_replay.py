@@ -135,8 +135,7 @@ def test_everybody_finishes_as_the_file_says_at_the_ordinary_worker_s_time(
 def test_small_pools_do_retract(tmp_path: Path) -> None:
     """That the law above holds under pressure would mean little if there was none."""
     rows = [TraceRequest(n * 20 * MILLISECOND, 100, 600) for n in range(5)]
-    run = replay(write(tmp_path / "t", rows), kv_tokens=1600, schedule_conservativeness=0.0,
-                 rules="sglang,ignore_eos_reserve=ratio")  # fmt: skip
+    run = replay(write(tmp_path / "t", rows), kv_tokens=1600, rules="nano-vllm", loop="serial")
     assert run.num_retractions > 0 and run.metrics.num_finished == 5
 
 
