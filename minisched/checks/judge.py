@@ -19,7 +19,7 @@ from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..loops.design import LOOPS
 from ..loops.pd import Pair
-from ..loops.run import make_engine
+from ..loops.run import RunSetup, make_engine
 from ..memory import MemoryLeak, OwnershipError
 from ..models.base import ForwardBatch, Model
 from ..models.registry import hash_class
@@ -425,10 +425,10 @@ def play_pd(
     for turn, rid in workload.aborts.items():
         frontend.abort(rid, at=turn * tick)
     try:
-        pair = Pair(
-            LOOPS["pd"], device, model, requests, workload.config, frontend, cost, case.relay,
-            **case.options,
-        )  # fmt: skip
+        setup = RunSetup(
+            "pd", LOOPS["pd"], device, model, workload.config, frontend, cost, case.relay, requests
+        )
+        pair = Pair(setup, **case.options)
         patch(pair.prefill)
         patch(pair.decode)
         most = SIDES * most_turns(workload, pair.decode.worker.depth)

@@ -4,9 +4,9 @@ How it is used. Rank 0 is the program; every other rank does what rank 0 tells i
 
     with join() as ranks:              # under torchrun, from its environment variables
     with started(2) as ranks:          # without torchrun: this process is rank 0 and starts rank 1
-        ranks.call(part, *args)        # each other rank runs ``part(ranks, *args)``
-        ranks.send(1, "kv", value, tensors)
-        message = ranks.receive(1, "done")
+        with ranks.calling(part, *args):       # each other rank runs ``part(ranks, *args)``
+            ranks.send(1, "kv", value, tensors)
+            message = ranks.receive(1, "done")
 
 ``part`` is a function of a module (it goes by name), and values are what pickle takes. A message
 goes to one rank under a tag; those of one tag come in order. Tensors travel as they are, through
@@ -40,7 +40,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from math import prod
-from time import monotonic, perf_counter_ns
+from time import monotonic, perf_counter_ns, sleep
 from types import TracebackType
 from typing import Any
 
@@ -58,11 +58,12 @@ from .base import reason_of
 from .thread import TorchDevice
 
 DEADLINE = 30.0  # seconds
-MEETING = 120.0  # seconds until all ranks are there: each has to import torch first
+GATHERING = 60.0  # seconds until all ranks are there: each has to import torch first
 BEATS = 4  # in that time
 ENVELOPE = 2048  # bytes; what is longer follows it
 HEAD = 24  # of these: the kind, and the sizes of a pickle and of tensors
 BEAT, MESSAGE, GOODBYE = 0, 1, 2  # kinds
+LOOK = 0.02  # seconds between two looks at who is there
 ROUND_TRIPS = 100  # of each measurement of clocks
 COLLECTIVES = 1 << 40  # ids of signals from here on are those of collectives, alike on all ranks
 
@@ -226,6 +227,23 @@ class Ranks:
         """
         for other in self.others:
             self.send(other, "call", (part, args))
+
+    @contextmanager
+    def calling(self, part: Callable[..., None], *args: Any) -> Iterator[None]:
+        """The same for as long as this lasts: if it goes wrong here, all hear of it, and end.
+
+        Raises:
+            RankLost: a rank is lost.
+        """
+        self.call(part, *args)
+        try:
+            yield
+        except RankLost:
+            raise  # which each hears by itself
+        except Exception as error:
+            self.close(error)
+            self.lost = RankLost(f"rank {self.rank} has gone wrong before: {reason_of(error)}.")
+            raise
 
     def serve(self) -> None:
         """Every other rank: do what rank 0 says, until it says goodbye.
@@ -462,32 +480,57 @@ def join(deadline: float = DEADLINE) -> Ranks:
 
     Raises:
         WrongRanks: neither has started this process, or it alone.
-        RankLost: the others have not come in ``MEETING`` seconds.
+        RankLost: the others have not come in ``GATHERING`` seconds, or one of them is lost since.
     """
     rank = rank_here()
     if rank is None:
         return current()  # raises
     size, port = int(os.environ["WORLD_SIZE"]), os.environ.get(STORE)
-    wait = timedelta(seconds=MEETING)
-    try:
-        store = dist.TCPStore("127.0.0.1", int(port), size, False, wait) if port else None
-    except RuntimeError as error:
-        raise RankLost(f"rank {rank} has not met rank 0, which has started it.") from error
-    return _join(rank, size, deadline, store)
-
-
-def _join(rank: int, size: int, deadline: float, store: dist.Store | None) -> Ranks:
     if size < 2:
         raise WrongRanks(f"device 'dist' needs at least 2 ranks, but there is {size}.")
+    wait = timedelta(seconds=GATHERING)
+    try:
+        if port:
+            store: dist.Store = dist.TCPStore("127.0.0.1", int(port), size, False, wait)
+        else:
+            store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=wait))
+    except RuntimeError as error:
+        raise RankLost(f"rank {rank} has not met the others.") from error
+    return meet(rank, size, deadline, store)
+
+
+def meet(
+    rank: int,
+    size: int,
+    deadline: float,
+    store: dist.Store,
+    processes: Sequence[subprocess.Popen[bytes]] = (),
+) -> Ranks:
+    """Wait until each has said that it is here, and no longer than ``deadline`` for what follows.
+
+    A rank that this one has started, and that ends instead, is noticed at once.
+    """
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
-    wait = timedelta(seconds=MEETING)
+    start, names = monotonic(), [f"here {at}" for at in range(size)]
     try:
+        store.set(names[rank], "")
+        while not store.check(names):
+            for at, process in enumerate(processes, 1):
+                if (status := process.poll()) is not None:
+                    raise RankLost(f"rank {at} has ended before all had met (status {status}).")
+            if monotonic() > start + GATHERING:
+                missing = [at for at, name in enumerate(names) if not store.check([name])]
+                who = ", ".join(map(str, missing))
+                raise RankLost(f"rank {rank} has not met rank {who} in {GATHERING:g} s.")
+            sleep(LOOK)
+        wait = timedelta(seconds=deadline)
         dist.init_process_group("gloo", rank=rank, world_size=size, timeout=wait, store=store)
     except (RuntimeError, ValueError) as error:
+        if isinstance(error, RankLost):
+            raise
         said = str(error).splitlines()[0].rstrip(".")
-        others = "the other one" if size == 2 else f"the {size - 1} others"
-        raise RankLost(f"rank {rank} has not met {others} in {MEETING:g} s ({said}).") from error
+        raise RankLost(f"rank {rank} has met the others, and lost them ({said}).") from error
     return Ranks(rank, size, deadline)
 
 
@@ -499,13 +542,13 @@ def started(size: int, deadline: float = DEADLINE) -> Iterator[Ranks]:
 
     Raises:
         WrongRanks: ``size`` is below 2.
-        RankLost: one of them has not come in ``MEETING`` seconds.
+        RankLost: one of them has not come in ``GATHERING`` seconds, or ended before.
     """
     if size < 2:
         raise WrongRanks(f"device 'dist' needs at least 2 ranks, but --nproc is {size}.")
     if dist.is_initialized():
         raise WrongRanks("this process is among ranks already, and can't start others.")
-    wait = timedelta(seconds=MEETING)
+    wait = timedelta(seconds=GATHERING)
     store = dist.TCPStore("127.0.0.1", 0, size, True, wait, wait_for_workers=False)
     threads = str(max(1, (os.cpu_count() or 1) // size))
     shared = {
@@ -519,14 +562,15 @@ def started(size: int, deadline: float = DEADLINE) -> Iterator[Ranks]:
         )
         for rank in range(1, size)
     ]
+    patience = 0.0  # for their ends: who has met nobody has nothing to end
     try:
-        with _join(0, size, deadline, store) as ranks:
-            ranks.processes = processes
+        with meet(0, size, deadline, store, processes) as ranks:
+            ranks.processes, patience = processes, deadline
             yield ranks
     finally:
         for process in processes:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(deadline)
+                process.wait(patience)
             process.kill()
             process.wait()
 

@@ -25,7 +25,7 @@ from ..devices.cost import NO_COST, CostModel
 from ..devices.profiles import of_milliseconds
 from ..engine.engine import Engine
 from ..loops.design import Turns, find_loop, registered
-from ..loops.run import wire
+from ..loops.run import RunSetup, wire, with_options
 from ..museum.exhibit import case
 from ..museum.patch import swapped
 from ..scheduler import Scheduler, SchedulerConfig
@@ -139,11 +139,9 @@ def engine_with(
     **options: object,
 ) -> Engine:  # fmt: skip
     """``make_engine`` with another scheduler."""
-    spec = find_loop(loop)
-    spec = replace(spec, options={**spec.options, **options})
-    return wire(
-        loop, spec, device, model, config, frontend, cost, relay, scheduler_class=scheduler
-    )  # fmt: skip
+    spec = with_options(loop, options)
+    setup = RunSetup(loop, spec, device, model, config, frontend, cost, relay)
+    return wire(setup, scheduler_class=scheduler)
 
 
 def _watched(engine: Engine, name: str, calls: Calls) -> Callable[..., Any]:

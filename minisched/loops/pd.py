@@ -4,16 +4,16 @@ A long prompt delays whoever decodes beside it. So SGLang (``disaggregation/pref
 ``decode.py``) has two engines, each with a device, KV memory, a scheduler, a loop and a clock of
 its own, and a link between them. Every request is sent to both. What becomes of it:
 
-1. Reserve. The decode side finds pages for the prompt, and says where its KV may go (``Metadata``).
+1. Reserve. The decode side finds pages for the prompt, and says where its KV may go (``reserved``).
 2. Prefill. The other side, where the prompt has waited for that, computes it, chunk by chunk.
 3. Send. What a step has computed goes over the link when its result is there, in whole pages.
 4. Poll. Once a turn the prefill side looks which transfers have ended, and lets go of their pages.
-5. Decode. With the last part comes the first token (``Transferred``). Clients hear it only now, and
+5. Decode. With the last part comes the first token (``transferred``). Clients hear it only now, and
    the request joins those who decode.
 
 On both sides pages are held until nothing reads or writes them any more, also if the request is
-given up (``Abort``). Without ``prealloc_first`` the order is that of vLLM's NIXL connector: the
-prompt is computed at once (``Computed``), and then its pages are held until the decode side has
+given up (``abort``). Without ``prealloc_first`` the order is that of vLLM's NIXL connector: the
+prompt is computed at once (``computed``), and then its pages are held until the decode side has
 reserved. Who may run on either side is decided in ``scheduler/pd.py``.
 """
 
@@ -30,20 +30,19 @@ from typing import Any, Protocol, cast, runtime_checkable
 from ..core import Lease, Logprobs, NoBatch, Output, Request, ScheduleBatch
 from ..core.batch import slots_of
 from ..devices.base import NO_LABEL, Device, Label, Op
-from ..devices.cost import MICROSECOND, NO_COST, CostModel
+from ..devices.cost import MICROSECOND
 from ..devices.sim import Deadlock, SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..engine.metrics import Metrics
-from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, Prefilled, PrefillScheduler
 from ..trace.sides import SideRecorder
 from ..worker import Step
 from ..worker.recording import KV
-from .design import Design, Turns, design, line_of
+from .design import Turns, design, line_of
 from .overlap import NO_LOOKUP, launch_batch_sample_if_needed
-from .run import wire
+from .run import RunSetup, wire
 
 # -- The two loops: ``overlap`` on either side, and once a turn what the other side has to do with
 
@@ -91,44 +90,24 @@ def pd_decode(engine: DecodeEngine) -> Iterator[ScheduleBatch | NoBatch]:
 # -- What the sides say to each other of a request, by its room ------------------------------------
 
 
-@dataclass(frozen=True)
-class Metadata:
-    """Decode to prefill: pages are reserved, KV may go to these slots (``send_metadata``)."""
-
-    room: str
-    slots: list[int]
-
-
-@dataclass(frozen=True)
-class Abort:
-    """Decode to prefill: nobody wants it any more."""
-
-    room: str
-
-
-@dataclass(frozen=True)
-class Computed:
-    """Prefill to decode: a prompt is computed, and its pages held until somebody wants them."""
-
-    room: str
-
-
 @dataclass
-class Transferred:
-    """Prefill to decode, once for every request: all its KV has arrived, or it failed.
+class RoomMessage:
+    """One word of four about a request.
 
-    ``token`` None: it failed. ``slice_id``: of the transfer that brought the last of it.
-    ``logprobs``, if wanted: the token's and the prompt's (SGLang ``MetadataBuffers``).
+    Decode to prefill: its pages are ``reserved``, KV may go to these ``slots`` (SGLang
+    ``send_metadata``); or ``abort``, nobody wants it any more. Prefill to decode: it is
+    ``computed``, and its pages held until somebody wants them; and, once for every request,
+    ``transferred``: all its KV has arrived with the transfer ``slice_id``, and its first ``token``
+    with it (SGLang ``MetadataBuffers``). Without a token it has failed.
     """
 
+    word: str
     room: str
-    token: int | None
+    slots: Sequence[int] = ()
+    token: int | None = None
     error: str = ""
     slice_id: int = 0
-    logprobs: Logprobs | None = None
-
-
-Message = Metadata | Abort | Computed | Transferred
+    logprobs: Logprobs | None = None  # if wanted: the token's and the prompt's
 
 
 @dataclass
@@ -138,15 +117,15 @@ class Mailbox:
     That is a signal, or the transfer which brings it: whoever takes it has waited for that.
     """
 
-    _heap: list[tuple[int, int, Message, int]] = field(default_factory=list)
+    _heap: list[tuple[int, int, RoomMessage, int]] = field(default_factory=list)
     _num_posted: int = 0
 
-    def post(self, time: int, message: Message, after: int = 0) -> None:
+    def post(self, time: int, message: RoomMessage, after: int = 0) -> None:
         """Send a message that arrives at ``time``, after the signal or slice of that id."""
         self._num_posted += 1
         heapq.heappush(self._heap, (time, self._num_posted, message, after))
 
-    def take(self, reader: Device) -> list[Message]:
+    def take(self, reader: Device) -> list[RoomMessage]:
         """What has arrived by now, in order of time."""
         messages = []
         while self._heap and self._heap[0][0] <= reader.now():
@@ -199,21 +178,9 @@ class KVModel(Protocol):
         """The KV of these slots: lists or arrays, [num_layers][num_slots] and others."""
         ...
 
-    def write_kv(self, slots: list[int], values: list[Any]) -> None:
+    def write_kv(self, slots: Sequence[int], values: list[Any]) -> None:
         """Put it into these slots."""
         ...
-
-
-def check_kv(model: Model) -> None:
-    """Whether a model's KV can be sent.
-
-    Raises:
-        ValueError: it can't.
-    """
-    if not isinstance(model, KVModel):
-        raise ValueError(
-            f"loop 'pd' copies KV, but model {model.name!r} has none that can be read."
-        )
 
 
 # -- What both sides do: hear, say, and sleep where there is no work -------------------------------
@@ -253,7 +220,7 @@ class SideEngine(Engine):
         event = self.next_event
         return self.is_waiting and (event is None or event > self.device.now())
 
-    def say(self, message: Message) -> None:
+    def say(self, message: RoomMessage) -> None:
         """Send a message to the other side."""
         program = self.device.recorder.program
         signal = program.new_id()
@@ -307,34 +274,34 @@ class DecodeEngine(SideEngine):
             self.hear(messages)
         while self.scheduler.given_up:
             room = self.scheduler.given_up.popleft()
-            self.say(Abort(room))
+            self.say(RoomMessage("abort", room))
         reserved = self.scheduler.pop_preallocated()
         if not reserved:
             return
         label = Label(rids=tuple(req.rid for req, _ in reserved))
         with self.device.host("send", self.cost.host.get("send", 0), label):
             for req, lease in reserved:
-                slots = slots_of(lease.pages, self.scheduler.config.page_size)
-                self.say(Metadata(req.bootstrap_room, slots[: len(req.prompt)]))
+                slots = slots_of(lease.pages, self.scheduler.config.page_size)[: len(req.prompt)]
+                self.say(RoomMessage("reserved", req.bootstrap_room, slots))
         self._observe()
 
-    def hear(self, messages: Sequence[Message]) -> None:
+    def hear(self, messages: Sequence[RoomMessage]) -> None:
         """Prompts are computed and want pages now, or their KV has come, and clients hear of it."""
         asked = [self.scheduler.unanswered.get(message.room) for message in messages]
         label = Label(rids=tuple(req.rid for req in asked if req is not None and not req.finished))
         outputs: list[Output] = []
         with self.device.host("receive", self.cost.host.get("receive", 0), label):
             for message in messages:
-                if isinstance(message, Computed):
+                if message.word == "computed":
                     self.scheduler.prefilled(message.room)
-                elif isinstance(message, Transferred):
+                else:
                     outputs += self.scheduler.answered(
                         message.room, message.token, message.error, message.logprobs
                     )
         self._observe()
         self._stream_output(outputs)
         for message, req in zip(messages, asked, strict=True):
-            if isinstance(message, Transferred) and req is not None and not req.finished:
+            if message.word == "transferred" and req is not None and not req.finished:
                 self.recording.delivered_by[req.rid] = message.slice_id  # its next step builds on
 
 
@@ -345,7 +312,7 @@ class DecodeEngine(SideEngine):
 class KVSender:
     """One request's way to the decode side (SGLang ``disagg_kv_sender``)."""
 
-    to_slots: list[int] | None = None  # None: the decode side has not reserved them yet
+    to_slots: Sequence[int] | None = None  # None: the decode side has not reserved them yet
     sent_len: int = 0  # positions
     transfers: list[tuple[Op, Lease]] = field(default_factory=list)  # that are not over
     done: Prefilled | None = None
@@ -383,10 +350,10 @@ class PrefillEngine(SideEngine):
             sender = self.senders.get(message.room)
             if sender is None:
                 continue  # it has been answered
-            if isinstance(message, Metadata):
+            if message.word == "reserved":
                 sender.to_slots = message.slots
                 self.scheduler.bootstrapped(message.room)
-            elif isinstance(message, Abort):
+            else:
                 sender.is_unwanted = True
                 self.scheduler.give_up(message.room)
 
@@ -400,7 +367,7 @@ class PrefillEngine(SideEngine):
                 self.send_kv_chunk(row.req.rid, row.lease, end, step.batch.step)
 
     def send_kv_chunk(
-        self, rid: str, lease: Lease, end: int, step: int, last: Transferred | None = None
+        self, rid: str, lease: Lease, end: int, step: int, last: RoomMessage | None = None
     ) -> None:
         """Send what is settled since ``step`` and not sent; chunks are whole pages.
 
@@ -435,8 +402,8 @@ class PrefillEngine(SideEngine):
         self,
         rid: str,
         slots: list[int],
-        to_slots: list[int],
-        last: Transferred | None,
+        to_slots: Sequence[int],
+        last: RoomMessage | None,
         *before: None,
     ) -> None:
         """The lane ``kv transfer``: read this side's KV memory, and write the other's.
@@ -466,7 +433,7 @@ class PrefillEngine(SideEngine):
             sender = self.inflight[done.req.rid] = self.senders[done.req.rid]
             sender.done = done
             if done.token is not None and not self.scheduler.prealloc_first:
-                self.say(Computed(done.req.rid))
+                self.say(RoomMessage("computed", done.req.rid))
         for rid, sender in list(self.inflight.items()):
             for op, lease in [item for item in sender.transfers if item[0].query()]:
                 sender.transfers.remove((op, lease))
@@ -486,7 +453,7 @@ class PrefillEngine(SideEngine):
         if not is_lost and not sender.has_sent_all and sender.to_slots is not None:
             assert lease is not None
             sender.has_sent_all = True
-            last = Transferred(rid, done.token)
+            last = RoomMessage("transferred", rid, token=done.token)
             if done.req.params.return_logprob:
                 req = done.req
                 last.logprobs = Logprobs(req.input_token_logprobs, req.output_token_logprobs)
@@ -494,7 +461,7 @@ class PrefillEngine(SideEngine):
         if sender.transfers or not (is_lost or sender.has_sent_all):
             return  # some of it is on its way, or it waits to be reserved
         if not sender.has_sent_all or sender.error:
-            self.say(Transferred(rid, None, sender.error or done.error))
+            self.say(RoomMessage("transferred", rid, error=sender.error or done.error))
         if not sender.has_sent_all and done.token is not None and lease is not None:
             self.scheduler.leases.let_go(lease)
             self.is_waiting = False
@@ -507,20 +474,70 @@ class PrefillEngine(SideEngine):
         self.metrics.on_outputs(outputs, self.device.now())
 
 
-# -- The pair of them, and its two clocks ----------------------------------------------------------
+# -- The load balancer: every request goes to both sides, as each of them is to see it -------------
 
-RELAYS = ("pool", "ring", "prev_sampled", "fill_device")
-REFUSES = {
-    "other relays": "a relay that runs ahead on a buffer of sampled tokens alone: a request comes "
-    "to the decode side with its KV, and nothing copies its prompt there",
-    "real devices": "it needs two devices with clocks of their own, as ranks of device 'dist' are",
-    "NGRAM": NO_LOOKUP,
-    **dict.fromkeys(
-        ("NGRAM_GPU", "STANDALONE"),
-        "it is a limit of minisched and not of the original: the transfer has the target's KV "
-        "alone, and SGLang's sends what the draft model has computed along with it",
-    ),
-}
+
+def give_rooms(requests: Sequence[Request], config: SchedulerConfig) -> list[Request]:
+    """Who is taken; each gets a room of its own: its id, with a number behind it if it is back.
+
+    Nobody else has one, whatever room a client, or a run before this one, has given it.
+    """
+    taken = [req for req in {id(req): req for req in requests}.values() if not config.refusal(req)]
+    for req in requests:
+        req.bootstrap_room = ""
+    rids, given = {req.rid for req in taken}, set[str]()
+    for req in taken:
+        room, number = req.rid, 1
+        while room in given or (number > 1 and room in rids):
+            number += 1
+            room = f"{req.rid} ({number})"
+        req.bootstrap_room = room
+        given.add(room)
+    return taken
+
+
+def for_prefill(req: Request) -> Request:
+    """The same request as the prefill side sees it: it ends with its first token."""
+    params, room = replace(req.params, max_new_tokens=1), req.bootstrap_room
+    prompt = Request(room, req.prompt, params, req.arrival_time, priority=req.priority)
+    prompt.sampling_key = req.sampling_key  # its own, also where its id has come back
+    return prompt
+
+
+def decode_side(
+    setup: RunSetup, link: Link, prealloc_first: bool
+) -> tuple[DecodeEngine, list[Request]]:
+    """The decode side's engine, and those whom it takes, as the prefill side is to see them.
+
+    Raises:
+        ValueError: the model's KV can't be sent.
+    """
+    if not isinstance(setup.model, KVModel):
+        raise ValueError(
+            f"loop 'pd' copies KV, but model {setup.model.name!r} has none that can be read."
+        )
+    engine = cast(DecodeEngine, wire(setup, DecodeScheduler, DecodeEngine))
+    engine.link, engine.scheduler.prealloc_first = link, prealloc_first
+    return engine, [for_prefill(req) for req in give_rooms(setup.requests, engine.scheduler.config)]
+
+
+def prefill_side(
+    setup: RunSetup,
+    prompts: Sequence[Request],
+    link: Link,
+    prealloc_first: bool,
+    engine_class: type[PrefillEngine] = PrefillEngine,
+) -> PrefillEngine:
+    """The prefill side's engine; ``setup`` is that of the pair, on its own device and model."""
+    spec = replace(setup.spec, overrun=0, settings={})  # each ends with its first token
+    setup = replace(setup, spec=spec, frontend=Frontend(prompts))
+    engine = cast(PrefillEngine, wire(setup, PrefillScheduler, engine_class))
+    engine.link, engine.scheduler.prealloc_first = link, prealloc_first
+    engine.senders = {req.rid: KVSender() for req in prompts}
+    return engine
+
+
+# -- The pair of them, and its two clocks ----------------------------------------------------------
 
 
 class Pair:
@@ -537,42 +554,19 @@ class Pair:
         ValueError: the model's KV can't be copied, or an option is outside its limits.
     """
 
-    def __init__(
-        self,
-        spec: Design,
-        device: Device,
-        model: Model,
-        requests: Sequence[Request],
-        config: SchedulerConfig,
-        frontend: Frontend,
-        cost: CostModel = NO_COST,
-        relay: str = "",
-        prealloc_first: bool = True,
-        **link: int,
-    ) -> None:
-        check_kv(model)
-        there = cast(Device, SimDevice(SideRecorder(device.recorder, "prefill")))
+    def __init__(self, setup: RunSetup, prealloc_first: bool = True, **link: int) -> None:
+        device, how = setup.device, (Link(**link), prealloc_first)
+        there = SimDevice(SideRecorder(device.recorder, "prefill"))
         device.recorder = SideRecorder(device.recorder, "decode")
         device.recorder.now = device.now
-        made = wire(
-            "pd", spec, device, model, config, frontend, cost, relay, DecodeScheduler, DecodeEngine
-        )
-        self.decode = decode = cast(DecodeEngine, made)
-        prompts = [for_prefill(req) for req in give_rooms(requests, decode.scheduler.config)]
-        spec = replace(spec, overrun=0, settings={})  # each ends with its first token
-        made = wire(
-            "pd", spec, there, copy(model), config, Frontend(prompts), cost, relay,
-            PrefillScheduler, PrefillEngine,
-        )  # fmt: skip
-        self.prefill = prefill = cast(PrefillEngine, made)
-        prefill.link = decode.link = Link(**link)
-        prefill.target = decode
-        prefill.other, decode.other = decode.mailbox, prefill.mailbox
-        prefill.senders = {req.rid: KVSender() for req in prompts}
-        prefill.scheduler.prealloc_first = decode.scheduler.prealloc_first = prealloc_first
+        self.decode, prompts = decode_side(setup, *how)
+        setup = replace(setup, device=cast(Device, there), model=copy(setup.model))
+        self.prefill = prefill_side(setup, prompts, *how)
+        self.prefill.target = self.decode
+        self.prefill.other, self.decode.other = self.decode.mailbox, self.prefill.mailbox
         self.sides: list[tuple[SideEngine, Turns]] = [
-            (prefill, pd_prefill(prefill)),
-            (decode, pd_decode(decode)),
+            (self.prefill, pd_prefill(self.prefill)),
+            (self.decode, pd_decode(self.decode)),
         ]
         for side, turns in self.sides:
             side.device.recorder.line = line_of(turns)
@@ -606,15 +600,6 @@ class Pair:
             raise Deadlock("both sides of pd wait for each other, and no message is on its way")
         behind.device.idle_until(min(times))
 
-    def self_check(self) -> None:
-        """Look for leaks on both sides.
-
-        Raises:
-            MemoryLeak: there is one.
-        """
-        self.prefill.scheduler.leases.self_check()
-        self.decode.scheduler.leases.self_check()
-
     @property
     def metrics(self) -> Metrics:
         """What clients saw, and what the prefill side knows of when their prompts were computed."""
@@ -633,55 +618,28 @@ def join_metrics(metrics: Metrics, prompts: Metrics) -> Metrics:
     return metrics
 
 
-# -- The load balancer: every request goes to both sides, as each of them is to see it -------------
-
-
-def give_rooms(requests: Sequence[Request], config: SchedulerConfig) -> list[Request]:
-    """Who is taken; each gets a room of its own: its id, with a number behind it if it is back.
-
-    Nobody else has one, whatever room a client, or a run before this one, has given it.
-    """
-    taken = [req for req in {id(req): req for req in requests}.values() if not config.refusal(req)]
-    for req in requests:
-        req.bootstrap_room = ""
-    rids, given = {req.rid for req in taken}, set[str]()
-    for req in taken:
-        room, number = req.rid, 1
-        while room in given or (number > 1 and room in rids):
-            number += 1
-            room = f"{req.rid} ({number})"
-        req.bootstrap_room = room
-        given.add(room)
-    return taken
-
-
-def for_prefill(req: Request) -> Request:
-    """The same request as the prefill side sees it: it ends with its first token."""
-    params, room = replace(req.params, max_new_tokens=1), req.bootstrap_room
-    prompt = Request(room, req.prompt, params, req.arrival_time, priority=req.priority)
-    prompt.sampling_key = req.sampling_key  # its own, also where its id has come back
-    return prompt
-
-
-def whole_run(
-    spec: Design,
-    device: Device,
-    model: Model,
-    requests: Sequence[Request],
-    config: SchedulerConfig,
-    frontend: Frontend,
-    cost: CostModel = NO_COST,
-    relay: str = "",
-    **options: Any,
-) -> Metrics:
+def whole_run(setup: RunSetup, prealloc_first: bool = True, **link: int) -> Metrics:
     """Run requests through both sides until the last one has ended (``Design.whole_run``)."""
-    relay = relay or spec.relays[0]
-    pair = Pair(spec, device, model, requests, config, frontend, cost, relay, **options)
+    pair = Pair(setup, prealloc_first, **link)
     while not pair.is_done:
         pair.turn()
-    pair.self_check()
+    for side, _ in pair.sides:
+        side.scheduler.leases.self_check()
     return pair.metrics
 
+
+RELAYS = ("pool", "ring", "prev_sampled", "fill_device")
+REFUSES = {
+    "other relays": "a relay that runs ahead on a buffer of sampled tokens alone: a request comes "
+    "to the decode side with its KV, and nothing copies its prompt there",
+    "real devices": "it needs two devices with clocks of their own, as ranks of device 'dist' are",
+    "NGRAM": NO_LOOKUP,
+    **dict.fromkeys(
+        ("NGRAM_GPU", "STANDALONE"),
+        "it is a limit of minisched and not of the original: the transfer has the target's KV "
+        "alone, and SGLang's sends what the draft model has computed along with it",
+    ),
+}
 
 design(
     "pd",

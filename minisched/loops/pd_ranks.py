@@ -16,45 +16,35 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ..core import Request
 from ..devices.base import Device
-from ..devices.cost import NO_COST, CostModel
 from ..devices.dist import Ranks, begin, current, gather, needs
-from ..devices.registry import open_device
 from ..devices.thread import TorchDevice
 from ..engine.engine import NAP
-from ..engine.frontend import Frontend
 from ..engine.metrics import Metrics
-from ..models.base import Model
-from ..models.registry import opened_again, origin_of
-from ..scheduler import SchedulerConfig
-from ..scheduler.pd import DecodeScheduler, PrefillScheduler
 from ..trace import Slice
 from ..trace.ranks import RankRecorder
 from ..trace.sides import SideRecorder
 from ..worker.recording import KV
-from .design import Design, Turns, find_loop, line_of
+from .design import Turns, line_of
 from .pd import (
     DecodeEngine,
     KVModel,
-    KVSender,
     Link,
     Mailbox,
-    Message,
     PrefillEngine,
+    RoomMessage,
     SideEngine,
-    Transferred,
-    check_kv,
-    for_prefill,
-    give_rooms,
+    decode_side,
     join_metrics,
     pd_decode,
     pd_prefill,
+    prefill_side,
 )
-from .run import warm_up, wire
+from .run import RunSetup, setup_of
 
 DECODE, PREFILL = 0, 1  # ranks
 WORD, KV_PART = "pd", "pd kv"  # tags of messages
@@ -68,16 +58,18 @@ class RankMailbox(Mailbox):
     def __init__(self, ranks: Ranks, other: int) -> None:
         super().__init__()
         self.ranks, self.rank = ranks, other
-        self.here: deque[tuple[Message, int]] = deque()  # what this rank's own threads have said
+        self.here: deque[tuple[RoomMessage, int]] = (
+            deque()
+        )  # what this rank's own threads have said
         self.has_ended = False  # the other side has said its last
 
-    def post(self, time: int, message: Message, after: int = 0) -> None:
+    def post(self, time: int, message: RoomMessage, after: int = 0) -> None:
         """Send a message to the other rank, after the signal of that id."""
         self.ranks.send(self.rank, WORD, message, after=after)
 
-    def take(self, reader: Device) -> list[Message]:
+    def take(self, reader: Device) -> list[RoomMessage]:
         """What has come by now."""
-        messages: list[Message] = []
+        messages: list[RoomMessage] = []
         while self.here:
             message, after = self.here.popleft()
             reader.recorder.program.wait(after)
@@ -106,8 +98,8 @@ class RankPrefillEngine(PrefillEngine):
         self,
         rid: str,
         slots: list[int],
-        to_slots: list[int],
-        last: Transferred | None,
+        to_slots: Sequence[int],
+        last: RoomMessage | None,
         *before: None,
     ) -> None:
         """The lane ``kv transfer``: read this side's KV memory and send it."""
@@ -206,97 +198,58 @@ def drive_side(ranks: Ranks, side: SideEngine, turns: Turns, receiver: KVReceive
         receiver.thread.join(ranks.deadline)
 
 
-def be_side(ranks: Ranks, device: Device, side: str) -> RankRecorder:
-    """Record under a side's name from now on; the recorder of all that this rank records."""
+def be_side(ranks: Ranks, device: TorchDevice, side: str) -> RankRecorder:
+    """Begin, under a side's name from now on; the recorder of all that this rank records."""
+    begin(ranks, device)
     whole = cast(RankRecorder, device.recorder)
     device.recorder = ranks.recorder = SideRecorder(whole, side)
     device.recorder.now = device.now
     return whole
 
 
-def whole_run(
-    spec: Design,
-    device: Device,
-    model: Model,
-    requests: Sequence[Request],
-    config: SchedulerConfig,
-    frontend: Frontend,
-    cost: CostModel = NO_COST,
-    relay: str = "",
-    prealloc_first: bool = True,
-    **link: int,
-) -> Metrics:
+def whole_run(setup: RunSetup, prealloc_first: bool = True, **link: int) -> Metrics:
     """Rank 0: run requests through both sides until the last one has ended.
 
     Raises:
         ValueError: the model's KV can't be copied, or the link is given a speed.
         RankLost: a rank is lost.
     """
-    ranks = current()
+    ranks, device = current(), cast(TorchDevice, setup.device)
     needs(ranks, 2, "pd")
-    check_kv(model)
     if link:
         raise ValueError(
             f"{', '.join(link)} of loop 'pd' is for the simulated link, but on device 'dist' the "
             "link is a real one."
         )
-    relay = relay or spec.relays[0]
-    ranks.call(prefill_side, origin_of(model), config, cost, relay, prealloc_first)
-    begin(ranks, cast(TorchDevice, device))
-    whole = be_side(ranks, device, "decode")
-    made = wire(
-        "pd", spec, device, model, config, frontend, cost, relay, DecodeScheduler, DecodeEngine
-    )
-    decode = cast(DecodeEngine, made)
-    decode.scheduler.prealloc_first = prealloc_first
-    prompts = [for_prefill(req) for req in give_rooms(requests, decode.scheduler.config)]
-    decode.mailbox = decode.other = RankMailbox(ranks, PREFILL)
-    decode.link = Link(0, AT_ONCE)
-    ranks.send(PREFILL, "prompts", prompts)
-    drive_side(ranks, decode, pd_decode(decode), KVReceiver(decode, ranks))
-    theirs = ranks.receive(PREFILL, "metrics").value
-    gather(ranks, cast(TorchDevice, device), whole)
+    with ranks.calling(other_rank, setup.for_others(), prealloc_first):
+        whole = be_side(ranks, device, "decode")
+        decode, prompts = decode_side(setup, Link(0, AT_ONCE), prealloc_first)
+        decode.mailbox = decode.other = RankMailbox(ranks, PREFILL)
+        ranks.send(PREFILL, "prompts", prompts)
+        drive_side(ranks, decode, pd_decode(decode), KVReceiver(decode, ranks))
+        theirs = ranks.receive(PREFILL, "metrics").value
+        gather(ranks, device, whole)
     device.recorder = whole
     return join_metrics(decode.metrics, theirs)
 
 
-def prefill_side(
-    ranks: Ranks,
-    origin: Any,
-    config: SchedulerConfig,
-    cost: CostModel,
-    relay: str,
-    prealloc_first: bool,
-) -> None:
+def other_rank(ranks: Ranks, given: tuple[Any, ...], prealloc_first: bool) -> None:
     """Rank 1: compute prompts and send their KV; a rank behind it has nothing to do.
 
     Raises:
         RankLost: a rank is lost.
     """
-    model = opened_again(origin)
-    if ranks.rank == PREFILL:
-        warm_up("dist", model, config)
-    device = cast(TorchDevice, open_device("dist"))
-    try:
-        begin(ranks, device)
+    with setup_of(*given) as setup:
+        device, model = cast(TorchDevice, setup.device), cast(KVModel, setup.model)
         if ranks.rank != PREFILL:
+            begin(ranks, device)
             gather(ranks, device, cast(RankRecorder, device.recorder))
             return
         whole = be_side(ranks, device, "prefill")
         prompts: list[Request] = ranks.receive(DECODE, "prompts").value
-        spec = replace(find_loop("pd"), overrun=0, settings={})  # each ends with its first token
-        made = wire(
-            "pd", spec, device, model, config, Frontend(prompts), cost, relay,
-            PrefillScheduler, RankPrefillEngine,
-        )  # fmt: skip
-        prefill = cast(RankPrefillEngine, made)
-        prefill.scheduler.prealloc_first = prealloc_first
-        prefill.mailbox = prefill.other = RankMailbox(ranks, DECODE)
-        of_slot = sum(part.nbytes for part in cast(KVModel, model).read_kv([0]))
-        prefill.link = Link(0, AT_ONCE, of_slot)
-        prefill.senders = {req.rid: KVSender() for req in prompts}
-        drive_side(ranks, prefill, pd_prefill(prefill), None)
-        ranks.send(DECODE, "metrics", prefill.metrics)
+        made = prefill_side(setup, prompts, Link(0, AT_ONCE), prealloc_first, RankPrefillEngine)
+        made.mailbox = made.other = RankMailbox(ranks, DECODE)
+        made.link = Link(0, AT_ONCE, sum(part.nbytes for part in model.read_kv([0])))
+        drive_side(ranks, made, pd_prefill(made), None)
+        ranks.send(DECODE, "metrics", made.metrics)
         gather(ranks, device, whole)
-    finally:
-        device.close()

@@ -14,29 +14,23 @@ used. Hidden states travel as they are, so the tokens are those of one process t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from ..core import LogitAdjustment, ModelWorkerBatch, Request
-from ..devices.base import Array, Device, Event, Label, Op
-from ..devices.cost import NO_COST, CostModel
+from ..core import LogitAdjustment, ModelWorkerBatch, ScheduleBatch
+from ..devices.base import Array, Event, Label, Op, RankLost
 from ..devices.dist import Ranks, begin, current, gather, needs
-from ..devices.registry import open_device
 from ..devices.thread import TorchDevice
-from ..engine.engine import NAP, Engine
-from ..engine.frontend import Frontend
+from ..engine.engine import NAP
 from ..engine.metrics import Metrics
-from ..models.base import Model, make_forward_batch
-from ..models.registry import opened_again, origin_of
-from ..scheduler import SchedulerConfig
+from ..models.base import make_forward_batch
 from ..trace import Touch
 from ..trace.ranks import RankRecorder
 from ..trace.recorder import to_text
 from ..worker import Step
 from ..worker.worker import COPY, FORWARD, StepOp, Worker
-from .design import Design
-from .run import drive, warm_up, wire
+from .run import RunSetup, drive, setup_of, wire
 from .vllm_pp import IntermediateTensors, LayeredModel, Stage
 
 BATCH, ASK, TOKENS = "pp batch", "pp sample", "pp tokens"  # tags of messages
@@ -54,7 +48,31 @@ class Job:
     error: str = ""  # of a stage before
 
 
+@dataclass(frozen=True)
+class Wish:
+    """What the last rank is asked for, once for every job: to sample, or not to, where it failed.
+
+    ``adjustments`` are what sampling needs beside the batch.
+    """
+
+    adjustments: list[LogitAdjustment | None] | None = None
+    is_lost: bool = False
+
+
 # -- Rank 0: what stands in for the stages behind the first one ------------------------------------
+
+
+@dataclass
+class Sent:
+    """What rank 0's ops know of their step; the last rank's answer comes after ``reply``."""
+
+    step: Step
+    reply: int
+
+    @property
+    def forward(self) -> Op:
+        """Its pass through the first stage."""
+        return cast(Op, self.step.hidden)
 
 
 @dataclass
@@ -63,13 +81,16 @@ class FirstRank:
 
     ranks: Ranks
     count: int  # of stages
-    steps: dict[int, Step] = field(default_factory=dict)  # that are not sampled yet, by number
-    replies: dict[int, int] = field(default_factory=dict)  # the signal of each step's answer
 
     @property
     def last(self) -> int:
         """The rank that samples."""
         return self.count - 1
+
+    def begin(self, worker: Worker, step: Step) -> ScheduleBatch:
+        """Host: a step is laid out, as it was committed."""
+        step.extra = Sent(step, worker.device.recorder.new_id())
+        return step.batch
 
     def recipe(self) -> tuple[StepOp, ...]:
         """A step's ops."""
@@ -79,47 +100,47 @@ class FirstRank:
             takes=("inputs",), gives="hidden", awaited_by="send",
         )  # fmt: skip
         send = StepOp(
-            "send", self.send, "send", takes=("label", "hidden"), gives="logits_output",
+            "send", self.send, "send", takes=("extra", "hidden"), gives="logits_output",
             edge=("recv", "hidden"),
         )  # fmt: skip
         ask = replace(
-            send, run=self.ask, takes=("label", "logits_output", "adjustments"),
+            send, run=self.ask, takes=("extra", "logits_output", "adjustments"),
             gives="next_token_ids", edge=("", ""), awaited_by="copy",
         )  # fmt: skip
         copy = replace(
             COPY, run=self.take, touches=self.touches_of_copy, edge=("", ""),
-            takes=("label", "next_token_ids", "buffer", "num_outputs"),
+            takes=("next_token_ids", "buffer", "num_outputs"),
         )  # fmt: skip
         return forward, send, ask, copy
 
-    def send(self, worker: Worker, label: Label, stage: IntermediateTensors) -> None:
+    def send(self, worker: Worker, sent: Sent, stage: IntermediateTensors) -> None:
         """The batch and hidden states, to the next rank."""
-        step = self.steps[label.step]
-        assert step.flat is not None and isinstance(step.hidden, Op)
-        touches = {
-            number: of_place(Stage(number, self.count), worker, step)
-            for number in range(1, self.count)
-        }
-        reply, ran = self.replies[label.step], step.hidden.slice_id
-        job = Job(step.flat, label, touches, reply, ran, said(stage.error))
-        hidden = [] if job.error else [stage.hidden]
-        self.ranks.send(1, BATCH, job, hidden, after=ran)
+        step, ran = sent.step, sent.forward.slice_id
+        assert step.flat is not None
+        stages = [Stage(number, self.count) for number in range(1, self.count)]
+        touches = {each.number: of_place(each, worker, step) for each in stages}
+        job = Job(step.flat, step.label, touches, sent.reply, ran, said(stage.error))
+        self.ranks.send(1, BATCH, job, [] if job.error else [stage.hidden], after=ran)
 
     def ask(
-        self,
-        worker: Worker,
-        label: Label,
-        sent: None,
-        adjustments: list[LogitAdjustment | None] | None,
+        self, worker: Worker, sent: Sent, gone: None, adjustments: list[LogitAdjustment | None]
     ) -> None:
-        """What sampling needs beside the batch, to the last rank."""
-        forward = cast(Op, self.steps.pop(label.step).hidden)
-        self.ranks.send(self.last, ASK, adjustments, after=forward.slice_id)
+        """What sampling needs beside the batch, to the last rank.
 
-    def take(self, worker: Worker, label: Label, asked: None, buffer: int, size: int) -> Array:
+        That one waits for it: where it can't be sent, at least this is.
+        """
+        wish, after = Wish(adjustments), sent.forward.slice_id
+        try:
+            self.ranks.send(self.last, ASK, wish, after=after)
+        except RankLost:
+            raise
+        except Exception:
+            self.ranks.send(self.last, ASK, Wish(is_lost=True), after=after)
+            raise
+
+    def take(self, worker: Worker, asked: None, buffer: int, size: int) -> Array:
         """Wait for the tokens, or raise what went wrong elsewhere."""
         come = self.ranks.receive(self.last, TOKENS, patient=True)
-        del self.replies[label.step]
         if come.value:
             raise RuntimeError(come.value)
         host = worker.host_outputs[buffer][:size]
@@ -139,7 +160,7 @@ class TokensOfLastRank(Event):
 
     def __init__(self, first: FirstRank, worker: Worker, step: Step) -> None:
         self.ranks, self.source, self.asked = first.ranks, first.last, step.next_token_ids
-        self.slice_id = first.replies[step.batch.step]
+        self.slice_id = step.extra.reply
         self.program = worker.device.recorder.program
 
     def _has_ended(self) -> bool:
@@ -151,7 +172,7 @@ class TokensOfLastRank(Event):
             self.ranks.sleep_until_news(NAP / 1e9, self._has_ended)
 
 
-def said(error: Exception | None) -> str:
+def said(error: BaseException | None) -> str:
     """What went wrong, in words; empty: nothing."""
     return "" if error is None else f"{type(error).__name__}: {error}"
 
@@ -162,62 +183,37 @@ def of_place(stage: Stage, worker: Worker, step: Step) -> list[Touch]:
     return [touch._replace(cells=to_text(touch.cells)) for touch in own]
 
 
-@dataclass
-class FirstRankEngine(Engine):
-    """An engine that lets ``FirstRank`` know the steps which it launches."""
-
-    first: FirstRank = field(init=False)
-
-    def launch_batch(self, step: Step, delay_sample: bool = False) -> Step:
-        """Launch a step; its number finds it again."""
-        self.first.steps[step.batch.step] = step
-        self.first.replies[step.batch.step] = self.device.recorder.new_id()
-        return super().launch_batch(step, delay_sample)
-
-
-def whole_run(
-    spec: Design,
-    device: Device,
-    model: Model,
-    requests: Sequence[Request],
-    config: SchedulerConfig,
-    frontend: Frontend,
-    cost: CostModel = NO_COST,
-    relay: str = "",
-    **options: Any,
-) -> Metrics:
+def whole_run(setup: RunSetup, **options: Any) -> Metrics:
     """Rank 0: run requests through all stages until the last one has ended.
 
     Raises:
         ValueError: the model has no layers to share out, or somebody wants log-probabilities.
         RankLost: a rank is lost.
     """
-    ranks, count, name = current(), spec.num_ranks, f"vllm_pp{spec.num_ranks}"
-    needs(ranks, count, name)
-    if not isinstance(model, LayeredModel):
-        raise ValueError(f"loop {name!r} needs a model cut into layers; {model.name!r} is not.")
-    if any(req.params.return_logprob for req in requests):
+    ranks, count, device = current(), setup.spec.num_ranks, cast(TorchDevice, setup.device)
+    needs(ranks, count, setup.loop)
+    if not isinstance(setup.model, LayeredModel):
         raise ValueError(
-            f"loop {name!r} gives no log-probabilities on device 'dist': the last rank has the "
-            "logits, and sends tokens alone."
+            f"loop {setup.loop!r} needs a model cut into layers; {setup.model.name!r} is not."
+        )
+    if any(req.params.return_logprob for req in setup.requests):
+        raise ValueError(
+            f"loop {setup.loop!r} gives no log-probabilities on device 'dist': the last rank has "
+            "the logits, and sends tokens alone."
         )
     first = FirstRank(ranks, count)
-    spec = replace(spec, recipe=first.recipe(), options={**spec.options, **options})
-    made = wire(
-        name, spec, device, model, config, frontend, cost, relay, engine_class=FirstRankEngine
-    )
-    engine = cast(FirstRankEngine, made)
-    engine.first = first
-    engine.worker.touches.places = [Stage(number, count).place for number in range(count)]
-    scheduler, worker = engine.scheduler.config, engine.worker
-    slots = scheduler.num_slots + scheduler.page_size
-    rows = (scheduler.max_running_requests + 1) * worker.max_len
-    ranks.call(later_rank, count, origin_of(model), config, slots, rows, worker.max_len)
-    begin(ranks, cast(TorchDevice, device), is_new=False)
-    engine.metrics.started = device.now()
-    drive(spec.start(engine), engine)
-    ranks.send(1, BATCH)
-    gather(ranks, cast(TorchDevice, device), cast(RankRecorder, device.recorder))
+    engine = wire(replace(setup, spec=replace(setup.spec, recipe=first.recipe())))
+    worker, config = engine.worker, engine.scheduler.config
+    worker.begin = first.begin
+    worker.touches.places = [Stage(number, count).place for number in range(count)]
+    rows = (config.max_running_requests + 1) * worker.max_len
+    sizes = config.num_slots + config.page_size, rows, worker.max_len
+    with ranks.calling(later_rank, count, setup.for_others(), *sizes):
+        begin(ranks, device, is_new=False)
+        engine.metrics.started = device.now()
+        drive(setup.spec.start(engine), engine)
+        ranks.send(1, BATCH)
+        gather(ranks, device, cast(RankRecorder, device.recorder))
     return engine.metrics
 
 
@@ -225,34 +221,21 @@ def whole_run(
 
 
 def later_rank(
-    ranks: Ranks,
-    count: int,
-    origin: Any,
-    config: SchedulerConfig,
-    num_slots: int,
-    num_cells: int,
-    max_len: int,
+    ranks: Ranks, count: int, given: tuple[Any, ...], num_slots: int, num_cells: int, max_len: int
 ) -> None:
     """One stage: take in batches and hidden states, run the layers, send on what comes out.
 
     Raises:
         RankLost: a rank is lost.
     """
-    model = opened_again(origin)
-    if ranks.rank < count:
-        warm_up("dist", model, config)
-    device = cast(TorchDevice, open_device("dist"))
-    try:
-        stage = Stage(ranks.rank, count)
-        if ranks.rank < count:
-            model.allocate(device, num_slots, max_len)
+    with setup_of(*given) as setup:
+        device, stage = cast(TorchDevice, setup.device), Stage(ranks.rank, count)
+        setup.model.allocate(device, num_slots, max_len)
         table = device.memory(f"{stage.place}page table", num_cells)
         begin(ranks, device)
         if ranks.rank < count:
-            LaterRank(ranks, device, stage, cast(LayeredModel, model), table).serve()
+            LaterRank(ranks, device, stage, cast(LayeredModel, setup.model), table).serve()
         gather(ranks, device, cast(RankRecorder, device.recorder), partial(name_of, ranks.rank))
-    finally:
-        device.close()
 
 
 def name_of(rank: int, name: str) -> str:
@@ -280,24 +263,18 @@ class LaterRank:
         ranks, before = self.ranks, self.stage.number - 1
         while (come := ranks.receive(before, BATCH, patient=True)).value is not None:
             job, hidden = come.value, come.tensors[0] if come.tensors else None
-            asked = ranks.receive(0, ASK, patient=True) if self.is_last else None
+            wish = ranks.receive(0, ASK, patient=True).value if self.is_last else Wish()
             with self.device.host("receive", 0, job.label) as receive:
-                self.launch(job, hidden, receive, asked.value if asked else None)
+                self.launch(job, hidden, receive, wish)
         if not self.is_last:
             ranks.send(self.stage.number + 1, BATCH)
 
-    def launch(
-        self,
-        job: Job,
-        hidden: Array | None,
-        receive: int,
-        adjustments: list[LogitAdjustment | None] | None,
-    ) -> None:
+    def launch(self, job: Job, hidden: Array | None, receive: int, wish: Wish) -> None:
         """Queue a step's ops on this rank."""
         device, program = self.device, self.device.recorder.program
         inputs = make_forward_batch(job.flat, device.xp, self.model.pad_to)
-        if adjustments:
-            inputs = replace(inputs, adjustments=adjustments)
+        if wish.adjustments:
+            inputs = replace(inputs, adjustments=wish.adjustments)
         stream, send = device.stream(f"stage {self.stage.number}"), device.stream("send")
 
         def forward() -> Array:
@@ -313,6 +290,8 @@ class LaterRank:
         last = stream.launch(forward, name="forward", label=label, touches=own)
         device.recorder.edge("recv", job.sent_by, last.slice_id)
         device.recorder.edge("launch", receive, last.slice_id)
+        if wish.is_lost:
+            return  # nobody waits for its tokens; its KV and its page table are as they should be
         if self.is_last:
             last = stream.launch(self.model.sample, last, inputs, name="sample", label=label)
         send.wait(last)
@@ -324,7 +303,7 @@ class LaterRank:
 
     def send(self, job: Job, last: Op, signal: int) -> None:
         """What this stage has made, or why it has not: to the next one, or tokens to rank 0."""
-        error = said(cast(Exception | None, last.error))
+        error = said(last.error)
         made = [] if error else [last.value]
         if self.is_last:
             self.ranks.send(0, TOKENS, error, made, after=signal)

@@ -8,7 +8,8 @@ requests with what they produced, and the trace.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..grammar import compile_grammar
 from ..models.base import GraphModel, Model
+from ..models.registry import opened_again, origin_of
 from ..models.tokenizer import StopStrings, text_codec_of
 from ..policy.rules import find_rules
 from ..relay import Relay, RowRelay, UploadRelay
@@ -80,6 +82,49 @@ class Run:
         )
 
 
+@dataclass(frozen=True)
+class RunSetup:
+    """What a run is given; ``spec`` is the loop's, with the options that it is started with."""
+
+    loop: str
+    spec: Design
+    device: Device
+    model: Model
+    config: SchedulerConfig
+    frontend: Frontend
+    cost: CostModel = NO_COST
+    relay: str = ""  # by default the first one of ``spec``
+    requests: Sequence[Request] = ()
+
+    def for_others(self) -> tuple[Any, ...]:
+        """What ``setup_of`` makes the same of in another process.
+
+        Raises:
+            ValueError: the model can't be opened in several of them.
+        """
+        model = origin_of(self.model)
+        return model, self.loop, self.spec.options, self.config, self.cost, self.relay
+
+
+@contextmanager
+def setup_of(
+    model: tuple[Any, ...],
+    loop: str,
+    options: Mapping[str, Any],
+    config: SchedulerConfig,
+    cost: CostModel,
+    relay: str,
+) -> Iterator[RunSetup]:
+    """A rank beside rank 0: the same with a model and a device of its own, and without requests."""
+    opened = opened_again(model)
+    warm_up("dist", opened, config)
+    spec, device = replace(find_loop(loop), options=options), open_device("dist")
+    try:
+        yield RunSetup(loop, spec, device, opened, config, Frontend(), cost, relay)
+    finally:
+        device.close()
+
+
 def run_loop(
     loop: str,
     device: Device,
@@ -100,17 +145,15 @@ def run_loop(
     requests = tuple(requests)
     frontend, config = Frontend(requests, on_output), config or SchedulerConfig()
     try:
-        spec = find_loop(loop)
+        spec = with_options(loop, options)
         spec.check_device(loop, device.name)
         with abort_on_interrupt(frontend):
             whole_run = spec.whole_run
             if device.name == "dist" and spec.on_ranks:
                 whole_run = load(spec.on_ranks, "whole_run", "torch", f"loop {loop!r} on ranks")
             if whole_run is not None:
-                metrics = whole_run(
-                    spec, device, model, requests, config, frontend, cost, relay,
-                    **{**spec.options, **options},
-                )  # fmt: skip
+                setup = RunSetup(loop, spec, device, model, config, frontend, cost, relay, requests)
+                metrics = whole_run(setup, **spec.options)
             else:
                 engine = make_engine(loop, device, model, config, frontend, cost, relay, **options)
                 drive(spec.start(engine, **options), engine)
@@ -157,20 +200,22 @@ def make_engine(
     Raises:
         ValueError: the loop is unknown, or device or relay do not fit it.
     """
+    spec = with_options(loop, options)
+    return wire(RunSetup(loop, spec, device, model, config, frontend, cost, relay))
+
+
+def with_options(loop: str, options: Mapping[str, Any]) -> Design:
+    """The loop of that name, which will be started with more options.
+
+    Raises:
+        ValueError: there is none.
+    """
     spec = find_loop(loop)
-    spec = replace(spec, options={**spec.options, **options})
-    return wire(loop, spec, device, model, config, frontend, cost, relay)
+    return replace(spec, options={**spec.options, **options})
 
 
 def wire(
-    loop: str,
-    spec: Design,
-    device: Device,
-    model: Model,
-    config: SchedulerConfig,
-    frontend: Frontend,
-    cost: CostModel = NO_COST,
-    relay: str = "",
+    setup: RunSetup,
     scheduler_class: Callable[..., Scheduler] = Scheduler,
     engine_class: Callable[..., Engine] = Engine,
 ) -> Engine:
@@ -179,8 +224,11 @@ def wire(
     Raises:
         ValueError: device or relay do not fit it, or the device has no memory for it.
     """
+    loop, spec, device, model, config = (
+        setup.loop, setup.spec, setup.device, setup.model, setup.config
+    )  # fmt: skip
     spec.check_device(loop, device.name)
-    cost = cost.of_loop(loop)
+    cost = setup.cost.of_loop(loop)
     if isinstance(device, SimDevice):
         device.keep_pace(cost.pace)
     relays, wants = relays_for(loop, spec, config.speculative_algorithm)
@@ -189,7 +237,7 @@ def wire(
     what = f"a KV pool of {config.num_slots} slots and {rows} rows of {row_len} positions"
     with memory_for(what, device.name):
         shape = RelayShape(rows, row_len, config.num_draft_tokens)
-        made = make_relay(loop, relays, relay, device, shape, wants)
+        made = make_relay(loop, relays, setup.relay, device, shape, wants)
         config = fit_config(config, spec, made, model)
         if config.run_ahead and config.in_force.reserves == "prompt":
             raise ValueError(
@@ -235,7 +283,7 @@ def wire(
         scheduler.allocator.on_free = worker.touches.free_pages
         scheduler.table.on_free = worker.touches.free_row
     read_texts(scheduler, model)
-    return engine_class(scheduler, worker, device, frontend, cost)
+    return engine_class(scheduler, worker, device, setup.frontend, cost)
 
 
 def read_texts(scheduler: Scheduler, model: Model) -> None:

@@ -116,7 +116,7 @@ class Speculation:
             kept = {lease: of for lease, of in self.newest.items() if not lease.is_released}
             self.newest = kept | dict.fromkeys(batch.leases, step)
         room = [len(lease.pages) * worker.page_size for lease in batch.leases]
-        step.drafts = Drafts(room, self.drafter.bind(batch, device.xp) if self.drafter else None)
+        step.extra = Drafts(room, self.drafter.bind(batch, device.xp) if self.drafter else None)
         num_drafts = len(batch.reqs) * self.num_draft_tokens if self.drafter is not None else 0
         step.num_outputs = counts(step).stop + num_drafts
         return known
@@ -272,18 +272,18 @@ def tell_apart(step: Step, result: Result) -> Result:
 def verify_recipe(drafter: Drafter | None = None) -> Recipe:
     """Forward, sample, verify, and draft where the device does that; then copy all three."""
     ops = [
-        replace(FORWARD, run=forward, takes=("inputs", "edges", "drafts")),
+        replace(FORWARD, run=forward, takes=("inputs", "edges", "extra")),
         replace(
             SAMPLE,
             run=lambda worker, logits, drafts, *rest: sample(worker, logits, drafts.inputs, *rest),
-            takes=("logits_output", "drafts", "adjustments", "buffer"),
+            takes=("logits_output", "extra", "adjustments", "buffer"),
             awaited_by="",
             cost=lambda worker, step: worker.cost.sample,
         ),
         StepOp(
             "verify",
             verify,
-            takes=("next_token_ids", "drafts", "future_indices", "buffer"),
+            takes=("next_token_ids", "extra", "future_indices", "buffer"),
             gives="num_accepted_tokens",
             awaited_by="copy" if drafter is None else "",
             cost=lambda worker, step: worker.cost.verify,
@@ -297,7 +297,7 @@ def verify_recipe(drafter: Drafter | None = None) -> Recipe:
         drafts = StepOp(
             "draft",
             partial(draft, drafter),
-            takes=("next_token_ids", "num_accepted_tokens", "drafts", "buffer"),
+            takes=("next_token_ids", "num_accepted_tokens", "extra", "buffer"),
             gives="next_draft_input",
             awaited_by="copy",
             cost=lambda worker, step: drafter.cost(worker.cost, step.inputs.num_tokens),

@@ -59,7 +59,7 @@ class Step:
     prompts: Prompts | None = None  # what the relay copies to the device for it, until it does
     upload: Op | None = None  # that copy
     hidden: Any = None  # what one stage of a pipeline hands to the next
-    drafts: Any = None  # where its rows begin, and what its drafter is told
+    extra: Any = None  # what its recipe's ``begin`` keeps of it for the ops
     found_logprobs: Op | None = None
     logprobs: Op | None = None  # their copy (SGLang: part of logits_output)
     touches: StepTouches = NOTHING  # what its ops will touch, as declared when it was laid out

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 
@@ -12,12 +14,14 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+import torch.distributed as dist
 
 from minisched.devices.dist import (
     RankLost,
     Ranks,
     WrongRanks,
     join,
+    meet,
     rank_device,
     started,
 )
@@ -99,6 +103,28 @@ def test_whoever_waits_for_a_lost_rank_hears_of_it_in_time(
     assert str(lost.value) == says
     assert waited < 3 * DEADLINE + 5  # the rest is the machine's load
     assert all(process.poll() is not None for process in ranks.processes)
+
+
+def test_a_rank_that_ends_before_all_have_met_is_noticed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    start = time.monotonic()
+    with (
+        pytest.raises(RankLost, match=r"rank 1 has ended before all had met \(status 1\)"),
+        started(2, DEADLINE),
+    ):
+        pass
+    assert time.monotonic() - start < DEADLINE + 5
+
+
+def test_a_rank_that_dies_when_all_have_just_met_is_given_up_after_the_deadline() -> None:
+    store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
+    store.set("here 0", "")  # and nothing else comes of it
+    start = time.monotonic()
+    with pytest.raises(RankLost, match="rank 1 has met the others, and lost them"):
+        meet(1, 2, DEADLINE, store)
+    assert time.monotonic() - start < DEADLINE + 5
 
 
 def test_a_process_that_is_alone_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.engine.ranks import RanksDisagree, TPEngine
 from minisched.loops.design import find_loop
-from minisched.loops.run import drive, wire
+from minisched.loops.run import RunSetup, drive, wire
 from minisched.models.hash import HashModel
 from tests.support import fresh, many
 
@@ -109,7 +109,8 @@ def run_rank(end: End, seed: int, loop: str, change: Change, kind: Callable[...,
     config = replace(workload.config, speculative_algorithm="", speculative_draft_model_path="")
     of_rank: Any = partial(kind, ranks=end)
     try:
-        engine = wire(loop, spec, device, model, config, frontend, cost, engine_class=of_rank)
+        setup = RunSetup(loop, spec, device, model, config, frontend, cost)
+        engine = wire(setup, engine_class=of_rank)
         made.append(engine)
         engine.scheduler.on_commit = lambda batch: batches.append((batch.step, batch.rids))
         change(end.rank, engine)

@@ -20,7 +20,7 @@ from minisched.devices.registry import open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
 from minisched.loops.design import find_loop
-from minisched.loops.pd import Link, Message, Transferred
+from minisched.loops.pd import Link, RoomMessage
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.replay.replay import LengthModel
@@ -62,9 +62,9 @@ def check_run(case: Case) -> None:
             begun.append(side.device.now())
             receive()
 
-        def check(time: int, message: Message, after: int) -> None:
+        def check(time: int, message: RoomMessage, after: int) -> None:
             assert begun[-1] <= time, f"{message} arrives at {time}, a turn began {begun[-1]}"
-            answers[message.room] += isinstance(message, Transferred)
+            answers[message.room] += message.word == "transferred"
             post(time, message, after)
 
         side.recv_requests, side.mailbox.post = turn, check

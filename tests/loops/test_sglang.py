@@ -43,7 +43,7 @@ from minisched.loops.mlx_async import (
 )
 from minisched.loops.overlap import is_disable_overlap_for_batch
 from minisched.loops.overlap_thread import FutureStep, TpModelWorkerClient
-from minisched.loops.run import Run, drive, fresh, make_engine, run_loop, wire
+from minisched.loops.run import Run, RunSetup, drive, fresh, make_engine, run_loop, wire
 from minisched.models.hash import HashModel
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.models.registry import HashMlx
@@ -567,9 +567,8 @@ def sketch_run(hands_over: bool = False) -> Run:
     """The excerpt on the same requests; see ``mlx_sketch`` for ``hands_over``."""
     device, requests = SimDevice(), two_requests()
     name = "mlx_sketch, handed over" if hands_over else "mlx_sketch"
-    engine = wire(
-        name, SKETCH, device, HashModel(), SchedulerConfig(), Frontend(requests), SIM_COST
-    )
+    frontend, config = Frontend(requests), SchedulerConfig()
+    engine = wire(RunSetup(name, SKETCH, device, HashModel(), config, frontend, SIM_COST))
     drive(SKETCH.start(engine, hands_over=hands_over), engine)
     trace = device.recorder.trace(name, device.name, "hash", device.clock)
     return Run(name, tuple(requests), trace)

@@ -16,6 +16,7 @@ from minisched.checks.races import find_races
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.dist import Ranks, WrongRanks, started
 from minisched.devices.registry import open_device
+from minisched.engine.engine import Engine
 from minisched.engine.ranks import RanksDisagree
 from minisched.loops.design import SPLIT, find_loop
 from minisched.loops.run import Run, fresh, run_loop
@@ -125,6 +126,25 @@ def test_when_a_rank_dies_or_stalls_everybody_ends_in_time_and_with_a_reason(
                 for report in trial.reports.values()
             )
     assert lost > count / 2
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("loop", ["vllm_pp2", "pd", "serial:tp=2"])
+def test_a_run_that_goes_wrong_on_rank_0_ends_the_others(
+    loop: str, llama: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go_wrong(engine: Engine, *args: object) -> None:
+        raise ZeroDivisionError("wrong")
+
+    monkeypatch.setattr(Engine, "process_result", go_wrong)
+    with started(2, 10.0) as ranks:
+        model = open_model(llama, "dist", split=":tp=" in loop)
+        requests, config = draw(0)
+        for req in requests:
+            req.params = SamplingParams(max_new_tokens=4)
+        with pytest.raises(ZeroDivisionError):
+            run_loop(loop, open_device("dist"), model, requests, config)
+        ranks.processes[0].wait(10.0)
 
 
 def test_what_can_not_be_split_says_why(llama: str) -> None:
