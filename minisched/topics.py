@@ -51,7 +51,8 @@ SAME_PICTURE = {  # settled steps that look alike: a picture of a run -> the one
 }
 
 
-LOOPS_WITH_MORE = ("mindie_placeholder", "vllm_batch_queue")  # a picture of their own
+LOOPS_WITH_MORE = {"mindie_placeholder": "ledger", "vllm_batch_queue": "queue"}  # of their own
+DRAWN_BY = {"prev_sampled": "placeholder_fill", "unified": "mixed_chunk"}  # two in one module
 
 
 def parts(topic: str) -> dict[str, str]:
@@ -59,21 +60,21 @@ def parts(topic: str) -> dict[str, str]:
 
     Which lesson teaches it, the lessons say (``taught``).
     """
-    folder = TOPICS[topic].partition("/")[0]
+    folder, view = TOPICS[topic].partition("/")[0], view_of(topic)
     return {
         "code": f"minisched/{TOPICS[topic]}.py",
         "diagram": f"diagrams/{topic}.puml",
         "picture": f"traces/{SAME_PICTURE.get(topic, topic)}.svg",
         "laws": f"tests/{folder}/test_*.py",  # which of them: ``laws``
         "trace": f"traces/{topic}.json",
-        "view": f"minisched/export/views/{view_of(topic)}.py",
+        "view": f"minisched/export/{f'views/{view}' if view else 'runs'}.py",
     }
 
 
 def view_of(topic: str) -> str:
-    """The module that draws a topic: of most loops the one that draws every loop."""
-    is_loop = TOPICS[topic].startswith("loops/")
-    return "loop_parts" if is_loop and topic not in LOOPS_WITH_MORE else topic
+    """Which module of ``export/views`` draws it; empty: a loop without a view of its own."""
+    is_loop = TOPICS.get(topic, "loops/").startswith("loops/")
+    return "" if is_loop and topic not in LOOPS_WITH_MORE else DRAWN_BY.get(topic, topic)
 
 
 def laws(topic: str, tests: Path) -> Path | None:

@@ -12,11 +12,10 @@ from dataclasses import replace
 
 from ..checks.overlap import intersection, union
 from ..trace import Trace
-from .layout import View
+from .layout import View, shown
 from .runs import LEGEND, lanes_of
 from .scene import LaneItem, LaneRow, Lanes, Part, Scene
 from .units import ms
-from .views.shown_steps import shown
 
 Calls = Mapping[str, tuple[str, str]]  # a phase or an op -> what it is called there, and its look
 RANGES = {name: (name, name) for name in ("receive", "schedule", "prepare", "process", "output")}

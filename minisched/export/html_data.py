@@ -15,9 +15,7 @@ from ..trace.sides import one_side
 from .layout import Arrow, Box, Lane, View, steady_views, whole_run
 from .palette import OTHER, OWNERS, PAINTS
 from .runs import MOST_NAMES, loops_shown
-from .state import Panel, Stay
-from .state.memory import pool
-from .state.requests import arrivals
+from .state import Panel, Stay, arrivals, pool
 from .units import counted
 
 # -- Texts by number, so that a page carries each of them once -------------------------------------

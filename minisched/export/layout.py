@@ -12,6 +12,7 @@ from ..checks.causes import idle_times
 from ..checks.overlap import Interval, forwards
 from ..trace import Slice, Trace
 from ..trace.events import is_forward, is_host
+from .views.steps import forwards_of
 
 # -- The lanes of a picture: which there are, what they are called, and in what order they stand
 
@@ -251,6 +252,8 @@ def _touches(item: Slice, start: int, end: int) -> bool:
 # -- A run is too long for a picture: choose a few steps from where it has settled -----------------
 
 DECODES = ("decode", "target verify")  # modes in which every row gives a token, or several
+MOST_PERIOD = 8  # batches that take turns; a pipeline has as many as stages
+MOST_STEPS = 40  # of a whole run
 
 
 def settled(trace: Trace, rids: tuple[str, ...] | None = None) -> list[Slice]:
@@ -305,6 +308,43 @@ def view_of_steps(trace: Trace, first_step: int, last_step: int) -> View:
         first_step,
         last_step,
     )
+
+
+def shown(trace: Trace, count: int) -> View:
+    """What the pictures of a loop show, in every form: ``count`` settled steps; 0: the whole run.
+
+    Batches that take turns are settled too. Of two schedulers the first steps of the one that
+    decodes, for what leads to them is the point; of a whole run its first ``MOST_STEPS``.
+
+    Raises:
+        NothingToShow: no step ran.
+    """
+    steps = sorted(item.step for item in forwards_of(trace))
+    if not count or len(steps) <= count:
+        return view_of_steps(trace, steps[0], steps[:MOST_STEPS][-1])
+    if all(item.lane != "host" for item in trace.slices):
+        return view_of_steps(trace, steps[0], steps[count - 1])
+    if found := steady_steps(trace, count):
+        return view_of_steps(trace, *found)
+    turns = in_turns(trace)
+    first = middle(turns[1 : max(1, len(turns) - count)] or steps[: len(steps) - count + 1])
+    return view_of_steps(trace, first, steps[steps.index(first) + count - 1])
+
+
+def in_turns(trace: Trace) -> list[int]:
+    """The longest stretch of decode steps in which the same batches take turns, twice at least."""
+    decodes = [item for item in forwards(trace) if item.mode in DECODES]
+    best: list[int] = []
+    for period in range(1, MOST_PERIOD + 1):
+        start = 0  # of a stretch in which every ``period``-th step has the same requests
+        for at, item in enumerate(decodes):
+            if at and item.step != decodes[at - 1].step + 1:
+                start = at
+            elif at - start >= period and decodes[at - period].rids != item.rids:
+                start = at - period + 1
+            if at + 1 - start > max(len(best), 2 * period - 1):
+                best = [one.step for one in decodes[start : at + 1]]
+    return best
 
 
 def whole_run(trace: Trace) -> View:

@@ -14,13 +14,12 @@ from ..checks.overlap import measure
 from ..devices.cost import MICROSECOND
 from ..trace import Mark, Trace
 from ..trace.ranks import clock_error
-from .layout import Box, View, choose_view, meaning, says, steady_views, whole_run
+from .layout import Box, View, choose_view, meaning, says, shown, steady_views, whole_run
 from .looks import LOOKS
 from .palette import ARROWS, PAINTS, SHARES
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_run
 from .units import busy, ms
 from .views.marks import many
-from .views.shown_steps import shown
 
 LEGEND = {
     **{name: name for name in PAINTS},

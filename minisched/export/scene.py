@@ -1,8 +1,8 @@
 """What a picture consists of, before anybody says how it is drawn.
 
 A topic is one function from a trace to a ``Scene``. It never knows a form: ``scene_svg``,
-``scene_puml`` and ``scene_text`` write any scene, and leave out what they can't show (only a text
-has tables, PlantUML draws the first thing that it has a diagram for). A new picture is::
+``scene_puml`` and ``scene_text`` write any scene, and leave out what they can't show (PlantUML
+draws the first thing that it has a diagram for). A new picture is::
 
     def poster(traces: Sequence[Trace]) -> Scene:
         forward = LaneItem("forward", 0, 8_200_000, "forward 5", "5")
@@ -210,15 +210,7 @@ class NodeTree:
     nodes: Sequence[TreeBox]
 
 
-@dataclass(frozen=True)
-class TextTable:
-    """Lines of words and numbers, for a text."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[object]]
-
-
-Show = Lanes | Curve | CellGrid | Bars | NodeTree | TextTable
+Show = Lanes | Curve | CellGrid | Bars | NodeTree
 
 
 @dataclass(frozen=True)
@@ -288,4 +280,4 @@ def about_run(trace: Trace, *more: str) -> str:
     """Which run a picture shows: ``overlap on sim, hash model, simulated time``."""
     clock = "simulated time" if trace.clock == "virtual" else "measured time"
     model = f"{trace.model} model" + f" in {trace.dtype}" * bool(trace.dtype)
-    return "; ".join([f"{trace.loop} on {trace.device}, {model}, {clock}", *more])
+    return "; ".join(filter(None, [f"{trace.loop} on {trace.device}, {model}, {clock}", *more]))

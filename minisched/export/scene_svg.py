@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .looks import css
-from .scene import Bars, CellGrid, Curve, Lanes, NodeTree, Part, Scene, TextTable, TreeBox
+from .scene import Bars, CellGrid, Curve, Lanes, NodeTree, Part, Scene, TreeBox
 from .svg_lanes import LanesDrawing
 from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, width_of
 from .svg_sequence import SequenceDrawing
@@ -22,8 +22,7 @@ ROOT, LEVEL, LEAF, NODE = 44, 168, 44, 36  # a tree: the root, a level, a leaf's
 def to_svg(scene: Scene) -> str:
     """The picture's text."""
     page = SvgPage(max((_left_of(one) for part in scene.parts for one in part.shows), default=96.0))
-    shown = [(part, item) for part in scene.parts for item in part.shows
-             if not isinstance(item, TextTable)]  # fmt: skip
+    shown = [(part, item) for part in scene.parts for item in part.shows]
     begun: list[Part] = []
     for (part, item), (_, after) in zip(shown, [*shown[1:], (None, None)], strict=True):
         if part not in begun:

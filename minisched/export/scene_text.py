@@ -21,7 +21,6 @@ from .scene import (
     NodeTree,
     Scene,
     Show,
-    TextTable,
     TreeBox,
 )
 from .units import exact, ms, tick_step
@@ -52,7 +51,7 @@ def to_text(scene: Scene, columns: int = COLUMNS) -> str:
             after = part.shows[at + 1] if at + 1 < len(part.shows) else None
             has_axis = getattr(item, "axis", None) != getattr(after, "axis", None)
             page.draw(item, has_axis)
-            page.lines += [""] if after and (has_axis or isinstance(item, TextTable)) else []
+            page.lines += [""] if after and has_axis else []
     page.legend(scene)
     page.lines += [""] * bool(scene.notes)
     for note in scene.notes:
@@ -110,8 +109,6 @@ class _TextSheet:
                 self._bars(item)
             case NodeTree():
                 self._tree(item)
-            case TextTable():
-                self._table(item)
         if has_axis and isinstance(item, Lanes | Curve):
             self.lines += draw_axis(item.start, item.end, self.cells, self.margin + 2)
 
@@ -213,32 +210,6 @@ class _TextSheet:
             deeper = indent + ("   " if is_last else "│  ")
             children = below.get(node.id, [])
             waiting += [(deeper, child, child is children[-1]) for child in reversed(children)]
-
-    def _table(self, table: TextTable) -> None:
-        """Columns as wide as what is in them, numbers to the right; one below the other where that
-        is too wide for the page.
-        """
-        cells = [[str(cell) for cell in row] for row in (table.heads, *table.rows)]
-        widths = [max(len(row[at]) for row in cells) for at in range(len(table.heads))]
-        is_number = [
-            bool(table.rows) and all(isinstance(row[at], int | float) for row in table.rows)
-            for at in range(len(table.heads))
-        ]
-        lines = [
-            "  ".join(
-                f"{cell:>{width}}" if right else f"{cell:<{width}}"
-                for cell, width, right in zip(row, widths, is_number, strict=True)
-            ).rstrip()
-            for row in cells
-        ]
-        if self.columns >= COLUMNS or max(map(len, lines)) <= self.columns:
-            self.lines += [_cut(line, self.columns) for line in lines]
-            return
-        for first, *rest in cells[1:]:
-            self.write(f"{table.heads[0]} {first}".strip())
-            for head, cell in zip(table.heads[1:], rest, strict=True):
-                if cell:
-                    self.write(f"{head}: {cell}" if head else cell, indent="  ")
 
     def legend(self, scene: Scene) -> None:
         """What the glyphs mean that occur; arrows have none."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from ..trace import Trace
 from ..trace.events import is_host
-from .layout import Arrow, Box, Lane, View, boxes_of
+from .layout import Arrow, Box, Lane, View, boxes_of, shown
 from .runs import LEGEND, flag_of, links_of, span_of, waits_of
-from .scene import LaneItem, LaneRow, Lanes, Part, Scene, TextTable, about_run
+from .scene import LaneItem, LaneRow, Lanes, Part, Scene, about_run
 from .units import ms
-from .views.shown_steps import shown
 
 
 @dataclass(frozen=True)
@@ -89,19 +88,14 @@ def steps(trace: Trace, count: int = 4) -> Scene:
             drawn.append(LaneRow(name, spans, "", row.name, who, above))
         before[row.side] = row
         both = "the step above is on its way, too" if common else both
-    moments = TextTable(HEADS, list(_moments(view, rows)))
     return Scene(
         f"{trace.loop}: {rhythm(rows)}",
         about_run(trace, "0 is when the first of these steps is scheduled"),
         [
             Part("Step under step", "", [Lanes(drawn, view.duration, links=links_of(view))]),
-            Part("Moments", "ms since the first of these steps was scheduled", [moments]),
         ],
         {**LEGEND, "both": both} if both else LEGEND,
     )
-
-
-HEADS = ("step", "scheduled", "launched", "on the device", "processed", "together with the above")
 
 
 def rows_of(trace: Trace, count: int) -> list[StepRow]:
@@ -200,15 +194,3 @@ def rhythm(rows: Sequence[StepRow]) -> str:
     every = "a step" if len(ahead) == len(pairs) else f"{len(ahead)} of these {len(pairs)} steps"
     times = " to ".join(dict.fromkeys((ms(ahead[0]), ms(ahead[-1]))))
     return f"{host} begins {every} {times} ms before {done}"
-
-
-def _moments(view: View, rows: list[StepRow]) -> Iterator[list[str]]:
-    """A line of the table for each step."""
-    for before, row in zip([None, *rows], rows, strict=False):
-        launches = [b.slice.end for b in row.boxes if b.slice.name.startswith("launch")]
-        device = " to ".join(ms(time - view.start) for time in row.device_span)
-        is_same = before is not None and before.side == row.side
-        common = f"{ms(together(before, row))} ms" if before and is_same else ""
-        launched = ms(max(launches) - view.start) if launches else ""
-        yield [row.name, ms(row.start - view.start), launched, device,
-               ms(row.end - view.start), common]  # fmt: skip

@@ -42,7 +42,6 @@ PLAIN = [  # (a class that must occur; empty: always, the rule)
     ("limit", ".limit { stroke: var(--bubble); stroke-width: 1.8; stroke-dasharray: 6 3 }"),
     ("flag", ".flag { stroke: var(--bubble); fill: var(--bubble); stroke-width: 1.4 }"),
     ("flag-head", ".flag-head { fill: var(--bubble); stroke: var(--paper) }"),
-    ("lapped", ".lapped { fill: var(--bubble) }"),
     ("warn", ".warn { fill: var(--bubble); font-weight: 650 }"),
     ("evict", ".evict { fill: none; stroke: var(--bubble); stroke-width: 2 }"),
     ("read", ".read { fill: var(--paper); stroke: var(--ink); stroke-width: 1.2 }"),

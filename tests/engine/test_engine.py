@@ -26,7 +26,7 @@ from minisched.engine.frontend import (
     Frontend,
     Message,
 )
-from minisched.export.state.requests import arrivals
+from minisched.export.state import arrivals
 from minisched.loops.design import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.memory import MemoryLeak

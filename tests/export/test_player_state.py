@@ -17,9 +17,8 @@ from minisched.checks.judge import hash_model
 from minisched.checks.judge import run as run_case
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.export.state import Panel, panels
-from minisched.export.state.tree import tree_at
-from minisched.export.views.future_slots import stays_of
+from minisched.export.future_slots import stays_of
+from minisched.export.state import Panel, Stay, panels
 from minisched.scheduler import Scheduler
 from minisched.trace import Trace
 from minisched.trace.sides import one_side
@@ -112,7 +111,15 @@ def seen(design: Variant, seed: int) -> tuple[Trace, list[Seen]]:
 
 def whose(panel: Panel, time: int) -> dict[int, tuple[str, str]]:
     """Kind and request of each page or row."""
-    return {int(s.place.split()[1]): (s.kind, s.rid) for s in panel.at(time).values()}
+    return {number_of(s.place): (s.kind, s.rid) for s in panel.at(time).values()}
+
+
+def number_of(place: str) -> int:
+    return int(place.split()[1])
+
+
+def locks_of(stay: Stay) -> int:
+    return int(stay.about.split("lock_ref ")[1].split(":")[0])
 
 
 def check_state(run: Seen) -> None:
@@ -127,11 +134,14 @@ def check_state(run: Seen) -> None:
         assert sorted(s.rid for s in there if s.kind == "wasted") == truth.zombies, time
         assert whose(of["rows"], time) == truth.rows, time
         assert whose(of["pages"], time) == truth.pages, time
-        nodes = {int(s.place.split()[1]): s.about for s in of["tree"].at(time).values()}
-        assert nodes.keys() == truth.nodes.keys()
-        assert all(f"lock_ref {locks}:" in nodes[at] for at, (*_, locks, _) in truth.nodes.items())
-        tree = [node for node in tree_at(trace, time).nodes.values() if not node.evicted]
-        assert truth.nodes == {n.id: (n.parent, n.pages, n.lock_ref, n.tokens) for n in tree}
+        assert {
+            place: (s.parent, s.size, locks_of(s)) for place, s in of["tree"].at(time).items()
+        } == {
+            f"node {at}": (f"node {parent}" if parent else "root", pages, locks)
+            for at, (parent, pages, locks, _) in truth.nodes.items()
+        }
+        for place, stay in of["tree"].at(time).items():
+            assert stay.label.endswith(truth.nodes[number_of(place)][3])
 
 
 def check_ring(panel: Panel, trace: Trace) -> None:

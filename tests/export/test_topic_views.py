@@ -19,15 +19,12 @@ from minisched.engine.engine import Engine
 from minisched.export.looks import flat, glyph
 from minisched.export.puml_style import creole
 from minisched.export.scene import LaneRow, Lanes, Scene
-from minisched.export.state import memory, up_to
-from minisched.export.state.requests import request_stays
-from minisched.export.state.tree import tree_at
+from minisched.export.state import panels_of, up_to
 from minisched.export.units import ms
 from minisched.export.views.decode import scene as decode_scene
 from minisched.export.views.mixed_chunk import scene as mixed_chunk_scene
-from minisched.export.views.page_allocator import panels
 from minisched.export.views.page_allocator import scene as page_allocator_scene
-from minisched.export.views.radix_cache import changes, choose
+from minisched.export.views.radix_cache import changes_of, choose
 from minisched.export.views.steps import forwards_of, opening
 from minisched.memory.pool import PageAllocator, ReqToTokenPool
 from minisched.trace import Counter as Count
@@ -93,12 +90,6 @@ def drawn(row: LaneRow) -> list[Any]:
     return sorted(boxes, key=lambda box: box[1])
 
 
-def table_in(text: str, heading: str) -> list[list[str]]:
-    """The words of each line under a heading, without the row of column titles."""
-    lines = text.split(f"\n{heading}")[1].split("\n\n")[0].splitlines()
-    return [line.split() for line in lines[2:]]
-
-
 def marks(trace: Trace, *names: str) -> list[Mark]:
     return [mark for mark in trace.marks if mark.name in names]
 
@@ -115,38 +106,38 @@ def numbers(mark: Mark, name: str) -> list[int]:
 
 
 def radix_cache(trace: Trace, forms: Forms, _: Engine) -> None:
-    part, moments, _ = changes(trace)
+    tree, changes = panels_of(trace)["tree"], changes_of(trace)
     sections = re.split(r"^\d+ at .* ms", forms.text, flags=re.M)[1:]
-    assert len(sections) == len(choose(moments)) == forms.puml.count("\npackage ") / 2
+    chosen = choose(changes, tree.stays)
+    assert len(sections) == len(chosen) == forms.puml.count("\npackage ") / 2
     is_cut = "more nodes" in forms.picture.words + forms.text + forms.puml
-    for at, moment in enumerate([] if is_cut else choose(moments), 1):
-        before, after = tree_at(part, moment.time - 1), tree_at(part, moment.time)
-        before.bury()
+    for at, time in enumerate([] if is_cut else chosen, 1):
         lists = sections[at - 1].split("\n\n")[0].split("\n  before")[1].split("\n  after")
-        for name, tree, text in (("before", before, lists[0]), ("after", after, lists[1])):
+        gone = {mark.attrs["node"] for mark in changes[time] if mark.name == "radix evict"}
+        for name, when, text in (("before", time - 1, lists[0]), ("after", time, lists[1])):
             panel = forms.picture.shapes("rect", panel=f"{at} {name}", node="*")
-            keys, nodes = ("node", "parent", "pages", "lock", "state"), tree.nodes.values()
-            told = {(*map(str, (n.id, n.parent, n.pages, n.lock_ref)), n.state) for n in nodes}
-            assert not panel or {tuple(box[f"data-{key}"] for key in keys) for box in panel} == told
-            states = Counter(glyph(node.state) for node in nodes)
+            nodes = {stay.place: stay for stay in tree.at(when).values()}
+            told = {(place, str(s.size), s.kind) for place, s in nodes.items()}
+            drawn = {(f"node {b['data-node']}", b["data-pages"], b["data-state"]) for b in panel}
+            evicted = {box for box in drawn if box[2] == "evicted"}
+            assert drawn - evicted == told and len(evicted) <= len(gone) * (name == "after")
+            states = Counter(glyph(box[2]) for box in drawn)
             assert Counter(line.split("─ ")[1][0] for line in text.splitlines()[1:]) == states
             number = 2 * (at - 1) + (name == "after")
             boxes = re.findall(rf" as t{number}_([1-9]\d*) #", forms.puml)
-            assert {*map(int, boxes)} == tree.nodes.keys()
+            assert {f"node {box}" for box in boxes} == {box[0] for box in drawn}
 
 
 def page_allocator(trace: Trace, forms: Forms, _: Engine) -> None:
     part, _ = opening(trace, 60)
-    pages, rows = panels(part)
-    wholes = memory.pages(part), memory.rows(part)
-    for unit, panel, whole in zip(("page", "row"), (pages, rows), wholes, strict=True):
-        assert list(panel.stays) == up_to(whole.stays, part.end)
+    for unit in ("page", "row"):
+        stays = up_to(panels_of(part)[f"{unit}s"].stays, part.end)
         shown = Counter(
             (f"{unit} {at}", box["data-start"], box["data-end"], box["data-rid"])
             for box in forms.picture.shapes("rect", unit=unit)
             for at in range(int(box["data-first"]), int(box["data-last"]) + 1)
         )
-        told = Counter((s.place, str(s.start), str(s.end), s.rid) for s in panel.stays)
+        told = Counter((s.place, str(s.start), str(s.end), s.rid) for s in stays)
         assert shown == told or (unit == "page" and "too many" in forms.words)
     assert boxes_in(forms.puml) == boxes_of(page_allocator_scene(trace))
 
@@ -185,8 +176,9 @@ def schedule_policy(trace: Trace, forms: Forms, _: Engine) -> None:
         admitted = {str(mark.attrs["rid"]) for mark in story[start + 1 : end]}
         now = [box["data-rid"] for box in column if "admitted" in box["class"]]
         assert {*now} == admitted & {*orders[at]}
-    rows, admits = table_in(forms.text, "How long they waited"), marks(trace, "admit")
-    assert sum(int(row[-1]) for row in rows) == sum(int(m.attrs["extend_len"]) for m in admits)
+    boxes = forms.picture.shapes("rect", "left", tokens="*")
+    admits, told = marks(trace, "admit"), sum(int(box["data-tokens"]) for box in boxes)
+    assert told == sum(int(mark.attrs["extend_len"]) for mark in admits)
 
 
 def prefill(trace: Trace, forms: Forms, _: Engine) -> None:
@@ -213,7 +205,8 @@ def decode(trace: Trace, forms: Forms, _: Engine) -> None:
     wasted = [mark for mark in marks(trace, "wasted row") if mark.attrs["step"] in steps]
     told = Counter(words(mark, "step", "rid") for mark in wasted)
     assert forms.picture.count("step", "rid", kind="wasted") == told
-    stays = up_to(request_stays(part), part.end)
+    both = [*panels_of(part)["queue"].stays, *panels_of(part)["set"].stays]
+    stays = up_to(both, part.end)
     boxes = forms.picture.count("rid", "stay", "start", "end", tag="rect")
     assert boxes == Counter((s.rid, s.kind, str(s.start), str(s.end)) for s in stays)
     assert boxes_in(forms.puml) == boxes_of(decode_scene(trace))
@@ -249,25 +242,24 @@ def bars(trace: Trace, forms: Forms, engine: Engine) -> None:  # mixed_chunk and
 
 def future_map(trace: Trace, forms: Forms, engine: Engine) -> None:
     rids = {item.step: item.rids for item in forwards(trace)[:36]}
-    promised, reads, seen, laps = Counter[Any](), Counter[Any](), set[int](), 0
+    promised, reads, seen, reused = Counter[Any](), Counter[Any](), set[int](), 0
     for mark in marks(trace, "future slots"):
         slots, step = numbers(mark, "slots"), int(mark.attrs["step"])
         if step in rids:
             promised.update((str(step), str(s), r) for s, r in zip(slots, rids[step], strict=True))
             reads.update((str(slot),) for slot in numbers(mark, "reads"))
-            laps += len(seen & {*slots})
+            reused += len(seen & {*slots})
             seen |= {*slots}
     for kind in ("promised", "stored"):
         assert forms.picture.count("step", "slot", "rid", tag="rect", kind=kind) == promised
     assert forms.picture.count("slot", kind="read", tag="path") == reads
     if engine.worker.relay.name == "ring":
-        assert len(forms.picture.shapes("path", kind="lapped", slot="*")) == laps
-        assert f"resolved {reads.total()}, lapped {laps}" in forms.words
-        assert not forms.picture.shapes("path", kind="flag-head"), "lapped before it is read"
+        assert f"resolved {reads.total()}, reused {reused}" in forms.words
+        assert not forms.picture.shapes("path", kind="flag-head"), "reused before it is read"
 
 
 @pytest.mark.parametrize(("reader", "lost"), [("a", 1), ("b", 0)])
-def test_a_token_that_was_lapped_too_early_is_seen(reader: str, lost: int) -> None:
+def test_a_token_whose_slot_was_reused_too_early_is_seen(reader: str, lost: int) -> None:
     """A ring of one slot: a's token, then b's in its place, then somebody reads it."""
     slices = tuple(
         Slice(2 * step + at, "forward", name, 10 * step + 5 * at, 10 * step + 5 * at + 5, step,
@@ -310,7 +302,7 @@ def lazy_chain(trace: Trace, forms: Forms, _: Engine) -> None:
     told = [(int(m.attrs["step"]), int(m.attrs["source"])) for m in marks(trace, "lazy tokens")]
     drawn = {step for (step,) in forms.picture.count("step", kind="promised")}
     told = [(step, source) for step, source in told if str(step) in drawn]
-    assert [row[0] for row in table_in(forms.text, "Step by step")] == [str(s) for s, _ in told]
+    assert re.findall(r"^ *step (\d+).* │", forms.text, re.M) == [str(step) for step, _ in told]
     sources = {(str(source), str(step)) for step, source in told if source}
     assert {*forms.picture.count("source", "step", kind="read")} == sources
     fresh = {(str(step),) for step, source in told if not source and ran[step].mode == "decode"}
@@ -343,25 +335,26 @@ def prev_sampled(trace: Trace, forms: Forms, _: Engine) -> None:
     told = [mark for mark in marks(trace, "prev sampled") if mark.attrs["step"] in steps]
     sources = Counter(place for mark in told for place in str(mark.attrs["sources"]).split())
     assert Counter(re.findall(r"<(\d+)", table)) == sources
-    assert len(forms.picture.shapes("line", kind="arrow link", rid="*")) == sources.total()
+    assert len(forms.picture.shapes("line", kind="arrow token", step="*")) == sources.total()
 
 
 def generation_batch_result(trace: Trace, forms: Forms, _: Engine) -> None:
-    rows = forms.text.partition("taken\n")[2].partition("\n\n")[0].splitlines()
-    table = [re.split(r" {2,}", row.strip()) for row in rows]
-    steps = [int(row[0]) for row in table]
-    assert steps == [item.step for item in forwards(trace)[: len(steps)]]
-    waits, drawn = Counter[int](), Counter[int]()
+    steps = {int(shape["data-step"]) for shape in forms.picture.shapes("rect", op="forward")}
+    assert steps == {item.step for item in forwards(trace)[: len(steps)]}
+    drawn = {name: Counter[int]() for name in ("ns", "ready")}
+    for name, found in drawn.items():
+        only = {"op": "wait"} if name == "ns" else {}
+        for shape in forms.picture.shapes("rect", **{name: "*", **only}):
+            found[int(shape["data-step"])] += int(shape[f"data-{name}"])
+    waits = Counter[int]()
     for item in trace.slices:
         if item.name == "wait" and item.step in steps:
             waits[item.step] += item.duration
-    for shape in forms.picture.shapes("rect", op="wait"):
-        drawn[int(shape["data-step"])] += int(shape["data-ns"])
-    assert +drawn == +waits and [row[7] for row in table] == [ms(waits[step]) for step in steps]
+    assert +drawn["ns"] == +waits
     slices = {item.id: item for item in trace.slices}
     pairs = [(slices[e.src], slices[e.dst]) for e in trace.edges if e.kind == "result"]
     ready = Counter({dst.step: dst.start - src.end for src, dst in pairs if dst.step in steps})
-    assert [row[6] for row in table] == [ms(ready[step]) for step in steps]
+    assert +drawn["ready"] == +ready
 
 
 # -- grammars, and what one loop alone has ---------------------------------------------------------
@@ -375,8 +368,6 @@ def grammar_manager(trace: Trace, forms: Forms, _: Engine) -> None:
     ended = [mark for mark in marks(trace, "grammar accept") if mark.attrs["terminated"]]
     ends = Counter(words(mark, "rid", "step") for mark in ended)
     assert forms.picture.count("rid", "step", kind="end", tag="path") == ends
-    rows = table_in(forms.text, "Mask by mask")
-    assert sorted((row[1], row[0]) for row in rows) == sorted((rid, step) for rid, step, _ in masks)
     lost = sum(int(shape["data-lost"]) for shape in forms.picture.shapes("rect", lost="*"))
     assert lost == lost_ns(trace).get("grammar", 0)
 

@@ -14,7 +14,7 @@ import pytest
 
 from minisched.checks.draw import all_designs
 from minisched.checks.overlap import forwards, measure
-from minisched.export.layout import View
+from minisched.export.layout import View, in_turns, shown
 from minisched.export.looks import LOOKS, flat, glyph
 from minisched.export.palette import DARK, LIGHT, PAINTS, SHARES, Paint
 from minisched.export.pictures.attention import attention, mixed_batch
@@ -24,7 +24,6 @@ from minisched.export.scene_svg import to_svg
 from minisched.export.step_under_step import rows_of, steps_view
 from minisched.export.units import ms
 from minisched.export.views import FORMS, NothingToShow, draw, parts_of
-from minisched.export.views.shown_steps import in_turns, shown
 from minisched.loops.design import LOOPS
 from minisched.topics import TOPICS
 from minisched.trace import Mark, Trace

@@ -13,7 +13,7 @@ from ..recipes import recipes, trace_of
 from ..runs import side_by_side
 from ..scene import Scene
 from ..scene_puml import to_puml
-from ..state.requests import arrivals
+from ..state import arrivals
 from ..units import ms
 from ..views.marks import named, word
 from ..views.steps import StepWork, requests_in, steps_of

@@ -1,8 +1,9 @@
 """A topic's view, and its further parts: recorded events to pictures that show the idea at work.
 
-``draw`` finds the topic's module, which has ``scene(trace) -> Scene``. A module with several
-pictures has ``PARTS`` (``loop_parts.py``), the first of which is its view. A loop that is no topic,
-a variant of one, has every loop's parts. Topics share their reading of steps (``steps``).
+``draw`` finds the topic's module, which has a function from a trace to a ``Scene``: ``scene``, or
+one of the topic's name where it draws two. Of a loop there are three pictures (``runs.py``,
+``step_under_step.py``): who works when, who tells whom, and step under step; two have one of their
+own before them. A loop that is no topic, a variant of one, has every loop's parts.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
+from typing import Any
 
 from ...loops.design import LOOPS
-from ...topics import TOPICS, view_of
+from ...topics import LOOPS_WITH_MORE, TOPICS, view_of
 from ...trace import Trace
 from ..scene import Scene
 from ..scene_puml import to_puml
@@ -24,6 +27,12 @@ from .marks import NothingToShow
 __all__ = ["FORMS", "NothingToShow", "draw", "parts_of"]
 
 FORMS = ("svg", "puml", "text")
+STEPS = {"timing": 3, "sequence": 2, "steps": 4}  # how many settled steps a part shows
+MORE_STEPS: dict[str, dict[str, int]] = {
+    "multi_step": {"timing": 8, "sequence": 4, "steps": 6},  # a burst, and what is between two
+    "pd": {"timing": 8},  # both sides while a prompt goes from one to the other
+    "vllm_pp": {"timing": 8},  # a pipeline that is full
+}
 
 
 def draw(
@@ -66,37 +75,29 @@ def _pictures(topic: str) -> dict[str, Callable[[Trace], Scene]]:
     name, topic = topic, topic if topic in TOPICS else kind_of_loop(topic)
     if not topic:
         raise ValueError(unknown(name))
-    if topic not in TOPICS or view_of(topic) == "loop_parts":
-        every: dict[str, Callable[[Trace], Scene]]
-        every = import_module(".loop_parts", __name__).parts_of_loop(topic)
-        return every
-    module = import_module(f".{topic}", __name__)
-    return dict(getattr(module, "PARTS", {"": module.scene}))
+    found: dict[str, Callable[[Trace], Scene]] = {}
+    if own := view_of(topic):
+        module: Any = import_module(f".{own}", __name__)
+        found[LOOPS_WITH_MORE.get(topic, "")] = getattr(module, topic, None) or module.scene
+    if topic not in TOPICS or TOPICS[topic].startswith("loops/"):
+        from .. import runs, step_under_step
+
+        draws = {"timing": runs.timing, "sequence": runs.sequence, "steps": step_under_step.steps}
+        counts = {**STEPS, **MORE_STEPS.get(topic, {})}
+        found |= {part: partial(draws[part], count=count) for part, count in counts.items()}
+    return found
 
 
 # -- The names under which a view is found: topics, loops, and the words that people try first -----
 
 NEAR = {  # a word -> the topic that is about it
-    "copy": "generation_batch_result",
-    "copies": "generation_batch_result",
-    "grammar": "grammar_manager",
-    "pages": "page_allocator",
-    "memory": "page_allocator",
-    "kv": "page_allocator",
-    "radix": "radix_cache",
-    "prefix": "radix_cache",
-    "tree": "radix_cache",
-    "queue": "schedule_policy",
-    "admission": "prefill",
-    "budget": "prefill",
-    "running": "decode",
-    "chunked": "mixed_chunk",
-    "ring": "future_map",
-    "future": "future_map",
-    "chain": "lazy_chain",
-    "placeholder": "placeholder_fill",
-    "thread": "overlap_thread",
-}
+    "copy": "generation_batch_result", "copies": "generation_batch_result",
+    "grammar": "grammar_manager", "pages": "page_allocator", "memory": "page_allocator",
+    "kv": "page_allocator", "radix": "radix_cache", "prefix": "radix_cache", "tree": "radix_cache",
+    "queue": "schedule_policy", "admission": "prefill", "budget": "prefill", "running": "decode",
+    "chunked": "mixed_chunk", "ring": "future_map", "future": "future_map", "chain": "lazy_chain",
+    "placeholder": "placeholder_fill", "thread": "overlap_thread",
+}  # fmt: skip
 
 
 def kind_of_loop(name: str) -> str:

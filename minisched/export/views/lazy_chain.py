@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from ...trace import Trace
-from ..scene import Data, LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, TextTable, about_run
-from ..units import ms
-from .marks import NothingToShow, many, named, number, numbers, short, word
+from ..scene import Data, LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_run
+from .marks import NothingToShow, named, number, numbers, short, word
 from .steps import forwards_of, opening
 
 MOST_STEPS = 18
-WORDS = {"promised": "a graph, no number yet", "stored": "computed, and not read by the host"}
 LEGEND = {
     "promised": "lazy: a graph, no number yet",
     "stored": "computed, and not read by the host",
     "read": "the next step is built on it",
     "flag-head": "built on tokens from the host: the chain begins anew",
 }
-HEADS = ("step", "mode", "built on", "places", "built, ms", "computed, ms", "read, ms", "wasted")
 
 
 def scene(trace: Trace) -> Scene:
@@ -34,55 +33,42 @@ def scene(trace: Trace) -> Scene:
     launched = {item.step: item.end for item in part.on("host") if item.name == "launch"}
     sampled = {item.step: item.end for item in part.on("forward") if item.name == "sample"}
     processed = {item.step: item.start for item in part.on("host") if item.name == "process"}
-    wasted: dict[int, list[str]] = {}
+    wasted: dict[int, list[str]] = defaultdict(list)
     for mark in named(part, "wasted row"):
-        wasted.setdefault(number(mark, "step"), []).append(word(mark, "rid"))
+        wasted[number(mark, "step")].append(word(mark, "rid"))
     at = {step: row for row, step in enumerate(marks)}
-    spans: list[list[LaneItem]] = [[] for _ in marks]
-    rows, links, lines = list[LaneRow](), list[LaneLink](), list[tuple[object, ...]]()
+    spans: dict[int, list[LaneItem]] = {step: [] for step in marks}
+    rows, links = list[LaneRow](), list[LaneLink]()
     for step, mark in marks.items():
         source, whose = number(mark, "source"), " ".join(ran[step].rids)  # 0: the host's tokens
-        places = " ".join(map(str, numbers(mark, "places")))  # of the other array's tokens
         built = max(mark.time, launched.get(step, mark.time))
         computed = max(built, sampled.get(step, part.end))
         read = max(computed, processed.get(step, part.end))
         for kind, start, end in (("promised", built, computed), ("stored", computed, read)):
             if end > start:
-                about = f"tokens of step {step} ({whose}): {WORDS[kind]}"
+                about = f"tokens of step {step} ({whose}): {LEGEND[kind]}"
                 label = whose if kind == "promised" else ""
-                item = LaneItem(kind, start, end, label, about=about, data={"step": step})
-                spans[at[step]].append(item)
+                spans[step].append(LaneItem(kind, start, end, label, about=about,
+                                            data={"step": step}))  # fmt: skip
         data: Data = {"source": source, "step": step}
         if source in at:
+            places = " ".join(map(str, numbers(mark, "places")))  # of the other array's tokens
             about = f"step {step} is built on step {source}'s array, places {places}"
-            item = LaneItem("read", mark.time, mark.time, about=about, data=data)
-            spans[at[source]].append(item)
+            spans[source].append(LaneItem("read", mark.time, mark.time, about=about, data=data))
             ends = (at[source], mark.time), (at[step], mark.time)
             links.append(LaneLink("link", *ends, about=about))
         elif ran[step].mode == "decode" and not source:
             about = f"step {step} is built on tokens that the host has read"
-            data = {"step": step}
-            item = LaneItem("flag-head", mark.time, mark.time, about=about, data=data)
-            spans[at[step]].append(item)
-        lost = wasted.get(step, [])
-        tail = f"wasted: {short(', '.join(lost), 30)}" if lost else ""
+            spans[step].append(LaneItem("flag-head", mark.time, mark.time, about=about,
+                                        data={"step": step}))  # fmt: skip
+        tail = f"wasted: {short(', '.join(wasted[step]), 30)}" if wasted[step] else ""
         name = f"step {step}" + f" on {source}" * (source > 0)
-        rows.append(LaneRow(name, spans[at[step]], ran[step].mode, tail=tail))
-        lines.append((step, ran[step].mode, f"step {source}" if source else "the host",
-                      short(places, 12), ms(built), ms(computed), ms(read),
-                      short(" ".join(lost), 12)))  # fmt: skip
+        rows.append(LaneRow(name, spans[step], ran[step].mode, tail=tail))
     chained = sum(number(mark, "source") > 0 for mark in marks.values())
-    anew = sum(item.kind == "flag-head" for row in spans for item in row)
-    surplus = sum(len(wasted.get(step, ())) for step in marks)
+    note = "one a step; from its launch until the host reads it"
     return Scene(
         f"lazy_chain: {chained} of {len(marks)} steps are built on arrays without numbers",
         about_run(trace, shown),
-        [
-            Part("Arrays of tokens", "one a step; from its launch until the host reads it",
-                 [Lanes(rows, part.end, links=links)]),
-            Part("Step by step", "places: which of the other array's tokens",
-                 [TextTable(HEADS, lines)]),
-        ],
+        [Part("Arrays of tokens", note, [Lanes(rows, part.end, links=links)])],
         LEGEND,
-        [f"{many(anew, 'decode step')} on tokens from the host; {many(surplus, 'token')} wasted"],
-    )  # fmt: skip
+    )

@@ -15,6 +15,17 @@ def named(trace: Trace, *names: str) -> list[Mark]:
     return [mark for mark in trace.marks if mark.name in names]
 
 
+def needed(trace: Trace, name: str, why: str) -> list[Mark]:
+    """The marks of a name, without which there is no picture.
+
+    Raises:
+        NothingToShow: there is none; ``why`` says what that means.
+    """
+    if found := named(trace, name):
+        return found
+    raise NothingToShow(f"the trace has no {name} mark: {why}.")
+
+
 def number(mark: Mark, name: str) -> int:
     """A whole number among a mark's attributes.
 
@@ -75,6 +86,11 @@ def short_end(words: str, most: int) -> str:
 def many(number: int, noun: str) -> str:
     """``1 page``, ``2 pages``."""
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def first_of(most: int, count: int, noun: str = "") -> str:
+    """``the first 3 of 7 steps``; empty where nothing is left out."""
+    return f"the first {most} of {count} {noun}{'s' * bool(noun)}".rstrip() * (count > most)
 
 
 def ordinal(number: int) -> str:

@@ -1,78 +1,20 @@
-"""Placeholder fill: each step's rows, and from which row of the step before a token came."""
+"""Tokens that stay on the device, as rows: placeholder fill, and vLLM's previous-sampled scatter.
+
+In both a step's rows take their input from rows of the step before: a column a step, a box a row,
+and a line to where each token was sampled.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...checks.overlap import forwards
 from ...trace import Mark, Trace
 from ..scene import CellGrid, GridCell, LaneLink, Part, Scene, about_run
 from ..units import ms
-from .marks import NothingToShow, lacking, named, number, short_end, word
+from .marks import NothingToShow, first_of, lacking, many, named, number, numbers, short_end, word
 from .steps import opening, steps_of
 
-# -- Which rows of each step were filled from which rows of the step before, read from a trace -----
-
-KNOWN = -1  # no row: the host knows the tokens
-
-
-@dataclass(frozen=True)
-class FilledStep:
-    """One step: its rows, and where the token of each came from.
-
-    ``kinds``: prompt or again, known (a decode whose token the host knows), hit, or wasted (a hit
-    of a request that had ended).
-    """
-
-    step: int
-    start: int  # nanoseconds: when its forward pass began
-    rids: tuple[str, ...]
-    kinds: tuple[str, ...]
-    sources: tuple[int, ...]  # a row of the last step, or KNOWN
-
-
-def filled_steps(trace: Trace) -> list[FilledStep]:
-    """Every step that ran, from the ``placeholder fill`` marks; empty where there are none.
-
-    Raises:
-        NothingToShow: a mark is not what it should be.
-    """
-    marks = {number(mark, "step"): mark for mark in named(trace, "placeholder fill")}
-    found: list[FilledStep] = []
-    for work in steps_of(trace):
-        if work.step not in marks:
-            continue
-        rids = tuple(part.rid for part in work.parts)
-        before = len(found[-1].rids) if found else 0
-        sources = rows_of(marks[work.step], len(rids), before)
-        kinds = tuple(
-            kind_of(part.kind, source) for part, source in zip(work.parts, sources, strict=True)
-        )
-        found.append(FilledStep(work.step, work.start, rids, kinds, sources))
-    return found
-
-
-def kind_of(kind: str, source: int) -> str:
-    """What a row is to the fill."""
-    return kind if kind != "decode" else "known" if source == KNOWN else "hit"
-
-
-def rows_of(mark: Mark, num_rows: int, num_last: int) -> tuple[int, ...]:
-    """The row that each row is filled from.
-
-    Raises:
-        NothingToShow: there are not as many as rows, or one is not a row of the last step.
-    """
-    words = word(mark, "rows").split()
-    try:
-        rows = tuple(map(int, words))
-    except ValueError:
-        rows = ()
-    if len(rows) != num_rows or not all(KNOWN <= row < num_last for row in rows):
-        raise lacking(mark, "for each row of its step the row that it is filled from")
-    return rows
-
-
-MOST_STEPS, MOST_ROWS = 16, 12
+MOST_STEPS, MOST_ROWS = 14, 12
+KNOWN = -1  # no row: the host knows the token
 LEGEND = {
     "prompt": "a prompt: never filled",
     "again": "a prompt, computed again: never filled",
@@ -81,45 +23,102 @@ LEGEND = {
     "wasted": "filled, but its request had ended: the surplus row",
     "arrow token": "the row that it is filled from",
 }
-LOOK_OF = {"known": "stored", "hit": "decode"}
+SCATTERED = {
+    "prompt": "ids from the CPU: a prompt, or a token that the host has learnt",
+    "decode": "-1 on the CPU: the token is in prev_sampled_token_ids",
+    "arrow token": "from the row that the token was sampled in",
+}
+PATHS = {"full": "full H2D", "slice": "slice copy", "scatter": "scatter_"}
+Row = tuple[str, str, int]  # request, look, and a row of the step before, or KNOWN
 
 
 def scene(trace: Trace) -> Scene:
-    """A column a step.
+    """Placeholder fill: from which row of the step before a token came.
 
     Raises:
         NothingToShow: no step ran, or no placeholder fill was used.
     """
     part, shown = opening(trace, MOST_STEPS)
-    if not (steps := filled_steps(part)[:MOST_STEPS]):
+    marks = {number(mark, "step"): mark for mark in named(part, "placeholder fill")}
+    columns, steps, before = list[str](), list[tuple[int, list[Row]]](), 0
+    for work in steps_of(part):
+        if work.step in marks:
+            sources = rows_of(marks[work.step], "rows", before)
+            if len(sources) != len(work.parts):
+                raise lacking(marks[work.step], "a row for each row of its step")
+            looks = [("stored" if source == KNOWN else "decode") if of.kind == "decode" else of.kind
+                     for of, source in zip(work.parts, sources, strict=True)]  # fmt: skip
+            rids, before = [of.rid for of in work.parts], len(work.parts)
+            steps.append((work.step, list(zip(rids, looks, sources, strict=True))))
+            columns.append(f"{work.step}\n{ms(work.start)}")
+    if not steps:
         raise NothingToShow("the trace has no placeholder fill mark: no placeholder was filled.")
-    cells, links = dict[tuple[int, int], GridCell](), list[LaneLink]()
-    for at, step in enumerate(steps):
-        rows = zip(step.rids, step.kinds, step.sources, strict=True)
-        for row, (rid, kind, source) in list(enumerate(rows))[:MOST_ROWS]:
-            look, where = LOOK_OF.get(kind, kind), {"step": step.step, "row": row}
-            about = f"step {step.step}, row {row}, {rid}: {LEGEND[look]}"
-            words = short_end(rid, 8)
-            if source != KNOWN:
-                about += f"; row {source} of the step before"
-                words += f"<{source}"
-                link = (min(source, MOST_ROWS - 1), at - 1), (row, at)
-                links.append(LaneLink("token", *link, data={**where, "source": source}))
-            cells[row, at] = GridCell(look, words, about=about,
-                                  data={**where, "rid": rid, "source": source})  # fmt: skip
-    most = max(len(step.rids) for step in steps)
-    filled = sum(source != KNOWN for step in steps for source in step.sources)
-    wasted = sum(kind == "wasted" for step in steps for kind in step.kinds)
-    columns = [f"{step.step}\n{ms(step.start)}" for step in steps]
-    names = [f"row {row}" for row in range(min(most, MOST_ROWS))]
-    rows_in_all = sum(len(step.rids) for step in steps)
+    every = [row for _, rows in steps for row in rows]
+    filled, wasted = sum(row[2] != KNOWN for row in every), sum(row[1] == "wasted" for row in every)
+    title = (f"placeholder_fill: {filled} of {len(every)} rows filled from the step before, "
+             f"{wasted} surplus")  # fmt: skip
     note = "a column is a step, with its start in ms; a<2: filled from row 2 of the step before"
-    hidden = [f"{most - MOST_ROWS} further rows are left out."] if most > MOST_ROWS else []
+    part_ = Part("Rows of each step", note, [grid_of(steps, columns, LEGEND)])
+    most = max(len(rows) for _, rows in steps)
+    return Scene(title, about_run(trace, shown, first_of(MOST_ROWS, most, "row")), [part_], LEGEND)
+
+
+def prev_sampled(trace: Trace) -> Scene:
+    """vLLM's scatter: which row goes on where, and by which path.
+
+    Raises:
+        NothingToShow: no step ran, or the relay was another one.
+    """
+    part, shown = opening(trace, MOST_STEPS)
+    ran = {item.step: item.rids for item in forwards(part)}
+    columns, steps, new, paths = list[str](), list[tuple[int, list[Row]]](), 0, list[str]()
+    for mark in named(part, "prev sampled"):
+        if (step := number(mark, "step")) in ran:
+            before = ran.get(step - 1, ())
+            kept = {before[at]: at for at in rows_of(mark, "sources", len(before)) if at != KNOWN}
+            steps.append((step, [(rid, "decode" if rid in kept else "prompt", kept.get(rid, KNOWN))
+                                 for rid in ran[step]]))  # fmt: skip
+            new += number(mark, "new")
+            paths.append(PATHS.get(word(mark, "path"), word(mark, "path")))
+            columns.append(f"{step}\n{paths[-1]}")
+    if not steps:
+        raise NothingToShow("the trace has no prev sampled mark: another relay was used.")
+    stay = sum(source != KNOWN for _, rows in steps for _, _, source in rows)
+    note = "a column is a step, with its path; a<2: sampled in row 2 of the step before"
     return Scene(
-        f"placeholder_fill: {filled} of {rows_in_all} rows filled from the step before, "
-        f"{wasted} surplus",
+        f"prev_sampled: {many(stay, 'token')} stay on the device, {new} ids come from the CPU",
         about_run(trace, shown),
-        [Part("Rows of each step", note, [CellGrid(names, columns, cells, links)])],
-        LEGEND,
-        hidden,
+        [Part("Rows of input_ids", note, [grid_of(steps, columns, SCATTERED)])],
+        SCATTERED,
+        ["; ".join(f"{path}: {many(paths.count(path), 'step')}" for path in PATHS.values())],
     )
+
+
+def rows_of(mark: Mark, name: str, before: int) -> list[int]:
+    """The rows of the step before that a mark names, or KNOWN.
+
+    Raises:
+        NothingToShow: the step before has no such row.
+    """
+    if max(rows := numbers(mark, name, least=KNOWN), default=KNOWN) >= before:
+        raise lacking(mark, "rows that the step before has")
+    return rows
+
+
+def grid_of(
+    steps: list[tuple[int, list[Row]]], columns: list[str], legend: dict[str, str]
+) -> CellGrid:
+    """A column a step; of many rows the first."""
+    cells, links = dict[tuple[int, int], GridCell](), list[LaneLink]()
+    for at, (step, rows) in enumerate(steps):
+        for row, (rid, look, source) in enumerate(rows[:MOST_ROWS]):
+            about = f"step {step}, row {row}, {rid}: {legend[look]}"
+            where = {"step": step, "row": row, "source": source}
+            if source != KNOWN and at:
+                about += f"; row {source} of the step before"
+                link = (min(source, MOST_ROWS - 1), at - 1), (row, at)
+                links.append(LaneLink("token", *link, data=where))
+            words = short_end(rid, 8) + f"<{source}" * (source != KNOWN)
+            cells[row, at] = GridCell(look, words, about=about, data={**where, "rid": rid})
+    most = min(MOST_ROWS, max(len(rows) for _, rows in steps))
+    return CellGrid([f"row {row}" for row in range(most)], columns, cells, links)

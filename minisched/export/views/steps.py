@@ -147,9 +147,9 @@ def work_of(steps: Sequence[StepWork], rid: str) -> list[LaneItem]:
 
 
 def retraction_flags(
-    trace: Trace, rids: Sequence[str], words: str = " is retracted"
+    trace: Trace, rids: Sequence[str] | None = None, words: str = " is retracted"
 ) -> list[LaneItem]:
-    """When each of these requests was retracted."""
+    """When each of these requests, or anybody, was retracted."""
     return [
         LaneItem(
             "flag-head", mark.time, mark.time, f"{rid}{words}",
@@ -157,5 +157,5 @@ def retraction_flags(
             data={"rid": rid, "mark": "retraction"},
         )
         for mark in named(trace, "retraction")
-        if (rid := word(mark, "rid")) in rids
+        if (rid := word(mark, "rid")) and (rids is None or rid in rids)
     ]  # fmt: skip

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...checks.overlap import forwards
 from ...trace import Trace
 from ...trace.events import is_forward
 from ..scene import CellGrid, GridCell, LaneItem, LaneRow, Lanes, Part, Scene, about_run
 from ..units import ms
-from .marks import NothingToShow, lacking, many, named, number, numbers, short, word
+from .marks import NothingToShow, first_of, lacking, many, named, number, numbers, short, word
 from .steps import opening
 
-# -- Who wrote which cell of the token pool, and who gathered it, read from a trace ----------------
-
+MOST_STEPS, MOST_TENANCIES, MOST_POSITIONS = 24, 10, 40
 COLUMNS = ("rows", "uploads", "starts", "ends", "writes")  # ``TokenPool.record`` says what they are
+LEGEND = {
+    "upload": "upload: prompt tokens, copied on the scheduler's stream",
+    "forward": "forward: gathers its inputs, then computes",
+    "sample": "sample: one token a row, written on the engine's stream",
+    "stale": "copied, but its KV is cached: never gathered",
+    "wasted": "the sample of a wasted row",
+    "lacking": "the same, in the prompt of the row's next owner",
+}
 
 
-@dataclass
+@dataclass(frozen=True)
 class TokenCell:
     """One token in the pool; ``look`` is one of ``LEGEND``."""
 
@@ -31,86 +38,15 @@ class TokenCell:
 
 @dataclass
 class Tenancy:
-    """One request's time in a row of the pool."""
+    """One request's time in a row of the pool; ``cells`` by position."""
 
     row: int
     rid: str
-    cells: dict[int, TokenCell] = field(default_factory=dict)  # by position
-
-
-def tenancies_of(trace: Trace) -> list[Tenancy]:
-    """Every tenancy of the steps that ran, by row, in order of time.
-
-    A step writes its prompt, gathers, and then writes what it samples.
-
-    Raises:
-        NothingToShow: a mark is not what it should be.
-    """
-    ran = {item.step: item for item in forwards(trace)}
-    rids = {item.step: item.rids for item in trace.slices if is_forward(item.lane)}
-    ends = {(item.name, item.step): item.end for item in trace.slices}
-    wasted = {(number(m, "step"), word(m, "rid")) for m in named(trace, "wasted row")}
-    current, found = dict[int, Tenancy](), list[Tenancy]()
-    for mark in named(trace, "token pool"):
-        if (step := number(mark, "step")) not in ran:
-            continue
-        columns = [numbers(mark, name, least=-1) for name in COLUMNS]
-        if any(len(column) != len(rids[step]) for column in columns):
-            raise lacking(mark, "a number for each request of its step")
-        for rid, row, upload, start, end, write in zip(rids[step], *columns, strict=True):
-            if upload == 0:
-                found.append(Tenancy(row, rid))
-                current[row] = found[-1]
-            if row not in current or current[row].rid != rid:
-                raise lacking(mark, f"an upload for {rid}, which has just got row {row}")
-            cells = current[row].cells
-            for position in range(upload, end) if upload >= 0 else ():
-                look = "upload" if position >= start else "stale"
-                cells[position] = TokenCell(look, step, ends.get(("upload", step), mark.time))
-            for position in range(start, end):
-                if position not in cells:
-                    raise lacking(
-                        mark, f"a token of {rid} at position {position}, which it gathers"
-                    )
-                cells[position].gathered_by, cells[position].gathered = step, ran[step].start
-            if write >= 0:
-                look = "wasted" if (step, rid) in wasted else "sample"
-                cells[write] = TokenCell(look, step, ends.get(("sample", step), mark.time))
-    note_late_writes(found)
-    return sorted(found, key=lambda tenancy: tenancy.row)
-
-
-def note_late_writes(tenancies: list[Tenancy]) -> None:
-    """Where a wasted row wrote to its row after the next owner's prompt had got there.
-
-    ``memory/pool.py`` says when that happens. ``tenancies`` are in order of time.
-    """
-    before: dict[int, Tenancy] = {}
-    for tenancy in tenancies:
-        last = before.get(tenancy.row, tenancy)
-        before[tenancy.row] = tenancy
-        for position, late in last.cells.items():
-            cell = tenancy.cells.get(position)
-            if cell and cell.written < late.written:
-                reader = cell.gathered_by, cell.gathered
-                tenancy.cells[position] = TokenCell("lacking", late.step, late.written, *reader)
-
-
-# -- The token pool's table, under the streams that write and gather its cells ---------------------
-
-MOST_STEPS, MOST_TENANCIES, MOST_POSITIONS = 24, 10, 40
-LEGEND = {
-    "upload": "upload: prompt tokens, copied on the scheduler's stream",
-    "forward": "forward: gathers its inputs, then computes",
-    "sample": "sample: one token a row, written on the engine's stream",
-    "stale": "copied, but its KV is cached: never gathered",
-    "wasted": "the sample of a wasted row",
-    "lacking": "the same, in the prompt of the row's next owner",
-}
+    cells: dict[int, TokenCell] = field(default_factory=dict)
 
 
 def scene(trace: Trace) -> Scene:
-    """The steps on a time axis, and what each of them did to the pool.
+    """The streams on a time axis, and what each of their steps did to the pool.
 
     Raises:
         NothingToShow: no step ran, or no token pool was used.
@@ -119,7 +55,6 @@ def scene(trace: Trace) -> Scene:
     if not (tenancies := tenancies_of(part)):
         raise NothingToShow("the trace has no token pool mark: no token pool was used.")
     ops = [item for item in part.slices if item.name in ("upload", "forward", "sample")]
-    lanes = sorted({item.lane for item in ops}, key=lambda lane: (is_forward(lane), lane))
     rows = [
         LaneRow(short(lane, 14), [
             LaneItem(item.name, item.start, item.end,
@@ -128,50 +63,89 @@ def scene(trace: Trace) -> Scene:
                      data={"step": item.step, "op": item.name})
             for item in ops if item.lane == lane
         ])
-        for lane in lanes
+        for lane in sorted({item.lane for item in ops}, key=lambda lane: (is_forward(lane), lane))
     ]  # fmt: skip
     looks = Counter(cell.look for tenancy in tenancies for cell in tenancy.cells.values())
-    gathered = sum(cell.gathered_by > 0 for t in tenancies for cell in t.cells.values())
-    uploaded = looks["upload"] + looks["stale"]
-    columns = 1 + max(max(tenancy.cells) for tenancy in tenancies)
-    late = looks["lacking"]
-    notes = [f"{many(uploaded, 'token')} uploaded, {looks['sample']} sampled, {looks['wasted']} "
-             f"sampled by wasted rows, {late} too late; {gathered} gathered"]  # fmt: skip
-    if columns > MOST_POSITIONS:
-        notes.append(f"{columns - MOST_POSITIONS} further positions are left out.")
-    if len(tenancies) > MOST_TENANCIES:
-        notes.append(f"{len(tenancies) - MOST_TENANCIES} later owners of rows are left out.")
-    note = "in a cell: the step that wrote it; below it: the step that gathered it"
+    late, positions = looks["lacking"], 1 + max(max(tenancy.cells) for tenancy in tenancies)
     when = f"{late} of them over the next owner's prompt" if late else "none late"
-    sampled = looks["sample"] + looks["wasted"] + late
+    cut = first_of(MOST_POSITIONS, positions, "position"), first_of(MOST_TENANCIES, len(tenancies),
+                                                                    "owner")  # fmt: skip
+    cells: dict[tuple[int, int], GridCell] = {}
+    for at, tenancy in enumerate(tenancies[:MOST_TENANCIES]):
+        for position, cell in tenancy.cells.items():
+            if position < MOST_POSITIONS:
+                cells[at, position] = cell_of(tenancy, position, cell)
+    names = [f"row {tenancy.row}: {short(tenancy.rid, 8)}" for tenancy in tenancies]
+    grid = CellGrid(names[:MOST_TENANCIES], [*map(str, range(min(positions, MOST_POSITIONS)))],
+                    cells)  # fmt: skip
+    note = "in a cell: the step that wrote it; below it: the step that gathered it"
+    sampled = many(looks["sample"] + looks["wasted"] + late, "token")
     return Scene(
-        f"token_pool: {many(sampled, 'token')} sampled into rows, {when}",
-        about_run(trace, shown),
+        f"token_pool: {sampled} sampled into rows, {when}",
+        about_run(trace, shown, *cut),
         [
             Part("Streams", "numbers: steps", [Lanes(rows, part.end)]),
-            Part("Token pool, row by position", note,
-                 [grid_of(tenancies[:MOST_TENANCIES], min(columns, MOST_POSITIONS))]),
+            Part("Token pool, row by position", note, [grid]),
         ],
         LEGEND,
-        notes,
-    )  # fmt: skip
+    )
 
 
-def grid_of(tenancies: list[Tenancy], columns: int) -> CellGrid:
-    """A line of cells for each request that had a row, under the numbers of the positions."""
-    cells: dict[tuple[int, int], GridCell] = {}
-    for at, tenancy in enumerate(tenancies):
-        for position, cell in tenancy.cells.items():
-            if position >= columns:
-                continue
-            about = (f"row {tenancy.row}, position {position}, {tenancy.rid}: {LEGEND[cell.look]}; "
-                     f"by step {cell.step} at {ms(cell.written)} ms")  # fmt: skip
-            data: dict[str, str | int] = {"slot": tenancy.row, "position": position,
-                                          "rid": tenancy.rid, "step": cell.step}  # fmt: skip
-            if cell.gathered_by:
-                about += f"; gathered by step {cell.gathered_by} at {ms(cell.gathered)} ms"
-                data["gathered"] = cell.gathered_by
-            reader = str(cell.gathered_by or "")
-            cells[at, position] = GridCell(cell.look, str(cell.step), reader, about, data=data)
-    names = [f"row {tenancy.row}: {short(tenancy.rid, 8)}" for tenancy in tenancies]
-    return CellGrid(names, [str(position) for position in range(columns)], cells)
+def tenancies_of(trace: Trace) -> list[Tenancy]:
+    """Every tenancy of the steps that ran, by row, in order of time.
+
+    A step writes its prompt, gathers, and then writes what it samples. A wasted row may write after
+    the next owner's prompt had got there; ``memory/pool.py`` says when that happens.
+
+    Raises:
+        NothingToShow: a mark is not what it should be.
+    """
+    ran = {item.step: item for item in forwards(trace)}
+    ends = {(item.name, item.step): item.end for item in trace.slices}
+    wasted = {(number(m, "step"), word(m, "rid")) for m in named(trace, "wasted row")}
+    current, found = dict[int, Tenancy](), list[Tenancy]()
+    for mark in named(trace, "token pool"):
+        if (step := number(mark, "step")) not in ran:
+            continue
+        columns = [numbers(mark, name, least=-1) for name in COLUMNS]
+        if any(len(column) != len(ran[step].rids) for column in columns):
+            raise lacking(mark, "a number for each request of its step")
+        for rid, row, upload, start, end, write in zip(ran[step].rids, *columns, strict=True):
+            if upload == 0:
+                current[row] = Tenancy(row, rid)
+                found.append(current[row])
+            if row not in current or current[row].rid != rid:
+                raise lacking(mark, f"an upload for {rid}, which has just got row {row}")
+            cells = current[row].cells
+            for position in range(upload, end) if upload >= 0 else ():
+                look = "upload" if position >= start else "stale"
+                cells[position] = TokenCell(look, step, ends.get(("upload", step), mark.time))
+            for position in range(start, end):
+                if position not in cells:
+                    raise lacking(mark, f"a token of {rid} at position {position}")
+                cells[position] = replace(cells[position], gathered_by=step,
+                                          gathered=ran[step].start)  # fmt: skip
+            if write >= 0:
+                look = "wasted" if (step, rid) in wasted else "sample"
+                cells[write] = TokenCell(look, step, ends.get(("sample", step), mark.time))
+    before: dict[int, Tenancy] = {}
+    for tenancy in found:
+        last, before[tenancy.row] = before.get(tenancy.row, tenancy), tenancy
+        for position, late in last.cells.items():
+            cell = tenancy.cells.get(position)
+            if cell and cell.written < late.written:
+                tenancy.cells[position] = replace(cell, look="lacking", step=late.step,
+                                                  written=late.written)  # fmt: skip
+    return sorted(found, key=lambda tenancy: tenancy.row)
+
+
+def cell_of(tenancy: Tenancy, position: int, cell: TokenCell) -> GridCell:
+    """The step that wrote a token, and below it the one that gathered it."""
+    about = (f"row {tenancy.row}, position {position}, {tenancy.rid}: {LEGEND[cell.look]}; "
+             f"by step {cell.step} at {ms(cell.written)} ms")  # fmt: skip
+    data: dict[str, str | int] = {"slot": tenancy.row, "position": position, "rid": tenancy.rid,
+                                  "step": cell.step}  # fmt: skip
+    if cell.gathered_by:
+        about += f"; gathered by step {cell.gathered_by} at {ms(cell.gathered)} ms"
+        data["gathered"] = cell.gathered_by
+    return GridCell(cell.look, str(cell.step), str(cell.gathered_by or ""), about, data=data)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from ...checks.overlap import forward_lane, forwards
-from ...trace import Mark, Trace
-from .marks import lacking, named, number, numbers
+from ..checks.overlap import forward_lane, forwards
+from ..trace import Trace
+from .views.marks import lacking, named, number, numbers
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class SlotStay:
     stored: int  # when that step's sample had run
     gone: int  # when the slot was promised to the next token, and nobody was to read this one
     reads: list[int] = field(default_factory=list)  # when a forward looked it up
-    lost: list[int] = field(default_factory=list)  # those who looked for an older token, lapped
+    lost: list[int] = field(default_factory=list)  # those who looked for an older token
     sampled: bool = True  # its sample has run
-    laps: bool = False  # it took the slot from an older token, on the ring
+    reuses: bool = False  # it took the slot from an older token, on the ring
 
     @property
     def last_read(self) -> int:
@@ -61,23 +61,6 @@ def ring_of(trace: Trace) -> Ring | None:
     return None
 
 
-def wraps_of(trace: Trace, stays: list[SlotStay]) -> list[int]:
-    """When the ring's counter began anew: at each batch behind which it is no higher than before.
-
-    Its own values say so, one for each batch, and not the slots: a counter may go beyond its limit
-    and never wrap. Only batches that are shown count.
-    """
-    names, shown = {"future slots", "decode future slots"}, {stay.step for stay in stays}
-    counted = [(item.time, item.value) for item in trace.counters if item.name in names]
-    marks = [mark for mark in named(trace, "future slots") if mark.attrs.get("side") != "prefill"]
-    changes = zip(marks, pairwise([(0, 0), *counted]), strict=False)
-    return [
-        time
-        for mark, ((_, before), (time, value)) in changes
-        if value <= before and number(mark, "step") in shown
-    ]
-
-
 def stays_of(trace: Trace) -> list[SlotStay]:
     """Every stay, from the ``future slots`` marks and the ops of their steps.
 
@@ -101,7 +84,11 @@ def stays_of(trace: Trace) -> list[SlotStay]:
         if len(slots) != len(rids):
             raise lacking(mark, "a slot for each request of its step")
         for slot in numbers(mark, "reads"):
-            _read(newest, slot, mark, rids, steps[step].start)
+            if slot not in newest:
+                raise lacking(mark, f"a token in slot {slot}, which it reads")
+            newest[slot].reads.append(steps[step].start)
+            if newest[slot].rid not in rids:
+                newest[slot].lost.append(steps[step].start)
         for rid, slot in zip(rids, slots, strict=True):
             promised = mark.time
             if before := newest.pop(slot, None):
@@ -110,19 +97,7 @@ def stays_of(trace: Trace) -> list[SlotStay]:
             stored = max(promised, ends.get(step, end))
             newest[slot] = SlotStay(
                 slot, rid, step, promised, stored, max(end, stored),
-                sampled=step in ends, laps=on_ring and before is not None,
+                sampled=step in ends, reuses=on_ring and before is not None,
             )  # fmt: skip
     found += newest.values()
     return sorted(found, key=lambda stay: (stay.promised, stay.slot))
-
-
-def _read(
-    newest: dict[int, SlotStay], slot: int, mark: Mark, rids: tuple[str, ...], time: int
-) -> None:
-    """Note that a step looks a slot up; its own requests' tokens should be there."""
-    if slot not in newest:
-        raise lacking(mark, f"a token in slot {slot}, which it reads")
-    stay = newest[slot]
-    stay.reads.append(time)
-    if stay.rid not in rids:
-        stay.lost.append(time)

@@ -1,0 +1,493 @@
+"""What a run's state was at any moment, read from its events: everything is a stay.
+
+A stay is one thing in one place for some time: a request in the waiting queue, a request in the
+running set, a token in a future slot, a page in somebody's hands, a node in the radix tree. What
+was true at a moment are the stays that hold it, so a picture over time, a picture of one moment
+and a player that jumps to and fro read the same lists. ``panels`` gives one ``Panel`` a part of
+the engine; that of a part which the run did not have is empty. A pair of schedulers (``pd``) has
+each panel twice, once for each ``side``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from ..checks.history import kept
+from ..trace import Mark, Trace
+from ..trace.events import is_host
+from ..trace.sides import one_side, shown_side, sides
+from .future_slots import stays_of
+from .views.marks import lacking, many, named, number, numbers, word
+
+
+@dataclass(frozen=True)
+class Stay:
+    """What was where, from ``start`` up to, but not including, ``end`` (nanoseconds).
+
+    Where it is still there when the run ends, ``end`` is one more than the run's: so it is there
+    at the run's last moment, too. Who draws it over time cuts that off (``up_to``).
+    """
+
+    place: str  # a request id, ``page 7``, ``slot 3``, ``row 2``, ``node 5``
+    kind: str  # a look: ``queued``, ``admitted``, ``stored``, ``evictable``, .. (``looks.py``)
+    start: int = 0
+    end: int = 0
+    label: str = ""  # what stands in its box: mostly whose it is
+    rid: str = ""  # the request it belongs to, if there is one
+    about: str = ""  # one sentence for who points at it
+    parent: str = ""  # the place that this one hangs on, in a tree
+    holders: tuple[str, ...] = ()  # who keeps it there, where several requests may
+    size: int = 1  # pages of a node
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A part of the engine: its places in order, and everything that ever was in them."""
+
+    name: str  # ``queue``, ``set``, ``ring``, ``pages``, ``rows``, ``tree``
+    title: str
+    places: tuple[str, ...]
+    stays: tuple[Stay, ...]
+    side: str = ""  # of a pair of schedulers (``pd``): ``prefill`` or ``decode``
+
+    def at(self, time: int) -> dict[str, Stay]:
+        """What is where at a moment; of two in one place the later."""
+        return {stay.place: stay for stay in self.stays if stay.start <= time < stay.end}
+
+
+def up_to(stays: Iterable[Stay], end: int) -> list[Stay]:
+    """Stays as far as they lie before a moment, which is mostly the run's end."""
+    return [replace(stay, end=min(stay.end, end)) for stay in stays if stay.start < end]
+
+
+def count(stays: Iterable[Stay], *kinds: str) -> list[tuple[int, int]]:
+    """(time, how much of these kinds there is from then on), at every change."""
+    delta: Counter[int] = Counter()
+    for stay in stays:
+        if stay.kind in kinds:
+            delta[stay.start] += stay.size
+            delta[stay.end] -= stay.size
+    now, series = 0, []
+    for time in sorted(delta):
+        if delta[time]:
+            now += delta[time]
+            series.append((time, now))
+    return series
+
+
+def panels(trace: Trace) -> tuple[Panel, ...]:
+    """Everything there is to show of a moment: queue, set, ring, pages, rows and tree.
+
+    Of a pair of schedulers first those of the prefill side, then those of the decode side.
+
+    Raises:
+        NothingToShow: a mark of the trace does not say what it should.
+    """
+    found = [replace(panel, side=side) for side in sides(trace)
+             for panel in panels_of(one_side(trace, side)).values()]  # fmt: skip
+    last = trace.end + 1  # what is marked after the run's last slice is left out
+    return tuple(replace(panel, stays=tuple(up_to(panel.stays, last))) for panel in found)
+
+
+@kept
+def panels_of(trace: Trace) -> dict[str, Panel]:
+    """The panels of one scheduler's run by name; of a pair of schedulers on the decode side.
+
+    ``queue`` has who waits for memory (``queued``); ``set`` who has some (``admitted``), whose
+    memory is held for a transfer (``sending``), and zombies (``wasted``). SGLang's
+    ``running_batch`` has those who decode; here the prompts being computed are in it too. ``pages``
+    and ``rows`` are ``admitted`` or ``wasted``; a cached page belongs to no request, and is
+    ``protected`` (a request has locked it) or ``evictable``, as a node of ``tree`` is; its label is
+    who computed it. ``ring`` has tokens in future slots: ``promised``, ``stored``, ``stale``.
+
+    Raises:
+        NothingToShow: a mark of the trace does not say what it should.
+    """
+    trace = shown_side(trace)
+    books, end = Books(trace), trace.end + 1
+    books.requests.changes |= waits(trace, books.joins).changes
+    requests = books.requests.stays(end)
+    tokens = ring(trace).stays(end)
+    parts = {
+        "queue": ("waiting_queue", [stay for stay in requests if stay.kind == "queued"]),
+        "set": ("running set", [stay for stay in requests if stay.kind != "queued"]),
+        "ring": ("future slots", tokens),
+        "pages": ("KV pages", books.pages.stays(end)),
+        "rows": ("rows of the request table", books.rows.stays(end)),
+        "tree": ("radix tree", books.nodes.stays(end)),
+    }
+    found = {}
+    for name, (title, stays) in parts.items():
+        places = list(dict.fromkeys(stay.place for stay in stays))
+        if name in ("ring", "pages", "rows"):
+            places.sort(key=lambda place: int(place.split()[1]))
+        elif name == "tree":
+            places = depth_first(stays)
+        found[name] = Panel(name, title, tuple(places), tuple(stays))
+    return found
+
+
+def depth_first(stays: Sequence[Stay]) -> list[str]:
+    """Nodes, each before those on it. A split only comes between two: it holds at any moment."""
+    parents = {int(stay.place.split()[1]): stay.parent for stay in stays}
+    children: dict[str, list[str]] = defaultdict(list)
+    for at in sorted(parents):
+        children[parents[at]].append(f"node {at}")
+    found, waiting = [], children["root"][::-1]
+    while waiting:
+        found.append(waiting.pop())
+        waiting += children[found[-1]][::-1]
+    return found
+
+
+class Log:
+    """What was where, written down while a run is replayed."""
+
+    def __init__(self) -> None:
+        self.changes: dict[Hashable, list[tuple[int, Stay | None]]] = {}
+
+    def put(self, key: Hashable, time: int, stay: Stay | None = None) -> None:
+        """From now on this is there, or nothing; what came and went at one moment is forgotten."""
+        mine = self.changes.setdefault(key, [])
+        if mine and mine[-1][0] == time:
+            mine.pop()
+        if (mine[-1][1] if mine else None) != stay:
+            mine.append((time, stay))
+
+    def stays(self, end: int) -> list[Stay]:
+        """All of them, in order of time; who is still there stays up to ``end``."""
+        found = [
+            replace(stay, start=start, end=until)
+            for mine in self.changes.values()
+            for (start, stay), (until, _) in pairwise([*mine, (end, None)])
+            if stay and until > start
+        ]
+        return sorted(found, key=lambda stay: stay.start)
+
+
+# -- Memory, replayed: whose each row and each page is, and the radix tree -------------------------
+
+ENDS = ("finish", "retraction")  # a request lets go of its memory
+ROOT = 0  # the root's id
+ZOMBIE = "has ended or was retracted, but a launched step still names it"
+WORDS = {
+    "admitted": "holds memory",
+    "sending": "its pages are held for its KV, which moves from the prefill to the decode side",
+    "wasted": ZOMBIE,
+}
+OWNED = {
+    "admitted": "a request's",
+    "sending": "a request's, held for the transfer of its KV",
+    "wasted": f"of a request that {ZOMBIE}",
+}
+CACHED = {
+    "protected": "in the prefix cache and in use: a request has locked it",
+    "evictable": "only the prefix cache has it",
+}
+
+
+class Pool(NamedTuple):
+    """How much memory there is."""
+
+    pages: int
+    page_size: int  # tokens
+    rows: int  # of the request table
+
+
+def pool(trace: Trace) -> Pool | None:
+    """The sizes of the pool; None: the trace does not say.
+
+    Raises:
+        NothingToShow: a mark does not say how many.
+    """
+    for mark in named(shown_side(trace), "kv pool"):
+        return Pool(number(mark, "pages"), number(mark, "page_size"), number(mark, "rows"))
+    return None
+
+
+@dataclass(eq=False)
+class LeaseStay:
+    """A request's row and pages, from ``row alloc`` to ``row free``.
+
+    It is a zombie (``wasted``) once it is closed, while a launched step still names it. For a
+    transfer it may be held, before or after that (``sending``).
+    """
+
+    rid: str
+    row: int
+    pages: dict[int, None] = field(default_factory=dict)
+    joined: bool = False  # its request was admitted, or its pages were reserved
+    closed: str = ""  # by which mark
+    held: int = 0  # transfers that read or write its pages
+
+    @property
+    def kind(self) -> str:
+        """``admitted``, ``sending`` or ``wasted``."""
+        return "sending" if self.held else "wasted" if self.closed else "admitted"
+
+
+@dataclass
+class Node:
+    """A node of the radix tree as the marks tell it."""
+
+    id: int
+    parent: int
+    pages: int
+    tokens: str  # the first few, as text
+    page_ids: list[int]  # which pages, as far as the trace says
+    lock_ref: int = 0
+    locks: Counter[str] = field(default_factory=Counter)  # that end here, by request
+
+    @property
+    def state(self) -> str:
+        """protected or evictable."""
+        return "protected" if self.lock_ref else "evictable"
+
+
+class Books:
+    """One scheduler's memory, mark by mark, and the logs of what was where meanwhile."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.requests, self.rows, self.pages, self.nodes = Log(), Log(), Log(), Log()
+        self.joins: dict[str, list[int]] = defaultdict(list)  # when a request got memory
+        self.leases: dict[int, LeaseStay] = {}  # by row
+        self.newest: dict[str, LeaseStay] = {}  # of each request
+        self.owner: dict[int, LeaseStay] = {}  # by page
+        self.cached: dict[int, int] = {}  # page -> node; -1: nobody says which
+        self.ref_cnt: dict[int, int] = {}  # page -> leases that use it, where there is no tree
+        self.computed: dict[int, str] = {}  # page -> by whom
+        self.tree: dict[int, Node] = {}
+        self.whose = ""  # the request whose turn it is to take or leave a lock
+        acts = {
+            "row alloc": self._row, "admit": self._lease, "row hold": self._lease,
+            "row let go": self._lease, "finish": self._lease, "retraction": self._lease,
+            "row free": self._lease, "insert": self._insert, "page alloc": self._pages,
+            "page disown": self._pages, "page free": self._pages, "block add": self._blocks,
+            "block lock": self._blocks, "block evict": self._blocks, "radix add": self._node,
+            "radix split": self._node, "radix evict": self._node, "radix lock": self._node,
+        }  # fmt: skip
+        for mark in trace.marks:
+            if act := acts.get(mark.name):
+                act(mark)
+
+    def _insert(self, mark: Mark) -> None:
+        self.whose = word(mark, "rid")
+
+    def _row(self, mark: Mark) -> LeaseStay:
+        """A row is somebody's from now on."""
+        row, self.whose = number(mark, "row"), word(mark, "rid")
+        lease = self.leases[row] = self.newest[self.whose] = LeaseStay(self.whose, row)
+        self._look_at_lease(lease, mark.time)
+        return lease
+
+    def _lease(self, mark: Mark) -> None:
+        """What a mark says of a request's memory."""
+        rid, by_row = word(mark, "rid"), mark.name.startswith("row ")
+        lease = self.leases.get(number(mark, "row")) if by_row else self.newest.get(rid)
+        self.whose = rid if mark.name == "row free" else self.whose
+        if lease is None:
+            return
+        if mark.name in ("admit", "row hold") and not lease.joined:
+            lease.joined = True
+            self.joins[lease.rid].append(mark.time)
+        lease.held += {"row hold": 1, "row let go": -1}.get(mark.name, 0)
+        if mark.name in ENDS:
+            lease.closed = lease.closed or mark.name
+        if mark.name == "row free":
+            del self.leases[lease.row]
+            if self.newest.get(lease.rid) is lease:
+                del self.newest[lease.rid]
+            self.rows.put(lease.row, mark.time)
+            self.requests.put(lease, mark.time)
+        else:
+            self._look_at_lease(lease, mark.time)
+        for page in lease.pages:
+            self._look_at_page(page, mark.time)
+
+    def _look_at_lease(self, lease: LeaseStay, time: int) -> None:
+        rid, kind = lease.rid, lease.kind
+        used = "admitted" if kind == "sending" else kind
+        place = f"row {lease.row}"
+        self.rows.put(lease.row, time, Stay(place, used, label=rid, rid=rid, about=OWNED[kind]))
+        if lease.joined:  # who was retracted may run again, beside its own zombie
+            place = f"{rid} ({place})" if (kind, lease.closed) == ("wasted", ENDS[1]) else rid
+            about = Stay(place, kind, label=rid, rid=rid, about=WORDS[kind])
+            self.requests.put(lease, time, about)
+
+    def _pages(self, mark: Mark) -> None:
+        """Pages become a lease's, or stop being one's, or become free."""
+        ids = numbers(mark, "pages")
+        if mark.name == "page alloc":
+            lease = self.leases.get(number(mark, "row")) or self._row(mark)
+            self.owner |= dict.fromkeys(ids, lease)
+            self.computed |= dict.fromkeys(ids, lease.rid)
+            lease.pages |= dict.fromkeys(ids)
+        for page in ids if mark.name != "page alloc" else ():
+            if before := self.owner.pop(page, None):
+                before.pages.pop(page, None)
+            if mark.name == "page free":
+                self.cached.pop(page, None)
+            else:
+                self.cached.setdefault(page, -1)
+        for page in ids:
+            self._look_at_page(page, mark.time)
+
+    def _blocks(self, mark: Mark) -> None:
+        """Blocks of a cache without a tree enter it, are used or let go, or are evicted."""
+        for page in (ids := numbers(mark, "pages")):
+            if mark.name == "block evict":
+                self.ref_cnt.pop(page, None)
+            else:
+                delta = number(mark, "delta") if mark.name == "block lock" else 0
+                self.ref_cnt[page] = self.ref_cnt.get(page, 0) + delta
+        for page in ids:
+            self._look_at_page(page, mark.time)
+
+    def _node(self, mark: Mark) -> None:
+        """The radix tree changes; a split takes the front of a node, and holds every lock of it."""
+        at, time = number(mark, "node"), mark.time
+        if mark.name == "radix add":
+            ids = numbers(mark, "page_ids") if "page_ids" in mark.attrs else []
+            pages, tokens = number(mark, "pages"), word(mark, "tokens")
+            self.tree[at] = Node(at, number(mark, "parent"), pages, tokens, ids)
+            touched = self._path(mark, at)[:1]
+        elif mark.name == "radix split":
+            lower, pages = self._path(mark, number(mark, "child"))[0], number(mark, "pages")
+            self.tree[at] = Node(at, lower.parent, pages, word(mark, "tokens"),
+                                 lower.page_ids[:pages], lower.lock_ref)  # fmt: skip
+            lower.parent, lower.pages, lower.tokens = (
+                at,
+                lower.pages - pages,
+                word(mark, "child_tokens"),
+            )
+            lower.page_ids = lower.page_ids[pages:]
+            touched = [self.tree[at], lower]
+        else:
+            touched = self._path(mark, at)
+        if mark.name == "radix lock":
+            delta = number(mark, "delta")
+            for node in touched:
+                node.lock_ref += delta
+            if touched:
+                touched[0].locks[self.whose] += delta
+        elif mark.name == "radix evict":
+            touched = touched[:1]
+            self.tree.pop(at, None)
+        for node in touched:
+            if mark.name not in ("radix lock", "radix evict"):
+                self.cached |= dict.fromkeys(node.page_ids, node.id)
+            self.nodes.put(node.id, time, node_stay(node) if node.id in self.tree else None)
+            for page in node.page_ids:
+                self._look_at_page(page, time)
+
+    def _path(self, mark: Mark, at: int) -> list[Node]:
+        """The nodes from one up, without the root.
+
+        Raises:
+            NothingToShow: one of them was evicted, or never added.
+        """
+        found = []
+        while at != ROOT:
+            if at not in self.tree:
+                raise lacking(mark, f"its node {at}")
+            found.append(self.tree[at])
+            at = self.tree[at].parent
+        return found
+
+    def _look_at_page(self, page: int, time: int) -> None:
+        place, label = f"page {page}", self.computed.get(page, "")
+        stay = None
+        if lease := self.owner.get(page):
+            kind = "admitted" if lease.kind == "sending" else lease.kind
+            stay = Stay(place, kind, label=lease.rid, rid=lease.rid, about=OWNED[lease.kind])
+        elif page in self.cached:
+            node = self.tree.get(self.cached[page])
+            is_used = self.ref_cnt.get(page, node.lock_ref if node else 0)
+            kind = "protected" if is_used else "evictable"
+            stay = Stay(place, kind, label=label, about=CACHED[kind])
+        else:
+            self.computed.pop(page, None)
+        self.pages.put(page, time, stay)
+
+
+def node_stay(node: Node) -> Stay:
+    """A node as it is now; ``holders`` are those whose lock ends at it, and counts up to the root.
+
+    Tokens stand as text before the numbers, where all of them are printable bytes.
+    """
+    ids = [int(part) for part in node.tokens.split() if part.isdecimal()]
+    is_text = ids and all(32 <= byte < 127 for byte in ids)
+    tokens = f'"{bytes(ids).decode()}" {node.tokens}' if is_text else node.tokens
+    return Stay(
+        f"node {node.id}", node.state, label=tokens, size=node.pages,
+        about=f"{many(node.pages, 'page')}, lock_ref {node.lock_ref}: {node.state}",
+        parent="root" if node.parent == ROOT else f"node {node.parent}",
+        holders=tuple(sorted(rid for rid, locks in node.locks.items() if locks)),
+    )  # fmt: skip
+
+
+# -- Who waits, and tokens in the slots of the ``FutureMap`` ---------------------------------------
+
+
+def arrivals(trace: Trace) -> dict[str, list[int]]:
+    """When the requests of each id were received: one for each end, and for who has not ended.
+
+    An id may come back. Whoever came while another lived under it was refused, and is left out.
+    """
+    trace, ends = shown_side(trace), defaultdict[str, list[int]](list)
+    for mark in named(trace, "finish"):
+        ends[word(mark, "rid")].append(mark.time)
+    found: dict[str, list[int]] = {}
+    for item in trace.slices:
+        if item.name == "receive" and is_host(item.lane):
+            for rid in item.rids:
+                came = found.setdefault(rid, [])
+                if bisect_right(ends[rid], item.end) >= len(came):
+                    came.append(item.end)
+    return found
+
+
+def waits(trace: Trace, joins: dict[str, list[int]]) -> Log:
+    """From when a request came, or was retracted, up to when it gets memory or ends."""
+    log, came = Log(), arrivals(trace)
+    ends = {name: defaultdict[str, list[int]](list) for name in ENDS}
+    for mark in named(trace, *ENDS):
+        ends[mark.name][word(mark, "rid")].append(mark.time)
+    for rid in dict.fromkeys([*came, *joins]):
+        starts = [(start, [at for at in joins[rid] if at >= start]) for start in came.get(rid, [0])]
+        # who is retracted in the moment of its admission waits for the next one
+        starts += [(start, joins[rid][nth:])
+                   for nth, start in enumerate(ends["retraction"][rid], start=1)]  # fmt: skip
+        for start, later in starts:
+            stops = [*later, *(at for at in ends["finish"][rid] if at >= start)]
+            waiting = Stay(rid, "queued", label=rid, rid=rid, about="waits for memory")
+            log.put((rid, start), start, waiting)
+            if stops:
+                log.put((rid, start), min(stops))
+    return log
+
+
+RING_WORDS = {
+    "promised": "promised to step {step}, which has not sampled it yet",
+    "stored": "stored by step {step}; somebody will still read it",
+    "stale": "left by step {step}; nobody reads it any more",
+}
+
+
+def ring(trace: Trace) -> Log:
+    """Every future slot that ever held a token; its last one is there until the run's end."""
+    log = Log()
+    for token in stays_of(trace):
+        moments = {"promised": token.promised}
+        if token.sampled:
+            moments |= {"stored": token.stored, "stale": token.last_read}
+        for kind, time in moments.items():
+            about = RING_WORDS[kind].format(step=token.step)
+            log.put(token.slot, time, Stay(f"slot {token.slot}", kind, label=token.rid,
+                                           rid=token.rid, about=about))  # fmt: skip
+    return log
