@@ -107,10 +107,10 @@ def phase_figures(call: BenchCall) -> list[Figure]:
 # -- Schedulers side by side: the same requests, the same pages, no device -------------------------
 #
 # Each is a process of its own, ours too (``steps.py``), which takes the time itself; only questions
-# and answers pass the pipe. What a peer's packages need of a GPU has stand-ins.
+# and answers pass the pipe. Theirs are ``fidelity``'s originals, with the stand-ins named there.
 
 OURS, NANO_VLLM, VLLM, SGLANG = "minisched", "nano-vllm", "vLLM", "SGLang"
-SCRIPTS = {NANO_VLLM: "nano_vllm", VLLM: "vllm_scheduler", SGLANG: "sglang_scheduler"}  # in peers/
+SCRIPTS = {NANO_VLLM: "nano_vllm", VLLM: "vllm", SGLANG: "sglang"}  # in fidelity/
 NOT_ADMITTED = {
     VLLM: "vLLM admits in the same call that schedules those who decode",
     SGLANG: "SGLang's admission takes kernels of a GPU",
@@ -224,8 +224,7 @@ def host_rows(call: BenchCall) -> list[Figure]:
             try:
                 if name == NANO_VLLM and not call.nano_vllm:
                     raise PeerError(NO_CHECKOUT)
-                settings = {"folder": str(call.nano_vllm)}
-                started = start(f"{__package__}.peers.{script}", settings)
+                started = start(f"minisched.fidelity.{script}", {"source": str(call.nano_vllm)})
                 peers[name] = stack.enter_context(started)
             except PeerError as error:
                 peers[name] = str(error)

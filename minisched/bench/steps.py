@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import count
 from typing import Protocol
@@ -44,6 +44,16 @@ class HostWorkload:
         """The pool: what running requests will hold, and the page more that admission asks for."""
         pages = -(-(self.prompt_len + NEW_TOKENS) // self.page_size)
         return self.running * (pages + 1) + self.spare_pages
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """The sizes that every scheduler has for it; prompts are not cut."""
+        return SchedulerConfig(
+            kv_tokens=self.num_pages * self.page_size, page_size=self.page_size,
+            max_running_requests=self.running + self.spare_rows,
+            chunked_prefill_size=-1, max_prefill_tokens=PREFILL_TOKENS,
+            context_len=self.num_pages * self.page_size, vocab_size=VOCABULARY,
+        )  # fmt: skip
 
 
 class HostEngine(Protocol):
@@ -99,13 +109,7 @@ class Minisched:
     """``next_batch`` and ``process`` in turn, as the loop ``serial`` calls them."""
 
     def __init__(self, load: HostWorkload, run_ahead: bool = False) -> None:
-        config = SchedulerConfig(
-            kv_tokens=load.num_pages * load.page_size, page_size=load.page_size,
-            max_running_requests=load.running + load.spare_rows,
-            chunked_prefill_size=-1, max_prefill_tokens=PREFILL_TOKENS,
-            context_len=load.num_pages * load.page_size, vocab_size=VOCABULARY, run_ahead=run_ahead,
-        )  # fmt: skip
-        self.scheduler = Scheduler(config)
+        self.scheduler = Scheduler(replace(load.config, run_ahead=run_ahead))
         self.numbers = count()
         for number in range(load.finished):
             self.add(prompt(-1 - number % load.distinct, PAGE + 1), 1)

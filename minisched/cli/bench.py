@@ -75,8 +75,7 @@ def peer_versions(call: BenchCall) -> dict[str, str]:
     """Versions of the peers of ``host``, which are not installed here."""
     if call.part != "host":
         return {}
-    scripts = {"vllm": "vllm_scheduler", "sglang": "sglang_scheduler"}
-    found = {name: version_of(f"minisched.bench.peers.{of}", name) for name, of in scripts.items()}
+    found = {name: version_of(f"minisched.fidelity.{name}", name) for name in ("vllm", "sglang")}
     return found | ({"nano-vllm": version_in(call.nano_vllm)} if call.nano_vllm else {})
 
 

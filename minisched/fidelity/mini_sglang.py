@@ -14,10 +14,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..bench.peers.missing import PACKAGES, stand_in
 from ..bench.peers.peer import Answer, serve
 from .case import EOS, Arrival, FidelityCase, Rows, Schedule, ScheduledStep, Shape
-from .turns import DEVICE, ENTRY, LISTENER, SETTINGS, Played, StandIn, Turns, checkout_version
+from .original import (
+    DEVICE,
+    ENTRY,
+    KERNELS,
+    LISTENER,
+    SETTINGS,
+    UNUSED,
+    Played,
+    StandIn,
+    Turns,
+    checkout_version,
+    stand_in,
+)
 
 SCHEDULER = "minisgl.scheduler.scheduler"
 DECIDING = (
@@ -26,7 +37,11 @@ DECIDING = (
     "minisgl.core",
 )  # fmt: skip
 STAND_INS = (
-    *(StandIn(name, DEVICE, why) for name, why in PACKAGES["mini-sglang"].items()),
+    StandIn("triton", DEVICE, KERNELS),
+    StandIn("tvm_ffi", DEVICE, KERNELS),
+    StandIn("flashinfer", DEVICE, KERNELS),
+    StandIn("sgl_kernel", DEVICE, KERNELS),
+    StandIn("msgpack", DEVICE, f"sockets: {UNUSED}"),
     StandIn("minisgl.kernel", DEVICE, "fast_compare_key, which counts the tokens two keys share"),
     StandIn("minisgl.engine", DEVICE, "it runs batches"),
     StandIn("minisgl.attention", DEVICE, "kernels"),
@@ -193,9 +208,7 @@ def start(settings: Answer) -> Callable[[Answer], Answer]:
     source = Path(settings["source"])
     sys.path.insert(0, str(source / "python"))
     torch: Any = import_module("torch")
-    stand_in(*PACKAGES["mini-sglang"])
-    own = [item.name for item in STAND_INS if item.name.startswith("minisgl.")]
-    stand_in(*(name for name in own if ":" not in name), even_if_there=True)
+    stand_in(STAND_INS, "minisgl")
     kernel: Any = import_module("minisgl.kernel")
     kernel.fast_compare_key = shared_len
     message: Any = import_module("minisgl.message")

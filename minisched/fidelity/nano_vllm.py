@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["numpy==2.4.6", "xxhash==4.1.0"]
+# ///
 """nano-vllm's own scheduler, block manager and engine step, from a checkout, without a model.
 
 Its ``max_num_seqs`` bounds a step's rows and not those who run, as it has no table of rows; here
@@ -13,14 +17,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..bench.peers.missing import stand_in
 from ..bench.peers.peer import Answer, serve
+from ..bench.steps import NEW_TOKENS, HostWorkload, result_of, settle
+from ..scheduler import SchedulerConfig
 from .case import EOS, FidelityCase, Rows, Schedule, ScheduledStep, Shape
-from .turns import DEVICE, ENTRY, SETTINGS, Played, StandIn, Turns, checkout_version
+from .original import (
+    DEVICE,
+    ENTRY,
+    SETTINGS,
+    UNUSED,
+    Played,
+    StandIn,
+    Turns,
+    checkout_version,
+    stand_in,
+)
 
 DECIDING = tuple(f"nanovllm.engine.{name}" for name in ("scheduler", "block_manager", "sequence"))
 ENGINE = "nanovllm.engine.llm_engine:LLMEngine"
 STAND_INS = (
+    StandIn("torch", DEVICE, f"processes: {UNUSED}"),
+    StandIn("transformers", DEVICE, f"tokenizers: {UNUSED}"),
+    StandIn("tqdm", DEVICE, f"bars: {UNUSED}"),
     StandIn("nanovllm.engine.model_runner", DEVICE, "it runs batches"),
     StandIn("nanovllm.config:Config", SETTINGS, "the values of the case; its own has pages of 256"),
     StandIn(f"{ENGINE}.__init__", SETTINGS, "the scheduler is made alone"),
@@ -57,22 +75,49 @@ class Runner:
         return [self.turns.by_rid[rid].token(end) for rid, end in zip(rids, ends, strict=True)]
 
 
-def play(case: FidelityCase) -> Schedule:
-    """A case, turn by turn."""
+def make_scheduler(config: SchedulerConfig) -> Any:
+    """A scheduler of these sizes."""
     module: Any = import_module("nanovllm.engine.llm_engine")
-    params = import_module("nanovllm.sampling_params").SamplingParams
-    config, turns, names = case.config, Turns(case), dict[int, str]()
-    chunk = config.chunked_prefill_size
-    engine = object.__new__(module.LLMEngine)
     module.Sequence.block_size = config.page_size
-    engine.model_runner = Runner(turns, names)
-    engine.scheduler = module.Scheduler(
+    chunk = config.chunked_prefill_size
+    return module.Scheduler(
         SimpleNamespace(
             max_num_seqs=config.max_running_requests, eos=EOS,
             max_num_batched_tokens=config.max_prefill_tokens if chunk == -1 else chunk,
             kvcache_block_size=config.page_size, num_kvcache_blocks=config.num_pages,
         )
     )  # fmt: skip
+
+
+class NanoVllmEngine:
+    """``schedule`` and ``postprocess`` in turn."""
+
+    def __init__(self, load: HostWorkload) -> None:
+        self.scheduler = make_scheduler(load.config)
+        self.Sequence = import_module("nanovllm.engine.sequence").Sequence
+        params = import_module("nanovllm.sampling_params").SamplingParams
+        self.params = params(max_tokens=NEW_TOKENS, ignore_eos=True)
+        settle(self.step, load, self.add)
+
+    def add(self, tokens: list[int]) -> None:
+        """Receive one request."""
+        self.scheduler.add(self.Sequence(tokens, self.params))
+
+    def step(self) -> int:
+        """One turn of its engine."""
+        seqs, is_prefill = self.scheduler.schedule()
+        self.scheduler.postprocess(seqs, result_of(len(seqs)).tokens, is_prefill)
+        return len(seqs)
+
+
+def play(case: FidelityCase) -> Schedule:
+    """A case, turn by turn."""
+    module: Any = import_module("nanovllm.engine.llm_engine")
+    params = import_module("nanovllm.sampling_params").SamplingParams
+    turns, names = Turns(case), dict[int, str]()
+    engine = object.__new__(module.LLMEngine)
+    engine.model_runner = Runner(turns, names)
+    engine.scheduler = make_scheduler(case.config)
     running: set[int] = set()
     lost: dict[str, int] = {}
 
@@ -96,9 +141,10 @@ def start(settings: Answer) -> Callable[[Answer], Answer]:
     """Import it from its checkout, with the stand-ins."""
     source = Path(settings["source"])
     sys.path.insert(0, str(source))
-    stand_in("nanovllm.engine.model_runner", even_if_there=True)
+    stand_in(STAND_INS, "nanovllm")
     import_module("nanovllm.engine.llm_engine")
-    return Played(play, checkout_version(source), DECIDING).answer
+    version = checkout_version(source)
+    return Played(play, version, DECIDING, engine_of=NanoVllmEngine).answer
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ class Original:
     name: str  # as its rules are called (policy/rules.py)
     title: str
     module: Any  # how it is run: with PARTS, STAND_INS and the modules that decide, DECIDING
-    packages: str  # those that this script of bench/peers names
     needs_source: bool = False  # it has no wheel
+    packages_of: Any = None  # the module whose head names its packages, if it is not its own
 
     @property
     def parts(self) -> Mapping[str, Shape]:
@@ -63,13 +63,13 @@ class Original:
 ORIGINALS: Mapping[str, Original] = {
     item.name: item
     for item in (
-        Original("sglang", "SGLang", sglang, "sglang_scheduler"),
-        Original("mini-sglang", "mini-sglang", mini_sglang, "sglang_scheduler", needs_source=True),
-        Original("vllm", "vLLM", vllm, "vllm_scheduler"),
-        Original("nano-vllm", "nano-vllm", nano_vllm, "sglang_scheduler", needs_source=True),
+        Original("sglang", "SGLang", sglang),
+        Original("mini-sglang", "mini-sglang", mini_sglang, needs_source=True, packages_of=sglang),
+        Original("vllm", "vLLM", vllm),
+        Original("nano-vllm", "nano-vllm", nano_vllm, needs_source=True),
     )
 }
-"""By the name of their rules; those without a wheel find what they import beside SGLang."""
+"""By the name of their rules; mini-sglang finds what it imports beside SGLang."""
 
 
 class Player:
@@ -77,7 +77,7 @@ class Player:
 
     def __init__(self, original: Original, source: Path | None, home: Path, say: Say) -> None:
         settings = {"source": str(source.resolve()) if source else ""}
-        packages = f"minisched.bench.peers.{original.packages}"
+        packages = (original.packages_of or original.module).__name__
         module = original.module.__name__
         self.peer = Peer.start(module, settings, home, say, packages_of=packages)
         self.about = self.peer.ask({})

@@ -1,34 +1,59 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "torch==2.13.0", "numpy==2.4.6", "transformers==5.19.0", "fastapi==0.165.0", "openai==2.8.0",
+#   "aiohttp==3.14.5", "dill==0.4.1", "distro==1.9.0", "einops==0.8.2", "msgspec==0.22.0",
+#   "numba==0.65.1", "orjson==3.13.0", "packaging==26.3", "pillow==13.0.0",
+#   "partial-json-parser==0.2.1.1.post7", "prometheus-client==0.26.0", "psutil==7.2.2",
+#   "pybase64==1.5.1", "pydantic==2.14.3", "python-multipart==0.0.34", "pyzmq==27.3.0",
+#   "regex==2026.11.15", "requests==2.34.2", "scipy==1.17.1", "setproctitle==1.3.8",
+#   "uvicorn==0.54.0", "uvloop==0.23.0", "xxhash==4.1.0", "sglang==0.5.23"
+# ]
+#
+# [[tool.uv.dependency-metadata]]
+# name = "sglang"  # installed alone: what it needs else has stand-ins (STAND_INS)
+# version = "0.5.23"
+# requires-dist = []
+# ///
 """SGLang's own scheduler and event loops, on a CPU, without model, sockets and GPU.
 
 A ``Scheduler`` is made without its ``__init__``; what its methods read is set. Those that decide,
 and the two event loops, are the original's: a loop takes in a case's requests where it would read
-its socket, and gets a case's tokens where it would launch a step.
+its socket, and gets a case's tokens where it would launch a step. For ``bench host`` the parts of
+the loop are called in turn, on a result that is there.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
+from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import cache, partial
 from importlib import import_module, metadata
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from ..bench.peers.missing import PACKAGES, stand_in
 from ..bench.peers.peer import Answer, serve
-from ..bench.peers.sglang_scheduler import (
-    Nothing,
-    Silent,
-    import_without_gpu,
-    make_processor,
-    make_req,
-    make_result,
-)
+from ..bench.steps import ANY_TOKEN, NEW_TOKENS, VOCABULARY, HostWorkload, settle
 from .case import EOS, VOCAB_SIZE, FidelityCase, Rows, Schedule, ScheduledStep, Shape
-from .turns import DEVICE, ENTRY, LISTENER, SETTINGS, Played, StandIn, Turns
+from .original import (
+    DEVICE,
+    ENTRY,
+    KERNELS,
+    LISTENER,
+    SETTINGS,
+    UNUSED,
+    Played,
+    StandIn,
+    Turns,
+    stand_in,
+)
 
 MANAGERS, MEMORY = "sglang.srt.managers", "sglang.srt.mem_cache"
 COMPONENTS = f"{MANAGERS}.scheduler_components"
@@ -39,7 +64,17 @@ DECIDING = (
     f"{MEMORY}.allocator.token", f"{MEMORY}.allocator.paged",
 )  # fmt: skip
 STAND_INS = (
-    *(StandIn(name, DEVICE, why) for name, why in PACKAGES["sglang"].items()),
+    StandIn("triton", DEVICE, KERNELS),
+    StandIn("tvm_ffi", DEVICE, KERNELS),
+    StandIn("sgl_kernel", DEVICE, KERNELS),
+    StandIn("flashinfer", DEVICE, KERNELS),
+    StandIn("cuda", DEVICE, "the driver of a GPU"),
+    StandIn("torchvision", DEVICE, f"images: {UNUSED}"),
+    StandIn("sentencepiece", DEVICE, f"tokenizers: {UNUSED}"),
+    StandIn("compressed_tensors", DEVICE, f"weights: {UNUSED}"),
+    StandIn("gguf", DEVICE, f"weights: {UNUSED}"),
+    StandIn("grpc", DEVICE, f"a server: {UNUSED}"),
+    StandIn("IPython", DEVICE, f"notebooks: {UNUSED}"),
     StandIn("sglang.kernels.ops.attention.fla", DEVICE, "kernels of linear attention"),
     StandIn("sglang.kernels.ops.mamba", DEVICE, "kernels of state-space layers"),
     StandIn("sglang.srt.layers.attention.fla", DEVICE, "linear attention"),
@@ -99,6 +134,26 @@ PARTS = {
 SERIAL = ("serial",)  # loops of ours; the others are event_loop_overlap
 
 
+class Nothing:
+    """Settings of which each is off, in groups where ``depth`` says so."""
+
+    def __init__(self, depth: int = 0, **given: Any) -> None:
+        self.__dict__.update(given)
+        self._depth = depth
+
+    def __getattr__(self, name: str) -> Nothing | None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Nothing(self._depth - 1) if self._depth else None
+
+
+class Silent(SimpleNamespace):
+    """Whoever hears of the step, and does nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **options: None
+
+
 class Identity:
     """A part of another feature: whatever it is asked to do to a batch, it gives it back."""
 
@@ -125,7 +180,7 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
     places = {
         MEMORY: ("memory_pool", "radix_cache", "cache_init_params"),
         f"{MEMORY}.allocator": ("token", "paged"),
-        COMPONENTS: ("new_token_ratio_tracker",),
+        COMPONENTS: ("new_token_ratio_tracker", "batch_result_processor"),
         MANAGERS: ("schedule_batch", "schedule_policy"),
     }
     parts: Any = SimpleNamespace(
@@ -181,7 +236,15 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
             chunk = None if config.chunked_prefill_size == -1 else config.chunked_prefill_size
             null = module.DisaggregationMode.NULL
             tracker = parts.new_token_ratio_tracker.NewTokenRatioTracker
-            processor = make_processor(tree, allocator, pool, model, beam, null, is_overlap)
+            processor = parts.batch_result_processor.SchedulerBatchResultProcessor(
+                is_generation=True, disaggregation_mode=null, enable_overlap=is_overlap,
+                enable_overlap_mlx=False, model_config=model, tree_cache=tree,
+                token_to_kv_pool_allocator=allocator, req_to_token_pool=pool,
+                hisparse_coordinator=None, decode_offload_manager=None, metrics_collector=None,
+                metrics_reporter=reporter, draft_worker=None, model_worker=None,
+                logprob_result_processor=None, output_streamer=Silent(), beam_coordinator=beam,
+                abort_request=None,
+            )  # fmt: skip
             self.__dict__.update(
                 req_to_token_pool=pool, token_to_kv_pool_allocator=allocator, tree_cache=tree,
                 page_size=config.page_size, waiting_queue=[], chunked_req=None, last_batch=None,
@@ -224,10 +287,11 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
             is_done = all(req.finished() for req in self.reqs.values()) and not self.result_queue
             lost = {rid: req.retraction_count for rid, req in self.reqs.items()}
             for arrival in self.turns.begin(is_done, lost):
-                req = self.reqs[arrival.rid] = make_req(
-                    arrival.rid, arrival.prompt, arrival.max_new_tokens, arrival.ignore_eos, {EOS},
+                req = make_req(
+                    arrival.rid, arrival.prompt, arrival.max_new_tokens, arrival.ignore_eos,
                     arrival.priority,
                 )  # fmt: skip
+                self.reqs[arrival.rid] = req
                 self._add_request_to_queue(req)
             return []
 
@@ -261,11 +325,74 @@ def step_of(batch: Any, ends: list[int]) -> ScheduledStep:
     return ScheduledStep(mode, tuple(rows[:count]), tuple(sorted(rids[count:])))
 
 
+def make_req(
+    rid: str,
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    ignore_eos: bool = True,
+    priority: int | None = None,
+) -> Any:
+    """A greedy request."""
+    params = import_module("sglang.srt.sampling.sampling_params").SamplingParams(
+        max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, temperature=0.0
+    )
+    params.normalize(None)
+    return import_module(f"{MANAGERS}.schedule_batch").Req(
+        rid, "", array("q", prompt), params, eos_token_ids={EOS}, vocab_size=VOCABULARY,
+        priority=priority,
+    )  # fmt: skip
+
+
+def make_result(tokens: Any) -> Any:
+    """What a step has sampled."""
+    return SimpleNamespace(
+        next_token_ids=tokens, copy_done=None, auxiliary_host_output=None, logits_output=None,
+        routed_experts_output=None, indexer_topk_output=None, can_run_cuda_graph=False,
+        extend_input_len_per_req=None, extend_logprob_start_len_per_req=None,
+        num_correct_drafts_per_req_cpu=None, delay_sample_func=None,
+        get_num_generated_tokens=lambda batch_size: batch_size,
+    )  # fmt: skip
+
+
+@cache
+def result_of(num_reqs: int) -> Any:
+    """What a device that answers at once would sample."""
+    return make_result(import_module("torch").full((num_reqs,), ANY_TOKEN))
+
+
+class SglangEngine:
+    """``get_next_batch_to_run`` and ``process_batch_result`` in turn, as ``event_loop_normal``."""
+
+    def __init__(self, made: Any, load: HostWorkload) -> None:
+        self.scheduler = made(FidelityCase("serial", load.config, ()))
+        self.numbers = count()
+        settle(self.step, load, self.add)
+
+    def add(self, tokens: list[int]) -> None:
+        """Receive one request."""
+        self.scheduler._add_request_to_queue(make_req(str(next(self.numbers)), tokens, NEW_TOKENS))
+
+    def step(self) -> int:
+        """One turn; how many requests took part."""
+        scheduler = self.scheduler
+        plan = scheduler.get_next_batch_to_run(
+            running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
+        )
+        scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
+        scheduler.forward_ct += 1
+        batch.forward_iter, batch.launch_ts = scheduler.forward_ct, time.monotonic()
+        scheduler.process_batch_result(batch, result_of(len(batch.reqs)))
+        scheduler.last_batch = batch
+        return len(batch.reqs)
+
+
 def start(settings: Answer) -> Callable[[Answer], Answer]:
-    """Import it, with the stand-ins."""
-    import_without_gpu()
-    kernels = [each.name for each in STAND_INS if each.name.startswith("sglang.")]
-    stand_in(*(name for name in kernels if ":" not in name), even_if_there=True)
+    """Import it, with the stand-ins, and without a GPU."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    import_module("torch")  # these two look for optional packages, and must not find stand-ins
+    import_module("transformers.image_utils")
+    import_module("transformers.utils.import_utils").is_torchvision_available()
+    stand_in(STAND_INS, "sglang")
     groups: dict[str, dict[str, Any]] = {
         "schedule": {
             "retraction_policy": "length",
@@ -295,7 +422,8 @@ def start(settings: Answer) -> Callable[[Answer], Answer]:
         )
 
     overridden = [name for name in vars(made) if callable(getattr(made, name))]
-    return Played(play, metadata.version("sglang"), DECIDING, "sglang", overridden).answer
+    version, engine_of = metadata.version("sglang"), partial(SglangEngine, made)
+    return Played(play, version, DECIDING, "sglang", overridden, engine_of).answer
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from minisched.bench.overlap import (
     share_rows,
 )
 from minisched.bench.peers import peer as peers
-from minisched.bench.peers.peer import Peer, PeerError
+from minisched.bench.peers.peer import PACKAGE, Peer, PeerError
 from minisched.devices.thread import ThreadDevice
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.registry import HashTorch
@@ -134,16 +134,19 @@ def test_a_peer_answers_one_question_at_a_time_or_says_why_not(tmp_path: Path) -
 
 
 SCRIPTS = [
-    path.stem for path in Path(peers.__file__).parent.glob("*.py")
-    if "from .peer import" in path.read_text("utf-8")
+    f"minisched.{folder}.{path.stem}"
+    for folder in ("bench.peers", "fidelity")
+    for path in (PACKAGE / folder.replace(".", "/")).glob("*.py")
+    if "serve(start)" in path.read_text("utf-8")
 ]  # fmt: skip
+OURS = ("minisched.bench.peers.ours", "minisched.fidelity.mini_sglang")  # runs beside SGLang
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_names_the_versions_of_all_that_it_needs(script: str) -> None:
-    needed, alone = peers.packages(f"minisched.bench.peers.{script}")
-    assert all("==" in name for name in needed + alone) and bool(needed) == (script != "ours")
-    head = peers.HEADER.search(peers.path_of(f"minisched.bench.peers.{script}").read_text("utf-8"))
+    needed, alone = peers.packages(script)
+    assert all("==" in name for name in needed + alone) and bool(needed) == (script not in OURS)
+    head = peers.HEADER.search(peers.path_of(script).read_text("utf-8"))
     assert head is None or all(name.partition("==")[2] in head[0] for name in alone)
 
 
@@ -154,7 +157,7 @@ def test_an_environment_has_what_the_head_names_is_made_once_and_sees_only_this_
     monkeypatch.setattr(peers, "call", lambda name, *command: called.append(command[4:]))
     monkeypatch.setattr(peers.venv, "create", lambda folder, **_: folder.mkdir(parents=True))
     monkeypatch.setattr(peers.shutil, "which", lambda name: None)
-    module = "minisched.bench.peers.vllm_scheduler"
+    module = "minisched.fidelity.vllm"
     pythons = {peers.interpreter(module, tmp_path, lambda doing: None) for _ in range(2)}
     assert len(pythons) == 1 and pythons.pop().is_relative_to(tmp_path)
     (_, *needed), (_, bare, *alone) = called

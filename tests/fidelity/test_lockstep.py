@@ -35,8 +35,8 @@ from minisched.fidelity.lockstep import (
     switched,
     switches_of,
 )
+from minisched.fidelity.original import DEVICE, ENTRY, LISTENER, SETTINGS, Turns
 from minisched.fidelity.run import ORIGINALS, Original, Player, dealt, in_lockstep
-from minisched.fidelity.turns import DEVICE, ENTRY, LISTENER, SETTINGS, Turns
 from minisched.models.fetch import model_home
 from minisched.policy.rules import DELIBERATE, find_rules
 from minisched.scheduler import SchedulerConfig

@@ -1,4 +1,4 @@
-"""An original's half of the lockstep: who comes when, what it launched, and that it is unmodified.
+"""An original's half of the lockstep: what it imports instead, who comes when, what it launched.
 
 It runs in an environment of its own, one JSON line for each case (``bench/peers/peer.py``).
 """
@@ -9,13 +9,17 @@ import base64
 import hashlib
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from ..bench.peers.peer import Answer, version_in
+from ..bench.steps import HostEngine, HostWorkload, answer_with
 from .case import (
     MOST_TURNS,
     NOTHING,
@@ -27,20 +31,106 @@ from .case import (
     trimmed,
 )
 
+# -- What of an original is not its own here -------------------------------------------------------
+
 DEVICE, SETTINGS, LISTENER, ENTRY = "device", "settings", "listener", "entry"
+KERNELS = "it compiles or holds kernels of a GPU"
+UNUSED = "what it is for is never reached by scheduling"
 
 
 class StandIn(NamedTuple):
     """Something of an original that is not its own here: what, of which kind, and what it does.
 
-    ``device``: it would need a GPU, or tells one what to do. ``settings``: values, each the
-    default or as the case says. ``listener``: it is told of steps, and nobody asks it anything.
-    ``entry``: where requests come in and steps go out, so here are the case and its tokens.
+    ``device``: it would need a GPU, or tells one what to do; also packages of which nothing is ever
+    called. ``settings``: values, each the default or as the case says. ``listener``: it is told of
+    steps, and nobody asks it anything. ``entry``: where requests come in and steps go out, so here
+    are the case and its tokens.
     """
 
     name: str  # a package, a module, or MODULE:NAME
     kind: str
     replaces: str
+
+
+class Anything:
+    """Can be called, indexed and asked for any attribute; as a decorator it changes nothing."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        pass
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Itself; as a decorator, what it decorates."""
+        return args[0] if len(args) == 1 and callable(args[0]) and not options else self
+
+    def __getattr__(self, name: str) -> Any:
+        return attribute(name)
+
+    def __getitem__(self, item: Any) -> Any:
+        return self
+
+    def __or__(self, other: Any) -> Any:
+        return self
+
+    __ror__ = __or__
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+class AnyClass(type):
+    """A class with any attribute; one can be derived from it."""
+
+    def __getattr__(cls, name: str) -> Any:
+        return attribute(name)
+
+
+class AnyModule(ModuleType):
+    """A module with any attribute: names that begin with a capital are classes."""
+
+    __version__ = "0.0.0"
+
+    def __getattr__(self, name: str) -> Any:
+        return AnyClass(name, (Anything,), {}) if name[0].isupper() else attribute(name)
+
+
+def attribute(name: str) -> Any:
+    """What a stand-in has under a name; Python's own names it lacks."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return Anything()
+
+
+class Modules(MetaPathFinder, Loader):
+    """Finds the packages and modules named, and everything below them: stand-ins all."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """A package, if it is one of those named."""
+        known = any(f"{fullname}.".startswith(f"{name}.") for name in self.names)
+        return ModuleSpec(fullname, self, is_package=True) if known else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """An empty one."""
+        return AnyModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing."""
+
+
+def stand_in(items: Sequence[StandIn], own: str) -> None:
+    """Let the modules among ``items`` be imported: those of the package ``own`` are stood in for.
+
+    All others are packages that are not installed; if one is, it stays.
+    """
+    names = [item.name for item in items if ":" not in item.name]
+    its = [name for name in names if name.startswith(f"{own}.")]
+    sys.meta_path.insert(0, Modules(its))
+    sys.meta_path.append(Modules([name for name in names if name not in its]))
+
+
+# -- The turns of a case ---------------------------------------------------------------------------
 
 
 class CaseOver(Exception):
@@ -96,20 +186,26 @@ class Turns:
         return trimmed(self.steps)
 
 
+# -- What its process answers with -----------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Played:
-    """What an original's process answers with: schedules, and what was run for them."""
+    """What an original's process answers with: schedules, times, and what was run for them."""
 
     play: Callable[[FidelityCase], Schedule]
     version: str
     deciding: Sequence[str]  # modules
     distribution: str = ""  # of the wheel; else the modules lie in a checkout
     overridden: Sequence[str] = ()  # methods of the original's class that are stood in for
+    engine_of: Callable[[HostWorkload], HostEngine] | None = None  # for ``bench host``
 
     def answer(self, question: dict[str, Any]) -> Answer:
-        """To ``{"case"}`` its schedule, to all else what was run."""
+        """To ``{"case"}`` its schedule, to ``{"load"}`` its time, to all else what was run."""
         if "case" in question:
             return {"schedule": self.play(FidelityCase.from_json(question["case"]))}
+        if "load" in question and self.engine_of:
+            return answer_with(self.engine_of, question)
         return {
             "version": self.version,
             "files": {name: self.where(name) for name in self.deciding},
