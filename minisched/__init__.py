@@ -175,7 +175,7 @@ def check(
     and has the ``answers`` on runs, or the ``tally`` of all failures, the first one made small.
 
     >>> check(run(requests(2), "overlap"))  # doctest: +ELLIPSIS
-    overlap: overlap on sim hash
+    overlap: overlap on sim hash, virtual clock
       ? identical?  Nothing to judge: this is one run alone; name a second one.
       ✓ leaks?      Nothing leaks: all that was taken was given back.
       ✓ races?      No race: all conflicting ones of ... accesses on 3 lanes are ordered.

@@ -1,23 +1,21 @@
-"""``minisched.check``: the laws, held against runs, against a loop of your own, or against many.
-
-What it asks is what ``minisched check`` asks, by the same functions.
-"""
+"""``minisched check`` and ``minisched.check``: the laws, held against runs or random workloads."""
 
 from __future__ import annotations
 
 import inspect
 import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .checks.answers import Answer, Recorded, answer_all, stopped_with, verdict_on
-from .checks.case import MOST_TRIALS, case_text, shrink
+from .checks.answers import Answer, Recorded, answer_all, stopped_with, story_of, verdict_on
+from .checks.case import MOST_TRIALS, Case, case_text, shrink
 from .checks.history import counted
 from .checks.judge import Finding, breaks_the_same, judge
-from .checks.many import CaseTally, FailedCase, case_of, try_workloads
+from .checks.many import CAUSES, CaseTally, FailedCase, Tried, case_of, laws_on, try_workloads
 from .comparison import Comparison
 from .defaults import check_names, in_words
 from .devices.registry import open_device
@@ -27,8 +25,9 @@ from .learn.exercises.l13_capstone import made_with
 from .learn.guard import is_loop
 from .loops.design import LOOPS, Design, Turns, find_loop, registered
 from .loops.run import Run
+from .museum.blame import wrong_token
 from .museum.patch import swapped
-from .spread import Workers
+from .spread import HERE, Workers
 from .trace import Trace
 
 Checkable = Run | Trace | Comparison | str | Path | Design | Callable[[Engine], Turns]
@@ -36,6 +35,24 @@ WORKLOADS = {"virtual": 150, "wall": 20}  # by the device's clock
 MOST_SHOWN = 8  # details of one answer
 LONGEST = 300  # characters of a finding
 SIGNS = {"yes": "✓", "no": "✓", "partly": "~", "unknown": "?"}
+SAYS = {
+    "identity": "each request gets the tokens that it would get alone",
+    "ends": "each request ends once, and its client heard it",
+    "client": "it hears why it ended, its usage, and each token at once",
+    "logprobs": "it hears the log-probabilities that it would hear alone",
+    "abort": "who is given up ends in that turn, and hears no more tokens",
+    "progress": "who may run is in the next step, or there is a reason",
+    "order": "nobody goes before their turn, or loses memory before others",
+    "budget": "no step has more tokens or rows than its budget",
+    "leak": "nothing is held, lost or freed twice",
+    "race": "what lanes do to memory is ordered, and what is freed is left alone",
+    "touches": "an op touches what it says that it does, and nothing else (on sim)",
+    "ownership": "no page or row is handed out while somebody has it",
+    "time": "nothing ends before it starts",
+    "livelock": "turns bring every request to its end",
+    "deadlock": "nobody waits for what never comes",
+    "crash": "no error stops a loop",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,16 +60,40 @@ class Check:
     """What a check came to; printed, it says so in words.
 
     ``holds`` is None where there was nothing to judge by. ``answers`` are those about recorded
-    runs, by run; ``tally`` is the count over random workloads, with every failure.
+    ``runs``, by run; ``tally`` is the count over random workloads, with every failure.
     """
 
     holds: bool | None
     lines: tuple[str, ...]
     answers: Mapping[str, Sequence[Answer]] = field(default_factory=dict)
     tally: CaseTally | None = None
+    runs: Sequence[Recorded] = ()
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """Of workloads the counts; of runs ``holds``, and each run with its header and answers.
+
+        A run that stopped with an error has it as ``stopped``. An answer has ``answer`` (yes, no,
+        partly or unknown), ``sentence``, ``details``, and that on overlap ``figures``, in
+        nanoseconds.
+        """
+        if self.tally is not None:
+            return self.tally.as_json()
+        header = ("loop", "device", "model", "clock", "dtype")
+        return {
+            "holds": self.holds,
+            "runs": [
+                {
+                    "file": run.file,
+                    **{name: getattr(run.trace, name) for name in header},
+                    **({"stopped": error} if (error := stopped_with(run.trace)) else {}),
+                    **{item.question: item.as_json() for item in self.answers[run.file]},
+                }
+                for run in self.runs
+            ],
+        }
 
 
 def check_this(
@@ -70,29 +111,42 @@ def check_this(
     """
     loops = check_names("loops", loops, "overlap")
     own = [item for item in what if isinstance(item, Design) or callable(item)]
-    if not what or (own and len(what) == 1):
-        return check_workloads(own[0] if own else None, workloads, seed, loops, device, jobs)
-    if own:
+    if not what:
+        return check_workloads(loops, workloads, seed, device, Workers(jobs))
+    if own and len(what) > 1:
         raise ValueError(f"a loop of your own is checked alone, but {len(what)} things were given.")
+    if own and (loops or jobs > 1):
+        raise ValueError("a loop of your own is checked alone, and in this process.")
+    if own:
+        with known(own[0]) as name:
+            again = f"check({name}, seed={{seed}}, workloads=1)"
+            return check_workloads([name], workloads, seed, device, again=again)
     if (workloads, seed, loops, device, jobs) != (None, 0, [], "sim", 1):
         raise ValueError("workloads, seed, loops, device and jobs are not for recorded runs.")
-    return check_runs([item for item in what if not isinstance(item, Design)])  # type: ignore[misc]
+    return check_runs(list(recorded(what)))
 
 
-def check_runs(what: Sequence[Run | Trace | Comparison | str | Path]) -> Check:
+# -- Recorded runs ---------------------------------------------------------------------------------
+
+
+def check_runs(given: Sequence[Recorded]) -> Check:
     """Recorded runs: identical, leaks, races, overlaps; the first of several is the baseline.
 
     Raises:
-        ValueError: a file can't be read, or two runs are of different workloads.
+        ValueError: two runs are of different workloads.
     """
-    runs = named(list(recorded(what)))
+    runs = named(given)
     answers = answer_all(runs)
     lines = [line for run in runs for line in said_of(run, answers[run.file])]
-    return Check(verdict_on(runs, answers), tuple(lines), answers)
+    return Check(verdict_on(runs, answers), tuple(lines), answers, runs=runs)
 
 
-def recorded(what: Sequence[Run | Trace | Comparison | str | Path]) -> Iterator[Recorded]:
-    """Everything that was handed over, as runs with a name."""
+def recorded(what: Sequence[Checkable]) -> Iterator[Recorded]:
+    """Everything that was handed over, as runs with a name.
+
+    Raises:
+        ValueError: it is something else, or a file can't be read.
+    """
     for item in what:
         if isinstance(item, Comparison):
             yield from recorded(item.runs)
@@ -128,7 +182,8 @@ def named(runs: Sequence[Recorded]) -> list[Recorded]:
 def said_of(run: Recorded, answers: Sequence[Answer]) -> Iterator[str]:
     """A run's answers, one line each with its details below."""
     trace = run.trace
-    yield " ".join(filter(None, [f"{run.file}:", trace.loop, "on", trace.device, trace.model]))
+    what = " ".join(filter(None, [trace.loop, "on", trace.device, trace.model, trace.dtype]))
+    yield f"{run.file}: {what}, {trace.clock} clock"
     if error := stopped_with(trace):
         yield f"  ✗ it stopped with {error}"
     for answer in answers:
@@ -137,151 +192,169 @@ def said_of(run: Recorded, answers: Sequence[Answer]) -> Iterator[str]:
             sign = "-"  # no law is broken
         yield f"  {sign} {answer.question + '?':<11} {answer.sentence}"
         yield from (f"    {'':<11} {line}" for line in answer.details[:MOST_SHOWN])
-        if len(answer.details) > MOST_SHOWN:
-            yield f"    {'':<11} and {len(answer.details) - MOST_SHOWN} more"
+        if (more := len(answer.details) - MOST_SHOWN) > 0:
+            yield f"    {'':<11} and {more} more; --json has them all"
+
+
+# -- Random workloads ------------------------------------------------------------------------------
 
 
 def check_workloads(
-    loop: Design | Callable[[Engine], Turns] | None,
-    workloads: int | None,
-    seed: int,
     loops: Sequence[str],
-    device: str,
-    jobs: int,
+    workloads: int | None = None,
+    seed: int = 0,
+    device: str = "sim",
+    workers: Workers = HERE,
+    again: str = "",
+    hear: Callable[[int], None] = lambda cases: None,
 ) -> Check:
-    """Random workloads on a loop of one's own, on ``loops``, or on those that come round.
+    """Random workloads on ``loops``, or without any on those that come round with a seed.
+
+    ``again`` is what repeats a failure, with ``{seed}`` in it; ``hear`` hears after each workload
+    how many cases there were.
 
     Raises:
-        ValueError: an option is outside its limits, or the loop can't be called.
+        ValueError: a number is below its limit, or there is no such loop or device.
     """
     opened = open_device(device)
     opened.close()
     count = WORKLOADS[opened.clock] if workloads is None else workloads
-    for name, value, least in (("workloads", count, 1), ("seed", seed, 0), ("jobs", jobs, 1)):
+    for name, value, least in (("workloads", count, 1), ("seed", seed, 0)):
         if not isinstance(value, int) or value < least:
             raise ValueError(f"{name} is {value!r}, but it must be a whole number from {least} on.")
-    if loop is None:
-        here: AbstractContextManager[None] = nullcontext()
-        call = "check("
-    else:
-        if loops or jobs > 1:
-            raise ValueError("a loop of your own is checked alone, and in this process.")
-        name = name_of(loop)
-        here = registered(name, spec_of(loop, name))
-        loops, call = [name], f"check({name}, "
-    with here:
-        for name in loops:
-            find_loop(name).check_device(name, device)
-        cases = [
-            tried
-            for every in try_workloads(range(seed, seed + count), loops, device, Workers(jobs))
-            for tried in every
-        ]
-        tally = CaseTally(seed, count, device, cases, tuple(loops))
-        lines = tuple(told(tally, call, named_loops=loop is None))
+    for name in loops:
+        find_loop(name).check_device(name, device)
+    cases = list[Tried]()
+    for tried in try_workloads(range(seed, seed + count), loops, device, workers):
+        cases += tried
+        hear(len(cases))
+    tally = CaseTally(seed, count, device, cases, tuple(loops))
+    lines = verdict_on_cases(tally), *failures_told(tally, again)
     return Check(not tally.failures if cases else None, lines, tally=tally)
 
 
-# -- A loop in a file ------------------------------------------------------------------------------
+def verdict_on_cases(tally: CaseTally) -> str:
+    """How much was tried, and whether every law held."""
+    cases, count = len(tally.cases), len(tally.by_loop)
+    where = next(iter(tally.by_loop)) if count == 1 else f"{count} loops"
+    tried = f"{counted(tally.workloads, 'random workload')} on {where}, on {tally.device}"
+    broken = len({(item.seed, item.loop) for item in tally.failures})
+    if broken:
+        return f"✗ {broken} of {counted(cases, 'case')} broke a law: {tried}."
+    if not cases:
+        return "? Nothing to judge: no loop takes these workloads, so no case was run."
+    if unseen := [law for law in laws_on(tally.device) if tally.unjudged(law) == cases]:
+        never = f"nothing happened that {' or '.join(unseen)} could be judged by"
+        return f"? No law broke in {counted(cases, 'case')}, but {never}: {tried}."
+    return f"✓ every law held in {'all ' * (cases > 1)}{counted(cases, 'case')}: {tried}."
+
+
+LAW_HEADS = ("", "law", ">held", "what it says")
+
+
+def law_rows(tally: CaseTally) -> Iterator[tuple[str, str, str, str]]:
+    """Each law: whether it held, and in how many cases that had something to break it with."""
+    cases = len(tally.cases)
+    for law in laws_on(tally.device):
+        held, unjudged = tally.holding(law), tally.unjudged(law)
+        sign = "?" if unjudged >= cases else "✓" if held == cases else "✗"
+        yield sign, law, str(held - unjudged), SAYS[law]
+
+
+def failures_told(tally: CaseTally, again: str = "") -> Iterator[str]:
+    """The first that broke each law with what repeats it, causes first; the first of all small."""
+    for failure in tally.first:
+        said = f"{failure.law}: {shortened(failure.sentence)}"
+        yield f"✗ seed {failure.seed}, {failure.loop}: {said}"
+        yield f"    {again.format(seed=failure.seed) or command(failure, tally.device)}"
+    if (more := len(tally.failures) - len(tally.first)) > 0:
+        yield f"  and {more} more; --json has them all"
+    if tally.failures:
+        yield "The first of them, made as small as it could be:"
+        small = made_small(tally.first[0], tally.device)
+        yield from (f"  {line}" for line in case_text(small))
+        verdict = judge(small)
+        for finding in sorted(verdict.findings, key=lambda item: CAUSES.index(item.law)):
+            yield f"  {finding.law}: {shortened(finding.sentence)}"
+            difference = wrong_token(verdict) if finding.law == "identity" else None
+            story = story_of(difference, verdict.trace)[0] if difference else ()
+            yield from (f"    {line}" for line in story)
+
+
+@cache
+def made_small(failure: FailedCase, device: str) -> Case:
+    """The failure's case with everything taken away that its law does not need."""
+    shows = breaks_the_same(Finding(failure.law, failure.sentence))
+    return shrink(case_of(failure.seed, failure.loop, device), shows, MOST_TRIALS)
+
+
+def command(failure: FailedCase, device: str) -> str:
+    """What repeats a failure."""
+    on = "" if device == "sim" else f" --device {device}"
+    return f"minisched check --workloads 1 --seed {failure.seed} --loop {failure.loop}{on}"
+
+
+def shortened(sentence: str) -> str:
+    """The first part of a long one."""
+    return sentence if len(sentence) <= LONGEST else f"{sentence[:LONGEST]}..."
+
+
+# -- A loop of one's own ---------------------------------------------------------------------------
+
+
+@contextmanager
+def known(loop: Design | Callable[[Engine], Turns]) -> Iterator[str]:
+    """A loop of one's own among those that are here, under the name that is given.
+
+    That is its function's, if no loop here is called so. If it says nothing of its design, it has
+    two steps in flight and a ring, as ``overlap``.
+
+    Raises:
+        ValueError: it can't be called with an engine, or has no ``yield``.
+    """
+    run = loop.run if isinstance(loop, Design) else loop
+    name = str(getattr(run, "__name__", "")).strip("<>") or "your_loop"
+    name = f"your_{name}" if name in LOOPS else name
+    if isinstance(loop, Design):
+        design = loop
+    elif problem := is_loop(loop, name):
+        raise ValueError(problem)
+    else:
+        design = Design(loop, ("ring", "pool"), depth=2, pins=2)
+    with registered(name, design):
+        yield name
 
 
 def check_file(where: str, workloads: int | None, seed: int, device: str) -> Check:
     """Random workloads on a loop in a file: ``mine.py``, or ``mine.py:my_loop``.
 
-    A class ``Scheduler`` beside a ``loop`` decides for it, as in the last lesson.
+    Without a name it is ``loop``, or the last generator of an engine. A class ``Scheduler`` beside
+    a ``loop`` decides for it, as in the last lesson.
 
     Raises:
         ValueError: there is no such file, it can't be run, or it has no such loop.
     """
-    path, _, name = where.partition(":")
-    names = names_in(Path(path))
-    loop = loop_among(names, path, name)
-    own = names.get("Scheduler") if loop.__name__ == "loop" else None
-    with swapped(made_with(own)) if isinstance(own, type) else nullcontext():
-        return check_workloads(loop, workloads, seed, [], device, 1)
-
-
-def names_in(path: Path) -> dict[str, Any]:
-    """What a file of Python defines.
-
-    Raises:
-        ValueError: it isn't there, or stops with an error.
-    """
+    path, _, asked = where.partition(":")
     try:
-        return runpy.run_path(str(path))
+        names = runpy.run_path(path)
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror or error}.") from None
     except Exception as error:
         raise ValueError(f"{path} stops with {type(error).__name__}: {error}.") from None
-
-
-def loop_among(names: Mapping[str, Any], path: str, name: str) -> Callable[[Engine], Turns]:
-    """The loop of that name; without one ``loop``, or the last that is a generator of an engine.
-
-    Raises:
-        ValueError: there is none.
-    """
     loops = [
         key for key, value in names.items()
         if inspect.isgeneratorfunction(value) and value.__code__.co_filename == path
         and value.__code__.co_varnames[:1] == ("engine",)
     ]  # fmt: skip
-    wanted = name or ("loop" if "loop" in loops else "".join(loops[-1:]))
+    wanted = asked or ("loop" if "loop" in loops else "".join(loops[-1:]))
     if wanted not in loops:
         has = f"it has {', '.join(loops)}" if loops else "it has none"
-        what = f"loop {name!r}" if name else "loop: a generator that takes `engine`"
+        what = f"loop {asked!r}" if asked else "loop: a generator that takes `engine`"
         raise ValueError(f"{path} has no {what}; {has}.")
-    found: Callable[[Engine], Turns] = names[wanted]
-    return found
-
-
-def name_of(loop: Design | Callable[[Engine], Turns]) -> str:
-    """What a loop of one's own is called: as its function, if no loop here is called so."""
-    run = loop.run if isinstance(loop, Design) else loop
-    name = str(getattr(run, "__name__", "")).strip("<>") or "your_loop"
-    return f"your_{name}" if name in LOOPS else name
-
-
-def spec_of(loop: Design | Callable[[Engine], Turns], name: str) -> Design:
-    """Its design: two steps in flight and a ring, as ``overlap``, if it does not say so itself.
-
-    Raises:
-        ValueError: it can't be called with an engine, or has no ``yield``.
-    """
-    if isinstance(loop, Design):
-        return loop
-    if problem := is_loop(loop, name):
-        raise ValueError(problem)
-    return Design(loop, ("ring", "pool"), depth=2, pins=2)
-
-
-def told(tally: CaseTally, call: str, named_loops: bool) -> Iterator[str]:
-    """How much was tried, the first that broke each law, and the first of all made small."""
-    cases = len(tally.cases)
-    where = ", ".join(tally.by_loop) if len(tally.by_loop) == 1 else f"{len(tally.by_loop)} loops"
-    workloads = counted(tally.workloads, "random workload")
-    tried = f"{counted(cases, 'case')}: {workloads} on {where}, on {tally.device}"
-    if not tally.failures:
-        yield f"✓ every law held in {'all ' if cases > 1 else ''}{tried}."
-        return
-    broken = len({(item.seed, item.loop) for item in tally.failures})
-    yield f"✗ {counted(broken, 'case')} broke a law, of {tried}."
-    for failure in tally.first:
-        yield f"seed {failure.seed}, {failure.loop}: {failure.law}: {short(failure.sentence)}"
-        which = f"loops=[{failure.loop!r}], " if named_loops else ""
-        yield f"  {call}{which}seed={failure.seed}, workloads=1) repeats it."
-    yield from told_small(tally.first[0], tally.device)
-
-
-def told_small(failure: FailedCase, device: str) -> Iterator[str]:
-    """The smallest case that breaks the same law, and what it breaks."""
-    shows = breaks_the_same(Finding(failure.law, failure.sentence))
-    small = shrink(case_of(failure.seed, failure.loop, device), shows, MOST_TRIALS)
-    yield "The first of them, made as small as it could be:"
-    yield from (f"  {line}" for line in case_text(small))
-    yield from (f"  {item.law}: {short(item.sentence)}" for item in judge(small).findings)
-
-
-def short(sentence: str) -> str:
-    """The first part of a long one."""
-    return sentence if len(sentence) <= LONGEST else f"{sentence[:LONGEST]}..."
+    own, on = names.get("Scheduler"), "" if device == "sim" else f" --device {device}"
+    again = f"minisched check --workloads 1 --seed {{seed}} --loop {where}{on}"
+    decides = (
+        swapped(made_with(own)) if isinstance(own, type) and wanted == "loop" else nullcontext()
+    )
+    with decides, known(names[wanted]) as name:
+        return check_workloads([name], workloads, seed, device, again=again)

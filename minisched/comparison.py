@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from textwrap import fill
+from textwrap import fill, wrap
 
 from .checks.answers import count_drafts
 from .checks.causes import ARRIVAL, HOST, lost_ns, num_waits
@@ -28,8 +29,8 @@ from .models.base import Model
 from .scheduler import SchedulerConfig
 
 COLUMNS = (
-    "loop", "steps", "tokens", "makespan\n(ms)", "device\nbusy", "host\nhidden", "wasted\nrows",
-    "speed-up", "of\nideal",
+    "loop", ">steps", ">tokens", ">makespan (ms)", ">device busy", ">host hidden", ">wasted rows",
+    ">speed-up", ">of ideal",
 )  # fmt: skip
 MOST_REASONS = 3  # of more loops than these, only the fastest gets a sentence
 WIDTH = 100  # characters of a line of text
@@ -97,16 +98,59 @@ class Comparison:
         display(self.runs, height, str(self))
 
     def __repr__(self) -> str:
-        rows = [[head.replace("\n", " ") for head in COLUMNS]]
-        rows += [cells(self, report) for report in self.reports]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        first, *rest = widths
-        table = [
-            "  ".join([row[0].ljust(first), *map(str.rjust, row[1:], rest)]).rstrip()
-            for row in rows
-        ]
+        table = text_table(COLUMNS, [cells(self, report) for report in self.reports], WIDTH)
         said = sentences(self) + [f"Request {rid}: {why}" for rid, why in self.errors.items()]
         return "\n".join([*table, "", *(fill(line, WIDTH) for line in said)])
+
+
+LEAST = 24  # columns for the sentences of a table
+
+
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """Rows below their heads, in lines; a head that begins with ``>`` is one of figures.
+
+    Where it is too wide, heads are broken, columns stand closer, and what is too long in the last
+    column is broken. Where even so it does not fit, each row's cells stand below its name.
+    """
+    names = [head.lstrip(">") for head in heads]
+    for is_broken, gap in ((False, 2), (True, 2), (True, 1)):
+        parts = [name.split() if is_broken else [name] for name in names]
+        least = [max(map(len, part), default=0) for part in parts]
+        widths = [max([size, *(len(row[at]) for row in rows)]) for at, size in enumerate(least)]
+        room = sys.maxsize if width is None else width - sum(widths[:-1]) - gap * (len(names) - 1)
+        if widths[-1] <= room or room >= max(LEAST, least[-1]):
+            widths[-1] = min(widths[-1], room)
+            break
+    else:
+        return [line for row in rows for line in record(names, row, width or 0)]
+    lines = []
+    for cells in (names, *rows):
+        texts = [broken(cell, size) for cell, size in zip(cells, widths, strict=True)]
+        height = max(map(len, texts))
+        above = cells is names  # heads stand on their columns
+        spare = [[""] * (height - len(text)) for text in texts]
+        filled = [no + text if above else text + no for no, text in zip(spare, texts, strict=True)]
+        for line in zip(*filled, strict=True):
+            placed = (it.rjust(size) if head[:1] == ">" else it.ljust(size)
+                      for head, it, size in zip(heads, line, widths, strict=True))  # fmt: skip
+            lines.append((" " * gap).join(placed).rstrip())
+    return lines
+
+
+def broken(cell: str, size: int, indent: str = "") -> list[str]:
+    """A cell in lines, none of which breaks a word or the name of an option."""
+    return wrap(cell, size, initial_indent=indent, subsequent_indent=indent,
+                break_long_words=False, break_on_hyphens=False) or [""]  # fmt: skip
+
+
+def record(names: Sequence[str], row: Sequence[str], width: int) -> list[str]:
+    """A row by itself: its name, behind a sign where there is one, then the others below."""
+    first = next((at for at, cell in enumerate(row) if len(cell) > 1), 0)
+    lines = [" ".join(filter(None, row[: first + 1]))]
+    for name, cell in list(zip(names, row, strict=True))[first + 1 :]:
+        if cell:
+            lines += broken(f"{name}: {cell}", width, "  ")
+    return lines
 
 
 def compare_loops(

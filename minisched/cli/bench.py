@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from ..bench.figures import BenchCall, BenchPart, as_json, cells, save
 from ..bench.overlap import ArmStopped
@@ -19,7 +18,7 @@ from ..bench.peers.peer import PeerError, version_in, version_of
 from ..devices.registry import load
 from ..loops.run import RunStopped
 from .exit import complain
-from .layout import Fitted, Json, print_json, table
+from .layout import Json, print_json, say_table
 
 PARTS = ("overlap", "generation", "limit", "host", "simulator", "prediction", "cuda")
 
@@ -62,7 +61,7 @@ def bench(
     if json:
         print_json(document)
     else:
-        Console(emoji=False).print(figures_table(document["rows"]))
+        say_figures(Console(emoji=False), document["rows"])
     # A run of a part of a part does not take the place of the whole.
     given = [f"{name}-{Path(str(value)).name}" for name, value in call.options.items()]
     few = [f"repeat-{repeat}"] if repeat < BenchCall.repetitions else []
@@ -79,7 +78,7 @@ def peer_versions(call: BenchCall) -> dict[str, str]:
     return found | ({"nano-vllm": version_in(call.nano_vllm)} if call.nano_vllm else {})
 
 
-def figures_table(rows: list[dict[str, Any]]) -> Fitted:
+def say_figures(console: Console, rows: list[dict[str, Any]]) -> None:
     """Medians with their spread, whether they are where they should be, and below it why not."""
     told = [(row, cells(row)) for row in rows]
     reasons = sorted({
@@ -87,5 +86,4 @@ def figures_table(rows: list[dict[str, Any]]) -> Fitted:
         for row in rows if row.get("reason")
     })  # fmt: skip
     heads = ("what", ">median", ">min", ">max", "unit", "aim", "met")
-    shown: list[list[str | Text]] = [[Text(name), *rest[:-1]] for _, (name, *rest) in told]
-    return table(heads, shown, caption="\n".join(reasons))
+    say_table(console, heads, [found[:-1] for _, found in told], "\n".join(reasons))

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from ..bench.calibrate import check_model, check_real_time, fit_costs
 from ..bench.figures import machine, versions
@@ -89,5 +88,5 @@ def tell(console: Console, cost: MeasuredCost, file: Path) -> None:
         f"While both work, the host loses {cost.pace.host_lost / 10:.1f} % of its time, the device "
         f"{cost.pace.device_lost / 10:.1f} %."
     )
-    say(console, escape(f"written: {file}; try this:"))
+    say(console, f"written: {file}; try this:")
     say_command(console, f"minisched compare --device sim --profile {file}")

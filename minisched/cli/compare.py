@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
-from ..comparison import COLUMNS, Comparison, cells, compare_loops, sentences, verdict
-from ..core import Request
+from ..comparison import COLUMNS, Comparison, cells, compare_loops, sentences
+from ..core import Output
 from ..devices.registry import open_device
 from ..export.chrome import to_chrome
 from ..export.chromium import Frame, find_driver, fitting, to_png
@@ -31,12 +30,10 @@ from ..export.scene_svg import to_svg
 from ..export.waterfall import waterfall
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import RunStopped, fresh
-from ..models.base import Model
-from ..scheduler import SchedulerConfig
 from ..trace import Trace
 from ..trace.files import WholeFile, write_whole
 from .exit import BAD_INPUT, complain
-from .layout import print_json, say, table, token_progress
+from .layout import print_json, say, say_table, work_progress
 from .options import (
     ReportOptions,
     SchedulerOptions,
@@ -45,143 +42,7 @@ from .options import (
     make_config,
     with_option_groups,
 )
-from .report import advice_json, advice_table, drafts_as_json, logprobs_json, print_errors
-
-# -- What ``compare`` says: a table, the verdict, and why it is faster -----------------------------
-
-
-def print_report(console: Console, comparison: Comparison) -> None:
-    """The table, the verdict and the reason."""
-    heads = [name if name == "loop" else f">{name}" for name in COLUMNS]
-    console.print(table(heads, [cells(comparison, report) for report in comparison.reports]))
-    bold = verdict(comparison)
-    for line in sentences(comparison):
-        console.print(f"[bold]{line}[/bold]" if line == bold else line, highlight=False)
-    if pair := find_runs(comparison.runs):  # the guides' comparison
-        console.print(table(("", "PD separation", "mixed chunks"), rows(*pair)))
-
-
-# -- Writes a comparison's pictures and traces into a folder ---------------------------------------
-
-
-FEW = 5  # runs that are drawn with all their lanes; of more it is a poster
-WALL, SLIDE = 3440, Frame(1920, 1080)  # pixels
-
-
-def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
-    """The page, the picture, and for each loop its diagrams and its trace, in two forms.
-
-    The picture plays; of many runs it is a poster.
-
-    ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
-
-    Raises:
-        ValueError: a file can't be written.
-    """
-    traces = [run.trace for run in comparison.runs]
-    files = {
-        "compare.html": to_html(traces, comparison.reports),
-        "compare.svg": to_svg(poster(traces)) if len(traces) > FEW
-        else playing(to_svg(picture_of(comparison))),
-    }  # fmt: skip
-    if len(traces) > 1 and all(report.steps for report in comparison.reports):
-        files["waterfall.svg"] = to_svg(waterfall(traces))
-    for report, trace in zip(comparison.reports, traces, strict=True):
-        name = stem(trace)
-        if report.steps:  # nothing to draw where every request was refused
-            files[f"{name}_timing.puml"] = to_puml(stretch(trace))
-            files[f"{name}_sequence.puml"] = to_puml(messages(trace))
-        files[f"{name}.trace.json"] = to_chrome(trace)
-        files[f"{name}.json"] = to_json(trace)
-    return write(files, out)
-
-
-def picture_of(comparison: Comparison) -> Scene:
-    """A few settled steps of each run, or PD separation and mixed chunks while a prompt comes."""
-    pair = find_runs(comparison.runs)
-    scene = beside_a_prompt(*pair) if pair else None
-    return scene or compare_runs([run.trace for run in comparison.runs])
-
-
-def write_pngs(comparison: Comparison, out: Path) -> list[Path]:
-    """The picture as large as a wall needs it, and what of it fits a slide.
-
-    Raises:
-        ValueError: Playwright or Chromium is missing.
-    """
-    traces = [run.trace for run in comparison.runs]
-    is_poster = len(traces) > FEW
-    wall = to_svg(poster(traces) if is_poster else picture_of(comparison))
-    slide = to_svg(poster(traces, is_slide=True)) if is_poster else wall
-    images = {"compare.png": to_png(wall, fitting(wall, WALL)), "slide.png": to_png(slide, SLIDE)}
-    for name, image in images.items():
-        with WholeFile(out / name) as file:
-            file.buffer.write(image)
-    return [out / name for name in images]
-
-
-def write_traces(traces: Sequence[Trace], out: Path) -> list[Path]:
-    """The traces alone, as of runs of which the last one stopped with an error.
-
-    Raises:
-        ValueError: a file can't be written.
-    """
-    return write({f"{stem(trace)}.json": to_json(trace) for trace in traces}, out)
-
-
-def stem(trace: Trace) -> str:
-    """What a run's files are called: not every system takes a colon in a file's name."""
-    return trace.loop.replace(":", "-")
-
-
-def write(files: Mapping[str, str], out: Path) -> list[Path]:
-    """Texts by the name of their file.
-
-    Raises:
-        ValueError: a file can't be written.
-    """
-    for name, text in files.items():
-        write_whole(out / name, text)
-    return [out / name for name in files]
-
-
-# -- What ``compare --json`` prints ----------------------------------------------------------------
-
-JSON_FIELDS = (
-    "loop", "steps", "tokens", "makespan_ns", "device_busy_ns", "host_busy_ns", "host_hidden_ns",
-    "bubble_ns", "wasted_rows",
-)  # fmt: skip
-
-
-def comparison_json(comparison: Comparison, files: list[str]) -> dict[str, Any]:
-    """The object; times are integer nanoseconds."""
-    trace, lost = comparison.runs[0].trace, comparison.lost_ns
-    result: dict[str, Any] = {
-        "identical": comparison.identical,
-        "device": trace.device,
-        "model": trace.model,
-        "dtype": trace.dtype,
-        "clock": trace.clock,
-        "runs": [
-            {name: getattr(report, name) for name in JSON_FIELDS}
-            | {"lost_ns": lost[report.loop]}
-            | drafts_as_json(run)
-            for run, report in zip(comparison.runs, comparison.reports, strict=True)
-        ],
-        "speedup": comparison.speedup,
-        "ideal": comparison.ideal,
-        "files": files,
-        "differences": [vars(item) for item in comparison.differences],
-        "errors": comparison.errors,
-        "outputs": comparison.runs[0].outputs,
-    }
-    if pair := find_runs(comparison.runs):
-        result["pd_or_mixed"] = [list(row) for row in rows(*pair)]
-    if comparison.logprob_difference is not None:
-        result["logprob_difference"] = comparison.logprob_difference
-        result["logprobs"] = logprobs_json(comparison.runs[0].requests)
-    return result
-
+from .report import advice_json, drafts_as_json, logprobs_json, print_errors, say_advice
 
 DIFFERENT = 1  # exit code
 
@@ -235,80 +96,172 @@ def compare_here(
     if not workload.says_which and {*names} - {"serial"} == {*PD_OR_MIXED}:
         requests = [fresh(request) for request in recipes()["pd"].requests]
     config = make_config(scheduler, model, requests)
-    if "all" in asked:
-        names = who_takes(names, wanted_features(config, requests))
-    out = check_folder(out)
+    if "all" in asked:  # those that take the workload
+        refused = {name: find_loop(name).refusal(name, wanted_features(config, requests))
+                   for name in names}  # fmt: skip
+        for sentence in filter(None, refused.values()):
+            print(f"left out: {sentence}", file=sys.stderr)
+        names = [name for name in names if not refused[name]]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {out} can't be used as a folder: {error.strerror}.") from error
     if png:
         find_driver()  # before anything runs
-    try:
-        comparison = compare_with_progress(workload, report, names, model, requests, config)
-    except RunStopped as stopped:
-        return report_stop(stopped, out, report.json)
-    files = [str(path) for path in write_pictures(comparison, out)]
+    tokens = sum(request.params.max_new_tokens for request in requests)
+    with work_progress() as work, report.logging():
+        on = [""]
+
+        def hear(loop: str, output: Output) -> None:
+            if on[0] != loop:
+                work.at(f"{loop}: {tokens} tokens", tokens)
+                on[0] = loop
+            if output.token is not None:
+                work.advance()
+
+        try:
+            found = compare_loops(
+                names, workload.device, model, requests, config, workload.cost(), hear
+            )
+        except RunStopped as stopped:
+            return report_stop(stopped, out, report.json)
+    files = [str(path) for path in write_pictures(found, out)]
     if png:
-        files += [str(path) for path in write_pngs(comparison, out)]
+        files += [str(path) for path in write_pngs(found, out)]
     if report.json:
-        result = comparison_json(comparison, files)
+        result = comparison_json(found, files)
         if report.advise:
-            result["advice"] = {
-                run.loop: advice_json(run.metrics, config) for run in comparison.runs
-            }
+            result["advice"] = {run.loop: advice_json(run.metrics, config) for run in found.runs}
         print_json(result)
     else:
         console = Console(highlight=False, emoji=False)
-        print_report(console, comparison)
-        for run in comparison.runs if report.advise else ():
-            console.print(advice_table(run.loop, run.metrics, config))
-        where = f"Pictures and traces are in {out}; open {out / 'compare.html'} first."
-        say(console, escape(where))
-    print_errors(comparison.errors)
-    if not comparison.identical:
+        say_table(console, COLUMNS, [cells(found, one) for one in found.reports])
+        for sentence in sentences(found):
+            say(console, sentence)
+        if pair := find_runs(found.runs):  # the guides' comparison
+            say_table(console, ("", "PD separation", "mixed chunks"), rows(*pair))
+        for run in found.runs if report.advise else ():
+            say_advice(console, run.loop, run.metrics, config)
+        say(console, f"Pictures and traces are in {out}; open {out / 'compare.html'} first.")
+    print_errors(found.errors)
+    if not found.identical:
         return DIFFERENT
-    return BAD_INPUT if comparison.errors else 0
+    return BAD_INPUT if found.errors else 0
 
 
 def report_stop(stopped: RunStopped, out: Path, as_json_only: bool) -> int:
     """Write what there is of the runs, and say in a sentence what to do with it."""
-    files = [str(path) for path in write_traces(stopped.traces, out)]
+    texts = {f"{stem(trace)}.json": to_json(trace) for trace in stopped.traces}
+    files = [str(path) for path in write(texts, out)]
     if as_json_only:
         print_json({"identical": False, "error": str(stopped), "files": files})
     told, line = str(stopped).rstrip(".: "), f"minisched check {' '.join(files)}"
     return complain(f"{told}; its trace is {files[-1]}, see: {line}", DIFFERENT)
 
 
-def who_takes(names: list[str], wanted: set[str]) -> list[str]:
-    """The loops that take a workload; who is left out is said on stderr, with the reasons."""
-    refused = {name: find_loop(name).refusal(name, wanted) for name in names}
-    for sentence in filter(None, refused.values()):
-        print(f"left out: {sentence}", file=sys.stderr)
-    return [name for name in names if not refused[name]]
+# -- A comparison's pictures and traces, in a folder, and its JSON ---------------------------------
+
+FEW = 5  # runs that are drawn with all their lanes; of more it is a poster
+WALL, SLIDE = 3440, Frame(1920, 1080)  # pixels
 
 
-def compare_with_progress(
-    workload: WorkloadOptions,
-    wanted: ReportOptions,
-    loops: list[str],
-    model: Model,
-    requests: list[Request],
-    config: SchedulerConfig,
-) -> Comparison:
-    """The comparison, with one bar for each loop; serial comes first."""
-    ordered = list(dict.fromkeys(["serial", *loops]))
-    total = sum(request.params.max_new_tokens for request in requests)
-    with token_progress(ordered, total) as on_output, wanted.logging():
-        return compare_loops(
-            ordered, workload.device, model, requests, config, workload.cost(), on_output
-        )
+def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
+    """The page, the picture, and for each loop its diagrams and its trace, in two forms.
 
-
-def check_folder(out: Path) -> Path:
-    """The folder for pictures, made if it is not there.
+    The picture plays; of many runs it is a poster. ``LOOP.trace.json`` is for Perfetto,
+    ``LOOP.json`` for ``minisched view``.
 
     Raises:
-        ValueError: it can't be made.
+        ValueError: a file can't be written.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"--out {out} can't be used as a folder: {error.strerror}.") from error
-    return out
+    traces = [run.trace for run in comparison.runs]
+    drawn = to_svg(picture_of(comparison))
+    files = {
+        "compare.html": to_html(traces, comparison.reports),
+        "compare.svg": drawn if len(traces) > FEW else playing(drawn),
+    }
+    if len(traces) > 1 and all(report.steps for report in comparison.reports):
+        files["waterfall.svg"] = to_svg(waterfall(traces))
+    for report, trace in zip(comparison.reports, traces, strict=True):
+        name = stem(trace)
+        if report.steps:  # nothing to draw where every request was refused
+            files[f"{name}_timing.puml"] = to_puml(stretch(trace))
+            files[f"{name}_sequence.puml"] = to_puml(messages(trace))
+        files[f"{name}.trace.json"] = to_chrome(trace)
+        files[f"{name}.json"] = to_json(trace)
+    return write(files, out)
+
+
+def picture_of(comparison: Comparison, is_slide: bool = False) -> Scene:
+    """A few settled steps of each run, or PD separation and mixed chunks while a prompt comes."""
+    traces = [run.trace for run in comparison.runs]
+    if len(traces) > FEW:
+        return poster(traces, is_slide=is_slide)
+    pair = find_runs(comparison.runs)
+    return (beside_a_prompt(*pair) if pair else None) or compare_runs(traces)
+
+
+def write_pngs(comparison: Comparison, out: Path) -> list[Path]:
+    """The picture as large as a wall needs it, and what of it fits a slide.
+
+    Raises:
+        ValueError: Playwright or Chromium is missing.
+    """
+    wall, slide = to_svg(picture_of(comparison)), to_svg(picture_of(comparison, is_slide=True))
+    images = {"compare.png": to_png(wall, fitting(wall, WALL)), "slide.png": to_png(slide, SLIDE)}
+    for name, image in images.items():
+        with WholeFile(out / name) as file:
+            file.buffer.write(image)
+    return [out / name for name in images]
+
+
+def stem(trace: Trace) -> str:
+    """What a run's files are called: not every system takes a colon in a file's name."""
+    return trace.loop.replace(":", "-")
+
+
+def write(files: Mapping[str, str], out: Path) -> list[Path]:
+    """Texts by the name of their file.
+
+    Raises:
+        ValueError: a file can't be written.
+    """
+    for name, text in files.items():
+        write_whole(out / name, text)
+    return [out / name for name in files]
+
+
+JSON_FIELDS = (
+    "loop", "steps", "tokens", "makespan_ns", "device_busy_ns", "host_busy_ns", "host_hidden_ns",
+    "bubble_ns", "wasted_rows",
+)  # fmt: skip
+
+
+def comparison_json(comparison: Comparison, files: list[str]) -> dict[str, Any]:
+    """The object; times are integer nanoseconds."""
+    trace, lost = comparison.runs[0].trace, comparison.lost_ns
+    result: dict[str, Any] = {
+        "identical": comparison.identical,
+        "device": trace.device,
+        "model": trace.model,
+        "dtype": trace.dtype,
+        "clock": trace.clock,
+        "runs": [
+            {name: getattr(report, name) for name in JSON_FIELDS}
+            | {"lost_ns": lost[report.loop]}
+            | drafts_as_json(run)
+            for run, report in zip(comparison.runs, comparison.reports, strict=True)
+        ],
+        "speedup": comparison.speedup,
+        "ideal": comparison.ideal,
+        "files": files,
+        "differences": [vars(item) for item in comparison.differences],
+        "errors": comparison.errors,
+        "outputs": comparison.runs[0].outputs,
+    }
+    if pair := find_runs(comparison.runs):
+        result["pd_or_mixed"] = [list(row) for row in rows(*pair)]
+    if comparison.logprob_difference is not None:
+        result["logprob_difference"] = comparison.logprob_difference
+        result["logprobs"] = logprobs_json(comparison.runs[0].requests)
+    return result

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 from rich.console import Console
-from rich.text import Text
 
 from ..devices.registry import DEVICES, load, open_device
 from ..export.chromium import find_driver
 from ..export.render_puml import find_renderer
 from ..models.registry import open_model
-from .layout import Json, print_json, table
+from .layout import Json, print_json, say_table
 
 Findings = dict[str, dict[str, str]]  # kind -> name -> what it needs ("" if it works)
 
@@ -26,11 +25,11 @@ def doctor(
         print_json(findings)
         return
     rows = [
-        (kind, name, "no" if needs else "yes", Text(needs))
+        (kind, name, "no" if needs else "yes", needs)
         for kind, names in findings.items()
         for name, needs in names.items()
     ]
-    Console(highlight=False).print(table(("", "name", "works", "what it needs"), rows))
+    say_table(Console(highlight=False), ("", "name", "works", "what it needs"), rows)
 
 
 def examine() -> Findings:

@@ -30,7 +30,7 @@ from .layout import (
     print_drawing,
     print_json,
     say,
-    table,
+    say_table,
     work_progress,
 )
 from .options import BackendName, ClusterAddress
@@ -99,9 +99,9 @@ def show(report: Report, original: Original, console: Console) -> None:
         rules = [f"{rule} {n}" for rule, n in count.rules.most_common() if rule != UNEXPLAINED]
         left = count.rules[UNEXPLAINED]
         numbers = str(count.cases), str(count.equal)
-        rows.append((part, *numbers, ", ".join(rules), f"[red]{left}[/]" if left else ""))
-    console.print(table(("part", ">cases", ">equal", "on purpose", ">else"), rows))
-    say(console, verdict(report, original), 2)
+        rows.append((part, *numbers, f"✗ {left}" if left else "", ", ".join(rules)))
+    say_table(console, ("part", ">cases", ">equal", ">else", "on purpose"), rows)
+    say(console, verdict(report, original))
     if report.smallest is not None:
         name = next(name for _, name, found in report.differences if not found.is_explained)
         say(console, f"\nThe first of them (seed {name!r}), made small:\n")
@@ -117,5 +117,5 @@ def verdict(report: Report, original: Original) -> str:
     purpose = f", {explained} differ by rules that differ on purpose" if explained else ""
     said = f"{report.equal} of {report.cases} cases are equal to {original.title} {report.version}"
     if report.unexplained:
-        return f"[red]✗[/] {said}{purpose}, and {report.unexplained} by nothing that is known."
-    return f"[green]✓[/] {said}{purpose}."
+        return f"✗ {said}{purpose}, and {report.unexplained} by nothing that is known."
+    return f"✓ {said}{purpose}."

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from ..learn.exercise import exercises
 from ..learn.keep import MINE, parts
-from .layout import Json, print_json, say, say_command, table
+from .layout import Json, print_json, say, say_command, say_table
 
 FOLDER = Path("minisched-lessons")
 COLAB = "https://colab.research.google.com/#create=true"  # File, Upload notebook
@@ -52,7 +52,7 @@ def learn(
         ("→" if one is chosen else "", one.name, one.title, f"{one.done} of {len(one.exercises)}")
         for one in every
     ]
-    console.print(table(("", "lesson", "", ">exercises right"), rows))
+    say_table(console, ("", "lesson", "", ">exercises right"), rows)
     if not no_open:
         return open_lesson(chosen, folder, console)
     return 0

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
@@ -19,7 +18,7 @@ from ..museum.exhibit import Standing, address, nothing_broken, standing_of
 from ..museum.page import PagePart, bug_json, page, refuted_json
 from ..museum.picture import draw, exhibit_scene
 from ..trace.files import write_whole
-from .layout import Json, columns_of, cut, named_progress, print_json, say, say_command, table
+from .layout import Json, columns_of, cut, named_progress, print_json, say, say_command, say_table
 
 museum = typer.Typer(help="Published bugs, each put back, caught by a law, drawn, and cured.")
 
@@ -81,7 +80,7 @@ def run_bugs(
         for part in page(item):
             show(part, item, console)
         if out:
-            say(console, escape(f"\nDrawn in {out}."))
+            print(f"\nDrawn in {out}.")
     is_good = standing.is_good if standing else isinstance(item, Refuted) and nothing_broken(item)
     return 0 if is_good else 1
 
@@ -102,7 +101,7 @@ def show(part: PagePart, item: Exhibit | Refuted, console: Console) -> None:
         elif part.kind in ("diff", "links"):  # only broken where the terminal ends
             style = STYLES.get(line[:1], "") if part.kind == "diff" else ""
             link = f"  {address(line)}" if part.kind == "links" else ""
-            say(console, Text.assemble("  ", (f"{line}{link}", style)).markup, 4)
+            say(console, Text.assemble("  ", (f"{line}{link}", style)))
         else:
             style = {"bad": "red", "good": "green"}.get(part.kind, "")
             bullet = "- " if part.kind == "list" else ""
@@ -138,11 +137,11 @@ def run_all(as_json: bool) -> int:
     else:
         console, rows = Console(highlight=False, emoji=False), list[tuple[str, ...]]()
         for it in standings:
-            green = "passes" if it.healthy_passes else "[red]fails[/]"
-            green = f"[red]nothing to judge: {it.lacking}[/]" if it.lacking else green
-            caught = it.caught_by or "[red]not caught[/]"
+            green = "passes" if it.healthy_passes else "✗ fails"
+            green = f"✗ nothing to judge: {it.lacking}" if it.lacking else green
+            caught = it.caught_by or "✗ not caught"
             rows.append((it.exhibit.name, it.exhibit.references[0], caught, green))
-        console.print(table(("bug", "reference", "caught by", "healthy code"), rows))
+        say_table(console, ("bug", "reference", "caught by", "healthy code"), rows)
         print(f"{good} of {len(standings)} bugs are caught, with the healthy code green.")
         print(f"{sum(holds.values())} of {len(holds)} refuted suspicions break nothing.")
     return 0 if good == len(standings) and all(holds.values()) else 1

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from ..devices.registry import load
-from .layout import Json, print_json, table
+from .layout import Json, print_json, say, say_table
 
 # -- ``--preset auto``: the preset of the GPU that torch sees --------------------------------------
 
@@ -148,10 +148,9 @@ def presets(
         return
     console = Console(highlight=False)
     heads = ("preset", ">GiB", ">TP", ">chunk", ">graphs", ">ratio", "such as")
-    console.print(table(heads, map(cells, PRESETS)))
-    console.print(LEGEND)
+    say_table(console, heads, map(cells, PRESETS), LEGEND)
     for preset in PRESETS:
-        console.print(f"[bold]{preset.name}[/bold]: {preset.recommendation}")
+        say(console, f"{preset.name}: {preset.recommendation}")
 
 
 def cells(preset: Preset) -> list[str]:

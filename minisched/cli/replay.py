@@ -25,9 +25,9 @@ from ..replay.replay import (
 )
 from ..replay.trace_file import TraceFile
 from .exit import BAD_INPUT
-from .layout import print_json, progress, table, work_progress
+from .layout import print_json, progress, say, say_table, work_progress
 from .options import ReportOptions, SchedulerOptions, choose_loops, with_option_groups
-from .report import advice_json, advice_table
+from .report import advice_json, say_advice
 
 LoopName = Annotated[str | None, typer.Option("--loop", help="The loop; overlap.")]
 ProfileName = Annotated[
@@ -75,7 +75,7 @@ def replay(
         console = Console(highlight=False, emoji=False)
         print_report(console, result, survey.format.name)
         if report.advise:
-            console.print(advice_table(run.loop, run.metrics, config))
+            say_advice(console, run.loop, run.metrics, config)
     for sentence in errors[:MOST_ERRORS]:
         print(sentence, file=sys.stderr)
     if len(errors) > MOST_ERRORS:
@@ -95,9 +95,9 @@ def print_report(console: Console, result: dict[str, Any], format: str) -> None:
         (title, *("-" if value is None else f"{value:.1f}" for value in result[key].values()))
         for title, key in (("TTFT", "ttft_ms"), ("ITL", "itl_ms"), ("queue", "queue_ms"))
     ]
-    console.print(table(("virtual ms", *(f">{name}" for name in result["ttft_ms"])), rows))
+    say_table(console, ("virtual ms", *(f">{name}" for name in result["ttft_ms"])), rows)
     for sentence in sentences(result, format):
-        console.print(sentence)
+        say(console, sentence)
 
 
 def sentences(result: dict[str, Any], format: str) -> Iterator[str]:

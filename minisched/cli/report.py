@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..engine.metrics import Metrics, RequestMetrics
 from ..loops.run import Run
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
-from .layout import Fitted, table
+from .layout import say_table
 
 # -- What each request's client would have measured: queue time, TTFT, ITL, cached tokens ----------
 
@@ -42,14 +42,16 @@ def metrics_json(metrics: Metrics) -> dict[str, dict[str, Any]]:
     return {request.rid: figures(request) for request in in_order(metrics)}
 
 
-def metrics_table(metrics: Metrics) -> Fitted:
-    """The same to read."""
+def say_metrics(console: Console, metrics: Metrics) -> None:
+    """The same to read: counts, and times in milliseconds; a dash for what was not."""
     heads = ("request", *(f">{name.replace('_', ' ')}" for name in METRICS))
-    rows = []
-    for request in in_order(metrics):
-        found = figures(request)
-        rows.append((request.rid, *(as_text(found[name]) for name in METRICS)))
-    return table(heads, rows)
+    rows = [
+        (rid, *("-" if found[name] is None
+                else f"{found[name]:.1f}" if name.endswith("ms") else str(found[name])
+                for name in METRICS))
+        for rid, found in metrics_json(metrics).items()
+    ]  # fmt: skip
+    say_table(console, heads, rows)
 
 
 def in_order(metrics: Metrics) -> list[RequestMetrics]:
@@ -62,13 +64,6 @@ def in_order(metrics: Metrics) -> list[RequestMetrics]:
 def in_ms(nanoseconds: float | None) -> float | None:
     """Milliseconds."""
     return None if nanoseconds is None else nanoseconds / 1e6
-
-
-def as_text(value: float | None) -> str:
-    """A cell: a count, a time, or a dash."""
-    if value is None:
-        return "-"
-    return str(value) if isinstance(value, int) else f"{value:.1f}"
 
 
 # -- What ``run`` and ``compare`` say of log-probabilities: as SGLang's JSON, and in a few lines
@@ -144,11 +139,30 @@ def print_errors(errors: Mapping[str, str]) -> None:
 
 # -- What a tuning guide would say about a run: four figures, their targets, what to change --------
 
-TOKEN_USAGE, RUNNING, TTFT, ITL = "token usage", "running requests", "TTFT", "ITL"
-TARGETS = {  # least and most: percent of the KV pool, and of max_running_requests; milliseconds
-    TOKEN_USAGE: (60.0, 80.0), RUNNING: (70.0, 80.0), TTFT: (0.0, 1000.0), ITL: (0.0, 50.0),
+TARGETS = {  # least and most, the unit, and what to do about a figure below and above
+    "token usage": (
+        60.0, 80.0, "%",
+        "Lower --kv-tokens or send more where nobody waits; where some do, raise "
+        "--max-running-requests or lower --schedule-conservativeness.",
+        "Raise --kv-tokens; where requests were retracted, --schedule-conservativeness too.",
+    ),
+    "running requests": (
+        70.0, 80.0, "%",
+        "Lower --max-running-requests or send more where nobody waits; where some do, raise "
+        "--kv-tokens if memory is full, else --chunked-prefill-size.",
+        "Raise --max-running-requests, and --kv-tokens first if memory is nearly full.",
+    ),
+    "TTFT": (
+        0.0, 1000.0, "ms", "",
+        "Raise --max-running-requests or --kv-tokens if the queue took most of it, else "
+        "--chunked-prefill-size.",
+    ),
+    "ITL": (
+        0.0, 50.0, "ms", "",
+        "Lower --chunked-prefill-size, or turn on --enable-mixed-chunk: those who decode stand "
+        "still while prompts are computed.",
+    ),
 }  # fmt: skip
-FINE = "Fine as it is."
 
 
 @dataclass(frozen=True)
@@ -156,7 +170,7 @@ class Advice:
     """One figure beside its target.
 
     ``value`` and ``target`` are in ``unit``. ``verdict`` is met, below or above. ``sentence`` says
-    which option to change, in which direction and why; or that it is fine.
+    which option to change, in which direction; or that it is fine.
     """
 
     name: str
@@ -167,69 +181,6 @@ class Advice:
     sentence: str
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """What advice depends on beside a figure's own verdict."""
-
-    usage: float  # percent, as running is
-    running: float
-    waits: bool  # on average, somebody does
-    retractions: int
-    mostly_queued: bool  # more than half of the time to the first token
-    config: SchedulerConfig
-
-    @property
-    def stand_still(self) -> bool:
-        """Whether those who decode do, while prompts are computed."""
-        is_first = self.config.in_force.run_first == "prefill"
-        return is_first and not self.config.enable_mixed_chunk
-
-
-# Figure, verdict, where it applies, and the sentence: the first that applies counts.
-SENTENCES: tuple[tuple[str, str, Callable[[Tuned], bool], str], ...] = (
-    (TOKEN_USAGE, "above", lambda it: it.retractions > 0,
-     "Raise --schedule-conservativeness or --kv-tokens: {retractions} retractions threw away what "
-     "was computed, because more was admitted than memory could hold."),
-    (TOKEN_USAGE, "above", lambda it: True,
-     "Raise --kv-tokens: memory is nearly full, and longer outputs would not fit."),
-    (TOKEN_USAGE, "below", lambda it: not it.waits,
-     "Lower --kv-tokens or send more: nobody waits, and memory stays empty."),
-    (TOKEN_USAGE, "below", lambda it: it.running > TARGETS[RUNNING][1],
-     "Raise --max-running-requests: requests wait for a place beside free memory."),
-    (TOKEN_USAGE, "below", lambda it: True,
-     "Lower --schedule-conservativeness: requests wait beside free memory, because too much of it "
-     "is kept back for outputs that never come."),
-    (RUNNING, "above", lambda it: not it.waits,
-     "Raise --max-running-requests before more come: as yet, nobody waits for a place."),
-    (RUNNING, "above", lambda it: it.usage > TARGETS[TOKEN_USAGE][1],
-     "Raise --kv-tokens and then --max-running-requests: both are nearly used up."),
-    (RUNNING, "above", lambda it: True,
-     "Raise --max-running-requests: nearly all places are taken beside free memory."),
-    (RUNNING, "below", lambda it: not it.waits,
-     "Lower --max-running-requests or send more: nobody waits, places stay empty."),
-    (RUNNING, "below", lambda it: it.usage > TARGETS[TOKEN_USAGE][0],
-     "Raise --kv-tokens: those who wait would find a place, but no memory."),
-    (RUNNING, "below", lambda it: True,
-     "Lower --schedule-conservativeness or raise --chunked-prefill-size: requests wait beside free "
-     "places and free memory, so they are admitted too slowly."),
-    (TTFT, "above", lambda it: it.mostly_queued,
-     "Raise --max-running-requests or --kv-tokens, or send less: most of the time to the first "
-     "token went by in the waiting queue."),
-    (TTFT, "above", lambda it: it.config.chunked_prefill_size != -1,
-     "Raise --chunked-prefill-size: most of the time to the first token went by after admission, "
-     "and larger chunks get through a prompt in fewer steps."),
-    (TTFT, "above", lambda it: True,
-     "Set --chunked-prefill-size: most of the time to the first token went by after admission, "
-     "while longer prompts were computed in one piece."),
-    (ITL, "above", lambda it: it.stand_still,
-     "Turn on --enable-mixed-chunk or lower --chunked-prefill-size: those who decode stand still "
-     "while prompts are computed."),
-    (ITL, "above", lambda it: True,
-     "Lower --chunked-prefill-size and then --max-running-requests: each step computes too many "
-     "tokens."),
-)  # fmt: skip
-
-
 def advise(metrics: Metrics, config: SchedulerConfig) -> list[Advice]:
     """A run against the targets of the tuning guides.
 
@@ -237,41 +188,32 @@ def advise(metrics: Metrics, config: SchedulerConfig) -> list[Advice]:
     and ITL are 90th percentiles. A figure that the run does not have (nothing ran, nobody got a
     second token) is left out. A value at a limit meets the target.
     """
-    load, ttft, queue = metrics.load, metrics.ttft, metrics.queue
-    found: dict[str, float] = {}
+    load, found = metrics.load, dict[str, float]()
     if load.busy_ns:
-        found[TOKEN_USAGE] = 100 * load.used_tokens / config.num_slots
-        found[RUNNING] = 100 * load.running / config.max_running_requests
-    if ttft is not None:
-        found[TTFT] = ttft.p90 / 1e6
-    if metrics.itl is not None:
-        found[ITL] = metrics.itl.p90 / 1e6
-    queued = ttft is not None and queue is not None and 2 * queue.p90 > ttft.p90
-    it = Tuned(
-        found.get(TOKEN_USAGE, 0.0), found.get(RUNNING, 0.0), load.waiting >= 1,
-        metrics.num_retractions, queued, config,
-    )  # fmt: skip
+        found["token usage"] = 100 * load.used_tokens / config.num_slots
+        found["running requests"] = 100 * load.running / config.max_running_requests
+    for name, times in (("TTFT", metrics.ttft), ("ITL", metrics.itl)):
+        if times is not None:
+            found[name] = times.p90 / 1e6
     advice = []
     for name, value in found.items():
-        least, most = TARGETS[name]
+        least, most, unit, below, above = TARGETS[name]
         verdict = "below" if value < least else "above" if value > most else "met"
-        said = (text for of, at, applies, text in SENTENCES
-                if (of, at) == (name, verdict) and applies(it))  # fmt: skip
-        sentence = next(said, FINE).format(retractions=it.retractions)
+        sentence = {"below": below, "above": above, "met": "Fine as it is."}[verdict]
         target = f"{least:g} to {most:g}" if least else f"at most {most:g}"
-        unit = "ms" if name in (TTFT, ITL) else "%"
         advice.append(Advice(name, value, unit, target, verdict, sentence))
     return advice
 
 
-def advice_table(loop: str, metrics: Metrics, config: SchedulerConfig) -> Fitted:
+def say_advice(console: Console, loop: str, metrics: Metrics, config: SchedulerConfig) -> None:
     """The figures of a run, their targets, and what to change."""
+    print(f"Advice for {loop}")
     rows = [
         (item.name, f"{item.value:.0f} {item.unit}", f"{item.target} {item.unit}", item.verdict,
          item.sentence)
         for item in advise(metrics, config)
     ]  # fmt: skip
-    return table(("figure", ">here", ">target", "", "advice"), rows, f"Advice for {loop}")
+    say_table(console, ("figure", ">here", ">target", "", "advice"), rows)
 
 
 def advice_json(metrics: Metrics, config: SchedulerConfig) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -23,7 +22,7 @@ from ..loops.run import Run, run_loop
 from ..models.base import Model
 from ..models.tokenizer import StreamDecoder
 from .exit import BAD_INPUT, INTERRUPTED
-from .layout import STEP, print_json, say
+from .layout import print_json, say
 from .options import (
     ReportOptions,
     SchedulerOptions,
@@ -34,13 +33,13 @@ from .options import (
 )
 from .report import (
     advice_json,
-    advice_table,
     drafts_as_json,
     logprobs_json,
     metrics_json,
-    metrics_table,
     print_errors,
     print_logprobs,
+    say_advice,
+    say_metrics,
 )
 
 # -- Shows what requests say while they say it: text, or token ids where there is no tokenizer -----
@@ -85,7 +84,7 @@ def streaming(console: Console, transcript: Transcript) -> Iterator[None]:
         return
     yield
     for rid, text in transcript.said.items():
-        say(console, escape(f"{rid}: {text} ({transcript.ended[rid]})"), STEP)
+        say(console, f"{rid}: {text} ({transcript.ended[rid]})")
 
 
 @with_option_groups
@@ -135,12 +134,12 @@ def run_here(
             result["logprobs"] = logprobs_json(run.requests)
         print_json(result | ({"advice": advice_json(run.metrics, config)} if report.advise else {}))
     print_logprobs(console, model, run.requests)
-    console.print(metrics_table(run.metrics))
+    say_metrics(console, run.metrics)
     if report.advise and not report.json:
-        console.print(advice_table(run.loop, run.metrics, config))
+        say_advice(console, run.loop, run.metrics, config)
     if drafts := count_drafts(run.trace):
-        console.print(f"{run.loop}: {drafts}.")
-    console.print(summary(run))
+        say(console, f"{run.loop}: {drafts}.")
+    say(console, summary(run))
     print_errors(run.errors)
     if run.interrupted:
         print("interrupted; every request was ended and its memory given back", file=sys.stderr)

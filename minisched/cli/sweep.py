@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from ..export.scene_svg import to_svg
 from ..spread import Workers, num_cores
@@ -16,7 +15,7 @@ from ..sweep.grid import AIMS, SweepGrid, read_grid
 from ..sweep.picture import picture
 from ..sweep.sweep import Sweep, run_grid, write_tables
 from ..trace.files import write_whole
-from .layout import Fitted, Json, named_progress, print_json, say, table
+from .layout import Json, named_progress, print_json, say, say_table
 from .options import BackendName, ClusterAddress
 
 MOST_SHOWN = 20  # rows of a table
@@ -83,7 +82,7 @@ def report(console: Console, sweep: Sweep, files: Sequence[str]) -> None:
     before = f", {sweep.done_before} of them done before" if sweep.done_before else ""
     say(console, f"{len(grid)} cells{before}: {states}.")
     if best := sweep.best:
-        console.print(some_of(best, shown_columns(grid)))
+        some_of(console, best, shown_columns(grid))
         column, less = AIMS[grid.aim]
         kept = f" within {', '.join(f'{k} <= {v:g}' for k, v in grid.limits.items())}"
         say(
@@ -95,12 +94,12 @@ def report(console: Console, sweep: Sweep, files: Sequence[str]) -> None:
         say(console, "Nothing keeps the limits, so nothing is best.")
     if capacity := sweep.capacity:
         say(console, "The highest rate at which a choice keeps the limits:")
-        console.print(some_of(capacity, list(capacity[0])))
+        some_of(console, capacity, list(capacity[0]))
     reasons = dict.fromkeys(
         f"{row['state']}: {row['reason']}" for row in sweep.rows if row["state"] != "ok"
     )
     for reason in list(reasons)[:MOST_REASONS]:
-        say(console, f"[yellow]![/] {escape(reason)}", 2)
+        say(console, f"! {reason}")
     if len(reasons) > MOST_REASONS:
         say(console, f"and {len(reasons) - MOST_REASONS} reasons more; column reason has them.")
     say(console, f"All rows and columns are in {Path(files[0]).parent}.")
@@ -114,8 +113,8 @@ def shown_columns(grid: SweepGrid) -> list[str]:
     return list(dict.fromkeys([*axes, column, *grid.limits, *speedup]))
 
 
-def some_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Fitted:
-    """Some columns of the first rows."""
+def some_of(console: Console, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """Print some columns of the first rows."""
     heads = []
     for name in columns:
         is_number = all(isinstance(row[name], int | float) for row in rows)
@@ -125,4 +124,4 @@ def some_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Fitted
         for row in rows[:MOST_SHOWN]
     ]
     more = len(rows) - MOST_SHOWN
-    return table(heads, shown, caption=f"and {more} more; --json has them" if more > 0 else "")
+    say_table(console, heads, shown, f"and {more} more; --json has them" if more > 0 else "")

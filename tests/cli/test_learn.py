@@ -57,7 +57,7 @@ def test_a_loop_in_a_file_is_held_against_the_laws(cli: Any, tmp_path: Path) -> 
     lines = [line[12:] for line in loop.splitlines()]
     mine.write_text("\n".join([*lines, whole]), encoding="utf-8")
     code, out, _ = cli(f"check --loop {mine}:my_loop --workloads 1 --seed 4")
-    assert (code, out.startswith("✓ every law held in 1 case")) == (0, True), out
+    assert code == 0 and "? No law broke in 1 case, but nothing happened that logprobs" in out
     code, out, _ = cli(f"check --loop {mine} --workloads 1 --seed 0 --json")
     assert code == 1 and json.loads(out)["failures"][0]["law"] == "progress"  # its own order
     code, _, err = cli(f"check --loop {mine}:other")

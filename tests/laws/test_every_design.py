@@ -15,11 +15,11 @@ from itertools import cycle
 
 import pytest
 
+from minisched.checking import command
 from minisched.checks.draw import DRAFTERS, THEMES, Variant, all_designs, dealt, read_design
 from minisched.checks.judge import judge
 from minisched.checks.laws import Touched
 from minisched.checks.many import FailedCase, case_of
-from minisched.cli.check import command
 from minisched.core import Request, SamplingParams
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine

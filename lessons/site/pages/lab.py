@@ -45,7 +45,7 @@ def write(out: Path, node_modules: Path = NODE_MODULES) -> None:
     zip_package(folder / "minisched.zip")
 
 
-PACKED = (".py", ".js", ".css", ".html", ".gz")
+PACKED = (".py", ".js", ".css", ".html", ".gz", ".toml")
 
 
 def zip_package(archive: Path) -> None:
