@@ -96,14 +96,6 @@ class MlxOp(Op):
         return self.value
 
 
-def fail(ops: list[MlxOp], error: BaseException) -> None:
-    """Nobody will watch these end; whoever waits for one hears why."""
-    for op in ops:
-        if not op.done.done():
-            op.error = op.error or RuntimeError(str(error))
-            op.done.set_result(None)
-
-
 # -- Runs lazy steps: one thread hands graphs over, another one watches them end -------------------
 
 
@@ -159,16 +151,6 @@ class Streams:
         return markers
 
 
-def start(executor: ThreadPoolExecutor, fn: Callable[..., Any], *args: Any) -> Future[Any]:
-    """``executor.submit``; where its thread is gone, a future that has failed."""
-    try:
-        return executor.submit(fn, *args)
-    except RuntimeError as error:
-        lost: Future[Any] = Future()
-        lost.set_exception(RuntimeError(f"the thread has died: {error}"))
-        return lost
-
-
 class StepRunner:
     """Two threads beside the host.
 
@@ -189,10 +171,8 @@ class StepRunner:
         built = [op for op in ops if op.error is None]
         markers = self.streams.mark(built)
         arrays = [*(op.value for op in built), *markers, *memory]
-        handed = start(self._evaluator, self._evaluate, arrays)
-        seen = start(self._watcher, self._watch, ops, markers, handed)
-        if seen.done() and (error := seen.exception()):
-            fail(ops, error)
+        handed = self._evaluator.submit(self._evaluate, arrays)
+        self._watcher.submit(self._watch, ops, markers, handed)
 
     def close(self) -> None:
         """Let both threads finish and end."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -57,7 +57,7 @@ class WallClock(Device):
     def thread(self, name: str) -> ThreadLane:
         """The host's thread of that name; it starts with its first use."""
         if name not in self._threads:
-            self._threads[name] = ThreadLane(self, name, self.on_thread, on_death=self._release)
+            self._threads[name] = ThreadLane(self, name, self.on_thread)
         return self._threads[name]
 
     def on_thread(self) -> AbstractContextManager[Any]:
@@ -77,14 +77,10 @@ class WallClock(Device):
     def close_threads(self) -> None:
         """End the host's threads: what waits for a signal waits no longer, what is queued drops."""
         self.is_closed = True
-        self._release()
+        for signal in self._signals:
+            signal.set()
         for thread in self._threads.values():
             thread.close()
-
-    def _release(self) -> None:
-        """Who was to say what others wait for may be gone: nobody waits for any signal longer."""
-        for signal in list(self._signals):
-            signal.set()
 
     def record(
         self, lane: str, name: str, start: int, end: int, label: Label, slice_id: int
@@ -151,11 +147,6 @@ class ThreadOp(ThreadEvent, Op):
             self.error = without_frames(error)
         self.args = ()  # they may hold the step before, and that one the step before it
 
-    def drop(self, error: BaseException) -> None:
-        """It will never be run; whoever waits for it hears why."""
-        self.error, self.args = error, ()
-        self.done.set()
-
 
 class Held(NamedTuple):
     """In a queue: what follows is held back until this has ended."""
@@ -170,9 +161,8 @@ class ThreadLane:
     its ops do is known, and recorded, when they are launched. An op takes as long as it takes,
     whatever it "costs".
 
-    ``inside`` is entered once, on the thread, for as long as it lives. Should the thread die,
-    whatever is in its queue, or is put there later, has that for its error; ``on_death`` is called
-    for those who wait for something that it was to say.
+    ``inside`` is entered once, on the thread, for as long as it lives. Nothing that an op does ends
+    the thread: whatever it raises is its error.
     """
 
     def __init__(
@@ -181,14 +171,11 @@ class ThreadLane:
         name: str,
         inside: Callable[[], AbstractContextManager[Any]] = nullcontext,
         is_stream: bool = False,
-        on_death: Callable[[], None] = lambda: None,
     ) -> None:
         self.device = device
         self.name = name
         self.inside = inside
         self.is_stream = is_stream
-        self.on_death = on_death
-        self.died_of: BaseException | None = None
         self.queue: SimpleQueue[ThreadOp | Held | None] = SimpleQueue()
         self.thread = threading.Thread(target=self._work, name=f"stream {name}", daemon=True)
         self.thread.start()
@@ -217,8 +204,6 @@ class ThreadLane:
         else:
             recorder.program.call(op.slice_id)  # what the call does, it says itself
         self.queue.put(op)
-        if self.died_of is not None:
-            self._drop_the_rest()
         return op
 
     def wait(self, op: Event) -> None:
@@ -234,43 +219,27 @@ class ThreadLane:
 
     def _work(self) -> None:
         """The thread: work the queue off until None comes."""
-        try:
-            self.device.recorder.program.enter("" if self.is_stream else self.name)
-            with self.inside():
-                while (item := self.queue.get()) is not None:
-                    if isinstance(item, Held):
-                        with suppress(Exception):  # whoever takes its value hears of it
-                            item.until.synchronize()
-                    else:
-                        self._run(item)
-        except BaseException as error:  # not an op's: these are kept with the op
-            self.died_of = error
-            self._drop_the_rest()
+        self.device.recorder.program.enter("" if self.is_stream else self.name)
+        with self.inside():
+            while (item := self.queue.get()) is not None:
+                if isinstance(item, Held):
+                    with suppress(Exception):  # whoever takes its value hears of it
+                        item.until.synchronize()
+                else:
+                    self._run(item)
 
     def _run(self, op: ThreadOp) -> None:
         device, start = self.device, self.device.now()
-        if device.is_closed:
-            op.drop(RuntimeError(f"{op.name} was dropped: the device was closed"))
-            return
         try:
+            if device.is_closed:
+                raise RuntimeError(f"{op.name} was dropped: the device was closed")
             inside = device.recorder.program.inside
             with nullcontext() if self.is_stream else inside(self.name, op.slice_id):
                 op.run()
             device.record(self.name, op.name, start, device.now(), op.label, op.slice_id)
         except BaseException as error:
-            op.drop(error)
-            raise
+            op.error, op.args = error, ()
         op.done.set()
-
-    def _drop_the_rest(self) -> None:
-        """The thread is dead: nobody may wait for what it has not done."""
-        error = RuntimeError(f"the thread {self.name!r} has died: {self.died_of}")
-        with suppress(Empty):
-            while True:
-                item = self.queue.get_nowait()
-                if isinstance(item, ThreadOp):
-                    item.drop(error)
-        self.on_death()
 
 
 # -- How long a busy thread may keep the interpreter: the least that any open device wants ---------

@@ -34,7 +34,7 @@ from ..relay.placeholder_fill import PLACEHOLDER_TOKEN, FillHost, FillingMasks, 
 from ..scheduler.config import ALGORITHMS
 from ..trace import Recorder
 from ..worker import Step
-from ..worker.lost import launch_or_lose, lose
+from ..worker.lost import launch_or_lose
 from ..worker.recording import INPUTS
 from ..worker.sampling_info import has_history
 from .design import design
@@ -209,10 +209,7 @@ class PluginManager:
         if last is None:
             return None
         step = last.step
-        try:
-            self.block_on(last.verified, step)
-        except Exception as error:  # the thread's
-            lose(self.engine.worker, step, error)
+        self.block_on(last.verified, step)
         if step.logits_output is not None:
             self.device.recorder.edge("launch", last.launched_by, step.logits_output.slice_id)
         if self.fill_host is not None and step.copy_done is not None:

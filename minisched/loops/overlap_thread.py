@@ -19,7 +19,7 @@ from ..devices.base import Op, Signal, is_out_of_memory
 from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
 from ..worker import Step
-from ..worker.lost import launch_or_lose, lose
+from ..worker.lost import launch_or_lose
 from ..worker.sampling_info import has_history
 from .design import design
 
@@ -155,14 +155,10 @@ class TpModelWorkerClient:
 
         ``launch_done`` is the current step's. The original waits for it so that the scheduler's
         work does not take the interpreter from the thread while that launches kernels. An error
-        comes back as a result, be it the device's or the thread's. (There the thread's ends the
-        server.)
+        comes back as a result, be it the device's or the thread's (``launch_or_lose``).
         """
         start, step = self.device.now(), last.step
-        try:
-            self.output_queue.popleft().synchronize()
-        except Exception as error:  # the thread has died
-            lose(self.worker, step, error)
+        self.output_queue.popleft().synchronize()
         if launch_done is not None:
             launch_done.synchronize()
         result = step.result()  # copy_done.synchronize(), then tolist()

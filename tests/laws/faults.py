@@ -45,7 +45,7 @@ from minisched.loops.design import LOOPS
 from minisched.loops.pd import PrefillEngine
 from minisched.trace import Trace
 from minisched.worker import Step
-from minisched.worker.worker import COPY, SAMPLE
+from minisched.worker.worker import COPY
 
 # -- A fault: something outside the scheduler that goes wrong once, at a place that can be chosen --
 
@@ -106,7 +106,6 @@ class FaultKind(NamedTuple):
     fits: Callable[[str, str], bool] = lambda loop, device: True  # whether it can happen there
     is_silent: bool = False
     keeps_from_starting: bool = False  # then nothing runs, and a sentence says why
-    kills: bool = False  # who is dead sees to nothing any more
 
 
 # -- Of one step on the device ---------------------------------------------------------------------
@@ -264,75 +263,9 @@ def runs_out(fault: Fault, engine: Engine) -> None:
     fault.each_turn = look
 
 
-# -- Of who works beside the host: a thread of the loop's own that dies, or one of the device's ----
+# -- Of who works beside the host: a thread of the loop's own --------------------------------------
 
-WITH_A_THREAD = ("overlap_thread", "mindie_plugin", "mindie_dual", "pd")  # loops
-
-
-class Death(RuntimeError):
-    """What kills a thread."""
-
-
-class Poison:
-    """Something in a thread's queue that it can't run, nor survive."""
-
-    @property
-    def slice_id(self) -> int:
-        """Nobody reads it and lives."""
-        raise Death("it was killed")
-
-    def drop(self, error: BaseException) -> None:
-        """Nobody waits for it."""
-
-    def run(self) -> None:
-        """Or runs it."""
-        raise Death("it was killed")
-
-
-def kill(fault: Fault, lane: Any, signals: Sequence[Any] = ()) -> None:
-    """Let a lane die at the ``at``-th launch; what is queued before the poison is still run.
-
-    On ``sim`` all fails that it is to run then, as with a thread that is dead, and nobody waits for
-    its ``signals`` for ever.
-    """
-
-    def fail(*args: Any) -> Any:
-        for signal in signals:
-            signal.set()
-        raise Death("the thread has died: it was killed")
-
-    def poison(launch: Any, *args: Any, **more: Any) -> Any:
-        op = launch(*args, **more)
-        if fault.is_due():
-            fault.hit(*EVERYBODY)
-            lane.queue.put(Poison())
-        return op
-
-    def launch_dead(launch: Any, fn: Any, *args: Any, **more: Any) -> Any:
-        if fault.is_due():
-            fault.hit(*EVERYBODY)
-        return launch(fail if fault.is_hit else fn, *args, **more)
-
-    wrap(lane, "launch", poison if hasattr(lane, "thread") else launch_dead)
-
-
-def thread_dies(fault: Fault, engine: Engine) -> None:
-    """The loop's own thread dies when the ``at``-th call for it has been queued."""
-    signals = list[Any]()
-
-    def signal(inner: Any, name: str) -> Any:
-        signals.append(inner(name))
-        return signals[-1]
-
-    def thread(inner: Any, name: str) -> Any:
-        found = inner(name)
-        if "launch" not in vars(found):
-            kill(fault, found, signals)
-        return found
-
-    wrap(engine.device, "thread", thread)
-    if engine.device.clock == "virtual":
-        wrap(engine.device, "signal", signal)
+WITH_A_THREAD = ("overlap_thread", "mindie_plugin", "mindie_dual")  # loops
 
 
 def thread_raises(fault: Fault, engine: Engine) -> None:
@@ -341,27 +274,10 @@ def thread_raises(fault: Fault, engine: Engine) -> None:
     def launch(inner: Any, step: Step, *args: Any) -> Any:
         if not step.launched and fault.is_due():
             fault.hit(*step.batch.rids)
-            raise Death(fault.effect.says)
+            raise RuntimeError(fault.effect.says)
         return inner(step, *args)
 
     wrap(engine.worker, "launch", launch)
-
-
-def stream_dies(fault: Fault, engine: Engine) -> None:
-    """The forward stream stops: its thread dies, on ``mlx`` that which evaluates, or watches."""
-    if engine.device.name != "mlx":
-        stream = next(op.stream for op in engine.worker.recipe if op.name == SAMPLE.name)
-        kill(fault, engine.device.stream(stream))
-        return
-    runner: Any = vars(engine.device)["_runner"]
-
-    def submit(inner: Any, *args: Any) -> None:
-        if fault.is_due():
-            fault.hit(*EVERYBODY)
-            vars(runner)["_watcher" if fault.pick % 2 else "_evaluator"].shutdown()
-        inner(*args)
-
-    wrap(runner, "submit", submit)
 
 
 # -- All of them -----------------------------------------------------------------------------------
@@ -371,20 +287,11 @@ FAULTS = {
     "sampling raises": FaultKind(StepFault.put_in, FAILURES["sampling raises"]),
     "NaN logits": FaultKind(StepFault.put_in, FAILURES["NaN logits"]),
     "copy fails": FaultKind(copy_fails, FAILURES["copy fails"]),
-    "stream dies": FaultKind(
-        stream_dies,
-        "has died",
-        fits=lambda loop, device: device != "cuda",  # whose streams are no threads
-        kills=True,
-    ),
     "out of device memory": FaultKind(out_of_memory, FAILURES["out of device memory"]),
     "worker call raises": FaultKind(
         thread_raises,
         "the thread is out of luck",
-        fits=lambda loop, device: loop in WITH_A_THREAD and loop != "pd",  # it does not launch
-    ),
-    "worker thread dies": FaultKind(
-        thread_dies, "has died", fits=lambda loop, device: loop in WITH_A_THREAD, kills=True
+        fits=lambda loop, device: loop in WITH_A_THREAD,
     ),
     "no memory at start": FaultKind(open=none_at_start, keeps_from_starting=True),
     "never fits": FaultKind(prepare=never_fits),
@@ -403,7 +310,6 @@ FAULTS = {
 
 # -- What must hold although something has gone wrong: who may have ended, and who may not notice --
 
-FATES_OF_THE_DEAD = ("it never ran", "thread, and nobody has waited for it")
 ENDED_EARLY = (FinishReason.ERROR, FinishReason.ABORT)
 
 
@@ -497,14 +403,8 @@ class Aftermath:
                 yield f"{req.rid} heard {heard}, produced {req.output_ids}"
 
     def leaks(self) -> Iterator[str]:
-        """Whoever took memory gave it back; and what was launched has ended, as somebody knows.
-
-        A dead thread has not run what was launched for it. Or it has, in time, and nobody asked:
-        whoever was about to has heard of its death first.
-        """
-        for leak in map(str, find_leaks(self.trace)):
-            if not (self.fault.effect.kills and leak.endswith(FATES_OF_THE_DEAD)):
-                yield leak
+        """Whoever took memory gave it back; and what was launched has ended, as somebody knows."""
+        yield from map(str, find_leaks(self.trace))
 
     def whom(self, has_run: bool) -> Whom:
         """Count them, when every law has held; where nothing has run, everybody is struck."""
@@ -588,7 +488,7 @@ def judge_with(case: Case, fault: Fault) -> FaultTrial:
         of_clients |= {"client": ()} if effect.is_silent else {}
         laws += [("reason", after.bad_reasons()), *of_clients.items(), ("leak", after.leaks())]
         laws += [("ends", find_bad_ends(trace)), ("identity", find_misreads(trace))]
-    unasked = {"progress", "order", *(("deadlock", "touches") if effect.kills else ())}
+    unasked = {"progress", "order"}
     of_any_run = witnesses.of_any_run(trace, device, is_over=bool(engines))
     laws += [item for item in of_any_run if item[0] not in unasked]
     laws += [("leak", find_held(engine.scheduler)) for engine in engines]

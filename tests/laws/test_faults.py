@@ -53,9 +53,8 @@ def test_every_fault_is_hit_and_survived(backend: str, kind: str) -> None:
 
 def test_some_faults_happen_only_where_there_is_what_fails() -> None:
     met = places("sim", 0, 1)
-    threads = {place.loop for place in met if place.fault == "worker thread dies"}
-    assert threads == {"overlap_thread", "mindie_plugin", "mindie_dual", "pd"}
-    assert all(place.fault != "stream dies" for place in places("cuda", 0, 1))
+    threads = {place.loop for place in met if place.fault == "worker call raises"}
+    assert threads == {"overlap_thread", "mindie_plugin", "mindie_dual"}
 
 
 def test_what_is_not_survived_is_seen() -> None:
