@@ -21,7 +21,7 @@ from ..export.native import to_json
 from ..export.pd_or_mixed import LOOPS as PD_OR_MIXED
 from ..export.pd_or_mixed import beside_a_prompt, find_runs, rows
 from ..export.poster import poster
-from ..export.recipes import recipes
+from ..export.recipes import RECIPES
 from ..export.runs import compare as compare_runs
 from ..export.runs import messages, stretch
 from ..export.scene import Scene
@@ -94,7 +94,7 @@ def compare_here(
     model = workload.open_model()
     requests = workload.make_requests(model)
     if not workload.says_which and {*names} - {"serial"} == {*PD_OR_MIXED}:
-        requests = [fresh(request) for request in recipes()["pd"].requests]
+        requests = [fresh(request) for request in RECIPES["pd"].requests]
     config = make_config(scheduler, model, requests)
     if "all" in asked:  # those that take the workload
         refused = {name: find_loop(name).refusal(name, wanted_features(config, requests))

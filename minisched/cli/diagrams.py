@@ -37,7 +37,7 @@ def diagrams(
 
     A server that is named wins: --server, then PLANTUML_SERVER.
 
-    Else it is the pinned one, in Node, else a plantuml command. --check is about the pinned one.
+    Else it is the pinned one, in Node, which --check is about.
     """
 
     return run_diagrams(names or [], check, svg, server=server)

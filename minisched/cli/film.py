@@ -9,7 +9,7 @@ import typer
 
 from ..export.chromium import CODECS, fitting, write_film
 from ..export.motion import playing
-from ..export.recipes.recipe import run_of
+from ..export.recipes import run_of
 from ..export.runs import compare
 from ..export.scene_svg import to_svg
 from ..loops.design import LOOPS, find_loop

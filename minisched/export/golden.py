@@ -1,9 +1,10 @@
-"""What the repository keeps of its own output, and whether it is up to date.
+"""What the repository keeps of its own output: what is drawn from what, and whether it is stale.
 
-Golden traces and their views (``traces/``) and the generated diagrams (``diagrams/``), all from
-small workloads on the simulated device, so that the same code gives the same bytes. A diagram's SVG
-ends in a line with the hash of the text it was drawn from, so that a stale one shows without a
-renderer. ``minisched diagrams`` is the command (``cli/diagrams.py``).
+Golden traces and their views (``traces/``) and the diagrams (``diagrams/``), all from small
+workloads on the simulated device, so that the same code gives the same bytes. A diagram is a text
+(``NAME.puml``) and a picture (``NAME.svg``): of a scene the project's own, of all else PlantUML's,
+which ends in a line with the hash of its text, so that a stale one shows without a renderer.
+``minisched diagrams`` is the command (``cli/diagrams.py``).
 """
 
 from __future__ import annotations
@@ -18,41 +19,77 @@ from tempfile import TemporaryDirectory
 from ..topics import SAME_PICTURE, TOPICS
 from ..trace.files import write_whole
 from . import native
+from .as_profiled import as_profiled
 from .mlx_memory import draw_memory
 from .motion import playing
+from .one_token import one_token
 from .pd_or_mixed import pd_or_mixed
-from .pictures import drawings, pictures
+from .pictures import compare, stages, waits
+from .pictures.stories import STORIES
 from .pipelines_table import pipelines_table
+from .poster import poster
 from .puml_batches import to_batches
-from .recipes import recipes, trace_of
-from .render_puml import find_renderer, has_driver, render, render_pinned
+from .recipes import RECIPES, run_of, trace_of
+from .render_puml import (
+    Renderer,
+    find_renderer,
+    has_driver,
+    in_dark_too,
+    render,
+    render_by_driver,
+)
 from .rules_page import rules_page
-from .runs import compare
+from .runs import compare as compare_runs
+from .scene import Scene
+from .scene_puml import to_puml
 from .scene_svg import to_svg
 from .thread_or_stream import thread_or_stream
 from .three_way import to_three_way
 from .views import draw, parts_of
+from .waterfall import waterfall
 
-# -- Which files are generated, and how, by the name of a topic or a diagram -----------------------
+# -- What is drawn from what -----------------------------------------------------------------------
 
 Files = dict[str, str]  # text by path in the repository
+
+SCENES: dict[str, Callable[[], Scene]] = {  # diagrams/NAME.puml and NAME.svg
+    "chunked_and_mixed_prefill": stages.prefill_stage,
+    "compare_cpu_gpu_overlap": compare.cpu_gpu_overlap,
+    "free_rule": stages.freed_at_once,
+    "mindie_pipeline_refactor_compare": compare.mindie_refactor,
+    "pd_against_mixed_chunk": stages.pd_against_mixed,
+    "three_way_async_scheduling_compare": compare.three_way,
+    "wait_grammar": waits.grammars,
+    "wait_history": waits.history,
+    "wait_prefill": waits.prefills,
+}
+TEXTS = {**STORIES, "batches": to_batches}  # diagrams/NAME.puml, whose picture PlantUML draws
+DRAWINGS: dict[str, Callable[[], Scene]] = {  # traces/NAME.svg
+    "as_profiled": lambda: as_profiled(run_of("overlap")),
+    "mixed_attention": lambda: stages.attention(stages.mixed_batch()),
+    "one_token": lambda: one_token([run_of(loop) for loop in compare.RELAYS]),
+    "poster": lambda: poster([run_of(loop) for loop in compare.DESIGNS]),
+    "waterfall": lambda: waterfall([run_of(loop) for loop in compare.FALLS]),
+}
+PAGES = {  # diagrams/NAME.md
+    "async_scheduling_three_way_compare": to_three_way,
+    "mindie_pipeline_refactor": pipelines_table,
+    "pd_or_mixed": pd_or_mixed,
+    "rules": rules_page,
+    "thread_or_stream": thread_or_stream,
+}
+FROM_RUNS = ("token_pool", "placeholder_fill", "prev_sampled")  # as of loops, their diagram's text
 
 
 def makers() -> dict[str, Callable[[], Files]]:
     """What makes the files of each topic and each diagram."""
     return {
-        **{name: partial(picture_file, name) for name in pictures()},
-        **{topic: partial(topic_files, topic) for topic in recipes()},
-        **{name: partial(drawing_file, name) for name in drawings()},
-        "batches": lambda: {"diagrams/batches.puml": to_batches()},
-        "compare": compare_picture,
-        "async_scheduling_three_way_compare": written_comparison,
-        "mindie_pipeline_refactor": lambda: {
-            "diagrams/mindie_pipeline_refactor.md": pipelines_table()
-        },
-        "pd_or_mixed": lambda: {"diagrams/pd_or_mixed.md": pd_or_mixed()},
-        "rules": lambda: {"diagrams/rules.md": rules_page()},
-        "thread_or_stream": lambda: {"diagrams/thread_or_stream.md": thread_or_stream()},
+        **{topic: partial(topic_files, topic) for topic in RECIPES},
+        **{name: partial(scene_files, name) for name in SCENES},
+        **{name: partial(text_file, f"diagrams/{name}.puml", text) for name, text in TEXTS.items()},
+        **{name: partial(drawing_file, name) for name in DRAWINGS},
+        **{name: partial(text_file, f"diagrams/{name}.md", page) for name, page in PAGES.items()},
+        "compare": partial(text_file, "diagrams/compare.svg", readme_picture),
     }
 
 
@@ -65,42 +102,48 @@ def measured() -> dict[str, Callable[[], Files]]:
 
 
 def topic_files(topic: str) -> Files:
-    """A topic's trace and view, with further parts of it, and its diagrams."""
+    """A topic's trace and view, with further parts of it; and its diagram, if it is drawn of it."""
     trace = trace_of(topic)
     files = {f"traces/{topic}.json": native.to_json(trace)}
     for at, part in enumerate(parts_of(topic) or ("",)):
         name = f"{topic}_{part}" if at else topic
         if name not in SAME_PICTURE:
             files[f"traces/{name}.svg"] = draw(topic, trace, part=part)
-    for name in (topic, f"{topic}_sequence"):
-        files |= picture_file(name) if name in pictures() else {}
+        if not has_picture(name) and part != "steps":
+            files[f"diagrams/{name}.puml"] = draw(topic, trace, "puml", part)
     return files
 
 
-def picture_file(name: str) -> Files:
-    """A diagram that shows a design, or several."""
-    return {f"diagrams/{name}.puml": pictures()[name]()}
+def scene_files(name: str) -> Files:
+    """A diagram as text and as picture."""
+    scene = SCENES[name]()
+    return {f"diagrams/{name}.puml": to_puml(scene), f"diagrams/{name}.svg": to_svg(scene)}
+
+
+def text_file(path: str, text: Callable[[], str]) -> Files:
+    """A text of its own."""
+    return {path: text()}
 
 
 def drawing_file(name: str) -> Files:
-    """A drawing of a run that is no topic's view."""
-    return {f"traces/{name}.svg": drawings()[name]()}
+    """A drawing of runs that is no topic's view."""
+    return {f"traces/{name}.svg": to_svg(DRAWINGS[name]())}
 
 
-def compare_picture() -> Files:
-    """The README's picture, which plays."""
-    scene = compare([trace_of("serial"), trace_of("overlap")])
-    return {"diagrams/compare.svg": playing(to_svg(scene))}
+def readme_picture() -> str:
+    """The serial loop beside overlap; it plays."""
+    return playing(to_svg(compare_runs([trace_of("serial"), trace_of("overlap")])))
 
 
-def written_comparison() -> Files:
-    """The designs side by side, in words and figures."""
-    return {"diagrams/async_scheduling_three_way_compare.md": to_three_way()}
+def has_picture(diagram: str) -> bool:
+    """Whether PlantUML draws a diagram's picture: it shows what the project's own doesn't."""
+    topic = diagram.removesuffix("_sequence").removesuffix("_steps")
+    is_loop = TOPICS.get(topic, "").startswith("loops/")
+    return not is_loop and topic not in FROM_RUNS and topic not in SCENES
 
 
 ROOT = Path(__file__).resolve().parents[2]
 Hear = Callable[[str], None]  # is told what is being made
-Draw = Callable[[Sequence[Path], Path], list[Path]]  # PlantUML files, as SVGs into a folder
 Makers = Mapping[str, Callable[[], Files]]
 NO_MORE: Makers = {}
 
@@ -113,35 +156,25 @@ class Golden:
     stale: tuple[str, ...]
 
 
-def silent(name: str) -> None:
-    """Hears, and says nothing."""
-
-
 def checkout(root: Path = ROOT) -> Path:
     """The root of the checkout that this package runs from.
 
     Raises:
         ValueError: it runs from elsewhere; an installed package has no diagrams and no traces.
     """
-    lacking = [
-        name for name in ("pyproject.toml", "diagrams", "traces") if not (root / name).exists()
-    ]
-    if lacking:
-        raise ValueError(
-            "minisched diagrams makes the pictures that a checkout of minisched keeps, and this "
-            f"minisched runs from {root}, which has no {lacking[0]}: run it in a git clone."
-        )
+    for name in ("pyproject.toml", "diagrams", "traces"):
+        if not (root / name).exists():
+            raise ValueError(
+                "minisched diagrams makes the pictures that a checkout of minisched keeps, and "
+                f"this minisched runs from {root}, which has no {name}: run it in a git clone."
+            )
     return root
 
 
 def generate(
-    names: Sequence[str] = (),
-    with_svg: bool = True,
-    root: Path = ROOT,
-    hear: Hear = silent,
-    server: str = "",
+    names: Sequence[str], with_svg: bool, root: Path, hear: Hear, server: str = "",
     more: Makers = NO_MORE,
-) -> Golden:
+) -> Golden:  # fmt: skip
     """Write the files of the topics and diagrams named (of all, if none), and render their SVGs.
 
     Gives which were stale and have been written. ``server`` is a PlantUML server to render on;
@@ -156,28 +189,21 @@ def generate(
     if with_svg and sources(root, names, {}):
         find_renderer(server)
     files = made(chosen, hear)
-    stale = stale_files(root, files)
-    write_files(root, files)
-    if with_svg:
-        draw = partial(render, server=server)
-        pictures = rendered_svgs(sources(root, names, files), hear, draw)
-        stale += stale_files(root, pictures)
-        write_files(root, pictures)
+    stale = written(root, files)
+    if with_svg and (drawn := sources(root, names, files)):
+        pictures = rendered_svgs(drawn, hear, find_renderer(server))
+        stale += written(root, pictures)
         files |= pictures
     return Golden(tuple(files), tuple(stale))
 
 
 def check(
-    names: Sequence[str] = (),
-    with_svg: bool = True,
-    root: Path = ROOT,
-    hear: Hear = silent,
-    more: Makers = NO_MORE,
+    names: Sequence[str], with_svg: bool, root: Path, hear: Hear, more: Makers = NO_MORE
 ) -> Golden:
-    """Compare every text byte for byte, and every SVG by the hash of its text; change nothing.
+    """Compare every text byte for byte, and PlantUML's SVGs by the hash of their text.
 
-    What is measured (``golden_files.measured``) is left out: no two measurements are alike. The
-    bytes of an SVG are compared only ``with_svg`` and with the pinned renderer, where it is.
+    What is measured is left out: no two measurements are alike. The bytes of PlantUML's SVGs are
+    compared only ``with_svg`` and where the pinned renderer is.
 
     Raises:
         ValueError: there is no topic or diagram of a name, or it is measured.
@@ -190,12 +216,12 @@ def check(
     drawn = sources(root, names, files)
     stale = {*stale_files(root, files), *stale_pictures(drawn)}
     if with_svg and has_driver():
-        stale |= {*stale_files(root, rendered_svgs(drawn, hear, render_pinned))}
+        stale |= {*stale_files(root, rendered_svgs(drawn, hear, render_by_driver))}
     pictures = [picture_of(source) for source in drawn]
     return Golden((*files, *pictures), tuple(sorted(stale)))
 
 
-def known_makers(names: Sequence[str], root: Path, more: Makers = NO_MORE) -> Makers:
+def known_makers(names: Sequence[str], root: Path, more: Makers) -> Makers:
     """What makes the texts of the topics and diagrams named, or all that is not measured.
 
     Raises:
@@ -206,7 +232,10 @@ def known_makers(names: Sequence[str], root: Path, more: Makers = NO_MORE) -> Ma
     by_hand = {path.stem for path in root.glob("diagrams/*.puml")}
     for name in names:
         if name not in known and name not in by_hand:
-            raise ValueError(f"{name!r} is no topic and no diagram; {nearest(name, known)}")
+            alike = [other for other in known if name in other or other in name]
+            ask = f"did you mean {', '.join(alike)}?" if alike else ""
+            some = f"some are {', '.join([*known][:5])}."
+            raise ValueError(f"{name!r} is no topic and no diagram; {ask or some}")
     return {name: known[name] for name in names or by_default if name in known}
 
 
@@ -223,27 +252,12 @@ def made(chosen: Makers, hear: Hear) -> Files:
     return files
 
 
-def nearest(name: str, known: Sequence[str] | dict[str, Callable[[], Files]]) -> str:
-    """What else may have been meant."""
-    alike = [other for other in known if name in other or other in name]
-    return f"did you mean {', '.join(alike)}?" if alike else f"some are {', '.join([*known][:5])}."
-
-
 def sources(root: Path, names: Sequence[str], files: Files) -> list[Path]:
-    """The PlantUML texts under ``root`` that are rendered: of the names, with what was made for
-    them, or all.
-    """
-    if not names:
-        return [path for path in sorted(root.glob("diagrams/*.puml")) if has_picture(path.stem)]
-    wanted = {f"diagrams/{name}.puml" for name in names}
-    wanted |= {name for name in files if name.endswith(".puml")}
-    found = sorted(root / name for name in wanted if (root / name).is_file())
-    return [path for path in found if has_picture(path.stem)]
-
-
-def has_picture(diagram: str) -> bool:
-    """Whether an SVG of a diagram is kept; of a loop's lanes and messages ``traces/`` has one."""
-    return not TOPICS.get(diagram.removesuffix("_sequence"), "").startswith("loops/")
+    """The texts that PlantUML draws: of the names, with what was made for them, or all."""
+    found = {*root.glob("diagrams/*.puml")}
+    if names:
+        found &= {root / "diagrams" / f"{name}.puml" for name in names} | {root / x for x in files}
+    return sorted(path for path in found if has_picture(path.stem))
 
 
 def stale_files(root: Path, files: Files) -> list[str]:
@@ -255,24 +269,26 @@ def stale_files(root: Path, files: Files) -> list[str]:
     ]
 
 
-def write_files(root: Path, files: Files) -> None:
-    """Write every file under ``root``."""
+def written(root: Path, files: Files) -> list[str]:
+    """Writes every file under ``root``, and gives which were stale."""
+    stale = stale_files(root, files)
     for name, text in files.items():
         write_whole(root / name, text, with_folders=True)
+    return stale
 
 
-def rendered_svgs(drawn: Sequence[Path], hear: Hear, draw: Draw) -> Files:
+def rendered_svgs(drawn: Sequence[Path], hear: Hear, renderer: Renderer) -> Files:
     """What each PlantUML text looks like as SVG, by path; each names the text it was drawn from.
 
     Raises:
-        RenderError: there is no renderer, or a diagram is wrong.
+        RenderError: a diagram is wrong.
     """
     hear(f"rendering {len(drawn)} diagrams")
     with TemporaryDirectory() as folder:
-        pictures = draw(drawn, Path(folder))
+        pictures = render(drawn, Path(folder), renderer)
         texts = [path.read_text(encoding="utf-8").rstrip() for path in pictures]
     return {
-        picture_of(source): f"{text}\n{drawn_from(source)}\n"
+        picture_of(source): f"{in_dark_too(text)}\n{drawn_from(source)}\n"
         for source, text in zip(drawn, texts, strict=True)
     }
 

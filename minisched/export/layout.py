@@ -56,12 +56,18 @@ def lane_of(item: Slice) -> Lane:
 
 
 def in_order(lanes: Iterable[Lane]) -> tuple[Lane, ...]:
-    """Lanes as they stand in a picture."""
-    return tuple(sorted(lanes, key=lambda lane: (_rank(lane), lane.key)))
+    """Lanes as they stand in a picture.
+
+    Of two schedulers each has its own together, and what goes from one to the other in between, or
+    the arrows of the one would run through all that the other does.
+    """
+    return tuple(sorted(lanes, key=lambda lane: (*_rank(lane), lane.key)))
 
 
-def _rank(lane: Lane) -> int:
-    return next(rank for rank, start in enumerate(ORDER) if lane.key.startswith(start))
+def _rank(lane: Lane) -> tuple[int, int]:
+    side = ("_prefill_" in lane.key, "_kv_" in lane.key, "_decode_" in lane.key)
+    among = next(rank for rank, start in enumerate(ORDER) if lane.key.startswith(start))
+    return side.index(True) if any(side) else 0, among
 
 
 @dataclass(frozen=True)

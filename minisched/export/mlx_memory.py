@@ -19,7 +19,7 @@ from ..loops.run import Run, run_loop
 from ..models.llama import write_tiny_llama
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
-from .recipes.recipe import tokens
+from .recipes import tokens
 from .scene import Curve, Part, Scene, Series, about_run
 from .scene_svg import to_svg
 from .units import MILLISECOND

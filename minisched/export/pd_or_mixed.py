@@ -20,8 +20,7 @@ from ..scheduler import SchedulerConfig
 from ..trace import Slice, Trace
 from ..trace.events import is_forward
 from .layout import DECODES, View, boxes_of, make_view
-from .recipes import recipes
-from .recipes.recipe import tokens
+from .recipes import RECIPES, tokens
 from .runs import side_by_side
 from .scene import Scene
 from .tables import filled, table
@@ -228,7 +227,7 @@ FIGURES: dict[str, Callable[[Run], str]] = {
 
 def pd_or_mixed() -> str:
     """The page, the same every time."""
-    link, recipe = Link(), recipes()["pd"]
+    link, recipe = Link(), RECIPES["pd"]
     figures = {
         "chunk": recipe.config.chunked_prefill_size,
         "base": SIM_COST.forward_base // MILLISECOND,
@@ -259,7 +258,7 @@ def other_runs() -> dict[str, tuple[Run, Run]]:
         "one request": both(streams(1)),
         "short prompts": both(streams(3) + prompts(4, 12)),
         "more, longer prompts": both(streams(4) + prompts(8, 512)),
-        "a slow link": both(recipes()["pd"].requests, **slow),
+        "a slow link": both(RECIPES["pd"].requests, **slow),
     }
 
 

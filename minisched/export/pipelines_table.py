@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..checks.overlap import OverlapReport, measure
 from ..trace import Trace
 from ..trace.events import is_host
-from .recipes.recipe import a_bit_of_everything, run_of
+from .recipes import a_bit_of_everything, run_of
 from .tables import filled, table
 
 

@@ -158,7 +158,7 @@ def lanes_of(view: View, duration: int) -> Lanes:
         )
         spans[item.lane.key].append(
             LaneItem(kind, *view.clip(item.start, item.end), f"{item.reason or 'idle'} {idle} ms",
-                 about=about)
+                 f"{idle} ms", about)
         )  # fmt: skip
     for box in view.boxes:
         if box.slice.duration:

@@ -8,11 +8,11 @@ would collide with the names of the lanes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from .looks import OVER, SIGNS, UNDER, flat, look
 from .palette import LIGHT
-from .puml_style import LINK_STYLE, Axis, Code, arrow_colour, creole, linked
+from .puml_style import Axis, arrow_colour, creole
 from .scene import CellGrid, LaneItem, LaneLink, LaneRow, Lanes, NodeTree, Scene
 from .units import ms
 
@@ -36,14 +36,8 @@ timingDiagram {{
 </style>"""
 
 
-NO_CODE: Code = {}
-
-
-def to_puml(scene: Scene, more: Sequence[str] = (), code: Code = NO_CODE) -> str:
-    """The diagram's text; ``more`` stands under the title, a line each.
-
-    The arrows of a sequence lead to ``code``, if the diagram lies in ``diagrams/``.
-    """
+def to_puml(scene: Scene) -> str:
+    """The diagram's text."""
     trees = [(at, one) for at, part in enumerate(scene.parts) for one in part.shows
              if isinstance(one, NodeTree)]  # fmt: skip
     shown = [(f"{part.heading}: {part.note}" if part.note else part.heading, one)
@@ -54,7 +48,7 @@ def to_puml(scene: Scene, more: Sequence[str] = (), code: Code = NO_CODE) -> str
     elif not shown:
         body = [*_grids(scene)]
     elif shown[0][1].runs_down:
-        body = [*_sequence(shown[0][1], code)]
+        body = [*_sequence(shown[0][1])]
     else:
         body = [*_timing(scene, shown)]
     drawn = "\n".join(body)
@@ -76,7 +70,7 @@ def to_puml(scene: Scene, more: Sequence[str] = (), code: Code = NO_CODE) -> str
         [
             "@startuml",
             STYLE,
-            "\\n".join([f"title {creole(scene.title)}{about}", *map(creole, more)]),
+            f"title {creole(scene.title)}{about}",
             *body,
             *(["legend", *legend, "end legend"] if legend else []),
             "@enduml",
@@ -158,13 +152,12 @@ HEADS = {"launch": ("-", ">>"), "result": ("-", "->")}  # around the colour
 IDLE = ("bubble", "waited")
 
 
-def _sequence(lanes: Lanes, code: Code) -> Iterator[str]:
+def _sequence(lanes: Lanes) -> Iterator[str]:
     """Participants by group, then notes in rows, and behind each row the arrows that leave it."""
     yield "!pragma teoz true"
     yield "hide footbox"
     yield "skinparam sequenceMessageAlign center"
     yield "skinparam defaultFontSize 12"
-    yield from LINK_STYLE if code else ()
     for group in dict.fromkeys(row.group for row in lanes.rows):
         yield f"box {group.capitalize()} {GROUPS.get(group, HEAD)}"
         for at, row in enumerate(lanes.rows):
@@ -186,8 +179,8 @@ def _sequence(lanes: Lanes, code: Code) -> Iterator[str]:
             src = link.data.get("src")
             if src in ids or (src not in notes and link.src[1] <= end):
                 links.remove(link)
-                yield _message(link, code)
-    yield from (_message(link, code) for link in links)
+                yield _message(link)
+    yield from (_message(link) for link in links)
 
 
 def rows_of(lanes: Lanes) -> Iterator[list[tuple[int, LaneItem]]]:
@@ -211,9 +204,9 @@ def rows_of(lanes: Lanes) -> Iterator[list[tuple[int, LaneItem]]]:
         yield row
 
 
-def _message(link: LaneLink, code: Code) -> str:
+def _message(link: LaneLink) -> str:
     tail, head = HEADS.get(link.kind, ("-", ">"))
-    words = linked(creole(link.words), code)
+    words = creole(link.words)
     colour = arrow_colour(link.kind)
     return f"lane{link.src[0]} {tail}[{colour}]{head} lane{link.dst[0]} : {words}"
 

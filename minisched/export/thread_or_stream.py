@@ -19,8 +19,7 @@ from ..models.hash import HashModel
 from ..trace import Slice, Trace
 from ..worker import Step
 from .layout import settled
-from .recipes.loops import LAUNCH, MASK, SAMPLING, cost_of
-from .recipes.recipe import a_bit_of_everything
+from .recipes import LAUNCH, MASK, SAMPLING, a_bit_of_everything, cost_of
 from .tables import filled, table
 
 # -- A simulated device that counts: what is shipped, who waits for what, and what stays alive -----

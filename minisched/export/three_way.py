@@ -13,7 +13,7 @@ from ..loops.design import LOOPS
 from ..loops.run import run_loop
 from ..models.hash import HashModel
 from .pictures.waits import FEATURES, refusal, run_with, run_without, time_lost, waits_for
-from .recipes.recipe import Recipe, run_of, tokens
+from .recipes import Recipe, run_of, tokens
 from .tables import filled, table
 from .units import MILLISECOND, ms
 

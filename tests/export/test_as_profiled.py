@@ -8,7 +8,7 @@ import pytest
 
 from minisched.checks.foreign import CALLS, DEVICE_OPS, RANGES
 from minisched.export.as_profiled import PROFILERS, as_profiled
-from minisched.export.recipes.recipe import run_of
+from minisched.export.recipes import run_of
 from minisched.export.scene import LaneItem, LaneRow, Lanes, Scene
 
 

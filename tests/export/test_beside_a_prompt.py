@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from minisched.export.pd_or_mixed import beside_a_prompt, both, streams
-from minisched.export.recipes import recipes
+from minisched.export.recipes import RECIPES
 from minisched.export.scene import Lanes, Scene
 
-PD = ["Prefill host", "Decode host", "Prefill forward", "Prefill copy stream", "KV transfer",
+PD = ["Prefill host", "Prefill forward", "Prefill copy stream", "KV transfer", "Decode host",
       "Decode forward", "Decode copy stream"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def scene() -> Scene:
-    found = beside_a_prompt(*both(recipes()["pd"].requests))
+    found = beside_a_prompt(*both(RECIPES["pd"].requests))
     assert found
     return found
 

@@ -12,12 +12,18 @@ from xml.etree import ElementTree
 
 import pytest
 
+from minisched.export.golden import SCENES
+from minisched.export.pd_or_mixed import beside_a_prompt, both
+from minisched.export.recipes import RECIPES
+from minisched.export.scene_svg import to_svg
 from minisched.export.svg_lanes import crosses
 from minisched.export.svg_page import width_of
 from tests.support import SVG, Picture, check_picture
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = sorted([*ROOT.glob("traces/*.svg"), ROOT / "diagrams" / "compare.svg"])
+OWN = {"compare", *SCENES}
+KEPT = sorted([*ROOT.glob("traces/*.svg"), *(ROOT / f"diagrams/{name}.svg" for name in OWN)])
+BY_PLANTUML = sorted({*ROOT.glob("diagrams/*.svg")} - {*KEPT})
 EVERY = sorted({*ROOT.glob("traces/**/*.svg"), *ROOT.glob("diagrams/*.svg")})
 README, LEAST = 830, 10  # pixels: as wide as a README shows it, and the smallest text there
 SIZES = {"title": 16.0, "run": 13.5, "small": 11.0}
@@ -77,6 +83,22 @@ def test_nothing_collides_and_nothing_is_empty(path: Path) -> None:
         assert last >= end - 0.05 * (end - begin), "the axis goes on past the data"
 
 
+def struck(root: ElementTree.Element) -> set[str]:
+    """Words on idle time that an arrow runs through."""
+    idle = [words_of(element) for element in root.iter(f"{SVG}text")
+            if {"in-bubble", "in-waited"} & {*element.get("class", "").split()}]  # fmt: skip
+    arrows = [e for e in root.iter() if "arrow" in e.get("class", "").split()]
+    return {words for arrow in arrows for segment in arrows_of(arrow) for words, sides in idle
+            if crosses(segment, sides)}  # fmt: skip
+
+
+def test_no_arrow_runs_through_how_long_a_device_idles() -> None:
+    scene = beside_a_prompt(*both(RECIPES["pd"].requests))
+    assert scene and not struck(ElementTree.fromstring(to_svg(scene)))
+    found = {path.stem: struck(picture(path).root) for path in KEPT}
+    assert {name: words for name, words in found.items() if words} == {}
+
+
 def shape(path: Path) -> Any:
     """Where everything lies, without words and what it is called."""
     found = []
@@ -92,3 +114,58 @@ def test_no_two_pictures_show_the_same() -> None:
     for path in EVERY:
         alike[shape(path)].append(str(path.relative_to(ROOT)))
     assert [paths for paths in alike.values() if len(paths) > 1] == []
+
+
+# -- what PlantUML draws, on light and on dark paper -----------------------------------------------
+
+RULE = re.compile(r'\[(fill|stroke)="(#\w{6})"\]\{\1:(#\w{6})\}')
+LEGIBLE = 4.5  # WCAG's AA
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def sides_of(shape: ElementTree.Element) -> Sides | None:
+    """Where a shape of one colour lies, roughly."""
+    if shape.get("width") == "100%":
+        return -9.0, -9.0, 9e9, 9e9
+    if shape.tag == f"{SVG}rect":
+        x, y, width, height = (float(shape.attrib[n]) for n in ("x", "y", "width", "height"))
+        return x, y, x + width, y + height
+    if shape.tag in (f"{SVG}path", f"{SVG}polygon"):
+        d = re.sub(r"A\S+ \d \d \d ", " ", shape.get("d") or shape.get("points") or "")
+        found = [float(word) for word in re.findall(r"-?[\d.]+", d)]
+        return min(found[::2]), min(found[1::2]), max(found[::2]), max(found[1::2])
+    return None
+
+
+@pytest.mark.parametrize("path", BY_PLANTUML, ids=lambda path: path.stem)
+def test_what_plantuml_draws_is_legible_on_light_and_on_dark_paper(path: Path) -> None:
+    text = path.read_text("utf-8")
+    dark = {(name, old): new for name, old, new in RULE.findall(text)}
+    assert "@media (prefers-color-scheme:dark)" in text
+    assert dark.keys() == set(re.findall(r'(fill|stroke)="(#\w{6})"', text))
+    assert luminance(dark["fill", "#FFFFFF"]) < 0.02, "the paper is dark"
+    filled: list[tuple[Sides, str]] = []
+    for element in ElementTree.fromstring(text).iter():
+        colour = element.get("fill", "")
+        if not re.fullmatch(r"#\w{6}", colour):
+            continue
+        if element.tag == f"{SVG}text":
+            x, y = float(element.attrib["x"]) + 1, float(element.attrib["y"]) - 4
+            under = [fill for (left, top, right, bottom), fill in filled
+                     if left <= x <= right and top <= y <= bottom][-1]  # fmt: skip
+            said = "".join(element.itertext())
+            assert contrast(colour, under) >= LEGIBLE, (said, colour, under)
+            on_dark = dark["fill", colour], dark["fill", under]
+            assert contrast(*on_dark) >= LEGIBLE, (said, *on_dark)
+        elif sides := sides_of(element):
+            filled.append((sides, colour))

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from minisched.export.chrome import BOOKKEEPING, EVENTS, to_chrome
 from minisched.export.layout import lane_of
-from minisched.export.recipes import recipes
+from minisched.export.recipes import RECIPES
 from tests.support import FAR, browser, served
 
 __all__ = ["browser"]
@@ -58,7 +58,7 @@ def test_perfetto_s_tables_have_all_that_the_trace_has_and_nothing_else(
     perfetto: tuple[Page, str], topic: str
 ) -> None:
     page, address = perfetto
-    trace = recipes()[topic].run()
+    trace = RECIPES[topic].run()
     text = to_chrome(trace)
     url = f"{address}trace{hash(text)}.json"
     page.route(url, lambda route: route.fulfill(content_type="application/json", body=text))

@@ -22,7 +22,7 @@ from minisched.export.html import to_html
 from minisched.export.html_data import NOTABLE
 from minisched.export.layout import whole_run
 from minisched.export.notebook import show
-from minisched.export.recipes import recipes
+from minisched.export.recipes import RECIPES
 from minisched.export.state import panels
 from minisched.trace import Mark, Slice, Trace
 from tests.support import browser, watch
@@ -92,7 +92,7 @@ def press(page: Page, *keys: str) -> int:
 
 @cache
 def golden(topic: str) -> Trace:
-    return recipes()[topic].run()
+    return RECIPES[topic].run()
 
 
 def expected(trace: Trace, time: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from minisched.checks.overlap import forwards, measure
 from minisched.export.pictures.compare import DESIGNS
 from minisched.export.poster import PERIODS, periods_of, poster
-from minisched.export.recipes.recipe import run_of
+from minisched.export.recipes import run_of
 from minisched.export.scene import Lanes, Scene
 from minisched.export.scene_svg import to_svg
 from minisched.trace import Trace

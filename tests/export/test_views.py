@@ -17,7 +17,7 @@ from minisched.checks.overlap import forwards, measure
 from minisched.export.layout import View, in_turns, shown
 from minisched.export.looks import LOOKS, flat, glyph
 from minisched.export.palette import DARK, LIGHT, PAINTS, SHARES, Paint
-from minisched.export.pictures.attention import attention, mixed_batch
+from minisched.export.pictures.stages import attention, mixed_batch
 from minisched.export.recipes import trace_of
 from minisched.export.runs import finding
 from minisched.export.scene_svg import to_svg

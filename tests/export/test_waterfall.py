@@ -11,7 +11,7 @@ from minisched.checks.judge import judge
 from minisched.checks.many import case_of
 from minisched.checks.overlap import measure
 from minisched.export.pictures.compare import FALLS
-from minisched.export.recipes.recipe import run_of
+from minisched.export.recipes import run_of
 from minisched.export.scene import Lanes
 from minisched.export.waterfall import NAMES, spent, steps_between, waterfall
 from minisched.loops.design import LOOPS

@@ -18,7 +18,7 @@ from minisched.core import (
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice, Vector
-from minisched.export.recipes import recipes
+from minisched.export.recipes import RECIPES
 from minisched.models.hash import HashModel
 from minisched.relay import FillHost, FutureMapPool, FutureMapRing, PrevSampled
 from minisched.relay.placeholder_fill import PLACEHOLDER_TOKEN, prepare_masks_for_filling
@@ -172,7 +172,7 @@ def test_after_a_flush_nobody_can_be_filled(name: str) -> None:
 
 
 def test_a_step_is_built_on_the_one_before_it_or_on_none_and_the_chain_begins_anew() -> None:
-    trace = recipes()["lazy_chain"].run()
+    trace = RECIPES["lazy_chain"].run()
     marks = {int(m.attrs["step"]): m for m in trace.marks if m.name == "lazy tokens"}
     by_name = {name: {item.step: item for item in trace.slices if item.name == name}
                for name in ("launch", "forward", "sample", "process")}  # fmt: skip

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minisched.export.html import to_html
-from minisched.export.recipes import trace_of
-from minisched.export.recipes.recipe import run_of
+from minisched.export.recipes import run_of, trace_of
 from minisched.trace import Trace
 
 

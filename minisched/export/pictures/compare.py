@@ -6,34 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...checks.overlap import measure
-from ..as_profiled import as_profiled
 from ..layout import View, choose_view, steady_views
 from ..one_token import finding, one_token, way_of
-from ..poster import poster
-from ..recipes.recipe import run_of
+from ..recipes import run_of
 from ..runs import side_by_side as one_above_another
 from ..scene import LaneItem, LaneRow, Lanes, Scene
-from ..scene_puml import to_puml
-from ..scene_svg import to_svg
 from ..units import ms
-from ..waterfall import waterfall
 
 STEPS = 3
-DESIGNS = (  # of one device each, and of the same requests
-    "serial", "overlap", "overlap_thread", "mini_normal", "mini_overlap", "mlx_async", "vllm_step",
-    "vllm_async", "vllm_batch_queue", "mindie_plugin", "mindie_placeholder", "mindie_dual",
-    "mindie_single", "multi_step",
-)  # fmt: skip
-
-
-def side_by_side(designs: Mapping[str, str], title: str) -> str:
-    """The same settled steps of several loops; ``designs`` maps loops to the names shown."""
-    views = steady_views([run_of(loop) for loop in designs], STEPS)
-    shown = zip(designs.values(), views, strict=True)
-    scene = one_above_another(views, title, [(name, _figures(view, STEPS)) for name, view in shown])
-    first, last = views[0].first_step, views[0].last_step
-    about = f"steps {first} to {last} of the same five requests; shares are the whole run's"
-    return to_puml(scene, [about])
 
 
 def _figures(view: View, steps: int) -> str:
@@ -115,11 +95,11 @@ def _reworded(lanes: object, view: View, way: Way) -> Lanes:
     return replace(lanes, rows=[*rows, LaneRow(f"Tokens: {way.token}", tokens)])
 
 
-def cpu_gpu_overlap() -> str:
+def cpu_gpu_overlap() -> Scene:
     """No overlap, vLLM's and SGLang's: means, sync points, and what runs beside what."""
     scene = in_their_words({"serial": SERIAL, "vllm_async": VLLM, "overlap": SGLANG})
     title = f"Launched ahead, the host works while the device does: {FIRST} steps from the first on"
-    return to_puml(replace(scene, title=title))
+    return replace(scene, title=title)
 
 
 MEANS = (
@@ -132,61 +112,32 @@ MEANS = (
 )
 
 
-def three_way() -> str:
+def three_way() -> Scene:
     """The three ways to schedule ahead, by a token's way to the next step."""
     names = {"vllm_async": "vLLM", "overlap": "SGLang", "mindie_dual": "MindIE"}
     title = "Three ways to schedule a step before the last one's tokens are known"
     scene = one_token([run_of(loop) for loop in names], title, list(names.values()))
-    return to_puml(scene, (*MEANS, finding([way_of(run_of(loop)) for loop in names])))
+    return replace(scene, notes=[*MEANS, f"{finding([way_of(run_of(loop)) for loop in names])}."])
 
 
-def mindie_refactor() -> str:
-    """MindIE's two layers, and the proposal of one."""
-    designs = {
-        "mindie_dual": "C++ scheduler over Python plugin",
-        "mindie_single": "a single main pipeline",
-    }
-    return side_by_side(designs, "MindIE: two layers, and one pipeline in their place")
+def mindie_refactor() -> Scene:
+    """MindIE's two layers, and the proposal of one: the same settled steps."""
+    names = ("C++ scheduler over Python plugin", "a single main pipeline")
+    views = steady_views([run_of("mindie_dual"), run_of("mindie_single")], STEPS)
+    title = "MindIE: two layers, and one pipeline in their place"
+    shown = zip(names, views, strict=True)
+    return one_above_another(views, title, [(name, _figures(view, STEPS)) for name, view in shown])
 
 
-PICTURES = {
-    "compare_cpu_gpu_overlap": cpu_gpu_overlap,
-    "three_way_async_scheduling_compare": three_way,
-    "mindie_pipeline_refactor_compare": mindie_refactor,
-}
+# -- Of every design: what is shared ---------------------------------------------------------------
 
-
-def every_design() -> str:
-    """The poster."""
-    runs = [run_of(loop) for loop in DESIGNS]
-    return to_svg(poster(runs))
-
-
+DESIGNS = (  # of one device each, and of the same requests
+    "serial", "overlap", "overlap_thread", "mini_normal", "mini_overlap", "mlx_async", "vllm_step",
+    "vllm_async", "vllm_batch_queue", "mindie_plugin", "mindie_placeholder", "mindie_dual",
+    "mindie_single", "multi_step",
+)  # fmt: skip
 RELAYS = (  # a loop for each relay
     "overlap", "overlap:pool", "mini_overlap", "vllm_async", "mlx_async", "mindie_single",
     "mindie_plugin", "serial",
 )  # fmt: skip
-
-
-def every_relay() -> str:
-    """One token's way through each relay."""
-    return to_svg(one_token([run_of(loop) for loop in RELAYS]))
-
-
 FALLS = ("serial", "overlap", "mindie_plugin", "multi_step", "vllm_batch_queue")
-
-
-def by_cause() -> str:
-    """From serial to four designs, by cause."""
-    return to_svg(waterfall([run_of(loop) for loop in FALLS]))
-
-
-def in_a_profile() -> str:
-    """Three steps as simulated, and as two profilers would show them."""
-    return to_svg(as_profiled(run_of("overlap")))
-
-
-DRAWINGS = {
-    "poster": every_design, "one_token": every_relay, "waterfall": by_cause,
-    "as_profiled": in_a_profile,
-}  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -18,13 +18,13 @@ from ...models.hash import HashModel
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from ..layout import View, steady_views, view_of_steps
+from ..recipes import Recipe
 from ..runs import side_by_side
-from ..scene_puml import to_puml
+from ..scene import Scene
 from ..units import ms
 
 # -- The runs that show what a wait costs: four requests, with something that needs history --------
 
-PROMPTS, PROMPT_LENGTH = 4, 32  # of the runs with one prefill behind the other
 LENGTH, VOCAB = 24, 4  # tokens of each request; so few different ones that drafts are often right
 
 LIGHT = {"receive": 200, "schedule": 500, "prepare": 300, "launch": 200, "fill": 200,
@@ -122,22 +122,6 @@ def _run(loop: str, feature: Feature, model: HashModel, cost: CostModel) -> Trac
     return run.trace
 
 
-def run_prefills(disable_consecutive_prefill_overlap: bool) -> Trace:
-    """Prompts that come at once, one of which fills a prefill step."""
-    params = SamplingParams(max_new_tokens=4, ignore_eos=True)
-    prompts = [range(i * PROMPT_LENGTH, (i + 1) * PROMPT_LENGTH) for i in range(PROMPTS)]
-    run = run_loop(
-        "overlap",
-        open_device("sim"),
-        HashModel(),
-        [Request(rid, prompt, params) for rid, prompt in zip("abcd", prompts, strict=True)],
-        SchedulerConfig(chunked_prefill_size=PROMPT_LENGTH),
-        SIM_COST,
-        disable_consecutive_prefill_overlap=disable_consecutive_prefill_overlap,
-    )
-    return run.trace
-
-
 def waits_for(trace: Trace) -> str:
     """What waited, and for what: ``sampling of 23 steps (grammar)``."""
     counted = Counter((str(mark.attrs["op"]), str(mark.attrs["reason"])) for mark in waits(trace))
@@ -151,106 +135,82 @@ def time_lost(trace: Trace) -> str:
     return ", ".join(f"{ms(lost[why])} ms {why}" for why in lost if lost[why]) or "nothing"
 
 
+# -- The same settled steps of several runs, and what the device waits for in them -----------------
+
 STEPS = 2
 COST = "slow mask"  # with a fast one the device has enough to do meanwhile
-SLOW = "; masks and sampling are slow, as with a large vocabulary"
-GRAMMAR = {  # loop -> what waits there for the token that a mask needs
-    "overlap": "SGLang: sampling is launched when the step before was processed",
-    "overlap_thread": "SGLang's thread: it waits for sampling_info_done",
-    "vllm_async": "vLLM: the step is deferred",
-    "mindie_plugin": "MindIE: forward_loop builds the bitmask before it launches",
-    "mlx_async": "MLX: nothing is chained on a step with a grammar",
-}
+SLOW = "masks and sampling are slow, as with a large vocabulary"
 
 
-def grammars() -> str:
+def grammars() -> Scene:
     """SGLang's loop without any grammar, and every loop when one of four requests has one."""
-    runs = {
-        "no grammar": run_without("overlap", "grammar", COST),
-        **{name: run_with(loop, "grammar", COST) for loop, name in GRAMMAR.items()},
+    loops = {
+        "SGLang: sampling is launched when the step before was processed": "overlap",
+        "SGLang's thread: it waits for sampling_info_done": "overlap_thread",
+        "vLLM: the step is deferred": "vllm_async",
+        "MindIE: forward_loop builds the bitmask before it launches": "mindie_plugin",
+        "MLX: nothing is chained on a step with a grammar": "mlx_async",
     }
-    return one_above_the_other(
-        runs, "A grammar needs the token before: who waits for it, and how", SLOW
-    )
+    runs = {"no grammar": run_without("overlap", "grammar", COST)}
+    runs |= {name: run_with(loop, "grammar", COST) for name, loop in loops.items()}
+    return stacked(runs, "A grammar needs the token before: who waits for it, and how", SLOW)
 
 
-def penalties() -> str:
-    """Penalties that count every token, and SGLang's, which are one token late.
-
-    SGLang ``schedule_batch.py:prepare_for_decode``.
-    """
+def history() -> Scene:
+    """What else needs tokens that are still on their way, each beside the way around it."""
     runs = {
         "penalties that count every token": run_with("overlap", "penalties", COST),
-        "one token late, as in SGLang": run_with("overlap", "late penalties", COST),
+        "penalties one token late, as in SGLang": run_with("overlap", "late penalties", COST),
+        "drafts by the host (NGRAM): no overlap": run_with("serial", "NGRAM"),
+        "drafts by the device (NGRAM_GPU)": run_with("overlap", "NGRAM_GPU"),
+        "drafts by a model": run_with("overlap", "STANDALONE"),
+        "the same, and one of four requests has a grammar": run_with(
+            "overlap", "grammar with speculation"
+        ),
     }
-    title = "Penalties on SGLang's loop: they wait for the token before, or do without as in SGLang"
-    return one_above_the_other(runs, title, SLOW)
+    title = "What needs the token before makes the device wait, unless the device has it itself"
+    return stacked(runs, title, "with penalties sampling is slow, as with a large vocabulary")
 
 
-def prefills() -> str:
-    """Prompts one behind the other, without the option that keeps them from overlapping, and with.
+def prefills() -> Scene:
+    """Prompts that come at once, one a step, without the option that keeps them apart and with it.
 
     SGLang ``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``.
     """
+    requests = [
+        Request(
+            rid, range(32 * at, 32 * at + 32), SamplingParams(max_new_tokens=4, ignore_eos=True)
+        )
+        for at, rid in enumerate("abcd")
+    ]
+    config = SchedulerConfig(chunked_prefill_size=32)
     runs = {
-        "prefills may overlap": run_prefills(False),
-        "they may not": run_prefills(True),
+        name: Recipe(
+            "overlap", requests, config, options={"disable_consecutive_prefill_overlap": apart}
+        ).run()
+        for name, apart in {"prefills may overlap": False, "they may not": True}.items()
     }
     title = "SGLang: a prefill behind a prefill waits if disable_consecutive_prefill_overlap is set"
-    views = [view_of_steps(trace, PROMPTS - STEPS, PROMPTS - 1) for trace in runs.values()]
-    return stacked(dict(zip(runs, views, strict=True)), title, ", one prompt a step")
+    views = [view_of_steps(trace, 2, 3) for trace in runs.values()]
+    return stacked(runs, title, "one prompt a step", views)
 
 
-def drafts() -> str:
-    """Where the host drafts, it needs every token first; the device has them already."""
-    runs = {
-        "the host drafts (NGRAM), no overlap": run_with("serial", "NGRAM"),
-        "the device drafts (NGRAM_GPU), overlapped": run_with("overlap", "NGRAM_GPU"),
-    }
-    return one_above_the_other(runs, "Speculation: the device waits only where the host drafts")
-
-
-def drafts_with_a_grammar() -> str:
-    """Which token a draft stands behind is known only when the step before was processed."""
-    runs = {
-        "a draft model": run_with("overlap", "STANDALONE"),
-        "and one of four requests has a grammar": run_with("overlap", "grammar with speculation"),
-    }
-    return one_above_the_other(runs, "SGLang: speculation with a grammar does not overlap")
-
-
-def one_above_the_other(runs: Mapping[str, Trace], title: str, note: str = "") -> str:
-    """The same settled steps of each run, with the time that it lost in them."""
-    views = steady_views(list(runs.values()), STEPS)
-    return stacked(dict(zip(runs, views, strict=True)), title, note)
-
-
-def stacked(views: Mapping[str, View], title: str, note: str = "") -> str:
-    """The same steps, as they are shown of each run."""
+def stacked(runs: Mapping[str, Trace], title: str, note: str, views: Sequence[View] = ()) -> Scene:
+    """A few steps of each run under its name, with the time that its device lost in them."""
+    views = views or steady_views(list(runs.values()), STEPS)
     names = [
         (name, f"{STEPS} steps in {ms(view.duration)} ms, {lost_in(view)}")
-        for name, view in views.items()
+        for name, view in zip(runs, views, strict=True)
     ]
-    shown = [*views.values()]
-    about = f"steps {shown[0].first_step} to {shown[0].last_step} of the same four requests{note}"
-    return to_puml(side_by_side(shown, title, names), [about])
+    scene = side_by_side(views, title, names)
+    return replace(scene, about=f"{scene.about}; {note}")
 
 
 def lost_in(view: View) -> str:
     """For how long the device idles in a view, by reason."""
-    lost: dict[str, int] = {}
+    lost = Counter[str]()
     for bubble in view.bubbles:
         start, end = view.clip(bubble.start, bubble.end)
-        why = bubble.reason or "the host"
-        lost[why] = lost.get(why, 0) + end - start
+        lost[bubble.reason or "the host"] += end - start
     parts = [f"{ms(time)} ms for {why}" for why, time in lost.items()]
     return f"the device waits {' and '.join(parts)}" if parts else "the device never waits"
-
-
-PICTURES: dict[str, Callable[[], str]] = {
-    "wait_grammar": grammars,
-    "wait_prefill": prefills,
-    "wait_penalties": penalties,
-    "wait_speculation_drafts": drafts,
-    "wait_speculation_grammar": drafts_with_a_grammar,
-}

@@ -1,0 +1,382 @@
+"""Six figures that the sources name, each told by its design's own participants, in their words.
+
+What is said at each event of a run is written here (``story.py``); when, how often, in which order
+and with which numbers is read off the run.
+"""
+
+from __future__ import annotations
+
+from ...core import ModelWorkerBatch, Request
+from ...engine.engine import Engine
+from ...loops.mindie_placeholder import PlaceholderLedger
+from ...loops.mindie_plugin import ModelInput, ModelOutput, PluginManager
+from ...loops.vllm import execute_model, sample_tokens, update_from_output
+from ...relay.future_map import FutureMapRing
+from ...relay.prev_sampled import PrevSampled
+from ...scheduler import Scheduler
+from ..layout import make_view, steady_steps
+from ..recipes import Recipe, run_of, tokens, trace_of
+from ..story import ON_DEVICE, Actor, Chapter, Story, to_chapters, to_story
+from .waits import run_with
+
+# -- SGLang: the event loop, and the FutureMap between two steps -----------------------------------
+
+EVENT_LOOP = Story(
+    actors={
+        "scheduler": Actor("Scheduler", "host"),
+        "queue": Actor("result_queue", "host"),
+        "worker": Actor("forward stream", "device"),
+        "copy": Actor("copy stream", "device"),
+    },
+    says={
+        **ON_DEVICE,
+        "schedule": [
+            "scheduler -> scheduler: recv_requests(), get_next_batch_to_run()",
+            "scheduler: schedule\n{ms} ms",
+        ],
+        "prepare": ["scheduler: prepare {step}\n{ms} ms"],
+        "launch": ["scheduler: launch {step}\n{ms} ms"],
+        "put": [
+            "scheduler ->> worker: run_batch({step}), does not wait",
+            "scheduler -> queue: append {step}, now: {queue}",
+        ],
+        "take": ["queue --> scheduler: popleft: {step}, left: {queue}"],
+        "wait": ["scheduler: synchronize on copy_done of {step}\n{ms} ms"],
+        "process": [
+            "copy ->> scheduler: copy_done: tokens of {step} are on the host",
+            "scheduler -> scheduler: process_batch_result({step})",
+            "scheduler: process {step}\n{ms} ms",
+        ],
+        "output": [
+            "scheduler: output of {step}\n{ms} ms",
+            "scheduler -> scheduler: launch_batch_sample_if_needed(): no sampling is delayed here",
+        ],
+    },
+    code={
+        "recv_requests": Engine.recv_requests,
+        "launch_batch_sample_if_needed": Engine.launch_batch_sample_if_needed,
+        "get_next_batch_to_run": Engine.get_next_batch_to_run,
+        "run_batch": Engine.run_batch,
+        "process_batch_result": Engine.process_batch_result,
+    },
+)
+
+FUTURE_MAP = Story(
+    actors={
+        "scheduler": Actor("Scheduler", "host"),
+        "map": Actor("token_ids_map\\n(FutureMap)", "relay"),
+        "worker": Actor("forward stream", "device"),
+        "copy": Actor("copy stream", "device"),
+    },
+    says={
+        **ON_DEVICE,
+        "mark future slots": [
+            "scheduler -> map: alloc_future_indices(): slots {slots} for the tokens of {step}",
+            "scheduler -> scheduler: input_ids of {step}: minus ({reads})",
+        ],
+        "launch": ["scheduler: launch {step}\n{ms} ms"],
+        "put": ["scheduler ->> worker: step {step}"],
+        "relay": ["map --> worker: resolve_future: slots {reads} hold the tokens of {src}"],
+        "sample end": [
+            "worker -> map: store_to_map: slots {slots}",
+            "worker ->> copy: tokens of {step}",
+        ],
+        "process": ["copy ->> scheduler: tokens of {step}", "scheduler: process {step}\n{ms} ms"],
+    },
+    code={
+        "alloc_future_indices": FutureMapRing.alloc_future_indices,
+        "input_ids": ModelWorkerBatch,
+        "resolve_future": FutureMapRing.resolve_future,
+        "store_to_map": FutureMapRing.store_to_map,
+    },
+)
+
+
+def event_loop() -> str:
+    """Two settled turns: what the host does while the device runs a step."""
+    trace = trace_of("overlap")
+    title = "SGLang event_loop_overlap: the host works on the steps before and after"
+    return to_story(trace, EVENT_LOOP, *(steady_steps(trace, 2) or (1, 2)), title)
+
+
+def future_map() -> str:
+    """Three steps with a ring for two requests: the third one's slots are the first one's again."""
+    title = "SGLang FutureMap: a token reaches the next step without the host"
+    trace = trace_of("future_map")
+    first, _ = steady_steps(trace, 3) or (1, 3)
+    return to_story(trace, FUTURE_MAP, first, first + 2, title)
+
+
+# -- vLLM: the batch queue, filled before it is harvested ------------------------------------------
+
+BATCH_QUEUE = Story(
+    actors={
+        "core": Actor("EngineCore", "host"),
+        "scheduler": Actor("AsyncScheduler", "host"),
+        "queue": Actor("batch_queue", "host"),
+        "worker": Actor("GPU worker", "device"),
+        "copy": Actor("copy stream", "device"),
+    },
+    says={
+        **ON_DEVICE,
+        "schedule": ["core -> scheduler: schedule()", "scheduler: schedule\n{ms} ms"],
+        "prepare": ["core: prepare inputs of {step}\n{ms} ms"],
+        "mark prev sampled": [
+            "core ->> worker: execute_model({step}, non_block=True); "
+            "prev_sampled_token_ids: {path}, {new} ids from the host"
+        ],
+        "launch": ["core: launch {step}\n{ms} ms"],
+        "put": ["core -> queue: appendleft the Future of {step}, in flight: {queue}"],
+        "take": ["queue --> core: pop {step}, in flight: {queue}"],
+        "wait": ["core: block on {step}\n{ms} ms"],
+        "process": [
+            "copy ->> core: tokens of {step}",
+            "core -> scheduler: update_from_output({step})",
+            "scheduler: one placeholder less\nfor {rids}\n{ms} ms",
+        ],
+        "output": ["core: output of {step}\n{ms} ms"],
+    },
+    code={
+        "execute_model": execute_model,
+        "schedule": Scheduler.next_batch,
+        "update_from_output": update_from_output,
+        "prev_sampled_token_ids": PrevSampled,
+    },
+)
+
+
+FIRST = {  # in the same moment the next turn begins, so it is told with the launch
+    "launch": [
+        *BATCH_QUEUE.says["launch"],
+        "core -> queue: appendleft the Future of {step}, in flight: {step}",
+        "core -> core: there is room: return without waiting",
+    ]
+}
+SECOND = {"put": [], "put 1 2": BATCH_QUEUE.says["put"]}
+
+
+def batch_queue() -> str:
+    """The first turns with async scheduling, the default on one device: fill, then harvest."""
+    trace = run_of("vllm_async")
+    _, second, third = [item.start for item in trace.on("host") if item.name == "schedule"][:3]
+    end = next(item.end for item in trace.on("host") if item.name == "wait" and item.step == 2)
+    chapters = [
+        Chapter("The queue is empty: fill it", make_view(trace, 0, second, 1, 1), FIRST),
+        Chapter("It is full: block on the oldest", make_view(trace, second, third, 1, 2), SECOND),
+        Chapter("And so on: launch N+1, block on N", make_view(trace, third, end, 2, 3), {}),
+    ]
+    title = "vLLM step_with_batch_queue: fill the queue, then launch N+1 and block on N"
+    return to_chapters(BATCH_QUEUE, chapters, title)
+
+
+# -- Where vLLM's host and device depend on one another: what waits, and what needs not ------------
+
+DEPENDENCY_POINTS = Story(
+    actors={
+        "core": Actor("EngineCore", "host"),
+        "scheduler": Actor("AsyncScheduler", "host"),
+        "manager": Actor("StructuredOutputManager", "host"),
+        "worker": Actor("GPU worker", "device"),
+        "copy": Actor("copy stream", "device"),
+    },
+    says={
+        **ON_DEVICE,
+        "schedule": ["core -> scheduler: schedule()", "scheduler: schedule\n{ms} ms"],
+        "launch": ["core ->> worker: execute_model({step})"],
+        "relay": ["worker -> worker: {step} takes the tokens of {src}, without the host"],
+        "wait": ["core: block on {step}\n{ms} ms"],
+        "process": [
+            "copy ->> core: tokens of {step}",
+            "core -> scheduler: update_from_output({step})",
+            "scheduler: process {step}\n{ms} ms",
+        ],
+    },
+    code={
+        "schedule": Scheduler.next_batch,
+        "execute_model": execute_model,
+        "sample_tokens": sample_tokens,
+        "update_from_output": update_from_output,
+        "get_grammar_bitmask": Engine.update_vocab_mask,
+    },
+)
+GRAMMAR_WAITS = "A grammar (and penalties alike): sampling waits for the token before"
+DRAFTS_WAIT = (
+    "Drafts and a grammar: sampling waits for tokens and drafts (deferred_scheduler_output)"
+)
+GRAMMAR = {
+    "mark wait": ["core: {step} is deferred: its bitmask\nneeds a token in flight"],
+    "mask": [
+        "core -> manager: get_grammar_bitmask({step})",
+        "manager: mask {step}\n{ms} ms",
+        "core ->> worker: sample_tokens({step})",
+    ],
+}
+DRAFTS = {
+    "relay": ["worker -> worker: {step} takes tokens, drafts and lengths of {src}"],
+    "verify": ["worker: verify {step}"],
+    "draft": ["worker: draft for the step after {step}\n{ms} ms"],
+    "sample end": [],
+    "copy": [
+        "worker ->> copy: tokens of {step}, how many count, drafts",
+        "copy: copy {step}\n{ms} ms",
+    ],
+    "process": [
+        "copy ->> core: what {step} gave",
+        "core -> scheduler: update_from_output({step})",
+        "scheduler: take back the drafts\nthat were rejected\n{ms} ms",
+    ],
+}
+
+BOTH = {  # the mask of a draft's place needs the draft: EngineCore takes drafts to the host first
+    **DRAFTS,
+    "mark wait": [
+        "core: {step} is deferred: its bitmask needs\nthe tokens in flight and the drafts"
+    ],
+    "process": [
+        "copy ->> core: what {step} gave: take_draft_token_ids",
+        "core -> scheduler: update_from_output({step})",
+        "scheduler: process {step}, keep its drafts\n{ms} ms",
+    ],
+    "mask": [
+        "core -> manager: get_grammar_bitmask({step}): a row for each draft",
+        "manager: mask {step}\n{ms} ms",
+        "core ->> worker: sample_tokens({step})",
+    ],
+}
+
+
+def dependency_points() -> str:
+    """One settled step each, with a grammar, with drafts from the device, and with both.
+
+    What penalties wait for is told alike; in vLLM itself it is the worker that waits for them.
+    """
+    chapters = [
+        chapter(GRAMMAR_WAITS, "grammar", "slow mask", GRAMMAR),
+        chapter(
+            "Drafts: no step waits for the host, which corrects later", "NGRAM_GPU", "usual", DRAFTS
+        ),
+        chapter(DRAFTS_WAIT, "grammar with speculation", "usual", BOTH),
+    ]
+    title = "vLLM: where the host waits for the device, and the device for the host"
+    return to_chapters(DEPENDENCY_POINTS, chapters, title)
+
+
+def chapter(heading: str, feature: str, cost: str, says: dict[str, list[str]]) -> Chapter:
+    """A settled step of one run, from its schedule until it is sampled."""
+    trace = run_with("vllm_async", feature, cost)
+    step, _ = steady_steps(trace, 1) or (1, 1)
+    of_step = {item.name: item for item in trace.slices if item.step == step}
+    schedules = (item.start for item in trace.on("host") if item.name == "schedule")
+    start = max(time for time in schedules if time < of_step["prepare"].start)
+    return Chapter(heading, make_view(trace, start, of_step["sample"].start + 1, step, step), says)
+
+
+# -- MindIE: the plugin pipeline with its thread, and the scheduler's placeholders -----------------
+
+PIPELINE = Story(
+    actors={
+        "engine": Actor("LlmEngine", "host"),
+        "manager": Actor("PluginManager", "host"),
+        "input": Actor("input_queue", "host"),
+        "output": Actor("output_queue", "host"),
+        "thread": Actor("forward_loop\\n(thread)", "host"),
+        "worker": Actor("NPU", "device"),
+        "copy": Actor("copy stream", "device"),
+    },
+    says={
+        **ON_DEVICE,
+        "schedule": ["engine: schedule\n{ms} ms"],
+        "prepare": [
+            "engine -> manager: generate_token_async({step})",
+            "manager: preprocess {step}, one step behind\n{ms} ms",
+        ],
+        "mark placeholder fill": [
+            "manager -> manager: hit mask of {step}: rows ({rows}) of the step before"
+        ],
+        "fill": [
+            "output --> manager: get: {before}",
+            "manager: fill tokens of {before} into {step}\n{ms} ms",
+        ],
+        "fill end": ["manager -> input: put {step}"],
+        "forward thread launch": [
+            "input --> thread: get {step}",
+            "thread: launch forward {step}\n{ms} ms",
+        ],
+        "forward thread launch end": [
+            "thread ->> worker: forward {step}",
+            "thread --> manager: launch_done of {before}",
+        ],
+        "forward thread verify end": ["thread -> output: put {step}"],
+        "copy end": ["copy ->> manager: tokens of {step}"],
+        "wait": ["manager: blocked ({step})\n{ms} ms"],
+        "postprocess": ["manager: postprocess {step}\n{ms} ms"],
+        "postprocess end": ["manager ->> thread: postprocess_done of {step}"],
+        "process": [
+            "manager --> engine: answer: the tokens of {step}",
+            "engine: process {step}\n{ms} ms",
+        ],
+        "output": ["engine: output of {step}\n{ms} ms"],
+    },
+    code={
+        "generate_token_async": PluginManager.generate_token_async,
+        "launch_done": ModelOutput,
+        "postprocess_done": ModelInput,
+    },
+)
+
+PLACEHOLDERS = Story(
+    actors={
+        "client": Actor("client", "host"),
+        "engine": Actor("LlmEngine (C++)", "host"),
+        "ledger": Actor("the sequence's\\noutput tokens", "host"),
+        "python": Actor("generate_token_async\\n(Python)", "host"),
+        "worker": Actor("NPU", "device"),
+    },
+    says={
+        "schedule": ["engine: schedule\n{ms} ms"],
+        "mark ledger schedule": [
+            "engine -> ledger: {step} is on its way: AddNextTokenPlaceHolder gives {lists}"
+        ],
+        "prepare": ["engine ->> python: execute {step}", "python: prepare {step}\n{ms} ms"],
+        "forward": ["worker: forward {step}\n{ms} ms"],
+        "sample": ["worker: sample {step}\n{ms} ms"],
+        "mark ledger response": [
+            "python --> engine: tokens of {step}, in answer to the call after it",
+            "engine -> ledger: ReplacePlaceHolderWithToken gives {lists}",
+        ],
+        "mark ledger dummy": [
+            "python --> engine: a dummy: nothing has ended before the first call",
+            "engine -> ledger: nothing is replaced: {lists} goes on standing",
+        ],
+        "process": ["engine: process {step}\n{ms} ms"],
+        "output": ["engine ->> client: output of {step}"],
+    },
+    code={
+        "AddNextTokenPlaceHolder": PlaceholderLedger.add_next_token_placeholder,
+        "ReplacePlaceHolderWithToken": PlaceholderLedger.replace_placeholder_with_token,
+    },
+)
+
+
+def plugin_pipeline() -> str:
+    """Two settled turns of the Python layer."""
+    trace = run_of("mindie_plugin")
+    title = "MindIE's plugin pipeline: a call puts N and answers with the tokens of N-1"
+    return to_story(trace, PIPELINE, *(steady_steps(trace, 2) or (1, 2)), title)
+
+
+def scheduler_placeholders() -> str:
+    """From the prompt to the third token of one request."""
+    trace = Recipe("mindie_dual", [Request("s", range(12), tokens(4))]).run()
+    title = "MindIE's scheduler: -1 stands for a token to come"
+    return to_story(trace, PLACEHOLDERS, 1, 3, title)
+
+
+STORIES = {
+    "sglang_cpu_gpu_overlap_event_loop": event_loop,
+    "sglang_futuremap_overlap": future_map,
+    "vllm_cpu_gpu_overlap_batch_queue": batch_queue,
+    "vllm_cpu_gpu_overlap_dependency_points": dependency_points,
+    "mindie_async_plugin_manager_pipeline": plugin_pipeline,
+    "mindie_scheduler_placeholder_async": scheduler_placeholders,
+}
