@@ -12,10 +12,11 @@ the causes are those of Holistic Trace Analysis: ``host wait``, ``kernel wait`` 
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from ..trace import Mark, Slice, Trace
@@ -34,15 +35,12 @@ from .what_if import WAIT, Course, Segment, course_of, in_time, path_to
 
 # What an op waited for, as far as what is recorded tells; besides these, a loop's own reasons.
 HOST = "host"  # a thread of the host was busy
-TOKEN = "token"  # the tokens of the step before came over the host
 COPY = "copy"  # the host waited for a copy before it went on
 MASK = "mask"  # the host built what a grammar or penalties let it sample
 UPLOAD = "upload"  # prompts were on their way to the device
 TRANSFER = "transfer"  # KV was on its way from another device
 STAGE = "stage"  # an earlier stage of a pipeline had it
-MEMORY = "memory"  # nobody could be admitted until memory or a row came back
 ARRIVAL = "arrival"  # nobody was there to be served
-MESSAGE = "message"  # its scheduler slept until the other one said something
 LATENCY = "latency"  # it had been launched, and the device took that long to begin
 UNKNOWN = "unknown"  # nothing recorded explains it
 HOST_WAIT, KERNEL_WAIT, OTHER = "host wait", "kernel wait", "other"  # of a profiler's trace
@@ -315,13 +313,20 @@ def bubbles(trace: Trace, course: Course | None = None) -> list[Bubble]:
     ``course`` is that of the trace, if it is there already.
     """
     course = course or course_of(trace)
-    cut = _cut_profiled(trace, course) if is_profiled(trace) else _cut(trace, course)
     found = []
+    cut = _cut_profiled(trace) if is_profiled(trace) else _cut(trace, course)
     for lane, number, (start, end, cause, waited_for) in cut:
+        if start >= end:
+            continue
         item = course.slices.get(waited_for)
-        phase, place = (item.name, item.lane) if item else ("", "")
+        phase, place = (_phase_of(item), item.lane) if item else ("", "")
         found.append(Bubble(lane, start, end, cause, phase, place, number, item.id if item else 0))
     return sorted(found, key=lambda bubble: (bubble.start, bubble.lane, bubble.end))
+
+
+def _phase_of(item: Slice) -> str:
+    """What a slice did; where nobody named it, the innermost function around it."""
+    return str(item.attrs.get("within", "work")) if item.name == "work" else item.name
 
 
 def by_cause(items: Iterable[Bubble]) -> dict[str, int]:
@@ -340,107 +345,53 @@ def by_phase(items: Iterable[Bubble]) -> dict[tuple[str, str], int]:
     return dict(sums.most_common())
 
 
-def _cut_profiled(trace: Trace, course: Course) -> Iterator[tuple[str, int, Piece]]:
-    """By lane and op, the pieces; what the host did in a ``host wait`` is its phase."""
+def _cut_profiled(trace: Trace) -> Iterator[tuple[str, int, Piece]]:
+    """By lane and op, the pieces; of a ``host wait``, what the launching thread did meanwhile."""
     known = launches(trace)
     for lane in forward_lanes(trace):
         for gap in device_gaps(trace, lane, known):
-            path = [Segment(gap.start, gap.end, 0, 0)]
-            if gap.cause == HOST_WAIT and gap.op.id in course.ran:
-                path = list(path_to(course.ran, gap.op.id, gap.start)) or path
-            for segment in path:
-                end, item = min(segment.end, gap.end), course.slices.get(segment.slice)
-                waited_for = item.id if item is not None and is_host(item.lane) else 0
-                if segment.start < end:
-                    yield lane, gap.op.id, (segment.start, end, gap.cause, waited_for)
+            at = gap.start
+            if gap.cause == HOST_WAIT and gap.launch is not None:
+                on = trace.on(gap.launch.lane)
+                for item in on[bisect_left(on, at, key=attrgetter("end")) :]:
+                    if item.start >= gap.end:
+                        break
+                    start, end = max(item.start, at), min(item.end, gap.end)
+                    yield lane, gap.op.id, (at, start, gap.cause, 0)
+                    yield lane, gap.op.id, (start, end, gap.cause, item.id)
+                    at = end
+            yield lane, gap.op.id, (at, gap.end, gap.cause, 0)
+
+
+MOST_LATENCY = 100_000  # nanoseconds; what lasts longer has a reason that was not recorded
+BY_NAME = {"mask": MASK, "upload": UPLOAD, "transfer": TRANSFER}
 
 
 def _cut(trace: Trace, course: Course) -> Iterator[tuple[str, int, Piece]]:
     """By lane and op, the pieces of each gap, the newest first."""
-    causes = _Causes(trace, course)
+    launched = launches(trace).keys()
+    absent = {lane: absence(trace, side_of(lane)) for lane in forward_lanes(trace)}
     for idle in idle_times(trace):
         op = course.first_at.get((idle.lane, idle.end), 0)
         path: Iterable[Segment] = [Segment(idle.start, idle.end, 0, 0)]
         if op in course.ran:  # else its program waits in a circle
             path = path_to(course.ran, op, idle.start)
-        for piece in causes.of(idle, op, path):
-            if piece[0] < piece[1]:
-                yield idle.lane, op, piece
-
-
-MOST_LATENCY = 100_000  # nanoseconds; what lasts longer has a reason that was not recorded
-SHORT_OF = ("KV memory", "max_running_requests")
-BY_NAME = {"mask": MASK, "upload": UPLOAD, "transfer": TRANSFER}
-
-
-class _Causes:
-    """What a trace says about causes, looked up once."""
-
-    def __init__(self, trace: Trace, course: Course) -> None:
-        self.trace, self.slices = trace, course.slices
-        self.brings: defaultdict[int, set[int]] = defaultdict(set)  # slice -> what brought it here
-        for edge in trace.edges:
-            source = self.slices.get(edge.src)
-            off_device = source is not None and not is_forward(source.lane)
-            if edge.kind == "result" or (edge.kind == "token" and off_device):
-                self.brings[edge.dst].add(edge.src)
-        self.launched = launches(trace).keys()
-        self.after_refusal = set(_schedules_after_refusal(trace))
-        self.absent = {lane: absence(trace, side_of(lane)) for lane in forward_lanes(trace)}
-
-    def of(self, idle: Idle, op: int, path: Iterable[Segment]) -> Iterator[Piece]:
-        """The pieces of a gap with their causes, the newest first."""
-        bringers, held_back = set(self.brings.get(op, ())), False
         for segment in path:
-            item = self.slices.get(segment.slice)
-            cause = self._cause(segment, item, idle.lane)
-            if segment.slice in bringers and cause in (HOST, COPY):
-                cause = TOKEN
-            if item and (item.id in bringers or item.name != "process"):
-                bringers |= self.brings.get(item.id, set())
-            cause = idle.reason or (MEMORY if held_back else cause)
-            held_back = held_back or segment.slice in self.after_refusal
-            start, end = segment.start, segment.end
-            for since, until in () if idle.reason else reversed(self.absent[idle.lane]):
+            start, end, waited_for, before = segment
+            is_latency = before in launched and segment.duration <= MOST_LATENCY
+            item = course.slices.get(waited_for)
+            cause = idle.reason or _cause_of(item, LATENCY if is_latency else UNKNOWN)
+            for since, until in () if idle.reason else reversed(absent[idle.lane]):
                 if since < end and until > start:
-                    if until < end:
-                        yield until, end, cause, segment.slice
+                    yield idle.lane, op, (until, end, cause, waited_for)
+                    yield idle.lane, op, (max(start, since), min(until, end), ARRIVAL, 0)
                     end = max(start, since)
-                    yield end, min(until, segment.end), ARRIVAL, 0
-            yield start, end, cause, segment.slice
-
-    def _cause(self, segment: Segment, item: Slice | None, lane: str) -> str:
-        if item is None:
-            follower = self.slices.get(segment.before)
-            if segment.before in self.launched and segment.duration <= MOST_LATENCY:
-                return LATENCY
-            sleeps = self.trace.clock == "virtual" and follower and is_host(follower.lane)
-            return MESSAGE if sleeps and side_of(lane) else UNKNOWN
-        if item.name in BY_NAME:
-            return BY_NAME[item.name]
-        if is_host(item.lane):
-            return HOST
-        return COPY if is_copy(item.lane) else STAGE
+            yield idle.lane, op, (start, end, cause, waited_for)
 
 
-def _schedules_after_refusal(trace: Trace) -> Iterator[int]:
-    """Each schedule that found a batch, where the one before it found none for want of memory.
-
-    Somebody had been refused for want of KV memory or of a row, and not admitted since.
-    """
-    marks = deque(mark for mark in trace.marks if mark.name in ("refuse", "admit", "finish"))
-    refused: set[tuple[str, str]] = set()  # side and request
-    last: dict[str, bool] = {}  # of each host: whether its last schedule found nothing for that
-    for item in sorted(trace.slices, key=lambda item: item.end):
-        while marks and marks[0].time <= item.end:
-            mark = marks.popleft()
-            who = str(mark.attrs.get("side", "")), str(mark.attrs.get("rid", ""))
-            is_short = str(mark.attrs.get("reason", "")).startswith(SHORT_OF)
-            (refused.add if mark.name == "refuse" and is_short else refused.discard)(who)
-        if item.name == "schedule" and is_host(item.lane):
-            if last.get(item.lane):
-                yield item.id
-            side = item.lane.removesuffix("host").strip()
-            last[item.lane] = any(who[0] == side for who in refused)
-        elif item.name == "prepare":
-            last[item.lane] = False
+def _cause_of(item: Slice | None, nothing: str) -> str:
+    """What it is to wait for a slice; ``nothing`` where none ran."""
+    if item is None:
+        return nothing
+    device = COPY if is_copy(item.lane) else STAGE
+    return BY_NAME.get(item.name) or (HOST if is_host(item.lane) else device)

@@ -7,10 +7,9 @@ how often the device ran dry, and in which call the host was blocked when it did
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -22,10 +21,8 @@ from .causes import (
     HOST_WAIT,
     KERNEL_WAIT,
     OTHER,
-    SHORT,
     Blocked,
     Bubble,
-    Gap,
     Launch,
     bubbles,
     by_cause,
@@ -46,23 +43,20 @@ from .overlap import (
     intersection,
     is_profiled,
     length,
-    measure,
     nobody_there,
     span,
+    union,
 )
 from .what_if import (
     WAIT,
-    Bound,
-    Change,
     Course,
-    bound,
     course_of,
     critical_path,
     free,
     in_time,
+    is_blocked,
     launch_ahead,
     makespan,
-    sample_at_once,
     shares,
 )
 
@@ -81,87 +75,57 @@ class OverlapVerdict:
     before the one before had ended, and ``late`` are the other steps. ``dry`` are the spells in
     which the device had nothing queued, as far as launches are known; ``blocking`` says how many
     of them came after which call, the most frequent first. Spells in which nobody was there to be
-    served, at any moment, are not among them but ``deserted``.
+    served are not among them.
     """
 
     word: str
     lane: str
+    steps: int
     pairs: int
     ahead: int
     late: tuple[int, ...]
     dry: tuple[Interval, ...]
-    deserted: int
     dry_percent: float  # of the time from the device's first op to its last
     blocking: dict[str, int]
     sentence: str
-    steps: int = 0
-
-    @property
-    def ahead_percent(self) -> float:
-        """The share of steps that were launched ahead."""
-        return 100 * self.ahead / self.pairs if self.pairs else 0.0
 
 
 def overlap_verdict(trace: Trace) -> OverlapVerdict:
     """The verdict on a trace, of this program or of a real engine."""
-    lane = forward_lane(trace)
-    ops, known = in_time(trace.on(lane)), launches(trace)
-    steps: defaultdict[int, list[Slice]] = defaultdict(list)  # in the order in which they began
-    for op in ops:
-        if op.step:
-            steps[op.step].append(op)
+    lane, known = forward_lane(trace), launches(trace)
     absent = nobody_there(trace, side_of(lane))
 
-    def is_deserted(start: int, end: int) -> bool:
-        return start < end and bool(intersection(absent, ((start, end),)))
+    def is_served(start: int, end: int) -> bool:
+        return start >= end or not intersection(absent, ((start, end),))
 
+    steps: defaultdict[int, list[Slice]] = defaultdict(list)  # in the order in which they began
+    for op in in_time(trace.on(lane)):
+        if op.step:
+            steps[op.step].append(op)
     pairs = [
         (max(item.end for item in before), after[0])
         for before, after in pairwise(steps.values())
-        if after[0].id in known and not is_deserted(before[-1].end, after[0].start)
+        if after[0].id in known and is_served(before[-1].end, after[0].start)
     ]
     late = tuple(op.step for end, op in pairs if known[op.id].time > end)
-    empty = list(_dry_gaps(trace, lane, known))
-    spells = [(gap, launch) for gap, launch in empty if not is_deserted(*gap)]
+    spells = [it for it in _dry_spells(trace, lane, known) if is_served(*it[0])]
     dry = tuple(gap for gap, _ in spells)
-    blocked = Blocked(trace)
-    calls: Counter[str] = Counter()
-    for gap, launch in spells:
-        item = blocked.before(launch, gap[0])
+    blocked, calls = Blocked(trace), Counter[str]()
+    for (start, _), launch in spells:
+        item = blocked.before(launch, start)
         calls[call_of(item) if item else UNTOLD] += 1
-    whole = span(device_runs(trace, lane))
-    ahead, device = len(pairs) - len(late), device_named(trace, lane)
+    whole, ahead = span(device_runs(trace, lane)), len(pairs) - len(late)
+    percent = 100 * ahead / len(pairs) if pairs else 0.0
+    word = "overlapped" if percent >= MOST else "serial" if percent <= FEW else "partly"
     found = OverlapVerdict(
-        _word(len(pairs), ahead), lane, len(pairs), ahead, late, dry, len(empty) - len(spells),
-        100 * length(dry) / whole if whole else 0.0, dict(calls.most_common()), "", len(steps),
+        word if len(pairs) >= LEAST else "unknown", lane, len(steps), len(pairs), ahead, late, dry,
+        100 * length(dry) / whole if whole else 0.0, dict(calls.most_common()), "",
     )  # fmt: skip
-    if not ops:
-        said = "Unknown: nothing ran on a device in this trace."
-    elif not known:
-        said = "Unknown: the trace does not say which call of the host launched what."
-    elif len(pairs) < LEAST:
-        few = (
-            f"{counted(len(steps), 'step')} here" if steps else "nothing tells where a step begins"
-        )
-        said = (
-            f"Unknown: {few}, and it takes {LEAST + 1} in a row, launched by calls that are known, "
-            "to say how a loop works."
-        )
-    else:
-        launchers = Counter(launch.lane for _, launch in spells).most_common(1)
-        launcher = launchers[0][0] if launchers else ""
-        said = f"{_ahead_words(found, device)}; {_dry_words(found, device, launcher)}."
-    return replace(found, sentence=said)
+    launcher = spells[0][1].lane if spells else ""
+    return replace(found, sentence=_verdict_words(trace, found, bool(known), launcher))
 
 
-def _word(pairs: int, ahead: int) -> str:
-    if pairs < LEAST:
-        return "unknown"
-    percent = 100 * ahead / pairs
-    return "overlapped" if percent >= MOST else "serial" if percent <= FEW else "partly"
-
-
-def _dry_gaps(
+def _dry_spells(
     trace: Trace, lane: str, known: Mapping[int, Launch]
 ) -> Iterator[tuple[Interval, Launch]]:
     """The gaps of a device in which what ends them was launched, as far as launches are known.
@@ -178,46 +142,49 @@ def _dry_gaps(
             yield (start, end), launch
 
 
-def _ahead_words(found: OverlapVerdict, device: str) -> str:
-    verbs = {"overlapped": "Overlapped", "partly": "Partly overlapped", "serial": "Serial"}
-    where = "" if device == "the device" else f"on {device}, "
-    share = f"{found.ahead} of {found.pairs} steps ({found.ahead_percent:.0f} %)"
-    return f"{verbs[found.word]}: {where}{share} were launched before the one before had ended"
-
-
-def _dry_words(found: OverlapVerdict, device: str, launcher: str) -> str:
-    """``the device ran dry once, for 7.2 ms (3.3 % of the time); ...``, without a full stop.
-
-    ``launcher`` is the lane that launched what came after.
-    """
-    dry, once = found.dry, len(found.dry) == 1
-    left = f"{_times(found.deserted)} when nobody was left to be served"
+def _verdict_words(trace: Trace, found: OverlapVerdict, has_launches: bool, launcher: str) -> str:
+    """``launcher`` is the lane that launched what came after the device had run dry."""
+    if not trace.on(found.lane):
+        return "Unknown: nothing ran on a device in this trace."
+    if not has_launches:
+        return "Unknown: the trace does not say which call of the host launched what."
+    if found.word == "unknown":
+        where = "nothing tells where a step begins"
+        where = f"{counted(found.steps, 'step')} here" if found.steps else where
+        return (
+            f"Unknown: {where}, and it takes {LEAST + 1} in a row, launched by calls that are "
+            "known, to say how a loop works."
+        )
+    device, dry = device_named(trace, found.lane), found.dry
+    verb = {"overlapped": "Overlapped", "partly": "Partly overlapped", "serial": "Serial"}
+    said = (
+        f"{verb[found.word]}: {'' if device == 'the device' else f'on {device}, '}{found.ahead} of "
+        f"{found.pairs} steps ({100 * found.ahead / found.pairs:.0f} %) were launched before the "
+        f"one before had ended; {device}"
+    )
     if not dry:
-        return f"{device} ran dry only {left}" if found.deserted else f"{device} never ran dry"
-    typical = milliseconds(int(median(end - start for start, end in dry)))
-    said = f"{device} ran dry {_times(len(dry))}, for {typical}{'' if once else ' at the median'}"
-    said += f" ({found.dry_percent:.1f} % of the time{'' if once else ' in all'})"
-    said += f", besides {left}" if found.deserted else ""
+        return f"{said} never ran dry."
     call, count = next(iter(found.blocking.items()))
     who = "the host" if launcher == "host" else f"the {launcher}, which launches,"
-    when = f"before {count} of them" if count < len(dry) else "before each of them"
-    when = "just before," if once else when
-    if call == UNTOLD:
-        return f"{said}; {when} no call had blocked {who}".rstrip(",")
-    return f"{said}; {when} {who} was blocked in {call}"
+    was = f"{who} was blocked in {call}"
+    typical = milliseconds(int(median(end - start for start, end in dry)))
+    percent = f"{found.dry_percent:.1f} % of the time"
+    if len(dry) > 1:
+        said += f" ran dry {len(dry)} times, for {typical} at the median ({percent} in all); "
+        said += f"before {count} of them" if count < len(dry) else "before each of them"
+    else:
+        said += f" ran dry once, for {typical} ({percent}); just before,"
+    nobody = f"no call had blocked {who}".rstrip(",")
+    return f"{said} {nobody if call == UNTOLD else was}."
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-# -- What would remove the largest bubble, and what the run would have taken then: replayed --------
+# -- What took most of the idle time, and what the run would have taken without it: replayed -------
 
 AHEAD = (
     "launch each step before the one before it is processed, and keep its tokens on the device "
     "(overlap)"
 )
-BY_HOST = ("host", "host wait", "token", "copy", "prefill")  # an earlier launch hides these
+BY_HOST = ("host", "host wait", "copy", "prefill", "unknown")  # an earlier launch hides these
 BY_PHASE = (*BY_HOST, "mask", "grammar", "penalty", "upload", "transfer", "speculation")
 
 
@@ -232,7 +199,10 @@ class Removal:
 
 @dataclass(frozen=True)
 class Largest:
-    """The cause that took most, the phase in it that did, and changes to it, the best first."""
+    """The cause that took most, the phase in it that did, and changes to it, the best first.
+
+    In a profiler's trace it is the wait for the host: nothing is known of the other causes.
+    """
 
     cause: str
     phase: str
@@ -242,15 +212,15 @@ class Largest:
 
     @property
     def sentence(self) -> str:
-        """``Most idle time has the cause host (25 ms, 69 %), above all schedule; ...``"""
-        start = f"Most idle time has the cause {self.cause} "
-        start += f"({milliseconds(self.ns)}, {self.percent:.0f} %)"
-        start += f", above all {self.phase}" if self.phase else ""
+        """``Of the idle time, host took 25 ms (69.4 %), above all schedule; ...``"""
+        start = f"Of the idle time, {self.cause} took {milliseconds(self.ns)} "
+        start += f"({self.percent:.1f} %)"
+        start += f", above all {shortened(self.phase)}" if self.phase else ""
         if self.cause == ARRIVAL:
             why = "what idled had no request to serve, and only more of them would fill that time"
             return f"{start}: {why}."
         if not self.removals:
-            return f"{start}; replaying cannot tell what removing this would save."
+            return f"{start}."
         best = self.removals[0]
         return (
             f"{start}; {best.change}, and the run takes {milliseconds(best.ns)} "
@@ -259,176 +229,44 @@ class Largest:
 
 
 def largest_bubble(
-    trace: Trace, found: Iterable[Bubble], course: Course, verdict: OverlapVerdict
+    found: Iterable[Bubble], course: Course, verdict: OverlapVerdict
 ) -> Largest | None:
     """The largest cause and its remedies; None where no device idled.
 
-    A remedy that another order gives comes before one that makes work free, where it gains at
-    least as much.
+    A remedy that another order gives comes before one that makes work free, where it gains at least
+    as much. Of a few steps of another engine, nothing is known that would help.
     """
     found = list(found)
-    if not found:
-        return None
     causes = by_cause(found)
-    cause = next(iter(causes))
+    if not causes:
+        return None
+    cause = HOST_WAIT if HOST_WAIT in causes else next(iter(causes))
     phase = next(phase for (of, phase) in by_phase(found) if of == cause)
-    changes: list[tuple[str, Change]] = []
-    if cause in BY_HOST or (cause == "unknown" and verdict.late):  # late, whatever it did
-        changes.append((AHEAD, launch_ahead))
-    if cause in ("grammar", "penalty"):
-        changes.append((f"sample without waiting for the {cause}", sample_at_once(trace, cause)))
-    if cause in BY_PHASE and phase:
-        changes.append((f"let {phase} take no time", free(phase)))
+    lanes = {}
+    if verdict.word in ("serial", "partly") and cause in BY_HOST:
+        lanes[AHEAD] = launch_ahead(course)
+    if verdict.word != "unknown" and cause in BY_PHASE and phase:
+        lanes[f"let {shortened(phase)} take no time"] = free(course, phase)
     was = max((item.end for item in course.ran.values()), default=0)
-    tried = [
-        Removal(name, makespan(lanes), was)
-        for name, change in changes
-        if (lanes := change(course)) is not None
-    ]
+    tried = [Removal(name, makespan(new), was) for name, new in lanes.items() if new is not None]
     better = sorted((item for item in tried if item.ns < was), key=lambda item: item.ns)
     percent = 100 * causes[cause] / sum(causes.values())
     return Largest(cause, phase, causes[cause], percent, tuple(better))
 
 
-# -- In a profiler's trace, how a device idled in words: the definition, and the longest gaps ------
+# -- All of it: verdict, bubbles, critical path, bound, and the remedy -----------------------------
 
-MOST_GAPS = 3  # in sentences
-MEANINGS = {
+MEANINGS = {  # of a profiler's trace
     HOST_WAIT: "host wait is until what ends the gap has been launched",
     KERNEL_WAIT: "kernel wait is less than 0.03 ms from one op to the next, launched before",
-    OTHER: "other is longer, and launched before",
+    OTHER: "other is longer, and launched before: for another stream, or for what is not recorded",
 }
-MOST_LETTERS = 48  # of a name in a sentence
-LESS = re.compile(r"<[^<>]*>|\(anonymous namespace\)::|\[clone [^\]]*\]")
-
-
-def idle_words(trace: Trace) -> Iterator[str]:
-    """When each device idled and what for, the definition first; then the longest gaps."""
-    known, lanes = launches(trace), forward_lanes(trace)
-    found = [(lane, gap) for lane in lanes for gap in device_gaps(trace, lane, known)]
-    whole = sum(span(device_runs(trace, lane)) for lane in lanes)
-    if not whole:
-        return
-    causes, counts = Counter[str](), Counter[str]()
-    alike: defaultdict[tuple[str, str, str], list[Gap]] = defaultdict(list)
-    for lane, gap in found:
-        causes[gap.cause] += gap.duration
-        counts[gap.cause] += 1
-        if gap.cause != KERNEL_WAIT:
-            alike[lane, gap.cause, kernel_named(gap.op)].append(gap)
-    idle = causes.total()
-    parts = ", ".join(
-        f"{cause} {milliseconds(ns)} in {counted(counts[cause], 'gap')}"
-        for cause, ns in causes.most_common()
-    )
-    of = "" if len(lanes) == 1 else f" of {len(lanes)} devices, added up"
-    yield (
-        "Idle is a device while neither a kernel nor a copy runs on any of its streams, from its "
-        f"first to its last: {milliseconds(idle)} of {milliseconds(whole)}{of} "
-        f"({100 * idle / whole:.1f} %){': ' + parts if parts else ''}."
-    )
-    if means := "; ".join(MEANINGS[cause] for cause in MEANINGS if cause in causes):
-        yield f"{means[0].upper()}{means[1:]}."
-    for (lane, *_), gaps in sorted(alike.items(), key=lambda item: -_total(item[1]))[:MOST_GAPS]:
-        if _total(gaps) >= SHORT:
-            yield gap_words(trace, gaps, lane)
-
-
-def _total(gaps: Iterable[Gap]) -> int:
-    return sum(gap.duration for gap in gaps)
-
-
-def gap_words(trace: Trace, found: list[Gap], lane: str) -> str:
-    """Gaps before ops of one name: how long, before what, and why the longest of them was.
-
-    ``lane`` is the forward lane of their device.
-    """
-    device, gap = device_named(trace, lane), max(found, key=lambda item: item.duration)
-    where = "" if device == "the device" else f" on {device}"
-    up_to = f", up to {milliseconds(gap.duration)},"
-    many = f" in {counted(len(found), 'gap')}{up_to}" if found[1:] else ""
-    start = f"{milliseconds(_total(found))}{many}{where} before {kernel_named(gap.op)}"
-    start += f" ({gap.cause}): "
-    if gap.launch is None:
-        return f"{start}the trace does not say when that was launched."
-    if gap.cause == HOST_WAIT:  # what the launching thread did for most of it
-        did: Counter[str] = Counter()
-        for item in trace.on(gap.launch.lane):
-            did[_doing(item)] += max(0, min(item.end, gap.end) - max(item.start, gap.start))
-        [(most, ns)] = did.most_common(1) or [("", 0)]
-        was = most if ns else "was at something that was not recorded"
-        return f"{start}the host {was} before it launched that."
-    early = milliseconds(gap.op.start - gap.launch.since)
-    return (
-        f"{start}launched {early} before it began. The trace does not hold what it waited for: "
-        "an event, another process, or an earlier step that was cut off."
-    )
-
-
-def _doing(item: Slice) -> str:
-    if item.name == WAIT:
-        return f"was blocked in {call_of(item)}"
-    if item.name == "launch":
-        return f"was launching other things ({item.attrs.get('call', 'launch')})"
-    within = item.attrs.get("within", "")
-    is_named = item.name != "work" and not item.name.endswith("…")  # more than that it is a step
-    if within and not is_named:
-        return f"was busy in {within}"
-    return f"was busy with {item.name}" if item.name != "work" else "did work that nothing names"
-
-
-def blocked_words(trace: Trace) -> Iterator[str]:
-    """In which call the host was blocked most."""
-    waits = [item for item in trace.slices if item.name == WAIT and is_host(item.lane)]
-    blocked: Counter[str] = Counter()
-    for item in waits:
-        blocked[call_of(item)] += item.duration
-    if (total := blocked.total()) >= SHORT:
-        call, ns = blocked.most_common(1)[0]
-        most = "" if len(blocked) == 1 else f", {milliseconds(ns)} of it"
-        threads = len({item.lane for item in waits})
-        who = "The host was" if threads == 1 else f"{threads} threads of the host, added up, were"
-        yield f"{who} blocked for {milliseconds(total)}{most} in {call}."
-
-
-def kernel_named(op: Slice) -> str:
-    """What an op is called: its kernel, without return type, templates and arguments, if long."""
-    name, before = str(op.attrs.get("kernel", op.name)), ""
-    while len(name) > MOST_LETTERS and before != name:
-        before, name = name, LESS.sub("", name)
-    if len(name) > MOST_LETTERS:
-        name = name.split("(")[0].strip().rpartition(" ")[2].rpartition("::")[2] or name
-    return shortened(name)
+MOST_LETTERS = 60  # of a name in a sentence
 
 
 def shortened(name: str) -> str:
-    """A name that fits into a sentence, perhaps with an ellipsis in its middle."""
-    tail = MOST_LETTERS // 3
-    if len(name) <= MOST_LETTERS:
-        return name
-    return f"{name[: MOST_LETTERS - tail - 1]}…{name[-tail:]}"
-
-
-def with_short_names(
-    sentences: Iterable[str], names: Sequence[str], untouched: str
-) -> Iterator[str]:
-    """The sentences with such names made short, and behind them what each of these stands for.
-
-    One sentence stays as it is: it tells of such names.
-    """
-    whole = sorted((name for name in names if len(name) > MOST_LETTERS), key=len, reverse=True)
-    told: dict[str, None] = {}
-    for sentence in sentences:
-        for name in whole if sentence != untouched else ():
-            if name in sentence:
-                sentence = sentence.replace(name, shortened(name))
-                told[name] = None
-        yield sentence
-    if told:
-        yield "; ".join(f"{shortened(name)} is {name}" for name in told) + "."
-
-
-# -- All of it: verdict, bubbles, critical path, bound, and the remedy -----------------------------
+    """A name that fits into a sentence, perhaps with an ellipsis at its end."""
+    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
 
 
 @dataclass(frozen=True)
@@ -437,122 +275,107 @@ class OverlapFindings:
 
     ``causes`` and ``phases`` (``host: schedule``) together make up ``bubble_ns`` each, the most
     first. ``critical`` is the critical path by lane and name (``host: process``; empty: nothing
-    ran), together the makespan. ``largest`` is None where no device idled. ``lacks`` are
-    sentences on what the file does not carry, and ``steps`` is one on what was taken for a step
-    where the file has no numbers for them. ``profiled`` are sentences on idle time in a profiler's
-    trace. ``sentences`` is all of it to be read, in order. ``names``, those in the trace, are left
-    out of ``to_json``: there can be thousands.
+    ran), together the makespan. No order of the same work takes less than ``bound_ns``, which is
+    the work of lane ``busiest``. ``largest`` is None where no device idled. ``sentences`` is all of
+    it to be read, the verdict first.
     """
 
     makespan_ns: int
     bubble_ns: int
     idle_percent: float  # of the time from a device's first op to its last, over all devices
+    unknown_percent: float  # of idle time
     causes: dict[str, int]
     phases: dict[str, int]
     critical: dict[str, int]
+    busiest: str
+    bound_ns: int
     verdict: OverlapVerdict
-    bound: Bound
     largest: Largest | None
-    lacks: tuple[str, ...] = ()
-    devices: int = 1
-    steps: str = ""
-    profiled: tuple[str, ...] = ()
-    names: tuple[str, ...] = field(default=(), repr=False)
-
-    @property
-    def unknown_percent(self) -> float:
-        """The share of idle time that nothing recorded explains."""
-        return 100 * self.causes.get("unknown", 0) / self.bubble_ns if self.bubble_ns else 0.0
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The findings in sentences, the verdict first; names that are too long for one, last."""
-        return tuple(with_short_names(_sentences(self), self.names, self.steps))
+    devices: int
+    sentences: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the names, as JSON can hold it."""
-        data = asdict(replace(self, names=()))  # copied deeply
-        del data["names"]
-        data["bound"]["percent"] = self.bound.percent
-        data["unknown_percent"] = self.unknown_percent
-        data["sentences"] = list(self.sentences)
-        return data
+        """Everything, as JSON can hold it."""
+        return asdict(self)
 
 
 def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> OverlapFindings:
     """The findings on a trace; ``lacks`` and ``steps`` as ``foreign.py`` gives them."""
     course = course_of(trace)
     found, verdict, lanes = bubbles(trace, course), overlap_verdict(trace), forward_lanes(trace)
-    idle, whole = measure(trace).bubble_ns, sum(span(device_runs(trace, lane)) for lane in lanes)
-    profiled: list[str] = []
-    if is_profiled(trace):
-        profiled += idle_words(trace)
-        profiled += blocked_words(trace) if verdict.word == "unknown" else ()
-    names: dict[str, None] = {}  # of phases and operators
-    for item in trace.slices:
-        names |= {item.name: None, str(item.attrs.get("within", "")): None}
+    idle, whole = by_cause(found), sum(span(device_runs(trace, lane)) for lane in lanes)
+    total = sum(idle.values())
+    work = {
+        lane: length(union(item for item in trace.on(lane) if not is_blocked(item)))
+        for lane in sorted({item.lane for item in trace.slices})
+    }
+    busiest = max(work, key=lambda lane: work[lane], default="")
 
     def joined(sums: Mapping[tuple[str, str], int]) -> dict[str, int]:
         return {": ".join(filter(None, name)): ns for name, ns in sums.items()}
 
-    return OverlapFindings(
+    figures = OverlapFindings(
         makespan_ns=trace.end,
-        bubble_ns=idle,
-        idle_percent=100 * idle / whole if whole else 0.0,
-        causes=by_cause(found),
+        bubble_ns=total,
+        idle_percent=100 * total / whole if whole else 0.0,
+        unknown_percent=100 * idle.get("unknown", 0) / total if total else 0.0,
+        causes=idle,
         phases=joined(by_phase(found)),
         critical=joined(shares(course, critical_path(course))),
+        busiest=busiest,
+        bound_ns=work.get(busiest, 0),
         verdict=verdict,
-        bound=bound(trace, course),
-        largest=largest_bubble(trace, found, course, verdict),
-        lacks=lacks,
+        largest=largest_bubble(found, course, verdict),
         devices=max(1, len(lanes)),
-        steps=steps,
-        profiled=tuple(profiled),
-        names=tuple(names),
     )
+    said = [*lacks, verdict.sentence, *filter(None, [steps]), *_sentences(trace, figures)]
+    return replace(figures, sentences=tuple(said))
 
 
-def _sentences(found: OverlapFindings) -> Iterator[str]:
-    yield from found.lacks
-    yield found.verdict.sentence
-    if found.steps and not found.verdict.steps:
-        yield found.steps  # how to mark one
-    yield from found.profiled
-    if found.steps and found.verdict.steps:
-        yield found.steps
-    one = found.devices == 1
+def _sentences(trace: Trace, found: OverlapFindings) -> Iterator[str]:
+    """How much of the time a device idled, and what for; the critical path, and the bound."""
+    one, known = found.devices == 1, found.verdict.word != "unknown"
     whose = "Between its first op and its last, the device"
     if not one:
         whose = f"Each between its first op and its last, the {found.devices} devices"
-    if found.profiled:
-        if found.verdict.word == "unknown":
-            return  # of a few steps, no more is known than where the time went
-    elif found.causes:
+    if found.causes:
         parts = ", ".join(f"{cause} {milliseconds(ns)}" for cause, ns in found.causes.items())
         of = "of that time" if one else "of their time, added up"
         share = f"{milliseconds(found.bubble_ns)} ({found.idle_percent:.1f} % {of})"
         yield f"{whose} idled for {share}: {parts}."
-    elif found.verdict.word != "unknown":
+    elif known:
         yield f"{whose} never idled."
-    if found.causes.get("unknown"):
+    if is_profiled(trace):
+        if means := "; ".join(MEANINGS[cause] for cause in MEANINGS if cause in found.causes):
+            yield f"{means[0].upper()}{means[1:]}."
+        yield from _blocked_words(trace)
+    if found.unknown_percent:
         yield f"Nothing recorded explains {found.unknown_percent:.1f} % of the idle time."
-    if found.largest is not None and not (found.profiled and found.largest.cause != HOST_WAIT):
+    if found.largest is not None and found.largest.cause not in (KERNEL_WAIT, OTHER):
         yield found.largest.sentence
-    if found.critical:
-        nothing = "nothing recorded" if found.profiled else "nothing ran"
+    if known and found.critical:
         named = ", ".join(
-            f"{name or nothing} {milliseconds(ns)}" for name, ns in list(found.critical.items())[:3]
+            f"{shortened(name) or 'nothing recorded'} {milliseconds(ns)}"
+            for name, ns in list(found.critical.items())[:3]
         )
         yield f"The critical path takes {milliseconds(found.makespan_ns)}; most of it is {named}."
-    if best := found.bound.ns:
-        lane = found.bound.lane
-        why = "each token needs the one before it, and the first one its request"
-        why = f"that much work is on lane {lane}" if lane else why
-        run = f"reached {found.bound.percent:.0f} % of that speed"
-        if found.profiled:  # no second percentage: the recording begins before the device does
-            run = f"took {milliseconds(found.bound.makespan_ns)}"
+    if known and found.bound_ns:
         yield (
             "As long as each piece of work takes what it took, these batches cannot take less than "
-            f"{milliseconds(best)}, because {why}; this run {run}."
+            f"{milliseconds(found.bound_ns)}, because that much work is on lane {found.busiest}; "
+            f"this run took {milliseconds(found.makespan_ns)}."
         )
+
+
+def _blocked_words(trace: Trace) -> Iterator[str]:
+    """In which call the host was blocked most."""
+    waits = [item for item in trace.slices if item.name == WAIT and is_host(item.lane)]
+    blocked = Counter[str]()
+    for item in waits:
+        blocked[call_of(item)] += item.duration
+    if total := blocked.total():
+        [(call, ns)] = blocked.most_common(1)
+        most = "" if len(blocked) == 1 else f", {milliseconds(ns)} of it"
+        threads = len({item.lane for item in waits})
+        who = "The host was" if threads == 1 else f"{threads} threads of the host, added up, were"
+        yield f"{who} blocked for {milliseconds(total)}{most} in {shortened(call)}."

@@ -6,12 +6,11 @@ calls threads made, and what else they said they were doing.
 
 from __future__ import annotations
 
-import collections
 import itertools
 import re
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice, pairwise
@@ -68,7 +67,7 @@ class Seen:
     ranges: list[Range] = field(default_factory=list)
 
 
-# -- An engine's steps, and the phases of a step, as their authors call them in annotations --------
+# -- What ranges say: where a step begins and ends, and what the host was at in between ------------
 #
 # A *step* is one turn of an engine, from the launch of a batch's forward pass to its tokens. Who
 # writes an engine says where one begins and ends, with ``torch.profiler.record_function``, an NVTX
@@ -80,8 +79,8 @@ class Seen:
 # - TensorRT-LLM: ``[Executor] _forward_step 7: 1 ctx reqs, ..``;
 # - anybody: ``step``, ``step 12``, ``iteration#3``, and ``ProfilerStep#3`` of ``torch.profiler``.
 #
-# A name that the user gives goes before all of them. What else is annotated inside of a step are
-# its phases; the outermost one counts.
+# A name that the user gives goes before all of them. What else is annotated are phases; the
+# outermost one counts.
 
 WORK = "work"  # where nothing is annotated
 COUNTED = re.compile(r"[\s#:_-]*\d+$")  # forward 12, forward#12: one phase, however often
@@ -89,22 +88,18 @@ NOISE = re.compile(
     r", (op_id|seq) = \d+.*$| object at 0x[0-9a-f]+|^.*/(?=[^/]+\.py\(\d+\): )", re.DOTALL
 )
 TAKEN = frozenset({"wait", "receive"})  # of our own traces: blocked, or asleep until somebody comes
-
-# what marks a step, and what it is called in a sentence; a kind is used if none above it is there
-ENGINES = (
-    (re.compile(r"scheduler\.run_batch"), "scheduler.run_batch"),
-    (re.compile(r"execute_(\d+_)?context_.+|execute_new_\d+_cached_\d+"), "execute_…"),
-    (re.compile(r"step\[.*"), "step[…]"),
-    (re.compile(r"\[Executor\] _forward_step \d+.*"), "_forward_step …"),
+STEPS = (  # a kind is used if none above it is around a launch
+    re.compile(r"scheduler\.run_batch"),
+    re.compile(r"execute_(\d+_)?context_.+|execute_new_\d+_cached_\d+"),
+    re.compile(r"step\[.*"),
+    re.compile(r"\[Executor\] _forward_step \d+.*"),
+    re.compile(r"(step|iteration)[\s#:_-]*\d*", re.IGNORECASE),
+    re.compile(r"ProfilerStep(#\d+)?\*?"),
 )
-ANYBODY = ((re.compile(r"(step|iteration)[\s#:_-]*\d*", re.IGNORECASE), "step"),)
-OF_PROFILER = "ProfilerStep"  # around everything, so that as a phase it says nothing
-PROFILER = ((re.compile(r"ProfilerStep(#\d+)?\*?"), OF_PROFILER),)
-KINDS = (ENGINES, ANYBODY, PROFILER)
 
 
 class Phase(NamedTuple):
-    """An outermost annotation, its number left off; times in nanoseconds."""
+    """What a thread was at; times in nanoseconds."""
 
     name: str
     start: int
@@ -118,77 +113,46 @@ def plain(name: str) -> str:
 
 
 @lru_cache(1 << 12)
-def step_named(name: str) -> str:
-    """What the step is called that a range of this name marks; empty: it marks none."""
-    name = plain(name)
-    return next((said for kind in KINDS for what, said in kind if what.fullmatch(name)), "")
+def is_step(name: str) -> bool:
+    """Whether an engine's authors call a step so."""
+    return any(kind.fullmatch(plain(name)) for kind in STEPS)
 
 
-def namer(pattern: str) -> list[Callable[[str], bool]]:
-    """What may mark a step, the best first: ``pattern`` alone, if there is one.
-
-    A pattern is a name in full; ``*`` in it stands for any text.
-    """
-    if pattern:
-        wanted = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
-        return [lambda name: bool(wanted.fullmatch(plain(name)))]
-    return [_any_of(tuple(what for what, _ in kind)) for kind in KINDS]
-
-
-def _any_of(whats: tuple[re.Pattern[str], ...]) -> Callable[[str], bool]:
-    return lambda name: any(what.fullmatch(plain(name)) for what in whats)
-
-
-def phases_of(ranges: Sequence[Range]) -> list[Phase]:
-    """What a thread was at while it was in any range at all; ``ranges`` are by their start.
-
-    The outermost annotation that is in no other one but in a step; where there is none, the step
-    itself, and ``work`` outside of one.
-    """
-    annotations = _outermost((item for item in ranges if item.is_annotation), phase_named)
-    steps = _outermost((it for it in ranges if step_named(it.name) != OF_PROFILER), step_named)
-    anything: list[Phase] = []
-    for item in ranges:
-        start, end = item.start, item.end
-        if anything and start <= anything[-1].end:
-            last = anything.pop()
-            start, end = last.start, max(end, last.end)
-        anything.append(Phase(WORK, start, end))
-    return _between(_between(list(annotations), steps), anything)
-
-
-def _between(phases: list[Phase], others: Iterable[Phase]) -> list[Phase]:
-    """The phases, and what lies between them of others; of neither, one is in another."""
-    found, at = list(phases), 0
-    for name, start, end in others:
-        while at < len(phases) and phases[at].end <= start:
-            at += 1
-        for phase in islice(phases, at, None):
-            if phase.start >= end:
-                break
-            if start < phase.start:
-                found.append(Phase(name, start, phase.start))
-            start = phase.end
-        if start < end:
-            found.append(Phase(name, start, end))
-    return sorted(found, key=attrgetter("start", "end"))
-
-
+@lru_cache(1 << 12)
 def phase_named(name: str) -> str:
     """What the phase is called that an annotation of this name is; empty: it is none."""
     name = plain(name)
-    if step_named(name) or name.startswith("aten::"):
+    if is_step(name) or name.startswith("aten::"):
         return ""
     name = COUNTED.sub("", name)
     return f"{name} (annotated)" if name in TAKEN else name
 
 
-def _outermost(ranges: Iterable[Range], named: Callable[[str], str]) -> Iterator[Phase]:
-    free: int | None = None
+def phases_of(ranges: Sequence[Range]) -> Iterator[Phase]:
+    """What a thread was at while it was in any range at all; ``ranges`` are by their start.
+
+    The outermost annotation that is no step, and ``work`` where there is none.
+    """
+    covered: list[tuple[int, int]] = []
     for item in ranges:
-        if (free is None or item.start >= free) and (name := named(item.name)):
-            yield Phase(name, item.start, item.end)
-            free = item.end
+        if covered and item.start <= covered[-1][1]:
+            covered[-1] = covered[-1][0], max(covered[-1][1], item.end)
+        else:
+            covered.append((item.start, item.end))
+    named = deque[Phase]()
+    for item in ranges:
+        is_outermost = not named or item.start >= named[-1].end
+        if item.is_annotation and is_outermost and (name := phase_named(item.name)):
+            named.append(Phase(name, item.start, item.end))
+    for start, end in covered:
+        while named and named[0].start < end:
+            phase = named.popleft()
+            if start < phase.start:
+                yield Phase(WORK, start, phase.start)
+            yield phase
+            start = phase.end
+        if start < end:
+            yield Phase(WORK, start, end)
 
 
 # -- The host's lanes in a trace of a real engine: launches, blocking calls, and work between them
@@ -214,7 +178,7 @@ class HostLanes:
         self.slices: list[Slice] = []
         self.launches: dict[str, int] = {}  # correlation -> the slice that launched it
 
-    def add(self, lane: str, calls: Iterable[Call], ranges: Iterable[Range]) -> None:
+    def add(self, lane: str, calls: Iterable[Call], ranges: Sequence[Range]) -> None:
         """One thread."""
         around, free = Around(ranges), 0
         for call in sorted(calls, key=lambda call: (call.start, -call.end)):
@@ -251,11 +215,11 @@ class HostLanes:
 class Around:
     """What else a thread said it was doing; it has to be asked in order of time."""
 
-    def __init__(self, ranges: Iterable[Range]) -> None:
-        self.ranges = sorted(ranges, key=lambda item: (item.start, -item.end))
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        self.ranges = ranges  # by their start
         self.open: list[Range] = []
         self.opened = self.passed = 0
-        self.phases = phases_of(self.ranges)
+        self.phases = list(phases_of(self.ranges))
 
     def named(self, call: Call) -> dict[str, str]:
         """The operator that a call is in: the outermost of torch's own, or the innermost range."""
@@ -275,21 +239,15 @@ class Around:
             if since >= end:
                 return
             first, last = max(since, start), min(until, end)
-            yield Slice(next(numbers), lane, name, first, last, attrs=self._around(first))
-
-    def _around(self, start: int) -> dict[str, Value]:
-        """The innermost function around a moment and the call that was last asked for."""
-        found = [item for item in self.open if item.start <= start]
-        return {"within": plain(found[-1].name)} if found else {}
+            inner = [item.name for item in self.open if item.start <= first]
+            attrs: dict[str, Value] = {"within": plain(inner[-1])} if inner else {}
+            yield Slice(next(numbers), lane, name, first, last, attrs=attrs)
 
 
-# -- Steps in a trace of a real engine, which has no numbers for them ------------------------------
+# -- Steps, which a file has no numbers for: what was launched inside of a range that marks one ----
 #
-# Where its authors marked them as above, a step is what a thread launched inside of such a
-# range. A launch of a CUDA or HIP graph is none: one forward pass may be one graph, or one for each
-# piece between two layers that can't be captured.
-#
-# Else it is unknown what a step is, and the sentence tells how to mark one.
+# A launch of a CUDA or HIP graph is none: one forward pass may be one graph, or one for each piece
+# between two layers that can't be captured. Where no range marks a step, the sentence tells how to.
 
 MOST_NAMED = 3  # ranges in a sentence
 HOW = (
@@ -304,98 +262,48 @@ class NoSuchRange(LookupError):
     """``--step`` names nothing in the trace; the message is one sentence."""
 
 
-class FoundSteps(NamedTuple):
-    """The step of each slice that has one, and a sentence on what was taken for a step."""
-
-    steps: dict[int, int]
-    sentence: str
-
-
 def find_steps(
-    slices: Sequence[Slice],
-    edges: set[Edge],
+    launched: Mapping[int, Sequence[int]],
+    lanes: Mapping[str, Sequence[Slice]],
     ranges: Mapping[str, Sequence[Range]],
     pattern: str = "",
-) -> FoundSteps:
-    """The steps of those lanes that launch forward passes; ``ranges`` by lane of the host.
+) -> tuple[dict[int, int], str]:
+    """The step of each slice that has one, and a sentence on what was taken for a step.
+
+    ``lanes`` are the launches of each lane of a host, and ``ranges`` its ranges, both by their
+    start; ``launched`` is what a launch started, by ids. ``pattern`` is the name in full of the
+    ranges that are steps; ``*`` in it stands for any text.
 
     Raises:
         NoSuchRange: in no range that ``pattern`` names anything was launched.
     """
-    launched: defaultdict[int, list[Slice]] = defaultdict(list)
-    index = {item.id: item for item in slices}
-    for edge in sorted(edges):
-        launched[edge.src].append(index[edge.dst])
-    lanes: defaultdict[str, list[Slice]] = defaultdict(list)  # what launches or blocks
-    for item in sorted(slices, key=lambda item: (item.start, item.end, item.id)):
-        if item.lane.endswith("host") and (item.id in launched or item.name == "wait"):
-            lanes[item.lane].append(item)
-    for is_mark in namer(pattern):
-        marks = {
-            lane: _marks(items, ranges.get(lane, ()), is_mark) for lane, items in lanes.items()
-        }
-        if any(marks.values()):
-            calls = {lane: _inside(lanes[lane], found) for lane, found in marks.items()}
-            return FoundSteps(_with_ops(calls, launched), _marked_sentence(marks))
+    wanted = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+    for kind in (wanted,) if pattern else STEPS:
+        steps, marks = dict[int, int](), list[str]()
+        for lane, items in lanes.items():
+            starts, free, number = [item.start for item in items], 0, 0
+            for mark in ranges.get(lane, ()):
+                if mark.start < free or not kind.fullmatch(name := plain(mark.name)):
+                    continue
+                free = mark.end
+                inside = items[bisect_left(starts, mark.start) : bisect_right(starts, mark.end)]
+                number += bool(inside)
+                marks += [name] if inside else []
+                for item in inside:
+                    steps |= dict.fromkeys((item.id, *launched[item.id]), number)
+        if marks:
+            one = "one" if len(marks) == 1 else f"{len(marks)}, the first of which is"
+            what = "A step here is what is launched inside of a marked range"
+            return steps, f"{what}; it has {one}: {marks[0]}."
+    names = Counter(
+        name for lane in lanes for item in ranges.get(lane, ())
+        if item.is_annotation and not (name := plain(item.name)).startswith("aten::")
+    )  # fmt: skip
+    often = "; ".join(f"{name}, {count} times" for name, count in names.most_common(MOST_NAMED))
+    instead = f" The most frequent ranges are {often}." if often else ""
     if pattern:
-        raise NoSuchRange(
-            f"--step {pattern} names no range around a launch.{_instead(lanes, ranges)}"
-        )
-    return FoundSteps({}, f"{HOW}.{_instead(lanes, ranges)}" if lanes else "")
-
-
-def _marks(
-    launches: list[Slice], ranges: Sequence[Range], is_mark: Callable[[str], bool]
-) -> list[Range]:
-    """The outermost marks around a launch of a lane, in order of time."""
-    starts = [item.start for item in launches]
-    found: list[Range] = []
-    free: int | None = None
-    for item in sorted(ranges, key=lambda item: (item.start, -item.end)):
-        if (free is None or item.start >= free) and is_mark(item.name):
-            free = item.end
-            if bisect_left(starts, item.start) < bisect_right(starts, item.end):
-                found.append(item)
-    return found
-
-
-def _inside(launches: list[Slice], marks: list[Range]) -> dict[int, list[Slice]]:
-    """What was launched inside of each mark, by the number of its step."""
-    starts = [item.start for item in launches]
-    return {
-        step: launches[bisect_left(starts, mark.start) : bisect_right(starts, mark.end)]
-        for step, mark in enumerate(marks, 1)
-    }
-
-
-def _with_ops(
-    calls: Mapping[str, Mapping[int, list[Slice]]], launched: Mapping[int, list[Slice]]
-) -> dict[int, int]:
-    """The steps of calls, and of what they launched."""
-    steps: dict[int, int] = {}
-    for by_step in calls.values():
-        for step, items in by_step.items():
-            for item in items:
-                if ops := launched.get(item.id):
-                    steps[item.id] = step
-                    steps |= {op.id: step for op in ops}
-    return steps
-
-
-def _marked_sentence(marks: Mapping[str, list[Range]]) -> str:
-    every = [plain(mark.name) for found in marks.values() for mark in found]
-    one = "one" if len(every) == 1 else f"{len(every)}, the first of which is"
-    return f"A step here is what is launched inside of a marked range; it has {one}: {every[0]}."
-
-
-def _instead(lanes: Mapping[str, list[Slice]], ranges: Mapping[str, Sequence[Range]]) -> str:
-    """The annotations that there are, the most frequent first, as a sentence that follows."""
-    names: collections.Counter[str] = collections.Counter()
-    for lane in lanes:
-        every = (plain(item.name) for item in ranges.get(lane, ()) if item.is_annotation)
-        names.update(name for name in every if not name.startswith("aten::"))
-    found = [f"{name}, {count} times" for name, count in names.most_common(MOST_NAMED)]
-    return f" The most frequent ranges are {'; '.join(found)}." if found else ""
+        raise NoSuchRange(f"--step {pattern} names no range around a launch.{instead}")
+    return {}, f"{HOW}.{instead}" if lanes else ""
 
 
 def results(slices: list[Slice]) -> list[Edge]:
@@ -439,50 +347,51 @@ def build(seen: Seen, step: str = "") -> Foreign:
     Raises:
         NoSuchRange: in no range that ``step`` names anything was launched.
     """
-    numbers = itertools.count(1)
-    lanes = dict(lanes_of(seen.ops))
+    numbers, lanes = itertools.count(1), dict(lanes_of(seen.ops))
     ordered = sorted(seen.ops, key=lambda op: (op.start, op.end, op.stream))
     ops = {next(numbers): op for op in ordered}
     host = HostLanes({op.correlation: op.end for op in ordered if op.correlation}, numbers)
-    threads = dict(threads_of(seen, lanes))
     calls: defaultdict[str, list[Call]] = defaultdict(list)
+    ranges: defaultdict[str, list[Range]] = defaultdict(list)  # both by thread
     for call in seen.calls:
         calls[call.thread].append(call)
-    ranges: defaultdict[str, list[Range]] = defaultdict(list)
-    for item in seen.ranges:
+    for item in sorted(seen.ranges, key=lambda item: (item.start, -item.end)):
         ranges[item.thread].append(item)
+    threads = dict(threads_of(seen, lanes))
     for thread, made in calls.items():
         host.add(threads[thread], made, ranges[thread])
-    edges = {
-        Edge(host.launches[op.correlation], number, "launch")
-        for number, op in ops.items()
-        if op.correlation in host.launches
-    }
+    launched: defaultdict[int, list[int]] = defaultdict(list)
+    for number, op in ops.items():
+        if op.correlation in host.launches:
+            launched[host.launches[op.correlation]].append(number)
     named: dict[str, dict[str, Value]] = {op.name: {"kernel": op.name} for op in ordered}
-    slices = [
+    slices = host.slices + [
         Slice(number, lanes[op.stream], op.kind, op.start, op.end, attrs=named[op.name])
         for number, op in ops.items()
     ]
-    slices += host.slices
-    by_lane = {lane: ranges[thread] for thread, lane in threads.items()}
-    found = find_steps(slices, edges, by_lane, step)
-    zero = min((one.start for one in slices), default=0)
-    for one in slices:  # which nobody else has; its clock begins with the first
-        one.step = found.steps.get(one.id, 0)
-        one.start, one.end = one.start - zero, max(one.start, one.end) - zero
     slices.sort(key=attrgetter("start", "end", "id"))
-    edges |= set(results(slices))
+    hosts: defaultdict[str, list[Slice]] = defaultdict(list)
+    for one in slices:
+        if one.lane.endswith("host") and one.id in launched:
+            hosts[one.lane].append(one)
+    by_lane = {lane: ranges[thread] for thread, lane in threads.items()}
+    steps, sentence = find_steps(launched, hosts, by_lane, step)
+    zero = slices[0].start if slices else 0
+    for one in slices:  # which nobody else has; its clock begins with the first
+        one.step = steps.get(one.id, 0)
+        one.start, one.end = one.start - zero, max(one.start, one.end) - zero
+    edges = {Edge(src, dst, "launch") for src, every in launched.items() for dst in every}
+    in_order = sorted(edges | set(results(slices)), key=attrgetter("src", "dst", "kind"))
     is_hip = any(call.name.startswith("hip") for call in seen.calls)  # AMD's calls
-    device = ("HIP" if is_hip else "CUDA") if ops else "cpu"
-    in_order = tuple(sorted(edges, key=attrgetter("src", "dst", "kind")))
-    trace = Trace(seen.source, device, "", "wall", tuple(slices), in_order, (), ())
-    return Foreign(trace, tuple(lacks(trace)), found.sentence)
+    device = "hip" if is_hip else "cuda"
+    trace = Trace(seen.source, device, "", "wall", tuple(slices), tuple(in_order), (), ())
+    return Foreign(trace, tuple(lacks(trace)), sentence)
 
 
 def lanes_of(ops: list[DeviceOp]) -> Iterator[tuple[str, str]]:
     """The lane of each stream: where most kernels run is ``forward``, a stream of copies a copy."""
-    busy: collections.Counter[str] = collections.Counter()
-    kinds: defaultdict[str, collections.Counter[str]] = defaultdict(collections.Counter)
+    busy: Counter[str] = Counter()
+    kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for op in ops:
         busy[op.stream] += (op.end - op.start) * (op.kind == KERNEL)
         kinds[op.stream][op.kind] += 1
@@ -504,7 +413,7 @@ def lanes_of(ops: list[DeviceOp]) -> Iterator[tuple[str, str]]:
 def threads_of(seen: Seen, lanes: dict[str, str]) -> Iterator[tuple[str, str]]:
     """The lane of each thread that calls the API: who launches most of ``forward`` is ``host``."""
     forwards = {op.correlation: lanes[op.stream] for op in seen.ops if op.correlation}
-    launched: defaultdict[str, collections.Counter[str]] = defaultdict(collections.Counter)
+    launched: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for call in seen.calls:
         if (lane := forwards.get(call.correlation, "")).endswith("forward"):
             launched[lane][call.thread] += 1

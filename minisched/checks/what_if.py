@@ -1,22 +1,19 @@
 """What a run would have taken with one thing changed: it is played again, as a program.
 
 Unchanged it takes exactly as long as it was recorded to. The batches stay as they were; what would
-have been scheduled otherwise, is not known. Read off the same: the critical path of the run, and
-the least that any order of its work can take.
+have been scheduled otherwise, is not known. The critical path of the run is read off the same.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 from ..trace import Slice, Trace
-from ..trace.events import is_copy, is_forward, is_host
-from .overlap import length, union
+from ..trace.events import is_forward, is_host
 
 # -- Plays the lanes of a run again: each item starts as soon as what it comes after has happened --
 
@@ -266,95 +263,8 @@ def shares(course: Course, path: list[Segment]) -> dict[tuple[str, str], int]:
     return {name: ns for name, ns in sums.most_common() if ns}
 
 
-# -- What a workload could take at best, with the batches it ran in: and how near a run came to it
-
-
-@dataclass(frozen=True)
-class Bound:
-    """No order of the same work can take less than this; times in nanoseconds.
-
-    Either a lane has that much work (``lane``), or tokens depend on each other for that long
-    (``lane`` is then empty, and ``rid`` is a request at the end of the longest such chain). What
-    went over the host is no part of a chain: a token may stay on the device.
-    """
-
-    ns: int
-    makespan_ns: int
-    lane: str
-    rid: str
-    lanes: dict[str, int]
-    chain_ns: int
-
-    @property
-    def percent(self) -> float:
-        """How much of the makespan the bound is: 100 cannot be beaten."""
-        return 100 * self.ns / self.makespan_ns if self.makespan_ns else 100.0
-
-
-def bound(trace: Trace, course: Course) -> Bound:
-    """The bound of a run."""
-    names = sorted({item.lane for item in trace.slices})
-    works = {lane: [it for it in trace.on(lane) if not is_blocked(it)] for lane in names}
-    lanes = {lane: length(union(items)) for lane, items in works.items()}
-    busiest = max(lanes, key=lambda lane: lanes[lane], default="")
-    chain, rid = longest_chain(trace, course)
-    if chain > lanes.get(busiest, 0):
-        return Bound(chain, trace.end, "", rid, lanes, chain)
-    return Bound(lanes.get(busiest, 0), trace.end, busiest, "", lanes, chain)
-
-
-def longest_chain(trace: Trace, course: Course) -> tuple[int, str]:
-    """The longest chain of ops that depend on each other's values, from a request's coming on.
-
-    When one came is known where the host had slept until then.
-    """
-    came = {
-        rid: item.release
-        for items in course.lanes.values()
-        for item in items
-        if item.release
-        for rid in course.slices[item.id].rids
-    }
-    slices = {item.id: item for item in trace.slices}
-    before: defaultdict[int, list[int]] = defaultdict(list)
-    for src, dst in _dependencies(trace, slices):
-        if slices[src].end <= slices[dst].start:
-            before[dst].append(src)
-    ends: dict[int, int] = {}
-    best = 0, ""
-    for item in in_time(filter(_computes, trace.slices)):
-        here = [came[rid] for rid in item.rids if rid in came]
-        start = max([0, *here, *(ends.get(src, 0) for src in before[item.id])])
-        ends[item.id] = start + item.duration
-        best = max(best, (ends[item.id], item.rids[0] if item.rids else ""), key=lambda it: it[0])
-    return best
-
-
-def _computes(item: Slice) -> bool:
-    return not is_host(item.lane) and not is_copy(item.lane) and item.name != "upload"
-
-
-def _dependencies(trace: Trace, slices: dict[int, Slice]) -> Iterator[tuple[int, int]]:
-    """Pairs of ops of which the second reads what the first has computed."""
-    steps: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for item in in_time(it for it in trace.slices if is_forward(it.lane) and it.step):
-        steps[item.lane, item.step].append(item.id)
-    for ops in steps.values():
-        yield from pairwise(ops)
-    first = {step: ops[0] for (_, step), ops in reversed(steps.items())}
-    last = {step: ops[-1] for (_, step), ops in steps.items()}
-    for edge in trace.edges:
-        src, dst = edge.src, edge.dst
-        if edge.kind == "token" and is_host(slices[src].lane):  # process to prepare
-            src, dst = last.get(slices[src].step, 0), first.get(slices[dst].step, 0)
-        computed = [op in slices and _computes(slices[op]) for op in (src, dst)]
-        if edge.kind in ("token", "recv") and all(computed):
-            yield src, dst
-
-
 # -- Changes: what each makes of a course, or None where there is nothing to change ----------------
 
-Change = Callable[[Course], Lanes | None]
 AFTERWARDS = frozenset({"process", "postprocess", "output"})  # phases that a launch can overtake
 
 
@@ -363,54 +273,25 @@ def makespan(lanes: Lanes) -> int:
     return max((ran.end for _, ran in play(lanes)), default=0)
 
 
-def free(name: str) -> Change:
+def free(course: Course, name: str) -> Lanes | None:
     """Slices of one name (a phase of the host, or an op) take no time."""
-
-    def change(course: Course) -> Lanes | None:
-        """The course with their durations at 0."""
-        named = {item.id for item in course.slices.values() if item.name == name and item.duration}
-        lanes = {
-            lane: [
-                replace(item, duration=0) if item.kind == "run" and item.id in named else item
-                for item in items
-            ]
-            for lane, items in course.lanes.items()
-        }
-        return lanes if named else None
-
-    return change
-
-
-def sample_at_once(trace: Trace, reason: str) -> Change:
-    """Ops that waited for ``reason`` are launched together with their step's forward pass."""
-    late = [mark.attrs for mark in trace.marks if mark.name == "wait"]
-    named = [at for at in late if (at.get("op"), at.get("reason")) == ("sample", reason)]
-    steps = {at["step"] for at in named if "step" in at}
-
-    def change(course: Course) -> Lanes | None:
-        """The course without their launches: each goes when its lane is free."""
-        later = {
-            item.id
-            for item in course.slices.values()
-            if item.step in steps and item.name != "forward" and not is_host(item.lane)
-        }
-        lanes = {
-            lane: [item for item in items if item.kind != "launch" or item.id not in later]
-            for lane, items in course.lanes.items()
-        }
-        return lanes if steps else None
-
-    return change
+    named = {item.id for item in course.slices.values() if item.name == name and item.duration}
+    lanes = {
+        lane: [
+            replace(item, duration=0) if item.kind == "run" and item.id in named else item
+            for item in items
+        ]
+        for lane, items in course.lanes.items()
+    }
+    return lanes if named else None
 
 
 def launch_ahead(course: Course) -> Lanes | None:
     """Each step is launched before the one before it is processed: what ``overlap`` does.
 
     Its tokens then stay on the device. A step whose mask the host has to build stays where it is:
-    it needs the token. So does one that the host had scheduled in vain before: for want of memory,
-    say, which only a result gives back. None where every step is launched ahead already, or where
-    forward passes run on several lanes: there a step must not start before the last stage has its
-    token.
+    it needs the token. None where every step is launched ahead already, or where forward passes run
+    on several lanes: there a step must not start before the last stage has its token.
     """
     slices = course.slices
     if len({item.lane for item in slices.values() if is_forward(item.lane)}) != 1:
@@ -419,22 +300,8 @@ def launch_ahead(course: Course) -> Lanes | None:
     moved = dict(course.lanes)
     for lane, items in course.lanes.items():
         if is_host(lane):
-            moved[lane] = _overtaken(items, slices, masked | _in_vain(items, slices))
+            moved[lane] = _overtaken(items, slices, masked)
     return None if moved == course.lanes else moved
-
-
-def _in_vain(items: list[Item], slices: dict[int, Slice]) -> set[int]:
-    """The steps before whose launch a lane scheduled more than once: first, it found nothing."""
-    found: set[int] = set()
-    tries = 0
-    for item in items:
-        here = slices.get(item.id) if item.kind == "run" else None
-        if here and here.name == "schedule":
-            tries += 1
-        elif here and here.name == "launch":
-            found |= {here.step} if tries > 1 else set()
-            tries = 0
-    return found
 
 
 def _overtaken(items: list[Item], slices: dict[int, Slice], stay: set[int]) -> list[Item]:

@@ -27,7 +27,7 @@ from minisched.checks.causes import idle_gaps, launches
 from minisched.checks.findings import OverlapFindings, overlap_verdict, report
 from minisched.checks.foreign import NotAProfile, read_foreign
 from minisched.checks.overlap import length, union
-from minisched.checks.profiled import step_named
+from minisched.checks.profiled import is_step
 from minisched.export.chrome import to_chrome
 from minisched.export.pictures.waits import run_with
 from minisched.trace.events import is_host
@@ -135,7 +135,7 @@ NO_STEPS = ("scheduler.get_next_batch_to_run", "optimizer.step#Adam.step", "deco
 
 
 def test_steps_are_named_by_engines() -> None:
-    assert all(map(step_named, SPELLINGS)) and not any(map(step_named, NO_STEPS))
+    assert all(map(is_step, SPELLINGS)) and not any(map(is_step, NO_STEPS))
 
 
 @pytest.mark.parametrize("ahead", [True, False])
