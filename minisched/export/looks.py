@@ -59,7 +59,7 @@ LOOKS = {
     "evicted": Look("", texture="cross", glyph="✗"),
     # budgets and queues
     "left": Look("#E3E6EA", glyph="▁"),
-    "spent": Look("#9AA3AD", texture="stripes", glyph="▆"),
+    "spent": Look("#C3CAD2", texture="stripes", glyph="▆"),
     "lacking": Look("", glyph="!"),
     "room": Look("#F6F7F9", glyph=" "),  # that is filled as far as it is used
     "queued": Look("", glyph="─"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .looks import css
-from .scene import Bars, CellGrid, Curve, Lanes, NodeTree, Part, Scene, TreeBox
+from .scene import Bars, CellGrid, Curve, Lanes, NodeTree, Scene, TreeBox
 from .svg_lanes import LanesDrawing
 from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, width_of
 from .svg_sequence import SequenceDrawing
@@ -20,17 +20,25 @@ ROOT, LEVEL, LEAF, NODE = 44, 168, 44, 36  # a tree: the root, a level, a leaf's
 
 
 def to_svg(scene: Scene) -> str:
-    """The picture's text."""
+    """The picture's text; two narrow trees of a part stand beside one another."""
     page = SvgPage(max((_left_of(one) for part in scene.parts for one in part.shows), default=96.0))
-    shown = [(part, item) for part in scene.parts for item in part.shows]
-    begun: list[Part] = []
-    for (part, item), (_, after) in zip(shown, [*shown[1:], (None, None)], strict=True):
-        if part not in begun:
-            page.heading(part.heading, part.note)
-            begun.append(part)
-        if isinstance(item, NodeTree) and draw_pair(page, item, part):
-            continue
-        draw(page, item, getattr(item, "axis", None) != getattr(after, "axis", None))
+    shown = [one for part in scene.parts for one in part.shows]
+    afters = iter([*shown[1:], None])
+    for part in scene.parts:
+        trees = [one for one in part.shows if isinstance(one, NodeTree)]
+        is_pair = len(trees) == 2 and max(max(levels(tree).values()) for tree in trees) <= 2
+        top, bottom, half = 0.0, 0.0, (EDGE - MARGIN) / 2 - 10
+        for at, item in enumerate(part.shows):
+            if not at:
+                page.heading(part.heading, part.note)
+                top = page.top
+            after = next(afters)
+            if isinstance(item, NodeTree) and is_pair:
+                page.top = top
+                draw_tree(page, item, MARGIN + at * (half + 20), half)
+                bottom = page.top = max(bottom, page.top)
+            else:
+                draw(page, item, getattr(item, "axis", None) != getattr(after, "axis", None))
     page.legend(scene)
     page.notes(scene.notes)
     return page.finish(scene)
@@ -47,8 +55,6 @@ def draw(page: SvgPage, item: object, has_axis: bool) -> None:
             draw_curve(page, item, has_axis)
         case CellGrid():
             draw_grid(page, item)
-        case Bars(is_upright=True):
-            draw_upright(page, item)
         case Bars():
             draw_bars(page, item)
         case NodeTree():
@@ -133,80 +139,55 @@ def draw_grid(page: SvgPage, grid: CellGrid) -> None:
 
 
 def draw_bars(page: SvgPage, bars: Bars) -> None:
-    """A bar a line from a common left edge, over a scale of its own."""
-    left, right = left_edge([bar.name for bar in bars.bars]), EDGE - 150
-    most = max([1, bars.limit, *(sum(part[1] for part in bar.parts) for bar in bars.bars)])
-    scale = (right - left) / most
-    top = page.top
-    for bar in bars.bars:
-        x, y = float(left), page.top + (PITCH - BOX) / 2
-        page.words(MARGIN, y + 13, cut(bar.name, left - 30))
-        for kind, amount, about, data in bar.parts:
-            page.rect(f"box {css(kind)}", x, y, max(1, amount * scale), BOX, about, data)
-            if width_of(str(amount)) + 4 <= amount * scale:
-                page.words(x + amount * scale / 2, y + 13, str(amount),
-                           f"small in-{css(kind)}", "middle")  # fmt: skip
-            x += amount * scale
-        room = EDGE - x - 10
-        page.words(x + 8, y + 13, cut(bar.note, room), "small faint")
-        page.top += PITCH
-    if bars.limit:
-        at = left + bars.limit * scale
-        page.line("limit", at, top - 2, at, page.top + 2)
-    page.line("axis", left, page.top + 2, right, page.top + 2)
-    page.words(MARGIN, page.top + 20, bars.unit, "small faint")
-    for at in range(0, most + 1, tick_step(most)):
-        page.words(left + at * scale, page.top + 20, str(at), "small", "middle")
-    page.top += 38
+    """A bar each from a common edge, over a scale of its own: to the right, or upright.
 
-
-def draw_upright(page: SvgPage, bars: Bars) -> None:
-    """A column a bar, its name below it; its note above it."""
-    left = left_edge([f"{bars.unit}  "])
-    most = max([1, bars.limit, *(sum(part[1] for part in bar.parts) for bar in bars.bars)])
-    width = min(40.0, (EDGE - left) / max(1, len(bars.bars)))
-    page.top += 24
-    bottom = page.top + UPRIGHT
-    for at in range(0, most + 1, tick_step(most, 5)):
-        y = bottom - at * UPRIGHT / most
-        page.line("grid" if at else "axis", left, y, EDGE, y)
-        page.words(left - 8, y + 4, str(at), "small", "end")
-    page.words(MARGIN, page.top - 9, bars.unit, "small faint")
-    last = -100.0
-    for at, bar in enumerate(bars.bars):
-        x, y = left + at * width, bottom
-        for kind, amount, about, data in bar.parts:
-            high = amount * UPRIGHT / most
-            y -= high
-            page.rect(f"box {css(kind)}", x + 1, y, max(1.0, width - 2), high, about, data)
-            if high >= 13 and width_of(str(amount)) <= width - 2:
-                ink = f"small in-{css(kind)}"
-                page.words(x + width / 2, y + high / 2 + 4, str(amount), ink, "middle")
-        if x + width / 2 - last >= width_of(bar.name) + 6:
-            last = x + width / 2
-            page.words(last, bottom + 15, bar.name, "small", "middle")
-    if bars.limit:
-        y = bottom - bars.limit * UPRIGHT / most
-        page.line("limit", left, y, EDGE, y)
-    page.top = bottom + 32
-
-
-def draw_pair(page: SvgPage, tree: NodeTree, part: Part) -> bool:
-    """Draw two narrow trees beside one another; gives whether that was done, by now or before.
-
-    The first of them draws both.
+    One that stands has its name below it where there is room, and no note.
     """
-    trees = [one for one in part.shows if isinstance(one, NodeTree)]
-    if len(trees) != 2 or max(_depth(one) for one in trees) > 3:
-        return False
-    if tree is trees[0]:
-        top, bottoms, room = page.top, list[float](), (EDGE - MARGIN) / 2 - 10
-        for at, one in enumerate(trees):
-            page.top = top
-            draw_tree(page, one, MARGIN + at * (room + 20), room)
-            bottoms.append(page.top)
-        page.top = max(bottoms)
-    return True
+    up, count = bars.is_upright, max(1, len(bars.bars))
+    most = max([1, bars.limit, *(sum(part[1] for part in bar.parts) for bar in bars.bars)])
+    left = left_edge([f"{bars.unit}  "] if up else [bar.name for bar in bars.bars])
+    top = page.top + 24 * up
+    pitch = min(40.0, (EDGE - left) / count) if up else float(PITCH)
+    length = float(UPRIGHT) if up else EDGE - 150 - left
+    bottom, last = top + (length if up else pitch * count), -100.0
+    ends = (top - 2, bottom + 2) if not up else (float(left), float(EDGE))
+
+    def along(amount: int) -> float:
+        return bottom - amount * length / most if up else left + amount * length / most
+
+    def across(kind: str, amount: int) -> None:
+        at = along(amount)
+        page.line(kind, *((ends[0], at, ends[1], at) if up else (at, ends[0], at, ends[1])))
+
+    for amount in range(0, most + 1, tick_step(most, 5 if up else 10)):
+        across("grid" if amount else "axis", amount)
+        if up:
+            page.words(left - 8, along(amount) + 4, str(amount), "small", "end")
+        else:
+            page.words(along(amount), bottom + 20, str(amount), "small", "middle")
+    page.words(MARGIN, top - 9 if up else bottom + 20, bars.unit, "small faint")
+    for at, bar in enumerate(bars.bars):
+        done, side = 0, left + at * pitch + 1 if up else top + at * pitch + (PITCH - BOX) / 2
+        for kind, amount, about, data in bar.parts:
+            size, begin = max(1.0, amount * length / most), along(done + amount if up else done)
+            x, y, width, height = ((side, begin, max(1.0, pitch - 2), size) if up
+                                   else (begin, side, size, float(BOX)))  # fmt: skip
+            page.rect(f"box {css(kind)}", x, y, width, height, about, data)
+            if height >= 13 and width_of(str(amount)) <= width:
+                ink = f"small in-{css(kind)}"
+                page.words(x + width / 2, y + height / 2 + 4, str(amount), ink, "middle")
+            done += amount
+        middle = side + pitch / 2 - 1
+        if not up:
+            page.words(MARGIN, side + 13, cut(bar.name, left - 30))
+            page.words(along(done) + 8, side + 13, cut(bar.note, EDGE - along(done) - 10),
+                       "small faint")  # fmt: skip
+        elif middle - last >= width_of(bar.name) + 6:
+            last = middle
+            page.words(middle, bottom + 15, bar.name, "small", "middle")
+    if bars.limit:
+        across("limit", bars.limit)
+    page.top = bottom + (32 if up else 36)
 
 
 def draw_tree(
@@ -216,9 +197,8 @@ def draw_tree(
     below: dict[int, list[TreeBox]] = {}
     for node in tree.nodes:
         below.setdefault(node.parent, []).append(node)
-    level, rows, leaves = {0: 0}, dict[int, float](), 0
+    level, rows, leaves = levels(tree), dict[int, float](), 0
     for node in tree.nodes:
-        level[node.id] = level[node.parent] + 1
         if node.id not in below:
             rows[node.id], leaves = leaves, leaves + 1
     for at in [*(node.id for node in reversed(tree.nodes)), 0]:
@@ -264,12 +244,12 @@ def left_edge(names: Sequence[str]) -> float:
     return min(300.0, max(96.0, round(MARGIN + longest + 12)))
 
 
-def _depth(tree: NodeTree) -> int:
-    """Levels below the root."""
+def levels(tree: NodeTree) -> dict[int, int]:
+    """How far each node is from the root."""
     level = {0: 0}
     for node in tree.nodes:
         level[node.id] = level[node.parent] + 1
-    return max(level.values())
+    return level
 
 
 def stacked(

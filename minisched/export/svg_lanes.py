@@ -45,6 +45,8 @@ class LanesDrawing:
         self.bottom = y - (self.pitch - self.box) / 2
         segments = (self._segment(link) for link in lanes.links)
         self.segments = [segment for segment in segments if segment]
+        moments = (self.x.at(flag.start) for flag in lanes.flags if flag.end == flag.start)
+        self.segments += [(at, self.top, at, self.bottom) for at in moments]
 
     def draw(self, has_axis: bool) -> None:
         """Everything, from the back to the front."""

@@ -102,12 +102,12 @@ class SvgPage:
         self.path(css(kind), f"M{x:.1f} {y:.1f}{SIGNS[kind][0]}", about, data)
 
     def flags(self, flags: Sequence[LaneItem], x: TimeScale, top: float, bottom: float) -> None:
-        """A line at each moment, and its words where they do not reach the next one.
+        """A line at each moment, and its words where there is room beside it.
 
         A stretch has an arrow from its end back to its start, with words above and below it.
         """
-        nexts = [x.at(flag.start) for flag in flags[1:]] + [float(EDGE)]
-        for flag, room in zip(flags, nexts, strict=False):
+        free = x.left  # of words before it
+        for number, flag in enumerate(flags, 1):
             at, until = x.at(flag.start), x.at(flag.end)
             is_sign = flag.kind in SIGNS and flag.kind != "end"
             high = 8 * (flag.end == flag.start)
@@ -122,8 +122,15 @@ class SvgPage:
                     self.line("saved-end", until, y - 6, until, y + 6)
                     self.words(middle, y - 7, flag.label, "bold", "middle")
                     self.words(middle, y + 16, flag.brief, "faint small", "middle")
-            elif at + 8 + width_of(flag.label, 11, bold=True) <= room:
-                self.words(at + 3 + 4 * is_sign, top - 3, flag.label, "small warn")
+                continue
+            room = width_of(flag.label, 11, bold=True)
+            after = x.at(flags[number].start) - 6 if number < len(flags) else float(EDGE)
+            if at + 7 + room <= after:
+                self.words(at + 7, top - 3, flag.label, "small warn")
+                free = at + 7 + room
+            elif at - 7 - room >= free:
+                self.words(at - 7, top - 3, flag.label, "small warn", "end")
+                free = at + 7
 
     # -- what is around them -----------------------------------------------------------------------
 

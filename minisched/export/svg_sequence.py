@@ -106,16 +106,21 @@ class SequenceDrawing:
         """From the edge of one box to the edge of the other."""
         x1, x2, half = self.x(link.src[0]), self.x(link.dst[0]), self.width / 2
         y1, y2 = self.y[link.src[1]], self.y[link.dst[1]]
-        if link.src[0] == link.dst[0]:
-            return x1 - half, y1, x1 - half, y2
+        if link.src[0] == link.dst[0]:  # of the first life line to the right: left of it are times
+            side = half if link.src[0] == 0 else -half
+            return x1 + side, y1, x1 + side, y2
         return (x1 + half, y1, x2 - half, y2) if x2 > x1 else (x1 - half, y1, x2 + half, y2)
+
+    def _bow(self, link: LaneLink) -> int:
+        """How far to the right an arrow to its own life line swings out."""
+        return BOW if link.src[0] == 0 else -BOW
 
     def _arrow(self, link: LaneLink) -> None:
         x1, y1, x2, y2 = self._ends(link)
         d = f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"
         if link.src[0] == link.dst[0]:
-            y1, y2 = y1 - 6, y2 + 8
-            d = f"M{x1:.1f} {y1:.1f}C{x1 - BOW} {y1:.1f} {x1 - BOW} {y2:.1f} {x1:.1f} {y2:.1f}"
+            y1, y2, far = y1 - 6, y2 + 8, x1 + self._bow(link)
+            d = f"M{x1:.1f} {y1:.1f}C{far} {y1:.1f} {far} {y2:.1f} {x1:.1f} {y2:.1f}"
         self.page.path(f"arrow {css(link.kind)}", d, link.about, link.data)
 
     def _told(self, link: LaneLink) -> None:
@@ -123,8 +128,8 @@ class SequenceDrawing:
         x1, y1, x2, y2 = self._ends(link)
         gap = self.pitch - self.width
         if link.src[0] == link.dst[0]:
-            room = gap - 0.8 * BOW
-            middle, y = x1 - 0.8 * BOW - room / 2, (y1 + y2) / 2 + 5
+            bow, room = 0.8 * self._bow(link), gap - 0.8 * BOW
+            middle, y = x1 + bow + (room / 2 if bow > 0 else -room / 2), (y1 + y2) / 2 + 5
         else:
             room, middle = gap - 4, x1 + (gap / 2 if x2 > x1 else -gap / 2)
             y = y1 + (y2 - y1) * abs(middle - x1) / abs(x2 - x1) - 4

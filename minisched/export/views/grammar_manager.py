@@ -24,7 +24,7 @@ LEGEND = {
     "waited": "the device waits for a mask",
     "flag-head": "told to wait: its mask needs a token in flight",
 }
-NOTE = "26 → t: 26 tokens were allowed, t was sampled; # before the id of what is no character"
+NOTE = "26 → t: 26 tokens were allowed, t was sampled (␣ is a space, #7 no character)"
 
 
 def scene(trace: Trace) -> Scene:
@@ -125,4 +125,4 @@ def printable(rule: str) -> str:
 
 def character(token: int) -> str:
     """A byte as a character, if it can be printed, else its id."""
-    return "space" if token == 32 else chr(token) if 32 < token < 127 else f"#{token}"
+    return "␣" if token == 32 else chr(token) if 32 < token < 127 else f"#{token}"

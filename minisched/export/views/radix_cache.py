@@ -40,11 +40,18 @@ def scene(trace: Trace) -> Scene:
     changes = changes_of(own)
     tree, chosen = panels_of(own)["tree"], choose(changes, panels_of(own)["tree"].stays)
     end = max(own.end, *changes)
-    flags = [LaneItem("flag", time, time, str(at)) for at, time in enumerate(chosen, 1)]
-    flags = sorted(flags + eviction_flags(own), key=lambda flag: flag.start)
+    evicts = {flag.start: flag for flag in eviction_flags(own)}
+    flags = {time: LaneItem("flag", time, time, f"{at}: {evicts[time].label}" if time in evicts
+                            else str(at)) for at, time in enumerate(chosen, 1)}  # fmt: skip
+    flags = {**evicts, **flags}
     series = [Series(kind, kind, count(tree.stays, kind)) for kind in ("protected", "evictable")]
-    parts = [Part("Pages in the tree", "the numbers: the moments shown below",
-                  [Curve(series, end, "pages", flags=flags)])]  # fmt: skip
+    parts = [
+        Part(
+            "Pages in the tree",
+            "the numbers: the moments shown below",
+            [Curve(series, end, "pages", flags=[*dict(sorted(flags.items())).values()])],
+        )
+    ]
     for at, time in enumerate(chosen, 1):
         before, after = tree.at(time - 1), tree.at(time)
         after |= {place: stay for place, stay in before.items() if place not in after}
