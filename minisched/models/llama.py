@@ -19,11 +19,12 @@ from pathlib import Path
 from sys import float_info
 from typing import Any, NamedTuple
 
+from ..devices.base import reason_of
 from .fetch import SOURCES, WeightsError, fetched
 
 AUTO = "auto"  # of dtypes: the checkpoint's own
 INDEX = "model.safetensors.index.json"
-FLOATS = ("F64", "F32", "F16", "BF16")
+FLOATS = ("F32", "F16", "BF16")
 EMBED = "model.embed_tokens.weight"
 HUB_FILES = [
     "config.json",
@@ -152,17 +153,13 @@ def _json(directory: Path, file: str) -> dict[str, Any]:
 
 def _from_hub(name: str) -> Path:
     """A snapshot of a Hugging Face repository, downloaded unless it is in the hub's cache."""
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise WeightsError(
-            f"{name} needs the package huggingface_hub; run: pip install huggingface_hub"
-        ) from error
+    from huggingface_hub import snapshot_download
+
     try:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except Exception as error:  # the hub's client raises many kinds, all meaning: not here
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise WeightsError(f"{name} could not be taken from Hugging Face: {reason}") from error
+        said = reason_of(error)
+        raise WeightsError(f"{name} could not be taken from Hugging Face: {said}") from error
 
 
 # -- config.json, and the tensors that a model of it has -------------------------------------------
@@ -175,11 +172,12 @@ MODEL_TYPES: dict[str, tuple[int, int | None, int | None]] = {
     "qwen3": (32_768, 32, 128),
 }
 # A setting that would change the result but is not built here, and the values that leave it off.
-UNSUPPORTED = {
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
-    "use_sliding_window": (False, None),
-    "quantization_config": (None,),
-    "quantization": (None,),
+    "use_sliding_window": (False,),
+    "quantization_config": (),
+    "quantization": (),
+    "partial_rotary_factor": (1,),
 }
 ROPE_TYPES = ("default", "linear", "llama3")
 SIZES = (
@@ -243,43 +241,13 @@ class LlamaConfig:
     ) -> LlamaConfig:
         """From config.json and generation_config.json (empty if there is none) in ``where``.
 
-        Defaults are transformers' (``LlamaConfig``, ``Qwen2Config``, ``Qwen3Config``).
-
         Raises:
             WeightsError: another model type, an unsupported setting, or a value out of range.
         """
-        read = _Reader(config, f"{where}/config.json")
-        kind = read.model_type()
-        sizes = {name: read.count(name) for name in SIZES}
-        heads = sizes["num_attention_heads"]
-        context, kv_heads, head_dim = MODEL_TYPES[kind]
-        if "num_key_value_heads" in read.config:
-            kv_heads = None  # null is no default: it says that heads share nothing
-        max_len = read.count("max_position_embeddings", context)
-        rope = read.rope()
-        bias = kind != "qwen2" and read.flag("attention_bias")
-        built = cls(
-            **sizes,
-            num_key_value_heads=read.count("num_key_value_heads", kv_heads or heads),
-            head_dim=read.count("head_dim", head_dim or sizes["hidden_size"] // heads),
-            max_position_embeddings=max_len,
-            rms_norm_eps=read.positive("rms_norm_eps", 1e-6),
-            rope_theta=rope.positive("rope_theta", read.positive("rope_theta", 10_000.0)),
-            tie_word_embeddings=config.get("tie_word_embeddings") is True,
-            eos_ids=read.eos_ids()
-            | _Reader(generation, f"{where}/generation_config.json").eos_ids(),
-            rope_scaling=rope.scaling(max_len),
-            qkv_bias=kind == "qwen2" or bias,
-            out_bias=bias,
-            mlp_bias=kind == "llama" and read.flag("mlp_bias"),
-            qk_norm=kind == "qwen3",
-        )
-        if heads % built.num_key_value_heads or built.head_dim % 2:
-            raise WeightsError(
-                f"{read.where}: {heads} attention heads cannot share {built.num_key_value_heads} "
-                f"key-value heads of head_dim {built.head_dim} (a divisor, and an even width)."
-            )
-        return built
+        try:
+            return cls(**read_fields(config), eos_ids=eos_of(config) | eos_of(generation))
+        except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+            raise WeightsError(f"{where}/config.json: {error}") from error
 
     def frequencies(self) -> list[float]:
         """By how many radians a position turns each pair of a head's numbers, [head_dim / 2]."""
@@ -315,106 +283,103 @@ class LlamaConfig:
             yield "lm_head.weight", (self.vocab_size, hidden)
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Reads values out of config.json, with one sentence for each that is wrong."""
+def read_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A ``LlamaConfig``'s fields but ``eos_ids``; defaults are transformers' (``LlamaConfig``,
+    ``Qwen2Config``, ``Qwen3Config``).
 
-    config: Mapping[str, Any]
-    where: str
+    Raises:
+        ValueError: another model type, an unsupported setting, or a value out of range.
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in MODEL_TYPES:
+        known = " and ".join(", ".join(map(repr, MODEL_TYPES)).rsplit(", ", 1))
+        raise ValueError(f"model_type is {kind!r}; only {known} are supported.")
+    for name, allowed in UNSUPPORTED.items():
+        if config.get(name) not in (None, *allowed):
+            raise ValueError(f"{name} {config[name]!r} is not supported.")
+    if set(config.get("layer_types") or ()) - {"full_attention"}:
+        raise ValueError(f"layer_types {config['layer_types']!r} is not supported.")
+    context, kv_heads, head_dim = MODEL_TYPES[kind]
+    fields = {name: number(config, name, int) for name in SIZES}
+    heads, hidden = fields["num_attention_heads"], fields["hidden_size"]
+    if "num_key_value_heads" in config:
+        kv_heads = None  # null is no default: it says that heads share nothing
+    kv_heads = number(config, "num_key_value_heads", int, kv_heads or heads)
+    head_dim = number(config, "head_dim", int, head_dim or hidden // heads)
+    if heads % kv_heads or head_dim % 2:
+        raise ValueError(
+            f"{heads} attention heads cannot share {kv_heads} key-value heads of head_dim "
+            f"{head_dim} (a divisor, and an even width)."
+        )
+    max_len = number(config, "max_position_embeddings", int, context)
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    theta = number(config, "rope_theta", float, 10_000.0)
+    bias = kind != "qwen2" and config.get("attention_bias") is True
+    return {
+        **fields,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": max_len,
+        "rms_norm_eps": number(config, "rms_norm_eps", float, 1e-6),
+        "rope_theta": number(rope, "rope_theta", float, theta),
+        "tie_word_embeddings": config.get("tie_word_embeddings") is True,
+        "rope_scaling": read_scaling(rope, max_len),
+        "qkv_bias": kind == "qwen2" or bias,
+        "out_bias": bias,
+        "mlp_bias": kind == "llama" and config.get("mlp_bias") is True,
+        "qk_norm": kind == "qwen3",
+    }
 
-    def model_type(self) -> str:
-        """One of ``MODEL_TYPES``, with nothing on that is not built here."""
-        kind = self.config.get("model_type")
-        if not isinstance(kind, str) or kind not in MODEL_TYPES:
-            known = " and ".join(", ".join(map(repr, MODEL_TYPES)).rsplit(", ", 1))
-            raise WeightsError(f"{self.where}: model_type is {kind!r}; only {known} are supported.")
-        for name, allowed in UNSUPPORTED.items():
-            if (value := self.config.get(name, allowed[0])) not in allowed:
-                raise WeightsError(f"{self.where}: {name} {value!r} is not supported.")
-        types = self.config.get("layer_types") or []
-        for layer in types if isinstance(types, list) else [types]:
-            if layer != "full_attention":
-                raise WeightsError(f"{self.where}: a layer of type {layer!r} is not supported.")
-        return kind
 
-    def rope(self) -> _Reader:
-        """A reader of ``rope_scaling``, or what newer files call ``rope_parameters``."""
-        found = {}
-        for name in ("rope_scaling", "rope_parameters"):
-            if rope := self.config.get(name):
-                if not isinstance(rope, dict):
-                    raise WeightsError(f"{self.where}: {name} is {rope!r}, not an object.")
-                found[name] = rope
-        if len(found) > 1 and found["rope_scaling"] != found["rope_parameters"]:
-            raise WeightsError(
-                f"{self.where}: rope_scaling and rope_parameters are there, and differ."
-            )
-        name, rope = found.popitem() if found else ("rope_parameters", {})
-        kind = rope.get("rope_type", rope.get("type", "default")) or "default"
-        by_layer = any(isinstance(value, dict) for value in rope.values())
-        partial = rope.get("partial_rotary_factor", self.config.get("partial_rotary_factor"))
-        if kind not in ROPE_TYPES:
-            raise WeightsError(
-                f"{self.where}: {name} of type {kind!r} is not supported; "
-                f"only {', '.join(ROPE_TYPES)} are."
-            )
-        if by_layer or (kind != "default" and partial not in (None, 1)):  # transformers, too,
-            # ignores a partial factor where nothing is scaled
-            what = "by layer type" if by_layer else f"with partial_rotary_factor {partial!r}"
-            raise WeightsError(f"{self.where}: {name} {what} is not supported.")
-        return _Reader({**rope, "rope_type": kind}, f"{self.where}: {name}")
+def read_scaling(rope: Mapping[str, Any], max_len: int) -> RopeScaling | None:
+    """What ``rope_scaling``, or ``rope_parameters``, asks for; ``max_len`` is the longest text.
 
-    def scaling(self, max_len: int) -> RopeScaling | None:
-        """What a reader of ``rope_scaling`` asks for; ``max_len`` is the longest text."""
-        if self.config["rope_type"] == "default":
-            return None
-        factor = self.positive("factor")
-        if self.config["rope_type"] == "linear":
-            return RopeScaling(factor)
-        low, high = self.positive("low_freq_factor"), self.positive("high_freq_factor")
-        if low >= high:
-            raise WeightsError(
-                f"{self.where}: low_freq_factor is {low}, but it must be below high_freq_factor, "
-                f"which is {high}."
-            )
-        original = self.count("original_max_position_embeddings", max_len)
-        return RopeScaling(factor, low, high, original)
+    Raises:
+        ValueError: something that is not built here, or a number out of range.
+    """
+    kind = rope.get("rope_type", rope.get("type")) or "default"
+    if kind not in ROPE_TYPES or any(isinstance(value, dict) for value in rope.values()):
+        names = ", ".join(ROPE_TYPES)
+        raise ValueError(f"rope of type {kind!r} is not supported; only {names} are.")
+    if kind == "default":
+        return None
+    factor = number(rope, "factor", float)
+    if kind == "linear":
+        return RopeScaling(factor)
+    low: float = number(rope, "low_freq_factor", float)
+    high: float = number(rope, "high_freq_factor", float)
+    if low >= high:
+        raise ValueError(f"low_freq_factor is {low}, but it must be below {high}.")
+    original = number(rope, "original_max_position_embeddings", int, max_len)
+    return RopeScaling(factor, low, high, original)
 
-    def flag(self, name: str) -> bool:
-        """True or false; absent is false."""
-        value = self.config.get(name)
-        if not isinstance(value, bool | None):
-            raise WeightsError(f"{self.where}: {name} is {value!r}, not true or false.")
-        return value is True
 
-    def count(self, name: str, default: int | None = None) -> int:
-        """A whole number of at least 1."""
-        value = self._value(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise WeightsError(f"{self.where}: {name} is {value!r}, not a whole number above 0.")
-        return value
+def number(config: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    """A number above 0; where it is absent or null, ``default``.
 
-    def positive(self, name: str, default: float | None = None) -> float:
-        """A finite number above 0."""
-        value = self._value(name, default)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 < value <= float_info.max:
-            raise WeightsError(f"{self.where}: {name} is {value!r}, not a number above 0.")
-        return float(value)
+    Raises:
+        ValueError: it is something else, or it is missing and has no default.
+    """
+    found = default if config.get(name) is None else config[name]
+    value = float(found) if kind is float and type(found) is int else found
+    is_in_range = isinstance(value, int | float) and 0 < value <= float_info.max
+    if type(value) is not kind or not is_in_range:
+        what = "a whole number" if kind is int else "a number"
+        raise ValueError(f"{name} is {found!r}, not {what} above 0.")
+    return value
 
-    def eos_ids(self) -> frozenset[int]:
-        """``eos_token_id``: absent, one id, or a list of ids."""
-        value = self.config.get("eos_token_id")
-        ids = value if isinstance(value, list) else [] if value is None else [value]
-        if not all(isinstance(token, int) for token in ids):
-            raise WeightsError(f"{self.where}: eos_token_id is {value!r}, not an id or a list.")
-        return frozenset(ids)
 
-    def _value(self, name: str, default: Any) -> Any:
-        value = default if self.config.get(name) is None else self.config[name]
-        if value is None:
-            raise WeightsError(f"{self.where}: {name} is missing.")
-        return value
+def eos_of(config: Mapping[str, Any]) -> frozenset[int]:
+    """``eos_token_id``: absent, one id, or a list of ids.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    value = config.get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(token, int) for token in ids):
+        raise ValueError(f"eos_token_id is {value!r}, not an id or a list.")
+    return frozenset(ids)
 
 
 # -- Which rows of a batch attend together: neighbours that compute equally many positions ---------

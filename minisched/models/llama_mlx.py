@@ -8,25 +8,21 @@ on the CPU every operation costs some microseconds, and there would be thousands
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-from safetensors import safe_open
 
 from ..devices.base import Device
 from ..devices.mlx import evaluate
 from .base import ForwardBatch
-from .fetch import WeightsError
 from .llama import (
     AUTO,
     EMBED,
     LlamaConfig,
-    RowRun,
     choose_dtype,
     equal_extents,
     read_config,
@@ -38,81 +34,20 @@ from .tokenizer import Tokenizer
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 
 
-# -- A matrix of weights, laid in memory as the BLAS at hand reads it soonest ----------------------
-
-TILE = 64  # columns: four vectors of AVX-512, for which OpenBLAS has a kernel
-SMALL = 100**3  # multiplications; above, OpenBLAS first packs the matrix, which takes a copy of it
-WORTH = 0.6  # of the time: tiles take the memory of the weights once more
-TIMINGS = 3  # of which the shortest counts
-
-
-class Layout(NamedTuple):
-    """How matrices lie: turned over, and once more in tiles."""
-
-    turned: bool
-    tiled: bool = False
+# -- Weights ---------------------------------------------------------------------------------------
 
 
 class Matrix(NamedTuple):
-    """For ``times``: the matrix [in, out], where that pays in tiles too, and what is added."""
+    """What tokens are multiplied by, and what is added, if anything is."""
 
-    whole: mx.array  # [in, out]; in memory so, or turned as in files
-    tiles: mx.array | None = None  # [out / TILE, in, TILE], each of them in one piece
-    bias: mx.array | None = None  # [out]
+    whole: mx.array  # [in, out]
+    bias: mx.array | None  # [out]
 
 
 def times(x: mx.array, matrix: Matrix) -> mx.array:
-    """x [tokens, in] by the matrix and plus its bias, [tokens, out]; few tokens go through tiles.
-
-    A tile with few tokens is a product so small that OpenBLAS reads the tile as it lies: for one
-    token in half the time (``kernel/x86_64/sgemm_small_kernel_permit_skylakex.c``).
-    """
-    whole, tiles, bias = matrix
-    if tiles is None or x.shape[0] * tiles.shape[1] * TILE > SMALL:
-        y = x @ whole
-    else:
-        y = (x @ tiles).swapaxes(0, 1).reshape(x.shape[0], -1)
-    return y if bias is None else y + bias
-
-
-def lay(weight: mx.array, layout: Layout, bias: mx.array | None = None) -> Matrix:
-    """The matrix of a file's weight [out, in], and its bias [out]."""
-    whole = mx.contiguous(weight.T) if layout.turned else weight.T
-    tiled = layout.tiled and weight.shape[0] % TILE == 0
-    return Matrix(whole, in_tiles(weight) if tiled else None, bias)
-
-
-def in_tiles(weight: mx.array) -> mx.array:
-    """A file's weight [out, in] as [out / TILE, in, TILE]."""
-    return mx.contiguous(weight.reshape(-1, TILE, weight.shape[1]).swapaxes(1, 2))
-
-
-def quickest(weight: mx.array) -> Layout:
-    """The layout for all matrices, by what one row times the largest, [out, in], takes in each.
-
-    The plain BLAS of the stock Linux wheel takes half the time for matrices that are turned over,
-    with the same bits; OpenBLAS one and a half times as long, and wants tiles. On a GPU nothing is
-    timed, so that two processes compute the same.
-    """
-    if mx.default_device().type == mx.DeviceType.gpu:
-        return Layout(turned=True)
-    row = mx.ones((1, weight.shape[1]), weight.dtype)
-
-    def seconds(matrix: mx.array) -> float:
-        evaluate(row, matrix)
-        taken = []
-        for _ in range(TIMINGS):
-            start = perf_counter()
-            evaluate(row @ matrix)
-            taken.append(perf_counter() - start)
-        return min(taken)
-
-    as_filed, turned = seconds(weight.T), seconds(mx.contiguous(weight.T))
-    tiled = seconds(in_tiles(weight[: weight.shape[0] // TILE * TILE]))
-    return Layout(turned < as_filed, tiled < WORTH * min(as_filed, turned))
-
-
-# -- Weights ---------------------------------------------------------------------------------------
+    """x [tokens, in] by the matrix and plus its bias, [tokens, out]."""
+    y = x @ matrix.whole
+    return y if matrix.bias is None else y + matrix.bias
 
 
 class LayerWeights(NamedTuple):
@@ -143,17 +78,19 @@ class LlamaMlxWeights(NamedTuple):
 
 
 def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> LlamaMlxWeights:
-    """Every weight in ``dtype``; matrices, [out, in] in files, in the layout that is quickest.
+    """Every weight in ``dtype``; matrices, [out, in] in files, are turned over in memory.
+
+    The BLAS of MLX's own Linux wheel takes half the time for them then, with the same bits.
 
     Raises:
         WeightsError: there is no weights file. Tensors are checked by ``llama.find_model``.
     """
     raw: dict[str, mx.array] = {}
     for file in weight_files(directory):
-        raw |= {name: tensor.astype(dtype) for name, tensor in load(file).items()}
+        tensors: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
+        raw |= {name: tensor.astype(dtype) for name, tensor in tensors.items()}
     head = EMBED.removesuffix(".weight") if config.tie_word_embeddings else "lm_head"
     asked = {name for name, _ in config.tensor_shapes()}  # files may have more
-    layout = quickest(raw[f"{head}.weight"])
 
     def matrix(*names: str) -> Matrix:
         """Matrices side by side, [in, sum of out]."""
@@ -161,7 +98,8 @@ def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> Llama
             [raw[full] for name in names if (full := f"{name}.{part}") in asked]
             for part in ("weight", "bias")
         )
-        return lay(mx.concatenate(weight), layout, mx.concatenate(bias) if bias else None)
+        whole = mx.contiguous(mx.concatenate(weight).T)
+        return Matrix(whole, mx.concatenate(bias) if bias else None)
 
     def qk_norm(at: str) -> mx.array:
         """What each head's query and key are multiplied by."""
@@ -197,22 +135,6 @@ def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> Llama
     )
     evaluate(weights)  # type: ignore[arg-type]
     return weights
-
-
-def load(file: Path) -> dict[str, mx.array]:
-    """The tensors of one file, float64 as float32: MLX reads no file that has any.
-
-    Raises:
-        WeightsError: there is bfloat16 beside float64, which numpy, by which that goes, lacks.
-    """
-    with safe_open(file, framework="np") as tensors:
-        names = {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
-        if "F64" not in names.values():
-            found: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
-            return found
-        if "BF16" in names.values():
-            raise WeightsError(f"{file} has float64 beside bfloat16, which can't be read for MLX.")
-        return {name: mx.array(tensors.get_tensor(name)) for name in names}
 
 
 def rope_tables(config: LlamaConfig, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
@@ -304,38 +226,6 @@ class PagedCache:
         """Keys and values that the rows attend to, [kv_heads, rows, width, head_dim] each."""
         both = self.pool.reshape(-1, self.head_dim)[window.read]
         return both[: self.kv_heads], both[self.kv_heads :]
-
-
-# -- Which rows attend together: neighbours of one extent and of near length -----------------------
-
-PADDING = 256  # positions: these take as long in all layers as another group does
-
-
-def make_groups(
-    prefix_lens: Sequence[int], extend_lens: Sequence[int], padding: int | None
-) -> Iterator[RowRun]:
-    """Those with one extent (``llama.equal_extents``), in groups that look at little in vain.
-
-    A group attends as far as its longest row reaches: what its shorter rows read beyond their ends
-    is at most ``padding`` positions, all together. None is for a GPU, which wants few large groups.
-    """
-    for run in equal_extents(extend_lens):
-        if padding is None:
-            yield run
-            continue
-        prefixes, extend_len = prefix_lens[run.rows], run.extend_len
-        cuts, total, longest = [0], 0, 0  # where groups begin; of the last one's rows
-        for at, length in enumerate(prefixes):
-            longest = max(longest, length)
-            if longest * (at + 1 - cuts[-1]) - (total + length) > padding:
-                cuts.append(at)
-                total, longest = 0, length
-            total += length
-        for first, end in pairwise([*cuts, len(prefixes)]):
-            rows = slice(run.rows.start + first, run.rows.start + end)
-            begin = run.tokens.start
-            tokens = slice(begin + first * extend_len, begin + end * extend_len)
-            yield RowRun(rows, tokens, extend_len)
 
 
 # -- A forward pass --------------------------------------------------------------------------------
@@ -442,8 +332,6 @@ class LlamaMlx:
         self.num_layers = config.num_hidden_layers
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.caches: list[PagedCache] = []
-        # positions that rows may look at in vain (make_groups)
-        self.padding = None if mx.default_device().type == mx.DeviceType.gpu else PADDING
 
     def first_layers(self, count: int) -> LlamaMlx:
         """A draft model: the first 1 to ``num_layers`` layers, with the same weights."""
@@ -461,7 +349,7 @@ class LlamaMlx:
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
         """Logits [num_logits, vocab] after each of the tokens that are asked for."""
         windows = []
-        for group in make_groups(batch.prefix_lens, batch.extend_lens, self.padding):
+        for group in equal_extents(batch.extend_lens):
             cells = [row * self.max_len for row in batch.rows[group.rows]]
             positions = batch.positions[group.tokens].reshape(-1, group.extend_len)
             width = max(batch.prefix_lens[group.rows]) + group.extend_len

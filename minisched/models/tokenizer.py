@@ -26,23 +26,12 @@ class TextCodec(Protocol):
         """The text of token ids; bytes that are no UTF-8 become U+FFFD."""
         ...
 
-    def is_settled(self, token: int) -> bool:
-        """Whether no token behind it changes how the text up to it reads.
-
-        Half a character at its end, which reads as U+FFFD, is not meant: everyone can see that.
-        """
-        ...
-
 
 class Tokenizer:
     """A model's own tokenizer, by the ``tokenizers`` library."""
 
     def __init__(self, codec: tokenizers.Tokenizer) -> None:
         self._codec = codec
-        self._fallback_bytes = fallback_bytes(codec)
-        self._skipped = {
-            token for token, added in codec.get_added_tokens_decoder().items() if added.special
-        }
 
     @classmethod
     def from_directory(cls, directory: Path) -> Tokenizer | None:
@@ -76,28 +65,6 @@ class Tokenizer:
         text: str = self._codec.decode(list(ids), skip_special_tokens=True)
         return text
 
-    def is_settled(self, token: int) -> bool:
-        """False within a run of bytes: one that is no UTF-8 turns the whole run into U+FFFD.
-
-        What ``decode`` leaves out, such as a special token, ends no run.
-        """
-        if not self._fallback_bytes:
-            return True
-        is_left_out = token in self._skipped or self._codec.id_to_token(token) is None
-        return token not in self._fallback_bytes and not is_left_out
-
-
-def fallback_bytes(codec: tokenizers.Tokenizer) -> frozenset[int]:
-    """The tokens that stand for a byte each, ``<0x41>``, where the decoder reads them so.
-
-    Llama 2 and Mistral have them for characters without a token of their own. (Others have
-    characters that stand for bytes, in tokens of any length.)
-    """
-    if codec.decoder is None or b'"ByteFallback"' not in codec.decoder.__getstate__():
-        return frozenset()
-    names = [f"<0x{byte:02{case}}>" for byte in range(256) for case in "Xx"]
-    return frozenset(token for name in names if (token := codec.token_to_id(name)) is not None)
-
 
 class ByteTokenizer:
     """A token is a byte of UTF-8: the tokenizer of the hash model. Standard library only."""
@@ -110,10 +77,6 @@ class ByteTokenizer:
         """The bytes' text; ids from 256 on (end of text) are left out."""
         return bytes(token for token in ids if token < 256).decode(errors="replace")
 
-    def is_settled(self, token: int) -> bool:
-        """Always: of bytes, only those of half a character read otherwise with more behind them."""
-        return True
-
 
 def text_codec_of(model_name: str, tokenizer: TextCodec | None) -> TextCodec | None:
     """What reads a model's tokens as text: its own tokenizer; for ``hash`` a token is a byte."""
@@ -124,8 +87,8 @@ class StreamDecoder:
     """Gives the text that each new token adds, never half a character.
 
     What is pushed, then ``finish``, adds up to ``decode`` of all ids. Text that ends in U+FFFD is
-    held back, since the next token may complete it, and so is text that is not settled. Only what
-    is new is decoded again, in its context. Source: SGLang ``managers/detokenizer_manager.py``
+    held back, since the next token may complete it. Only what is new is decoded again, in its
+    context. Source: SGLang ``managers/detokenizer_manager.py``
     (``surr_offset`` and ``read_offset``).
     """
 
@@ -139,7 +102,7 @@ class StreamDecoder:
         """The text that is certain now; empty while a character is incomplete."""
         self._ids.append(token)
         text = self._fresh_text()
-        if not text or text.endswith(REPLACEMENT) or not self._tokenizer.is_settled(token):
+        if not text or text.endswith(REPLACEMENT):
             return ""
         self._context, self._emitted = self._emitted, len(self._ids)
         return text
