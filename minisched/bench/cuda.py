@@ -24,8 +24,17 @@ from ..loops.run import run_to_end
 from ..models.base import Model
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
-from .figures import BenchCall, BenchPart, Figure, Measure, contest, figure, not_measured, ratio
-from .generation import start
+from .figures import (
+    BenchCall,
+    BenchPart,
+    Figure,
+    Measure,
+    contest,
+    figure,
+    not_measured,
+    peer_or_reason,
+    ratio,
+)
 from .peers.peer import Peer
 
 # -- Llamas of published shapes with random weights: what a step costs does not depend on them -----
@@ -160,7 +169,7 @@ def shape_rows(
     told = {"device": DEVICE, "folder": str(folder), "dtype": "bfloat16", "threads": 1,
             "rival": PEER}  # fmt: skip
     with ExitStack() as stack:
-        peer = start("transformers_generate", told, {}, call, stack)
+        peer = peer_or_reason(f"{__package__}.peers.transformers_generate", told, call, stack)
         arms[PEER] = peer if isinstance(peer, str) else partial(theirs, peer)
         found = contest(shape, arms, "tokens/s", {PEER: 1.0}, call, at_most=False)
     bandwidth = [bytes_per_second() for _ in range(call.repetitions)]

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from ..trace.files import write_whole
-from .peers.peer import PeerError
+from .peers.peer import Peer, PeerError, start_peer
 
 # -- The machine that something was measured on, in a few words ------------------------------------
 
@@ -242,6 +243,20 @@ def contest(
             row = ratio(name, values[first], values[other], aim, at_most)
             rows.append(row.because(why))
     return rows
+
+
+def peer_or_reason(
+    module: str,
+    settings: Mapping[str, Any],
+    call: BenchCall,
+    stack: ExitStack,
+    env: Mapping[str, str] | None = None,
+) -> Peer | str:
+    """A side that runs as long as the stack; or why it can't be had."""
+    try:
+        return stack.enter_context(start_peer(module, settings, call.report, env))
+    except PeerError as error:
+        return str(error)
 
 
 # -- The one JSON object of a measurement, and the tables that are made of it ----------------------

@@ -6,17 +6,16 @@ Each side is a process of its own (``peers/``). Every ratio is ours over a rival
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from ctypes.util import find_library
-from itertools import cycle, islice
+from functools import partial
+from itertools import chain, cycle, islice
 from pathlib import Path
-from typing import Any
 
 from ..devices.registry import load
-from ..models.fetch import model_home
-from .figures import BenchCall, BenchPart, Figure, Measure, contest, cpus, figure
-from .peers.peer import Answer, Peer, PeerError
+from .figures import BenchCall, BenchPart, Figure, contest, cpus, figure, peer_or_reason
+from .peers.peer import Answer, Peer
 
 OURS = "minisched"
 LENGTHS = (256, 64, 128, 64, 512, *(64,) * 11)  # tokens of prompts, over and over
@@ -25,6 +24,7 @@ LONGEST = 1024  # new tokens: with a prompt of 512 they are in every small model
 NEW_TOKENS = 64
 DTYPES = ("float32", "bfloat16")
 SLOWER = "attention gathers KV from its pages, and norms and the rest are many small operations"
+NO_BLAS = "there is no libopenblas on this machine (Debian: apt install libopenblas0-pthread)"
 
 # Script and aim of each rival, by the device that both run on. Ours keeps its bits whatever the
 # batch looks like; no rival does.
@@ -54,100 +54,65 @@ def generation_rows(call: BenchCall) -> list[Figure]:
     folder = Path(find_model(call.model or "smollm2"))
     rows = []
     for device in [call.device] if call.device else RIVALS:
+        env = {}
+        if device == "mlx" and sys.platform.startswith("linux"):
+            env = {
+                "LD_PRELOAD": find_library("openblas") or "",
+                "OPENBLAS_NUM_THREADS": str(cpus()),
+            }
         for dtype in DTYPES if device == "thread" else ("",):
-            settings = {"device": device, "folder": str(folder), "dtype": dtype, "threads": cpus()}
-            env = {}
-            if device == "mlx" and sys.platform.startswith("linux"):
-                blas = find_library("openblas") or ""
-                env = {"LD_PRELOAD": blas, "OPENBLAS_NUM_THREADS": str(cpus())}
+            told = {"device": device, "folder": str(folder), "dtype": dtype, "threads": cpus()}
+            scripts = {OURS: "ours", **{name: of for name, (of, _) in RIVALS[device].items()}}
             with ExitStack() as stack:
                 sides = {
-                    name: start(script, {**settings, "rival": name}, env, call, stack)
-                    for name, script in scripts(device).items()
-                }
+                    name: NO_BLAS if env.get("LD_PRELOAD") == "" else peer_or_reason(
+                        f"{__package__}.peers.{of}", {**told, "rival": name}, call, stack, env
+                    )
+                    for name, of in scripts.items()
+                }  # fmt: skip
                 for batch in [call.requests] if call.requests else BATCHES:
-                    prompts = list(islice(cycle(LENGTHS), batch))
                     title = f"{dtype or device}, batch {batch}, {new_tokens} new"
-                    rows += beside(title, sides, device, prompts, new_tokens, call)
+                    rows += beside(title, sides, device, batch, new_tokens, call)
     return rows
 
 
-def scripts(device: str) -> dict[str, str]:
-    """Ours and its rivals on a device, each with its script in ``peers/``."""
-    return {OURS: "ours", **{name: script for name, (script, _) in RIVALS[device].items()}}
-
-
-def start(
-    script: str,
-    settings: Mapping[str, Any],
-    env: Mapping[str, str],
-    call: BenchCall,
-    stack: ExitStack,
-) -> Peer | str:
-    """A side that runs as long as the stack; or why it can't be had."""
-    if "LD_PRELOAD" in env and not env["LD_PRELOAD"]:
-        return "there is no libopenblas on this machine (Debian: apt install libopenblas0-pthread)"
-    module = f"{__package__}.peers.{script}"
-    try:
-        return stack.enter_context(Peer.start(module, settings, model_home(), call.report, env))
-    except PeerError as error:
-        return str(error)
-
-
 def beside(
-    title: str,
-    sides: Mapping[str, Peer | str],
-    device: str,
-    prompt_lens: Sequence[int],
-    new_tokens: int,
-    call: BenchCall,
+    title: str, sides: Mapping[str, Peer | str], device: str, batch: int, new: int, call: BenchCall
 ) -> list[Figure]:
     """One load: tokens a second and ratios, times to first token, and the tokens that are ours too.
 
     Each process answers a question for two tokens first, which is not timed: libraries allocate and
-    compile on their first steps. Prompts are small token ids that differ from each other.
+    compile on their first steps. Prompts are small token ids that differ from each other. After a
+    near tie that falls otherwise, no tokens need be equal.
     """
     prompts = [
         [100 + (row * 31 + at * 7) % 5000 for at in range(length)]
-        for row, length in enumerate(prompt_lens)
+        for row, length in enumerate(islice(cycle(LENGTHS), batch))
     ]
     answers: dict[str, list[Answer]] = {name: [] for name in sides}
 
-    def arm(name: str, peer: Peer) -> Measure:
-        def tokens_a_second() -> float:
-            if not answers[name]:
-                peer.ask({"prompts": prompts, "new_tokens": 2})
-            answers[name].append(peer.ask({"prompts": prompts, "new_tokens": new_tokens}))
-            return len(prompts) * new_tokens / float(answers[name][-1]["seconds"])
+    def tokens_a_second(name: str, peer: Peer) -> float:
+        if not answers[name]:
+            peer.ask({"prompts": prompts, "new_tokens": 2})
+        answers[name].append(peer.ask({"prompts": prompts, "new_tokens": new}))
+        return batch * new / float(answers[name][-1]["seconds"])
 
-        return tokens_a_second
-
-    arms = {n: side if isinstance(side, str) else arm(n, side) for n, side in sides.items()}
+    arms = {
+        name: side if isinstance(side, str) else partial(tokens_a_second, name, side)
+        for name, side in sides.items()
+    }
     aims = {name: aim for name, (_, aim) in RIVALS[device].items()}
     rows = contest(title, arms, "tokens/s", aims, call, at_most=False, why=SLOWER)
-    for name, taken in answers.items():
-        if len(taken) == call.repetitions:
-            rows.append(figure(f"{title}: {name}, TTFT", [1000 * a["ttft"] for a in taken], "ms"))
-        if name != OURS and len(taken) == len(answers[OURS]) == call.repetitions:
-            shares = [
-                equal_share(one["tokens"], other["tokens"])
-                for one, other in zip(answers[OURS], taken, strict=True)
-            ]
+    whole = {name: of for name, of in answers.items() if len(of) == call.repetitions}
+    for name, taken in whole.items():
+        rows.append(figure(f"{title}: {name}, TTFT", [1000 * a["ttft"] for a in taken], "ms"))
+        if name != OURS and OURS in whole:
+            shares = []
+            for one, other in zip(whole[OURS], taken, strict=True):
+                both = zip(*(chain(*side["tokens"]) for side in (one, other)), strict=True)
+                shares.append(sum(a == b for a, b in both) / (batch * new))
             rows.append(figure(f"{title}: {name}, tokens equal to ours", shares, "share"))
     return rows
-
-
-def equal_share(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) -> float:
-    """Of all requests' greedy tokens, those that are the same in both, place by place.
-
-    After a near tie that falls otherwise, none need be.
-    """
-    pairs = [
-        one == other
-        for mine, other_row in zip(ours, theirs, strict=True)
-        for one, other in zip(mine, other_row, strict=True)
-    ]
-    return sum(pairs) / len(pairs)
 
 
 PART = BenchPart(generation_rows, ("device", "model", "requests", "max_new_tokens"), tuple(RIVALS))

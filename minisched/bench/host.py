@@ -14,7 +14,6 @@ from ..devices.registry import open_device
 from ..engine.frontend import Frontend
 from ..loops.design import find_loop
 from ..loops.run import make_engine
-from ..models.fetch import model_home
 from ..models.registry import open_model
 from ..scheduler import SchedulerConfig
 from ..trace import NullRecorder, Slice
@@ -28,8 +27,9 @@ from .figures import (
     contest,
     figure,
     not_measured,
+    peer_or_reason,
 )
-from .peers.peer import Peer, PeerError
+from .peers.peer import Peer, start_peer
 from .steps import HostWorkload
 
 # -- Microseconds of each phase of the host in a real loop -----------------------------------------
@@ -123,6 +123,7 @@ AN_ADMISSION = (
     "each admission looks for its prefix in a radix tree, locks what it found, counts down four "
     "budgets and shares the prompt once it is computed"
 )
+NO_CHECKOUT = "no checkout of nano-vllm was given with --nano-vllm"
 WARM_UP, STEPS, ADMITTING_STEPS = 8, 240, 8
 
 
@@ -205,7 +206,6 @@ GROWTH = (  # what the first costs, in units of the second: nothing of it should
     (batch_full(100_000), batch_full(0)),
     (after(4_000), after(4)),  # a tree of 1,000,000 tokens, and one of 1,000
 )
-NO_CHECKOUT = "no checkout of nano-vllm was given with --nano-vllm"
 
 
 def host_rows(call: BenchCall) -> list[Figure]:
@@ -214,49 +214,35 @@ def host_rows(call: BenchCall) -> list[Figure]:
     Raises:
         ValueError: ``--nano-vllm`` is no checkout.
     """
-    check_checkout(call.nano_vllm)
+    needed = Path("nanovllm", "engine", "scheduler.py")
+    if call.nano_vllm and not (call.nano_vllm / needed).is_file():
+        raise ValueError(
+            f"--nano-vllm is {str(call.nano_vllm)!r}, which is no checkout of nano-vllm: "
+            f"it has no {needed}."
+        )
     rows = phase_figures(call)
     with ExitStack() as stack:
-        start = partial(Peer.start, home=model_home(), report=call.report)
-        ours = stack.enter_context(start(f"{__package__}.steps", {}))
-        peers: dict[str, Peer | str] = {}
-        for name, script in SCRIPTS.items():
-            try:
-                if name == NANO_VLLM and not call.nano_vllm:
-                    raise PeerError(NO_CHECKOUT)
-                started = start(f"minisched.fidelity.{script}", {"source": str(call.nano_vllm)})
-                peers[name] = stack.enter_context(started)
-            except PeerError as error:
-                peers[name] = str(error)
+        ours = stack.enter_context(start_peer(f"{__package__}.steps", {}, call.report))
+        told = {"source": str(call.nano_vllm)}
+        peers: dict[str, Peer | str] = {
+            name: NO_CHECKOUT if name == NANO_VLLM and not call.nano_vllm
+            else peer_or_reason(f"minisched.fidelity.{script}", told, call, stack)
+            for name, script in SCRIPTS.items()
+        }  # fmt: skip
+
+        def arm(case: HostCase, peer: Peer | str) -> Measure | str:
+            return peer if isinstance(peer, str) else partial(case.us, peer)
+
         for case in BESIDE:
-            arms: dict[str, Measure | str] = {OURS: partial(case.us, ours)}
-            for name in case.peers:
-                peer = peers[name]
-                arms[name] = peer if isinstance(peer, str) else partial(case.us, peer)
+            arms = {OURS: arm(case, ours), **{name: arm(case, peers[name]) for name in case.peers}}
             aims, why = dict.fromkeys(arms, PEER_AIM), AN_ADMISSION if case.admits else A_STEP
             rows += contest(case.name, arms, "us", aims, call, why=why)
             for name, reason in NOT_ADMITTED.items() if case.admits else ():
                 rows.append(not_measured(f"{case.name}: {name}", "us", reason))
         for large, small in GROWTH:
-            both: dict[str, Measure | str] = {
-                case.name: partial(case.us, ours) for case in (large, small)
-            }
+            both = {case.name: arm(case, ours) for case in (large, small)}
             rows += contest("growth", both, "us", {small.name: GROWTH_AIM}, call)
     return rows
-
-
-def check_checkout(folder: Path | None) -> None:
-    """Whether nano-vllm can be measured from there.
-
-    Raises:
-        ValueError: it is not a checkout.
-    """
-    needed = Path("nanovllm", "engine", "scheduler.py")
-    if folder and not (folder / needed).is_file():
-        raise ValueError(
-            f"--nano-vllm is {str(folder)!r}, which is no checkout of nano-vllm: "
-            f"it has no {needed}."
-        )
 
 
 PART = BenchPart(host_rows, ("nano_vllm",))

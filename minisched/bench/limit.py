@@ -1,4 +1,4 @@
-"""How near a Llama's steps on torch come to what the machine allows, by part.
+"""How near a Llama's steps on torch come to what the machine allows.
 
 A decode step has to read weights and KV once: its limit is the memory's bandwidth. A prefill has
 to multiply: its limit is the rate of large matrices. Both are measured in the same run, in turn
@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import torch
 from torch import Tensor
@@ -25,15 +24,13 @@ from ..models.llama_torch import (
     ROWS,
     LlamaTorch,
     PagedKV,
-    attend_group,
     bytes_each,
     linear,
-    look,
     make_groups,
     pack,
-    script,
 )
 from .figures import BenchCall, BenchPart, Figure, Measure, figure, interleave
+from .generation import SLOWER
 
 # -- What the machine allows: how fast it reads memory, and how fast it multiplies matrices --------
 #
@@ -86,7 +83,7 @@ def matrix_rate(matrices: Sequence[Tensor], num_tokens: int) -> Measure:
     return measure
 
 
-# -- A Llama's step on torch and the parts that it is made of, each called by itself ---------------
+# -- A Llama's step on torch, called by itself -----------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -97,19 +94,9 @@ class LimitShape:
     extend: int
     before: int
 
-    @property
-    def num_tokens(self) -> int:
-        """Computed in the step."""
-        return self.batch * self.extend
-
-    @property
-    def length(self) -> int:
-        """Positions of each request after the step."""
-        return self.before + self.extend
-
 
 @dataclass(frozen=True)
-class LimitPart:
+class LimitStep:
     """What is run, the bytes that it has to read once, and its multiplications and additions."""
 
     run: Callable[[], object]
@@ -117,63 +104,29 @@ class LimitPart:
     operations: int
 
 
-def each(x: list[Tensor], matrices: list[Tensor], kept: list[Tensor]) -> None:
-    """Every ``x`` times its matrix; the last product is kept.
-
-    Each is written to a list from outside: of products that nobody sees, torch.jit drops most.
-    """
-    for at, matrix in enumerate(matrices):
-        kept[0] = linear(x[at], matrix)
-
-
-def parts(model: LlamaTorch, shape: LimitShape) -> dict[str, LimitPart]:
-    """``step``, and of it the matrices and attention, of all layers in turn as in a step.
-
-    KV are small numbers; row r + 1 has its positions one after the other.
-    """
+def step_of(model: LlamaTorch, shape: LimitShape) -> LimitStep:
+    """A step of that shape; KV are small numbers, row r + 1 has its positions in order."""
     weights, (kv_heads, d), layers = model.weights, model.kv_shape, model.num_layers
-    slots = 1 + shape.batch * shape.length
+    batch, extend, end = shape.batch, shape.extend, shape.before + shape.extend
+    slots = 1 + batch * end
     keys = torch.full((layers, slots, kv_heads, d), 0.1).to(weights.embed.dtype)
-    table = torch.arange(slots - 1 + shape.length) - shape.length + 1
-    kv = PagedKV(keys, keys.clone(), table.clamp(min=0), shape.length)
-    before, extend = [shape.before] * shape.batch, [shape.extend] * shape.batch
-    groups = make_groups(before, extend, bytes_each(kv.keys))
-    padding = [0] * (-shape.num_tokens % ROWS)
-    positions = torch.tensor([*range(shape.before, shape.length)] * shape.batch + padding)
-    rows = torch.tensor([r + 1 for r in range(shape.batch) for _ in range(shape.extend)] + padding)
+    table = (torch.arange(slots - 1 + end) - end + 1).clamp(min=0)
+    kv = PagedKV(keys, keys.clone(), table, end)
+    groups = make_groups([shape.before] * batch, [extend] * batch, bytes_each(keys))
+    padding = [0] * (-batch * extend % ROWS)
+    positions = torch.tensor([*range(shape.before, end)] * batch + padding)
+    rows = torch.tensor([r + 1 for r in range(batch) for _ in range(extend)] + padding)
     ids = torch.arange(len(positions)) % model.vocab_size
-    last = torch.arange(1, shape.batch + 1) * shape.extend - 1
+    last = torch.arange(1, batch + 1) * extend - 1
 
-    matrices = [*weights.qkv, *weights.out, *weights.gate_up, *weights.down, weights.head]
-    computed = [*[shape.num_tokens] * (4 * layers), shape.batch]  # rows that a matrix is for
-    inputs = [
-        torch.ones(count + -count % ROWS, matrix.size(1), dtype=weights.embed.dtype)
-        for count, matrix in zip(computed, matrices, strict=True)
-    ]
-    sizes = [matrix.numel() for matrix in matrices]
-    products = LimitPart(
-        partial(script(each), inputs, matrices, [inputs[0]]),
-        sum(sizes) * keys.element_size(),
-        2 * sum(size * count for size, count in zip(sizes, computed, strict=True)),
-    )
-
+    per_layer = [*weights.qkv, *weights.out, *weights.gate_up, *weights.down]
+    size, head = sum(matrix.numel() for matrix in per_layer), weights.head.numel()
+    num_bytes = (size + head + 2 * layers * batch * end * kv_heads * d) * keys.element_size()
     heads = weights.qkv[0].size(0) // d - 2 * kv_heads
-    q = torch.ones(len(positions), heads, d, dtype=keys.dtype)
-    attend = script(attend_group)
-    views = [look(group, kv, positions, rows, heads // kv_heads) for group in groups]
-
-    def attention() -> None:
-        for layer in range(layers):
-            for group, view in zip(groups, views, strict=True):
-                tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
-                attend(q[tokens], kv.keys[layer], kv.values[layer], view, group)
-
-    pairs = int((positions[: shape.num_tokens] + 1).sum())  # of a position and one that it sees
-    seen = 2 * layers * shape.batch * shape.length * kv_heads * d * keys.element_size()
-    attending = LimitPart(attention, seen, 4 * layers * heads * d * pairs)
-    step = partial(model.step, weights, kv, groups, ids, positions, rows, last)
-    whole = LimitPart(step, products.num_bytes + seen, products.operations + attending.operations)
-    return {"step": whole, "matrices": products, "attention": attending}
+    pairs = batch * sum(range(shape.before + 1, end + 1))  # of a position and one that it sees
+    multiplied = batch * (extend * size + head) + 2 * layers * heads * d * pairs
+    run = partial(model.step, weights, kv, groups, ids, positions, rows, last)
+    return LimitStep(run, num_bytes, 2 * multiplied)
 
 
 # -- All of it -------------------------------------------------------------------------------------
@@ -186,7 +139,7 @@ SHAPES = {
 }
 AIM, AIMED = 50.0, "decode, batch 1"  # percent of the limit: under twice the time
 DTYPES = ("float32", "bfloat16")
-WARM_UP = 3  # runs of each part before the first that counts: torch.jit compiles in two of them
+WARM_UP = 3  # runs of each step before the first that counts: torch.jit compiles in two of them
 
 
 @contextmanager
@@ -217,37 +170,31 @@ def limit_rows(call: BenchCall) -> list[Figure]:
 def shape_rows(
     model: LlamaTorch, title: str, shape: LimitShape, aim: float | None, call: BenchCall
 ) -> list[Figure]:
-    """One step and its parts, and the share of the limit that each reaches."""
+    """The limit, one step, and the share of the limit that it reaches."""
     decodes = shape.extend == 1
-    found = parts(model, shape)
+    step = step_of(model, shape)
     layer = [matrices[0] for matrices in (model.weights.qkv, model.weights.gate_up)]
-    rate = bandwidth() if decodes else matrix_rate(layer, shape.num_tokens)
     emptying = torch.ones(READ // 4)
 
-    def milliseconds(part: LimitPart) -> float:
+    def milliseconds() -> float:
         emptying.sum()  # nothing of the model is left in a cache, as other layers leave nothing
         start = time.perf_counter()
-        part.run()
+        step.run()
         return 1000 * (time.perf_counter() - start)
 
-    for part in found.values():
-        for _ in range(WARM_UP):
-            part.run()
-    arms: dict[str, Measure | str] = {"rate": rate}
-    arms |= {name: partial(milliseconds, part) for name, part in found.items()}
+    for _ in range(WARM_UP):
+        step.run()
+    rate = bandwidth() if decodes else matrix_rate(layer, shape.batch * shape.extend)
+    arms: dict[str, Measure | str] = {"rate": rate, "step": milliseconds}
     values, _ = interleave(arms, call.repetitions, lambda doing: call.report(f"{title}: {doing}"))
-    best = max(values["rate"])
+    work = step.num_bytes if decodes else step.operations
+    shares = [1e5 * work / max(values["rate"]) / ms for ms in values["step"]]
     unit = "GB/s" if decodes else "GFLOP/s"
-    rows = [figure(f"{title}: limit", [rate / 1e9 for rate in values["rate"]], unit)]
-    for name, part in found.items():
-        work = part.num_bytes if decodes else part.operations
-        shares = [1e5 * work / best / ms for ms in values[name]]
-        rows.append(figure(f"{title}: {name}", values[name], "ms"))
-        row = figure(f"{title}: {name}, of the limit", shares, "%", aim if name == "step" else None)
-        spent = ", ".join(f"{other} {median(values[other]):.1f}" for other in list(found)[1:])
-        why = f"of {median(values['step']):.1f} ms, called by themselves: {spent}"
-        rows.append(row.because(f"{why}; norms and the rest have what is left"))
-    return rows
+    return [
+        figure(f"{title}: limit", [rate / 1e9 for rate in values["rate"]], unit),
+        figure(f"{title}: step", values["step"], "ms"),
+        figure(f"{title}: step, of the limit", shares, "%", aim).because(SLOWER),
+    ]
 
 
 PART = BenchPart(limit_rows, ("device", "model", "dtype"), ("thread",))

@@ -14,23 +14,23 @@ from typing import Any
 
 from ..core import Request, SamplingParams
 from ..devices.profiles import DEFAULT_PROFILE, find_profile
-from ..models.fetch import model_home
 from ..replay.replay import FlatMetrics, LengthModel, default_settings, play
 from ..replay.trace_file import TraceFile
 from ..scheduler import SchedulerConfig
-from ..trace.files import write_whole
 from .figures import (
     PEER_AIM,
     BenchCall,
     BenchPart,
     Figure,
     Measure,
-    Report,
     contest,
     figure,
+    peer_or_reason,
     ratio,
 )
-from .peers.peer import Answer, Peer, PeerError, serve
+from .peers.peer import Answer, Peer, serve, start_peer
+
+# -- A trace, beside vidur -------------------------------------------------------------------------
 
 AZURE = Path("data/processed_traces/splitwise_conv.csv")  # in a checkout of vidur
 REQUESTS = 2000
@@ -53,18 +53,17 @@ def simulator_rows(call: BenchCall) -> list[Figure]:
         ValueError: ``--vidur`` is no checkout.
     """
     checkout, limit = call.vidur, call.requests or REQUESTS
-    if checkout is not None and not (checkout / "vidur" / "simulator.py").is_file():
-        raise ValueError(
-            f"--vidur {checkout} is no checkout of vidur: it lacks vidur/simulator.py."
-        )
+    if checkout is not None and not (checkout / AZURE).is_file():
+        raise ValueError(f"--vidur {checkout} is no checkout of vidur: it lacks {AZURE}.")
     with ExitStack() as stack:
         work = Path(stack.enter_context(TemporaryDirectory()))
         file = work / "trace.csv"
-        if checkout is None or not (checkout / AZURE).is_file():
-            make_trace(file, limit)
-        else:
-            with (checkout / AZURE).open(encoding="utf-8") as lines:
-                write_whole(file, "".join(islice(lines, limit + 1)))
+        with file.open("w", encoding="utf-8") as out:
+            if checkout is None:
+                out.writelines(made_up_trace(limit))
+            else:
+                lines = stack.enter_context((checkout / AZURE).open(encoding="utf-8"))
+                out.writelines(islice(lines, limit + 1))
         trace, profile = TraceFile(file, limit), find_profile(DEFAULT_PROFILE)
         survey = trace.survey()
         settings: dict[str, Any] = {**default_settings(survey, profile, survey.format.page_size)}
@@ -88,45 +87,33 @@ def simulator_rows(call: BenchCall) -> list[Figure]:
                 "page_size": config.page_size, "num_pages": config.num_pages,
                 "max_tokens": LONGEST,
             }  # fmt: skip
-            try:
-                script = f"{__package__}.peers.vidur"
-                vidur = stack.enter_context(Peer.start(script, told, model_home(), call.report))
-                arms[PEER] = lambda: float(vidur.ask({})["seconds"])
-            except PeerError as error:
-                arms[PEER] = str(error)
+            peer = peer_or_reason(f"{__package__}.peers.vidur", told, call, stack)
+            arms[PEER] = peer if isinstance(peer, str) else partial(seconds_of, peer)
         arms["minisched overlap"] = partial(ours, "overlap")
         title = f"{survey.requests:,} requests"
         rows = contest(title, arms, "s", {PEER: PEER_AIM}, call, why=SLOWER)
         rows.append(figure(f"{title}: steps a second of minisched serial", steps, "1/s"))
-        return rows + memory(call.report)
+        return rows + memory(call)
 
 
-# -- A made-up workload in the shape of Azure's conversation trace, where the trace is not at hand
-#
-# The medians and the spread are those of AzurePublicDataset's AzureLLMInferenceDataset2023 (conv):
-# prompts of 1,020 tokens in the median, answers of 129, 5.5 requests a second.
-
-PROMPT, PROMPT_SPREAD = 1020, 1.0  # median in tokens, and sigma of its logarithm
-ANSWER, ANSWER_SPREAD = 129, 0.86
-LONGEST_PROMPT, LONGEST_ANSWER = 14000, 1000
-RATE = 5.5  # requests a second
+def seconds_of(peer: Peer) -> float:
+    """What a simulation takes there."""
+    return float(peer.ask({})["seconds"])
 
 
-def make_trace(path: Path, requests: int, seed: int = 0) -> None:
-    """Write that many requests as CSV, the same for the same seed."""
-    draw, time = random.Random(seed), 0.0
-    with path.open("w", encoding="utf-8") as file:
-        file.write("arrived_at,num_prefill_tokens,num_decode_tokens\n")
-        for _ in range(requests):
-            prompt = tokens(draw, PROMPT, PROMPT_SPREAD, LONGEST_PROMPT)
-            answer = tokens(draw, ANSWER, ANSWER_SPREAD, LONGEST_ANSWER)
-            file.write(f"{time:.6f},{prompt},{answer}\n")
-            time += draw.expovariate(RATE)
+def made_up_trace(requests: int) -> Iterator[str]:
+    """Lines of CSV in the shape of Azure's conversations, always the same ones.
 
-
-def tokens(draw: random.Random, median: int, spread: float, most: int) -> int:
-    """A length, log-normal."""
-    return min(most, max(1, round(median * draw.lognormvariate(0, spread))))
+    The medians, the spread and the rate are those of AzurePublicDataset's
+    AzureLLMInferenceDataset2023 (conv): prompts of 1,020 tokens, answers of 129, 5.5 a second.
+    """
+    draw, now = random.Random(0), 0.0
+    yield "arrived_at,num_prefill_tokens,num_decode_tokens\n"
+    for _ in range(requests):
+        prompt = min(14000, max(1, round(1020 * draw.lognormvariate(0, 1.0))))
+        answer = min(1000, max(1, round(129 * draw.lognormvariate(0, 0.86))))
+        yield f"{now:.6f},{prompt},{answer}\n"
+        now += draw.expovariate(5.5)
 
 
 # -- Memory: the most that a long run of ours ever had, in a process that nobody has used before ---
@@ -137,37 +124,35 @@ SHORT, LONG = 64, 256  # tokens of a prompt, and of an answer
 RUNNING = 4  # requests at any time
 STEP = 6_600_000  # nanoseconds; a little more than a step takes, so that no queue grows
 STATUS = Path("/proc/self/status")
-MEBIBYTE = 1 << 20
 
 
-def memory(report: Report) -> list[Figure]:
+def memory(call: BenchCall) -> list[Figure]:
     """The most memory of runs, by length."""
     rows, most = [], []
     for steps in LENGTHS:
         name = f"memory, {steps} steps"
-        report(name)
-        with Peer.start(__name__, {}, model_home(), report) as peer:
-            most.append(peer.ask({"steps": steps})["bytes"] / MEBIBYTE)
+        call.report(name)
+        with start_peer(__name__, {}, call.report) as peer:
+            most.append(peer.ask({"steps": steps})["bytes"] / (1 << 20))
         rows.append(figure(name, [most[-1]], "MiB"))
     name = f"memory, {LENGTHS[-1]} steps / {LENGTHS[0]}"
     return [*rows, ratio(name, [most[-1]], [most[0]], FLAT)]
 
 
 def long_run(asked: Answer) -> Answer:
-    """The most bytes of a run of about so many steps."""
+    """The most bytes of a run of about so many steps, of prompts that share nothing."""
     number = asked["steps"] * RUNNING // LONG
     config = SchedulerConfig(max_running_requests=RUNNING, kv_tokens=8192, page_size=16)
-    model = LengthModel(number, number, SHORT + LONG)
-    cost = find_profile(DEFAULT_PROFILE).cost
-    play("overlap", model, long_requests(number), config, cost, metrics=FlatMetrics())
+    requests = (  # one behind the other, nearly as fast as they can be served
+        Request(
+            f"r{at}", (at,) * SHORT, SamplingParams(max_new_tokens=LONG, ignore_eos=True, seed=at),
+            at * LONG // RUNNING * STEP,
+        )
+        for at in range(number)
+    )  # fmt: skip
+    model, cost = LengthModel(number, number, SHORT + LONG), find_profile(DEFAULT_PROFILE).cost
+    play("overlap", model, requests, config, cost, metrics=FlatMetrics())
     return {"bytes": most_memory()}
-
-
-def long_requests(number: int) -> Iterator[Request]:
-    """Prompts that share nothing, one behind the other, nearly as fast as they can be served."""
-    for index in range(number):
-        params = SamplingParams(max_new_tokens=LONG, ignore_eos=True, seed=index)
-        yield Request(f"r{index}", (index,) * SHORT, params, index * LONG // RUNNING * STEP)
 
 
 def most_memory() -> int:

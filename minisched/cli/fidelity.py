@@ -20,7 +20,6 @@ from ..fidelity.run import (
     differs_from_own,
     in_lockstep,
 )
-from ..models.fetch import model_home
 from ..spread import HERE, Workers
 from .exit import BAD_INPUT, complain
 from .layout import (
@@ -82,13 +81,11 @@ def play(
 ) -> Report:
     """Start the original, and play all cases, with a bar."""
     with work_progress() as work:
-        player = Player(original, source, model_home(), work.at)
+        player = Player(original, source, work.at)
     with player, named_progress(cases) as hear:
         version, others = player.about["version"], None
         if workers != HERE:
-            others = partial(
-                differs_from_own, original.name, source and source.resolve(), model_home()
-            )
+            others = partial(differs_from_own, original.name, source and source.resolve())
         return in_lockstep(original, player.play, version, cases, seed, hear, workers, others)
 
 

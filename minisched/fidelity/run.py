@@ -9,7 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..bench.peers.peer import Peer
+from ..bench.peers.peer import start_peer
 from ..spread import HERE, Workers, in_order, spread
 from . import mini_sglang, nano_vllm, sglang, vllm
 from .case import FidelityCase, Schedule, Shape, read_schedule, step_at
@@ -75,11 +75,11 @@ ORIGINALS: Mapping[str, Original] = {
 class Player:
     """An original that runs; a context manager."""
 
-    def __init__(self, original: Original, source: Path | None, home: Path, say: Say) -> None:
+    def __init__(self, original: Original, source: Path | None, say: Say) -> None:
         settings = {"source": str(source.resolve()) if source else ""}
         packages = (original.packages_of or original.module).__name__
         module = original.module.__name__
-        self.peer = Peer.start(module, settings, home, say, packages_of=packages)
+        self.peer = start_peer(module, settings, say, packages_of=packages)
         self.about = self.peer.ask({})
 
     def play(self, case: FidelityCase) -> Schedule:
@@ -230,12 +230,12 @@ def differs(original: Original, play: Play, item: Named) -> Found:
     return compare(case, original.name, play(case))
 
 
-def differs_from_own(original: str, source: Path | None, home: Path, item: Named) -> Found:
+def differs_from_own(original: str, source: Path | None, item: Named) -> Found:
     """The same in a process that others work beside: it starts an original of its own, once."""
-    return differs(ORIGINALS[original], own_player(original, source, home).play, item)
+    return differs(ORIGINALS[original], own_player(original, source).play, item)
 
 
 @cache
-def own_player(original: str, source: Path | None, home: Path) -> Player:
+def own_player(original: str, source: Path | None) -> Player:
     """This process's; it ends with it."""
-    return Player(ORIGINALS[original], source, home, lambda what: None)
+    return Player(ORIGINALS[original], source, lambda what: None)

@@ -21,7 +21,7 @@ from minisched.bench import limit as limits
 from minisched.bench import overlap as overlap_cells
 from minisched.bench.cuda import COMMON, SHAPES, num_parameters
 from minisched.bench.figures import BenchCall, Figure, contest
-from minisched.bench.limit import LimitShape, parts
+from minisched.bench.limit import LimitShape, step_of
 from minisched.bench.overlap import (
     AIM,
     PYTHON,
@@ -157,34 +157,35 @@ def test_an_environment_has_what_the_head_names_is_made_once_and_sees_only_this_
     monkeypatch.setattr(peers, "call", lambda name, *command: called.append(command[4:]))
     monkeypatch.setattr(peers.venv, "create", lambda folder, **_: folder.mkdir(parents=True))
     monkeypatch.setattr(peers.shutil, "which", lambda name: None)
+    monkeypatch.setenv("MINISCHED_HOME", str(tmp_path))
     module = "minisched.fidelity.vllm"
-    pythons = {peers.interpreter(module, tmp_path, lambda doing: None) for _ in range(2)}
+    pythons = {peers.interpreter(module, lambda doing: None) for _ in range(2)}
     assert len(pythons) == 1 and pythons.pop().is_relative_to(tmp_path)
     (_, *needed), (_, bare, *alone) = called
     assert (needed, alone, bare) == (*peers.packages(module), "--no-deps")
     assert peers.version_of(module, "vllm") == alone[0].partition("==")[2]
     monkeypatch.setattr(peers.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(peers, "call", lambda name, *command: " ".join(command[1:3]))
-    assert peers.interpreter(module, tmp_path, lambda doing: None) == Path("python find"), "uv's"
-    (folder,) = peers.environment(tmp_path)["PYTHONPATH"].split(os.pathsep)
+    assert peers.interpreter(module, lambda doing: None) == Path("python find"), "uv's"
+    (folder,) = peers.environment()["PYTHONPATH"].split(os.pathsep)
     assert [path.name for path in Path(folder).iterdir()] == ["minisched"]
 
 
-# -- limit: parts that are a whole step --------------------------------------------------------
+# -- limit: a step and what it takes -------------------------------------------------------------
 
 
 def test_a_step_reads_each_weight_and_what_is_remembered_once(tiny_llama: Path) -> None:
     model = LlamaTorch(tiny_llama)
     w, (kv_heads, d) = model.weights, model.kv_shape
-    found = parts(model, LimitShape(batch=3, extend=1, before=99))
-    layers = [*w.qkv, *w.out, *w.gate_up, *w.down]
+    step = step_of(model, LimitShape(batch=3, extend=1, before=99))
     remembered = 2 * model.num_layers * 3 * 100 * kv_heads * d
-    numbers = sum(m.numel() for m in [*layers, w.head])
-    assert found["step"].num_bytes == 4 * (numbers + remembered)
-    assert found["matrices"].operations == 2 * 3 * numbers
+    numbers = sum(m.numel() for m in [*w.qkv, *w.out, *w.gate_up, *w.down, w.head])
+    heads = w.qkv[0].size(0) // d - 2 * kv_heads
+    assert step.num_bytes == 4 * (numbers + remembered)
+    assert step.operations == 2 * 3 * numbers + remembered * 2 * heads // kv_heads
     for shape in (LimitShape(3, 1, 70), LimitShape(1, 66, 0), LimitShape(2, 40, 5)):
         with torch.inference_mode():
-            logits, *_ = (part.run() for part in parts(model, shape).values())
+            logits = step_of(model, shape).run()
         assert isinstance(logits, torch.Tensor) and logits.isfinite().all()
         assert logits.shape == (shape.batch, model.vocab_size)
 

@@ -37,7 +37,6 @@ from minisched.fidelity.lockstep import (
 )
 from minisched.fidelity.original import DEVICE, ENTRY, LISTENER, SETTINGS, Turns
 from minisched.fidelity.run import ORIGINALS, Original, Player, dealt, in_lockstep
-from minisched.models.fetch import model_home
 from minisched.policy.rules import DELIBERATE, find_rules
 from minisched.scheduler import SchedulerConfig
 from tests.support import many
@@ -238,7 +237,7 @@ def original() -> Callable[[str], Player]:
         source = Path(SOURCES, name) if ORIGINALS[name].needs_source else None
         with (Path(tempfile.gettempdir()) / "minisched-originals.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            return Player(ORIGINALS[name], source, model_home(), lambda doing: None)
+            return Player(ORIGINALS[name], source, lambda doing: None)
 
     return start
 

@@ -21,7 +21,6 @@ import tomllib
 import venv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 PACKAGE = Path(__file__).parents[2]  # this very package, which a peer may import too
@@ -71,7 +70,7 @@ def path_of(module: str) -> Path:
     return PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
 
 
-def interpreter(module: str, home: Path, report: Say) -> Path:
+def interpreter(module: str, report: Say) -> Path:
     """The Python of a script's environment, which is made if need be; ours, if it wants nothing.
 
     Raises:
@@ -85,8 +84,7 @@ def interpreter(module: str, home: Path, report: Say) -> Path:
         report(f"asking uv for the packages of {name}")
         call(name, uv, "sync", "--quiet", "--script", str(path_of(module)))
         return Path(call(name, uv, "python", "find", "--script", str(path_of(module))))
-    key = hashlib.sha256(repr((needed, alone)).encode()).hexdigest()[:8]
-    folder = home / "peers" / key
+    folder = home() / hashlib.sha256(repr((needed, alone)).encode()).hexdigest()[:8]
     python = folder / "bin" / "python"
     if not (folder / "done").exists():
         report(f"installing the packages of {name} into an environment of their own")
@@ -103,6 +101,13 @@ def interpreter(module: str, home: Path, report: Say) -> Path:
     return python
 
 
+def home() -> Path:
+    """Where environments lie: beside fetched models."""
+    from ...models.fetch import model_home
+
+    return model_home() / "peers"
+
+
 def call(name: str, *command: str) -> str:
     """What a command prints.
 
@@ -116,19 +121,15 @@ def call(name: str, *command: str) -> str:
     return done.stdout.strip()
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Our environment variables, less those that lead Python elsewhere; and the way to us alone.
 
     In the folder that ``PYTHONPATH`` names lies nothing but a link to this package: what else is
     installed beside it is not for a peer.
     """
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    }
-    key = hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:8]
-    folder = home / "peers" / f"import-{key}"
+    elsewhere = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    kept = {name: value for name, value in os.environ.items() if name not in elsewhere}
+    folder = home() / f"import-{hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / PACKAGE.name).exists():
         (folder / PACKAGE.name).symlink_to(PACKAGE)
@@ -159,28 +160,6 @@ class Peer:
         except BaseException:
             self.close()
             raise
-
-    @classmethod
-    def start(
-        cls,
-        module: str,
-        settings: Mapping[str, Any],
-        home: Path,
-        report: Say,
-        env: Mapping[str, str] | None = None,
-        packages_of: str = "",
-    ) -> Self:
-        """A script of this package, with ``env`` added, in the environment that it asks for.
-
-        Environments lie below ``home``. ``packages_of`` is another script, whose head counts.
-
-        Raises:
-            PeerError: its packages can't be had, or it could not start.
-        """
-        name = module.rpartition(".")[2]
-        python = interpreter(packages_of or module, home, report)
-        report(f"starting {name}")
-        return cls(name, [str(python), "-m", module], settings, environment(home) | dict(env or {}))
 
     def ask(self, question: Mapping[str, Any]) -> Answer:
         """Its answer to one line.
@@ -214,13 +193,28 @@ class Peer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *of_an_error: object) -> None:
         self.close()
+
+
+def start_peer(
+    module: str,
+    settings: Mapping[str, Any],
+    report: Say,
+    env: Mapping[str, str] | None = None,
+    packages_of: str = "",
+) -> Peer:
+    """A script of this package, with ``env`` added, in the environment that it asks for.
+
+    ``packages_of`` is another script, whose head counts.
+
+    Raises:
+        PeerError: its packages can't be had, or it could not start.
+    """
+    name = module.rpartition(".")[2]
+    python = interpreter(packages_of or module, report)
+    report(f"starting {name}")
+    return Peer(name, [str(python), "-m", module], settings, environment() | dict(env or {}))
 
 
 # -- The peer's end --------------------------------------------------------------------------------
