@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 
@@ -93,19 +93,18 @@ def usual_cost(device: str) -> CostModel:
     return SIM_COST if device == "sim" else NO_COST
 
 
-def whole_pages(tokens: int, page_size: int) -> int:
-    """At least so many tokens, in whole pages; a page below 1 is refused later, by its name."""
-    page = max(1, page_size)
-    return -(-tokens // page) * page
-
-
 def config_from(
     settings: Mapping[str, object], requests: Sequence[Request], context_len: int
 ) -> SchedulerConfig:
-    """Settings by name (those of ``SchedulerConfig``), with room for the requests.
+    """Settings by name (those of ``SchedulerConfig``), and room for all who may run at once.
+
+    Rows of the page table are as long as the longest request, because real models pay for them; a
+    request beyond the model's context is refused, and named, by the scheduler. Admission wants a
+    page more than each request needs, and one that stays over.
 
     Raises:
-        ValueError: there is no such setting, or a value is outside its limits.
+        ValueError: there is no such setting, a value is outside its limits, or they ask for more
+            memory than a run here should take.
     """
     known = [item.name for item in fields(SchedulerConfig)]
     for name in settings:
@@ -113,57 +112,34 @@ def config_from(
             near = get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
             raise ValueError(f"config has no setting {name!r}; {hint}")
+    size = settings.get("page_size", 1)
+    page = size if isinstance(size, int) and size > 0 else 1  # else it is refused, by its name
 
     def make(**defaults: int) -> SchedulerConfig:
-        page = settings.get("page_size", 1)
-        chunk = whole_pages(CHUNK, page if isinstance(page, int) else 1)
-        given = {"chunked_prefill_size": chunk, **defaults, **settings}
+        given = {"chunked_prefill_size": -(-CHUNK // page) * page, **defaults, **settings}
         try:
             return SchedulerConfig(**given)  # type: ignore[arg-type]
         except TypeError as error:
             said = ", ".join(f"{name}={value!r}" for name, value in settings.items())
             raise ValueError(f"config has a value of a wrong type ({said}): {error}.") from error
 
-    config = with_room(make, requests, context_len)
-    check_room(config)
-    return config
-
-
-def with_room(
-    make: Callable[..., SchedulerConfig], requests: Sequence[Request], context_len: int
-) -> SchedulerConfig:
-    """Settings with room for every request that may run at once, unless they say otherwise.
-
-    ``make`` gives the settings over the sizes that it is called with. Rows of the page table are
-    as long as the longest request, because real models pay for them; a request beyond the model's
-    context is refused, and named, by the scheduler. Admission wants a page more than each request
-    needs, and one that stays over.
-    """
     at_most = min(MOST_RUNNING, max(1, len(requests)))
     asked = make(kv_tokens=sys.maxsize, max_running_requests=at_most)
-    page, running = asked.page_size, asked.max_running_requests
     lengths = [min(request.max_device_len, context_len) for request in requests] or [1]
     drafts = asked.num_draft_tokens  # which may lie behind the end
     pages = sorted(-(-(length + drafts) // page) + 1 for length in lengths)
-    return make(
-        max_running_requests=running,
-        kv_tokens=(sum(pages[-running:]) + 1) * page,
+    config = make(
+        max_running_requests=asked.max_running_requests,
+        kv_tokens=(sum(pages[-asked.max_running_requests :]) + 1) * page,
         context_len=max(lengths),
     )
-
-
-def check_room(config: SchedulerConfig) -> None:
-    """Whether settings ask for no more memory than a run here should take.
-
-    Raises:
-        ValueError: they do.
-    """
     cells = max(config.num_slots, config.max_running_requests * config.context_len)
     if cells > MOST_CELLS:
         raise ValueError(
             f"the KV pool or the page table would have {cells} cells, more than {MOST_CELLS}; "
             "lower kv_tokens, page_size or max_running_requests."
         )
+    return config
 
 
 def prepare(
@@ -185,29 +161,21 @@ def prepare(
     if asked is None:
         params = SamplingParams(max_new_tokens=MAX_NEW_TOKENS)
         asked = make_requests(BUILT_IN, text_codec(opened), params)
-    if not isinstance(config, SchedulerConfig | Mapping | None):
-        raise ValueError(
-            f"config is settings by name, such as {{'page_size': 4}}, not {in_words(config)}."
-        )
-    if not isinstance(cost, CostModel | None):
-        raise ValueError(f"cost is a CostModel (devices/cost.py), not {in_words(cost)}.")
     if not isinstance(config, SchedulerConfig):
         config = config_from(config or {}, asked, opened.context_len)
     return asked, opened, config, usual_cost(device) if cost is None else cost
 
 
-def check_requests(requests: object) -> list[Request]:
+def check_requests(requests: Iterable[Request]) -> list[Request]:
     """The requests, if that is what they are, each with an id of its own.
 
     Raises:
         ValueError: they are something else, a prompt is a text, or two have one id.
     """
-    should = "requests is a list of Request, such as minisched.requests(4)"
-    if isinstance(requests, str) or not isinstance(requests, Iterable):
-        raise ValueError(f"{should}, not {in_words(requests)}.")
     found, rids = list(requests), set()
     for item in found:
         if not isinstance(item, Request):
+            should = "requests is a list of Request, such as minisched.requests(4)"
             raise ValueError(f"{should}, but it holds {in_words(item)}.")
         if isinstance(item.prompt, str):  # another bad field ends that request alone
             raise ValueError(f"request {item.name}: {item.problem()}")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 TOPICS = {  # topic -> its code, a module below minisched/
     "radix_cache": "memory/radix_cache",
     "page_allocator": "memory/pool",
@@ -55,48 +52,7 @@ LOOPS_WITH_MORE = {"mindie_placeholder": "ledger", "vllm_batch_queue": "queue"} 
 DRAWN_BY = {"prev_sampled": "placeholder_fill", "unified": "mixed_chunk"}  # two in one module
 
 
-def parts(topic: str) -> dict[str, str]:
-    """Where each part of a topic belongs, as a pattern of paths from the repository's root.
-
-    Which lesson teaches it, the lessons say (``taught``).
-    """
-    folder, view = TOPICS[topic].partition("/")[0], view_of(topic)
-    return {
-        "code": f"minisched/{TOPICS[topic]}.py",
-        "diagram": f"diagrams/{topic}.puml",
-        "picture": f"traces/{SAME_PICTURE.get(topic, topic)}.svg",
-        "laws": f"tests/{folder}/test_*.py",  # which of them: ``laws``
-        "trace": f"traces/{topic}.json",
-        "view": f"minisched/export/{f'views/{view}' if view else 'runs'}.py",
-    }
-
-
 def view_of(topic: str) -> str:
     """Which module of ``export/views`` draws it; empty: a loop without a view of its own."""
     is_loop = TOPICS.get(topic, "loops/").startswith("loops/")
     return "" if is_loop and topic not in LOOPS_WITH_MORE else DRAWN_BY.get(topic, topic)
-
-
-def laws(topic: str, tests: Path) -> Path | None:
-    """The file of its folder that tests a topic: by its name, or by a heading in it.
-
-    In a file of several topics such a heading is a line ``# -- vllm_pp: stages of a pipeline ---``.
-    """
-    heading = re.compile(rf"^# -- {topic}: ", re.M)
-    folder = TOPICS[topic].partition("/")[0]
-    for path in sorted(tests.glob(f"{folder}/test_*.py")):
-        if path.stem == f"test_{topic}" or heading.search(path.read_text(encoding="utf-8")):
-            return path
-    return None
-
-
-def taught(lessons: Path) -> dict[str, str]:
-    """Topic -> the lesson that teaches it, as the headers of the lessons in a folder say.
-
-    A lesson's header (``minisched:``, ``topics: [..]``) names them.
-    """
-    found = {}
-    for path in sorted(lessons.glob("[0-9][0-9]_*.py")):
-        header = re.search(r"^#\s+topics: \[(.*)\]$", path.read_text(encoding="utf-8"), re.M)
-        found.update(dict.fromkeys(re.findall(r"\w+", header[1]) if header else [], path.stem))
-    return found

@@ -39,7 +39,6 @@ from .options import (
     SchedulerOptions,
     WorkloadOptions,
     choose_loops,
-    make_config,
     with_option_groups,
 )
 from .report import advice_json, drafts_as_json, logprobs_json, print_errors, say_advice
@@ -95,7 +94,7 @@ def compare_here(
     requests = workload.make_requests(model)
     if not workload.says_which and {*names} - {"serial"} == {*PD_OR_MIXED}:
         requests = [fresh(request) for request in RECIPES["pd"].requests]
-    config = make_config(scheduler, model, requests)
+    config = scheduler.config_for(requests, model.context_len)
     if "all" in asked:  # those that take the workload
         refused = {name: find_loop(name).refusal(name, wanted_features(config, requests))
                    for name in names}  # fmt: skip

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_type_hints
@@ -23,17 +23,14 @@ import typer
 from ..core import Request, SamplingParams
 from ..core.fields import setting
 from ..defaults import (
-    CHUNK,
     MAX_NEW_TOKENS,
-    check_room,
+    config_from,
     go_round,
     make_requests,
     overlapped_loop,
     published_loops,
     text_codec,
     usual_cost,
-    whole_pages,
-    with_room,
 )
 from ..devices.cost import MILLISECOND, CostModel
 from ..devices.profiles import PROFILES, find_profile
@@ -52,12 +49,18 @@ DTYPE_HELP = (
     "What a real model computes in: auto (bfloat16 where the checkpoint is in bfloat16, else "
     "float32), float32, bfloat16; float64 on thread and cuda."
 )
-MOST_HOST_WORK = 60_000  # milliseconds a step
-MOST_DEADLINE = 3600  # seconds
-
+MOST_HOST_WORK, MOST_DEADLINE = 60_000, 3600  # milliseconds a step; seconds
 LOST = 1  # exit code
+BackendName = Annotated[
+    str, typer.Option("--backend", help="processes, or on a cluster: dask, ray.")
+]
+ClusterAddress = Annotated[
+    str, typer.Option("--address", help="Of the cluster; without it one is started here.")
+]
 
 # -- Fields become options -------------------------------------------------------------------------
+
+Read = dict[str, tuple[Any, Callable[[Any], Any]]]
 
 
 class OptionGroup:
@@ -65,27 +68,25 @@ class OptionGroup:
 
     ``given`` are the settings that a command line names; its own fields always have a value.
     ``read`` makes a setting from what a command line gives, of another type.
+
+    Raises:
+        ValueError: an option is outside its limits; the sentence names both.
     """
 
     panel: ClassVar[str | None] = None
     settings: ClassVar[type[Any] | None] = None
-    read: ClassVar[dict[str, tuple[Any, Callable[[Any], Any]]]] = {}
+    read: ClassVar[Read] = {}
     usual: ClassVar[dict[str, Any]] = {}  # defaults that are the command line's own
 
     def __init__(self, **given: Any) -> None:
-        own = {item.name: item for item in fields(self)}  # type: ignore[arg-type]
-        self.given = {name: value for name, value in given.items() if name not in own}
-        for name, item in own.items():
-            made = None if item.default_factory is MISSING else item.default_factory()
-            setattr(self, name, given.get(name, made if item.default is MISSING else item.default))
+        for item in fields(self):  # type: ignore[arg-type]
+            made = item.default if item.default_factory is MISSING else item.default_factory()
+            setattr(self, item.name, given.pop(item.name, made))
+        self.given = given
         self.check()
 
     def check(self) -> None:
-        """Refuse what is outside its limits.
-
-        Raises:
-            ValueError: an option is; the sentence names the option and the limit.
-        """
+        """Refuse what is outside its limits."""
 
 
 def with_option_groups(command: Callable[..., int]) -> Callable[..., int]:
@@ -95,21 +96,20 @@ def with_option_groups(command: Callable[..., int]) -> Callable[..., int]:
     parameter, and builds the group when it is called.
     """
     own = inspect.signature(command, eval_str=True).parameters
-    groups = {
-        name: item.annotation
+    options = {
+        name: (item.annotation, list(options_of(item.annotation)))
         for name, item in own.items()
         if isinstance(item.annotation, type) and issubclass(item.annotation, OptionGroup)
     }
-    options = {name: list(options_of(group)) for name, group in groups.items()}
 
     @wraps(command)
     def call(**values: Any) -> int:
-        for name, group in groups.items():
-            found = {item.name: (values.pop(item.name), item.default) for item in options[name]}
-            values[name] = group(**{key: it for key, (it, empty) in found.items() if it != empty})
+        for name, (group, parameters) in options.items():
+            found = [(it.name, values.pop(it.name), it.default) for it in parameters]
+            values[name] = group(**{key: value for key, value, empty in found if value != empty})
         return command(**values)
 
-    merged = [one for name, item in own.items() for one in options.get(name, [item])]
+    merged = [one for name, item in own.items() for one in options.get(name, ("", [item]))[1]]
     keyword_only = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in merged]
     call.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
     call.__annotations__ = {item.name: item.annotation for item in merged}
@@ -125,28 +125,37 @@ def options_of(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
                 continue
             kind = group.read.get(item.name, (types[item.name],))[0]
             is_list = getattr(kind, "__origin__", None) is list
-            name = f"--{item.name.replace('_', '-')}"
-            names = [name, item.metadata["alias"]] if item.metadata["alias"] else []
+            name, alias = f"--{item.name.replace('_', '-')}", item.metadata["alias"]
+            names = [name, alias] if alias else [name] if kind is bool else []
             shown, usual = item.metadata["shown"], group.usual.get(item.name, item.default)
             is_empty = usual is MISSING or usual is None or usual is False or usual in ("", ())
             is_told = shown is None and not is_empty
             default = usual if is_told else False if kind is bool else [] if is_list else None
             option = typer.Option(
-                *(names or ([name] if kind is bool else [])), help=item.metadata["help"],
-                rich_help_panel=group.panel, show_default=True if is_told else shown or False,
+                *names, help=item.metadata["help"], rich_help_panel=group.panel,
+                show_default=True if is_told else shown or False,
             )  # fmt: skip
+            has_value = is_told or kind is bool or is_list
             yield inspect.Parameter(
                 item.name, inspect.Parameter.KEYWORD_ONLY, default=default,
-                annotation=Annotated[kind if is_told or kind is bool or is_list else kind | None,
-                                     option],
+                annotation=Annotated[kind if has_value else kind | None, option],
             )  # fmt: skip
 
 
-def in_words_of_options(sentence: str, settings: type[Any] = SchedulerConfig) -> str:
-    """A sentence about settings, with their names as they are spelled on the command line."""
-    names = [item.name for item in fields(settings) if "help" in item.metadata]
-    known = "|".join([*names, "preset"])
-    return re.sub(rf"\b({known})\b", lambda found: f"--{found[0].replace('_', '-')}", sentence)
+@contextmanager
+def in_words_of_options() -> Iterator[None]:
+    """What is wrong with settings is said with their names as the command line spells them.
+
+    Raises:
+        ValueError: something is.
+    """
+    try:
+        yield
+    except ValueError as error:
+        names = [item.name for item in fields(SchedulerConfig) if "help" in item.metadata]
+        known = rf"\b({'|'.join([*names, 'preset'])})\b"
+        said = re.sub(known, lambda found: f"--{found[0].replace('_', '-')}", str(error))
+        raise ValueError(said) from error
 
 
 # -- The groups ------------------------------------------------------------------------------------
@@ -189,7 +198,7 @@ class WorkloadOptions(OptionGroup):
     panel = "Workload"
     settings = SamplingParams
     usual: ClassVar[dict[str, Any]] = {"max_new_tokens": MAX_NEW_TOKENS}
-    read: ClassVar[dict[str, tuple[Any, Callable[[Any], Any]]]] = {
+    read: ClassVar[Read] = {
         "logit_bias": (list[str], read_biases),
         "json_schema": (Path, lambda file: read_file("--json-schema", file)),
         "stop": (list[str], tuple),
@@ -212,32 +221,33 @@ class WorkloadOptions(OptionGroup):
     )
 
     def check(self) -> None:
-        """Refuse what is outside its limits.
-
-        Raises:
-            ValueError: an option is; the sentence names the option and the limit.
-        """
-        if not 0 <= self.host_work <= MOST_HOST_WORK:
-            raise ValueError(
-                f"--host-work is {self.host_work}, but it must be between 0 and {MOST_HOST_WORK}."
-            )
-        if self.nproc is not None and self.device != "dist":
-            raise ValueError(f"--nproc is for --device dist, but --device is {self.device}.")
-        if self.tp is not None and self.device != "dist":
-            raise ValueError(f"--tp is for --device dist, but --device is {self.device}.")
+        """Refuse what is outside its limits."""
+        on = {"nproc": (self.nproc, "dist"), "tp": (self.tp, "dist"),
+              "profile": (self.profile, "sim")}  # fmt: skip
+        for name, (value, device) in on.items():
+            if value is not None and self.device != device:
+                raise ValueError(
+                    f"--{name} is for --device {device}, but --device is {self.device}."
+                )
         if self.tp is not None and self.tp < 2:
             raise ValueError(f"--tp is {self.tp}, but it must be at least 2.")
-        if not 1 <= self.deadline <= MOST_DEADLINE:
-            raise ValueError(
-                f"--deadline is {self.deadline:g}, but it must be between 1 and {MOST_DEADLINE}."
-            )
-        if self.profile is not None and self.device != "sim":
-            raise ValueError(f"--profile is for --device sim, but --device is {self.device}.")
+        if self.requests is not None and self.requests < 1:
+            raise ValueError(f"--requests is {self.requests}, but it must be at least 1.")
+        for name, number, least, most in (
+            ("host-work", self.host_work, 0, MOST_HOST_WORK),
+            ("deadline", self.deadline, 1, MOST_DEADLINE),
+        ):
+            if not least <= number <= most:
+                raise ValueError(
+                    f"--{name} is {number:g}, but it must be between {least} and {most}."
+                )
         if problem := self.sampling.problem():
             name, rest = problem.split(" ", 1)
             rest = rest.replace("return_logprob", "--return-logprob")
             raise ValueError(f"--{name.replace('_', '-')} {rest}")
-        self.read_prompts()
+        for text in self.texts:
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise ValueError(f"--prompt {text!r} is not UTF-8 text.")
 
     @cached_property
     def sampling(self) -> SamplingParams:
@@ -252,25 +262,21 @@ class WorkloadOptions(OptionGroup):
         named = self.requests, self.prompts
         return bool(self.given or self.prompt or self.priority) or named != (None, None)
 
-    def read_prompts(self) -> list[str]:
+    @cached_property
+    def texts(self) -> list[str]:
         """As many prompts as requests, going round; without ``--requests``, each once.
 
         A file holds one prompt a line; empty lines are skipped.
 
         Raises:
-            ValueError: the file can't be read or holds no prompt, or ``--requests`` is below 1.
+            ValueError: the file can't be read or holds no prompt.
         """
-        if self.requests is not None and self.requests < 1:
-            raise ValueError(f"--requests is {self.requests}, but it must be at least 1.")
         prompts = list(self.prompt)
         if self.prompts is not None:
             lines = read_file("--prompts", self.prompts).splitlines()
             prompts += [line for line in lines if line.strip()]
             if not prompts:
                 raise ValueError(f"--prompts {self.prompts} holds no prompt; it needs one a line.")
-        for text in prompts:
-            if any("\ud800" <= character <= "\udfff" for character in text):
-                raise ValueError(f"--prompt {text!r} is not UTF-8 text.")
         return go_round(prompts, self.requests)
 
     @contextmanager
@@ -310,11 +316,9 @@ class WorkloadOptions(OptionGroup):
         """The loops as they are to run: with ``--tp`` on all ranks at once."""
         return [f"{loop}:tp={self.tp}" if self.tp else loop for loop in loops]
 
-    def make_requests(self, model: Model, ignore_eos: bool = False) -> list[Request]:
-        """The requests, tokenized; with ``ignore_eos`` every one runs to its length."""
-        params = replace(self.sampling, ignore_eos=ignore_eos)
-        codec, texts = text_codec(model), self.read_prompts()
-        return make_requests(texts, codec, params, self.priority or [0])
+    def make_requests(self, model: Model) -> list[Request]:
+        """The requests, tokenized."""
+        return make_requests(self.texts, text_codec(model), self.sampling, self.priority or [0])
 
     def cost(self) -> CostModel:
         """The cost model of ``sim``, or none; with the added host work in either.
@@ -338,6 +342,11 @@ class SchedulerOptions(OptionGroup):
         None, "Chunk and graph sizes for a GPU: a name that minisched presets lists, 24GiB, auto."
     )
 
+    def check(self) -> None:
+        """Refuse what is outside its limits."""
+        page = max(1, self.page_size or 1)
+        self.make_config(kv_tokens=page, chunked_prefill_size=page)
+
     @property
     def page_size(self) -> int | None:
         """KV slots to a page, if that was given."""
@@ -348,26 +357,30 @@ class SchedulerOptions(OptionGroup):
         """Whether ``--disable-overlap-schedule`` was given."""
         return "disable_overlap_schedule" in self.given
 
-    def check(self) -> None:
-        """Refuse what is outside its limits.
+    @property
+    def over_preset(self) -> dict[str, Any]:
+        """What was given, over what the preset says."""
+        preset = {} if self.preset is None else preset_named(self.preset).settings
+        return {**preset, **self.given}
+
+    def config_for(self, requests: list[Request], context_len: int) -> SchedulerConfig:
+        """Room for every request that may run at once, unless options say otherwise.
 
         Raises:
-            ValueError: an option is; the sentence names the option and the limit.
+            ValueError: a value is outside its limits, or more memory is asked for than a run here
+                should take.
         """
-        self.make_config(kv_tokens=max(1, self.page_size or 1))
+        with in_words_of_options():
+            return config_from(self.over_preset, requests, context_len)
 
     def make_config(self, **defaults: Any) -> SchedulerConfig:
-        """``defaults``; over them what the preset says, and over that what was given.
+        """``defaults``, and over them the options.
 
         Raises:
             ValueError: a value is outside its limits.
         """
-        chunk = {"chunked_prefill_size": whole_pages(CHUNK, self.page_size or 1)}
-        try:
-            preset = {} if self.preset is None else preset_named(self.preset).settings
-            return SchedulerConfig(**{**chunk, **defaults, **preset, **self.given})
-        except ValueError as error:
-            raise ValueError(in_words_of_options(str(error))) from error
+        with in_words_of_options():
+            return SchedulerConfig(**{**defaults, **self.over_preset})
 
 
 @dataclass(init=False)
@@ -383,37 +396,6 @@ class ReportOptions(OptionGroup):
         return log_to(sys.stderr) if self.log else nullcontext()
 
 
-# -- How much memory a run gets, where no option says so -------------------------------------------
-
-
-def make_config(
-    scheduler: SchedulerOptions, model: Model, requests: list[Request]
-) -> SchedulerConfig:
-    """Room for every request that may run at once, unless options say otherwise.
-
-    Raises:
-        ValueError: the options ask for more memory than a run here should take.
-    """
-    config = with_room(scheduler.make_config, requests, model.context_len)
-    try:
-        check_room(config)
-    except ValueError as error:
-        raise ValueError(in_words_of_options(str(error))) from error
-    return config
-
-
-# -- Who runs what a command has many of (minisched/spread.py) -----------------------------------
-
-BackendName = Annotated[
-    str, typer.Option("--backend", help="processes, or on a cluster: dask, ray.")
-]
-ClusterAddress = Annotated[
-    str, typer.Option("--address", help="Of the cluster; without it one is started here.")
-]
-
-# -- Which loops a command runs --------------------------------------------------------------------
-
-
 def choose_loops(asked: Sequence[str], device: str, only_serial: bool) -> list[str]:
     """The loops asked for; if none were, the one that overlaps on ``device``.
 
@@ -424,16 +406,12 @@ def choose_loops(asked: Sequence[str], device: str, only_serial: bool) -> list[s
     Raises:
         ValueError: a loop is unknown, or overlaps although only the serial one may run.
     """
-    names = [
-        every for name in asked for every in (published_loops(device) if name == "all" else [name])
-    ]
+    names = [every for name in asked
+             for every in (published_loops(device) if name == "all" else [name])]  # fmt: skip
     for name in names:
         find_loop(name).check_device(name, device)
-    if not names:
-        return ["serial" if only_serial else overlapped_loop(device)]
-    for name in names:
         if only_serial and name != "serial":
             raise ValueError(
                 f"--disable-overlap-schedule leaves only serial, but the loop {name} was asked for."
             )
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(names)) or ["serial" if only_serial else overlapped_loop(device)]

@@ -1,4 +1,9 @@
-"""``minisched presets``: the published classes of GPUs and what each is told."""
+"""``minisched presets``, and ``--preset``: the published classes of GPUs and what each is told.
+
+The numbers are those of SGLang ``server_args.py:_handle_gpu_memory_settings``; the advice follows
+the chunked-prefill guide that is written about them. The guide's own table differs in two places:
+it gives the RTX 4090 a decode batch of 16 (an older default; today 24) and rounds 25.6 to 25.
+"""
 
 from __future__ import annotations
 
@@ -12,37 +17,7 @@ from rich.console import Console
 from ..devices.registry import load
 from .layout import Json, print_json, say, say_table
 
-# -- ``--preset auto``: the preset of the GPU that torch sees --------------------------------------
-
-AUTO = "auto"
-GIB = 1 << 30
-
-
-def preset_named(text: str) -> Preset:
-    """A preset by name or memory, or with ``auto`` that of the first GPU here, by itself.
-
-    SGLang does as much when it starts (``server_args.py:_handle_gpu_memory_settings``).
-
-    Raises:
-        ValueError: there is no such preset, or torch is not there or sees no GPU.
-    """
-    if text.lower() != AUTO:
-        return find_preset(text)
-    wanted_by = "preset auto"  # ``in_words_of_options`` spells it as on the command line
-    if not load("torch.cuda", "is_available", "torch", wanted_by)():
-        raise ValueError(
-            "preset is 'auto', but torch sees no GPU; say its name, or its memory as in 24GiB."
-        )
-    properties: Any = load("torch.cuda", "get_device_properties", "torch", wanted_by)
-    return preset_for(properties(0).total_memory / GIB)
-
-
-# -- Chunk size and largest captured decode batch for the published classes of GPUs ----------------
-#
-# The numbers are those of SGLang ``server_args.py:_handle_gpu_memory_settings``; the advice follows
-# the chunked-prefill guide that is written about them. The guide's own table differs in two places:
-# it gives the RTX 4090 a decode batch of 16 (an older default; today 24) and rounds 25.6 to 25.
-
+AUTO, GIB = "auto", 1 << 30
 MANY_GPUS = 4  # sharing a model: from here on, graphs for larger batches are worth their memory
 
 
@@ -95,42 +70,36 @@ PRESETS = (
 )  # fmt: skip
 
 
-def preset_for(memory_gib: float, tensor_parallel: int = 1) -> Preset:
-    """The preset of a GPU with so much memory, when ``tensor_parallel`` of them share a model.
-
-    Raises:
-        ValueError: there is no such GPU or no such number of them.
-    """
-    if not 0 < memory_gib < inf:
-        raise ValueError(f"memory_gib is {memory_gib}, but it must be above 0 and finite.")
-    if tensor_parallel < 1:
-        raise ValueError(f"tensor_parallel is {tensor_parallel}, but it must be at least 1.")
-    fits = [
-        preset
-        for preset in PRESETS
-        if preset.min_gib <= memory_gib < preset.below_gib
-        and preset.min_tensor_parallel <= tensor_parallel
-    ]
-    return max(fits, key=lambda preset: preset.min_tensor_parallel)
-
-
-def find_preset(text: str) -> Preset:
+def preset_named(text: str) -> Preset:
     """A preset by its name, or by memory: ``24GiB`` is one such GPU, ``4x24GiB`` is four.
 
+    ``auto`` is the first GPU that torch sees here, by itself, as SGLang asks when it starts.
+
     Raises:
-        ValueError: ``text`` is neither.
+        ValueError: there is no such preset, or torch is not there or sees no GPU.
     """
     for preset in PRESETS:
         if preset.name == text.lower():
             return preset
     size = re.fullmatch(r"(?:([1-9]\d*)x)?(\d{1,6}(?:\.\d+)?) ?gib", text, re.IGNORECASE)
-    if size and float(size[2]) > 0:
-        return preset_for(float(size[2]), int(size[1] or 1))
-    names = ", ".join(preset.name for preset in PRESETS)
-    raise ValueError(
-        f"preset is {text!r}, but it must be one of {names}, or an amount of GPU memory such as "
-        "24GiB or 4x24GiB."
-    )
+    memory, gpus = (float(size[2]), int(size[1] or 1)) if size else (0.0, 1)
+    if text.lower() == AUTO:
+        wanted_by = "preset auto"  # ``in_words_of_options`` spells it as on the command line
+        if not load("torch.cuda", "is_available", "torch", wanted_by)():
+            raise ValueError(
+                "preset is 'auto', but torch sees no GPU; say its name, or its memory as in 24GiB."
+            )
+        properties: Any = load("torch.cuda", "get_device_properties", "torch", wanted_by)
+        memory = properties(0).total_memory / GIB
+    if not memory:
+        names = ", ".join(preset.name for preset in PRESETS)
+        raise ValueError(
+            f"preset is {text!r}, but it must be one of {names}, or an amount of GPU memory such "
+            "as 24GiB or 4x24GiB."
+        )
+    fits = [it for it in PRESETS if it.min_gib <= memory < it.below_gib
+            and it.min_tensor_parallel <= gpus]  # fmt: skip
+    return max(fits, key=lambda preset: preset.min_tensor_parallel)
 
 
 LEGEND = (
@@ -143,40 +112,21 @@ def presets(
     json: Json = False,
 ) -> None:
     """List the classes of GPUs that --preset knows, with their sizes and what they are told."""
-    if json:
-        print_json({"presets": [preset_json(preset) for preset in PRESETS]})
+    if json:  # which knows no infinity
+        ends = {it.name: None if it.below_gib == inf else it.below_gib for it in PRESETS}
+        print_json({"presets": [
+            {**asdict(it), "below_gib": ends[it.name],
+             "prefill_decode_ratio": it.prefill_decode_ratio} for it in PRESETS
+        ]})  # fmt: skip
         return
-    console = Console(highlight=False)
+    console, rows = Console(highlight=False), list[tuple[str, ...]]()
+    for it in PRESETS:
+        memory = f"{it.min_gib:g}-{it.below_gib:g}".replace("-inf", "+")
+        parallel = "any" if it.min_tensor_parallel == 1 else f"{it.min_tensor_parallel}+"
+        sizes = str(it.chunked_prefill_size), str(it.cuda_graph_max_bs)
+        ratio = f"{it.prefill_decode_ratio:.1f}"
+        rows.append((it.name, memory, parallel, *sizes, ratio, ", ".join(it.gpus)))
     heads = ("preset", ">GiB", ">TP", ">chunk", ">graphs", ">ratio", "such as")
-    say_table(console, heads, map(cells, PRESETS), LEGEND)
-    for preset in PRESETS:
-        say(console, f"{preset.name}: {preset.recommendation}")
-
-
-def cells(preset: Preset) -> list[str]:
-    """One row of the table."""
-    return [
-        preset.name,
-        memory(preset),
-        "any" if preset.min_tensor_parallel == 1 else f"{preset.min_tensor_parallel}+",
-        str(preset.chunked_prefill_size),
-        str(preset.cuda_graph_max_bs),
-        f"{preset.prefill_decode_ratio:.1f}",
-        ", ".join(preset.gpus),
-    ]
-
-
-def memory(preset: Preset) -> str:
-    """The class's range of GPU memory."""
-    if preset.min_gib == 0:
-        return f"<{preset.below_gib:g}"
-    if preset.below_gib == inf:
-        return f"{preset.min_gib:g}+"
-    return f"{preset.min_gib:g}-{preset.below_gib:g}"
-
-
-def preset_json(preset: Preset) -> dict[str, object]:
-    """A preset with its ratio; JSON knows no infinity, so no upper end is null."""
-    below = None if preset.below_gib == inf else preset.below_gib
-    ratio = preset.prefill_decode_ratio
-    return {**asdict(preset), "below_gib": below, "prefill_decode_ratio": ratio}
+    say_table(console, heads, rows, LEGEND)
+    for it in PRESETS:
+        say(console, f"{it.name}: {it.recommendation}")

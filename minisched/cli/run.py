@@ -28,7 +28,6 @@ from .options import (
     SchedulerOptions,
     WorkloadOptions,
     choose_loops,
-    make_config,
     with_option_groups,
 )
 from .report import (
@@ -120,7 +119,7 @@ def run_here(
     device = open_device(workload.device)
     model = workload.open_model()
     requests = workload.make_requests(model)
-    config, cost = make_config(scheduler, model, requests), workload.cost()
+    config, cost = scheduler.config_for(requests, model.context_len), workload.cost()
     console = Console(stderr=report.json, highlight=False, emoji=False)
     transcript = Transcript(model, requests)
     with streaming(console, transcript), report.logging():

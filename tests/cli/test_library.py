@@ -95,7 +95,6 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: ms.run([ms.Request("a", [1]), ms.Request("a", [2])]), "have the id 'a'"),
     (lambda: one.run(loop=["overlap"]), "loop is one name, such as 'overlap', not ['overlap']."),
     (lambda: ms.run(config={"pagesize": 4}), "no setting 'pagesize'; did you mean 'page_size'?"),
-    (lambda: one.run(cost=5), "cost is a CostModel (devices/cost.py), not 5."),
     (lambda: ms.requests("hello"), "prompts is a list of texts"),
     (lambda: ms.check("overlap"), "it is check(loops=['overlap'])."),
     (lambda: ms.check("no_such_file.json"), "no_such_file.json can't be read"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minisched.cli.presets import find_preset, preset_for
+from minisched.cli.presets import preset_named
 from minisched.comparison import compare_loops
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import NO_COST
@@ -61,7 +61,7 @@ def test_a_request_that_never_has_enough_memory_hears_what_there_is(drafts: int,
     [(19.9, 4, "t4"), (20, 3, "rtx4090"), (34, 4, "rtx4090-tp4"), (60, 16, "h100-tp4")],
 )
 def test_a_preset_is_found_by_name_or_by_memory(gib: float, gpus: int, name: str) -> None:
-    found = (find_preset(name.upper()), find_preset(f"{gpus}x{gib} gib"), preset_for(gib, gpus))
+    found = preset_named(name.upper()), preset_named(f"{gpus}x{gib} gib")
     assert {preset.name for preset in found} == {name}
     assert SchedulerConfig(**found[0].settings)  # type: ignore[arg-type]
 
