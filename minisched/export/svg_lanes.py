@@ -41,7 +41,7 @@ class LanesDrawing:
             y += 20 if row.measure else 8 if at and row.group != group else 0
             group = row.group
             self.strips.append(_Strip(row, y))
-            y += self.pitch
+            y += self.pitch + 10 * any(span.kind == "said" for span in row.spans)
         self.bottom = y - (self.pitch - self.box) / 2
         segments = (self._segment(link) for link in lanes.links)
         self.segments = [segment for segment in segments if segment]
@@ -138,7 +138,7 @@ class LanesDrawing:
             middle = min(max(x + width / 2, self.x.left + room / 2), EDGE - room / 2)
             if middle - room / 2 >= strip.said:  # else the words are in the notes alone
                 strip.said = middle + room / 2 + 6
-                low = y + self.box + 9
+                low = y + self.box + 15
                 self.page.words(middle, low, span.label, "small said", "middle", span.data)
             return
         if span.kind in (*SIGNS, *OVER) or self.box < 11:
