@@ -365,13 +365,10 @@ def choose_view(trace: Trace, first_step: int | None, last_step: int | None, cou
     Raises:
         ValueError: the run has no such steps.
     """
-    if first_step is None and last_step is None:
-        steps = steady_steps(trace, count)
-        return view_of_steps(trace, *steps) if steps else whole_run(trace)
-    first = first_step if first_step is not None else last_step
-    last = last_step if last_step is not None else first_step
-    assert first is not None and last is not None
-    return view_of_steps(trace, first, last)
+    if given := [step for step in (first_step, last_step) if step is not None]:
+        return view_of_steps(trace, given[0], given[-1])
+    steps = steady_steps(trace, count)
+    return view_of_steps(trace, *steps) if steps else whole_run(trace)
 
 
 def steady_views(traces: list[Trace], count: int) -> list[View]:

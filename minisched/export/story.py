@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ..trace import Mark, Slice, Trace
+from ..trace import Slice, Trace
 from ..trace.events import is_forward, is_host
 from .layout import View, view_of_steps
 from .palette import paint
@@ -73,35 +73,33 @@ class StoryEvent:
 
 
 def events(trace: Trace, start: int, end: int) -> list[StoryEvent]:
-    """What began between two moments, in order of time."""
+    """What began between two moments, in order of time; at one moment what ends comes first."""
+    puts, takes = _queue(trace)
+    found = [*_slices(trace), *_relayed(trace)]
+    for name, items in (("put", puts), ("take", takes)):
+        for time, item in items.values():
+            found.append(StoryEvent(name, time, time, item.lane, _fields(item)))
     brought: dict[Field, dict[str, Field]] = {}
-    for mark in map(_mark, trace.marks):
-        brought.setdefault(mark.fields.get("step", 0), {}).update(mark.fields)
-    queue, steps = sorted(_queue(trace), key=_queue_order), {item.step for item in trace.slices}
-    told = []
-    for event in _all(trace):
+    for mark in trace.marks:
+        fields = {name: value if isinstance(value, int) else str(value)
+                  for name, value in mark.attrs.items()}  # fmt: skip
+        found.append(StoryEvent(f"mark {mark.name}", mark.time, mark.time, "", fields))
+        brought.setdefault(fields.get("step", 0), {}).update(fields)
+    steps, told = {item.step for item in trace.slices}, []
+    for event in sorted(found, key=lambda event: (event.start, event.end > event.start)):
         if start <= event.start < end:
-            step = int(event.fields.get("step", 0))
-            before = max((other for other in steps if other < step), default=0)
-            now: dict[str, Field] = {
-                "queue": _in_queue(queue, event),
-                "at": ms(event.start - start),
+            now, step = event.start, event.fields.get("step", 0)
+            until = now if event.name == "put" else now + 1  # at one moment puts come before takes
+            queue = [str(one) for one, (put, _) in sorted(puts.items(), key=lambda of: of[1][0])
+                     if put <= now and not (one in takes and takes[one][0] < until)]  # fmt: skip
+            more: dict[str, Field] = {
+                "queue": " ".join(queue) or "empty",
+                "at": ms(now - start),
+                "before": max((other for other in steps if other < int(step)), default=0),
             }
-            now["before"] = before
-            marks = brought.get(event.fields.get("step", 0), {})
-            told.append(replace(event, fields={**now, **marks, **event.fields}))
+            fields = {**more, **brought.get(step, {}), **event.fields}
+            told.append(replace(event, fields=fields))
     return told
-
-
-def _all(trace: Trace) -> list[StoryEvent]:
-    """Every event of a run. Of those at one moment, what ends comes before what begins."""
-    found = [*_slices(trace), *_queue(trace), *_relayed(trace), *map(_mark, trace.marks)]
-    return sorted(found, key=lambda event: (event.start, _rank(event)))
-
-
-def _rank(event: StoryEvent) -> int:
-    """Of what happens at one moment: what a slice has just done, before the slices that begin."""
-    return 1 if event.end > event.start else 0
 
 
 def _slices(trace: Trace) -> Iterator[StoryEvent]:
@@ -116,19 +114,15 @@ def _fields(item: Slice) -> dict[str, Field]:
     return {"step": item.step, "ms": ms(item.duration), "rids": rids, "mode": item.mode}
 
 
-def _queue(trace: Trace) -> Iterator[StoryEvent]:
-    """A step enters the queue when it has been launched, and leaves it when its turn comes."""
-    launched: dict[int, Slice] = {}
-    taken: dict[int, Slice] = {}
+def _queue(trace: Trace) -> tuple[dict[int, tuple[int, Slice]], dict[int, tuple[int, Slice]]]:
+    """When each step entered the queue, launched, and when the host turned to it, by step."""
+    puts, takes = dict[int, tuple[int, Slice]](), dict[int, tuple[int, Slice]]()
     for item in trace.slices:
         if is_host(item.lane) and item.name == "launch":
-            launched[item.step] = item
+            puts[item.step] = item.end, item
         if is_host(item.lane) and item.name in ("wait", "process") and item.step:
-            taken.setdefault(item.step, item)
-    for item in launched.values():
-        yield StoryEvent("put", item.end, item.end, item.lane, _fields(item))
-    for item in taken.values():
-        yield StoryEvent("take", item.start, item.start, item.lane, _fields(item))
+            takes.setdefault(item.step, (item.start, item))
+    return puts, takes
 
 
 def _relayed(trace: Trace) -> Iterator[StoryEvent]:
@@ -139,31 +133,6 @@ def _relayed(trace: Trace) -> Iterator[StoryEvent]:
         if edge.kind == "token" and is_forward(dst.lane):
             fields = {**_fields(dst), "src": src.step}
             yield StoryEvent("relay", dst.start, dst.start, dst.lane, fields)
-
-
-def _mark(mark: Mark) -> StoryEvent:
-    fields = {name: value if isinstance(value, int) else str(value)
-              for name, value in mark.attrs.items()}  # fmt: skip
-    return StoryEvent(f"mark {mark.name}", mark.time, mark.time, "", fields)
-
-
-def _queue_order(event: StoryEvent) -> tuple[int, bool]:
-    """At one moment a launch ends before the host turns to the next result."""
-    return event.start, event.name != "put"
-
-
-def _in_queue(queue: list[StoryEvent], now: StoryEvent) -> str:
-    """The steps launched and not yet taken."""
-    inside: list[int] = []
-    for event in queue:
-        step = int(event.fields["step"])
-        if _queue_order(event) > _queue_order(now):
-            break
-        if event.name == "put":
-            inside.append(step)
-        elif step in inside:
-            inside.remove(step)
-    return " ".join(map(str, inside)) or "empty"
 
 
 # -- A story as a PlantUML sequence diagram: the design's own participants, in the run's order -----

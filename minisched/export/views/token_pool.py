@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ...checks.overlap import forwards
 from ...trace import Trace
-from ...trace.events import is_forward
-from ..scene import CellGrid, GridCell, LaneItem, LaneRow, Lanes, Part, Scene, about_run
+from ..scene import CellGrid, GridCell, Part, Scene, about_run
 from ..units import ms
 from .marks import NothingToShow, first_of, lacking, many, named, number, numbers, short, word
 from .steps import opening
@@ -17,7 +16,6 @@ MOST_STEPS, MOST_TENANCIES, MOST_POSITIONS = 24, 10, 40
 COLUMNS = ("rows", "uploads", "starts", "ends", "writes")  # ``TokenPool.record`` says what they are
 LEGEND = {
     "upload": "upload: prompt tokens, copied on the scheduler's stream",
-    "forward": "forward: gathers its inputs, then computes",
     "sample": "sample: one token a row, written on the engine's stream",
     "stale": "copied, but its KV is cached: never gathered",
     "wasted": "the sample of a wasted row",
@@ -46,7 +44,7 @@ class Tenancy:
 
 
 def scene(trace: Trace) -> Scene:
-    """The streams on a time axis, and what each of their steps did to the pool.
+    """What each step wrote into the pool, and what it gathered from there.
 
     Raises:
         NothingToShow: no step ran, or no token pool was used.
@@ -54,17 +52,6 @@ def scene(trace: Trace) -> Scene:
     part, shown = opening(trace, MOST_STEPS)
     if not (tenancies := tenancies_of(part)):
         raise NothingToShow("the trace has no token pool mark: no token pool was used.")
-    ops = [item for item in part.slices if item.name in ("upload", "forward", "sample")]
-    rows = [
-        LaneRow(short(lane, 14), [
-            LaneItem(item.name, item.start, item.end,
-                     str(item.step) if item.name != "sample" else "",
-                     about=f"step {item.step}, {item.name}: {ms(item.start)} to {ms(item.end)} ms",
-                     data={"step": item.step, "op": item.name})
-            for item in ops if item.lane == lane
-        ])
-        for lane in sorted({item.lane for item in ops}, key=lambda lane: (is_forward(lane), lane))
-    ]  # fmt: skip
     looks = Counter(cell.look for tenancy in tenancies for cell in tenancy.cells.values())
     late, positions = looks["lacking"], 1 + max(max(tenancy.cells) for tenancy in tenancies)
     when = f"{late} of them over the next owner's prompt" if late else "none late"
@@ -83,10 +70,7 @@ def scene(trace: Trace) -> Scene:
     return Scene(
         f"token_pool: {sampled} sampled into rows, {when}",
         about_run(trace, shown, *cut),
-        [
-            Part("Streams", "numbers: steps", [Lanes(rows, part.end)]),
-            Part("Token pool, row by position", note, [grid]),
-        ],
+        [Part("Token pool, row by position", note, [grid])],
         LEGEND,
     )
 
