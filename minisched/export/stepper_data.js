@@ -1,65 +1,37 @@
 // The runs, what is true of them when, and links to a moment.
 "use strict";
 
-// -- The runs. The page carries them as short lists of numbers; here they get names --
+// -- The runs (`html_data.py`), and what follows from them --
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const groups = data.groups.map((numbers) => numbers.map((number) => data.names[number]));
-const owners = new Map(data.rids.map((number, at) => (
-  [data.names[number], data.owners[at % data.owners.length]]
-)));
-const runs = data.runs.map(unpack);
+const owners = new Map(data.rids.map((rid, at) => [rid, data.owners[at % data.owners.length]]));
+const runs = data.runs;
 const longest = Math.max(1, ...runs.map((run) => run.end));
+runs.forEach(complete);
 
-function unpack(packed, index) {
-  const byId = new Map();
-  const lanes = packed.lanes.map((lane, at) => unpackLane(lane, at, byId));
-  const edges = packed.edges.map(([src, dst, kind, start, end]) => (
-    { src: byId.get(src), dst: byId.get(dst), kind: data.names[kind], start, end }
-  ));
-  const marks = packed.marks.map(([time, text]) => ({ time, text }));
-  const panels = new Map(packed.panels.map((panel) => [keyOf(panel), unpackPanel(panel, packed.end)]));
-  const life = packed.life.map(([time, rid, text]) => ({ time, rid: data.names[rid], text }));
-  const sources = packed.sources.map(({ lane, at }) => (
-    { lane, at: at.map(([start, end, line]) => ({ start, end, line })) }
-  ));
-  const startOf = new Map(); // of each step: when its first forward begins
-  for (const { phase, step, start } of lanes.flatMap(({ slices }) => slices)) {
-    if (phase === "forward" && !(startOf.get(step) <= start)) startOf.set(step, start);
+// Slices know their lane, edges their slices, stays their place in the panel, and sources when the
+// host was at which line.
+function complete(run, index) {
+  const slices = run.lanes.flatMap((lane) => lane.slices), byId = new Map(slices.map((one) => [one.id, one]));
+  run.index = index;
+  run.lanes.forEach((lane, at) => { for (const slice of lane.slices) slice.at = at; });
+  for (const edge of run.edges) Object.assign(edge, { src: byId.get(edge.src), dst: byId.get(edge.dst) });
+  for (const panel of run.panels) {
+    const places = new Map(panel.places.map((place, at) => [place, at]));
+    for (const stay of panel.stays) Object.assign(stay, { at: places.get(stay.place), isOpen: stay.end > run.end });
   }
-  const order = [...startOf].sort((one, other) => one[1] - other[1]);
-  return { ...packed, index, lanes, edges, marks, panels, life, sources, startOf, order };
-}
-
-function unpackLane(lane, at, byId) {
-  const slices = lane.slices.map(([id, phase, start, end, step, mode, group]) => {
-    const slice = { id, phase: data.names[phase], start, end, step, lane: at, group };
-    slice.mode = data.names[mode];
-    byId.set(id, slice);
-    return slice;
-  });
-  const bubbles = lane.bubbles.map(([start, end, why]) => (
-    { start, end, reason: data.names[why] }
-  ));
-  return { key: lane.key, title: lane.title, slices, bubbles };
+  run.panels = new Map(run.panels.map((panel) => [keyOf(panel), panel]));
+  run.sources = Map.groupBy(slices.filter(({ line }) => line !== undefined), ({ lane }) => lane);
+  run.startOf = new Map(); // of each step: when its first forward begins
+  for (const { phase, step, start } of slices) {
+    if (phase === "forward" && !(run.startOf.get(step) <= start)) run.startOf.set(step, start);
+  }
+  run.order = [...run.startOf].sort((one, other) => one[1] - other[1]);
 }
 
 // A pair of schedulers has two panels of each name.
 function keyOf({ name, side }) {
   return side ? `${side} ${name}` : name;
 }
-
-// Stays are in order of their starts. Who is still there at the end of the run ends after it.
-function unpackPanel(panel, runEnd) {
-  const name = (number) => data.names[number || 0];
-  const stays = panel.stays.map(([at, start, end, group, kind, label, about, parent]) => ({
-    at, place: panel.places[at], start, end, group: group || 0, kind: name(kind),
-    label: name(label), about: name(about), parent: name(parent), isOpen: end > runEnd,
-  }));
-  return { ...panel, stays, state: null };
-}
-
-const ridsOf = (thing) => groups[thing.group];
 
 // -- What is true at a moment, and which moments there are --
 
@@ -90,7 +62,7 @@ const momentOf = (run, time) => Math.min(time, run.end);
 
 // At which line of its source a host is: that of the last thing it began.
 function lineAt(source, time) {
-  const found = source.at[countUpTo(source.at, time, (item) => item.start) - 1];
+  const found = source[countUpTo(source, time, (item) => item.start) - 1];
   return found && { line: found.line, isOver: found.end <= time && found.end > found.start };
 }
 
@@ -143,7 +115,7 @@ function eventsOf(run) {
     const times = new Set([0, run.end, ...run.steps]);
     for (const { slices } of run.lanes) for (const slice of slices) times.add(slice.start).add(slice.end);
     for (const { stays } of run.panels.values()) for (const stay of stays) times.add(stay.start).add(stay.end);
-    for (const pairs of Object.values(run.counters)) for (const [time] of pairs) times.add(time);
+    for (const { points } of Object.values(run.counters)) for (const [time] of points) times.add(time);
     for (const mark of run.marks) times.add(mark.time);
     run.events = Float64Array.from(times).filter((time) => time <= run.end).sort();
   }

@@ -132,7 +132,7 @@ function drawRun(canvas, run, page) {
   pen.rect(LEFT, 0, scale.right - LEFT, canvas.clientHeight);
   pen.clip();
   for (const lane of run.lanes) drawBubbles(pen, lane, view, scale);
-  for (const lane of run.lanes) drawSlices(pen, lane, view, scale, page.bright);
+  for (const lane of run.lanes) drawSlices(pen, lane, view, scale, page.chosen);
   drawMarks(pen, run, view, scale);
   drawEdges(pen, run, view, page, scale);
   if (page.hovered && page.hovered.run === run) outline(pen, run, page.hovered.slice, scale);
@@ -170,14 +170,17 @@ function drawBubbles(pen, lane, view, scale) {
   }
 }
 
+// Where requests are chosen, what is not theirs steps back.
+const isDim = ({ rids }, chosen) => chosen.size > 0 && !rids.some((rid) => chosen.has(rid));
+
 // Slices narrower than a pixel are drawn once a pixel.
-function drawSlices(pen, lane, view, scale, bright) {
+function drawSlices(pen, lane, view, scale, chosen) {
   let full = -1;
   for (let at = firstAfter(lane.slices, view.start); at < lane.slices.length; at++) {
     const slice = lane.slices[at];
     if (slice.start > view.end) break;
     const x = scale.x(slice.start), width = scale.x(slice.end) - x;
-    const dim = bright && !bright[slice.group];
+    const dim = isDim(slice, chosen);
     if (width < 1) {
       const pixel = Math.floor(x) * 2 + (dim ? 0 : 1);
       if (pixel <= full) continue;
@@ -225,7 +228,7 @@ function label(pen, words, x, width, y, ink, onPaper) {
 }
 
 function outline(pen, run, slice, scale) {
-  const x = scale.x(slice.start), lane = run.lanes[slice.lane];
+  const x = scale.x(slice.start), lane = run.lanes[slice.at];
   pen.strokeStyle = css("ink");
   pen.lineWidth = 2;
   pen.strokeRect(x, topOf(lane), Math.max(2, scale.x(slice.end) - x), lane.box);
@@ -268,20 +271,20 @@ function drawAxis(canvas, view) {
 // All edges where there is room for them; else those of the slice under the pointer.
 function drawEdges(pen, run, view, page, scale) {
   const isRoomy = scale.x(run.stepTime) - scale.x(0) > 70; // pixels for one step
-  const { hovered, bright } = page;
+  const { hovered, chosen } = page;
   for (const edge of run.edges) {
     if (edge.end < view.start || edge.start > view.end) continue;
     const isTouched = hovered && (edge.src === hovered.slice || edge.dst === hovered.slice);
     if (!isRoomy && !isTouched) continue;
-    const isDim = bright && !(bright[edge.src.group] && bright[edge.dst.group]);
-    pen.globalAlpha = isTouched ? 1 : isDim ? 0.1 : hovered ? 0.25 : 0.75;
+    const isFaint = isDim(edge.src, chosen) || isDim(edge.dst, chosen);
+    pen.globalAlpha = isTouched ? 1 : isFaint ? 0.1 : hovered ? 0.25 : 0.75;
     arrow(pen, run.lanes, edge, scale, isTouched);
     pen.globalAlpha = 1;
   }
 }
 
 function arrow(pen, lanes, edge, scale, isStrong) {
-  const src = lanes[edge.src.lane], dst = lanes[edge.dst.lane], isDown = dst.top > src.top;
+  const src = lanes[edge.src.at], dst = lanes[edge.dst.at], isDown = dst.top > src.top;
   let x1 = scale.x(edge.start), x2 = scale.x(edge.end);
   let y1 = topOf(src) + (isDown ? src.box : 0), y2 = topOf(dst) + (isDown ? 0 : dst.box);
   pen.strokeStyle = pen.fillStyle = css(edge.kind) || css("ink");
@@ -314,7 +317,7 @@ function drawMarks(pen, run, view, scale) {
   for (const mark of run.marks) {
     if (mark.time < view.start || mark.time > view.end) continue;
     const x = scale.x(mark.time);
-    pen.fillStyle = flagColour(mark);
+    pen.fillStyle = css(data.flags[mark.name]);
     pen.beginPath();
     pen.moveTo(x, 6);
     pen.lineTo(x - 4, 0);
@@ -334,11 +337,6 @@ function drawSpan(pen, run, scale) {
   pen.globalAlpha = 1;
   pen.lineWidth = 1;
   pen.strokeRect(x + 0.5, 0.5, width, run.height - 1);
-}
-
-// The legend says the same of each name (`html_data.py:FLAGS`).
-function flagColour({ text }) {
-  return css(Object.entries(data.flags).find(([name]) => `${text} `.startsWith(`${name} `))[1]);
 }
 
 // The whole run in one strip: where the devices compute. Drawn once, and again when it is resized.

@@ -17,7 +17,6 @@ const page = {
   view: { start: 0, end: longest },
   run: Math.min(1, runs.length - 1), // whose events and steps the keys go through
   chosen: new Set(), // ids of the requests that are followed
-  bright: null, // which groups of requests have one of them
   hovered: null, // {run, slice}
   shown: new Set(runs.keys()), // the runs that are not put away
   folded: new Set(), // titles of lanes
@@ -113,7 +112,7 @@ function drawMoment(frame, run, isStale) {
     const { panel: name, side, lane } = panelFrame.dataset, panel = run.panels.get(keyOf({ name, side }));
     if (name === "counters") drawCounters(panelFrame, run, time);
     else if (name === "source") {
-      drawSource(panelFrame, run.sources.find((source) => source.lane === lane), time);
+      drawSource(panelFrame, run.sources.get(lane) || [], time);
     } else if (panelFrame.state !== stateAt(panel, time) || isStale) {
       const state = (panelFrame.state = stateAt(panel, time));
       if (name === "pages") drawPages(panelFrame, panel, state, page.chosen);
@@ -159,7 +158,6 @@ function goTo(time) {
 
 function choose(rids) {
   page.chosen = new Set(rids);
-  page.bright = page.chosen.size ? groups.map((group) => group.some((rid) => page.chosen.has(rid))) : null;
   redraw("lanes", "panels");
 }
 
@@ -315,7 +313,7 @@ function aboutSlice(slice) {
     slice.step ? `${slice.phase}, step ${slice.step}` : slice.phase,
     `starts at ${ms(slice.start)} ms, takes ${ms(slice.end - slice.start)} ms`,
   ];
-  const rids = ridsOf(slice);
+  const { rids } = slice;
   if (rids.length) lines.push(`${slice.mode ? slice.mode + " of " : ""}${rids.join(" ")}; click to follow one, again for the next`);
   return lines;
 }
@@ -327,7 +325,8 @@ function aboutBubble(bubble) {
 }
 
 function aboutMark(mark) {
-  return `${mark.text} at ${ms(mark.time)} ms`;
+  const words = Object.entries(mark.attrs).flat().join(" ");
+  return `${mark.name} ${words} at ${ms(mark.time)} ms`;
 }
 
 function aboutStay(stay) {
@@ -404,7 +403,7 @@ function click(canvas, run, event) {
   const slice = lane && within(lane.slices, scaleOf(canvas, viewOf(run)).time(event.offsetX));
   if (runs.length > 1) activate(run.index);
   takeOver(timeAt(canvas, event.offsetX));
-  const rids = slice ? ridsOf(slice) : [];
+  const rids = slice ? slice.rids : [];
   if (rids.length) choose([rids[(page.chosen.size === 1 ? rids.indexOf([...page.chosen][0]) + 1 : 0) % rids.length]]);
 }
 
@@ -446,7 +445,7 @@ document.addEventListener("click", (event) => {
     return goTo(Number(item.dataset.time));
   }
   if (item.closest("summary")) event.preventDefault();
-  const rids = item.dataset.rids ? JSON.parse(item.dataset.rids) : [item.stay.rid || ridsOf(item.stay)].flat();
+  const rids = item.dataset.rids ? JSON.parse(item.dataset.rids) : [item.stay.rid || item.stay.rids].flat();
   if (rids.length && rids[0]) choose(rids);
 });
 document.addEventListener("pointerover", (event) => {
@@ -463,7 +462,7 @@ for (const canvas of document.querySelectorAll('[data-panel="pages"] canvas')) {
   canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
   canvas.addEventListener("click", (event) => {
     const stay = found(event);
-    if (stay && ridsOf(stay).length) choose(ridsOf(stay));
+    if (stay?.rids.length) choose(stay.rids);
   });
 }
 

@@ -91,7 +91,7 @@ function markChosen(frame, state, chosen) {
   const held = new Set();
   const parents = new Map(state.stays.map((stay) => [stay.place, stay.parent]));
   for (const stay of state.stays) {
-    if (!ridsOf(stay).some((rid) => chosen.has(rid))) continue;
+    if (!stay.rids.some((rid) => chosen.has(rid))) continue;
     for (let place = stay.place; place && !held.has(place); place = parents.get(place)) held.add(place);
   }
   for (const element of frame.querySelectorAll("[data-place]")) {
@@ -114,7 +114,7 @@ function drawPages(frame, panel, state, chosen) {
   const wasted = hatching(pen, css("bubble"), true);
   for (const stay of state.stays) {
     const cell = pageNumber(stay.place) - 1;
-    pen.globalAlpha = !chosen.size || ridsOf(stay).some((rid) => chosen.has(rid)) ? 1 : 0.25;
+    pen.globalAlpha = !chosen.size || stay.rids.some((rid) => chosen.has(rid)) ? 1 : 0.25;
     paintPage(pen, grid, cell, stay, wasted);
   }
   pen.globalAlpha = 1;
@@ -212,7 +212,7 @@ function drawOwners(list, state, chosen) {
   const rank = ({ kind }) => Object.keys(PAGE_WORDS).indexOf(kind);
   const shown = [...owned.values()].sort((one, other) => rank(one) - rank(other));
   reuse(list, shown.slice(0, MOST_ENTRIES).map((owner) => (
-    { ...owner, about: `${owner.count} pages, ${PAGE_WORDS[owner.kind]}`, group: 0, parent: "" }
+    { ...owner, about: `${owner.count} pages, ${PAGE_WORDS[owner.kind]}`, rids: [], parent: "" }
   )), makeOwner);
   for (const element of list.children) {
     element.classList.toggle("chosen", chosen.has(element.stay.rid));
@@ -250,14 +250,13 @@ function keepInSight(code, line) {
 
 function drawCounters(frame, run, time) {
   const table = frame.querySelector("table");
-  Object.entries(run.counters).forEach(([name, pairs], index) => {
-    const row = table.rows[index] || makeCounter(table, name, run.units[name][0]);
-    const value = counterAt(pairs, time);
-    const most = (run.most ??= new Map());
-    if (!most.has(name)) most.set(name, Math.max(1e-9, ...pairs.map((pair) => pair[1])));
+  Object.entries(run.counters).forEach(([name, counter], index) => {
+    const row = table.rows[index] || makeCounter(table, name, counter.title);
+    const value = counterAt(counter.points, time);
+    counter.most ??= Math.max(1e-9, ...counter.points.map((pair) => pair[1]));
     row.cells[1].textContent = value === null ? "–" : String(value);
-    row.cells[2].textContent = value === null ? "" : run.units[name][1];
-    row.cells[3].firstChild.style.width = `${(100 * (value || 0)) / most.get(name)}%`;
+    row.cells[2].textContent = value === null ? "" : counter.unit;
+    row.cells[3].firstChild.style.width = `${(100 * (value || 0)) / counter.most}%`;
   });
 }
 
@@ -291,7 +290,7 @@ function lifeOf(run, rid) {
   for (const { slices } of run.lanes.filter((lane) => /forward|stage/.test(lane.key))) {
     for (const slice of slices) {
       const step = `${slice.mode} ${slice.step}`; // one a step, of however many stages
-      if (slice.phase !== "forward" || seen.has(step) || !ridsOf(slice).includes(rid)) continue;
+      if (slice.phase !== "forward" || seen.has(step) || !slice.rids.includes(rid)) continue;
       seen.add(step);
       steps.push({ time: slice.start, step: slice.step, mode: slice.mode });
     }
@@ -305,7 +304,7 @@ function lifeOf(run, rid) {
 function pickSlice() {
   const run = runs[page.run], chosen = [...page.chosen].join(" ");
   const slices = run.lanes.map((lane) => within(lane.slices, page.time)).filter(Boolean);
-  const found = [...new Set(slices.map(({ group }) => group).filter(Boolean))].map((group) => groups[group]);
+  const found = [...new Map(slices.map(({ rids }) => [rids.join(" "), rids])).values()].filter((rids) => rids.length);
   if (!found.length) return;
   choose(found[(found.findIndex((rids) => rids.join(" ") === chosen) + 1) % found.length]);
 }

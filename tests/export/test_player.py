@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Frame, Page, expect
 
 from minisched.checks.overlap import forwards
 from minisched.export.html import to_html
-from minisched.export.html_data import NOTABLE
+from minisched.export.html_data import FLAGS
 from minisched.export.layout import whole_run
 from minisched.export.notebook import show
 from minisched.export.recipes import RECIPES
@@ -28,6 +28,7 @@ from minisched.trace import Mark, Slice, Trace
 from tests.support import browser, watch
 
 __all__ = ["browser"]
+READY = "document.getElementById('time').textContent !== ''"
 LANE = 30  # pixels from lane to lane, as in stepper_draw.js
 
 # What is on the page, in the terms of the trace: for each panel its entries in order, as texts.
@@ -62,6 +63,7 @@ def stepper(
     path.write_text(to_html(traces), encoding="utf-8")
     with watch(browser, viewport={"width": 1400, "height": 900}) as page:
         page.goto(path.as_uri() + link)
+        page.wait_for_function(READY)
         settle(page)
         yield page
         settle(page)
@@ -135,7 +137,7 @@ def events(trace: Trace) -> list[int]:
     times = {0, trace.end, *(counter.time for counter in trace.counters)}
     times |= {time for item in trace.slices for time in (item.start, item.end)}
     times |= {time for p in panels(trace) for stay in p.stays for time in (stay.start, stay.end)}
-    return sorted(times | {mark.time for mark in trace.marks if mark.name in NOTABLE})
+    return sorted(times | {mark.time for mark in trace.marks if mark.name in FLAGS})
 
 
 def x_of(page: Page, time: int) -> float:
@@ -369,6 +371,7 @@ def test_on_a_phone_nothing_is_cut_off(browser: Browser, tmp_path: Path) -> None
     path.write_text(to_html([golden("serial"), golden("overlap")]), encoding="utf-8")
     with watch(browser, viewport={"width": 390, "height": 844}) as page:
         page.goto(path.as_uri())
+        page.wait_for_function(READY)
         page.evaluate("select(10e6, 20e6)")
         settle(page)
         wider = """[...document.querySelectorAll("body *")]
@@ -391,7 +394,7 @@ def test_a_cell_of_a_notebook_shows_the_page_in_a_frame_that_stays_by_itself(
         box = page.locator("iframe").bounding_box()
         assert box and box["height"] == 700
         frame: Frame = page.frames[1]
-        frame.wait_for_function("document.getElementById('time').textContent !== ''")
+        frame.wait_for_function(READY)
         frame.click('[data-do="forward"]')
         frame.locator("body").press("Home")
         frame.wait_for_function("page.time === 0")

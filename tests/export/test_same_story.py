@@ -6,6 +6,8 @@ arrives) and the total time, in nanoseconds.
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 from collections import Counter
@@ -151,19 +153,19 @@ def read_svg(text: str, trace: Trace) -> Shown:
 
 def read_html(text: str) -> Shown:
     """The data of the page's one run."""
-    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', text, re.S)
+    found = re.search(r'atob\("([^"]*)"\)', text)
     assert found
-    data = json.loads(found[1])
-    run, names = data["runs"][0], data["names"]
-    lane_of = {one[0]: lane["key"] for lane in run["lanes"] for one in lane["slices"]}
+    run = json.loads(gzip.decompress(base64.b64decode(found[1])))["runs"][0]
+    lane_of = {one["id"]: lane["key"] for lane in run["lanes"] for one in lane["slices"]}
     boxes = Counter(
-        (lane["key"], phase(names[number]), start, end)
+        (lane["key"], phase(one["phase"]), one["start"], one["end"])
         for lane in run["lanes"]
-        for _, number, start, end, *_ in lane["slices"]
-        if end > start
+        for one in lane["slices"]
+        if one["end"] > one["start"]
     )
     arrows = Counter(
-        (lane_of[src], start, lane_of[dst], end) for src, dst, _, start, end in run["edges"]
+        (lane_of[edge["src"]], edge["start"], lane_of[edge["dst"]], edge["end"])
+        for edge in run["edges"]
     )
     return Shown(boxes, arrows, run["end"])
 
