@@ -39,7 +39,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from math import prod
 from time import monotonic, perf_counter_ns, sleep
 from types import TracebackType
 from typing import Any
@@ -61,8 +60,8 @@ DEADLINE = 30.0  # seconds
 GATHERING = 60.0  # seconds until all ranks are there: each has to import torch first
 BEATS = 4  # in that time
 ENVELOPE = 2048  # bytes; what is longer follows it
-HEAD = 24  # of these: the kind, and the sizes of a pickle and of tensors
-BEAT, MESSAGE, GOODBYE = 0, 1, 2  # kinds
+HEAD = 8  # of these: how long it is
+BEAT, GOODBYE = "beat", "goodbye"  # tags of what nobody receives
 LOOK = 0.02  # seconds between two looks at who is there
 ROUND_TRIPS = 100  # of each measurement of clocks
 COLLECTIVES = 1 << 40  # ids of signals from here on are those of collectives, alike on all ranks
@@ -76,8 +75,6 @@ class WrongRanks(ValueError):
 class Message:
     """What has come from another rank; it is after ``signal``, and slice ``sent_by`` sent it."""
 
-    source: int
-    tag: str
     value: Any
     tensors: list[Tensor]
     signal: int
@@ -111,8 +108,8 @@ class Ranks:
         with self._bounded("the ranks have not come together"):
             self.group = dist.new_group(everybody, self._wait_at_most, "gloo")
             self._messages = dist.new_group(everybody, self._wait_at_most, "gloo")
-            self._has_nccl = torch.cuda.is_available() and torch.cuda.device_count() >= size
-            kind = "nccl" if self._has_nccl else "gloo"
+            has_nccl = torch.cuda.is_available() and torch.cuda.device_count() >= size
+            self._where, kind = ("cuda", "nccl") if has_nccl else ("cpu", "gloo")
             self._payload = dist.new_group(everybody, self._wait_at_most, kind)
         self.others = [other for other in everybody if other != rank]
         self._locks = {other: threading.Lock() for other in self.others}
@@ -141,8 +138,7 @@ class Ranks:
         if not after:
             after = program.new_id()
             program.say(after)
-        kinds = [(tuple(tensor.shape), str(tensor.dtype)[6:]) for tensor in tensors]
-        self._put(to, pickle.dumps((tag, value, after, program.op, kinds)), tensors, MESSAGE)
+        self._put(to, tag, value, tensors, after)
 
     def receive(self, source: int, tag: str, patient: bool = False) -> Message:
         """Wait for the next message; what this lane does from now on comes after its sending.
@@ -313,7 +309,7 @@ class Ranks:
         for other in self.others:
             if other not in self.gone and self.lost is None:
                 with suppress(RankLost):
-                    self._put(other, pickle.dumps(reason), (), GOODBYE)
+                    self._put(other, GOODBYE, reason)
         for thread in self._threads:  # one that waits for a lost rank does so no longer than this
             thread.join(self.deadline)
         with suppress(Exception):  # what is lost can't be taken apart in order
@@ -336,21 +332,22 @@ class Ranks:
 
     # -- the wire: an envelope, what is too long for it, and tensors
 
-    def _put(self, to: int, content: bytes, tensors: Sequence[Tensor], kind: int) -> None:
+    def _put(
+        self, to: int, tag: str, value: Any = None, tensors: Sequence[Tensor] = (), signal: int = 0
+    ) -> None:
         self.check()
         if to in self.gone:
             self._lose(to, "it has ended")
             self.check()
-        packed = [as_bytes(tensor) for tensor in ([] if self._has_nccl else tensors)]
-        head = torch.tensor([kind, len(content), sum(map(len, packed))])
-        words = torch.frombuffer(bytearray(content or b"-"), dtype=torch.uint8)[: len(content)]
-        whole = torch.cat([as_bytes(head), words, *packed])
-        envelope = torch.nn.functional.pad(whole[:ENVELOPE], [0, max(0, ENVELOPE - len(whole))])
+        kinds = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+        content = pickle.dumps((tag, value, signal, self.recorder.program.op, kinds))
+        whole = bytearray(len(content).to_bytes(HEAD) + content)
+        whole += bytes(max(0, ENVELOPE - len(whole)))
         with self._locks[to], self._bounded("can't be told anything", to):
-            self._send(envelope, to, self._messages)
-            self._send(whole[ENVELOPE:], to, self._messages)
-            for tensor in tensors if self._has_nccl else ():
-                self._send(tensor.detach().contiguous(), to, self._payload)
+            for part in torch.frombuffer(whole, dtype=torch.uint8).tensor_split([ENVELOPE]):
+                self._send(part, to, self._messages)
+            for tensor in tensors:
+                self._send(tensor.detach().to(self._where).contiguous(), to, self._payload)
             self._last_sent[to] = monotonic()
 
     def _send(self, tensor: Tensor, to: int, group: Any) -> None:
@@ -359,52 +356,37 @@ class Ranks:
             assert work is not None
             work.wait(self._wait_at_most)
 
-    def _take(self, tensor: Tensor, source: int, group: Any) -> None:
+    def _take(self, tensor: Tensor, source: int, group: Any) -> bytes:
         if tensor.numel():
             work = dist.irecv(tensor, source, group)
             assert work is not None
             work.wait(self._wait_at_most)
+        return tensor.numpy().tobytes() if group is self._messages else b""
 
     def _listen(self, source: int) -> None:
         """A thread for each other rank: take in what it sends, as soon as it comes."""
-        envelope = torch.zeros(ENVELOPE, dtype=torch.uint8)
         with suppress(RankLost):
             while source not in self.gone and self.lost is None:
                 with self._bounded("can't be heard any more", source):
-                    self._take(envelope, source, self._messages)
-                    kind, *sizes = envelope[:HEAD].view(torch.int64).tolist()
-                    rest = torch.empty(max(0, HEAD + sum(sizes) - ENVELOPE), dtype=torch.uint8)
-                    self._take(rest, source, self._messages)
-                    whole = torch.cat([envelope, rest])[HEAD:]
-                    content = whole[: sizes[0]].numpy().tobytes()
-                    if kind == MESSAGE:
-                        self._deliver(source, content, whole[sizes[0] : sum(sizes)])
-                if kind == GOODBYE:
-                    self._goodbye(source, pickle.loads(content))
+                    self._hear(source)
 
-    def _deliver(self, source: int, content: bytes, packed: Tensor) -> None:
-        tag, value, signal, sent_by, kinds = pickle.loads(content)
-        tensors: list[Tensor] = []
-        for shape, name in kinds:
-            kind = getattr(torch, name)
-            if self._has_nccl:
-                tensors.append(torch.empty(shape, dtype=kind, device="cuda"))
-                self._take(tensors[-1], source, self._payload)
-            else:
-                size = prod(shape) * kind.itemsize
-                tensors.append(packed[:size].clone().view(kind).view(shape))
-                packed = packed[size:]
+    def _hear(self, source: int) -> None:
+        whole = self._take(torch.zeros(ENVELOPE, dtype=torch.uint8), source, self._messages)
+        end = HEAD + int.from_bytes(whole[:HEAD])
+        rest = torch.zeros(max(0, end - ENVELOPE), dtype=torch.uint8)
+        whole += self._take(rest, source, self._messages)
+        tag, value, signal, sent_by, kinds = pickle.loads(whole[HEAD:end])
+        tensors = [torch.empty(shape, dtype=kind, device=self._where) for shape, kind in kinds]
+        for tensor in tensors:
+            self._take(tensor, source, self._payload)
         with self.news:
-            message = Message(source, tag, value, tensors, signal, sent_by)
-            self._inbox[source, tag].append(message)
+            if tag == GOODBYE:
+                self.gone.add(source)
+            elif tag != BEAT:
+                self._inbox[source, tag].append(Message(value, tensors, signal, sent_by))
             self.news.notify_all()
-
-    def _goodbye(self, source: int, reason: str) -> None:
-        with self.news:
-            self.gone.add(source)
-            self.news.notify_all()
-        if reason:
-            self._lose(source, reason)
+        if tag == GOODBYE and value:
+            self._lose(source, value)
 
     def _beat(self, to: int) -> None:
         """A thread for each other rank: let it know that this one lives."""
@@ -412,7 +394,7 @@ class Ranks:
         with suppress(RankLost):
             while not self._is_closed.wait(pause / 2) and to not in self.gone:
                 if monotonic() - self._last_sent[to] > pause / 2:
-                    self._put(to, b"", (), BEAT)
+                    self._put(to, BEAT)
 
     @contextmanager
     def _bounded(self, what: str, other: int | None = None) -> Iterator[None]:
@@ -443,11 +425,6 @@ class Ranks:
             if self.lost is None:
                 self.lost = RankLost(f"{who}, as rank {self.rank} sees it: {why}.")
             self.news.notify_all()
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor, on the host."""
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
 
 
 # -- Who they are: from torchrun's environment, or started here ------------------------------------
