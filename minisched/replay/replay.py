@@ -96,15 +96,12 @@ class Sample:
     @property
     def percentiles(self) -> Percentiles | None:
         """Nearest rank; None of nothing."""
-        return percentiles_of(self._counted) if self._counted else None
-
-
-def percentiles_of(counted: Counter[int]) -> Percentiles:
-    """The percentiles of values that were counted, at least one."""
-    ordered = sorted(counted)
-    ranks = list(accumulate(counted[value] for value in ordered))
-    wanted = (-(-ranks[-1] * percent // 100) for percent in (50, 90, 99))
-    return Percentiles(*(ordered[bisect_left(ranks, rank)] for rank in wanted))
+        if not self._counted:
+            return None
+        ordered = sorted(self._counted)
+        ranks = list(accumulate(self._counted[value] for value in ordered))
+        wanted = (-(-ranks[-1] * percent // 100) for percent in (50, 90, 99))
+        return Percentiles(*(ordered[bisect_left(ranks, rank)] for rank in wanted))
 
 
 def rounded(value: int) -> int:
@@ -436,9 +433,6 @@ def as_json(run: ReplayedRun, num_requests: int, profile: str) -> dict[str, Any]
 
 def milliseconds(times: Percentiles | None) -> dict[str, float | None]:
     """Percentiles for JSON."""
-    values = times or (None, None, None)
-    names = Percentiles._fields
-    return {
-        name: None if value is None else value / MILLISECOND
-        for name, value in zip(names, values, strict=True)
-    }
+    if times is None:
+        return dict.fromkeys(Percentiles._fields)
+    return {name: value / MILLISECOND for name, value in times._asdict().items()}
