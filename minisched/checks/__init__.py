@@ -4,8 +4,8 @@ Begin with ``judge.py``: one case (``case.py``) through one loop, and which of t
 (``laws``, ``progress``; ``oracle`` knows the truth). ``draw`` makes random cases, ``many`` runs and
 counts them.
 
-The questions to recorded runs have a file each, and ``answers`` puts them: ``identity`` and
-``why``, ``leaks``, ``races``, and for overlap ``overlap`` (the time), ``causes`` (of idling),
+The questions to recorded runs have a file each, and ``answers`` puts them: ``identity``,
+``leaks``, ``races``, and for overlap ``overlap`` (the time), ``causes`` (of idling),
 ``what_if`` (a change, replayed) and ``findings``. All ask ``history`` what came before what.
 ``foreign`` and ``profiled`` make traces of what other engines' profilers saw.
 """

@@ -17,6 +17,7 @@ from .identity import (
     another_workload,
     differences,
     ended,
+    explain,
     find_bad_ends,
     find_misreads,
     requests_of,
@@ -24,7 +25,6 @@ from .identity import (
 )
 from .leaks import AT_ONCE, find_leaks, not_checked
 from .races import Race, WaitsForEver, examine, race_offence
-from .why import explain, token_offence
 
 ORACLE = "-oracle"  # what the file of a baseline is called after its run's
 
@@ -155,7 +155,7 @@ def story_of(found: Difference, trace: Trace) -> tuple[list[str], tuple[Offence,
     story = explain(found, trace)
     if found.expected is None and not story.is_known:
         return [], ()  # it went on for longer, maybe as it was asked to
-    return str(story).splitlines(), (token_offence(story),)
+    return str(story).splitlines(), (story.offence,)
 
 
 # -- Leaks, races, overlap, and what nobody asks ---------------------------------------------------

@@ -1,15 +1,17 @@
 """Did every schedule give the same tokens? If not: where first, and how close was the call?
 
-And of one run alone: did each request hear its own tokens, up to its end and no further?
+And of one run alone: did each request hear its own tokens, up to its end and no further? Where a
+token is wrong, its story leads back to the first thing that was: what the step that sampled it had
+read, who wrote that, what that one had read, and so on.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter, defaultdict
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -19,9 +21,10 @@ from ..devices.registry import open_device
 from ..loops.run import Run, run_loop
 from ..models.base import ForwardBatch, Model
 from ..scheduler import SchedulerConfig
-from ..trace import Trace
+from ..trace import Slice, Trace
+from ..trace.cells import cells_of, is_in, spans_of
 from ..trace.events import is_host
-from .history import MarkMoment, Offence, heard
+from .history import Done, MarkMoment, Offence, Words, heard, numbers, order_of
 from .leaks import ledgers
 
 # -- Whether two recorded runs are of one workload, as far as their traces can tell ----------------
@@ -204,8 +207,7 @@ def gave_up(trace: Trace) -> Iterator[str]:
             yield str(mark.attrs.get("rid", ""))
 
 
-# -- Read from a trace alone: who ended twice, who heard a token behind the end, who read wrongly
-#
+# -- Read from a trace alone: who ended twice, who heard behind the end, who read wrongly ---------
 
 
 @dataclass(frozen=True)
@@ -230,62 +232,46 @@ class Breach:
         return Offence(self.slices, self.sentence)
 
 
-class Lives:
-    """Each request's ends so far; one that comes once more under the same name lives again."""
+def find_bad_ends(trace: Trace) -> list[Breach]:
+    """Requests that ended twice, and tokens that came behind an end, in order of time.
 
-    def __init__(self, trace: Trace, side: str) -> None:
-        self.ends: defaultdict[str, list[tuple[str, MarkMoment]]] = defaultdict(list)
-        self.fresh: set[str] = set()  # ended since a step came back: it may carry the last token
-        self.came: defaultdict[str, list[int]] = defaultdict(list)
-        self.refused: Counter[str] = Counter()  # those of them who came while another one lived
+    Who comes once more under the same name lives again.
+    """
+    found = list[Breach]()
+    for side, marks in heard(trace).items():
+        came: defaultdict[str, list[int]] = defaultdict(list)
         for item in trace.slices:
             is_mine = is_host(item.lane) and item.lane.startswith(f"{side} " if side else "")
-            if is_mine and item.name == "receive":
-                for rid in item.rids:
-                    self.came[rid].append(item.end if trace.clock == "virtual" else item.start)
-
-    def is_over(self, rid: str, time: int) -> bool:
-        """Whether it has ended as often as it has come."""
-        came = bisect_right(self.came[rid], time) - self.refused[rid]
-        return len(self.ends[rid]) >= max(1, came)
-
-    def end(self, rid: str, reason: str, now: MarkMoment) -> Breach | None:
-        """It ends; a breach if it had ended before."""
-        is_over = self.is_over(rid, now.time)
-        self.ends[rid].append((reason, now))
-        if not is_over:
-            if reason != "abort":
-                self.fresh.add(rid)
-            return None
-        first, before = self.ends[rid][-2]
-        story = f"{rid} ended twice: ({first}) {before}, and again ({reason}) {now}"
-        slices = tuple(dict.fromkeys([*before.slices, *now.slices]))
-        return Breach("ends", rid, story, now.time, slices)
-
-    def hear(self, rid: str, step: int, now: MarkMoment) -> Breach | None:
-        """It hears a token; a breach if that comes behind its end."""
-        if rid in self.fresh or not self.is_over(rid, now.time):
-            return None
-        reason, before = self.ends[rid][-1]
-        story = f"{rid} heard a token of step {step} {now}, although it had ended ({reason})"
-        return Breach("ends", rid, f"{story} {before}", now.time, (*before.slices, *now.slices))
-
-
-def find_bad_ends(trace: Trace) -> list[Breach]:
-    """Requests that ended twice, and tokens that came behind an end, in order of time."""
-    found: list[Breach | None] = []
-    for side, marks in heard(trace).items():
-        lives = Lives(trace, side)
+            for rid in item.rids if is_mine and item.name == "receive" else ():
+                came[rid].append(item.end if trace.clock == "virtual" else item.start)
+        ends: defaultdict[str, list[tuple[str, MarkMoment]]] = defaultdict(list)
+        fresh = set[str]()  # ended since a step came back: it may carry the last token
+        refused = Counter[str]()  # those who came while another one of their name lived
         for mark, now in marks:
-            if mark.name == "finish":
-                found.append(lives.end(str(mark.attrs["rid"]), str(mark.attrs["reason"]), now))
-            elif mark.name == "refused":
-                lives.refused[str(mark.attrs["rid"])] += 1
+            rids = [str(mark.attrs.get("rid", ""))]
+            if mark.name == "refused":
+                refused[rids[0]] += 1
             elif mark.name == "tokens":
-                rids = dict.fromkeys(map(unquote, str(mark.attrs["rids"]).split()))
-                found += [lives.hear(rid, int(mark.attrs["step"]), now) for rid in rids]
-                lives.fresh.clear()
-    return sorted(filter(None, found), key=lambda item: item.time)
+                rids = list(dict.fromkeys(map(unquote, str(mark.attrs["rids"]).split())))
+            for rid in rids if mark.name in ("finish", "tokens") else ():
+                lives = bisect_right(came[rid], now.time) - refused[rid]
+                is_over = len(ends[rid]) >= max(1, lives)
+                reason, before = ends[rid][-1] if is_over else ("", now)
+                slices = tuple(dict.fromkeys([*before.slices, *now.slices]))
+                story = ""
+                if mark.name == "finish":
+                    why = str(mark.attrs["reason"])
+                    ends[rid].append((why, now))
+                    fresh |= set() if is_over or why == "abort" else {rid}
+                    if is_over:
+                        story = f"{rid} ended twice: ({reason}) {before}, and again ({why}) {now}"
+                elif is_over and rid not in fresh:
+                    story = f"{rid} heard a token of step {mark.attrs['step']} {now}, although it "
+                    story += f"had ended ({reason}) {before}"
+                found += [Breach("ends", rid, story, now.time, slices)] if story else []
+            if mark.name == "tokens":
+                fresh.clear()
+    return sorted(found, key=lambda item: item.time)
 
 
 def find_misreads(trace: Trace) -> list[Breach]:
@@ -297,3 +283,245 @@ def find_misreads(trace: Trace) -> list[Breach]:
         for item in ledger.slots.misread
     ]  # fmt: skip
     return sorted(found, key=lambda item: item.time)
+
+
+# -- The story of a wrong token --------------------------------------------------------------------
+
+
+class ChainLink(NamedTuple):
+    """One thing that happened on the way to a wrong token, or that is not as it should be.
+
+    ``slices`` are those that did it, and ``missing`` is the edge that lacks, from slice to slice.
+    """
+
+    sentence: str
+    slices: tuple[int, ...] = ()
+    missing: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class WrongTokenStory:
+    """Why a token is wrong: the culprit, and the chain from the token back to it.
+
+    ``is_known`` is False where all that the trace tells is as it should be: then what is wrong is
+    inside an op.
+    """
+
+    difference: Difference
+    culprit: ChainLink
+    chain: tuple[ChainLink, ...]
+    is_known: bool = True
+
+    def __str__(self) -> str:
+        return "\n".join([self.culprit.sentence, *(f"  {link.sentence}" for link in self.chain)])
+
+    @property
+    def offence(self) -> Offence:
+        """What a picture of the story shows in red."""
+        return Offence(self.culprit.slices, self.culprit.sentence, self.culprit.missing)
+
+
+def explain(difference: Difference, trace: Trace) -> WrongTokenStory:
+    """The chain of events that produced a wrong token, the culprit first.
+
+    Raises:
+        ValueError: the trace does not say which tokens were delivered, or what its lanes did.
+    """
+    if not trace.program:
+        raise ValueError(
+            f"The trace of {trace.loop} has no program, so nobody can tell who wrote what."
+        )
+    rid, at = difference.rid, difference.position
+    told = tokens_heard(trace).get(rid, [])
+    is_heard = at < len(told)
+    step = told[at].step if is_heard else told[-1].step if told else 0
+    past = Past(trace, "decode" if any("side" in mark.attrs for mark in trace.marks) else "")
+    if is_heard:
+        wanted = "nothing" if difference.expected is None else difference.expected
+        said = (
+            f"{rid}'s output {at} is {difference.got} instead of {wanted}; step {step} sampled it"
+        )
+    else:
+        said = f"{rid} heard {f'its last token from step {step}' if told else 'nothing'}, although "
+        said += f"{difference.expected} should have followed"
+    begin = ChainLink(said, past.ids(step, "sample"))
+    for item in ledgers(trace)[past.side].misdelivered:
+        if item.rid == rid and (item.step <= step or not is_heard):
+            culprit = ChainLink(item.sentence, past.ids(item.step, "sample"))
+            return WrongTokenStory(difference, culprit, (begin,))
+    if not is_heard:
+        ends = (mark for mark in trace.marks if mark.name == "finish" and mark.attrs["rid"] == rid)
+        end = next(ends, None)
+        fate = f"it ended too early ({end.attrs['reason']})" if end else "the run stopped before it"
+        culprit = ChainLink(f"output {at} of {rid} was never delivered: {fate}", begin.slices)
+        return WrongTokenStory(difference, culprit, (begin,), is_known=False)
+    seen = {(step, rid)}
+    waiting: deque[tuple[int, str, tuple[ChainLink, ...]]] = deque([(step, rid, (begin,))])
+    while waiting:  # breadth first: what is nearest to the token is told first
+        here, whose, links = waiting.popleft()
+        if fault := next(past.faults(here, whose, is_last=here == step), None):
+            return WrongTokenStory(difference, fault, links)
+        for source, writer, what in past.sources(here, whose):
+            if source and (source, writer) not in seen:
+                seen.add((source, writer))
+                said = f"step {here} read {what} for {whose}, which step {source} had written for "
+                link = ChainLink(f"{said}{writer}", past.ids(source, "forward"))
+                waiting.append((source, writer, (*links, link)))
+    words = (
+        f"all that step {step} read for {rid} is as it should be, as far as the trace tells: what "
+        "it computed from that is wrong"
+    )
+    culprit = ChainLink(words, past.ids(step, "forward"))
+    return WrongTokenStory(difference, culprit, (begin,), is_known=False)
+
+
+RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
+MEMORY = ("inputs", "page table", "kv")  # that a step reads, besides its tokens
+OUTPUT = "output"  # buffers of the device and of the host
+
+
+class Past:
+    """Who touched what in a run, and who changed it; ``side``: the scheduler that clients hear."""
+
+    def __init__(self, trace: Trace, side: str = "") -> None:
+        self.side, self.order, self.words = side, order_of(trace), Words(trace)
+        self.of_op: defaultdict[int, list[Done]] = defaultdict(list)
+        self.changes: defaultdict[str, list[Done]] = defaultdict(list)  # of each resource
+        for done in self.order.done:
+            if done.act.at:
+                self.of_op[done.act.op].append(done)
+            if done.act.kind in ("write", "free"):
+                self.changes[done.act.resource].append(done)
+        self.of_step: defaultdict[int, list[Slice]] = defaultdict(list)
+        for item in trace.slices:
+            self.of_step[item.step].append(item)
+        self.misread = {(item.step, item.lease.rid if item.lease else ""): item.sentence
+                        for item in ledgers(trace)[side].slots.misread}  # fmt: skip
+        self.wrong = {(mark.attrs["step"], mark.attrs["rid"]): mark.attrs for mark in trace.marks
+                      if mark.name == "wrong token"}  # fmt: skip
+        self.steps_of: defaultdict[tuple[str, int], list[int]] = defaultdict(list)  # of each life
+        self.lives: dict[tuple[str, int], int] = {}  # of request and step, which time it has a row
+        times, rows = Counter[str](), dict[int, str]()
+        for mark, _ in heard(trace)[side]:
+            if mark.name == "row alloc":
+                rid = rows[int(mark.attrs["row"])] = str(mark.attrs["rid"])
+                times[rid] += 1
+            elif mark.name == "commit":
+                for rid in (rows[row] for row in numbers(mark.attrs["rows"]) if row in rows):
+                    step = int(mark.attrs["step"])
+                    self.lives[rid, step] = times[rid]
+                    self.steps_of[rid, times[rid]].append(step)
+
+    def ids(self, step: int, name: str) -> tuple[int, ...]:
+        """What the devices ran of a step by a name."""
+        return tuple(item.id for item in self._ops(step) if item.name == name)
+
+    def _ops(self, step: int) -> Iterator[Slice]:
+        before = f"{self.side} " if self.side else ""
+        for item in self.of_step[step]:
+            if item.lane.startswith(before) and not is_host(item.lane):
+                yield item
+
+    def _reads(self, step: int, rid: str, *memory: str) -> Iterator[Done]:
+        """What a step's ops read for a request, and its ``process``, of some kinds of memory."""
+        processes = (it for it in self.of_step[step] if it.name == "process")
+        for item in chain(self._ops(step), processes):
+            for done in self.of_op[item.id]:
+                act = done.act
+                is_asked = any(name in act.resource for name in memory)
+                if act.kind == "read" and act.rid in ("", rid) and is_asked:
+                    yield done
+
+    def faults(self, step: int, rid: str, is_last: bool) -> Iterator[ChainLink]:
+        """What a step read and is not as it should be; of the last one, its output too.
+
+        Where it took a wrong token, there is a reason, or that is one.
+        """
+        wrong = self.wrong.get((step, rid))
+        memory = (*((OUTPUT,) if is_last else ()), *(RELAYS if wrong else ()))
+        for read in self._reads(step, rid, *memory):
+            yield from self._faults_of(read, step, rid)
+        if said := self.misread.get((step, rid)):
+            yield ChainLink(said, self.ids(step, "forward"))
+        elif wrong:
+            source = self.words.op(int(wrong["source"]), "")
+            took = f"the token of {source}" if wrong["source"] else "a token that nobody gave it"
+            values = f": {wrong['got']} instead of {wrong['needs']}" if "got" in wrong else ""
+            yield ChainLink(
+                f"step {step} computes {rid} from {took}, which is not its newest one{values}",
+                tuple(int(wrong[end]) for end in ("source", "reader") if wrong[end]),
+            )
+        for read in self._reads(step, rid, *MEMORY):
+            yield from self._faults_of(read, step, rid)
+
+    def _faults_of(self, read: Done, step: int, rid: str) -> Iterator[ChainLink]:
+        """The rules: what is read was written, for it, not freed since, and in order with all."""
+        name, who = read.act.resource, self.words.op(read.act.op, read.act.lane)
+        for change in self.changes[name]:
+            act = change.act
+            if act.lane != read.act.lane and read.is_unordered(change):
+                at = next((cell for cell in cells_of(read.act.at) if is_in(cell, act.at)), None)
+                if at is not None:
+                    verb = "frees" if act.kind == "free" else "writes"
+                    what, other = self.words.cells(name, str(at)), self.words.op(act.op, act.lane)
+                    said = f"{who} reads {what}, which {other} {verb}, and nothing orders the two"
+                    yield ChainLink(said, (act.op, read.act.op), (act.op, read.act.op))
+        for cell, newest in self._newest(read):
+            what = self.words.cells(name, str(cell))
+            if newest is None:
+                if name.endswith("kv"):
+                    said = f"{what}, which {who} reads for {rid}, was never written"
+                    yield ChainLink(said, (read.act.op,))
+                continue
+            act = newest.act
+            verb = "freed" if act.kind == "free" else "written"
+            whom = f" for {act.rid}" if act.rid and act.kind == "write" else ""
+            did = f"was {verb} by {self.words.op(act.op, act.lane)}{whom}"
+            if act.kind == "free" or self._is_anothers(cell, newest, step, rid):
+                said = f"{what} {did} before {who} reads it for {rid}"
+                yield ChainLink(said, (act.op, read.act.op))
+
+    def _is_anothers(self, cell: int, change: Done, step: int, rid: str) -> bool:
+        """Whether a write took a buffer that a step still needs, or KV that was a request's.
+
+        It was if a step touched the slot before, in the same life of the request.
+        """
+        act = change.act
+        if OUTPUT in act.resource:
+            return self.words.step(act.op) != step
+        if not act.resource.endswith("kv") or act.rid == rid:
+            return False
+        mine = self.steps_of[rid, self.lives.get((rid, step), 0)]
+        return any(
+            done.act.rid == rid and done.act.resource == act.resource
+            and done.when < change.when and is_in(cell, done.act.at)
+            for earlier in mine if earlier < step
+            for item in self.of_step[earlier]
+            for done in self.of_op[item.id]
+        )  # fmt: skip
+
+    def _newest(self, read: Done) -> Iterator[tuple[int, Done | None]]:
+        """By cell, the last write or free before it is read, if there is one."""
+        changes = self.changes[read.act.resource]
+        cells = cells_of(read.act.at)
+        wanted, found = set(cells), dict[int, Done]()
+        for at in range(bisect_left(changes, read.when, key=lambda it: it.when) - 1, -1, -1):
+            if not wanted:
+                break
+            for first, last in spans_of(changes[at].act.at):
+                here = {cell for cell in wanted if first <= cell <= last}
+                found |= dict.fromkeys(here, changes[at])
+                wanted -= here
+        return ((cell, found.get(cell)) for cell in cells)
+
+    def sources(self, step: int, rid: str) -> Iterator[tuple[int, str, str]]:
+        """Whose work a step's KV is: the step, the request, and a slot in words."""
+        for read in self._reads(step, rid, "kv"):
+            for cell, change in self._newest(read):
+                if change is not None:
+                    act = change.act
+                    yield (
+                        self.words.step(act.op),
+                        act.rid,
+                        self.words.cells(act.resource, str(cell)),
+                    )

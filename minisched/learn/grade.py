@@ -33,7 +33,6 @@ from .runs import timing, view
 
 MOST_SHRINKS, MOST_OF_ENDLESS = 150, 12  # cases looked at for a smaller one
 MOST_SECONDS_SMALLER = 20.0  # and for so long
-NOTHING_ELSE = "the first to look at is "  # in ``checks/why.py``, behind what is as it should be
 YOURS = "yours"  # what their run is called in a picture
 
 
@@ -311,8 +310,7 @@ def told(exercise: Exercise, attempt: Attempt) -> ExerciseVerdict:
     offence = offence_of(replace(verdict, trace=trace), found)
     if offence.sentence != plainly(found):
         story = offence.sentence.removeprefix(plainly(found)).lstrip("; ")
-        *_, last = story.partition(NOTHING_ELSE)  # of the whole story, what is to be looked at
-        said.insert(1, in_full(last or story, names))
+        said.insert(1, in_full(story, names))
     offence = replace(offence, sentence=shorten(plainly(found), 160, placeholder=" …"))
     figures = [NotebookPicture(draw_offence(trace, offence))]
     if exercise.picture != "timing":

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..checks.history import Offence
-from ..checks.identity import Difference, first_difference
+from ..checks.identity import Difference, explain, first_difference
 from ..checks.judge import STOPPED_BY, Finding, Verdict
 from ..checks.leaks import find_leaks
 from ..checks.oracle import tokens_alone
 from ..checks.overlap import forwards
 from ..checks.races import Race, WaitsForEver, examine, race_offence
-from ..checks.why import explain
 from ..core import FinishReason
 from .exhibit import Exhibit
 

@@ -10,12 +10,17 @@ import pytest
 
 from minisched.checks import books
 from minisched.checks.draw import draw
-from minisched.checks.identity import Difference, differences, find_bad_ends, find_misreads
+from minisched.checks.identity import (
+    Difference,
+    differences,
+    explain,
+    find_bad_ends,
+    find_misreads,
+)
 from minisched.checks.judge import judge
 from minisched.checks.laws import Ops, Touched
 from minisched.checks.leaks import find_leaks, not_checked
 from minisched.checks.many import case_of
-from minisched.checks.why import explain, token_offence
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MICROSECOND, SIM_COST, CostModel
 from minisched.devices.registry import open_device
@@ -303,8 +308,8 @@ def test_the_story_names_the_culprit(golden: Callable[[str, str], None]) -> None
         story, slices = explain(difference, traces[1]), {item.id: item for item in traces[1].slices}
         assert culprit in {(slices[at].name, slices[at].step) for at in story.culprit.slices}, bug
         assert difference.rid in story.chain[0].sentence
-        assert story.is_known == (bug != "unresolved placeholder")
-        assert token_offence(story).missing == story.culprit.missing
+        assert story.is_known
+        assert story.offence.missing == story.culprit.missing
         assert (story.culprit.missing is not None) == (bug == "copy without wait")
         if relay == "ring" and not story.culprit.missing:
             marks = [mark.attrs for mark in traces[1].marks if mark.name == "wrong token"]
