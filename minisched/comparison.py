@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from textwrap import fill, wrap
 
 from .checks.answers import count_drafts
 from .checks.causes import ARRIVAL, HOST, lost_ns, num_waits
+from .checks.history import counted
 from .checks.identity import Difference, first_difference, with_margin
 from .checks.oracle import largest_difference
 from .checks.overlap import (
@@ -192,22 +193,40 @@ def compare_loops(
     reports = tuple(measure(run.trace, count) for run, count in zip(runs, tokens, strict=True))
     unserved = (runs[0].errors.keys() | run.errors.keys() for run in runs[1:])  # by one of both
     found = (
-        first_difference(run.loop, without(runs[0].outputs, refused), without(run.outputs, refused))
+        first_difference(run.loop, *(
+            {rid: tokens for rid, tokens in one.outputs.items() if rid not in refused}
+            for one in (runs[0], run)  # what one of them refused can't be compared
+        ))
         for run, refused in zip(runs[1:], unserved, strict=True)
-    )
+    )  # fmt: skip
     differences = tuple(
         with_margin(item, device, model, config, requests, runs[0]) for item in found if item
     )
     return Comparison(tuple(runs), reports, differences)
 
 
-def without(outputs: dict[str, list[int]], rids: Set[str]) -> dict[str, list[int]]:
-    """The outputs of all others: a request that one loop refused can't be compared."""
-    return {rid: tokens for rid, tokens in outputs.items() if rid not in rids}
+# -- What there is to say of it --------------------------------------------------------------------
+
+
+def cells(comparison: Comparison, report: OverlapReport) -> list[str]:
+    """One row of the table. Of a speed-up that is above the ceiling it only says that it is."""
+    speedup, serial = comparison.speedup[report.loop], comparison.reports[0]
+    share = "" if speedup is None else f"{100 * speedup / comparison.ideal:.0f} %"
+    return [
+        report.loop,
+        str(report.steps),
+        str(report.tokens),
+        f"{report.makespan_ns / MILLISECOND:.1f}",
+        f"{report.device_busy_percent:.0f} %",
+        f"{report.host_hidden_percent:.0f} %",
+        str(report.wasted_rows),
+        "-" if speedup is None else f"{speedup:.2f} x",
+        "" if report is serial else "> 100 %" if beats_ideal(serial, report) else share,
+    ]
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """What there is to say of it: where time was lost, the verdict, and the reason."""
+    """Where time was lost, the verdict, and the reason."""
     first = comparison.runs[0].trace
     said = [f"{first.what_ran}."] if first.dtype else []
     said += [
@@ -220,54 +239,27 @@ def sentences(comparison: Comparison) -> list[str]:
             said.append(f"{run.loop}: {drafts}.")
     said.append(verdict(comparison))
     serial, rest = comparison.reports[0], comparison.reports[1:]
-    if rest and (difference := comparison.logprob_difference) is not None:
-        said.append(verdict_on_logprobs(difference))
+    if rest and (by := comparison.logprob_difference) is not None:
+        differ = f"differ by {by:.2g} at most, up to where tokens do"
+        said.append(f"Their log-probabilities {differ if by else 'are equal to the last bit'}.")
     if len(rest) > MOST_REASONS:  # the table says it for the others
         rest = (min(rest, key=lambda report: report.makespan_ns),)
     if serial.tokens and not comparison.unequally_served:
-        said += [reason(comparison, serial, report) for report in rest]
+        said += [reason(serial, report, first.clock) for report in rest]
     return said
-
-
-def cells(comparison: Comparison, report: OverlapReport) -> list[str]:
-    """One row of the table."""
-    speedup = comparison.speedup[report.loop]
-    return [
-        report.loop,
-        str(report.steps),
-        str(report.tokens),
-        f"{report.makespan_ns / MILLISECOND:.1f}",
-        f"{report.device_busy_percent:.0f} %",
-        f"{report.host_hidden_percent:.0f} %",
-        str(report.wasted_rows),
-        "-" if speedup is None else f"{speedup:.2f} x",
-        "" if speedup is None or report.loop == "serial" else of_ideal(comparison, report, speedup),
-    ]
-
-
-def of_ideal(comparison: Comparison, report: OverlapReport, speedup: float) -> str:
-    """A speed-up as a share of the ceiling; of what is above it, only that it is."""
-    if beats_ideal(comparison.reports[0], report):
-        return "> 100 %"
-    return f"{100 * speedup / comparison.ideal:.0f} %"
 
 
 def lost_time(loop: str, lost: Mapping[str, int], waits: Mapping[str, int]) -> str:
     """What the waits of a loop cost: for how long its devices have idled, and why."""
-    costly = [why for why in waits if lost[why]]
-    parts = [f"{milliseconds(lost[why])} in {counted_waits(waits[why], why)}" for why in costly]
-    others = {HOST: "because of the host's ordinary work", ARRIVAL: "with nobody to serve"}
-    parts += [f"{milliseconds(lost[name])} {why}" for name, why in others.items() if lost[name]]
+    named = {why: f"{counted(count, 'wait')} for {why}" for why, count in waits.items()}
+    reasons = {why: f"in {words}" for why, words in named.items()}
+    reasons |= {HOST: "because of the host's ordinary work", ARRIVAL: "with nobody to serve"}
+    parts = [f"{milliseconds(lost[why])} {words}" for why, words in reasons.items() if lost[why]]
     time = f"{milliseconds(sum(lost.values()))} of device time: {', '.join(parts)}"
     sentence = f"{loop} lost {time if parts else 'no device time'}."
-    if hidden := " and ".join(counted_waits(waits[why], why) for why in waits if not lost[why]):
+    if hidden := " and ".join(words for why, words in named.items() if not lost[why]):
         sentence += f" {hidden} cost nothing: the device had other work meanwhile."
     return sentence
-
-
-def counted_waits(count: int, reason: str) -> str:
-    """Such as ``40 waits for grammar``."""
-    return f"{count} wait{'s' * (count > 1)} for {reason}"
 
 
 def verdict(comparison: Comparison) -> str:
@@ -288,33 +280,25 @@ def verdict(comparison: Comparison) -> str:
     return f"Identical: {names} gave every request the same tokens as serial."
 
 
-def verdict_on_logprobs(difference: float) -> str:
-    """One sentence on log-probabilities: equal, or by how much they differ."""
-    if not difference:
-        return "Their log-probabilities are equal to the last bit."
-    return f"Their log-probabilities differ by {difference:.2g} at most, up to where tokens do."
-
-
-def reason(comparison: Comparison, serial: OverlapReport, report: OverlapReport) -> str:
+def reason(serial: OverlapReport, report: OverlapReport, clock: str) -> str:
     """One sentence on where the time went; on a wall clock a second one on what not to believe."""
-    clock = comparison.runs[0].trace.clock
-    start = (
-        f"{report.loop} takes {milliseconds(report.makespan_ns)} instead of "
-        f"{milliseconds(serial.makespan_ns)} ({versus_ideal(serial, report, clock)}): "
-    )
+    takes, took = (milliseconds(it.makespan_ns) for it in (report, serial))
     busy = (
         f"the device works {report.device_busy_percent:.0f} % of the time instead of "
         f"{serial.device_busy_percent:.0f} %"
     )
+    hidden, host = milliseconds(report.host_hidden_ns), milliseconds(report.host_busy_ns)
+    why = f"{hidden} of the host's {host} of work now run while the device is busy, so {busy}."
     if clock == "wall":
-        return (
-            f"{start}{busy}, and was busy for {milliseconds(report.device_busy_ns)} instead of "
-            f"{milliseconds(serial.device_busy_ns)}. These are single runs, and the host's times "
-            "include its waiting for the interpreter lock; minisched bench repeats and interleaves."
+        here, there = (milliseconds(it.device_busy_ns) for it in (report, serial))
+        why = (
+            f"{busy}, and was busy for {here} instead of {there}. These are single runs, and the "
+            "host's times include its waiting for the interpreter lock; minisched bench repeats "
+            "and interleaves."
         )
     return (
-        f"{start}{milliseconds(report.host_hidden_ns)} of the host's "
-        f"{milliseconds(report.host_busy_ns)} of work now run while the device is busy, so {busy}."
+        f"{report.loop} takes {takes} instead of {took} ({versus_ideal(serial, report, clock)}): "
+        f"{why}"
     )
 
 

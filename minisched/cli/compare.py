@@ -41,7 +41,7 @@ from .options import (
     choose_loops,
     with_option_groups,
 )
-from .report import advice_json, drafts_as_json, logprobs_json, print_errors, say_advice
+from .report import drafts_as_json, logprobs_json, print_errors
 
 DIFFERENT = 1  # exit code
 
@@ -128,10 +128,7 @@ def compare_here(
     if png:
         files += [str(path) for path in write_pngs(found, out)]
     if report.json:
-        result = comparison_json(found, files)
-        if report.advise:
-            result["advice"] = {run.loop: advice_json(run.metrics, config) for run in found.runs}
-        print_json(result)
+        print_json(comparison_json(found, files))
     else:
         console = Console(highlight=False, emoji=False)
         say_table(console, COLUMNS, [cells(found, one) for one in found.reports])
@@ -139,8 +136,6 @@ def compare_here(
             say(console, sentence)
         if pair := find_runs(found.runs):  # the guides' comparison
             say_table(console, ("", "PD separation", "mixed chunks"), rows(*pair))
-        for run in found.runs if report.advise else ():
-            say_advice(console, run.loop, run.metrics, config)
         say(console, f"Pictures and traces are in {out}; open {out / 'compare.html'} first.")
     print_errors(found.errors)
     if not found.identical:

@@ -389,7 +389,6 @@ class ReportOptions(OptionGroup):
 
     json: bool = setting(False, "One JSON object on stdout.")
     log: bool = setting(False, "The scheduler's log, on stderr.")
-    advise: bool = setting(False, "Compare the run with published targets.")
 
     def logging(self) -> AbstractContextManager[None]:
         """The log, as long as this lasts; begin it within a progress bar, which moves stderr."""

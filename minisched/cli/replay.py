@@ -27,7 +27,6 @@ from ..replay.trace_file import TraceFile
 from .exit import BAD_INPUT
 from .layout import print_json, progress, say, say_table, work_progress
 from .options import ReportOptions, SchedulerOptions, choose_loops, with_option_groups
-from .report import advice_json, say_advice
 
 LoopName = Annotated[str | None, typer.Option("--loop", help="The loop; overlap.")]
 ProfileName = Annotated[
@@ -67,15 +66,11 @@ def replay(
         arrivals, kept = source.requests(), FlatMetrics()
         run = play(name, model, arrivals, config, machine.cost, on_output, metrics=kept)
     result: dict[str, Any] = as_json(run, survey.requests, machine.name)
-    if report.advise:
-        result["advice"] = advice_json(run.metrics, config)
     if report.json:
         print_json(result)
     else:
         console = Console(highlight=False, emoji=False)
         print_report(console, result, survey.format.name)
-        if report.advise:
-            say_advice(console, run.loop, run.metrics, config)
     for sentence in errors[:MOST_ERRORS]:
         print(sentence, file=sys.stderr)
     if len(errors) > MOST_ERRORS:

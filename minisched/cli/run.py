@@ -31,13 +31,10 @@ from .options import (
     with_option_groups,
 )
 from .report import (
-    advice_json,
     drafts_as_json,
     logprobs_json,
     metrics_json,
     print_errors,
-    print_logprobs,
-    say_advice,
     say_metrics,
 )
 
@@ -131,11 +128,10 @@ def run_here(
         result |= drafts_as_json(run)
         if workload.sampling.return_logprob:
             result["logprobs"] = logprobs_json(run.requests)
-        print_json(result | ({"advice": advice_json(run.metrics, config)} if report.advise else {}))
-    print_logprobs(console, model, run.requests)
+        print_json(result)
     say_metrics(console, run.metrics)
-    if report.advise and not report.json:
-        say_advice(console, run.loop, run.metrics, config)
+    if workload.sampling.return_logprob and not report.json:
+        say(console, "Log-probabilities are in what --json prints.")
     if drafts := count_drafts(run.trace):
         say(console, f"{run.loop}: {drafts}.")
     say(console, summary(run))

@@ -6,7 +6,6 @@ Costs come from runs and foresee runs; advice comes from a run's figures.
 from __future__ import annotations
 
 import json
-from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from minisched.bench.calibrate import CalibrationLoad, fit_costs, makespan, observe, predict
 from minisched.checks.laws import find_backwards
-from minisched.cli.report import advise
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, Pace
 from minisched.devices.profiles import (
@@ -29,12 +27,9 @@ from minisched.devices.profiles import (
     read_profile,
 )
 from minisched.devices.sim import SimDevice
-from minisched.engine import metrics as engine_load
-from minisched.engine.metrics import Metrics, RequestMetrics
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
-from tests.support import Workload, play_timed
 
 LOOPS = ("overlap", "vllm_step", "mindie_plugin")
 HELD_OUT = (
@@ -149,40 +144,3 @@ def test_on_any_accepted_profile_time_goes_forward(
     requests = [Request(f"r{i}", [1] * size, params) for i, size in enumerate([1, *tokens])]
     run = run_loop("overlap", SimDevice(), HashModel(), requests, SchedulerConfig(), read)
     assert not list(find_backwards(run.trace))
-
-
-# -- advice ----------------------------------------------------------------------------------------
-
-SIZES = SchedulerConfig(kv_tokens=100, max_running_requests=100)
-
-
-def ran(usage: int = 70, running: int = 75, ttft_ms: int = 500, itl_ms: int = 20) -> Metrics:
-    """Metrics of a run with those figures; loads in percent of ``SIZES``."""
-    load = engine_load.Load()
-    load.observe(0, usage, running, 0)
-    load.observe(1000, 0, 0, 0)
-    itls = array("q", [itl_ms * MILLISECOND])
-    request = RequestMetrics("r0", 0, 10, first_token=ttft_ms * MILLISECOND, itls=itls)
-    return Metrics(load=load, ended=[request])
-
-
-@pytest.mark.parametrize(("metrics", "name", "wanted"), [
-    (ran(usage=90), "token usage", "Raise --kv-tokens"),
-    (ran(usage=30), "token usage", "Lower --kv-tokens"),
-    (ran(running=90), "running requests", "Raise --max-running-requests"),
-    (ran(running=20), "running requests", "Lower --max-running-requests"),
-    (ran(ttft_ms=3000), "TTFT", "Raise --max-running-requests"),
-    (ran(itl_ms=80), "ITL", "Lower --chunked-prefill-size"),
-    (ran(usage=80, running=70, ttft_ms=1000, itl_ms=50), "ITL", "Fine"),
-])  # fmt: skip
-def test_which_option_depends_on_the_figure(metrics: Metrics, name: str, wanted: str) -> None:
-    [told] = [item for item in advise(metrics, SIZES) if item.name == name]
-    assert told.sentence.startswith(wanted)
-
-
-def test_a_figure_that_a_run_does_not_have_is_left_out() -> None:
-    assert advise(Metrics(), SIZES) == []
-    one_token = Request("r0", [1], SamplingParams(max_new_tokens=1))
-    run = play_timed(Workload([one_token], [], {}, SchedulerConfig()), "serial", "host", {})
-    told = [item.name for item in advise(run.engine.metrics, SIZES)]
-    assert told == ["token usage", "running requests", "TTFT"]

@@ -31,7 +31,7 @@ SAYING = {  # each command with something to say; where that takes long or needs
     "museum": "museum run stale_placeholder",
     "presets": "presets",
     "replay": f"replay {ROOT}/tests/cli/given/lengths.csv",
-    "run": "run --advise --requests 2 --max-new-tokens 4",
+    "run": "run --requests 2 --max-new-tokens 4",
     "steps": f"view overlap {TRACES}/overlap.json --form text --part steps",
     "stepper": f"stepper {TRACES}/overlap.json",
     "version": "--version",
