@@ -158,7 +158,7 @@ class Stream(Protocol):
 
 
 class Arrays(Protocol):
-    """The few array functions that relays need, under the names torch gives them."""
+    """What an array's own operators (``+``, ``-``, ``<``, an index) leave, under torch's names."""
 
     def asarray(self, values: Sequence[int]) -> Array:
         """Integers on the device."""
@@ -172,14 +172,8 @@ class Arrays(Protocol):
     def clamp(self, values: Array, min: int) -> Array:
         """Values below ``min`` raised to it."""
 
-    def rows_at(self, matrix: Array, at: Array) -> Array:
-        """Some rows of logits, in the order of ``at``."""
-
     def mask(self, values: Sequence[bool]) -> Array:
         """Booleans on the device."""
-
-    def add(self, a: Array, b: Array) -> Array:
-        """Sums, element by element."""
 
     def count_equal(self, a: Array, b: Array, width: int, num_rows: int) -> Array:
         """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""

@@ -228,18 +228,10 @@ class MlxArrays:
         """Booleans."""
         return mx.array(list(values), dtype=mx.bool_)
 
-    def add(self, a: mx.array, b: mx.array) -> mx.array:
-        """Sums, element by element."""
-        return a + b
-
     def count_equal(self, a: mx.array, b: mx.array, width: int, num_rows: int) -> mx.array:
         """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
         equal = (a == b).reshape(num_rows, width).astype(INTEGER)
         return 1 + mx.cumprod(equal, axis=-1).sum(axis=-1) if width else mx.ones(num_rows, INTEGER)
-
-    def rows_at(self, matrix: mx.array, at: mx.array) -> mx.array:
-        """Some rows of logits, in the order of ``at``."""
-        return matrix[at]
 
     def clamp(self, values: mx.array, min: int) -> mx.array:
         """Values below ``min`` raised to it."""

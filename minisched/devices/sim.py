@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import takewhile
+from operator import add
 from typing import Any
 
 from ..trace import Recorder, Touch
@@ -386,6 +387,9 @@ class Vector(list[int]):
     def __neg__(self) -> Vector:
         return Vector([-value for value in self])
 
+    def __add__(self, other: Sequence[int]) -> Vector:  # type: ignore[override]
+        return Vector(map(add, self, other))
+
     def __sub__(self, other: int) -> Vector:
         return Vector([value - other for value in self])
 
@@ -413,17 +417,9 @@ class VectorArrays:
         """Values below ``min`` raised to it."""
         return Vector([value if value > min else min for value in values])
 
-    def rows_at(self, matrix: Sequence[list[float]], at: Vector) -> list[list[float]]:
-        """Some rows of logits, in the order of ``at``."""
-        return [matrix[row] for row in at]
-
     def mask(self, values: Sequence[bool]) -> list[bool]:
         """The booleans as they are."""
         return list(values)
-
-    def add(self, a: Vector, b: Vector) -> Vector:
-        """Sums, element by element."""
-        return Vector([x + y for x, y in zip(a, b, strict=True)])
 
     def count_equal(self, a: Vector, b: Vector, width: int, num_rows: int) -> Vector:
         """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""

@@ -59,17 +59,9 @@ class TorchArrays:
         """Booleans on the device."""
         return ship(values, self.device, torch.bool)
 
-    def add(self, a: Tensor, b: Tensor) -> Tensor:
-        """Sums, element by element."""
-        return a + b
-
     def count_equal(self, a: Tensor, b: Tensor, width: int, num_rows: int) -> Tensor:
         """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
         return 1 + (a == b).view(num_rows, width).long().cumprod(-1).sum(-1)
-
-    def rows_at(self, matrix: Tensor, at: Tensor) -> Tensor:
-        """Some rows of logits, in the order of ``at``."""
-        return matrix[at]
 
     def clamp(self, values: Tensor, min: int) -> Tensor:
         """Values below ``min`` raised to it."""

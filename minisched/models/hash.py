@@ -59,7 +59,7 @@ class HashModel:
         self.max_len = max_len
         self.kv: list[Buffer] = [device.memory(f"kv{i}", num_slots) for i in range(NUM_LAYERS)]
 
-    def forward(self, batch: ForwardBatch, ids: Vector, page_table: Buffer) -> list[list[float]]:
+    def forward(self, batch: ForwardBatch, ids: Vector, page_table: Buffer) -> Any:
         """Logits [num_logits, vocab] from exact integers."""
         hidden = self.forward_layers(range(NUM_LAYERS), batch, ids, page_table)
         return self.compute_logits(batch, hidden)
@@ -94,11 +94,12 @@ class HashModel:
                 out.append(total % P)
         return out
 
-    def compute_logits(self, batch: ForwardBatch, hidden: list[int]) -> list[list[float]]:
+    def compute_logits(self, batch: ForwardBatch, hidden: list[int]) -> Any:
         """Logits [num_logits, vocab] from the hidden states of the tokens that are asked for."""
         states = [self.settle(mix(hidden[at], batch.positions[at] + 1)) for at in batch.logits_at]
         vocab = range(self.vocab_size)
-        return [[mix(state, token) * LOGIT_SCALE for token in vocab] for state in states]
+        rows: Any = ([mix(state, token) * LOGIT_SCALE for token in vocab] for state in states)
+        return Vector(rows)
 
     def settle(self, state: Any) -> Any:
         """The states [num_logits] that logits are hashed from: integers, or an array of them.

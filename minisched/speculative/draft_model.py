@@ -182,7 +182,7 @@ class DraftModel:
             tokens[xp.asarray(at_token + padding)],
             step.ids[xp.asarray(at_id + padding)],
         )
-        return replace(inputs, ids=ids, logits_at=xp.add(xp.asarray(settled), num_accepted))
+        return replace(inputs, ids=ids, logits_at=xp.asarray(settled) + num_accepted)
 
     def _decode_batch(
         self, step: ForwardBatch, nth: int, drafts: Array, num_accepted: Array
@@ -200,7 +200,7 @@ class DraftModel:
         padding = [0] * (-len(columns) % self.model.pad_to)  # with the first row
         index = [*range(len(columns)), *padding]
         rows = xp.asarray(index)
-        positions = xp.add(xp.asarray([before[at] for at in index]), num_accepted[rows])
+        positions = xp.asarray([before[at] for at in index]) + num_accepted[rows]
         inside = xp.where(positions < limit, positions, xp.asarray([limit - 1] * len(index)))
         return replace(inputs, ids=drafts[rows], positions=inside)
 

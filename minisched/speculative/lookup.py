@@ -178,7 +178,7 @@ class LookupDrafter:
                 for position in range(start, stop)
             ]
             self.history[self.xp.asarray(places)] = written
-        lengths = self.xp.add(self.xp.asarray(firsts), num_accepted)
+        lengths = self.xp.asarray(firsts) + num_accepted
         return self.lookup(self.history, self.max_len, batch.rows, lengths, self.num_draft_tokens)
 
     def touches(self, reaches: Sequence[Reach]) -> list[Touch]:

@@ -204,7 +204,7 @@ def at_starts(inputs: ForwardBatch, starts: list[int], xp: Arrays) -> ForwardBat
         (params, key, position + by)
         for (params, key, position), by in zip(inputs.sampling, shift_sample, strict=True)
     ]
-    positions = xp.add(inputs.positions, xp.asarray(shift_token + padding))
+    positions = inputs.positions + xp.asarray(shift_token + padding)
     return replace(inputs, prefix_lens=starts, positions=positions, sampling=sampling)
 
 
@@ -213,11 +213,11 @@ def verify(worker: Worker, tokens: Array, drafts: Drafts, dests: Array, buffer: 
     inputs, relay, xp = drafts.inputs, worker.relay, worker.device.xp
     accepted = count_accepted(xp, inputs, tokens)
     firsts = list(accumulate(inputs.sample_lens, initial=0))[:-1]
-    at = xp.add(xp.asarray(firsts), accepted) - 1  # each row's newest token
+    at = xp.asarray(firsts) + accepted - 1  # each row's newest token
     relay.store(dests, tokens[at])
     if isinstance(relay, DraftRelay):
         before = xp.asarray([inputs.sampling[first][2] for first in firsts])
-        relay.stash_lens(inputs.rows, xp.add(before, accepted))
+        relay.stash_lens(inputs.rows, before + accepted)
     start = len(inputs.sampling)
     worker.outputs[buffer][start : start + len(inputs.rows)] = accepted
     return accepted

@@ -163,7 +163,7 @@ def sample(
     if adjustments:
         inputs = replace(inputs, adjustments=adjustments)
     if wanted is not None and wanted.samples_at is not None:  # the prompt's logits are there too
-        logits = xp.rows_at(logits, wanted.samples_at)
+        logits = logits[wanted.samples_at]
     marked = worker.model.sample(logits, inputs)
     tokens = without_marks(xp, marked)
     if dests is not None:

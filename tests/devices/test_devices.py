@@ -64,7 +64,7 @@ def run_program(device: Any, program: list[Step], has_waits: bool = True) -> lis
     ops = []
 
     def add(cell: int, other: int) -> Any:
-        memory[cell : cell + 1] = device.xp.add(memory[cell : cell + 1], memory[other : other + 1])
+        memory[cell : cell + 1] = memory[cell : cell + 1] + memory[other : other + 1]
         return memory[cell : cell + 1] + 0 if device.name != "sim" else memory[cell : cell + 1]
 
     for at, cell, other in program:
@@ -219,7 +219,7 @@ def test_a_chain_of_steps_does_not_hold_on_to_its_past(backend: str) -> None:
     op = stream.launch(lambda: device.xp.asarray([0]), name="first")
     first = weakref.ref(op)
     for _ in range(3):
-        op = stream.launch(lambda value: device.xp.add(value, value), op, name="next")
+        op = stream.launch(lambda value: value + value, op, name="next")
     assert op.synchronize().tolist() == [0]
     stream.launch(lambda: 0, name="the thread forgets its last op").synchronize()
     assert first() is None
