@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -13,6 +13,7 @@ from ..checks.overlap import intersection, length, measure, union
 from ..core import Request
 from ..devices.cost import MILLISECOND, SIM_COST
 from ..devices.registry import open_device
+from ..engine.metrics import Percentiles
 from ..loops.pd import Link
 from ..loops.run import Run, fresh, run_loop
 from ..models.hash import HashModel
@@ -25,16 +26,36 @@ from .runs import side_by_side
 from .scene import Scene
 from .tables import filled, table
 from .units import ms
+from .views.marks import many
 
 LOOPS = ("pd", "mixed")
 NO_PAUSE = "nobody decoded then"
-Cell = Callable[[Run], str]
-Row = tuple[str, str, str]  # what is compared, of pd, of mixed
+
+# -- The comparison: what can be counted in each run, and words for the rest -----------------------
+
+WORDS = {  # of each loop, what no run can show
+    "pd": {
+        "design": "physical separation: a device for each",
+        "deployment": "two engines behind a load balancer, and a link between them",
+        "scenario": "long prompts beside streams that must not stutter, and load for two devices",
+    },
+    "mixed": {
+        "design": "logical union: one batch for both",
+        "deployment": "one engine",
+        "scenario": "one device, short prompts, or throughput before steadiness",
+    },
+}
 
 
-def rows(pd: Run, mixed: Run) -> list[Row]:
-    """The comparison: of each run what can be counted in it, and a phrase for the rest."""
-    return [(title, of_pd(pd), of_mixed(mixed)) for title, (of_pd, of_mixed) in CELLS.items()]
+def rows(pd: Run, mixed: Run) -> list[tuple[str, str, str]]:
+    """The comparison: what is compared, of pd, of mixed."""
+    of_pd, of_mixed = (
+        WORDS[loop] | counted(run) for loop, run in zip(LOOPS, (pd, mixed), strict=True)
+    )
+    order = (
+        "design", "deployment", "devices", "transfer", "schedulers", "prefill", "mixing", "scenario"
+    )  # fmt: skip
+    return [(name, of_pd[name], of_mixed[name]) for name in dict.fromkeys((*order, *of_pd))]
 
 
 def find_runs(runs: Sequence[Run]) -> tuple[Run, Run] | None:
@@ -43,123 +64,62 @@ def find_runs(runs: Sequence[Run]) -> tuple[Run, Run] | None:
     return (by_loop["pd"], by_loop["mixed"]) if set(LOOPS) <= by_loop.keys() else None
 
 
-def devices(run: Run) -> str:
-    """How many devices computed something."""
-    return str(measure(run.trace).devices)
+def counted(run: Run) -> dict[str, str]:
+    """What a run did, by what is compared."""
+    trace, devices = run.trace, measure(run.trace).devices
+    prompts = prompt_steps(trace)
+    where = {item.lane for item in prompts}
+    mixed = sum(item.mode == "mixed" for item in forwards(trace))
+    schedulers = {item.lane for item in trace.slices if item.name == "schedule"}
+    transfers = trace.on("kv transfer")
+    size = sum(int(mark.attrs["bytes"]) for mark in trace.marks if mark.name == "kv transfer")
+    moved = f"{size / 2**20:.1f} MiB in {many(len(transfers), 'transfer')}, "
+    moved += f"{ms(sum(item.duration for item in transfers))} ms"
+    own = "a device of its own" if "prefill forward" in where else "the one device"
+    return {
+        "devices": str(devices),
+        "schedulers": str(len(schedulers)),
+        "transfer": moved if transfers else "none: a prompt's KV stays where it is computed",
+        "prefill": f"{many(len(prompts), 'step')} on {own}",
+        "mixing": f"{mixed} of {len(forwards(trace))} steps hold prompts and decodes",
+        "latency: first token, p50 / p99": percentiles(run.metrics.ttft),
+        "latency: between tokens, p50 / p99": percentiles(run.metrics.itl),
+        "latency: longest pause while a prompt is computed": pause(run),
+        "throughput: in all": f"{run.metrics.throughput:.0f} tokens/s",
+        "throughput: for each device": f"{run.metrics.throughput / devices:.0f} tokens/s",
+    }
 
 
-def schedulers(run: Run) -> str:
-    """How many host lanes scheduled something."""
-    return str(len({item.lane for item in run.trace.slices if item.name == "schedule"}))
-
-
-def transfer(run: Run) -> str:
-    """What went over the link, and how long that kept it busy."""
-    transfers = run.trace.on("kv transfer")
-    if not transfers:
-        return "none: a prompt's KV stays where it is computed"
-    sizes = [int(mark.attrs["bytes"]) for mark in run.trace.marks if mark.name == "kv transfer"]
-    busy = sum(item.duration for item in transfers)
-    return f"{sum(sizes) / 2**20:.1f} MiB in {count(transfers, 'transfer')}, {ms(busy)} ms"
-
-
-def prefill(run: Run) -> str:
-    """In how many steps prompts were computed, and on which device."""
-    lanes = {item.lane for item in prompt_steps(run)}
-    where = "a device of its own" if "prefill forward" in lanes else "the one device"
-    return f"{count(prompt_steps(run), 'step')} on {where}"
-
-
-def mixing(run: Run) -> str:
-    """In how many steps prompts and decodes share a batch."""
-    mixed = [item for item in forwards(run) if item.mode == "mixed"]
-    return f"{len(mixed)} of {len(forwards(run))} steps hold prompts and decodes"
-
-
-def ttft(run: Run) -> str:
-    """Time to first token."""
-    times = run.metrics.ttft
-    return f"{ms(times.p50)} / {ms(times.p99)} ms" if times else "no token"
-
-
-def itl(run: Run) -> str:
-    """Time between tokens."""
-    times = run.metrics.itl
-    return f"{ms(times.p50)} / {ms(times.p99)} ms" if times else "no second token"
+def percentiles(times: Percentiles | None) -> str:
+    """The middle and the last of a hundred."""
+    return f"{ms(times.p50)} / {ms(times.p99)} ms" if times else "none"
 
 
 def pause(run: Run) -> str:
     """The longest time between two tokens of a request while another's prompt is computed."""
-    prompts = union(prompt_steps(run))
+    prompts = union(prompt_steps(run.trace))
+    gaps = (
+        gap
+        for item in run.metrics.ended
+        if item.first_token is not None
+        for gap in pairwise(accumulate(item.itls, initial=item.first_token))
+    )
     longest = max(
-        (end - start for start, end in gaps_heard(run)
+        (end - start for start, end in gaps
          if any(start < later and earlier < end for earlier, later in prompts)),
         default=0,
     )  # fmt: skip
     return f"{ms(longest)} ms" if longest else NO_PAUSE
 
 
-def throughput(run: Run) -> str:
-    """Tokens a second, in all."""
-    return f"{run.metrics.throughput:.0f} tokens/s"
+def forwards(trace: Trace) -> list[Slice]:
+    """The forward slice of each step, on every device."""
+    return [s for s in trace.slices if is_forward(s.lane) and s.name == "forward"]
 
 
-def throughput_per_device(run: Run) -> str:
-    """The same for each device that was needed."""
-    return f"{run.metrics.throughput / measure(run.trace).devices:.0f} tokens/s"
-
-
-def forwards(run: Run) -> list[Slice]:
-    """The forward slice of each step."""
-    return [s for s in run.trace.slices if is_forward(s.lane) and s.name == "forward"]
-
-
-def prompt_steps(run: Run) -> list[Slice]:
-    """Those of steps with prompts in them."""
-    return [item for item in forwards(run) if item.mode in ("extend", "mixed")]
-
-
-def gaps_heard(run: Run) -> Iterator[tuple[int, int]]:
-    """From each token of a request to its next, as its client heard them."""
-    for item in run.metrics.ended:
-        if item.first_token is not None:
-            yield from pairwise(accumulate(item.itls, initial=item.first_token))
-
-
-def count(things: Sequence[object], name: str) -> str:
-    """How many there are."""
-    return f"{len(things)} {name}" + ("" if len(things) == 1 else "s")
-
-
-def phrase(words: str) -> Cell:
-    """What no run can show."""
-    return lambda run: words
-
-
-CELLS: dict[str, tuple[Cell, Cell]] = {
-    "design": (
-        phrase("physical separation: a device for each"),
-        phrase("logical union: one batch for both"),
-    ),
-    "deployment": (
-        phrase("two engines behind a load balancer, and a link between them"),
-        phrase("one engine"),
-    ),
-    "devices": (devices, devices),
-    "transfer": (transfer, transfer),
-    "schedulers": (schedulers, schedulers),
-    "prefill": (prefill, prefill),
-    "mixing": (mixing, mixing),
-    "scenario": (
-        phrase("long prompts beside streams that must not stutter, and load for two devices"),
-        phrase("one device, short prompts, or throughput before steadiness"),
-    ),
-    "latency: first token, p50 / p99": (ttft, ttft),
-    "latency: between tokens, p50 / p99": (itl, itl),
-    "latency: longest pause while a prompt is computed": (pause, pause),
-    "throughput: in all": (throughput, throughput),
-    "throughput: for each device": (throughput_per_device, throughput_per_device),
-}
+def prompt_steps(trace: Trace) -> list[Slice]:
+    """The forward slices of steps with prompts in them."""
+    return [item for item in forwards(trace) if item.mode in ("extend", "mixed")]
 
 
 # -- The picture: a long prompt is computed, and others decode meanwhile ---------------------------
@@ -180,8 +140,8 @@ def beside_a_prompt(pd: Run, mixed: Run) -> Scene | None:
         f"While a prompt is computed, others pause {together} at most if mixed, {apart} if apart"
     )
     names = [
-        (name, f"devices: {devices(run)}; longest pause while a prompt is computed: {pause(run)}; "
-         f"between tokens, p50 / p99: {itl(run)}")
+        (name, f"devices: {measure(run.trace).devices}; longest pause while a prompt is computed: "
+         f"{pause(run)}; between tokens, p50 / p99: {percentiles(run.metrics.itl)}")
         for name, run in (("pd: a device for each", pd), ("mixed: one batch for both", mixed))
     ]  # fmt: skip
     scene = side_by_side(views, title, names)
@@ -191,9 +151,9 @@ def beside_a_prompt(pd: Run, mixed: Run) -> Scene | None:
 
 def longest_prompt(pd: Run) -> str:
     """Who is computed for longest while the decode side is at work; empty: nobody is."""
-    decodes = union(item for item in forwards(pd) if item.mode in DECODES)
+    decodes = union(item for item in forwards(pd.trace) if item.mode in DECODES)
     times = Counter[str]()
-    for item in prompt_steps(pd):
+    for item in prompt_steps(pd.trace):
         both_work = length(intersection(((item.start, item.end),), decodes))
         times.update({rid: both_work for rid in item.rids if both_work})
     return max(times, key=lambda rid: (times[rid], rid), default="")
@@ -216,13 +176,6 @@ def prompt_view(trace: Trace, rid: str) -> View | None:
 # -- ``diagrams/pd_or_mixed.md``: the comparison on one workload, and on others where it turns -----
 
 CONFIG = SchedulerConfig(kv_tokens=8192)
-FIGURES: dict[str, Callable[[Run], str]] = {
-    "first token, p50 / p99": ttft,
-    "between tokens, p50 / p99": itl,
-    "longest pause while a prompt is computed": pause,
-    "in all": throughput,
-    "for each device": throughput_per_device,
-}
 
 
 def pd_or_mixed() -> str:
@@ -243,12 +196,12 @@ def pd_or_mixed() -> str:
 
 def others() -> str:
     """The figures of other workloads."""
-    lines = (
-        [f"{name}: {loop}", *(figure(run) for figure in FIGURES.values())]
-        for name, pair in other_runs().items()
-        for loop, run in zip(("PD", "mixed"), pair, strict=True)
-    )
-    return table(["", *FIGURES], lines)
+    lines = list[list[str]]()
+    for name, pair in other_runs().items():
+        for loop, run in zip(("PD", "mixed"), pair, strict=True):
+            figures = {name: said for name, said in counted(run).items() if ": " in name}
+            lines.append([f"{name}: {loop}", *figures.values()])
+    return table(["", *(name.partition(": ")[2] for name in figures)], lines)
 
 
 def other_runs() -> dict[str, tuple[Run, Run]]:

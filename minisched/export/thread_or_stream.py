@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from ..checks.overlap import device_busy, host_busy, intersection, length, union
 from ..devices.base import Device, Event
 from ..devices.cost import MILLISECOND
-from ..devices.sim import SimDevice, SimEvent, SimMemory, SimOp, SimStream, Vector, VectorArrays
+from ..devices.sim import SimDevice, SimEvent, SimOp, SimStream, Vector, VectorArrays
 from ..engine.frontend import Frontend
 from ..loops.design import find_loop
 from ..loops.run import drive, fresh, make_engine
 from ..models.hash import HashModel
 from ..trace import Slice, Trace
-from ..worker import Step
 from .layout import settled
 from .recipes import LAUNCH, MASK, SAMPLING, a_bit_of_everything, cost_of
 from .tables import filled, table
@@ -27,23 +25,6 @@ from .tables import filled, table
 INTEGER = 8  # bytes of a token id, a KV slot or a position, which are 64-bit integers on torch
 
 
-class Alive:
-    """Bytes that somebody still names: how many now, and how many at most."""
-
-    def __init__(self) -> None:
-        self.now = 0
-        self.most = 0
-
-    def watch(self, thing: Any, size: int) -> None:
-        """Count ``size`` bytes until ``thing`` is gone."""
-        self.now += size
-        self.most = max(self.most, self.now)
-        weakref.finalize(thing, self._gone, size)
-
-    def _gone(self, size: int) -> None:
-        self.now -= size
-
-
 class CountingArrays(VectorArrays):
     """Counts each array that is made of the host's integers: a transfer to the device."""
 
@@ -51,20 +32,17 @@ class CountingArrays(VectorArrays):
         self.transfers: Counter[str] = Counter()  # by the thread that ships
         self.bytes_shipped = 0
         self.shipper = "host"
-        self.inputs = Alive()
 
     def asarray(self, values: Sequence[int]) -> Vector:
         """A vector of ``values``; an empty one needs no transfer."""
-        vector, size = super().asarray(values), INTEGER * len(values)
         if values:
             self.transfers[self.shipper] += 1
-            self.bytes_shipped += size
-            self.inputs.watch(vector, size)
-        return vector
+            self.bytes_shipped += INTEGER * len(values)
+        return super().asarray(values)
 
 
 class CountingThread(SimStream):
-    """Counts the waits in its queue, and the flat batches that are given to it or held after."""
+    """Counts the waits in its queue, and what it ships."""
 
     def __init__(self, device: CountingSim, name: str) -> None:
         super().__init__(device, name, is_thread=True)
@@ -74,14 +52,6 @@ class CountingThread(SimStream):
         """Hold back what follows."""
         self.counting.thread_waits[kind_of(op)] += 1
         super().wait(op)
-
-    def _start(self, op: SimOp) -> None:
-        for arg in op.args:
-            if isinstance(arg, Step):
-                flat = arg.flat
-                lists = (value for value in vars(flat).values() if isinstance(value, list))
-                self.counting.queued.watch(flat, INTEGER * sum(map(len, lists)))
-        super()._start(op)
 
     def _finish(self, op: SimOp) -> None:
         self.counting.xp.shipper = self.name
@@ -99,25 +69,10 @@ class CountingSim(SimDevice):
         self.xp = CountingArrays()
         self.host_waits: Counter[str] = Counter()  # how often the host was blocked, by what for
         self.thread_waits: Counter[str] = Counter()  # waits in a thread's queue, by what for
-        self.copies = 0
-        self.bytes_copied = 0
-        self.memories: dict[str, int] = {}  # bytes of each buffer on the device
-        self.queued = Alive()  # flat batches on the host
 
     def thread(self, name: str) -> SimStream:
         """The thread of that name."""
         return self._lanes.setdefault(name, CountingThread(self, name))
-
-    def memory(self, name: str, size: int) -> SimMemory:
-        """Device memory, counted."""
-        self.memories[name] = INTEGER * size
-        return super().memory(name, size)
-
-    def copy_to_host(self, dst: SimMemory, src: SimMemory, size: int) -> Vector:
-        """A transfer to the host."""
-        self.copies += 1
-        self.bytes_copied += INTEGER * size
-        return super().copy_to_host(dst, src, size)
 
     def run_until_done(self, op: SimEvent) -> None:
         """Let time pass; if there was something to wait for, it was a sync point."""
@@ -227,17 +182,10 @@ ROWS: dict[str, Callable[[CountedRun], str]] = {
     "host to device: transfers a step, by who ships": lambda run: by_name(
         run, run.device.xp.transfers),
     "host to device: bytes a step": lambda run: run.per_step(run.device.xp.bytes_shipped),
-    "device to host: transfers a step": lambda run: run.per_step(run.device.copies),
-    "device to host: bytes a step": lambda run: run.per_step(run.device.bytes_copied),
     "sync points that block the scheduler, a step": lambda run: by_name(
         run, run.device.host_waits),
     "the scheduler is blocked (ms a step)": blocked,
     "sync points of the thread, a step": lambda run: by_name(run, run.device.thread_waits),
-    "on the device: inputs that the host still names, at most (bytes)": lambda run: str(
-        run.device.xp.inputs.most),
-    "on the device: future map (bytes)": lambda run: str(run.device.memories["future map"]),
-    "on the host: batches queued or held, at most (bytes)": lambda run: str(
-        run.device.queued.most),
 }  # fmt: skip
 ROWS_WHEN_FAST: dict[str, Callable[[CountedRun], str]] = {
     "a settled decode step (ms)": settled_step,
@@ -251,7 +199,6 @@ def thread_or_stream() -> str:
     runs = {heading: count(*column) for heading, column in COLUMNS.items()}
     fast = {heading: count(*column, FAST) for heading, column in COLUMNS.items()}
     shipped = ROWS["host to device: bytes a step"]
-    kept = {ROWS["on the device: future map (bytes)"](run) for run in runs.values()}
     figures = {
         "launch": LAUNCH / MILLISECOND,
         "sampling": SAMPLING / MILLISECOND,
@@ -259,7 +206,6 @@ def thread_or_stream() -> str:
         "fast": FAST,
         "masked_stream": shipped(runs["stream, with masks"]),
         "masked_thread": shipped(runs["thread, with masks"]),
-        "map": " or ".join(sorted(kept)),
         "table": table_of(ROWS, runs),
         "table_when_fast": table_of(ROWS_WHEN_FAST, fast),
     }
