@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape, unescape
 from importlib import import_module
 from pathlib import Path
@@ -36,10 +36,21 @@ class HasTrace(Protocol):
 
 @dataclass(frozen=True)
 class NotebookCell:
-    """What a notebook shows: the page in a frame of its own. ``html`` is the whole page."""
+    """What a notebook shows: the page in a frame of its own. ``html`` is the whole page.
+
+    ``height`` is in pixels; ``text`` stands for it where nobody can show a page.
+
+    Raises:
+        ValueError: the height is less than 1 pixel.
+    """
 
     html: str
-    height: int  # pixels
+    height: int
+    text: str = "<stepper: open it in a notebook>"
+
+    def __post_init__(self) -> None:
+        if self.height < 1:
+            raise ValueError(f"a cell is at least 1 pixel high, but height is {self.height}.")
 
     def _repr_html_(self) -> str:
         """A frame that may run its scripts and nothing else; it needs no file and no network."""
@@ -48,6 +59,9 @@ class NotebookCell:
             f"<iframe srcdoc='{source}' sandbox='allow-scripts' title='stepper' "
             f"style='width:100%;height:{self.height}px;border:0;color-scheme:normal'></iframe>"
         )
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def show(
@@ -60,7 +74,6 @@ def show(
     Raises:
         ValueError: there is no run, or the height is less than 1 pixel.
     """
-    check_height(height)
     return NotebookCell(to_html(traces_of(runs), title=title), height)
 
 
@@ -75,44 +88,23 @@ def display(
     Raises:
         ValueError: there is no run, or the height is less than 1 pixel.
     """
-    check_height(height)
     traces = traces_of(runs)
     if not traces:
         raise ValueError("there is no run to show; give at least one.")
-    if text is None:
-        text = to_text(compare(traces)).rstrip()
+    said = to_text(compare(traces)).rstrip() if text is None else text
+    cell = NotebookCell("", height, said)
     python = sys.modules.get("IPython")
     if python is not None and python.get_ipython() is not None:
-        import_module("IPython.display").display(Shown(to_html(traces), height, text))
+        import_module("IPython.display").display(replace(cell, html=to_html(traces)))
         return
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))
-
-
-@dataclass(frozen=True, repr=False)
-class Shown(NotebookCell):
-    """A cell that is a text where nobody can show a page: in IPython's terminal."""
-
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
+    print(said.encode(encoding, "replace").decode(encoding))
 
 
 def traces_of(runs: Trace | HasTrace | Iterable[Trace | HasTrace]) -> list[Trace]:
     """The traces of one run or several."""
     several = list(runs) if isinstance(runs, Iterable) else [runs]
     return [run if isinstance(run, Trace) else run.trace for run in several]
-
-
-def check_height(height: int) -> None:
-    """Whether a cell can be so many pixels high.
-
-    Raises:
-        ValueError: it can't.
-    """
-    if height < 1:
-        raise ValueError(f"a cell is at least 1 pixel high, but height is {height}.")
 
 
 # -- What a lesson shows: a picture, a table, and lines of the package, read where they are --------
