@@ -2,13 +2,11 @@
 
 from .batch import (
     ForwardMode,
-    ModelWorkerBatch,
     NoBatch,
     Output,
     Result,
     Row,
     ScheduleBatch,
-    get_model_worker_batch,
 )
 from .logprobs import Logprobs, TokenLogprob, WantedLogprobs
 from .request import FinishReason, Lease, Request
@@ -20,7 +18,6 @@ __all__ = [
     "Lease",
     "LogitAdjustment",
     "Logprobs",
-    "ModelWorkerBatch",
     "NoBatch",
     "Output",
     "Request",
@@ -30,5 +27,4 @@ __all__ = [
     "ScheduleBatch",
     "TokenLogprob",
     "WantedLogprobs",
-    "get_model_worker_batch",
 ]

@@ -2,10 +2,10 @@
 
 By the time a step's result is there, the scheduler has moved on: a request may have ended, lost its
 memory, or be in two steps more. So a batch keeps what was true when it was committed, and nobody
-asks a live request later. It takes three forms. The scheduler makes a ``ScheduleBatch``, which
-names requests; the worker lays it out flat, as a ``ModelWorkerBatch``, in which there are only
-numbers; and of that a ``ForwardBatch`` (``models/base.py``) is made, arrays on the device. What
-comes back is a ``Result``, and what a client hears of it an ``Output``.
+asks a live request later. The scheduler makes a ``ScheduleBatch``, which names requests. The worker
+lays it out flat, as a ``ModelWorkerBatch``, in which there are only numbers, and ships that as a
+``ForwardBatch``, arrays on the device (both in ``models/base.py``). What comes back is a
+``Result``, and what a client hears of it an ``Output``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from types import NoneType
 from typing import Literal, NamedTuple
 
 from .fields import on_host
-from .logprobs import Logprobs, WantedLogprobs
+from .logprobs import Logprobs
 from .request import FinishReason, Lease, Request
-from .sampling import SamplingParams
 
 
 class ForwardMode(Enum):
@@ -47,8 +45,8 @@ class NoBatch(Enum):
 class Row(NamedTuple):
     """One request's part in one batch: everything that was true at commit.
 
-    ``process`` and the worker read the row, never the live request: by the time a result comes
-    back the scheduler has moved on (MindIE #233 read a live last-chunk flag).
+    ``process`` and the worker read the row, never the live request (MindIE #233 read a live
+    last-chunk flag).
     """
 
     req: Request
@@ -75,8 +73,6 @@ class ScheduleBatch:
     """A step as the scheduler sees it (SGLang ``managers/schedule_batch.py:ScheduleBatch``).
 
     Columns, filled at commit and never changed after; ``rows`` shows the same request by request.
-    It is the first of three forms: the worker makes a ``ModelWorkerBatch`` of it, flat lists on
-    the host, and of that a ``ForwardBatch``, arrays on the device.
     """
 
     step: int = on_host()
@@ -148,11 +144,6 @@ class ScheduleBatch:
         """Whether any request of it wants log-probabilities."""
         return self.has_sampling_extras and any(req.params.return_logprob for req in self.reqs)
 
-    @property
-    def num_samples(self) -> int:
-        """Tokens sampled by the whole batch."""
-        return sum(self.sample_lens)
-
 
 @dataclass(frozen=True)
 class Result:
@@ -188,101 +179,16 @@ class Output:
     namesake: bool = False
 
 
-# -- The batch between scheduler and device: flat lists, and nothing that refers to a request ------
-
-
-@dataclass(frozen=True, eq=False)
-class ModelWorkerBatch:
-    """A step as the worker gets it (SGLang ``managers/schedule_batch.py:ModelWorkerBatch``).
-
-    Tokens lie flat, row after row. It could be sent to another process: pages have become cells
-    of the device's page table, requests have become rows of the request table.
-    """
-
-    step: int = on_host()
-    forward_mode: ForwardMode = on_host()
-    rids: tuple[str, ...] = on_host("[num_reqs]")
-    input_ids: list[int] = on_host("[num_tokens]")  # negative: the relay has it
-    dests: list[int] = on_host("[num_reqs]")  # where the relay keeps what is sampled
-    req_pool_indices: list[int] = on_host("[num_reqs]")  # rows of the request table
-    extend_prefix_lens: list[int] = on_host("[num_reqs]")  # positions computed before
-    extend_seq_lens: list[int] = on_host("[num_reqs]")  # positions computed now
-    sample_lens: list[int] = on_host("[num_reqs]")  # tokens sampled, after a row's last positions
-    sampling_info: list[tuple[SamplingParams, int, int]] = on_host("[num_samples]")
-    start_unknown: list[bool] = on_host("[num_reqs]")  # extend_prefix_lens is only a lower bound
-    table_index: list[int] = on_host("[num_new_slots]")  # cells of the page table to fill
-    table_slots: list[int] = on_host("[num_new_slots]")  # the KV slots that go there
-    logprobs: WantedLogprobs | None = on_host("one", NoneType)  # None: nobody wants any
-
-
-def get_model_worker_batch(
-    batch: ScheduleBatch, ids: list[int], dests: list[int], max_len: int, page_size: int
-) -> ModelWorkerBatch:
-    """Lay a batch out flat (SGLang's ``ScheduleBatch.get_model_worker_batch``).
-
-    ``ids`` and ``dests`` come from the relay. Everything else is the batch's own, nothing is read
-    from the live requests. A row of the page table has ``max_len`` cells.
-    """
-    rows = [lease.row for lease in batch.leases]
-    lens = list(map(len, batch.ids))
-    ends = [start + length for start, length in zip(batch.starts, lens, strict=True)]
-    index: list[int] = []
-    slots: list[int] = []
-    for at, (pages_at, pages) in batch.new_pages.items():
-        cell = rows[at] * max_len + pages_at * page_size
-        slots += pages if page_size == 1 else slots_of(pages, page_size)
-        index += range(cell, cell + len(pages) * page_size)
-    return ModelWorkerBatch(
-        step=batch.step,
-        forward_mode=batch.mode,
-        rids=batch.rids,
-        input_ids=ids,
-        dests=dests,
-        req_pool_indices=rows,
-        extend_prefix_lens=batch.starts,
-        extend_seq_lens=lens,
-        sample_lens=batch.sample_lens,
-        sampling_info=[
-            (req.params, req.sampling_key, position)
-            for req, end, samples in zip(batch.reqs, ends, batch.sample_lens, strict=True)
-            for position in ((end,) if samples == 1 else range(end - samples + 1, end + 1))
-        ],
-        start_unknown=batch.start_unknown,
-        table_index=index,
-        table_slots=slots,
-        logprobs=wanted_logprobs(batch) if batch.return_logprob else None,
-    )
-
-
-def wanted_logprobs(batch: ScheduleBatch) -> WantedLogprobs:
-    """What the requests of a batch want, and the prompts' tokens that it is about."""
-    starts = batch.extend_logprob_start_lens
-    ids = [
-        list(row.req.prompt[row.start + start_len + 1 : row.end + 1])
-        for row, start_len in zip(batch.rows, starts, strict=False)
-    ]
-    nums = [req.params.top_logprobs_num if req.params.return_logprob else -1 for req in batch.reqs]
-    return WantedLogprobs(nums, starts, ids)
-
-
 def slots_of(pages: Sequence[int], page_size: int) -> list[int]:
     """The KV slots of pages, in order."""
     return [page * page_size + at for page in pages for at in range(page_size)]
 
 
-class Placeholder(NamedTuple):
-    """A negative id: whose, where in the flat ids, and which."""
-
-    row: int
-    at: int
-    token: int
-
-
-def placeholders(batch: ScheduleBatch, ids: Sequence[int]) -> Iterator[Placeholder]:
-    """The first placeholder of each row that has any."""
+def placeholders(batch: ScheduleBatch, ids: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """The first negative id of each row that has any: row, place in the flat ids, and id."""
     start = 0
     for row, width in enumerate(map(len, batch.ids)):
         at = next((at for at in range(start, start + width) if ids[at] < 0), -1)
         if at >= 0:
-            yield Placeholder(row, at, ids[at])
+            yield row, at, ids[at]
         start += width

@@ -23,26 +23,18 @@ from functools import cached_property
 from typing import Any
 
 from .logprobs import TokenLogprob
-from .sampling import (
-    Grammar,
-    SamplingParams,
-    is_text,
-    is_whole,
-    shown,
-    wrong_token,
-    wrong_type,
-)
+from .sampling import Grammar, SamplingParams, is_text, is_whole, shown, wrong_token, wrong_type
 
 # -- What a request holds of memory, from its admission until nobody can touch it ------------------
 
 
 @dataclass(eq=False, slots=True)
 class Lease:
-    """A row of the request table and its pages, from admission until nobody can touch them.
+    """A row of the request table and its pages.
 
-    A lease goes back when it is closed (finish, abort, retraction) *and* no launched batch still
-    names it. A request that is retracted gets a new lease later, so a token that returns under
-    the old one can be told apart.
+    It goes back when it is closed (finish, abort, retraction) *and* no launched batch still names
+    it. A request that is retracted gets a new one later, so a token that returns under the old one
+    can be told apart.
     """
 
     row: int  # index into the request-to-token table; row 0 is padding
@@ -75,10 +67,8 @@ class FinishReason(Enum):
 class Request:
     """One prompt on its way to being answered (mini-sglang ``core.py:Req``).
 
-    Two lengths run ahead of what the host knows. ``device_len`` counts the tokens that exist or
-    will exist once everything launched has been sampled; ``computed_len`` (``cached_len`` in
-    mini-sglang) counts the positions whose KV is written or being written. In between lies what
-    the next step computes. The host's own knowledge is ``prompt`` plus ``output_ids``.
+    The host's own knowledge is ``prompt`` plus ``output_ids``; ``device_len`` and ``computed_len``
+    (``cached_len`` in mini-sglang) run ahead of it.
 
     >>> request = Request("a", [1, 2, 3], SamplingParams(max_new_tokens=8))
     >>> request.device_len, request.max_device_len
@@ -86,10 +76,8 @@ class Request:
     >>> Request("a", "hello").problem()
     "prompt is 'hello', but it must be a list of token ids."
 
-    To make one never fails, whatever a client has put into its fields: a constructor's error would
-    be the engine's, and end everybody's run. ``problem`` is the sentence on a field that holds no
-    value of its kind; whoever makes requests may ask for it, and the engine's door refuses the
-    request with the same one (``scheduler/config.py``), and nobody else hears of it.
+    To make one never fails, whatever a client has put into its fields: the engine's door refuses it
+    with its ``problem`` (``scheduler/config.py``), and nobody else hears of it.
     """
 
     rid: str
@@ -131,10 +119,7 @@ class Request:
         self.max_device_len = length + (limit if is_whole(limit) else 0)
 
     def problem(self) -> str | None:
-        """One sentence on what is wrong with what a client has filled in, or None.
-
-        It names field, value and limit. What a model, a pool or a loop does not allow is not in it.
-        """
+        """One sentence on what is wrong with what a client has filled in, or None."""
         names = ("rid", "prompt", "arrival_time", "priority")
         if problem := wrong_type(self, names) or wrong_token(self.prompt):
             return problem
@@ -154,11 +139,7 @@ class Request:
 
     @property
     def num_output_placeholders(self) -> int:
-        """Tokens that will exist once what is launched has run, and that the host has yet to learn.
-
-        vLLM ``v1/request.py``; MindIE pushes a -1 for each. ``computed_len`` less these are the
-        positions computed from tokens that the host knows.
-        """
+        """Tokens in flight (vLLM ``v1/request.py``; MindIE pushes a -1 for each)."""
         return self.device_len - self.known_len
 
     @property
@@ -182,10 +163,7 @@ class Request:
 
     @cached_property
     def sampling_key(self) -> int:
-        """A number below 2**63 for (seed, request); with the position it decides every draw.
-
-        No two seeds below 2**31 share one; of ids, only those with the same CRC of 32 bits do.
-        """
+        """A number below 2**63 for (seed, request); with the position it decides every draw."""
         return self.params.seed % 2**31 << 32 | zlib.crc32(self.rid.encode())
 
     def tokens(self, start: int, end: int) -> tuple[int | None, ...]:
@@ -202,10 +180,7 @@ class Request:
         return prompt if end <= num_prompt else prompt + tuple(self.output_ids[: end - num_prompt])
 
     def append_host(self, token: int) -> bool:
-        """Learn the value of the next token; whether it is the last one.
-
-        One that its grammar does not allow is an error, and the last.
-        """
+        """Learn the value of the next token; whether it is the last one."""
         self.output_ids.append(token)
         self.known_len += 1
         if self.grammar is not None:

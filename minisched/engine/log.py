@@ -74,7 +74,7 @@ class SchedulerLog:
             len(prompts),
             sum(row.extend_len for row in prompts),
             sum(row.req.hit_len for row in prompts if row.lease.num_chunks == 1),
-            scheduler.token_usage,
+            scheduler.num_used_tokens / scheduler.config.num_slots,
             len(scheduler.running_batch) - sum(row.deliver for row in prompts),
             len(scheduler.waiting_queue),
         )
@@ -105,7 +105,7 @@ class SchedulerLog:
             "gen throughput (token/s): %.2f, #queue-req: %d",
             len(scheduler.running_batch),
             scheduler.num_used_tokens,
-            scheduler.token_usage,
+            scheduler.num_used_tokens / scheduler.config.num_slots,
             throughput,
             len(scheduler.waiting_queue),
         )

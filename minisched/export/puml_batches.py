@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core import ModelWorkerBatch, Row, ScheduleBatch, get_model_worker_batch
+from ..core import Row, ScheduleBatch
 from ..core.fields import residences
-from ..models.base import ForwardBatch, make_forward_batch
+from ..models.base import ForwardBatch, ModelWorkerBatch, get_model_worker_batch, make_forward_batch
 from .puml_style import LINK_STYLE, Code, linked
 
 HEAD = """\

@@ -19,17 +19,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..core import (
-    ForwardMode,
-    Lease,
-    ModelWorkerBatch,
-    NoBatch,
-    Request,
-    Result,
-    ScheduleBatch,
-)
+from ..core import ForwardMode, Lease, NoBatch, Request, Result, ScheduleBatch
 from ..devices.base import WRONG_TOKEN, Op, Signal, is_out_of_memory
 from ..engine.engine import Engine
+from ..models.base import ModelWorkerBatch
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN, FillHost, FillingMasks, PlaceholderFill
 from ..scheduler.config import ALGORITHMS
 from ..trace import Recorder

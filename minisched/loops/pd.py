@@ -378,7 +378,7 @@ class PrefillEngine(SideEngine):
         if last is None:
             if sender.to_slots is None or end <= sender.sent_len:
                 return
-            self.scheduler.leases.hold(lease)
+            self.scheduler.hold(lease)
         assert sender.to_slots is not None
         part = slice(sender.sent_len, end)
         slots = slots_of(lease.pages, self.scheduler.config.page_size)[part]
@@ -438,7 +438,7 @@ class PrefillEngine(SideEngine):
             for op, lease in [item for item in sender.transfers if item[0].query()]:
                 sender.transfers.remove((op, lease))
                 sender.error = sender.error or (f"transfer failed: {op.error}" if op.error else "")
-                self.scheduler.leases.let_go(lease)
+                self.scheduler.let_go(lease)
                 self.is_waiting = False  # there is memory again
             if sender.done is not None:
                 self.send_last(sender, sender.done)
@@ -463,7 +463,7 @@ class PrefillEngine(SideEngine):
         if not sender.has_sent_all or sender.error:
             self.say(RoomMessage("transferred", rid, error=sender.error or done.error))
         if not sender.has_sent_all and done.token is not None and lease is not None:
-            self.scheduler.leases.let_go(lease)
+            self.scheduler.let_go(lease)
             self.is_waiting = False
         del self.senders[rid]
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from ..core import LogitAdjustment, ModelWorkerBatch, ScheduleBatch
+from ..core import LogitAdjustment, ScheduleBatch
 from ..devices.base import Array, Event, Label, Op, RankLost
 from ..devices.dist import Ranks, begin, current, gather, needs
 from ..devices.thread import TorchDevice
 from ..engine.engine import NAP
 from ..engine.metrics import Metrics
-from ..models.base import make_forward_batch
+from ..models.base import ModelWorkerBatch, make_forward_batch
 from ..trace import Touch
 from ..trace.ranks import RankRecorder
 from ..trace.recorder import to_text

@@ -41,15 +41,13 @@ class ReqToTokenPool:
     """Which pages hold the tokens of whom (SGLang ``mem_cache/memory_pool.py:ReqToTokenPool``).
 
     ``req_to_token[row].pages`` are those of a row, by position; of a free row it is whose it was
-    last. SGLang's tensor of this name lists KV slots, which is what the device needs: the worker
-    keeps that one (``page_table``), and each step brings it the pages that are new
-    (``LeasePool.extend``). ``size`` rows can be held at once; row 0 is padding and never handed
-    out. ``on_free`` hears of every row that is taken back.
+    last. The KV slots that SGLang's tensor of this name lists are the device's affair (the worker's
+    ``page_table``): each step brings it the pages that are new. ``size`` rows can be held at once;
+    row 0 is padding and never handed out. ``on_free`` hears of every row that is taken back.
     """
 
     def __init__(self, size: int, recorder: Recorder | None = None) -> None:
-        self.size = size
-        self.recorder = recorder or NullRecorder()
+        self.size, self.recorder = size, recorder or NullRecorder()
         self.req_to_token: dict[int, Lease] = {}
         self.free_rows = list(range(size, 0, -1))
         self.on_free: Callable[[Lease], None] = lambda lease: None
@@ -86,16 +84,15 @@ class ReqToTokenPool:
 class PageAllocator:
     """A free list of pages (SGLang ``mem_cache/allocator.py``, mini-sglang ``scheduler/cache.py``).
 
-    A page is ``page_size`` KV slots in a row. Page 0 is never handed out, so that KV slot 0 can
-    stand for nobody's (SGLang keeps it for padding). ``owner`` is whose a page is, or was last;
-    the prefix cache's have none. ``on_free`` hears of every page that is taken back.
+    A page is ``page_size`` KV slots in a row. Page 0 is never handed out: KV slot 0 is padding.
+    ``owner`` is whose a page is, or was last; the prefix cache's have none. ``on_free`` hears of
+    every page that is taken back.
     """
 
     def __init__(
         self, num_pages: int, page_size: int = 1, recorder: Recorder | None = None
     ) -> None:
-        self.num_pages = num_pages
-        self.page_size = page_size
+        self.num_pages, self.page_size = num_pages, page_size
         self.recorder = recorder or NullRecorder()
         self.free_pages = list(range(num_pages, 0, -1))
         self.owner: dict[int, Lease] = {}
@@ -160,9 +157,7 @@ class LeasePool:
         cache: RadixCache | BlockPool | None = None,
         free_rule: str = "lease",
     ) -> None:
-        self.allocator = allocator
-        self.table = table
-        self.cache = cache
+        self.allocator, self.table, self.cache = allocator, table, cache
         self.may_free = RULES[free_rule]
         self.launched_step = 0  # the last one committed
         self.returned_step = 0  # the last one that has come back; they come back in order
@@ -275,17 +270,18 @@ class LeasePool:
         lease.pages, lease.shared_pages, lease.node = [], 0, None
 
     def retire(self, lease: Lease, pages: list[int]) -> None:
-        """Pages that a lease no longer needs; free once what is launched has come back.
+        """An open lease no longer needs these pages: its row lists the cache's in their place.
 
-        Or at once, where the rule says so: the step that reads the row next lists others.
+        They are free once what is launched has come back, or at once, where the rule says so.
         """
         lease.retired.append((lease.last_step, pages))
         self.retiring[lease] = None
-        self._free_retired(lease)
+        self.free_retired(lease)
 
-    def _free_retired(self, lease: Lease) -> None:
+    def free_retired(self, lease: Lease) -> None:
+        """Free those of its retired pages that nobody can be reading any more."""
         if lease.num_transfers:
-            return  # it may still be reading them
+            return
         returned = self.launched_step if self.may_free is at_once else self.returned_step
         while lease.retired and lease.retired[0][0] <= returned:
             _, pages = lease.retired.pop(0)
@@ -309,26 +305,10 @@ class LeasePool:
         self.returned_step = step
         if self.retiring:
             for lease in list(self.retiring):
-                self._free_retired(lease)
+                self.free_retired(lease)
         if self.returning:
             for lease in list(self.returning):
                 self.release(lease)
-
-    def hold(self, lease: Lease) -> None:
-        """A transfer reads or writes its pages: until it ends, nobody else may have them."""
-        lease.num_transfers += 1
-        self.table.recorder.mark("row hold", row=lease.row, rid=lease.rid)
-
-    def let_go(self, lease: Lease) -> None:
-        """A transfer has ended."""
-        lease.num_transfers -= 1
-        self.table.recorder.mark("row let go", row=lease.row, rid=lease.rid)
-        if lease in self.retiring:
-            self._free_retired(lease)
-        if lease in self.returning:
-            self.release(lease)
-
-    # -- at idle
 
     def flush_cache(self) -> bool:
         """Forget every cached prefix; refused (False) while anything holds memory."""
@@ -346,14 +326,12 @@ class LeasePool:
         """
         protected = self.cache.protected_size if self.cache else 0
         available, total = self.available_pages, self.allocator.num_pages
-        if available != total:
+        free, size = self.table.available_size, self.table.size
+        if available != total or free != size:
             raise MemoryLeak(
-                f"{available} pages are free or evictable and {protected} protected, "
-                f"but there are {total} and nothing runs."
+                f"nothing runs, but of {total} pages {available} are free or evictable and "
+                f"{protected} protected, and {free} of {size} rows are free."
             )
-        if not self.is_idle:
-            free, size = self.table.available_size, self.table.size
-            raise MemoryLeak(f"{free} of {size} rows are free, but nothing runs.")
 
 
 # -- When a closed lease goes back: three rules, and what each relies on ---------------------------
@@ -368,8 +346,7 @@ def deferred(lease: Lease, pool: LeasePool) -> bool:
     """The ongoing batch does not name it.
 
     mini-sglang before e7d4f65: ``finished_reqs.difference(ongoing_reqs)``. With two steps in
-    flight there is only one that is ongoing when a result is processed, so it frees exactly when
-    ``lease`` does. With more it looks at the newest and overlooks those before it.
+    flight it frees exactly when ``lease`` does; of more it overlooks all but the newest.
     """
     is_ongoing = pool.launched_step > pool.returned_step
     return not (is_ongoing and lease.last_step == pool.launched_step)
@@ -379,11 +356,10 @@ def at_once(lease: Lease, pool: LeasePool) -> bool:
     """Always: the next owner's writes come after the wasted row's, on the same stream.
 
     mini-sglang since e7d4f65, SGLang of the KV, and vLLM where no KV connector reads it. A second
-    stream breaks it. mini-sglang copies prompts to the token pool on the scheduler's stream, where
-    a new owner's prompt can come before the wasted row's late token, and is then overwritten by it
-    (mini-sglang #89). SGLang writes its ``req_to_token`` on the schedule stream, so
-    ``_apply_war_barrier`` lets those writes wait until the forward pass has read the table
-    (museum: ``request_table_rewritten``).
+    stream breaks it. On one, mini-sglang copies prompts to its token pool: a new owner's can come
+    before the wasted row's late token, which then overwrites it (mini-sglang #89). On one, SGLang
+    writes its request table, so ``_apply_war_barrier`` waits until it has been read (museum:
+    ``request_table_rewritten``).
     """
     return True
 

@@ -1,9 +1,10 @@
 """A step as a model reads it, and what the worker asks of a model.
 
-``make_forward_batch`` ships a batch: the lists of a ``ModelWorkerBatch`` become a ``ForwardBatch``,
-arrays on the device beside what the host needs to launch. A ``Model`` writes the KV of a step's
-tokens through the page table, gives the logits that are asked for, and samples from them. What is
-sampled where logits are not numbers is *marked*.
+The worker lays a batch out flat (``get_model_worker_batch``): a ``ModelWorkerBatch`` has lists and
+nothing that refers to a request. ``make_forward_batch`` ships it: its lists become a
+``ForwardBatch``, arrays on the device beside what the host needs to launch. A ``Model`` writes the
+KV of a step's tokens through the page table, gives the logits that are asked for, and samples from
+them. What is sampled where logits are not numbers is *marked*.
 """
 
 from __future__ import annotations
@@ -14,10 +15,74 @@ from itertools import accumulate
 from types import NoneType
 from typing import Any, Protocol, runtime_checkable
 
-from ..core import ForwardMode, LogitAdjustment, ModelWorkerBatch, SamplingParams
+from ..core import ForwardMode, LogitAdjustment, SamplingParams, ScheduleBatch, WantedLogprobs
+from ..core.batch import slots_of
 from ..core.fields import on_device, on_host
 from ..devices.base import Array, Arrays, Buffer, Device, Label
-from .sampling import LogprobInfo, logit_lens_of, make_logprob_info
+from .sampling import LogprobInfo, logit_lens_of, make_logprob_info, wanted_logprobs
+
+
+@dataclass(frozen=True, eq=False)
+class ModelWorkerBatch:
+    """A step as the worker gets it (SGLang ``managers/schedule_batch.py:ModelWorkerBatch``).
+
+    Tokens lie flat, row after row. It could be sent to another process: pages have become cells
+    of the device's page table, requests have become rows of the request table.
+    """
+
+    step: int = on_host()
+    forward_mode: ForwardMode = on_host()
+    rids: tuple[str, ...] = on_host("[num_reqs]")
+    input_ids: list[int] = on_host("[num_tokens]")  # negative: the relay has it
+    dests: list[int] = on_host("[num_reqs]")  # where the relay keeps what is sampled
+    req_pool_indices: list[int] = on_host("[num_reqs]")  # rows of the request table
+    extend_prefix_lens: list[int] = on_host("[num_reqs]")  # positions computed before
+    extend_seq_lens: list[int] = on_host("[num_reqs]")  # positions computed now
+    sample_lens: list[int] = on_host("[num_reqs]")  # tokens sampled, after a row's last positions
+    sampling_info: list[tuple[SamplingParams, int, int]] = on_host("[num_samples]")
+    start_unknown: list[bool] = on_host("[num_reqs]")  # extend_prefix_lens is only a lower bound
+    table_index: list[int] = on_host("[num_new_slots]")  # cells of the page table to fill
+    table_slots: list[int] = on_host("[num_new_slots]")  # the KV slots that go there
+    logprobs: WantedLogprobs | None = on_host("one", NoneType)  # None: nobody wants any
+
+
+def get_model_worker_batch(
+    batch: ScheduleBatch, ids: list[int], dests: list[int], max_len: int, page_size: int
+) -> ModelWorkerBatch:
+    """Lay a batch out flat (SGLang's ``ScheduleBatch.get_model_worker_batch``).
+
+    ``ids`` and ``dests`` come from the relay. Everything else is the batch's own, nothing is read
+    from the live requests. A row of the page table has ``max_len`` cells.
+    """
+    rows = [lease.row for lease in batch.leases]
+    lens = list(map(len, batch.ids))
+    ends = [start + length for start, length in zip(batch.starts, lens, strict=True)]
+    index: list[int] = []
+    slots: list[int] = []
+    for at, (pages_at, pages) in batch.new_pages.items():
+        cell = rows[at] * max_len + pages_at * page_size
+        slots += pages if page_size == 1 else slots_of(pages, page_size)
+        index += range(cell, cell + len(pages) * page_size)
+    return ModelWorkerBatch(
+        step=batch.step,
+        forward_mode=batch.mode,
+        rids=batch.rids,
+        input_ids=ids,
+        dests=dests,
+        req_pool_indices=rows,
+        extend_prefix_lens=batch.starts,
+        extend_seq_lens=lens,
+        sample_lens=batch.sample_lens,
+        sampling_info=[
+            (req.params, req.sampling_key, position)
+            for req, end, samples in zip(batch.reqs, ends, batch.sample_lens, strict=True)
+            for position in ((end,) if samples == 1 else range(end - samples + 1, end + 1))
+        ],
+        start_unknown=batch.start_unknown,
+        table_index=index,
+        table_slots=slots,
+        logprobs=wanted_logprobs(batch) if batch.return_logprob else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -59,7 +124,7 @@ def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> Forw
     """Ship a batch (SGLang's ``ForwardBatch.init_new``)."""
     rows, lens, logit_lens = batch.req_pool_indices, batch.extend_seq_lens, batch.sample_lens
     if batch.logprobs is not None:
-        logit_lens = logit_lens_of(batch, batch.logprobs)
+        logit_lens = logit_lens_of(batch.logprobs, lens, logit_lens)
     if len(batch.input_ids) == len(rows):  # one token a row, as in nearly every step
         positions, token_rows = batch.extend_prefix_lens, rows
         last = logits_at = list(range(len(rows)))
@@ -106,7 +171,8 @@ def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> Forw
         table_slots=slots,
         dests=dests,
         start_unknown=batch.start_unknown,
-        logprobs=batch.logprobs and make_logprob_info(batch, batch.logprobs, logit_lens, xp),
+        logprobs=batch.logprobs
+        and make_logprob_info(batch.logprobs, logit_lens, batch.sample_lens, xp),
     )
 
 

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
-from ..core import LogitAdjustment, ModelWorkerBatch, SamplingParams
-from ..core.logprobs import WantedLogprobs
+from ..core import LogitAdjustment, SamplingParams, ScheduleBatch, WantedLogprobs
 from ..devices.base import Array, Arrays
 from ..devices.sim import Vector
 
@@ -228,16 +227,28 @@ class LogprobInfo:
     top_logprobs_num: int  # the most that anybody wants
 
 
-def logit_lens_of(batch: ModelWorkerBatch, wanted: WantedLogprobs) -> list[int]:
+def wanted_logprobs(batch: ScheduleBatch) -> WantedLogprobs:
+    """What the requests of a batch want, and the prompts' tokens that it is about."""
+    starts = batch.extend_logprob_start_lens
+    ids = [
+        list(row.req.prompt[row.start + start_len + 1 : row.end + 1])
+        for row, start_len in zip(batch.rows, starts, strict=False)
+    ]
+    nums = [req.params.top_logprobs_num if req.params.return_logprob else -1 for req in batch.reqs]
+    return WantedLogprobs(nums, starts, ids)
+
+
+def logit_lens_of(
+    wanted: WantedLogprobs, extend_lens: list[int], sample_lens: list[int]
+) -> list[int]:
     """Of how many last positions each row gives logits, [num_reqs]: at least where it samples."""
-    lens = batch.sample_lens
-    parts = zip(batch.extend_seq_lens, wanted.extend_logprob_start_lens, lens, strict=False)
+    parts = zip(extend_lens, wanted.extend_logprob_start_lens, sample_lens, strict=False)
     prompts = [max(length - start, samples) for length, start, samples in parts]
-    return prompts + lens[len(prompts) :]
+    return prompts + sample_lens[len(prompts) :]
 
 
 def make_logprob_info(
-    batch: ModelWorkerBatch, wanted: WantedLogprobs, logit_lens: list[int], xp: Arrays
+    wanted: WantedLogprobs, logit_lens: list[int], sample_lens: list[int], xp: Arrays
 ) -> LogprobInfo:
     """The places of a batch."""
     samples_at: list[int] = []
@@ -245,7 +256,7 @@ def make_logprob_info(
     first = 0
     columns = zip(
         logit_lens,
-        batch.sample_lens,
+        sample_lens,
         wanted.top_logprobs_nums,
         chain(wanted.extend_input_logprob_token_ids, repeat([])),
         strict=False,

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..core import ModelWorkerBatch, ScheduleBatch
+from ..core import ScheduleBatch
 from ..core.batch import placeholders
 from ..devices.base import WRONG_TOKEN, Array, Device
+from ..models.base import ModelWorkerBatch
 from ..trace import Recorder, Touch
 from .base import Relay
 

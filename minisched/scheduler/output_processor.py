@@ -121,6 +121,14 @@ class OutputProcessor:
             if req.lease is not None and req.lease.is_spoiled and req.lease not in leases:
                 self.retraction.retract(req, "failed prefix")
 
+    def last_is_launched(
+        self, req: Request, lease: Lease, leaves: Callable[[Request], None]
+    ) -> None:
+        """The step of a request's last token is in flight; mini-sglang frees its memory now."""
+        self.prefix_cache.cache_finished_req(req, lease)
+        leaves(req)
+        self.retraction.leases.close(lease)
+
     def cache_prompt(self, batch: ScheduleBatch, at: int) -> None:
         """Share the prompt, or the chunk, that a row has computed, if it still runs.
 

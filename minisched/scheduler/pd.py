@@ -18,6 +18,27 @@ from ..trace import Recorder
 from .config import SchedulerConfig
 from .scheduler import Scheduler
 
+# -- Both sides: memory stays while KV is on its way -----------------------------------------------
+
+
+class TransferScheduler(Scheduler):
+    """A scheduler whose leases a transfer may hold."""
+
+    def hold(self, lease: Lease) -> None:
+        """A transfer reads or writes its pages: until it ends, nobody else may have them."""
+        lease.num_transfers += 1
+        self.recorder.mark("row hold", row=lease.row, rid=lease.rid)
+
+    def let_go(self, lease: Lease) -> None:
+        """A transfer has ended."""
+        lease.num_transfers -= 1
+        self.recorder.mark("row let go", row=lease.row, rid=lease.rid)
+        if lease in self.leases.retiring:
+            self.leases.free_retired(lease)
+        if lease in self.leases.returning:
+            self.leases.release(lease)
+
+
 # -- The prefill side: prompts in, first tokens and KV out -----------------------------------------
 
 
@@ -30,7 +51,7 @@ class Prefilled(NamedTuple):
     error: str
 
 
-class PrefillScheduler(Scheduler):
+class PrefillScheduler(TransferScheduler):
     """SGLang ``disaggregation/prefill.py``.
 
     Its requests ask for one token (as the original's do), so each ends with the first. Its lease
@@ -88,7 +109,7 @@ class PrefillScheduler(Scheduler):
         self.bootstrap_queue.pop(req.rid, None)
         lease = req.lease
         if lease is not None and token is not None:
-            self.leases.hold(lease)
+            self.hold(lease)
         output = super()._finish(req, reason, token, error)
         self.done.append(Prefilled(req, lease, token, error or reason.value))
         return output
@@ -97,7 +118,7 @@ class PrefillScheduler(Scheduler):
 # -- The decode side: a request joins those who decode when its KV is there ------------------------
 
 
-class DecodeScheduler(Scheduler):
+class DecodeScheduler(TransferScheduler):
     """SGLang ``disaggregation/decode.py``.
 
     ``prealloc_queue``: those without pages. ``transfer_queue``: those with pages that the prefill
@@ -156,7 +177,7 @@ class DecodeScheduler(Scheduler):
                 break
             lease = req.lease = self.leases.open(rid=req.rid)
             self.allocator.alloc(lease, self.allocator.pages_for(len(req.prompt)))
-            self.leases.hold(lease)
+            self.hold(lease)
             self.transfer_queue[room] = lease
             del self.prealloc_queue[room]
             found.append((req, lease))
@@ -182,7 +203,7 @@ class DecodeScheduler(Scheduler):
         self.prealloc_queue.pop(room, None)
         lease, req = self.transfer_queue.pop(room, None), self.unanswered.pop(room, None)
         if lease is not None:
-            self.leases.let_go(lease)
+            self.let_go(lease)
         if req is None or req.finished:
             return []
         if token is None:

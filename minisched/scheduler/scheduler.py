@@ -12,16 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ..core import (
-    FinishReason,
-    ForwardMode,
-    Lease,
-    NoBatch,
-    Output,
-    Request,
-    Result,
-    ScheduleBatch,
-)
+from ..core import FinishReason, ForwardMode, NoBatch, Output, Request, Result, ScheduleBatch
 from ..core.sampling import shown
 from ..memory import LeasePool, RadixCache
 from ..policy import Plan, RunFirst
@@ -104,10 +95,7 @@ class Scheduler:
 
     @property
     def awaits_others(self) -> bool:
-        """Whether something from outside may help those who can't run (``scheduler/pd.py``).
-
-        Nothing can, where this is the only scheduler.
-        """
+        """Whether something from outside may help those who can't run (``pd.py``)."""
         return False
 
     @property
@@ -116,18 +104,13 @@ class Scheduler:
         used = self.allocator.num_pages - self.leases.available_pages
         return used * self.allocator.page_size
 
-    @property
-    def token_usage(self) -> float:
-        """Share of the KV pool that requests hold."""
-        return self.num_used_tokens / self.config.num_slots
-
     # -- requests come, and are given up -----------------------------------------------------------
 
     def receive(self, reqs: Iterable[Request]) -> list[Output]:
         """Queue new requests; one that can never run ends here, with its reason.
 
-        A refusal is that request's alone. An id is in use from here to its request's end; then it
-        may come back, also while a step in flight still has a row for the request that has ended.
+        An id is in use from here to its request's end; then it may come back, also while a step in
+        flight still has a row for the request that has ended.
         """
         outputs = []
         for req in reqs:
@@ -207,18 +190,13 @@ class Scheduler:
         return outputs
 
     def can_chain(self, batch: ScheduleBatch) -> bool:
-        """Whether ``batch`` may be committed once more as it is, without scheduling.
+        """Whether a decode batch may run once more, and nothing else wants to.
 
-        It is a decode batch whose composition is still right: nobody waits, nobody ended, every
-        row may run and has room (SGLang ``hardware_backend/mlx/scheduler_mixin.py``).
+        SGLang ``hardware_backend/mlx/scheduler_mixin.py``.
         """
         if self.waiting_queue or self.prefill.chunked_req:
             return False
         return batch.reqs == self.running_batch and self.can_repeat(batch)
-
-    def chain(self, batch: ScheduleBatch) -> ScheduleBatch:
-        """Commit the rows of a decode batch once more, of which ``can_chain`` has said yes."""
-        return self.commit(Plan([], batch.reqs))
 
     def can_repeat(self, batch: ScheduleBatch) -> bool:
         """Whether a decode batch may run once more, whoever waits: all of it lives and has room."""
@@ -229,8 +207,12 @@ class Scheduler:
         may_run = all(map(self.decode.may_run, reqs))
         return has_room and may_run and self.leases.pages_short(reqs) <= 0
 
+    def chain(self, batch: ScheduleBatch) -> ScheduleBatch:
+        """Commit the rows of a decode batch once more, without scheduling."""
+        return self.commit(Plan([], batch.reqs))
+
     def repeat(self, batch: ScheduleBatch) -> ScheduleBatch | None:
-        """Commit the same rows once more, deaf to all that wait (multi-step scheduling)."""
+        """The same, deaf to all that wait, if it may run (multi-step scheduling)."""
         return self.commit(Plan([], batch.reqs)) if self.can_repeat(batch) else None
 
     # -- a plan becomes a batch, which is in flight from here on -----------------------------------
@@ -306,10 +288,7 @@ class Scheduler:
         batch.delivers += [True] * len(reqs)
 
     def _record_commit(self, batch: ScheduleBatch) -> None:
-        """Say whose memory a step names from now on: rows of the request table, in batch order.
-
-        ``chunks`` are those of them whose sample is no token: the prompt goes on in a later step.
-        """
+        """Mark whose memory a step names, as rows of the table, and whose prompt goes on."""
         rows = [lease.row for lease in batch.leases]
         chunks = [row for row, deliver in zip(rows, batch.delivers, strict=True) if not deliver]
         more = {"chunks": " ".join(map(str, chunks))} if chunks else {}
@@ -350,7 +329,7 @@ class Scheduler:
                 else:
                     outputs.append(Output(req.rid, token))
                     if self.lets_go_early and req.device_len == req.max_device_len:
-                        self._last_is_launched(req, lease)
+                        rows.last_is_launched(req, lease, self.decode.remove_req)
             if prompts_left:
                 rows.cache_prompt(batch, batch.num_extend_reqs - prompts_left)
                 prompts_left -= 1
@@ -403,12 +382,6 @@ class Scheduler:
                 self.prefix_cache.cache_finished_req(req, lease)
             self.leases.close(lease)
         return Output(req.rid, token, reason, error)
-
-    def _last_is_launched(self, req: Request, lease: Lease) -> None:
-        """The step of a request's last token is in flight; mini-sglang frees its memory now."""
-        self.prefix_cache.cache_finished_req(req, lease)
-        self.decode.remove_req(req)
-        self.leases.close(lease)
 
     def _give_up_hopeless(self) -> None:
         """End a request that is alone and still finds no memory (SGLang ``retract_decode``)."""

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from ..core import ForwardMode, ModelWorkerBatch, SamplingParams, ScheduleBatch
+from ..core import ForwardMode, SamplingParams, ScheduleBatch
 from ..devices.base import Array, Arrays, Buffer, Device
 from ..devices.cost import CostModel
 from ..devices.registry import library
-from ..models.base import ForwardBatch, Model, make_forward_batch, without_marks
+from ..models.base import ForwardBatch, Model, ModelWorkerBatch, make_forward_batch, without_marks
 from ..models.hash import HashModel
 from ..models.llama import AUTO
 from ..models.registry import hash_class, open_model

@@ -13,8 +13,8 @@ from __future__ import annotations
 from functools import partial
 from itertools import chain
 
-from ..core import ModelWorkerBatch, get_model_worker_batch
 from ..devices.base import Array
+from ..models.base import ModelWorkerBatch, get_model_worker_batch
 from .recording import StepTouches
 from .worker import Step, StepOp, Worker
 

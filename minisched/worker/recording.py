@@ -18,11 +18,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from ..core import Lease, ModelWorkerBatch, Output, Request, Row, ScheduleBatch
+from ..core import Lease, Output, Request, Row, ScheduleBatch
 from ..core.batch import placeholders, slots_of
 from ..devices.base import NO_LABEL, Array, Device, Label, Op, OrNone
 from ..devices.sim import SimMemory
-from ..models.base import ForwardBatch
+from ..models.base import ForwardBatch, ModelWorkerBatch
 from ..relay import Relay, RowRelay
 from ..scheduler import Scheduler
 from ..trace import Program, Slice, Touch

@@ -22,9 +22,9 @@ from functools import partial
 from itertools import accumulate, compress
 from typing import Any
 
-from ..core import Lease, ModelWorkerBatch, Result, Row, ScheduleBatch
+from ..core import Lease, Result, Row, ScheduleBatch
 from ..devices.base import Array, Arrays
-from ..models.base import ForwardBatch
+from ..models.base import ForwardBatch, ModelWorkerBatch
 from ..relay.base import DraftRelay
 from ..speculative import Drafter, Reach
 from ..trace import Touch
@@ -259,7 +259,8 @@ def count_accepted(xp: Arrays, inputs: ForwardBatch, tokens: Array) -> Array:
 
 def counts(step: Step) -> range:
     """Where in its output buffer it is said how many tokens count."""
-    return range(step.batch.num_samples, step.batch.num_samples + len(step.batch.reqs))
+    num_samples = sum(step.batch.sample_lens)
+    return range(num_samples, num_samples + len(step.batch.reqs))
 
 
 def tell_apart(step: Step, result: Result) -> Result:

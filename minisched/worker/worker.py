@@ -18,10 +18,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ..core import LogitAdjustment, ModelWorkerBatch, Result, ScheduleBatch, get_model_worker_batch
+from ..core import LogitAdjustment, Result, ScheduleBatch
 from ..devices.base import Array, Device, Label, Op, OrNone, memory_for, reason_of
 from ..devices.cost import NO_COST, CostModel
-from ..models.base import ForwardBatch, Model, make_forward_batch, read_marks, without_marks
+from ..models.base import (
+    ForwardBatch,
+    Model,
+    ModelWorkerBatch,
+    get_model_worker_batch,
+    make_forward_batch,
+    read_marks,
+    without_marks,
+)
 from ..relay.base import Prompts, Relay, UploadRelay
 from ..trace import Touch
 from .recording import NOTHING, StepEdges, StepTouches, TokenEdges, Touches

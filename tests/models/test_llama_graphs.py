@@ -17,12 +17,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.core import ForwardMode, ModelWorkerBatch, Request, SamplingParams
+from minisched.core import ForwardMode, Request, SamplingParams
 from minisched.devices.cuda import CudaDevice
 from minisched.devices.thread import ThreadDevice
 from minisched.engine.frontend import Frontend
 from minisched.loops.run import Run, make_engine, run_loop
-from minisched.models.base import make_forward_batch
+from minisched.models.base import ModelWorkerBatch, make_forward_batch
 from minisched.models.llama_graphs import LlamaGraphs, rounded, sizes, window_of, windows
 from minisched.models.llama_torch import BLOCK, LlamaTorch
 from minisched.models.registry import open_model

@@ -8,17 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core import (
-    ForwardMode,
-    Lease,
-    Request,
-    ScheduleBatch,
-    get_model_worker_batch,
-)
+from minisched.core import ForwardMode, Lease, Request, ScheduleBatch
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice, Vector
 from minisched.export.recipes import RECIPES
+from minisched.models.base import get_model_worker_batch
 from minisched.models.hash import HashModel
 from minisched.relay import FillHost, FutureMapPool, FutureMapRing, PrevSampled
 from minisched.relay.placeholder_fill import PLACEHOLDER_TOKEN, prepare_masks_for_filling

@@ -21,21 +21,14 @@ from minisched.checks.causes import waits
 from minisched.checks.judge import judge
 from minisched.checks.many import case_of
 from minisched.checks.oracle import hash_logits
-from minisched.core import (
-    ForwardMode,
-    Lease,
-    Request,
-    Result,
-    ScheduleBatch,
-    get_model_worker_batch,
-)
+from minisched.core import ForwardMode, Lease, Request, Result, ScheduleBatch
 from minisched.devices.base import Device
 from minisched.devices.cost import SIM_COST
 from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
 from minisched.loops.design import LOOPS
 from minisched.loops.run import CARRIERS, Run, run_loop
-from minisched.models.base import Model, make_forward_batch
+from minisched.models.base import Model, get_model_worker_batch, make_forward_batch
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
 from minisched.scheduler import Scheduler, SchedulerConfig

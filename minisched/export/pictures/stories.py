@@ -6,11 +6,12 @@ and with which numbers is read off the run.
 
 from __future__ import annotations
 
-from ...core import ModelWorkerBatch, Request
+from ...core import Request
 from ...engine.engine import Engine
 from ...loops.mindie_placeholder import PlaceholderLedger
 from ...loops.mindie_plugin import ModelInput, ModelOutput, PluginManager
 from ...loops.vllm import execute_model, sample_tokens, update_from_output
+from ...models.base import ModelWorkerBatch
 from ...relay.future_map import FutureMapRing
 from ...relay.prev_sampled import PrevSampled
 from ...scheduler import Scheduler

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...core import ModelWorkerBatch, ScheduleBatch
+from ...core import ScheduleBatch
 from ...loops.mindie_placeholder import PlaceholderLedger
+from ...models.base import ModelWorkerBatch
 from ...museum.exhibit import case
 from ...relay.placeholder_fill import PLACEHOLDER_TOKEN, FillHost, FillingMasks
 from ..exercise import COST, Attempt, Exercise, Function, Workloads
