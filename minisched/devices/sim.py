@@ -24,7 +24,7 @@ from operator import add
 from typing import Any
 
 from ..trace import Recorder, Touch
-from .base import NO_LABEL, WRONG_TOKEN, Device, Event, Label, Op, OrNone, Signal, value_of
+from .base import NO_LABEL, WRONG_TOKEN, Device, Event, Label, Op, Signal, value_of
 from .cost import IDEAL_PACE, Pace
 from .shared_time import Action, SharedTime
 
@@ -37,7 +37,7 @@ class Deadlock(RuntimeError):
 
 
 class SimDevice(Device):
-    """The clock, the heap of what happens next, and the streams (``devices/base.py:Device``).
+    """The clock, the heap of what happens next, and the streams.
 
     It may stand in for a device whose ops are ``built_by_host``: set that before it is used.
     """
@@ -57,8 +57,6 @@ class SimDevice(Device):
         self._heap: list[Entry] = []
         self._sequence = 0
         self.keep_pace(IDEAL_PACE)
-
-    # -- time --
 
     def now(self) -> int:
         """Virtual nanoseconds since the start."""
@@ -133,7 +131,7 @@ class SimDevice(Device):
         self.time, _, _, action = heapq.heappop(self._heap)
         action()
 
-    # -- what it offers: phases, streams, memory --
+    # -- what it offers: phases, streams, memory (``devices/base.py:Device``)
 
     def host(self, phase: str, cost: int = 0, label: Label = NO_LABEL) -> HostPhase:
         """Spend ``cost``: everything that ends meanwhile takes effect, and then the body runs."""
@@ -184,10 +182,7 @@ class SimDevice(Device):
 
 
 class HostPhase(AbstractContextManager[int]):
-    """``SimDevice.host``; gives the slice's id.
-
-    A step has five of them, so it is no generator: that would take a simulation a tenth longer.
-    """
+    """``SimDevice.host``; gives the slice's id. (A generator would take a tenth longer.)"""
 
     __slots__ = ("cost", "device", "label", "phase")
 
@@ -195,7 +190,7 @@ class HostPhase(AbstractContextManager[int]):
         self.device, self.phase, self.cost, self.label = device, phase, cost, label
 
     def __enter__(self) -> int:
-        """Spend the cost: everything that ends meanwhile takes effect; then the body runs."""
+        """Spend the cost."""
         device, recorder = self.device, self.device.recorder
         start, slice_id = device.time, recorder.new_id()
         device.work(self.cost)
@@ -204,7 +199,7 @@ class HostPhase(AbstractContextManager[int]):
         return slice_id
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        """Spend what a machine takes behind such a phase, unless its body has failed."""
+        """Spend what a machine takes behind such a phase, unless its body failed."""
         if kind is None and (behind := self.device.pace.after.get(self.phase, 0)):
             self.device.work(behind)
 
@@ -216,8 +211,7 @@ class SimEvent(Event):
     """Something that is done at a moment; whatever waits for it goes on at that moment."""
 
     def __init__(self, device: SimDevice, name: str) -> None:
-        self.device = device
-        self.name = name
+        self.device, self.name = device, name
         self.program = device.recorder.program
         self.slice_id = device.recorder.new_id()
         self.done = False
@@ -259,10 +253,7 @@ class SimOp(SimEvent, Op):
         label: Label,
     ) -> None:
         super().__init__(device, name)
-        self.fn = fn
-        self.args = args
-        self.cost = cost
-        self.label = label
+        self.fn, self.args, self.cost, self.label = fn, args, cost, label
         self.start = 0
         self.writes: dict[SimMemory, dict[int, int]] = {}
 
@@ -277,15 +268,7 @@ class SimOp(SimEvent, Op):
     def run(self) -> None:
         """Compute the value from memory as it is now; an argument's error is passed on."""
         try:
-            taken = [
-                arg.value
-                if type(arg) is SimOp and arg.error is None
-                else arg
-                if not isinstance(arg, (Op, OrNone))
-                else value_of(arg)
-                for arg in self.args
-            ]
-            self.value = self.fn(*taken)
+            self.value = self.fn(*map(value_of, self.args))
         except Exception as error:
             self.error = error
             self.device.failed.add(self.slice_id)
@@ -295,14 +278,11 @@ class SimOp(SimEvent, Op):
 class SimStream:
     """A queue of ops and waits, worked off one at a time.
 
-    So is a thread of the host. But what its call does becomes true at its end, as it is with a
-    phase; and what it has done is known only then, where a stream's order is known at the launch.
+    So is a thread of the host. But what its call does becomes true, and known, only at its end.
     """
 
     def __init__(self, device: SimDevice, name: str, is_thread: bool = False) -> None:
-        self.device = device
-        self.name = name
-        self.is_thread = is_thread
+        self.device, self.name, self.is_thread = device, name, is_thread
         self.queue: deque[tuple[str, Any]] = deque()  # "run" or "wait", and what
         self.is_busy = False
 
@@ -407,7 +387,7 @@ class VectorArrays:
 
     def asarrays(self, *columns: Sequence[int]) -> list[Vector]:
         """A vector for each."""
-        return [self.asarray(values) for values in columns]
+        return list(map(Vector, columns))
 
     def where(self, condition: Sequence[bool], a: Vector, b: Vector) -> Vector:
         """``a`` where the condition holds, else ``b``."""
@@ -437,8 +417,7 @@ class SimMemory:
     """``size`` integers. An op sees its own writes at once; everybody else sees them at its end."""
 
     def __init__(self, device: SimDevice, name: str, size: int) -> None:
-        self.device = device
-        self.name = name
+        self.device, self.name = device, name
         self.values = [WRONG_TOKEN] * size
         self.is_followed = False
         self.writers: dict[int, int] = {}  # cell -> slice id of the op it was written by last

@@ -118,11 +118,10 @@ def is_disable_overlap_for_batch(
 
     SGLang ``managers/scheduler.py:is_disable_overlap_for_batch``, with its two conditions. A
     prefill follows a prefill and the option is set
-    (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``): the first tokens get out sooner; a batch with
-    prompts beside decodes is one, too. Or a decode batch both speculates and has a grammar, which
-    cannot mask a draft before it has seen the last token, and one of ``num_results`` in the result
-    queue brings that token. (There the second does not ask whether that token is really
-    ``missing_history``, and penalties are one token late.)
+    (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``): the first tokens get out sooner. Or a decode
+    batch both speculates and has a grammar, which cannot mask a draft before it has seen the last
+    token, and one of ``num_results`` brings that. (There the second does not ask whether that token
+    is really ``missing_history``, and penalties are one token late.)
     """
     if disable_consecutive_prefill_overlap and is_extend(batch) and is_extend(last_batch):
         return "prefill"
@@ -131,9 +130,5 @@ def is_disable_overlap_for_batch(
 
 
 def is_extend(batch: ScheduleBatch | NoBatch) -> bool:
-    """Whether prompts are in it, alone or beside rows that decode.
-
-    SGLang ``forward_batch_info.py:ForwardMode.is_extend``. That says yes to ``TARGET_VERIFY`` too,
-    but there a batch has this mode only inside the worker; the scheduler, which asks, sees DECODE.
-    """
+    """Whether prompts are in it, alone or beside rows that decode (SGLang's ``is_extend``)."""
     return batch.mode in (ForwardMode.EXTEND, ForwardMode.MIXED) if batch else False

@@ -21,8 +21,7 @@ from .radix_cache import Match, RadixCache
 PageCache = RadixCache | BlockPool
 """What finds the pages of a prefix: a tree (SGLang) or a map from hashes to blocks (vLLM).
 
-Leases ask both the same: to match and to insert, to lock a prefix and let it go, and to evict. A
-page in it is *protected* while somebody has locked a prefix that it belongs to, else *evictable*.
+A page in it is *protected* while somebody has locked a prefix that it belongs to, else *evictable*.
 """
 
 
@@ -145,17 +144,14 @@ class PageAllocator:
 
 
 class LeasePool:
-    """Opens leases on cached prefixes, lets them grow, and takes them back in the end.
-
-    ``cache`` is None where there is no prefix cache; ``free_rule`` is one of ``RULES``, below.
-    """
+    """Opens leases on cached prefixes, lets them grow, and takes them back in the end."""
 
     def __init__(
         self,
         allocator: PageAllocator,
         table: ReqToTokenPool,
         cache: RadixCache | BlockPool | None = None,
-        free_rule: str = "lease",
+        free_rule: str = "lease",  # one of ``RULES``, below
     ) -> None:
         self.allocator, self.table, self.cache = allocator, table, cache
         self.may_free = RULES[free_rule]
@@ -220,10 +216,7 @@ class LeasePool:
         return lease
 
     def extend(self, lease: Lease, length: int) -> tuple[int, Sequence[int]]:
-        """Let a lease hold ``length`` positions, at the cost of what is cached if need be.
-
-        Gives the pages that the device's page table lacks for it, and where they begin.
-        """
+        """Let a lease hold ``length`` positions; gives its pages that the device lacks, and where."""
         at, pages = lease.sent_pages, lease.pages
         if length > len(pages) * self.allocator.page_size:
             self.reserve(lease, length)
@@ -298,7 +291,7 @@ class LeasePool:
         """A step has been processed: free what waited for it, and look at nothing else.
 
         Raises:
-            RuntimeError: it is not the next one; streams run in order, and so do their results.
+            RuntimeError: it is not the next one.
         """
         if step != self.returned_step + 1:
             raise RuntimeError(f"step {step} came back, but {self.returned_step + 1} is next")

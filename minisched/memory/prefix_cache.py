@@ -44,6 +44,7 @@ class PrefixCache:
         self.unsettled: Unsettled | None = None
         if isinstance(leases.cache, BlockPool) and prompt_pages == "scheduled":
             self.unsettled = Unsettled(leases.cache)
+        self.shares_early = self.shares_outputs or self.unsettled is not None
 
     def match_prefix(self, req: Request) -> Match | None:
         """The longest cached prefix of a request, never its last token: that has to be computed.

@@ -43,9 +43,9 @@ class Plan:
 class RunFirst:
     """The rule that chooses between prompts and decodes (``Rules.run_first``).
 
-    ``prefill``: prompts whenever one can be admitted (SGLang ``get_next_batch_to_run``), with
-    ``enable_mixed_chunk`` those who run beside them. ``decode``: prompts only while nobody can
-    decode (MindIE's ``DecidePDPriority`` under pressure). ``unified``: both from one budget (vLLM).
+    ``prefill``: prompts whenever one can be admitted (SGLang ``get_next_batch_to_run``).
+    ``decode``: prompts only while nobody can decode (MindIE's ``DecidePDPriority`` under pressure).
+    ``unified``: both from one budget (vLLM).
     """
 
     rules: Rules
@@ -114,23 +114,17 @@ class RunFirst:
 
 @dataclass
 class DecodeManager:
-    """The set of running requests (mini-sglang ``scheduler/decode.py``).
+    """The set of running requests (mini-sglang ``scheduler/decode.py``), a dict without values.
 
-    To join it, to leave it and to be found in it takes the same time however many run: it is a
-    dict whose values say nothing. mini-sglang has a ``set``, and so had to sort each batch later
-    (see ``schedule_next_batch``).
-
-    A request leaves only when it ends or loses its lease. Whether it may run *now* is computed at
-    each step and never stored: a set that drops a request on an optimistic length can forget it for
-    ever.
+    To join it, to leave it and to be found in it takes the same time however many run. A request
+    leaves only when it ends or loses its lease. Whether it may run *now* is computed at each step:
+    a set that drops a request on an optimistic length can forget it for ever.
 
     ``run_ahead``: a row may be launched before the host knows its input token.
     ``overrun``: how many steps a request may be launched past ``max_new_tokens``. A design that
     foresees a length stop has 0; one that only looks at ``finished`` (SGLang's overlap loop up to
-    0.5.21) has 1, launches such a row once and wastes it; one that runs N steps at a time has
-    N - 1.
-    ``ends_in_flight``: a design's own rule of who is left out, because what is in flight brings the
-    last token (``loops/vllm_async.py``); without one it is the length that counts.
+    0.5.21) has 1 and wastes such a row; one that runs N steps at a time has N - 1.
+    ``ends_in_flight``: a design's own rule of who is left out (``loops/vllm_async.py``).
     """
 
     run_ahead: bool = False
@@ -170,10 +164,9 @@ class DecodeManager:
     def schedule_next_batch(self) -> list[Request]:
         """The requests that may run now, as the rows of a batch: in the order in which they joined.
 
-        This is where the set gets an order, and it must be the same in every process: the ranks of
-        a tensor-parallel engine schedule for themselves, and each computes a part of every row. A
-        Python ``set`` of requests would give each rank the order of its own addresses (museum:
-        ``ranks_disagree``); a dict gives the order in which its keys came, and costs no sorting.
+        It must be the same order in every process: the ranks of a tensor-parallel engine schedule
+        for themselves, and each computes a part of every row. A Python ``set`` would give each the
+        order of its own addresses (museum: ``ranks_disagree``).
 
         ``may_run``, written out: everybody who runs passes here at every step.
         """
@@ -197,8 +190,7 @@ class NewTokenRatio:
     """The share of their remaining tokens that requests are expected to use.
 
     Most requests stop early, so it starts below 1 and sinks with every decode step; a retraction
-    shows that it was too low, and sets it to what the running requests have really used so far
-    (SGLang ``managers/scheduler.py`` and ``schedule_batch.py:retract_decode``).
+    sets it to what they have really used so far (SGLang ``schedule_batch.py:retract_decode``).
     """
 
     def __init__(self, conservativeness: float, recorder: Recorder) -> None:

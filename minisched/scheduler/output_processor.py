@@ -14,6 +14,7 @@ from ..core import (
     Logprobs,
     Output,
     Request,
+    Result,
     Row,
     SamplingParams,
     ScheduleBatch,
@@ -76,6 +77,33 @@ class OutputProcessor:
     lets_go_early: bool  # a request may give its memory back before it ends
     finish: Callable[..., Output]
     hear: Callable[[Request, int], Output]
+
+    def came_back(
+        self, batch: ScheduleBatch, result: Result, drained: list[Request], outputs: list[Output]
+    ) -> None:
+        """What a step brings beside its tokens; who has nothing stale in flight now may resume."""
+        recorder = self.retraction.recorder
+        if result.logprobs:
+            deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
+        self.prefix_cache.came_back(batch.step)
+        if batch.has_sampling_extras and recorder.is_on:
+            record_accepted(recorder, batch, outputs)
+        if self.prefix_cache.shares_outputs:
+            self.cache_outputs(batch)
+        for req in drained:
+            if not req.finished:
+                self.retraction.prefill.waiting_queue.add(req)
+
+    def give_up_hopeless(self) -> list[Output]:
+        """End a request that is alone and still finds no memory (SGLang ``retract_decode``)."""
+        outputs, leases = [], self.retraction.leases
+        for req in self.retraction.hopeless:
+            need = leases.allocator.pages_for(req.device_len)
+            left = leases.available_pages + (len(req.lease.pages) if req.lease else 0)
+            error = f"it needs {need} pages of KV memory, but only {left} can be had."
+            outputs.append(self.finish(req, FinishReason.ERROR, error=error))
+        self.retraction.hopeless.clear()
+        return outputs
 
     def late(
         self, batch: ScheduleBatch, req: Request, lease: Lease, token: int | None, error: str = ""

@@ -22,12 +22,10 @@ from .config import SchedulerConfig
 from .output_processor import (
     CompileGrammar,
     OutputProcessor,
-    deliver_logprobs,
     drain,
     launched,
     logprob_starts,
     process_req_with_grammar,
-    record_accepted,
 )
 from .wiring import make_memory, make_policies
 
@@ -66,6 +64,7 @@ class Scheduler:
             self._finish, self._hear,
         )  # fmt: skip
         self.num_draft_tokens, self.keeps_stale = config.num_draft_tokens, config.keep_stale_outputs
+        self.shares_early = self.prefix_cache.shares_early
         self.with_extras: set[str] = set()  # those of them with a grammar, penalties, and so on
         self.outbox: list[Output] = []
         self.on_commit: Callable[[ScheduleBatch], None] | None = None  # hears of every step
@@ -173,7 +172,8 @@ class Scheduler:
         plan = self.run_first.plan()
         if plan.prompts or plan.decodes:
             return self.commit(plan)
-        self._give_up_hopeless()
+        if self.retraction.hopeless:
+            self.outbox += self.output_processor.give_up_hopeless()
         if not self.live:
             if not self.batches_in_flight:
                 self.new_token_ratio.reset()
@@ -308,11 +308,12 @@ class Scheduler:
             rows.spoil(batch.leases)
         drained = drain(batch) if self.keeps_stale else []
         if self.num_draft_tokens and not error:
-            return self._came_back(batch, result, drained, verify.process(batch, result, rows))
-        outputs: list[Output] = []
-        if result.nan_samples:
-            for at in sorted(result.nan_samples):
-                outputs += rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
+            outputs = verify.process(batch, result, rows)
+            rows.came_back(batch, result, drained, outputs)
+            return outputs
+        outputs = []
+        for at in sorted(result.nan_samples):
+            outputs += rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
         prompts_left = batch.num_extend_reqs  # they come first
         tokens = [0] * len(batch.reqs) if error else result.tokens
         for req, lease, deliver, token in zip(
@@ -333,23 +334,8 @@ class Scheduler:
             if prompts_left:
                 rows.cache_prompt(batch, batch.num_extend_reqs - prompts_left)
                 prompts_left -= 1
-        return self._came_back(batch, result, drained, outputs)
-
-    def _came_back(
-        self, batch: ScheduleBatch, result: Result, drained: list[Request], outputs: list[Output]
-    ) -> list[Output]:
-        """What a step brings beside its tokens; who has nothing stale in flight now may resume."""
-        if result.logprobs:
-            deliver_logprobs(batch, result.logprobs, outputs, self.keeps_stale)
-        if self.prefix_cache.unsettled is not None:
-            self.prefix_cache.came_back(batch.step)
-        if batch.has_sampling_extras and self.recorder.is_on:
-            record_accepted(self.recorder, batch, outputs)
-        if self.prefix_cache.shares_outputs:
-            self.output_processor.cache_outputs(batch)
-        for req in drained:
-            if not req.finished:
-                self.waiting_queue.add(req)
+        if drained or result.logprobs or batch.has_sampling_extras or self.shares_early:
+            rows.came_back(batch, result, drained, outputs)
         return outputs
 
     def _hear(self, req: Request, token: int) -> Output:
@@ -382,13 +368,3 @@ class Scheduler:
                 self.prefix_cache.cache_finished_req(req, lease)
             self.leases.close(lease)
         return Output(req.rid, token, reason, error)
-
-    def _give_up_hopeless(self) -> None:
-        """End a request that is alone and still finds no memory (SGLang ``retract_decode``)."""
-        for req in self.retraction.hopeless:
-            need = self.allocator.pages_for(req.device_len)
-            held = len(req.lease.pages) if req.lease else 0
-            left = held + self.leases.available_pages
-            error = f"it needs {need} pages of KV memory, but only {left} can be had."
-            self.outbox.append(self._finish(req, FinishReason.ERROR, error=error))
-        self.retraction.hopeless.clear()

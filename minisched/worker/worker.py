@@ -42,9 +42,8 @@ from .sampling_info import make_adjustments
 class Step:
     """A batch on its way (SGLang ``managers/utils.py:GenerationBatchResult``).
 
-    ``batch`` is the step as it was committed; SGLang puts the pair of both into its
-    ``result_queue``. The nine published fields come next: handles on what its ops give, no value
-    among them. A step whose sampling is delayed has neither tokens nor a copy yet.
+    The nine published fields come first: handles on what its ops give, no value among them. A step
+    whose sampling is delayed has neither tokens nor a copy yet.
     """
 
     batch: ScheduleBatch
@@ -229,9 +228,8 @@ class Worker:
 
     A step is the ops of ``recipe``, and those of ``logprobs`` if somebody wants any. Output buffers
     are a ring of ``depth`` pairs: with so many steps in flight none overwrites what the host has
-    yet to read. ``pins`` is how many batches stay named at least (0: none). With drafts
-    (``verify.py``) a row has several outputs, and ``begin`` says at which positions and with which
-    tokens a step is laid out.
+    yet to read. ``pins`` is how many batches stay named at least. With drafts (``verify.py``) a row
+    has several outputs, and ``begin`` says where a step is laid out.
     """
 
     def __init__(
@@ -319,12 +317,11 @@ class Worker:
             self.record_batch_in_overlap(replace(step.inputs))
 
     def record_batch_in_overlap(self, inputs: ForwardBatch) -> None:
-        """Keep a batch's tensors alive as long as the device may still read them.
+        """Keep a batch's tensors alive as long as the device may still read them (SGLang's name).
 
-        (SGLang ``managers/scheduler.py:record_batch_in_overlap``.) A tensor made for one stream and
-        read on another one belongs to the first: as soon as nobody on the host names it, its memory
-        is handed out again (#18744, #2070). So the newest batches stay named; what falls out has
-        ended, since the host has its result. (Here a step and its ops on ``cuda`` name it, too.)
+        A tensor made for one stream and read on another one belongs to the first: as soon as nobody
+        on the host names it, its memory is handed out again (SGLang #18744, #2070). So the newest
+        batches stay named; what falls out has ended, since the host has its result.
         """
         self.touches.follow(inputs)
         self.batch_record_buf.append(inputs)
@@ -376,9 +373,6 @@ class Worker:
         return done
 
     def update_vocab_mask(self, step: Step, newest: Mapping[str, int] | None = None) -> None:
-        """Host: build its masks and penalties from what is known now (``update_regex_vocab_mask``).
-
-        ``newest`` has a token for each request id of which only the caller knows it.
-        """
+        """Host: build its masks and penalties from what is known now, and of ``newest`` by rid."""
         recorder, late = self.device.recorder, self.late_penalties
         step.adjustments = make_adjustments(step.batch, recorder, late, newest or {})
