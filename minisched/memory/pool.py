@@ -216,7 +216,7 @@ class LeasePool:
         return lease
 
     def extend(self, lease: Lease, length: int) -> tuple[int, Sequence[int]]:
-        """Let a lease hold ``length`` positions; gives its pages that the device lacks, and where."""
+        """Let a lease hold ``length`` positions; its pages that the device lacks, from where."""
         at, pages = lease.sent_pages, lease.pages
         if length > len(pages) * self.allocator.page_size:
             self.reserve(lease, length)
