@@ -116,8 +116,10 @@ PARTS = {
         for name in ("lpm", "dfs-weight", "lof", "random")
     },
     "order lpm, tight, page 64": Shape(page=64, memory="tight", more={"schedule_policy": "lpm"}),
-    "no radix cache, tight": Shape(memory="tight", more={"disable_radix_cache": True}),
-    "no radix cache, overlap": Shape("overlap", more={"disable_radix_cache": True}),
+    "no radix cache, tight": Shape(
+        memory="tight", ignore_eos=0.0, more={"disable_radix_cache": True}
+    ),
+    "no radix cache, overlap": Shape("overlap", ignore_eos=0.0, more={"disable_radix_cache": True}),
     **{
         f"evict {name}, tight": Shape(memory="tight", more={"radix_eviction_policy": name})
         for name in ("lfu", "fifo")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ..core import Request
 from ..memory import LeasePool, PrefixCache
 from ..trace import Recorder
-from .budget import CLIP_MAX_NEW_TOKENS, AddReqResult, EndsSimulation, PrefillBudget, refuse
+from .budget import CLIP_MAX_NEW_TOKENS, AddReqResult, PrefillBudget, refuse
 from .rules import Rules
 from .waiting import WaitingQueue
 
@@ -28,8 +28,6 @@ class PrefillAdder:
         self.cache = cache
         self.recorder = recorder
         self.can_run_list: list[tuple[Request, int]] = []  # with the tokens to compute now
-        self.has_chunk = False  # one of them is cut
-        self.ends: EndsSimulation | None = None  # made for the first who ignores EOS
 
     def add_chunked_req(self, req: Request) -> bool:
         """Go on with a prompt that has started; whether it is still not done after this.
@@ -57,20 +55,11 @@ class PrefillAdder:
         match = self.cache.match_prefix(req)
         hit_len = len(match.pages) * budget.page_size if match else 0
         extend_len = req.asked_len = req.known_len - hit_len
-        knows_end = budget.reserves == "ratio" and req.params.ignore_eos and not self.leases.cache
-        if knows_end:
-            refusal = self._refusal_ignore_eos(req)
-        else:
-            to_lock = self.leases.pages_to_lock(match) * budget.page_size
-            refusal = self._refusal(req, extend_len, to_lock)
-        if refusal is not None:
+        to_lock = self.leases.pages_to_lock(match) * budget.page_size
+        if (refusal := self._refusal(req, extend_len, to_lock)) is not None:
             return refusal
         req.start(self.leases.open(match, req.rid))
-        rem = budget.rem_chunk_tokens
-        if knows_end:  # no cache is there to share its chunk, so that need not end with a page
-            self._add(req, req.extend_len if rem is None else min(req.extend_len, rem))
-        else:
-            self._add(req, budget.cut(req.extend_len))
+        self._add(req, budget.cut(req.extend_len))
         return budget.state()
 
     def add_alone(self, req: Request) -> AddReqResult:
@@ -105,32 +94,6 @@ class PrefillAdder:
         may_be_cut = not (budget.rules.who_is_cut == "first" and self.can_run_list)
         return None if cut_len == extend_len or (cut_len and may_be_cut) else self._no_page(req)
 
-    def _refusal_ignore_eos(self, req: Request) -> AddReqResult | None:
-        """The same for one whose end is known, where nothing is cached.
-
-        SGLang ``PrefillAdder.add_one_req_ignore_eos``. No share of anybody's tokens is kept back:
-        when each who runs ends, and gives back what it holds, is simulated, and memory must suffice
-        at each of these moments. It may find a part of a page that the chunk of another prompt has
-        left; the original then cuts both, and forgets the first.
-        """
-        budget, rem = self.budget, self.budget.rem_chunk_tokens
-        paged = budget.ceil_paged_tokens(req.known_len) + budget.page_size
-        if paged > min(budget.cur_rem_tokens, budget.rem_total_tokens):
-            return self._no_token(req, paged)
-        if self.ends is None:
-            others = [*budget.running, *(added for added, _ in self.can_run_list)]
-            self.ends = EndsSimulation(budget, [req, *others])
-        else:
-            self.ends.insert(req)
-        if not self.ends.all_fit(budget.cur_rem_tokens - paged):
-            return self._no_token(req, paged)
-        if rem is not None and rem < req.known_len and (rem <= 0 or self.has_chunk):
-            need, left = req.known_len, max(0, rem)
-            return refuse(
-                self.recorder, req, AddReqResult.OTHER, "chunked_prefill_size", need, left
-            )
-        return None
-
     def _no_page(self, req: Request) -> AddReqResult:
         need, left = self.budget.page_size, self.budget.rem_chunk_tokens or 0
         return refuse(self.recorder, req, AddReqResult.OTHER, "a page of a chunk", need, left)
@@ -142,7 +105,6 @@ class PrefillAdder:
     def _add(self, req: Request, extend_len: int) -> None:
         """Put a request into the batch, and charge for it."""
         is_chunked = extend_len < req.extend_len
-        self.has_chunk |= is_chunked
         self.can_run_list.append((req, extend_len))
         self.budget.charge(req, extend_len)
         self.recorder.mark(

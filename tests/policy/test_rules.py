@@ -12,7 +12,6 @@ import pytest
 from minisched.core import Request, Result, SamplingParams, ScheduleBatch
 from minisched.memory import RadixCache
 from minisched.policy import SchedulePolicy
-from minisched.policy.budget import EndsSimulation, PrefillBudget
 from minisched.policy.rules import RULES, Rules, find_rules
 from minisched.scheduler import Scheduler, SchedulerConfig, SchedulerStuck
 from tests.support import turn
@@ -112,31 +111,6 @@ def test_where_nothing_is_cached_the_ends_of_those_who_ignore_eos_are_simulated(
     found = run([(0, 10, 20), (1, 10, 20)], 2, ignore_eos="ab", kv_tokens=63 - 10 * is_cached,
                 disable_radix_cache=not is_cached)  # fmt: skip
     assert found == ["a[0:10]", second]
-
-
-def test_each_end_gives_back_what_its_request_holds() -> None:
-    """At each end, what is free and was given back outlasts those who are left, by a token each."""
-    leases = Scheduler(SchedulerConfig(disable_radix_cache=True)).leases
-    budget = PrefillBudget(leases, [], 0.5, 99, None)
-
-    def asked(prompt: int, new: int) -> Request:
-        params = SamplingParams(max_new_tokens=new, ignore_eos=True)
-        return Request("x", [1] * prompt, params)
-
-    ends = EndsSimulation(budget, [asked(10, 4), asked(5, 20)])
-    assert ends.req_states == [(4, 10), (20, 5)]
-    enough = (free for free in range(40) if ends.all_fit(free))
-    assert next(enough) == 12, "20 less the 10 that come back, and then one to spare"
-    ends.insert(asked(1, 30))
-    assert [left for left, _ in ends.req_states] == [4, 30, 20], "nobody goes behind the last"
-
-
-def test_a_second_prompt_is_not_cut_in_one_step() -> None:
-    """SGLang 0.5.23 cuts both here, and then forgets that the first one is not done."""
-    items = [(0, 5, 40), (1, 60, 40), (1, 60, 10)]
-    found = run(items, 2, ignore_eos="c", page_size=4, chunked_prefill_size=32, kv_tokens=400,
-                enable_mixed_chunk=True, disable_radix_cache=True)  # fmt: skip
-    assert found == ["a[0:5]", "b[0:28] a"]
 
 
 # -- memory ----------------------------------------------------------------------------------------
