@@ -387,7 +387,7 @@ class VectorArrays:
 
     def asarrays(self, *columns: Sequence[int]) -> list[Vector]:
         """A vector for each."""
-        return list(map(Vector, columns))
+        return list(map(self.asarray, columns))
 
     def where(self, condition: Sequence[bool], a: Vector, b: Vector) -> Vector:
         """``a`` where the condition holds, else ``b``."""
