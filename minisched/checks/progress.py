@@ -322,13 +322,8 @@ class Decision:
     # -- what there is room for: never more than the rules would say -------------------------------
 
     def room(self, req: Request) -> float:
-        """Tokens of memory that are left for one more, when all are charged as high as may be.
-
-        For one who ignores EOS where nothing is cached, rules may count all that anybody may say.
-        """
+        """Tokens of memory that are left for one more, when all are charged as high as may be."""
         size, kept = self.config.page_size, self.before.kept
-        if req.params.ignore_eos and self.scheduler.page_cache is None and not self.is_unified:
-            kept = {one: rest(one) + size for one in kept}
         asked_first = not (self.prompts or self.is_unified)  # before others took their pages
         pages = self.before.available if asked_first else self.leases.available_pages
         free = pages * size - len(kept) * self.config.enable_mixed_chunk - sum(kept.values())

@@ -24,7 +24,7 @@ from operator import add
 from typing import Any
 
 from ..trace import Recorder, Touch
-from .base import NO_LABEL, WRONG_TOKEN, Device, Event, Label, Op, Signal, value_of
+from .base import NO_LABEL, WRONG_TOKEN, Device, Event, Label, Op, OrNone, Signal, value_of
 from .cost import IDEAL_PACE, Pace
 from .shared_time import Action, SharedTime
 
@@ -268,7 +268,16 @@ class SimOp(SimEvent, Op):
     def run(self) -> None:
         """Compute the value from memory as it is now; an argument's error is passed on."""
         try:
-            self.value = self.fn(*map(value_of, self.args))
+            self.value = self.fn(
+                *(
+                    arg.value
+                    if type(arg) is SimOp and arg.error is None
+                    else value_of(arg)
+                    if isinstance(arg, (Op, OrNone))
+                    else arg
+                    for arg in self.args
+                )
+            )
         except Exception as error:
             self.error = error
             self.device.failed.add(self.slice_id)
