@@ -13,6 +13,7 @@ from ..bench.peers.peer import PeerError
 from ..fidelity.draw import draw
 from ..fidelity.lockstep import UNEXPLAINED
 from ..fidelity.run import (
+    EQUAL,
     ORIGINALS,
     Original,
     Player,
@@ -93,14 +94,15 @@ def show(report: Report, original: Original, console: Console) -> None:
     """The counts by part, one sentence, and the smallest case that no rule explains."""
     rows = []
     for part, count in report.parts.items():
-        rules = [f"{rule} {n}" for rule, n in count.rules.most_common() if rule != UNEXPLAINED]
-        left = count.rules[UNEXPLAINED]
-        numbers = str(count.cases), str(count.equal)
+        known = (EQUAL, UNEXPLAINED)
+        rules = [f"{rule} {n}" for rule, n in count.most_common() if rule not in known]
+        left = count[UNEXPLAINED]
+        numbers = str(count.total()), str(count[EQUAL])
         rows.append((part, *numbers, f"✗ {left}" if left else "", ", ".join(rules)))
     say_table(console, ("part", ">cases", ">equal", ">else", "on purpose"), rows)
     say(console, verdict(report, original))
     if report.smallest is not None:
-        name = next(name for _, name, found in report.differences if not found.is_explained)
+        name = next(item.seed for item, found in report.differences if not found.is_explained)
         say(console, f"\nThe first of them (seed {name!r}), made small:\n")
         names = original.title, "minisched"
         print_drawing(draw(report.smallest, names, columns_of(console)), console)
@@ -110,9 +112,10 @@ def show(report: Report, original: Original, console: Console) -> None:
 
 def verdict(report: Report, original: Original) -> str:
     """One sentence on all of it."""
-    explained = report.cases - report.equal - report.unexplained
+    whole = report.all_parts
+    explained = whole.total() - whole[EQUAL] - whole[UNEXPLAINED]
     purpose = f", {explained} differ by rules that differ on purpose" if explained else ""
-    said = f"{report.equal} of {report.cases} cases are equal to {original.title} {report.version}"
+    said = f"{whole[EQUAL]} of {whole.total()} cases are equal to {original.title} {report.version}"
     if report.unexplained:
         return f"✗ {said}{purpose}, and {report.unexplained} by nothing that is known."
     return f"✓ {said}{purpose}."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from itertools import combinations
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from ..core import NoBatch, Output, Request, Result, SamplingParams, ScheduleBat
 from ..engine.engine import Engine
 from ..loops.design import find_loop
 from ..policy.rules import DELIBERATE, Rules
-from ..scheduler import Scheduler, SchedulerConfig
+from ..scheduler import Scheduler
 from ..scheduler.scheduler import SchedulerStuck
 from .case import (
     EOS,
@@ -31,14 +32,11 @@ from .case import (
     Schedule,
     ScheduledStep,
     first_difference,
-    step_at,
     trimmed,
 )
 
 AHEAD = ("host",)  # the one relay that waits for tokens (relay/base.py)
 MOST_TRIALS = 1000  # cases that are looked at for a smaller one
-USUAL = SchedulerConfig()
-UNNEEDED = ("random_seed", "max_prefill_tokens", "schedule_conservativeness", "schedule_policy")
 Side = Callable[[FidelityCase], Schedule]
 
 # -- ours ------------------------------------------------------------------------------------------
@@ -191,7 +189,7 @@ class ScheduleDifference:
     turn: int
     theirs: Schedule
     ours: Schedule
-    rule: str  # NAME=ANSWER with which they agree; several are joined by " + "
+    rule: str = UNEXPLAINED  # NAME=ANSWER with which they agree; several are joined by " + "
 
     @property
     def is_explained(self) -> bool:
@@ -199,29 +197,28 @@ class ScheduleDifference:
         return self.rule != UNEXPLAINED
 
 
+def part_ways(case: FidelityCase, theirs: Schedule, ours: Schedule) -> ScheduleDifference | None:
+    """Where two schedules of a case part, or None."""
+    turn = first_difference(theirs, ours)
+    return None if turn is None else ScheduleDifference(case, turn, theirs, ours)
+
+
 def compare(case: FidelityCase, system: str, theirs: Schedule) -> ScheduleDifference | None:
     """Play a case by a system's rules beside the original's schedule; None where both are equal.
 
-    If they differ, it is played again with those rules that differ on purpose answered as the
-    original answers them: one at a time, then all together. What is left then is unexplained.
+    If they differ, it is played again with rules that differ on purpose answered as the original
+    answers them: the fewest of them with which both agree are why. If not even all are, the
+    difference is unexplained, and is where they part then.
     """
-    ours = our_schedule(case, system)
-    turn = first_difference(theirs, ours)
-    if turn is None:
+    found = part_ways(case, theirs, our_schedule(case, system))
+    if found is None:
         return None
     switches = switches_of(system)
-    for switch in switches:
-        if our_schedule(case, f"{system},{switch}") == theirs:
-            return ScheduleDifference(case, turn, theirs, ours, switch)
-    ours_switched = our_schedule(case, switched(system))
-    left = first_difference(theirs, ours_switched)
-    if left is not None:
-        return ScheduleDifference(case, left, theirs, ours_switched, UNEXPLAINED)
-    for switch in list(switches):  # those that it takes
-        fewer = [each for each in switches if each != switch]
-        if our_schedule(case, ",".join((system, *fewer))) == theirs:
-            switches = fewer
-    return ScheduleDifference(case, turn, theirs, ours, " + ".join(switches))
+    for count in range(1, len(switches) + 1):
+        for some in combinations(switches, count):
+            if our_schedule(case, ",".join((system, *some))) == theirs:
+                return replace(found, rule=" + ".join(some))
+    return part_ways(case, theirs, our_schedule(case, switched(system)))
 
 
 def switches_of(system: str) -> list[str]:
@@ -244,97 +241,61 @@ def agreeing(found: ScheduleDifference, system: str) -> list[str]:
     ]
 
 
-def kind_of(theirs: ScheduledStep, ours: ScheduledStep) -> str:
-    """In which respect two steps differ."""
-    if theirs.mode != ours.mode:
-        return "mode"
-    if theirs.retracted != ours.retracted:
-        return "retracted"
-    if theirs.rids != ours.rids:
-        return "who"
-    return "order" if sorted(theirs.prompts) == sorted(ours.prompts) else "range"
-
-
 # -- the smallest case -----------------------------------------------------------------------------
 
 
-def smallest(
-    found: ScheduleDifference, left: Side, right: Side, most: int = MOST_TRIALS
-) -> ScheduleDifference:
-    """The smallest case found in so many trials in which both still part in the same respect."""
-    wanted = respect(found)
+def smallest(found: ScheduleDifference, left: Side, right: Side) -> ScheduleDifference:
+    """The smallest case found in ``MOST_TRIALS`` in which both still part."""
 
-    def differs(case: FidelityCase) -> bool:
-        part = part_ways(case, left, right)
-        return part is not None and respect(part) == wanted
+    def played(case: FidelityCase) -> ScheduleDifference | None:
+        return part_ways(case, left(case), right(case))
 
-    return part_ways(of_checks.smallest(found.case, simpler, differs, most), left, right) or found
-
-
-def respect(found: ScheduleDifference) -> str:
-    """In which respect the two first differ."""
-    return kind_of(step_at(found.theirs, found.turn), step_at(found.ours, found.turn))
-
-
-def part_ways(case: FidelityCase, left: Side, right: Side) -> ScheduleDifference | None:
-    """Where two schedulers part on a case."""
-    theirs, ours = left(case), right(case)
-    turn = first_difference(theirs, ours)
-    return None if turn is None else ScheduleDifference(case, turn, theirs, ours, UNEXPLAINED)
+    small = of_checks.smallest(found.case, simpler, lambda it: played(it) is not None, MOST_TRIALS)
+    return played(small) or found
 
 
 def simpler(case: FidelityCase) -> Iterator[FidelityCase]:
-    """Every case that is simpler by one thing and in which everybody can be served alone."""
-    for small in candidates(case):
+    """Every case that is simpler by one thing, what takes off most first, and serves everybody."""
+    for change in simpler_parts(case):
+        small = replace(case, **change)
         if all(small.config.refusal(request_of(arrival)) is None for arrival in small.arrivals):
             yield small
 
 
-def candidates(case: FidelityCase) -> Iterator[FidelityCase]:
-    """Every case that is simpler by one thing; what takes off most comes first."""
-    arrivals = case.arrivals
-    for at in range(len(arrivals) if len(arrivals) > 1 else 0):
-        yield replace(case, arrivals=arrivals[:at] + arrivals[at + 1 :])
+def simpler_parts(case: FidelityCase) -> Iterator[dict[str, Any]]:
+    """One request less, one of them simpler, or a setting lower."""
+    config, arrivals = case.config, case.arrivals
+    for at in range(len(arrivals)) if len(arrivals) > 1 else ():
+        yield {"arrivals": arrivals[:at] + arrivals[at + 1 :]}
     for at, arrival in enumerate(arrivals):
-        for smaller in simpler_arrivals(arrival):
-            yield replace(case, arrivals=in_order((*arrivals[:at], smaller, *arrivals[at + 1 :])))
-    config, page = case.config, case.config.page_size
-    changes: list[dict[str, Any]] = [
-        {name: getattr(USUAL, name)}
-        for name in UNNEEDED
-        if getattr(config, name) != getattr(USUAL, name)
-    ]
-    for name, unit in (("kv_tokens", page), ("chunked_prefill_size", page)):
-        changes += [{name: value} for value in lower(getattr(config, name), unit, unit)]
-    for name in ("max_running_requests", "max_prefill_tokens"):
-        changes += [{name: value} for value in lower(getattr(config, name), 1)]
-    for change in changes:
-        yield replace(case, config=replace(config, **change))
+        for change in simpler_fields(arrival):
+            others = (*arrivals[:at], replace(arrival, **change), *arrivals[at + 1 :])
+            yield {"arrivals": tuple(sorted(others, key=lambda other: other.turn))}
+    units = {"kv_tokens": config.page_size, "chunked_prefill_size": config.page_size,
+             "max_running_requests": 1, "max_prefill_tokens": 1}  # fmt: skip
+    for name, unit in units.items():
+        for value in lower(getattr(config, name), unit, unit):
+            fewer: Any = {name: value}
+            yield {"config": replace(config, **fewer)}
 
 
-def in_order(arrivals: tuple[Arrival, ...]) -> tuple[Arrival, ...]:
-    """By turn; of one turn as they were."""
-    return tuple(sorted(arrivals, key=lambda arrival: arrival.turn))
-
-
-def simpler_arrivals(arrival: Arrival) -> Iterator[Arrival]:
+def simpler_fields(arrival: Arrival) -> Iterator[dict[str, Any]]:
     """The request earlier, with a shorter prompt, with fewer tokens, or without a wish."""
     for turn in lower(arrival.turn, 0):
-        yield replace(arrival, turn=turn)
+        yield {"turn": turn}
     for length in lower(len(arrival.prompt), 1):
-        yield replace(arrival, prompt=arrival.prompt[:length])
-        yield replace(arrival, prompt=arrival.prompt[-length:])
+        yield {"prompt": arrival.prompt[:length]}
+        yield {"prompt": arrival.prompt[-length:]}
     for length in lower(len(arrival.outputs), 1):
-        outputs = arrival.outputs[len(arrival.outputs) - length :]
-        yield replace(
-            arrival,
-            outputs=outputs,
-            max_new_tokens=arrival.max_new_tokens - (len(arrival.outputs) - length),
-        )
+        fewer = len(arrival.outputs) - length
+        yield {
+            "outputs": arrival.outputs[fewer:],
+            "max_new_tokens": arrival.max_new_tokens - fewer,
+        }
     for most in lower(arrival.max_new_tokens, len(arrival.outputs)):
-        yield replace(arrival, max_new_tokens=most)
+        yield {"max_new_tokens": most}
     if arrival.priority:
-        yield replace(arrival, priority=0)
+        yield {"priority": 0}
 
 
 def lower(value: int, least: int, unit: int = 1) -> Iterator[int]:

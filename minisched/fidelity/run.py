@@ -97,13 +97,7 @@ class Player:
         self.peer.close()
 
 
-@dataclass
-class Count:
-    """The cases of a part: how many, how many equal, and how many differ by which rule."""
-
-    cases: int = 0
-    equal: int = 0
-    rules: Counter[str] = field(default_factory=Counter)
+EQUAL = "equal"
 
 
 @dataclass
@@ -113,58 +107,46 @@ class Report:
     original: str
     version: str
     seed: int
-    parts: dict[str, Count] = field(default_factory=dict)
-    differences: list[tuple[str, str, ScheduleDifference]] = field(
-        default_factory=list
-    )  # part, seed, it
+    # by part, how many cases are EQUAL, and how many differ by which rule
+    parts: dict[str, Counter[str]] = field(default_factory=dict)
+    differences: list[tuple[Named, ScheduleDifference]] = field(default_factory=list)
     smallest: ScheduleDifference | None = None  # of the first that no rule explains
     agreeing: list[str] = field(default_factory=list)  # answers with which it would be equal
 
     @property
-    def cases(self) -> int:
-        """All of them."""
-        return sum(count.cases for count in self.parts.values())
-
-    @property
-    def equal(self) -> int:
-        """Those in which both did the same with the rules as they are."""
-        return sum(count.equal for count in self.parts.values())
+    def all_parts(self) -> Counter[str]:
+        """Their sum."""
+        return sum(self.parts.values(), Counter[str]())
 
     @property
     def unexplained(self) -> int:
-        """Those that differ, and not by a rule that differs on purpose."""
-        return sum(count.rules[UNEXPLAINED] for count in self.parts.values())
+        """Cases that differ, and not by a rule that differs on purpose."""
+        return self.all_parts[UNEXPLAINED]
 
     def as_json(self) -> dict[str, Any]:
-        """One object; a case in it is what ``Case.from_json`` takes."""
-        parts = {
-            name: {"cases": count.cases, "equal": count.equal, "rules": dict(count.rules)}
-            for name, count in self.parts.items()
-        }
-        differences = [
-            {"part": part, "seed": seed, **difference_json(found)}
-            for part, seed, found in self.differences
-        ]
-        small = self.smallest
+        """One object; a case in it is what ``FidelityCase.from_json`` takes."""
+        whole, small = self.all_parts, self.smallest
         return {
             "original": self.original,
             "version": self.version,
             "seed": self.seed,
-            "cases": self.cases,
-            "equal": self.equal,
-            "unexplained": self.unexplained,
-            "parts": parts,
-            "differences": differences,
-            "smallest": small
-            and {
-                "case": small.case.as_json(),
-                **difference_json(small),
-                "agreeing": self.agreeing,
+            "cases": whole.total(),
+            "equal": whole[EQUAL],
+            "unexplained": whole[UNEXPLAINED],
+            "parts": {
+                name: {
+                    "cases": count.total(), "equal": count[EQUAL],
+                    "rules": {rule: n for rule, n in count.items() if rule != EQUAL},
+                }
+                for name, count in self.parts.items()
             },
-        }
+            "differences": [{**item._asdict(), **told(found)} for item, found in self.differences],
+            "smallest": small
+            and {"case": small.case.as_json(), **told(small), "agreeing": self.agreeing},
+        }  # fmt: skip
 
 
-def difference_json(found: ScheduleDifference) -> dict[str, Any]:
+def told(found: ScheduleDifference) -> dict[str, Any]:
     """Where two schedules part, and what each does then."""
     theirs, ours = (step_at(each, found.turn)._asdict() for each in (found.theirs, found.ours))
     return {"rule": found.rule, "turn": found.turn, "theirs": theirs, "ours": ours}
@@ -192,23 +174,17 @@ def in_lockstep(
         for number in range(count)
     ]
     report = Report(original.name, version, seed)
-    for at, found in enumerate(
-        in_order(spread(one or partial(differs, original, play), todo, workers))
-    ):
-        part, name = todo[at]
-        hear(part)
-        told = report.parts.setdefault(part, Count())
-        told.cases += 1
-        if found is None:
-            told.equal += 1
-            continue
-        told.rules[found.rule] += 1
-        report.differences.append((part, name, found))
-    first = [found for *_, found in report.differences if not found.is_explained][:1]
-    for found in first:
+    played = in_order(spread(one or partial(differs, original, play), todo, workers))
+    for item, found in zip(todo, played, strict=True):
+        hear(item.part)
+        report.parts.setdefault(item.part, Counter())[found.rule if found else EQUAL] += 1
+        if found:
+            report.differences.append((item, found))
+    first = next((found for _, found in report.differences if not found.is_explained), None)
+    if first:
         hear("smallest case")
         ours = partial(our_schedule, rules=switched(original.name))
-        report.smallest = smallest(found, play, ours)
+        report.smallest = smallest(first, play, ours)
         report.agreeing = agreeing(report.smallest, original.name)
     return report
 

@@ -29,6 +29,7 @@ from minisched.fidelity.case import (
 )
 from minisched.fidelity.draw import draw, say
 from minisched.fidelity.lockstep import (
+    UNEXPLAINED,
     LockstepEngine,
     our_schedule,
     simpler,
@@ -36,7 +37,7 @@ from minisched.fidelity.lockstep import (
     switches_of,
 )
 from minisched.fidelity.original import DEVICE, ENTRY, LISTENER, SETTINGS, Turns
-from minisched.fidelity.run import ORIGINALS, Original, Player, dealt, in_lockstep
+from minisched.fidelity.run import EQUAL, ORIGINALS, Original, Player, dealt, in_lockstep
 from minisched.policy.rules import DELIBERATE, find_rules
 from minisched.scheduler import SchedulerConfig
 from tests.support import many
@@ -90,7 +91,8 @@ def test_what_is_simpler_is_smaller_and_everybody_still_fits() -> None:
 def test_a_hidden_difference_is_found_made_small_and_drawn() -> None:
     report = lockstep(f"{switched('sglang')},run_first=decode", 4, Shape())
     found = report.smallest
-    assert report.unexplained and report.equal + report.unexplained == report.cases == 4
+    assert report.unexplained and report.all_parts.total() == 4
+    assert set(report.all_parts) <= {EQUAL, UNEXPLAINED}
     first, second = found.case.arrivals
     assert len(first.prompt) + len(second.prompt) <= 6, "it takes two short requests"
     assert len(found.theirs) <= 6 and found.turn <= 2
@@ -114,8 +116,8 @@ def test_a_hidden_difference_is_found_made_small_and_drawn() -> None:
 def test_a_rule_that_differs_on_purpose_is_blamed_by_its_name(rule: str, shape: Shape) -> None:
     answer = f"{rule}={DELIBERATE['sglang'][rule].answer}"
     report = lockstep(f"sglang,{answer}", 30, shape)
-    assert report.equal < report.cases and not report.unexplained and report.smallest is None
-    assert {found.rule for *_, found in report.differences} == {answer}
+    assert answer in report.all_parts and not report.unexplained and report.smallest is None
+    assert {found.rule for _, found in report.differences} == {answer}
 
 
 def test_every_rule_that_differs_on_purpose_has_another_answer_and_a_reason() -> None:
