@@ -187,28 +187,6 @@ KINDS: dict[str, dict[str, Any]] = {
 """Every kind of model that is taken; prompts are longer than the 64 positions of rope scaling."""
 
 
-def llama2_like(*special: str) -> Any:
-    """Words begin with a mark that is dropped from the first; unknown characters become bytes."""
-    import tokenizers
-    from tokenizers import decoders, normalizers
-
-    from minisched.models.tokenizer import Tokenizer
-
-    vocab = {token: at for at, token in enumerate(["<unk>", "\u2581", "h", "e"])}
-    vocab |= {f"<0x{byte:02X}>": len(vocab) + byte for byte in range(256)}
-    bpe = tokenizers.models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True)
-    codec = tokenizers.Tokenizer(bpe)
-    codec.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
-    )
-    codec.decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
-         decoders.Strip(" ", 1, 0)]
-    )  # fmt: skip
-    codec.add_special_tokens(list(special))
-    return Tokenizer(codec)
-
-
 def prompt(start: int, length: int) -> list[int]:
     return [(7 * start + 3 * at * at) % 512 for at in range(length)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from itertools import count, pairwise, product
 from pathlib import Path
 from random import Random
@@ -15,7 +14,6 @@ import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 
-from minisched.checks.oracle import hash_oracle
 from minisched.core import (
     FinishReason,
     ForwardMode,
@@ -33,7 +31,6 @@ from minisched.devices.mlx import MlxDevice
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.loops.design import LOOPS, Design
 from minisched.loops.mlx_async import (
     LazyTokens,
     MlxPendingExtend,
@@ -43,11 +40,10 @@ from minisched.loops.mlx_async import (
 )
 from minisched.loops.overlap import is_disable_overlap_for_batch
 from minisched.loops.overlap_thread import FutureStep, TpModelWorkerClient
-from minisched.loops.run import Run, RunSetup, drive, fresh, make_engine, run_loop, wire
+from minisched.loops.run import Run, fresh, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.models.registry import HashMlx
-from minisched.relay import HostTrip
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from minisched.worker import Step
@@ -476,120 +472,6 @@ def test_the_scheduler_hears_what_a_finalize_has_read(
     before, right = output(), getattr(MlxTpModelWorker, finalize)
     monkeypatch.setattr(MlxTpModelWorker, finalize, another)
     assert output() != before
-
-
-# -- mlx_async: the excerpt of the original --------------------------------------------------------
-#
-# The excerpt stands in a report on SGLang #22416 (prhub.com.cn/sgl-project/sglang/pull/22416), with
-# ``scheduler_mixin.py``, ``model_runner.py`` and ``tp_worker.py`` in short. Its order is that of
-# the original, which only begins a turn elsewhere: it chains, blocks and processes; the excerpt
-# processes, chains and blocks. Both take equally long. It stands in no registry, because it says
-# the wrong words.
-
-
-def mlx_sketch(engine: Engine, hands_over: bool = False) -> Iterator[ScheduleBatch | NoBatch]:
-    """The excerpt, statement for statement; compare ``mlx_async.py``. Each ``yield`` ends one turn.
-
-    Added is what it leaves out: ``recv_requests``, and what to do when there is nothing.
-
-    It finalizes the older graph, chains on the lazy one, and blocks on that, while the device runs
-    the chained one. So it overlaps, as ``mlx_async`` does. Its mistake is elsewhere: in
-    ``model_runner.py:decode_batch_start_chained(prev)``, which is there
-    ``decode_batch_start(prev.req_ids)``. The lazy tokens are not handed over, and the step runs on
-    the newest token that the host has, one too old. ``hands_over`` puts that right, as the original
-    does.
-    """
-    if not hands_over:
-        engine.worker.relay = NewestKnown()
-    pending_curr: Step | None = None
-    pending_next: Step | None = None
-    tokens = Result(())
-    while True:
-        engine.recv_requests()
-        if pending_curr is not None:
-            engine.process_result(pending_curr, tokens)  # _finalize
-        if pending_next is not None:
-            pending_curr, pending_next = pending_next, None
-        else:
-            batch = engine.get_next_batch_to_run()
-            if not batch:
-                pending_curr = None
-                engine.on_idle()
-                yield batch
-                continue
-            pending_curr = engine.run_batch(batch)  # _launch_fresh
-        chained = engine.chain(pending_curr.batch)  # _can_chain
-        if chained is not None:
-            pending_next = engine.run_batch(chained, pending_curr if hands_over else None)
-        tokens = engine.wait_for(pending_curr)  # pending_curr.lazy_tokens.tolist()
-        yield pending_curr.batch
-
-
-class NewestKnown(HostTrip):
-    """What the input is where nobody hands over the lazy token: the newest one of the host.
-
-    SGLang's ``decode_batch_start`` reads ``_req_token_ids[rid][-1]`` in the same way, and is right
-    to, because whoever calls it has finalized everything.
-    """
-
-    run_ahead = True
-
-    def bind(
-        self, batch: ScheduleBatch, previous: ScheduleBatch | None
-    ) -> tuple[list[int], list[int]]:
-        """The known ids; in place of one that is unknown, the newest known one."""
-        ids = [
-            (row.req.output_ids or row.req.prompt)[-1] if token is None else token
-            for row in batch.rows
-            for token in row.ids
-        ]
-        return ids, []
-
-
-SKETCH = Design(
-    mlx_sketch, relays=("chain",), depth=2, overrun=1,
-    follows="an excerpt of SGLang #22416: scheduler_mixin.py:event_loop_overlap_mlx",
-)  # fmt: skip
-
-
-def two_requests() -> list[Request]:
-    """What the loop and its excerpt run."""
-    params = SamplingParams(max_new_tokens=9, ignore_eos=True)
-    return [Request("a", range(6), params), Request("b", range(10, 18), params)]
-
-
-def loop_run() -> Run:
-    """The loop itself, on sim."""
-    return run_loop("mlx_async", SimDevice(), HashModel(), two_requests(), cost=SIM_COST)
-
-
-def sketch_run(hands_over: bool = False) -> Run:
-    """The excerpt on the same requests; see ``mlx_sketch`` for ``hands_over``."""
-    device, requests = SimDevice(), two_requests()
-    name = "mlx_sketch, handed over" if hands_over else "mlx_sketch"
-    frontend, config = Frontend(requests), SchedulerConfig()
-    engine = wire(RunSetup(name, SKETCH, device, HashModel(), config, frontend, SIM_COST))
-    drive(SKETCH.start(engine, hands_over=hands_over), engine)
-    trace = device.recorder.trace(name, device.name, "hash", device.clock)
-    return Run(name, tuple(requests), trace)
-
-
-def test_the_excerpts_order_is_right_and_its_chained_steps_run_on_tokens_one_too_old() -> None:
-    assert all(spec.run is not mlx_sketch for spec in LOOPS.values())
-    ours, theirs, handed_over = loop_run(), sketch_run(), sketch_run(hands_over=True)
-    alone = {
-        req.rid: hash_oracle(list(req.prompt), req.params, req.sampling_key, 257, frozenset({256}))
-        for req in ours.requests
-    }
-    truth = {rid: oracle.tokens for rid, oracle in alone.items()}
-    assert ours.trace.end == theirs.trace.end == handed_over.trace.end == 107_700_000
-    assert ours.outputs == handed_over.outputs == truth
-    for rid, right in truth.items():
-        assert theirs.outputs[rid][:2] == right[:2], "of the prompt and of the fresh decode"
-        assert theirs.outputs[rid][2] != right[2], "it was given the prompt's token again"
-    chained = [any(mark.name == "lazy tokens" for mark in run.trace.marks)
-               for run in (theirs, handed_over)]  # fmt: skip
-    assert chained == [False, True]
 
 
 @pytest.mark.parametrize("model", ["hash", "llama"])

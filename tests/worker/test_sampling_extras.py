@@ -44,7 +44,7 @@ from minisched.replay.replay import LengthModel
 from minisched.scheduler import SchedulerConfig
 from minisched.worker.logprobs import read_place
 from minisched.worker.sampling_info import make_adjustment
-from tests.support import EVERY_BACKEND, VOCAB, Workload, llama2_like, open_device
+from tests.support import EVERY_BACKEND, VOCAB, Workload, open_device
 
 Rows = list[list[float]]
 Wishes = list[LogitAdjustment | None]
@@ -174,18 +174,6 @@ def test_characters_of_several_bytes_and_halves_of_such(ids: list[int], strings:
     assert heard(codec, ids, strings, late=False) == end
     late = None if end is None or end == len(ids) else end + 1
     assert heard(codec, ids, strings, late=True) == late
-
-
-@given(
-    text=texts,
-    ids=st.lists(st.integers(0, 261) | st.sampled_from([1, 2, *b"E\xe6\x86\xb0"]), max_size=12),
-    strings=strings_to_find,
-)
-def test_words_and_bytes(text: str, ids: list[int], strings: list[str]) -> None:
-    codec, known = llama2_like(), str.maketrans("ab", "he")
-    strings = [string.translate(known) for string in strings]
-    for said in (ids, codec.encode(text.translate(known))):
-        assert heard(codec, said, strings, late=False) == first_end(codec, said, strings)
 
 
 def test_only_a_tail_is_decoded() -> None:
