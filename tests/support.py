@@ -21,7 +21,6 @@ import pytest
 from hypothesis import strategies as st
 
 from minisched.checks import judge
-from minisched.checks.books import find_unbalanced
 from minisched.checks.case import VOCAB as VOCAB
 from minisched.checks.case import Workload as Workload
 from minisched.checks.case import fresh as fresh
@@ -29,7 +28,7 @@ from minisched.checks.draw import draw, read_design
 from minisched.checks.judge import StepFault, livelock, most_turns
 from minisched.checks.judge import play as play
 from minisched.checks.overlap import step_intervals
-from minisched.core import Output, Request, Result, SamplingParams, ScheduleBatch
+from minisched.core import Lease, Output, Request, Result, SamplingParams, ScheduleBatch
 from minisched.devices.cost import CostModel
 from minisched.devices.registry import open_device as open_device
 from minisched.devices.sim import SimDevice
@@ -43,7 +42,10 @@ from minisched.export.views import FORMS, NothingToShow
 from minisched.export.views import draw as draw_view
 from minisched.loops.design import LOOPS
 from minisched.loops.run import make_engine, run_loop
+from minisched.memory import BlockPool
+from minisched.memory.block_pool import Block
 from minisched.memory.radix_cache import POLICIES as EVICTION_POLICIES
+from minisched.memory.radix_cache import TreeNode
 from minisched.models.base import Model
 from minisched.models.hash import HashModel
 from minisched.models.registry import hash_class
@@ -569,8 +571,58 @@ def turn(scheduler: Scheduler) -> ScheduleBatch:
     return batch
 
 
+def nodes_of(scheduler: Scheduler) -> list[TreeNode]:
+    """Every node of the radix tree but the root."""
+    found: list[TreeNode] = []
+    stack = [*scheduler.tree.root_node.children.values()] if scheduler.tree else []
+    while stack:
+        found.append(stack.pop())
+        stack += found[-1].children.values()
+    return found
+
+
+def blocks_of(scheduler: Scheduler) -> dict[int, Block]:
+    pool = scheduler.page_cache
+    return pool.blocks if isinstance(pool, BlockPool) else {}
+
+
+def leases_of(scheduler: Scheduler) -> list[Lease]:
+    """Every lease that is open or on its way back."""
+    leases = [req.lease for req in scheduler.live.values() if req.lease]
+    return [*leases, *scheduler.leases.returning]
+
+
+def check_memory(scheduler: Scheduler) -> None:
+    """Each page and row is in one place, and locks are those of who holds memory."""
+    pool, leases, blocks = scheduler.leases, leases_of(scheduler), blocks_of(scheduler)
+    cached = [page for node in nodes_of(scheduler) for page in node.page_ids] + [*blocks]
+    late = [it for it in pool.retiring if it.is_released and not pool.is_settled(it)]
+    owned = [page for it in leases + late for page in it.pages[it.shared_pages :]]
+    owned += [page for it in leases + late for _, pages in it.retired for page in pages]
+    every = range(1, scheduler.config.num_pages + 1)
+    assert sorted([*scheduler.allocator.free_pages, *cached, *owned]) == [*every]
+    assert scheduler.page_cache is None or scheduler.page_cache.total_size == len(cached)
+    rows = [*scheduler.table.free_rows, *(it.row for it in leases)]
+    assert sorted(rows) == [*range(1, scheduler.table.size + 1)]
+    shared = [it.pages[: it.shared_pages] for it in leases]
+    assert {page for pages in shared for page in pages} <= {*cached}
+    holders = Counter[TreeNode | int](page for pages in shared for page in pages)
+    for node in (it.node for it in leases):
+        while isinstance(node, TreeNode) and node.parent is not None:
+            holders[node] += 1
+            node = node.parent
+    assert all(node.lock_ref == holders[node] for node in nodes_of(scheduler))
+    assert all(block.ref_cnt == holders[page] for page, block in blocks.items())
+    if scheduler.tree:
+        locked = sum(node.num_pages for node in nodes_of(scheduler) if node.lock_ref)
+        assert locked == scheduler.tree.protected_size
+    elif isinstance(scheduler.page_cache, BlockPool):
+        unused = {page for page, block in blocks.items() if not block.ref_cnt}
+        assert unused == {*scheduler.page_cache.free_block_queue}
+
+
 def check_books(scheduler: Scheduler) -> None:
-    assert [*find_unbalanced(scheduler)] == []
+    check_memory(scheduler)
     chunked = scheduler.prefill.chunked_req
     places: list[Request] = [*scheduler.waiting_queue, *scheduler.running_batch]
     places += [chunked] if chunked else []

@@ -28,7 +28,6 @@ from ..trace import Trace
 from ..worker import Step
 from ..worker.worker import COPY, StepOp
 from .answers import lacking
-from .books import find_held, find_unbalanced
 from .case import FAILURES, Case, Failure, Workload, fresh
 from .identity import find_bad_ends, find_misreads
 from .laws import (
@@ -90,7 +89,7 @@ class Witnesses:
     """Whoever looks on while a case runs, and the laws that they tell of when it is over."""
 
     def __init__(self, workload: Workload) -> None:
-        self.unbalanced, self.clients, self.touched = list[str](), Clients(workload), Touched()
+        self.clients, self.touched = Clients(workload), Touched()
         self.progress, self.over_budget = dict[str, str](), list[str]()
         self.threads = alive()
         self.failing = [StepFault(it.kind, it) for it in workload.failures]
@@ -111,8 +110,6 @@ class Witnesses:
 
     def look(self, engine: Engine) -> None:
         """After a turn."""
-        if not self.unbalanced:
-            self.unbalanced += find_unbalanced(engine.scheduler)
         self.clients.look(engine)
 
     def of_clients(self, engine: Engine, outputs: list[Output], device: Device) -> Laws:
@@ -131,7 +128,6 @@ class Witnesses:
         """What is wrong however far a run came."""
         seen, threads = examine(trace), [name for name in alive() if name not in self.threads]
         return [
-            ("leak", self.unbalanced),
             ("leak", [leak for leak in find_leaks(trace) if leak.kind in AT_ONCE]),
             ("ownership", find_unlisted(trace)),
             ("race", seen.races),
@@ -143,6 +139,17 @@ class Witnesses:
             *((law, [said]) for law, said in self.progress.items()),
             ("leak", (f"the thread {name} is still alive" for name in threads)),
         ]
+
+
+def find_held(engine: Engine) -> Iterator[str]:
+    """What a live scheduler still holds although every request has ended.
+
+    Who took it when, and who should have given it back, the trace tells (``leaks.py``).
+    """
+    try:
+        engine.scheduler.leases.self_check()
+    except MemoryLeak as error:
+        yield str(error)
 
 
 def alive() -> list[str]:
@@ -185,7 +192,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
             ("identity", find_misreads(trace)),
         ]
     laws += witnesses.of_any_run(trace, device, is_over=bool(engines))
-    laws += [("leak", find_held(engine.scheduler)) for engine in engines]
+    laws += [("leak", find_held(engine)) for engine in engines]
     findings = {item.law: item for item in [*stopped, *first_of_each(laws)]}
     return Verdict(tuple(findings.values()), workload, trace, bool(engines), refused)
 

@@ -1,8 +1,7 @@
 """Leaks: whatever is held by nobody, by somebody who has ended, or freed by who did not hold it.
 
 Read from a trace alone, at every step and at the end: one ledger is kept from its marks, and an op
-that nobody waited for is seen in its program. A live scheduler's memory is looked at in
-``books.py``.
+that nobody waited for is seen in its program.
 """
 
 from __future__ import annotations

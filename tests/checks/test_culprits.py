@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from minisched.checks import books
 from minisched.checks.draw import draw
 from minisched.checks.identity import (
     Difference,
@@ -104,50 +104,34 @@ WORKLOAD = Workload(
 
 
 @pytest.mark.parametrize(
-    ("edit", "resource", "kind", "rid", "story", "told", "live"),
+    ("edit", "resource", "kind", "rid", "story", "told"),
     [
         (of_release(OWN, OWN.replace(":]", ": -1]")), "page", "held", "a",
-         [("schedule", 0), ("process", 3)], "page 16 was allocated to a in step 1", "nor held"),
+         [("schedule", 0), ("process", 3)], "page 16 was allocated to a in step 1"),
         (PAGE_LOST, "page", "lost", "b",
-         [("process", 3)], "gave up pages 5-7 in step 3 (process, 4.8 ms)",
-         "neither free, nor cached, nor held"),
+         [("process", 3)], "gave up pages 5-7 in step 3 (process, 4.8 ms)"),
         (of_release(FREE, f"{FREE}; self.allocator.free(lease.pages[-1:])"), "page", "freed", "a",
-         [("process", 4)] * 2, "again in step 4 (process, 6 ms)",
-         "times among the free ones"),
+         [("process", 4)] * 2, "again in step 4 (process, 6 ms)"),
         (of_release(ROW, "pass"), "row", "held", "a",
-         [("schedule", 0), ("process", 3)], "in step 1 (schedule, 0.5 ms)",
-         "nobody holds it"),
+         [("schedule", 0), ("process", 3)], "in step 1 (schedule, 0.5 ms)"),
         (of_release(ROW, f"{ROW}; {ROW}"), "row", "freed", "a",
-         [("schedule", 0), ("process", 3), ("process", 4)], "4 (process, 6 ms), when it was a's",
-         "row 2"),
+         [("schedule", 0), ("process", 3), ("process", 4)], "4 (process, 6 ms), when it was a's"),
         (of_release(UNLOCK, "pass"), "lock", "held", "a",
-         [("schedule", 0), ("process", 3)], "taken for a in step 3 (process, 4.8 ms)",
-         "may hold it"),
+         [("schedule", 0), ("process", 3)], "taken for a in step 3 (process, 4.8 ms)"),
         (NOT_CLOSED, "row", "held", "c",
-         [("schedule", 0), ("receive", 0)], "committed (receive, 6 ms)",
-         "lease was never released"),
+         [("schedule", 0), ("receive", 0)], "committed (receive, 6 ms)"),
     ],
 )  # fmt: skip
-def test_both_readers_find_it_and_say_whose_it_was(
-    edit: Edit, resource: str, kind: str, rid: str,
-    story: list[tuple[str, int]], told: str, live: str,
-) -> None:  # fmt: skip
-    device, said = SimDevice(), list[str]()
-
-    try:
-        with put_in([edit]):
-            engine, _ = play(
-                fresh(WORKLOAD), "overlap", "ring", AS_OF_0_5_21, device, HashModel(64), COST,
-                each_turn=lambda engine: said.extend(books.find_unbalanced(engine.scheduler)),
-            )  # fmt: skip
-        said += books.find_held(engine.scheduler)
-    except Exception as error:  # a broken scheduler may crash in any way
-        said.append(f"{type(error).__name__}: {error}")
+def test_a_leak_is_found_and_whose_it_was_is_said(
+    edit: Edit, resource: str, kind: str, rid: str, story: list[tuple[str, int]], told: str
+) -> None:
+    device = SimDevice()
+    with put_in([edit]), suppress(Exception):  # a broken scheduler may crash in any way
+        play(fresh(WORKLOAD), "overlap", "ring", AS_OF_0_5_21, device, HashModel(64), COST)
     trace = device.recorder.trace("overlap", "sim", "hash", "virtual")
     found = [leak for leak in find_leaks(trace) if (leak.resource, leak.kind) == (resource, kind)]
     assert found and (found[0].rid, rid in str(found[0])) == (rid, True), find_leaks(trace)
     assert phases(trace, found[0]) == story and told in str(found[0])
-    assert any(live in words for words in said), said
 
 
 def test_the_story_says_who_took_it_when_and_who_should_have_given_it_back(trace: Trace) -> None:

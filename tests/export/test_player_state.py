@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from minisched.checks.books import blocks_of, nodes_of
 from minisched.checks.case import fresh
 from minisched.checks.draw import Variant, designs_for, draw
 from minisched.checks.judge import hash_model
@@ -22,7 +21,7 @@ from minisched.export.state import Panel, Stay, panels
 from minisched.scheduler import Scheduler
 from minisched.trace import Trace
 from minisched.trace.sides import one_side
-from tests.support import many
+from tests.support import blocks_of, many, nodes_of
 
 # -- the books of a run ----------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ from functools import cached_property
 from random import Random
 from typing import Any, NamedTuple
 
-from minisched.checks.books import find_held
 from minisched.checks.case import FAILURES, Case, Failure, Workload, fresh
 from minisched.checks.draw import Drawn, Variant, all_designs, draw, read_design
 from minisched.checks.identity import find_bad_ends, find_misreads
@@ -27,6 +26,7 @@ from minisched.checks.judge import (
     Laws,
     StepFault,
     Witnesses,
+    find_held,
     first_of_each,
     hash_model,
     run,
@@ -491,7 +491,7 @@ def judge_with(case: Case, fault: Fault) -> FaultTrial:
     unasked = {"progress", "order"}
     of_any_run = witnesses.of_any_run(trace, device, is_over=bool(engines))
     laws += [item for item in of_any_run if item[0] not in unasked]
-    laws += [("leak", find_held(engine.scheduler)) for engine in engines]
+    laws += [("leak", find_held(engine)) for engine in engines]
     findings = (*stopped, *first_of_each(laws))
     whom = Whom() if findings else after.whom(has_run=bool(engines))
     return FaultTrial(fault.is_hit, findings, whom, fault.num_chances)

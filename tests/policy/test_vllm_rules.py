@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from minisched.checks.books import find_held, find_unbalanced
 from minisched.core import FinishReason, Output, Request, Result, SamplingParams, ScheduleBatch
 from minisched.policy.rules import RULES, Rules, find_rules
 from minisched.scheduler import Scheduler, SchedulerConfig
+from tests.support import check_memory
 
 EOS = 1
 
@@ -127,8 +127,8 @@ def run(told: Told, rules: str = "vllm") -> str:
             outs = [says[rid].outputs for rid in back.rids]
             at = zip(outs, ends, strict=True)
             scheduler.process(back, Result([out[max(0, min(n, len(out) - 1))] for out, n in at]))
-        assert [*find_unbalanced(scheduler)] == []
-    assert [*find_held(scheduler)] == []
+        check_memory(scheduler)
+    scheduler.leases.self_check()
     while steps[-1] == "-":
         steps.pop()
     return "; ".join(steps)
@@ -192,9 +192,9 @@ def test_who_reads_what_a_failed_step_was_to_write_computes_again(bad: Result) -
     assert spans(second) == {"b": (4, 7), "c": (6, 8), "a": (5, 6)}
     outputs = scheduler.process(first, bad)
     assert [(output.rid, output.finish_reason) for output in outputs] == [("a", FinishReason.ERROR)]
-    assert [*find_unbalanced(scheduler)] == []
+    check_memory(scheduler)
     assert scheduler.process(second, Result([3, 3, 3])) == [], "computed from what is not there"
-    assert [*find_unbalanced(scheduler)] == []
+    check_memory(scheduler)
     third = scheduler.next_batch()
     assert third and spans(third) == {"b": (0, 7), "c": (6, 8)}
     outputs = scheduler.process(third, Result([4, 4]))
@@ -202,7 +202,7 @@ def test_who_reads_what_a_failed_step_was_to_write_computes_again(bad: Result) -
     last = scheduler.next_batch()
     assert last
     scheduler.process(last, Result([4, 4]))
-    assert [*find_held(scheduler)] == []
+    scheduler.leases.self_check()
 
 
 def test_who_was_in_the_failed_step_ends_with_it_and_others_keep_what_is_written() -> None:

@@ -24,11 +24,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from minisched.checks.books import leases_of, nodes_of
 from minisched.core import ForwardMode, Request, Result, Row, SamplingParams, ScheduleBatch
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Recorder
-from tests.support import EOS, VOCAB, check_books, configs, many, prompts
+from tests.support import EOS, VOCAB, check_books, configs, leases_of, many, nodes_of, prompts
 
 happened: Counter[str] = Counter()
 short_prompts = st.lists(st.integers(0, 2), min_size=1, max_size=4)
