@@ -67,8 +67,6 @@ def requests(
         if not texts:
             raise ValueError("prompts is empty, but there must be at least 1.")
     params = SamplingParams(max_new_tokens=defaults.MAX_NEW_TOKENS) if params is None else params
-    if not isinstance(params, SamplingParams):
-        raise ValueError(f"params is a SamplingParams, not {defaults.in_words(params)}.")
     return defaults.make_requests(texts, defaults.text_codec(model), params)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import runpy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -123,19 +124,23 @@ def check_this(
             return check_workloads([name], workloads, seed, device, again=again)
     if (workloads, seed, loops, device, jobs) != (None, 0, [], "sim", 1):
         raise ValueError("workloads, seed, loops, device and jobs are not for recorded runs.")
-    return check_runs(list(recorded(what)))
+    return check_runs(recorded(what))
 
 
 # -- Recorded runs ---------------------------------------------------------------------------------
 
 
-def check_runs(given: Sequence[Recorded]) -> Check:
+def check_runs(given: Iterable[Recorded]) -> Check:
     """Recorded runs: identical, leaks, races, overlaps; the first of several is the baseline.
 
     Raises:
         ValueError: two runs are of different workloads.
     """
-    runs = named(given)
+    runs, names = list[Recorded](), Counter[str]()
+    for run in given:  # each under a name of its own
+        names[run.file] += 1
+        count = names[run.file]
+        runs.append(run if count == 1 else run._replace(file=f"{run.file} ({count})"))
     answers = answer_all(runs)
     lines = [line for run in runs for line in said_of(run, answers[run.file])]
     return Check(verdict_on(runs, answers), tuple(lines), answers, runs=runs)
@@ -150,10 +155,8 @@ def recorded(what: Sequence[Checkable]) -> Iterator[Recorded]:
     for item in what:
         if isinstance(item, Comparison):
             yield from recorded(item.runs)
-        elif isinstance(item, Run):
-            yield Recorded(item.loop, item.trace)
-        elif isinstance(item, Trace):
-            yield Recorded(item.loop, item)
+        elif isinstance(item, Run | Trace):
+            yield Recorded(item.loop, item.trace if isinstance(item, Run) else item)
         elif isinstance(item, str) and item.partition(":")[0] in LOOPS and not Path(item).exists():
             raise ValueError(
                 f"there is no file {item}; to try the loop of that name on random workloads, "
@@ -165,18 +168,6 @@ def recorded(what: Sequence[Checkable]) -> Iterator[Recorded]:
             raise ValueError(
                 f"check takes runs, traces, their files or one loop, but not {in_words(item)}."
             )
-
-
-def named(runs: Sequence[Recorded]) -> list[Recorded]:
-    """The runs, each under a name of its own."""
-    found: dict[str, Recorded] = {}
-    for run in runs:
-        name, count = run.file, 1
-        while name in found:
-            count += 1
-            name = f"{run.file} ({count})"
-        found[name] = run._replace(file=name)
-    return list(found.values())
 
 
 def said_of(run: Recorded, answers: Sequence[Answer]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from shutil import get_terminal_size
 from typing import Annotated, Any
@@ -37,25 +38,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-EXAMPLES = {  # shown below each command's help; a test runs them
-    "bench": "minisched bench simulator --requests 200",
-    "calibrate": "minisched calibrate --device thread --model hash",
-    "check": "minisched check out/serial.json out/overlap.json",
-    "compare": "minisched compare --loops overlap,vllm_async --requests 4",
-    "diagrams": "minisched diagrams --check overlap",
-    "doctor": "minisched doctor",
-    "fetch": "minisched fetch smollm2",
-    "fidelity": "minisched fidelity sglang --cases 100",
-    "film": "minisched film serial overlap --out film.mp4 --dark",
-    "learn": "minisched learn --no-open",
-    "map": "minisched map --host-ms 3 --device-ms 12 --loops overlap,vllm_async",
-    "presets": "minisched presets",
-    "replay": "minisched replay requests.csv --requests 1000",
-    "run": "minisched run --loop overlap --prompt 'Hello there' --max-new-tokens 8",
-    "stepper": "minisched stepper out/serial.json out/overlap.json",
-    "sweep": "minisched sweep grid.toml --jobs 2",
-    "view": "minisched view decode out/overlap.json --form text",
-}
 
 
 def show_version(is_asked: bool) -> None:
@@ -75,13 +57,28 @@ def of_every_command(
     """Overlap scheduling for LLM inference, small enough to read, with pictures."""
 
 
-COMMANDS = (
-    compare, run, diagrams, bench, calibrate, check, fidelity, view, stepper, film, replay, sweep,
-    map, presets, fetch, learn, doctor,
-)  # fmt: skip
-for command in COMMANDS:
-    name = command.__name__.replace("_", "-")
-    app.command(name, epilog=f"Example: {EXAMPLES[name]}")(with_exit_code(command))
+COMMANDS: dict[Callable[..., int | None], str] = {  # with the example below each one's help
+    compare: "compare --loops overlap,vllm_async --requests 4",
+    run: "run --loop overlap --prompt 'Hello there' --max-new-tokens 8",
+    diagrams: "diagrams --check overlap",
+    bench: "bench simulator --requests 200",
+    calibrate: "calibrate --device thread --model hash",
+    check: "check out/serial.json out/overlap.json",
+    fidelity: "fidelity sglang --cases 100",
+    view: "view decode out/overlap.json --form text",
+    stepper: "stepper out/serial.json out/overlap.json",
+    film: "film serial overlap --out film.mp4 --dark",
+    replay: "replay requests.csv --requests 1000",
+    sweep: "sweep grid.toml --jobs 2",
+    map: "map --host-ms 3 --device-ms 12 --loops overlap,vllm_async",
+    presets: "presets",
+    fetch: "fetch smollm2",
+    learn: "learn --no-open",
+    doctor: "doctor",
+}
+for command, example in COMMANDS.items():
+    name = example.split()[0]
+    app.command(name, epilog=f"Example: minisched {example}")(with_exit_code(command))
 for inner in museum.registered_commands:
     inner.callback = with_exit_code(inner.callback) if inner.callback else None
 app.add_typer(museum, name="museum")

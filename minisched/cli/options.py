@@ -178,8 +178,8 @@ def read_biases(texts: Sequence[str]) -> dict[int, float]:
     return biases
 
 
-def read_file(option: str, file: Path) -> str:
-    """The text of a file that an option names.
+def read_schema(file: Path) -> str:
+    """The text of ``--json-schema``.
 
     Raises:
         ValueError: the file can't be read.
@@ -188,7 +188,7 @@ def read_file(option: str, file: Path) -> str:
         return read_text(file)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ValueError(f"{option} {file} can't be read: {reason}.") from error
+        raise ValueError(f"--json-schema {file} can't be read: {reason}.") from error
 
 
 @dataclass(init=False)
@@ -200,7 +200,7 @@ class WorkloadOptions(OptionGroup):
     usual: ClassVar[dict[str, Any]] = {"max_new_tokens": MAX_NEW_TOKENS}
     read: ClassVar[Read] = {
         "logit_bias": (list[str], read_biases),
-        "json_schema": (Path, lambda file: read_file("--json-schema", file)),
+        "json_schema": (Path, read_schema),
         "stop": (list[str], tuple),
     }
     device: str = setting("sim", "sim, thread, cuda, mlx, or dist: several processes.")
@@ -213,7 +213,6 @@ class WorkloadOptions(OptionGroup):
     dtype: str = setting(AUTO, DTYPE_HELP)
     requests: int | None = setting(None, "How many; prompts and priorities go round.")
     prompt: list[str] = setting(list, "A prompt; repeatable.")
-    prompts: Path | None = setting(None, "A file, one prompt a line.")
     priority: list[int] = setting(list, "Higher is sooner; repeatable.")
     host_work: float = setting(0.0, "Milliseconds of host work to add to each step.")
     profile: str | None = setting(
@@ -245,7 +244,7 @@ class WorkloadOptions(OptionGroup):
             name, rest = problem.split(" ", 1)
             rest = rest.replace("return_logprob", "--return-logprob")
             raise ValueError(f"--{name.replace('_', '-')} {rest}")
-        for text in self.texts:
+        for text in self.prompt:
             if any("\ud800" <= character <= "\udfff" for character in text):
                 raise ValueError(f"--prompt {text!r} is not UTF-8 text.")
 
@@ -259,25 +258,7 @@ class WorkloadOptions(OptionGroup):
     @property
     def says_which(self) -> bool:
         """Whether a command line names requests, or how they sample and end."""
-        named = self.requests, self.prompts
-        return bool(self.given or self.prompt or self.priority) or named != (None, None)
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """As many prompts as requests, going round; without ``--requests``, each once.
-
-        A file holds one prompt a line; empty lines are skipped.
-
-        Raises:
-            ValueError: the file can't be read or holds no prompt.
-        """
-        prompts = list(self.prompt)
-        if self.prompts is not None:
-            lines = read_file("--prompts", self.prompts).splitlines()
-            prompts += [line for line in lines if line.strip()]
-            if not prompts:
-                raise ValueError(f"--prompts {self.prompts} holds no prompt; it needs one a line.")
-        return go_round(prompts, self.requests)
+        return bool(self.given or self.prompt or self.priority) or self.requests is not None
 
     @contextmanager
     def ranks(self) -> Iterator[bool]:
@@ -317,8 +298,9 @@ class WorkloadOptions(OptionGroup):
         return [f"{loop}:tp={self.tp}" if self.tp else loop for loop in loops]
 
     def make_requests(self, model: Model) -> list[Request]:
-        """The requests, tokenized."""
-        return make_requests(self.texts, text_codec(model), self.sampling, self.priority or [0])
+        """The requests, tokenized; prompts go round until there are as many as asked for."""
+        texts = go_round(self.prompt, self.requests)
+        return make_requests(texts, text_codec(model), self.sampling, self.priority or [0])
 
     def cost(self) -> CostModel:
         """The cost model of ``sim``, or none; with the added host work in either.

@@ -18,7 +18,7 @@ from ..checks.overlap import measure
 from ..comparison import milliseconds
 from ..core import Output, Request
 from ..devices.registry import open_device
-from ..loops.run import Run, run_loop
+from ..loops.run import run_loop
 from ..models.base import Model
 from ..models.tokenizer import StreamDecoder
 from .exit import BAD_INPUT, INTERRUPTED
@@ -30,13 +30,72 @@ from .options import (
     choose_loops,
     with_option_groups,
 )
-from .report import (
-    drafts_as_json,
-    logprobs_json,
-    metrics_json,
-    print_errors,
-    say_metrics,
-)
+from .report import drafts_as_json, logprobs_json, metrics_json, print_errors, say_metrics
+
+
+@with_option_groups
+def run(
+    workload: WorkloadOptions,
+    scheduler: SchedulerOptions,
+    report: ReportOptions,
+    loop: Annotated[
+        list[str] | None, typer.Option(help="The loop; overlap, or mlx_async on mlx.")
+    ] = None,
+) -> int:
+    """Run one loop and stream what the requests say.
+
+    Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
+    """
+    with workload.ranks() as is_first:
+        return run_here(workload, scheduler, report, loop) if is_first else 0
+
+
+def run_here(
+    workload: WorkloadOptions,
+    scheduler: SchedulerOptions,
+    report: ReportOptions,
+    loop: list[str] | None,
+) -> int:
+    """The same, in the process that does it."""
+    if loop and len(loop) > 1:
+        raise ValueError(f"--loop was given {len(loop)} times, but run takes exactly one loop.")
+    chosen = choose_loops(loop or [], workload.device, scheduler.serial_only)
+    name, *more = workload.split(chosen)
+    if more:
+        raise ValueError(f"--loop all is {1 + len(more)} loops, but run takes exactly one.")
+    device = open_device(workload.device)
+    model = workload.open_model()
+    requests = workload.make_requests(model)
+    config, cost = scheduler.config_for(requests, model.context_len), workload.cost()
+    console = Console(stderr=report.json, highlight=False, emoji=False)
+    transcript = Transcript(model, requests)
+    with streaming(console, transcript), report.logging():
+        run = run_loop(name, device, model, requests, config, cost, on_output=transcript.hear)
+    if report.json:
+        result = {"loop": name, "dtype": run.trace.dtype, "outputs": run.outputs,
+                  "errors": run.errors, "requests": metrics_json(run.metrics)}  # fmt: skip
+        if workload.sampling.return_logprob:
+            result["logprobs"] = logprobs_json(run.requests)
+        print_json(result | drafts_as_json(run))
+    say_metrics(console, run.metrics)
+    if workload.sampling.return_logprob and not report.json:
+        say(console, "Log-probabilities are in what --json prints.")
+    if drafts := count_drafts(run.trace):
+        say(console, f"{run.loop}: {drafts}.")
+    took = measure(run.trace, sum(map(len, run.outputs.values())))
+    computed = f" in {run.trace.dtype}" * bool(run.trace.dtype)
+    say(
+        console,
+        f"{took.tokens} tokens in {took.steps} steps of the loop {run.loop}{computed}, "
+        f"{milliseconds(took.makespan_ns)}; "
+        f"the device was busy {took.device_busy_percent:.0f} % of the time.",
+    )
+    print_errors(run.errors)
+    if run.interrupted:
+        print("interrupted; every request was ended and its memory given back", file=sys.stderr)
+        return INTERRUPTED
+    return BAD_INPUT if run.errors else 0
+
 
 # -- Shows what requests say while they say it: text, or token ids where there is no tokenizer -----
 
@@ -81,73 +140,3 @@ def streaming(console: Console, transcript: Transcript) -> Iterator[None]:
     yield
     for rid, text in transcript.said.items():
         say(console, f"{rid}: {text} ({transcript.ended[rid]})")
-
-
-@with_option_groups
-def run(
-    workload: WorkloadOptions,
-    scheduler: SchedulerOptions,
-    report: ReportOptions,
-    loop: Annotated[
-        list[str] | None, typer.Option(help="The loop; overlap, or mlx_async on mlx.")
-    ] = None,
-) -> int:
-    """Run one loop and stream what the requests say.
-
-    Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
-    """
-    with workload.ranks() as is_first:
-        return run_here(workload, scheduler, report, loop) if is_first else 0
-
-
-def run_here(
-    workload: WorkloadOptions,
-    scheduler: SchedulerOptions,
-    report: ReportOptions,
-    loop: list[str] | None,
-) -> int:
-    """The same, in the process that does it."""
-    if loop and len(loop) > 1:
-        raise ValueError(f"--loop was given {len(loop)} times, but run takes exactly one loop.")
-    chosen = choose_loops(loop or [], workload.device, scheduler.serial_only)
-    name, *more = workload.split(chosen)
-    if more:
-        raise ValueError(f"--loop all is {1 + len(more)} loops, but run takes exactly one.")
-    device = open_device(workload.device)
-    model = workload.open_model()
-    requests = workload.make_requests(model)
-    config, cost = scheduler.config_for(requests, model.context_len), workload.cost()
-    console = Console(stderr=report.json, highlight=False, emoji=False)
-    transcript = Transcript(model, requests)
-    with streaming(console, transcript), report.logging():
-        run = run_loop(name, device, model, requests, config, cost, on_output=transcript.hear)
-    if report.json:
-        about = {"loop": name, "dtype": run.trace.dtype}
-        result = {**about, "outputs": run.outputs, "errors": run.errors}
-        result["requests"] = metrics_json(run.metrics)
-        result |= drafts_as_json(run)
-        if workload.sampling.return_logprob:
-            result["logprobs"] = logprobs_json(run.requests)
-        print_json(result)
-    say_metrics(console, run.metrics)
-    if workload.sampling.return_logprob and not report.json:
-        say(console, "Log-probabilities are in what --json prints.")
-    if drafts := count_drafts(run.trace):
-        say(console, f"{run.loop}: {drafts}.")
-    say(console, summary(run))
-    print_errors(run.errors)
-    if run.interrupted:
-        print("interrupted; every request was ended and its memory given back", file=sys.stderr)
-        return INTERRUPTED
-    return BAD_INPUT if run.errors else 0
-
-
-def summary(run: Run) -> str:
-    """One sentence on how long it took, and with which loop."""
-    report = measure(run.trace, sum(map(len, run.outputs.values())))
-    computed = f" in {run.trace.dtype}" * bool(run.trace.dtype)
-    return (
-        f"{report.tokens} tokens in {report.steps} steps of the loop {run.loop}{computed}, "
-        f"{milliseconds(report.makespan_ns)}; "
-        f"the device was busy {report.device_busy_percent:.0f} % of the time."
-    )

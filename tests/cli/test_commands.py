@@ -162,7 +162,7 @@ def test_doctor_names_devices_and_what_others_need(cli: Any, monkeypatch: Monkey
 
 
 @pytest.mark.parametrize(("line", "said"), [
-    ("compare --prompts binary.txt", "it is not UTF-8 text"),
+    ("compare --json-schema binary.txt", "it is not UTF-8 text"),
     ("compare --device thread --model {llama}", "has no tokenizer.json"),
     ("compare --device mlx --model nobody/nothing-here", "nobody/nothing-here"),
     ("bench cuda --device thread", "bench cuda knows cuda"),
