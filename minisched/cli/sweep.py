@@ -47,7 +47,7 @@ def sweep(
     workers = Workers(num_cores() if jobs is None else jobs, backend, address)
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file, but it must be a folder.")
-    with named_progress(len(grid)) as hear:
+    with named_progress(len(grid.cells)) as hear:
         done = run_grid(grid, out, workers, lambda at, row: hear(row["state"]))
     files = [str(path) for path in write_tables(done, out)]
     if (scene := picture(done)) is not None:
@@ -63,7 +63,7 @@ def sweep(
 def as_json(sweep: Sweep, files: Sequence[str]) -> dict[str, Any]:
     """What ``--json`` prints; rows as in the CSV."""
     return {
-        "cells": len(sweep.grid),
+        "cells": len(sweep.rows),
         "done_before": sweep.done_before,
         "states": sweep.states(),
         "aim": sweep.grid.aim,
@@ -80,7 +80,7 @@ def report(console: Console, sweep: Sweep, files: Sequence[str]) -> None:
     grid = sweep.grid
     states = ", ".join(f"{count} {state}" for state, count in sweep.states().items())
     before = f", {sweep.done_before} of them done before" if sweep.done_before else ""
-    say(console, f"{len(grid)} cells{before}: {states}.")
+    say(console, f"{len(grid.cells)} cells{before}: {states}.")
     if best := sweep.best:
         some_of(console, best, shown_columns(grid))
         column, less = AIMS[grid.aim]

@@ -23,10 +23,12 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from math import isfinite, prod
+from functools import cached_property
+from itertools import product
+from math import isfinite
 from pathlib import Path
 from random import Random
-from typing import Any, overload
+from typing import Any
 
 from ..core import Request, SamplingParams
 from ..devices.cost import SIM_COST, CostModel
@@ -47,18 +49,16 @@ class Setting:
     about: str
     least: float = 0.0
     most: float = 60_000.0
-    changes: str = "workload"  # or what a step costs, or the choice that somebody has
+    is_choice: bool = False  # else it is of the workload, or of the machine
 
 
 SETTINGS: Mapping[str, Setting] = {
-    "loop": Setting("overlap", "a loop, or LOOP:RELAY", changes="choice"),
-    "profile": Setting(
-        "", "what steps cost: a profile's name, or a file of calibrate", 0, 0, "cost"
-    ),
-    "host_ms": Setting(None, "milliseconds of host work a step", changes="cost"),
-    "device_ms": Setting(None, "milliseconds of a forward pass", changes="cost"),
-    "token_ms": Setting(None, "milliseconds more for each token of it", changes="cost"),
-    "copy_ms": Setting(None, "milliseconds of the copy back", changes="cost"),
+    "loop": Setting("overlap", "a loop, or LOOP:RELAY", is_choice=True),
+    "profile": Setting("", "what steps cost: a profile's name, or a file of calibrate"),
+    "host_ms": Setting(None, "milliseconds of host work a step"),
+    "device_ms": Setting(None, "milliseconds of a forward pass"),
+    "token_ms": Setting(None, "milliseconds more for each token of it"),
+    "copy_ms": Setting(None, "milliseconds of the copy back"),
     "requests": Setting(8, "how many", 1, MOST_REQUESTS),
     "prompt_tokens": Setting(32, "of each", 1, MOST_TOKENS),
     "new_tokens": Setting(64, "of each, at most", 1, MOST_TOKENS),
@@ -83,37 +83,26 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class SweepGrid(Sequence["SweepCell"]):
-    """The cells of a grid, made when they are asked for; the last axis changes fastest."""
+class SweepGrid:
+    """The axes of a grid, which are lists of values, and what all of its cells have in common."""
 
-    axes: Mapping[str, Sequence[Any]]  # of more than one value
+    axes: Mapping[str, Sequence[Any]]
     fixed: Mapping[str, Any] = field(default_factory=dict)
     aim: str = "makespan"
     limits: Mapping[str, float] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return prod(map(len, self.axes.values()))
-
-    @overload
-    def __getitem__(self, at: int) -> SweepCell: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[SweepCell]: ...
-    def __getitem__(self, at: int | slice) -> SweepCell | Sequence[SweepCell]:
-        if isinstance(at, slice):
-            return [self[one] for one in range(len(self))[at]]
-        rest, values = range(len(self))[at], {}
-        for name in reversed(list(self.axes)):
-            rest, index = divmod(rest, len(self.axes[name]))
-            values[name] = self.axes[name][index]
-        return SweepCell({name: values[name] for name in self.axes} | dict(self.fixed))
-
-    def axes_that(self, *changes: str) -> list[str]:
-        """The axes that change the workload, the cost, or the choice; all others are choices."""
+    @cached_property
+    def cells(self) -> list[SweepCell]:
+        """Every combination; the last axis changes fastest."""
         return [
-            name
-            for name in self.axes
-            if (SETTINGS[name].changes if name in SETTINGS else "choice") in changes
+            SweepCell({**dict(zip(self.axes, values, strict=True)), **self.fixed})
+            for values in product(*self.axes.values())
         ]
+
+    @property
+    def choices(self) -> list[str]:
+        """The axes that are somebody's choice; all others are of the workload or the machine."""
+        return [name for name in self.axes if name not in SETTINGS or SETTINGS[name].is_choice]
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def in_ms(nanoseconds: int) -> float:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A grid, and what its cells came to; ``rows[at]`` belongs to ``grid[at]``."""
+    """A grid, and what its cells came to; ``rows[at]`` belongs to ``grid.cells[at]``."""
 
     grid: SweepGrid
     rows: Sequence[Mapping[str, Any]]
@@ -151,13 +151,13 @@ class Sweep:
     @cached_property
     def table(self) -> list[dict[str, Any]]:
         """A row a cell: its settings, what came of it, and its speed-up over ``serial``."""
-        serial: dict[str, float] = {}
-        cells = list(self.grid)
-        for cell, row in zip(cells, self.rows, strict=True):
-            if cell["loop"] == "serial" and row["state"] == "ok":
-                serial[_but_loop(cell)] = row["makespan_ms"]
+        serial = {
+            _but_loop(cell): row["makespan_ms"]
+            for cell, row in zip(self.grid.cells, self.rows, strict=True)
+            if cell["loop"] == "serial" and row["state"] == "ok"
+        }
         result = []
-        for cell, row in zip(cells, self.rows, strict=True):
+        for cell, row in zip(self.grid.cells, self.rows, strict=True):
             base, own = serial.get(_but_loop(cell)), row.get("makespan_ms")
             speedup = round(base / own, 4) if base is not None and own else None
             figures = {name: row.get(name) for name in COLUMNS}
@@ -174,13 +174,16 @@ class Sweep:
         Figures are means over the seeds; a choice whose every seed does not run is none.
         """
         column, less = AIMS[self.grid.aim]
-        found = []
-        for place, choices in self._by_choice().items():
-            good = [item for item in choices if self._keeps(item) and item[column] is not None]
-            if good:
-                top = (min if less else max)(good, key=lambda item: item[column])
-                found.append({**dict(place), **top})
-        return found
+        places = [name for name in self._axes if name not in self.grid.choices]
+        found: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for item in self._means():
+            place = tuple(item[name] for name in places)
+            value, top = item[column], found.get(place, {}).get(column)
+            if value is None or not self._keeps(item):
+                continue
+            if top is None or (value < top if less else value > top):
+                found[place] = item
+        return list(found.values())
 
     @property
     def capacity(self) -> list[dict[str, Any]]:
@@ -190,20 +193,13 @@ class Sweep:
         """
         if "rate" not in self.grid.axes or not self.grid.limits:
             return []
+        names = [name for name in self._axes if name != "rate"]
         highest: dict[tuple[Any, ...], float] = {}
-        names = [name for name in self._choice_axes()]
-        for place, choices in self._by_choice().items():
-            for item in choices:
-                other = tuple(value for name, value in place if name != "rate")
-                key = (other, tuple(item[name] for name in names))
-                if self._keeps(item):
-                    highest[key] = max(highest.get(key, 0.0), dict(place)["rate"])
-        others = [name for name in self._place_axes() if name != "rate"]
-        return [
-            {**dict(zip(others, other, strict=True)), **dict(zip(names, choice, strict=True)),
-             "rate": rate}
-            for (other, choice), rate in sorted(highest.items(), key=lambda item: -item[1])
-        ]  # fmt: skip
+        for item in filter(self._keeps, self._means()):
+            key = tuple(item[name] for name in names)
+            highest[key] = max(highest.get(key, 0.0), item["rate"])
+        best_first = sorted(highest.items(), key=lambda found: -found[1])
+        return [{**dict(zip(names, key, strict=True)), "rate": rate} for key, rate in best_first]
 
     def _keeps(self, item: Mapping[str, Any]) -> bool:
         """Whether a choice exceeds no limit."""
@@ -211,29 +207,22 @@ class Sweep:
             item[name] is not None and item[name] <= most for name, most in self.grid.limits.items()
         )
 
-    def _choice_axes(self) -> list[str]:
-        return self.grid.axes_that("choice")
+    @property
+    def _axes(self) -> list[str]:
+        """Workload and machine first, then the choices; means are over the seeds."""
+        choices = self.grid.choices
+        return [name for name in self.grid.axes if name not in (*choices, "seed")] + choices
 
-    def _place_axes(self) -> list[str]:
-        return [name for name in self.grid.axes_that("workload", "cost") if name != "seed"]
-
-    def _by_choice(self) -> dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]]:
-        """By workload and cost: each choice with the means of its columns over the seeds."""
-        rows: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-        places, names = self._place_axes(), self._choice_axes()
+    def _means(self) -> Iterator[dict[str, Any]]:
+        """Each choice for each workload, with the means of its columns over the seeds."""
+        groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
         for row in self.table:
-            rows[tuple(row[name] for name in places), tuple(row[name] for name in names)].append(
-                row
-            )
-        found = defaultdict(list)
-        for (place, choice), group in rows.items():
-            if all(row["state"] == "ok" for row in group):
-                means = {
-                    name: _mean([row[name] for row in group]) for name in (*COLUMNS, "speedup")
-                }
-                key = tuple(zip(places, place, strict=True))
-                found[key].append({**dict(zip(names, choice, strict=True)), **means})
-        return found
+            groups[tuple(row[name] for name in self._axes)].append(row)
+        for key, rows in groups.items():
+            if all(row["state"] == "ok" for row in rows):
+                named = dict(zip(self._axes, key, strict=True))
+                means = {n: _mean([row[n] for row in rows]) for n in (*COLUMNS, "speedup")}
+                yield {**named, **means}
 
 
 def _but_loop(cell: SweepCell) -> str:
@@ -259,12 +248,12 @@ def run_grid(
     """
     path = folder / "cells.jsonl"
     done = dict(_kept(path))
-    rows: list[Mapping[str, Any] | None] = [done.get(cell.key) for cell in grid]
+    rows: list[Mapping[str, Any] | None] = [done.get(cell.key) for cell in grid.cells]
     todo = [at for at, row in enumerate(rows) if row is None]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            cells = _Cells(grid, todo)
+            cells = [grid.cells[at] for at in todo]
             for at, row in spread(run_cell, cells, workers, lost_cell):
                 rows[todo[at]] = row
                 line = {"format": FORMAT, "cell": cells[at].given, "row": row}
@@ -274,19 +263,6 @@ def run_grid(
     except OSError as error:
         raise ValueError(f"{path} can't be written: {error.strerror}.") from error
     return Sweep(grid, [row for row in rows if row is not None], len(rows) - len(todo))
-
-
-class _Cells(Sequence[SweepCell]):
-    """Those of a grid that are to be run, made when they are handed out."""
-
-    def __init__(self, grid: SweepGrid, places: Sequence[int]) -> None:
-        self.grid, self.places = grid, places
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __getitem__(self, at: Any) -> Any:
-        return self.grid[self.places[at]]
 
 
 def _kept(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -31,15 +31,9 @@ def without_seconds(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def test_every_combination_is_a_cell_and_the_last_axis_changes_fastest() -> None:
-    told = [(cell["loop"], cell["device_ms"], cell["new_tokens"]) for cell in GRID]
+    told = [(cell["loop"], cell["device_ms"], cell["new_tokens"]) for cell in GRID.cells]
     assert told == [(a, b, c) for a in ("serial", "overlap") for b in (2, 10) for c in (1, 4)]
-    assert len({cell.key for cell in GRID}) == len(GRID) == 8
-    assert [cell.key for cell in GRID[2:4]] == [GRID[2].key, GRID[3].key]
-
-
-def test_a_billion_cells_are_a_grid_without_any_being_made() -> None:
-    grid = SweepGrid({"seed": range(10**6), "loop": ["serial"] * 1000})
-    assert len(grid) == 10**9 and grid[10**9 - 1]["seed"] == 10**6 - 1
+    assert len({cell.key for cell in GRID.cells}) == 8
 
 
 @pytest.mark.parametrize(
@@ -171,7 +165,7 @@ def test_pandas_and_duckdb_read_the_tables(tmp_path: Path) -> None:
     means = pandas.read_parquet(parquet).groupby("loop")["makespan_ms"].mean().to_dict()
     asked = f"select loop, avg(makespan_ms) from '{parquet}' group by loop"
     assert dict(duckdb.sql(asked).fetchall()) == pytest.approx(means)
-    assert len(pandas.read_csv(tmp_path / "sweep.csv")) == len(GRID)
+    assert len(pandas.read_csv(tmp_path / "sweep.csv")) == len(GRID.cells)
 
 
 def test_recorded_requests_are_a_workload(tmp_path: Path) -> None:
@@ -232,14 +226,14 @@ def test_dask_fills_the_same_table_though_a_worker_is_killed(tmp_path: Path) -> 
 
         def kill_one(at: int, row: Mapping[str, Any]) -> None:
             heard.append(at)
-            if len(heard) == len(grid) // 4:
+            if len(heard) == len(grid.cells) // 4:
                 os.kill(pids[0], signal.SIGKILL)
 
         workers = Workers(2, "dask", cluster.scheduler_address)
         there = run_grid(grid, tmp_path / "there", workers, kill_one)
         with Client(cluster) as client:
             assert pids[0] not in client.run(os.getpid).values()  # it is really gone
-    assert sorted(heard) == list(range(len(grid)))
+    assert sorted(heard) == list(range(len(grid.cells)))
     assert without_seconds(there) == without_seconds(here)
 
 
