@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
-from ..core import FinishReason, Logprobs, Output, Request, SamplingParams, TokenLogprob
+from ..core import FinishReason, Output, Request, SamplingParams, TokenLogprob
 from ..core.sampling import Grammar
 from ..grammar import compile_grammar
 from ..models.hash import P, mix
@@ -229,60 +229,39 @@ def find_unlike(
         of_prompt, of_output = ([], []) if has_none else logprobs_alone(req, vocab_size)
         if not req.output_ids:
             of_prompt = of_prompt[: len(known)]
-        for what, found, truth in (
-            ("prompt", known, of_prompt),
-            ("output", req.output_token_logprobs, of_output),
-        ):
-            if unlike := difference(found, truth, tolerance):
-                yield f"{req.name}'s {what} has {unlike}"
+        every = [
+            (f"{req.name}'s prompt has", known, of_prompt),
+            (f"{req.name}'s output has", req.output_token_logprobs, of_output),
+        ]
         number = 0
         for output in heard:
-            truths = None
+            truth = list[TokenLogprob]()
             if output.token is not None:
-                here = of_output[number : number + 1]
-                truths = Logprobs([] if number else of_prompt, here) if here else None
+                truth = [*([] if number else of_prompt), *of_output[number : number + 1]]
                 number += 1
-            if unlike := difference_heard(output.logprobs, truths, tolerance):
-                yield f"{req.name} heard {unlike} with output {number}"
-
-
-def difference_heard(found: Logprobs | None, truth: Logprobs | None, tolerance: float) -> str:
-    """The first thing about what came with one output that is not as it should be, or nothing."""
-    if found is None or truth is None:
-        return "" if found is truth else f"{found} and not {truth}"
-    pairs = zip(found, truth, strict=True)
-    return next(filter(None, (difference(*pair, tolerance) for pair in pairs)), "")
+            told_now = [item for part in output.logprobs or () for item in part]
+            every.append((f"{req.name} heard with output {number}", told_now, truth))
+        for what, found, truth in every:
+            if unlike := difference(found, truth, tolerance):
+                yield f"{what} {unlike}"
 
 
 def difference(
     found: Sequence[TokenLogprob], truth: Sequence[TokenLogprob], tolerance: float
 ) -> str:
-    """The first place at which two lists differ, or nothing."""
+    """The first place at which two lists differ: in a token, or in how likely it was."""
     if len(found) != len(truth):
         return f"{len(found)} log-probabilities and not {len(truth)}"
     for at, (one, other) in enumerate(zip(found, truth, strict=True)):
-        if not alike(one, other, tolerance):
-            return f"{plain(one)} at place {at} and not {plain(other)}"
+        mine, theirs = ([(it.logprob, it.token_id), *it.top_logprobs] for it in (one, other))
+        alike = len(mine) == len(theirs) and all(
+            token == its_token
+            and (a == b or (a is not None and b is not None and abs(a - b) <= tolerance))
+            for (a, token), (b, its_token) in zip(mine, theirs, strict=True)
+        )
+        if not alike:
+            return f"{mine} at place {at} and not {theirs}"
     return ""
-
-
-def alike(one: TokenLogprob, other: TokenLogprob, tolerance: float) -> bool:
-    """Whether two are of the same tokens, and as likely but for a tolerance."""
-    mine, theirs = (
-        [(place.logprob, place.token_id), *place.top_logprobs] for place in (one, other)
-    )
-    if [token for _, token in mine] != [token for _, token in theirs]:
-        return False
-    return all(
-        a == b or (a is not None and b is not None and abs(a - b) <= tolerance)
-        for (a, _), (b, _) in zip(mine, theirs, strict=True)
-    )
-
-
-def plain(place: TokenLogprob) -> str:
-    """A place in few words."""
-    top = f", top {list(place.top_logprobs)}" if place.top_logprobs else ""
-    return f"{place.logprob} for token {place.token_id}{top}"
 
 
 # -- two runs --------------------------------------------------------------------------------------
@@ -291,18 +270,15 @@ def plain(place: TokenLogprob) -> str:
 def largest_difference(baseline: Iterable[Request], others: Iterable[Request]) -> float | None:
     """The largest difference of one token's, up to where tokens differ; None: nobody wants any."""
     truth = {req.rid: req for req in baseline if req.params.return_logprob}
-    if not truth:
-        return None
-    return max((distance(truth[req.rid], req) for req in others if req.rid in truth), default=0.0)
-
-
-def distance(one: Request, other: Request) -> float:
-    """The largest difference between what two runs of a request gave."""
     largest = 0.0
-    mine, theirs = ([*req.input_token_logprobs, *req.output_token_logprobs] for req in (one, other))
-    for a, b in zip(mine, theirs, strict=False):
-        if a.token_id != b.token_id:
-            break
-        if a.logprob is not None and b.logprob is not None:
-            largest = max(largest, abs(a.logprob - b.logprob))
-    return largest
+    for req in others:
+        if (one := truth.get(req.rid)) is None:
+            continue
+        mine = [*one.input_token_logprobs, *one.output_token_logprobs]
+        theirs = [*req.input_token_logprobs, *req.output_token_logprobs]
+        for a, b in zip(mine, theirs, strict=False):
+            if a.token_id != b.token_id:
+                break
+            if a.logprob is not None and b.logprob is not None:
+                largest = max(largest, abs(a.logprob - b.logprob))
+    return largest if truth else None
