@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,12 +191,11 @@ def leaks(recorded: Recorded) -> Answer:
 
 def told(recorded: Recorded) -> list[Answer]:
     """What nobody asks, if it is so: requests that ended twice, future slots read wrongly."""
+    every = {"ends": find_bad_ends(recorded.trace), "relay": find_misreads(recorded.trace)}
+    what = {"ends": "bad end", "relay": "wrong read"}
     return [
-        broken(question, counted(len(found), what), found, [breach.offence for breach in found])
-        for question, what, found in (
-            ("ends", "bad end", find_bad_ends(recorded.trace)),
-            ("relay", "wrong read", find_misreads(recorded.trace)),
-        )
+        broken(name, counted(len(found), what[name]), found, [item.offence for item in found])
+        for name, found in every.items()
         if found
     ]
 
@@ -245,68 +244,59 @@ def lacking(law: str, trace: Trace) -> str:
 
     Laws are called as in ``checks/many.py:LAWS``.
     """
-    if law in LOOKED_AT:
-        return LOOKED_AT[law](trace)
-    return "" if trace.slices else "nothing is recorded that ran"
+    ran: tuple[Callable[[Trace], bool], str] = (lambda it: bool(it.slices), "nothing ran")
+    is_there, lack = LOOKED_AT.get(law, ran)
+    return "" if is_there(trace) else lack
 
 
-def _tokens(trace: Trace) -> str:
-    said = marks(trace, "tokens")
-    if not said:
-        return "no tokens are recorded"
-    delivered = any(attrs.get("side") != "prefill" and attrs.get("rids") for attrs in said)
-    return "" if delivered else "no token was delivered"
-
-
-def _company(trace: Trace) -> str:
+def _has_company(trace: Trace) -> bool:
     """One is left out, or goes before another, only where there are two."""
     now: dict[str, int] = {}
     for counter in trace.counters:
         if counter.name.endswith(("waiting", "running")):
             now[counter.name] = counter.value
             if sum(now.values()) > 1:
-                return ""
-    return "nobody had to wait, or to share a step"
+                return True
+    return False
 
 
-def _accesses(trace: Trace) -> str:
+def _has_shared_memory(trace: Trace) -> bool:
     """A race takes a resource that two lanes touch, one of them not only reading."""
-    who: defaultdict[str, set[str]] = defaultdict(set)
+    touches = {(act.resource, act.lane) for act in trace.program if act.resource}
+    lanes = Counter(resource for resource, _ in touches)
     changed = {act.resource for act in trace.program if act.kind != "read"}
-    for act in trace.program:
-        if act.resource:
-            who[act.resource].add(act.lane)
-    if not who:
-        return "no accesses are recorded"
-    if any(len(lanes) > 1 and name in changed for name, lanes in who.items()):
-        return ""
-    return "no memory is recorded that one lane changes and another one touches"
+    return any(count > 1 and name in changed for name, count in lanes.items())
 
 
-def _memory(trace: Trace) -> str:
-    return "" if marks(trace, "row alloc", "page alloc") else "no memory is recorded"
+def _has_tokens(trace: Trace) -> bool:
+    return any(
+        attrs.get("side") != "prefill" and attrs.get("rids") for attrs in marks(trace, "tokens")
+    )
 
 
-LOOKED_AT: dict[str, Callable[[Trace], str]] = {
-    "identity": _tokens,
-    "client": lambda it: "" if marks(it, "finish", "refused") else "no request ended",
-    "logprobs": lambda it: (
-        ""
-        if any(item.name == "logprobs" for item in it.slices)
-        else "nobody was given log-probabilities"
+def _has_memory(trace: Trace) -> bool:
+    return bool(marks(trace, "row alloc", "page alloc"))
+
+
+LOOKED_AT: dict[str, tuple[Callable[[Trace], bool], str]] = {
+    "identity": (_has_tokens, "no token was delivered"),
+    "client": (lambda it: bool(marks(it, "finish", "refused")), "no request ended"),
+    "logprobs": (
+        lambda it: any(item.name == "logprobs" for item in it.slices),
+        "nobody was given log-probabilities",
     ),
-    "abort": lambda it: (
-        ""
-        if any(attrs.get("reason") == "abort" for attrs in marks(it, "finish"))
-        else "nobody was given up"
+    "abort": (
+        lambda it: any(attrs.get("reason") == "abort" for attrs in marks(it, "finish")),
+        "nobody was given up",
     ),
-    "leak": _memory,
-    "order": _company,
-    "ownership": _memory,
-    "progress": _company,
-    "race": _accesses,
-    "touches": lambda it: (
-        _memory(it) if it.device == "sim" else "what an op touches can be watched on sim alone"
+    "leak": (_has_memory, "no memory is recorded"),
+    "order": (_has_company, "nobody had to wait, or to share a step"),
+    "ownership": (_has_memory, "no memory is recorded"),
+    "progress": (_has_company, "nobody had to wait, or to share a step"),
+    "race": (_has_shared_memory, "no memory is recorded that one lane changes and another touches"),
+    "touches": (
+        lambda it: it.device == "sim" and _has_memory(it),
+        "what an op touches can be watched on sim alone",
     ),
 }
 

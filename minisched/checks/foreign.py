@@ -141,28 +141,30 @@ def see(event: dict[str, Any], index: int, seen: Seen) -> None:
     """Add what one event says, if it is of use; texts that come again are kept once.
 
     Raises:
-        BadEvent: it has no time, or no duration, or is of no thread.
+        BadEvent: it has no time, or no duration.
     """
     cat = str(event.get("cat", "")).lower()
     if event.get("ph") != "X" or cat not in DEVICE_OPS | CALLS | RANGES:
         return
-    check_span(event, index)
-    if cat not in DEVICE_OPS and "tid" not in event:
-        raise BadEvent(f"traceEvents[{index}] lacks 'tid'")
+    for field, least in (("ts", -math.inf), ("dur", 0)):
+        value: Any = event.get(field)
+        if type(value) not in (int, float) or not (math.isfinite(value) and value >= least):
+            what = "a number of microseconds" + " from 0" * (field == "dur")
+            said = json.dumps(value)[:60]
+            raise BadEvent(f"traceEvents[{index}] has {field} = {said}, but it must be {what}")
     start = round(event["ts"] * 1000)
     end = start + round(event["dur"] * 1000)
     args, name = event.get("args") or {}, intern(str(event.get("name", "")))
     correlation = intern(str(args.get("correlation", args.get("Correlation ID", ""))))
+    thread = intern(str(event.get("tid")))
     if cat in DEVICE_OPS:
         place = f"device {args.get('device', event.get('pid'))}"
         place += f" stream {args.get('stream', event.get('tid'))}"
-        kind = _kind(cat, name)
-        seen.ops.append(DeviceOp(intern(place), kind, name, start, end, correlation))
+        seen.ops.append(DeviceOp(intern(place), _kind(cat, name), name, start, end, correlation))
     elif cat in CALLS:
-        seen.calls.append(Call(intern(f"{event['tid']}"), name, start, end, correlation))
+        seen.calls.append(Call(thread, name, start, end, correlation))
     else:
-        is_annotation = cat == "user_annotation"
-        seen.ranges.append(Range(intern(f"{event['tid']}"), name, start, end, is_annotation))
+        seen.ranges.append(Range(thread, name, start, end, cat == "user_annotation"))
 
 
 def _kind(cat: str, name: str) -> str:
@@ -171,29 +173,6 @@ def _kind(cat: str, name: str) -> str:
     if "DtoH" in name or "Device -> Host" in name or "DeviceToHost" in name:
         return TO_HOST
     return TO_DEVICE if "HtoD" in name or "HostToDevice" in name else cat.removeprefix("gpu_")
-
-
-def check_span(event: dict[str, Any], index: int) -> None:
-    """Look at an ``X`` event: a beginning, a duration that is not negative, and arguments.
-
-    Raises:
-        BadEvent: one of them is missing or is something else.
-    """
-    for name, least in (("ts", -math.inf), ("dur", 0)):
-        value: Any = event.get(name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not (math.isfinite(value) and value >= least):
-            what = "a number" if name == "ts" else "a number of microseconds from 0"
-            raise BadEvent(_said(event, index, name, what))
-    if not isinstance(event.get("args") or {}, dict):
-        raise BadEvent(_said(event, index, "args", "an object"))
-
-
-def _said(event: dict[str, Any], index: int, name: str, what: str) -> str:
-    if name not in event:
-        return f"traceEvents[{index}] lacks {name!r}"
-    shown = json.dumps(event[name])[:60]
-    return f"traceEvents[{index}] has {name} = {shown}, but it must be {what}"
 
 
 # -- Reads what ``nsys export --type sqlite`` writes, with the standard library's sqlite3 ----------
@@ -207,7 +186,7 @@ def _said(event: dict[str, Any], index: int, name: str, what: str) -> str:
 MAGIC = b"SQLite format 3\x00"
 CUPTI = "CUPTI_ACTIVITY_KIND_"
 COPIES = {1: TO_DEVICE, 2: TO_HOST}
-TABLES = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
+TABLES = {"KERNEL": KERNEL, "MEMCPY": "memcpy", "MEMSET": "memset", "GRAPH_TRACE": KERNEL}
 
 
 def seen_by_nsys(path: Path, hear: Hear = unheard) -> Seen:
@@ -249,26 +228,21 @@ def _seen(database: sqlite3.Connection, path: Path) -> Seen:
         )
     texts = {row["id"]: str(row["value"]) for row in rows("StringIds")}
     seen = Seen("nsys")
-    for kind in TABLES:
-        seen.ops += [_op(row, kind, texts) for row in rows(CUPTI + kind)]
+    for kind, what in TABLES.items():
+        for row in rows(CUPTI + kind):
+            name = texts.get(row.get("shortName") or row.get("demangledName") or -1, kind.lower())
+            stream = f"device {row.get('deviceId', 0)} stream {row.get('streamId', 0)}"
+            what = COPIES.get(row.get("copyKind", 0), "memcpy") if kind == "MEMCPY" else what
+            key = _correlation(row, "globalPid")
+            seen.ops.append(DeviceOp(stream, what, name, *_span(row), key))
     for row in rows(CUPTI + "RUNTIME"):
-        name = texts.get(row.get("nameId"), "")
-        thread, key = _thread(row), _correlation(row, "globalTid")
-        seen.calls.append(Call(thread, name, *_span(row), key))
+        name, key = texts.get(row.get("nameId"), ""), _correlation(row, "globalTid")
+        seen.calls.append(Call(_thread(row), name, *_span(row), key))
     for row in rows("NVTX_EVENTS"):
         if row.get("end") is not None:
             name = row.get("text") or texts.get(row.get("textId"), "")
             seen.ranges.append(Range(_thread(row), str(name), row["start"], row["end"], True))
     return seen
-
-
-def _op(row: dict[str, Any], kind: str, texts: dict[int, str]) -> DeviceOp:
-    name = texts.get(row.get("shortName") or row.get("demangledName") or -1, kind.lower())
-    stream = f"device {row.get('deviceId', 0)} stream {row.get('streamId', 0)}"
-    is_copy = kind == "MEMCPY"
-    what = COPIES.get(row.get("copyKind", 0), "memcpy") if is_copy else KERNEL
-    what = "memset" if kind == "MEMSET" else what
-    return DeviceOp(stream, what, name, *_span(row), _correlation(row, "globalPid"))
 
 
 def _span(row: dict[str, Any]) -> tuple[int, int]:

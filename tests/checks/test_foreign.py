@@ -194,7 +194,8 @@ DAMAGED = {
     b"{": "is not JSON",
     b"{}": "lacks a list of traceEvents",
     b"[]": "is neither a minisched trace .* nor a Chrome trace of a profiler",
-    b'[{"ph": "X", "cat": "kernel", "name": "k"}]': r"traceEvents\[0\] lacks 'ts'",
+    b'[{"ph": "X", "cat": "kernel", "name": "k"}]':
+        r"traceEvents\[0\] has ts = null, but it must be a number of microseconds\.",
     b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -5}]':
         r"traceEvents\[0\] has dur = -5, but it must be a number of microseconds from 0\.",
     OWN.encode(): "is this program's Chrome export",
