@@ -19,7 +19,7 @@ from ..loops.design import LoopSource
 from ..trace import Trace
 from ..trace.sides import PAIR
 from .html_data import FLAGS, page_data, run_names, sources
-from .palette import ARROWS, PAINTS
+from .looks import ARROWS, PHASES, flat
 from .runs import MOST_NAMES, loops_shown
 from .state import Panel, panels
 from .svg_style import variables
@@ -118,8 +118,8 @@ def swatch(look: str, words: str, style: str = "") -> str:
 def legend(traces: Sequence[Trace]) -> str:
     """One line of what occurs in these runs: phases, idle time, arrows and flags."""
     seen = {item.name for trace in traces for item in trace.slices if item.duration}
-    items = [swatch(name, name, "" if name == "wait" else PAINTS[name].fill)
-             for name in PAINTS if name in seen]  # fmt: skip
+    items = [swatch(name, name, "" if name == "wait" else flat(name))
+             for name in PHASES if name in seen]  # fmt: skip
     items.append(swatch("bubble", "bubble: the device idles"))
     if reasons := dict.fromkeys(reason for trace in traces for reason in num_waits(trace)):
         items.append(swatch("waited", f"the device waits for {escape(', '.join(reasons))}"))

@@ -19,7 +19,7 @@ from ..loops.design import LoopSource, source_of
 from ..trace import Mark, Trace
 from ..trace.sides import one_side
 from .layout import Box, Lane, View, steady_views, whole_run
-from .palette import OTHER, OWNERS, PAINTS
+from .looks import LOOKS, OWNERS, PHASES, flat
 from .state import Panel, Stay, arrivals, pool
 from .units import counted
 
@@ -59,9 +59,9 @@ def page_data(traces: Sequence[Trace], states: Sequence[Sequence[Panel]]) -> str
         ],
         "few": [few.start, few.end],
         "now": beginning(run, few),
-        "colours": {name: [p.fill, p.text] for name, p in {**PAINTS, "other": OTHER}.items()},
+        "colours": {name: [flat(name), LOOKS[name].text] for name in (*PHASES, "other")},
         "flags": FLAGS,
-        "owners": [[paint.fill, paint.text] for paint in OWNERS],
+        "owners": OWNERS,
         "rids": list(dict.fromkeys(rids)),  # in the order of their colours
     }
     packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0)

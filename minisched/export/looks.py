@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .palette import ARROWS, OTHER, PAINTS, SHARES
-
 DARK_TEXT, WHITE_TEXT = "#1A1A1A", "#FFFFFF"
+# Okabe and Ito, "Color Universal Design" (2008).
+ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 
 
 @dataclass(frozen=True)
@@ -27,25 +28,43 @@ class Look:
     glyph: str = "█"
 
 
-LETTERS = {
-    "schedule": "s", "prepare": "p", "fill": "f", "mask": "m", "launch": "l",
-    "launch sample": "a", "verify": "v", "wait": "·", "postprocess": "t", "process": "x",
-    "output": "o", "send": "n", "receive": "r", "advance step": "e",
-    "forward": "F", "sample": "S", "copy": "C", "recv": "R", "transfer": "T", "upload": "U",
-    "draft": "D",
-}  # fmt: skip
+PHASES = {  # what belongs together has one hue: receiving is a pale schedule, output a pale process
+    "receive": Look("#F6D799", glyph="r"),
+    "schedule": Look(ORANGE, glyph="s"),
+    "prepare": Look(YELLOW, glyph="p"),
+    "launch": Look("#8C5A2B", WHITE_TEXT, glyph="l"),
+    "process": Look(PURPLE, glyph="x"),
+    "output": Look("#EBC9DC", glyph="o"),
+    "wait": Look("", glyph="·"),
+    "forward": Look(SKY, glyph="F"),
+    "sample": Look(BLUE, WHITE_TEXT, glyph="S"),
+    "copy": Look(GREEN, glyph="C"),
+    # what only some designs have, paler than what it belongs to
+    "advance step": Look("#F8F3B8", glyph="e"),
+    "fill": Look("#E8CFA6", glyph="f"),
+    "launch sample": Look("#BD936A", glyph="a"),
+    "postprocess": Look("#DDAAC8", glyph="t"),
+    "mask": Look("#CDC85F", glyph="m"),
+    "verify": Look("#00476F", WHITE_TEXT, glyph="v"),
+    "draft": Look("#A9D8F5", glyph="D"),
+    "upload": Look("#8FD3BF", glyph="U"),
+    "recv": Look("#BDE5DA", glyph="R"),
+    "send": Look("#97624A", WHITE_TEXT, glyph="n"),
+    "transfer": Look("#4DB893", glyph="T"),
+}
+SHARES = {  # what a step did for one request
+    "waiting": Look("#ECEEF1", "#3A3F45", glyph="∙"),
+    "prompt": Look("#44AA99", glyph="█"),
+    "again": Look("#BFE3DC", texture="stripes", glyph="▒"),
+    "decode": Look("#882255", WHITE_TEXT, glyph="▓"),
+    "wasted": Look("", texture="cross", glyph="╳"),
+}
 LOOKS = {
-    **{name: Look(paint.fill, paint.text, "", LETTERS[name]) for name, paint in PAINTS.items()},
-    "wait": Look("", "", "", "·"),
-    "other": Look(OTHER.fill, OTHER.text, "", "?"),
+    **PHASES,
+    **SHARES,
+    "other": Look("#B4B9BF", glyph="?"),  # a phase or an op that later designs add
     "bubble": Look("", texture="hatch", glyph="╱"),
     "waited": Look("", texture="hatch", glyph="╳"),
-    # what a step computes
-    "waiting": Look(SHARES["waiting"].fill, SHARES["waiting"].text, "", "∙"),
-    "prompt": Look(SHARES["prompt"].fill, SHARES["prompt"].text, "", "█"),
-    "decode": Look(SHARES["decode"].fill, SHARES["decode"].text, "", "▓"),
-    "again": Look(SHARES["again"].fill, SHARES["again"].text, "stripes", "▒"),
-    "wasted": Look("", texture="cross", glyph="╳"),
     # a token on its way
     "promised": Look("#A9D8F3", texture="stripes", glyph="░"),
     "stored": Look("#0072B2", WHITE_TEXT, "", "●"),
@@ -90,6 +109,47 @@ PALE = {  # the fills of looks through which the paper shows, where a form has n
     "bubble": "#FBEAE0", "waited": "#E9E4F8", "wait": "#ECEEF1", "wasted": "#FBEAE0",
     "evicted": "#FBEAE0", "stale": "#F3F5F7", "queued": "#D9DEE4", "lacking": "#FFFFFF",
 }  # fmt: skip
+OWNERS = (  # of requests, by turns; their names stand beside them
+    (SKY, DARK_TEXT), (ORANGE, DARK_TEXT), (GREEN, WHITE_TEXT), (PURPLE, DARK_TEXT),
+    (BLUE, WHITE_TEXT), (YELLOW, DARK_TEXT), ("#B34700", WHITE_TEXT), ("#8C5A2B", WHITE_TEXT),
+)  # fmt: skip
+ARROWS = {  # what an edge's kind means
+    "launch": "launch to run",
+    "copy": "run to copy",
+    "result": "copy to process",
+    "token": "token to next step",
+    "wrong": "a wrong token, from where it came",
+    "upload": "prompt to token pool",
+    "recv": "stage to stage",
+    "transfer": "KV to the decode side",
+}
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What is drawn on, and what is drawn in plain ink."""
+
+    background: str
+    ink: str
+    faint_ink: str  # second-rank text
+    grid: str
+    lane: str  # behind the boxes of a lane
+    bubble: str  # hatching of device idle time
+
+
+LIGHT = Paper("#FFFFFF", "#1F2328", "#59636E", "#D9DEE4", "#F3F5F7", "#B8480A")
+DARK = Paper("#0D1117", "#E6EDF3", "#9DA7B1", "#30363D", "#161C24", "#F08A4B")
+WAITED = ("#4B3690", "#B9A9F5")  # what a wait costs, on light and on dark paper
+ARROW_COLOURS = {  # on light and on dark paper
+    "launch": (LIGHT.ink, DARK.ink),
+    "copy": ("#00704F", "#2BC79A"),
+    "result": ("#A8447B", "#E58DBE"),
+    "token": ("#00558A", "#6CC0F0"),
+    "wrong": ("#B3261E", "#FF8A7A"),
+    "upload": ("#8A5A00", "#F0B94A"),
+    "recv": ("#5B4B9A", "#B5A6F0"),
+    "transfer": ("#8A5A00", "#F0B94A"),
+}
 UNDER = ("both",)  # kinds behind all others; not in a text
 OVER = ("outline", "ghost", "said")  # around or below what else is there
 MARK = "!"  # what a text writes over what is outlined

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ..trace import Trace
 from .html import to_html
-from .palette import ORANGE
+from .looks import ORANGE
 from .runs import compare
 from .scene_text import to_text
 

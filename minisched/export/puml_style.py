@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .palette import ARROW_COLOURS, LIGHT, Paint
+from .looks import ARROW_COLOURS, LIGHT, look
 from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, tick_step
 
 # -- The time axis of a PlantUML timing diagram ----------------------------------------------------
@@ -72,9 +72,6 @@ def _link(found: re.Match[str], code: Code) -> str:
     return f"[[{address(code[found[1]])} {found[0]}]]"
 
 
-WAIT = Paint("#DDD5F5", "#33206E")  # where it idles because of a wait
-
-
 def creole(text: str) -> str:
     """Text without what PlantUML would read as markup, or as the end of a string."""
     return MARKUP.sub(lambda found: "".join(f"<U+{ord(c):04X}>" for c in found[0]), text)
@@ -83,10 +80,10 @@ def creole(text: str) -> str:
 MARKUP = re.compile(r'["\\~<>\n]|([*/_-])\1+')
 
 
-def written(text: str, paint: Paint) -> str:
-    """Text in the colour that is legible on a fill."""
-    dark = paint.text == Paint("").text
-    return creole(text) if dark else f"<color:{paint.text}>{creole(text)}</color>"
+def ink(kind: str, words: str) -> str:
+    """Text in the colour that is legible on a look; ``words`` are escaped already."""
+    colour = look(kind).text if look(kind).fill else ""
+    return f"<color:{colour}>{words}</color>" if colour else words
 
 
 def arrow_colour(kind: str) -> str:

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-from .palette import DARK
+from .looks import DARK
 
 Renderer = Callable[[Sequence[Path], Path], None]
 """Renders files into a folder, each to an SVG of its own name. Raises RenderError."""
@@ -180,7 +180,7 @@ def in_dark_too(svg: str) -> str:
 
 
 def dark(colour: str, name: str) -> str:
-    """A colour as bright as it was dark, with its hue; paper and ink are those of ``palette``.
+    """A colour as bright as it was dark, with its hue; paper and ink are those of ``looks``.
 
     What carries dark words becomes darker still, or the words, light now, would be hard to read.
     """

@@ -15,14 +15,13 @@ from ..devices.cost import MICROSECOND
 from ..trace import Mark, Trace
 from ..trace.ranks import clock_error
 from .layout import Box, View, choose_view, meaning, says, shown, steady_views, whole_run
-from .looks import LOOKS
-from .palette import ARROWS, PAINTS, SHARES
+from .looks import ARROWS, LOOKS, PHASES, SHARES
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_run
 from .units import busy, ms
 from .views.marks import many
 
 LEGEND = {
-    **{name: name for name in PAINTS},
+    **{name: name for name in PHASES},
     "waiting": "waiting",
     "prompt": "tokens of a prompt",
     "again": "computed once more",

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .looks import OVER, SIGNS, UNDER, flat, look
-from .palette import LIGHT
-from .puml_style import Axis, arrow_colour, creole
+from .looks import LIGHT, OVER, SIGNS, UNDER, flat
+from .puml_style import Axis, arrow_colour, creole, ink
 from .scene import CellGrid, LaneItem, LaneLink, LaneRow, Lanes, NodeTree, Scene
 from .units import ms
 
@@ -77,12 +76,6 @@ def to_puml(scene: Scene) -> str:
             "",
         ]
     )
-
-
-def ink(kind: str, words: str) -> str:
-    """Text in the colour that is legible on a look; ``words`` are escaped already."""
-    colour = look(kind).text if look(kind).fill else ""
-    return f"<color:{colour}>{words}</color>" if colour else words
 
 
 def _timing(scene: Scene, shown: list[tuple[str, Lanes]]) -> Iterator[str]:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from ..trace import Slice, Trace
 from ..trace.events import is_forward, is_host
 from .layout import View, view_of_steps
-from .palette import paint
-from .puml_style import LINK_STYLE, WAIT, Code, creole, linked, written
+from .looks import LOOKS, flat
+from .puml_style import LINK_STYLE, Code, creole, ink, linked
 from .units import ms
 
 Field = str | int
@@ -219,9 +219,10 @@ def _body(story: Story, told: list[StoryEvent]) -> Iterator[str]:
 
 def _note(joined: str, actor: str, event: StoryEvent, words: str) -> str:
     """A note in the colour of its phase; lines of words are kept apart."""
-    colours = WAIT if event.name == "mark wait" else paint(event.name)
-    about = "\\n".join(written(line, colours) for line in words.split("\n"))
-    return f"{joined}rnote over {actor} {colours.fill} : {about}"
+    kind = "waited" if event.name == "mark wait" else event.name
+    kind = kind if kind in LOOKS else "other"
+    about = "\\n".join(ink(kind, creole(line)) for line in words.split("\n"))
+    return f"{joined}rnote over {actor} {flat(kind)} : {about}"
 
 
 def _parsed(line: str, event: StoryEvent) -> tuple[str, str, str, str]:

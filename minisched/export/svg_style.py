@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .looks import LOOKS, css
-from .palette import ARROW_COLOURS, DARK, LIGHT, WAITED, Paper
+from .looks import ARROW_COLOURS, DARK, LIGHT, LOOKS, WAITED, Paper, css
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif'
 TEXTURES = {
@@ -104,8 +103,8 @@ def variables() -> str:
 def _variables(paper: Paper, which: int) -> str:
     colours = {
         "paper": paper.background, "ink": paper.ink, "faint": paper.faint_ink, "grid": paper.grid,
-        "lane": paper.lane, "gap": paper.gap, "bubble": paper.bubble, "waited": WAITED[which],
-        **{kind: pair[which] for kind, pair in ARROW_COLOURS.items()},
+        "lane": paper.lane, "gap": paper.background, "bubble": paper.bubble,
+        "waited": WAITED[which], **{kind: pair[which] for kind, pair in ARROW_COLOURS.items()},
     }  # fmt: skip
     return "; ".join(f"--{name}: {colour}" for name, colour in colours.items())
 

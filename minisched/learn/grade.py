@@ -20,9 +20,9 @@ from ..checks.draw import read_design
 from ..checks.history import counted
 from ..checks.judge import Finding, Verdict, judge
 from ..checks.overlap import measure
+from ..export.looks import GREEN, VERMILLION
 from ..export.notebook import NotebookPicture
 from ..export.offence import draw as draw_offence
-from ..export.palette import GREEN, VERMILLION
 from ..export.views.marks import NothingToShow
 from ..museum.blame import offence_of, plainly
 from ..trace import Trace

@@ -20,7 +20,7 @@ import pytest
 from minisched.cli.diagrams import run_diagrams
 from minisched.export import render_puml
 from minisched.export.layout import make_view
-from minisched.export.palette import SHARES
+from minisched.export.looks import SHARES
 from minisched.export.pictures.stages import requests_view
 from minisched.export.recipes import RECIPES, run_of
 from minisched.export.render_puml import ADVICE, RenderError, find_renderer, render

@@ -27,8 +27,7 @@ from minisched.export import native
 from minisched.export.chrome import BOOKKEEPING, to_chrome
 from minisched.export.html import SCRIPTS, to_html
 from minisched.export.layout import View, make_view, steady_views, view_of_steps
-from minisched.export.looks import flat, glyph
-from minisched.export.palette import PAINTS
+from minisched.export.looks import PHASES, flat, glyph
 from minisched.export.recipes import trace_of
 from minisched.export.runs import compare, messages, side_by_side, stretch
 from minisched.export.scene import LaneItem, LaneRow
@@ -41,7 +40,7 @@ from minisched.loops.design import LOOPS
 from minisched.trace import Edge, Mark, Slice, Trace
 from tests.support import SVG, drawn_run, many, read_timing
 
-FILLS = {flat(name): name for name in [*PAINTS, "other"]}
+FILLS = {flat(name): name for name in [*PHASES, "other"]}
 
 
 class Shown(NamedTuple):
@@ -77,7 +76,7 @@ def lane_key(item: Slice) -> str:
 
 
 def phase(name: str) -> str:
-    return name if name in PAINTS else "other"
+    return name if name in PHASES else "other"
 
 
 def ns(microseconds: float) -> int:

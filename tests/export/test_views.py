@@ -15,8 +15,7 @@ import pytest
 from minisched.checks.draw import all_designs
 from minisched.checks.overlap import forwards, measure
 from minisched.export.layout import View, in_turns, shown
-from minisched.export.looks import LOOKS, flat, glyph
-from minisched.export.palette import DARK, LIGHT, PAINTS, SHARES, Paint
+from minisched.export.looks import DARK, LIGHT, LOOKS, OWNERS, PHASES, flat, glyph
 from minisched.export.pictures.stages import attention, mixed_batch
 from minisched.export.recipes import trace_of
 from minisched.export.runs import finding
@@ -77,11 +76,11 @@ def luminance(colour: str) -> float:
 
 
 def test_words_stand_out_from_what_they_stand_on() -> None:
-    looks = [Paint(flat(k), look.text if look.fill else LIGHT.ink) for k, look in LOOKS.items()]
-    marks = [Paint(paper.background, paper.bubble) for paper in (LIGHT, DARK)]
-    for paint in [*PAINTS.values(), *SHARES.values(), *looks, *marks]:
-        bright, dark = sorted(map(luminance, (paint.fill, paint.text)), reverse=True)
-        assert (bright + 0.05) / (dark + 0.05) >= 4.5, paint
+    pairs = [(flat(k), look.text if look.fill else LIGHT.ink) for k, look in LOOKS.items()]
+    pairs += [*OWNERS, *((paper.background, paper.bubble) for paper in (LIGHT, DARK))]
+    for pair in pairs:
+        bright, dark = sorted(map(luminance, pair), reverse=True)
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5, pair
 
 
 @pytest.mark.parametrize("topic", TOPICS)
@@ -89,7 +88,7 @@ def test_looks_on_a_page_are_told_apart_without_colour(topic: str) -> None:
     for part in parts_of(topic) or ("",):
         picture = Picture(draw(topic, trace_of(topic), part=part))
         boxes = {kind for box in picture.shapes("rect", "box") for kind in box["class"].split()}
-        kinds = [kind for kind in LOOKS if kind in boxes and kind not in PAINTS]
+        kinds = [kind for kind in LOOKS if kind in boxes and kind not in PHASES]
         assert len({glyph(kind) for kind in kinds}) == len(kinds), kinds
         filled = [LOOKS[kind] for kind in kinds if LOOKS[kind].fill]
         assert len({(look.fill, look.texture) for look in filled}) == len(filled)
