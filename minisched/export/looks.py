@@ -110,7 +110,7 @@ PALE = {  # the fills of looks through which the paper shows, where a form has n
     "evicted": "#FBEAE0", "stale": "#F3F5F7", "queued": "#D9DEE4", "lacking": "#FFFFFF",
 }  # fmt: skip
 OWNERS = (  # of requests, by turns; their names stand beside them
-    (SKY, DARK_TEXT), (ORANGE, DARK_TEXT), (GREEN, WHITE_TEXT), (PURPLE, DARK_TEXT),
+    (SKY, DARK_TEXT), (ORANGE, DARK_TEXT), (GREEN, DARK_TEXT), (PURPLE, DARK_TEXT),
     (BLUE, WHITE_TEXT), (YELLOW, DARK_TEXT), ("#B34700", WHITE_TEXT), ("#8C5A2B", WHITE_TEXT),
 )  # fmt: skip
 ARROWS = {  # what an edge's kind means

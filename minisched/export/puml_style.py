@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .looks import ARROW_COLOURS, LIGHT, look
+from .looks import ARROW_COLOURS, DARK_TEXT, LIGHT, look
 from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, tick_step
 
 # -- The time axis of a PlantUML timing diagram ----------------------------------------------------
@@ -81,9 +81,9 @@ MARKUP = re.compile(r'["\\~<>\n]|([*/_-])\1+')
 
 
 def ink(kind: str, words: str) -> str:
-    """Text in the colour that is legible on a look; ``words`` are escaped already."""
-    colour = look(kind).text if look(kind).fill else ""
-    return f"<color:{colour}>{words}</color>" if colour else words
+    """Text in a look's colour, if that is not ink; ``words`` are escaped already."""
+    is_light = look(kind).text != DARK_TEXT
+    return f"<color:{look(kind).text}>{words}</color>" if is_light else words
 
 
 def arrow_colour(kind: str) -> str:
