@@ -20,44 +20,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..core import Request, ScheduleBatch
 from ..devices.base import RankLost
 from .engine import Engine
 from .frontend import Message
 
+if TYPE_CHECKING:
+    from ..devices.dist import Ranks  # which needs torch
+
 
 class RanksDisagree(RuntimeError):
     """Two ranks have decided differently; one sentence says in which step, who, and what."""
 
 
-class RankMessage(Protocol):
-    """Something that another rank has sent."""
-
-    @property
-    def value(self) -> Any:
-        """What it is."""
-
-
-class RankGroup(Protocol):
-    """What a scheduler needs of the others (``devices/dist.py``).
-
-    Each call raises ``RankLost`` when a rank is gone, or can't be heard any more.
-    """
-
-    rank: int
-    size: int
-    others: list[int]
-
-    def send(self, to: int, tag: str, value: Any = None) -> None:
-        """Send a message; those of one tag come in order."""
-
-    def receive(self, source: int, tag: str, patient: bool = False) -> RankMessage:
-        """Wait for the next one; if ``patient``, for as long as the other rank lives."""
-
-
-def exchange(ranks: RankGroup, tag: str, value: Any) -> list[Any]:
+def exchange(ranks: Ranks, tag: str, value: Any) -> list[Any]:
     """What every rank has to say, in their order: all of them call it in turn.
 
     Raises:
@@ -126,7 +104,7 @@ class TPEngine(Engine):
     everybody was given up, if a rank is lost.
     """
 
-    ranks: RankGroup = field(kw_only=True)
+    ranks: Ranks = field(kw_only=True)
     received: list[Request] = field(default_factory=list)
     lost: RankLost | None = None
     nobody_comes: bool = False  # as far as rank 0 knew when it spoke last

@@ -33,7 +33,7 @@ BOOKKEEPING = frozenset(
      "kv transfer", "host buffers", "row length",
      "budget", "admit", "queue order", "new token ratio", "grammar", "grammar mask",
      "grammar accept", "future map", "future slots", "token pool", "lazy tokens",
-     "placeholder fill", "prev sampled", "ledger", "context", "detokenize"}
+     "placeholder fill", "prev sampled", "ledger", "context"}
 )  # fmt: skip
 
 

@@ -23,10 +23,10 @@ memory until its last token is there (``length_frees=last_launch``: the original
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from ..core import FinishReason, NoBatch, ScheduleBatch
+from ..core import NoBatch, ScheduleBatch
 from ..devices.base import Array
 from ..engine.engine import Engine
 from ..relay.base import Prompts
@@ -91,7 +91,7 @@ def mini_normal(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()
         if batch:
-            process_last_data(engine, engine.run_batch(batch))  # blocks until the step has run
+            engine.process_batch_result(engine.run_batch(batch))  # blocks until it has run
         yield batch
 
 
@@ -124,34 +124,6 @@ def mini_overlap(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
         batch = engine.get_next_batch_to_run()
         ongoing = engine.run_batch(batch) if batch else None
         if last is not None:
-            process_last_data(engine, last)  # the device runs ``ongoing``
+            engine.process_batch_result(last)  # _process_last_data; the device runs ``ongoing``
         last = ongoing
         yield batch
-
-
-# -- What the scheduler of mini-sglang sends to its detokenizer: one message for each token --------
-
-
-@dataclass(frozen=True)
-class DetokenizeMsg:
-    """mini-sglang ``message/tokenizer.py``; ``uid`` is a number there, here the request's id."""
-
-    uid: str
-    next_token: int
-    finished: bool
-
-
-def process_last_data(engine: Engine, last: Step) -> None:
-    """Block until a step's tokens are there, process them, and send what clients get of them.
-
-    The messages are marks in the trace, as nobody here takes them. A request that is aborted,
-    refused or failed ends without a token, so no message says so: in the original its client is
-    told by somebody else. A wasted row gives no message either; at mini-sglang 20fcd7f its token is
-    sent after the last one.
-    """
-    result = engine.wait_for(last)
-    for output in engine.process_result(last, result):
-        if output.token is not None:
-            finished = output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
-            message = DetokenizeMsg(output.rid, output.token, finished)
-            engine.device.recorder.mark("detokenize", **vars(message))

@@ -38,13 +38,10 @@ from tests.support import (
     ONE_ENGINE,
     SOME_LOOP_OPTIONS,
     SOME_LOOPS,
-    VOCAB,
     Workload,
     a_request,
     many,
-    play,
     play_timed,
-    workloads,
 )
 
 FIELDS = {*Request("r", [1]).__dataclass_fields__} & {*ODD, "arrival_time"}
@@ -314,23 +311,3 @@ def test_what_a_launch_costs_depends_on_the_largest_graph(
     decodes = sorted(step for mode, step in took if mode == "decode")
     assert [mark["step"] for mark in marks] == (decodes if is_eager else [])
     assert all(mark["rows"] == rows for mark in marks)
-
-
-# -- mini-sglang's messages: one for each token, finished on the last one --------------------------
-
-
-@pytest.mark.parametrize("loop", ["mini_normal", "mini_overlap"])
-@given(workload=workloads())
-@settings(max_examples=many(12, 100))
-def test_one_message_for_each_token(loop: str, workload: Workload) -> None:
-    """Each token once, in order, finished on the last."""
-    device, model = SimDevice(), HashModel(VOCAB, eos_ids=workload.eos_ids)
-    play(workload, loop, "token_pool", {}, device, model)
-    trace = device.recorder.trace(loop, "sim", "hash", "virtual")
-    told = [mark.attrs for mark in trace.marks if mark.name == "detokenize"]
-    for req in workload.requests:
-        mine = [item for item in told if item["uid"] == req.rid]
-        ended = req.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
-        last = len(req.output_ids) - 1
-        expected = [(token, ended and at == last) for at, token in enumerate(req.output_ids)]
-        assert [(item["next_token"], item["finished"]) for item in mine] == expected
