@@ -293,7 +293,7 @@ LOOKED_AT: dict[str, tuple[Callable[[Trace], bool], str]] = {
     "order": (_has_company, "nobody had to wait, or to share a step"),
     "ownership": (_has_memory, "no memory is recorded"),
     "progress": (_has_company, "nobody had to wait, or to share a step"),
-    "race": (_has_shared_memory, "no memory is recorded that one lane changes and another touches"),
+    "race": (_has_shared_memory, "no accesses are recorded that could race"),
     "touches": (
         lambda it: it.device == "sim" and _has_memory(it),
         "what an op touches can be watched on sim alone",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import re
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -219,18 +218,9 @@ def moments(trace: Trace) -> Iterator[tuple[Mark, MarkMoment]]:
     """The marks of one scheduler alone, each with its moment.
 
     Rows and pages that the next step names were taken for it. Whoever ends by a token does so in
-    the step that is about to come back. In a file that does not say what the host was doing it is
-    guessed from the time: on a virtual clock it is what became true just then.
+    the step that is about to come back. Which slice it was in is what the mark says (``during``).
     """
-    by_id: dict[int, Slice] = {}
-    by_end: defaultdict[int, list[Slice]] = defaultdict(list)
-    by_step: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    for item in trace.slices:
-        if is_host(item.lane):
-            by_id[item.id] = item
-            by_end[item.end].append(item)
-            by_step[item.step].setdefault(item.name, item.id)
-    ends, after = sorted(by_end), 0
+    by_id = {item.id: item for item in trace.slices}
     ahead: list[tuple[int, list[int], int]] = []  # the next to be committed, and to come back
     commit, rows, back = 0, list[int](), 0
     for mark in reversed(trace.marks):
@@ -239,28 +229,17 @@ def moments(trace: Trace) -> Iterator[tuple[Mark, MarkMoment]]:
         elif mark.name == "tokens":
             back = int(mark.attrs["step"])
         ahead.append((commit, rows, back))
+    after = 0
     for mark, (commit, rows, back) in zip(trace.marks, reversed(ahead), strict=True):
-        said = mark.attrs.get("step", 0)
+        said, item = mark.attrs.get("step", 0), by_id.get(mark.during)
         step = said if isinstance(said, int) else 0  # marks of unknown names may say anything
         if mark.name in ("row alloc", "page alloc") and mark.attrs.get("row") in rows:
             step = commit
         elif mark.name == "finish" and mark.attrs.get("reason") in ("stop", "length"):
             step = back
         after = step if mark.name == "commit" else after
-        phases = [by_id[mark.during]] if mark.during in by_id else []
-        if not phases and trace.clock == "virtual":
-            ended = by_end.get(mark.time, [])
-            phases = [item for item in ended if item.duration] or ended
-        elif not phases and (at := bisect_left(ends, mark.time)) < len(ends):
-            phases = [item for item in by_end[ends[at]] if item.start <= mark.time]
-        is_one = len({item.name for item in phases}) == 1
-        slices: tuple[int, ...] = (phases[0].id,) if is_one and len(phases) == 1 else ()
-        if slices and not step:
-            step = phases[0].step
-        elif not slices and step:
-            of_step = by_step[step]
-            slices = tuple(of_step[it] for it in ("prepare", "process") if it in of_step)[:1]
-        yield mark, MarkMoment(mark.time, step, after, phases[0].name if is_one else "", slices)
+        phase, slices = (item.name, (item.id,)) if item else ("", ())
+        yield mark, MarkMoment(mark.time, step or (item.step if item else 0), after, phase, slices)
 
 
 def numbers(text: object) -> list[int]:

@@ -85,7 +85,7 @@ def of_release(healthy: str, bug: str) -> Edit:
     return Edit("memory.pool:LeasePool.release", healthy, bug)
 
 
-PAGE_LOST = Edit("memory.pool:LeasePool._free_retired", "self.allocator.free(pages)", "pass")
+PAGE_LOST = Edit("memory.pool:LeasePool.free_retired", "self.allocator.free(pages)", "pass")
 NOT_CLOSED = Edit(
     "scheduler.scheduler:Scheduler._finish", CLOSE, f"reason is FinishReason.ABORT or {CLOSE}"
 )
@@ -185,7 +185,7 @@ def test_duplicates_that_outlive_their_lease_are_no_leak_unless_they_stay(seed: 
     case = replace(drawn, workload=replace(drawn.workload, config=config))
 
     def forget(engine: Engine) -> None:
-        engine.scheduler.leases._free_retired = lambda lease: None
+        engine.scheduler.leases.free_retired = lambda lease: None
 
     assert judge(case).holds and judge(case, forget).broke("leak")
 
