@@ -16,7 +16,16 @@ from .checks.answers import Answer, Recorded, answer_all, stopped_with, story_of
 from .checks.case import MOST_TRIALS, Case, case_text, shrink
 from .checks.history import counted
 from .checks.judge import Finding, breaks_the_same, judge
-from .checks.many import CAUSES, CaseTally, FailedCase, Tried, case_of, laws_on, try_workloads
+from .checks.many import (
+    CAUSES,
+    LAWS,
+    CaseTally,
+    FailedCase,
+    Tried,
+    case_of,
+    laws_on,
+    try_workloads,
+)
 from .comparison import Comparison
 from .defaults import check_names, in_words
 from .devices.registry import open_device
@@ -36,24 +45,6 @@ WORKLOADS = {"virtual": 150, "wall": 20}  # by the device's clock
 MOST_SHOWN = 8  # details of one answer
 LONGEST = 300  # characters of a finding
 SIGNS = {"yes": "✓", "no": "✓", "partly": "~", "unknown": "?"}
-SAYS = {
-    "identity": "each request gets the tokens that it would get alone",
-    "ends": "each request ends once, and its client heard it",
-    "client": "it hears why it ended, its usage, and each token at once",
-    "logprobs": "it hears the log-probabilities that it would hear alone",
-    "abort": "who is given up ends in that turn, and hears no more tokens",
-    "progress": "who may run is in the next step, or there is a reason",
-    "order": "nobody goes before their turn, or loses memory before others",
-    "budget": "no step has more tokens or rows than its budget",
-    "leak": "nothing is held, lost or freed twice",
-    "race": "what lanes do to memory is ordered, and what is freed is left alone",
-    "touches": "an op touches what it says that it does, and nothing else (on sim)",
-    "ownership": "no page or row is handed out while somebody has it",
-    "time": "nothing ends before it starts",
-    "livelock": "turns bring every request to its end",
-    "deadlock": "nobody waits for what never comes",
-    "crash": "no error stops a loop",
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -249,7 +240,7 @@ def law_rows(tally: CaseTally) -> Iterator[tuple[str, str, str, str]]:
     for law in laws_on(tally.device):
         held, unjudged = tally.holding(law), tally.unjudged(law)
         sign = "?" if unjudged >= cases else "✓" if held == cases else "✗"
-        yield sign, law, str(held - unjudged), SAYS[law]
+        yield sign, law, str(held - unjudged), LAWS[law]
 
 
 def failures_told(tally: CaseTally, again: str = "") -> Iterator[str]:

@@ -7,7 +7,7 @@ loops it is tried, and ``Drawn.on`` gives the case on one of them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from random import Random
@@ -633,10 +633,12 @@ def read_design(name: str) -> Variant:
 
 
 def other_options(loop: str) -> Iterator[dict[str, Any]]:
-    """The options that change a loop's course, few at a time; what its spec settles stays."""
+    """The options that change a loop's course, few at a time; what its spec settles stays.
+
+    Those of ``pd`` are its link's, which is drawn.
+    """
     spec = LOOPS[loop]
-    run: Callable[..., Any] = spec.whole_run or spec.run
-    for name, item in inspect.signature(run).parameters.items():
+    for name, item in inspect.signature(spec.run).parameters.items() if not spec.whole_run else ():
         if isinstance(item.default, bool):
             yield {name: not item.default}
             if name in WITH_DEPTH and "depth" not in spec.options:

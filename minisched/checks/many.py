@@ -5,29 +5,39 @@ The workload of a number is that of its seed, so a failure is repeated by its se
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from ..core import FinishReason
 from ..spread import HERE, Workers, in_order, spread
-from ..trace import Trace
 from .case import Case
-from .draw import (
-    designs_for,
-    draw,
-    read_design,
-)
-from .judge import Finding, Verdict, judge
+from .draw import designs_for, draw, read_design
+from .judge import Finding, judge
 
 # -- Random workloads, each on several loops -------------------------------------------------------
 
-LAWS = (
-    "identity", "ends", "client", "logprobs", "abort", "progress", "order", "budget", "leak",
-    "race", "touches", "ownership", "time", "livelock", "deadlock", "crash",
-)  # fmt: skip
+LAWS = {
+    "identity": "each request gets the tokens that it would get alone",
+    "ends": "each request ends once, and its client heard it",
+    "client": "it hears why it ended, its usage, and each token at once",
+    "logprobs": "it hears the log-probabilities that it would hear alone",
+    "abort": "who is given up ends in that turn, and hears no more tokens",
+    "progress": "who may run is in the next step, or there is a reason",
+    "order": "nobody goes before their turn, or loses memory before others",
+    "budget": "no step has more tokens or rows than its budget",
+    "leak": "nothing is held, lost or freed twice",
+    "race": "what lanes do to memory is ordered, and what is freed is left alone",
+    "touches": "an op touches what it says that it does, and nothing else (on sim)",
+    "ownership": "no page or row is handed out while somebody has it",
+    "time": "nothing ends before it starts",
+    "livelock": "turns bring every request to its end",
+    "deadlock": "nobody waits for what never comes",
+    "crash": "no error stops a loop",
+}
+"""Each law, and what it says."""
 CAUSES = (
     "lifetime", "race", "touches", "ownership", "leak", "deadlock", "crash", "order", "progress",
     "livelock", "budget", "time", "abort", "ends", "client", "identity", "logprobs",
@@ -59,7 +69,6 @@ class Tried:
     refused: int
     unjudged: tuple[str, ...] = ()  # laws that had nothing to look at
     failed: int = 0  # requests that ended because a step failed, as the workload wanted it
-    happened: tuple[tuple[str, str], ...] = ()  # axis and value; see ``OF_A_RUN``
 
     def holds(self, law: str) -> bool:
         """Whether a law was looked at and not broken."""
@@ -89,7 +98,6 @@ def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[
                 seed, design.name, verdict.findings, verdict.finished, sum(ends.values()),
                 ends[FinishReason.ABORT], ends[FinishReason.ERROR] - failed,
                 tuple(law for law in LAWS if verdict.lacking(law)), failed,
-                tuple(happened(verdict)),
             )
         )  # fmt: skip
     return tried
@@ -176,15 +184,6 @@ class CaseTally:
         """Cases of each loop, whatever its relay and options."""
         return Counter(base_of(case.loop) for case in self.cases)
 
-    @property
-    def happened(self) -> dict[str, dict[str, int]]:
-        """By axis of ``OF_A_RUN`` and value, the cases in which it came about; 0 for never."""
-        counts = Counter(it for case in self.cases for it in case.happened)
-        return {
-            axis: {value: counts[axis, value] for value in values}
-            for axis, values in OF_A_RUN.items()
-        }
-
     def as_json(self) -> dict[str, Any]:
         """What ``minisched check --workloads --json`` prints; all the numbers are counts.
 
@@ -194,9 +193,8 @@ class CaseTally:
         are the first of the oracle's, as does one whose step was to fail, and a refused one if it
         had to be refused and got none.
         ``holding``: cases that kept a law, by law; ``unjudged``: those of them that had nothing to
-        break it with. ``loops`` and ``designs``: cases by loop, and by
-        loop with its relay and options. ``axes``: what came about, by ``OF_A_RUN`` and in how many
-        cases; ``never``: what of it did not.
+        break it with. ``loops`` and ``designs``: cases by loop, and by loop with its relay and
+        options.
         """
         sums = {
             name: sum(getattr(case, name) for case in self.cases)
@@ -217,93 +215,9 @@ class CaseTally:
             "unjudged": {law: self.unjudged(law) for law in LAWS},
             "loops": dict(self.by_loop),
             "designs": dict(Counter(case.loop for case in self.cases)),
-            "axes": {k: {v: n for v, n in of.items() if n} for k, of in self.happened.items()},
-            "never": {
-                axis: never
-                for axis, counts in self.happened.items()
-                if (never := [value for value, count in counts.items() if not count])
-            },
         }
 
 
 def base_of(loop: str) -> str:
     """A loop's name without relay and options."""
     return loop.partition(":")[0]
-
-
-# -- What came about in the runs: laws that hold where nothing happened say little -----------------
-
-YES_OR_NO = ("no", "yes")
-RETRACTED = {
-    "memory": "to decodes",
-    "priority": "to urgent ones",
-    "unified": "to older ones",
-    "failed prefix": "with a failed step's pages",
-}
-OF_A_RUN: dict[str, Sequence[str]] = {
-    "given up": ("waiting", "in chunks", "running", "in flight", "retracted", "over"),
-    "lost its memory": tuple(RETRACTED.values()),
-    "in a failed step": ("and ended", "wasted"),
-    "prefix cached": YES_OR_NO,
-    "evictions": YES_OR_NO,
-    "duplicate pages": YES_OR_NO,
-    "wasted rows": YES_OR_NO,
-    "stale outputs": YES_OR_NO,
-    "drafts": ("accepted", "rejected"),
-}
-"""What may come about in a run, by the axis on which it is counted."""
-
-
-def happened(verdict: Verdict) -> list[tuple[str, str]]:
-    """What came about in a case, each value of an axis once, as its trace has it."""
-    trace, workload = verdict.trace, verdict.workload
-    attrs: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for mark in trace.marks:
-        attrs[mark.name].append(mark.attrs)
-    found = [("given up", stage) for stage in stages(trace)]
-    heard = [at["rid"] for at in attrs["finish"] if at["reason"] == "abort"]
-    if any(rid not in heard for rid in workload.aborts.values()):
-        found.append(("given up", "over"))
-    found += [("lost its memory", RETRACTED[at["reason"]]) for at in attrs["retraction"]]
-    for req in workload.requests:
-        if req.name in workload.struck:
-            ended = workload.has_failed(req)
-            found.append(("in a failed step", "and ended" if ended else "wasted"))
-    for name, is_so in (
-        ("prefix cached", any(at["hit_len"] for at in attrs["match"])),
-        ("evictions", attrs["radix evict"] or attrs["block evict"]),
-        ("duplicate pages", any(at["duplicates"] for at in attrs["insert"])),
-        ("wasted rows", attrs["wasted row"]),
-        ("stale outputs", attrs["stale output"]),
-    ):
-        found.append((name, YES_OR_NO[bool(is_so)]))
-    if any(at["accepted"] for at in attrs["verified"]):
-        found.append(("drafts", "accepted"))
-    if any(at["accepted"] < at["drafts"] for at in attrs["verified"]):
-        found.append(("drafts", "rejected"))
-    return list(dict.fromkeys(found))
-
-
-def stages(trace: Trace) -> Iterator[str]:
-    """In what stage of its life each request was that was given up before its end.
-
-    It is in flight, too, while a step with it runs, or is to run, or nobody has looked at what came
-    of it.
-    """
-    stage: dict[tuple[object, object], str] = {}
-    for mark in trace.marks:
-        who = mark.attrs.get("side"), mark.attrs.get("rid")
-        if mark.name == "admit":
-            stage[who] = "in chunks" if mark.attrs["is_chunked"] else "running"
-        elif mark.name == "retraction":
-            stage[who] = "retracted"
-        elif mark.name == "finish":
-            now = stage.pop(who, "waiting")
-            if mark.attrs["reason"] != "abort":
-                continue
-            yield now
-            if now in ("running", "in chunks"):
-                so_far = [it for it in trace.slices if it.start <= mark.time and who[1] in it.rids]
-                looked = {item.step for item in so_far if item.name == "process"}
-                if any(item.name == "launch" and item.step not in looked for item in so_far):
-                    yield "in flight"
