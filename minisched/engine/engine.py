@@ -62,7 +62,7 @@ class Engine:
         label = self.recording.arrival(messages)
         with self.device.host("receive", self.cost.phase("receive", len(messages)), label):
             outputs = [output for item in messages for output in self._handle(item)]
-        self._observe()
+        self.recording.count()
         self._stream_output(outputs)
 
     def _handle(self, message: Message) -> Sequence[Output]:
@@ -251,7 +251,7 @@ class Engine:
             self.recording.tokens(batch.step, outputs)
         if step.copy_done is not None:
             self.device.recorder.edge("result", step.copy_done.slice_id, process)
-        self._observe()
+        self.recording.count()
         self._stream_output(outputs, label, process)
         if logger.isEnabledFor(logging.INFO):
             self.log.on_processed(batch, outputs)
@@ -301,19 +301,8 @@ class Engine:
 
     def _scheduled(self, batch: ScheduleBatch | None) -> None:
         """The scheduler has just decided."""
-        self._observe()
+        self.recording.count()
         if logger.isEnabledFor(logging.INFO):
             self.log.on_schedule(batch)
         if batch:
             self.metrics.on_batch(batch, self.device.now())
-
-    def _observe(self) -> None:
-        """The scheduler's state has just changed."""
-        scheduler = self.scheduler
-        self.recording.count()
-        self.metrics.load.observe(
-            self.device.now(),
-            scheduler.num_used_tokens,
-            len(scheduler.running_batch),
-            scheduler.num_waiting,
-        )

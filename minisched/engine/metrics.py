@@ -11,47 +11,6 @@ from typing import NamedTuple
 from ..core import FinishReason, Output, Request, ScheduleBatch
 from .frontend import arrival_of
 
-# -- How busy the scheduler was on average: weighted by time, so that no step counts twice ---------
-
-
-@dataclass
-class Load:
-    """Sums over the time in which any request held memory, in nanoseconds times the thing summed.
-
-    What is observed holds until it is observed again. Exact: integers, however long the run.
-    """
-
-    busy_ns: int = 0
-    _token_ns: int = 0
-    _running_ns: int = 0
-    _waiting_ns: int = 0
-    _seen: tuple[int, int, int, int] = (0, 0, 0, 0)  # time, KV slots used, running, waiting
-
-    def observe(self, now: int, used_tokens: int, running: int, waiting: int) -> None:
-        """From ``now`` on: this many KV slots are held, and so many requests run and wait."""
-        since, used_before, running_before, waiting_before = self._seen
-        if used_before and now > since:
-            self.busy_ns += now - since
-            self._token_ns += used_before * (now - since)
-            self._running_ns += running_before * (now - since)
-            self._waiting_ns += waiting_before * (now - since)
-        self._seen = (now, used_tokens, running, waiting)
-
-    @property
-    def used_tokens(self) -> float:
-        """KV slots held, on average."""
-        return self._token_ns / self.busy_ns if self.busy_ns else 0.0
-
-    @property
-    def running(self) -> float:
-        """Requests that decode, on average."""
-        return self._running_ns / self.busy_ns if self.busy_ns else 0.0
-
-    @property
-    def waiting(self) -> float:
-        """Requests in the waiting queue, on average."""
-        return self._waiting_ns / self.busy_ns if self.busy_ns else 0.0
-
 
 class Percentiles(NamedTuple):
     """Nearest rank: each is a value that occurred."""
@@ -74,8 +33,7 @@ def percentiles(values: Iterable[int]) -> Percentiles | None:
 class RequestMetrics:
     """One request's times, in nanoseconds on the device's clock; None for what never happened.
 
-    A token comes when its client hears it. ``queue_ns`` + time to be computed = ``ttft_ns``, and
-    ``ttft_ns`` + all ``itls`` = ``e2e_ns`` where the request ends with a token.
+    A token comes when its client hears it. ``queue_ns`` + time to be computed = ``ttft_ns``.
     """
 
     rid: str
@@ -102,11 +60,6 @@ class RequestMetrics:
         """From arrival to the first batch."""
         return None if self.scheduled is None else self.scheduled - self.arrival
 
-    @property
-    def e2e_ns(self) -> int | None:
-        """From arrival to the end."""
-        return None if self.end is None else self.end - self.arrival
-
     def on_token(self, now: int) -> None:
         """One more token was heard."""
         self.output_tokens += 1
@@ -130,7 +83,6 @@ class Metrics:
     started: int = 0
     ended: list[RequestMetrics] = field(default_factory=list)  # in order of their ends
     live: dict[str, tuple[Request, RequestMetrics]] = field(default_factory=dict)
-    load: Load = field(default_factory=Load)
     admitted_tokens: int = 0  # of all admissions, also of those after a retraction
     cached_tokens: int = 0  # how many of them the prefix cache gave
     output_tokens: int = 0

@@ -283,7 +283,7 @@ class DecodeEngine(SideEngine):
             for req, lease in reserved:
                 slots = slots_of(lease.pages, self.scheduler.config.page_size)[: len(req.prompt)]
                 self.say(RoomMessage("reserved", req.bootstrap_room, slots))
-        self._observe()
+        self.recording.count()
 
     def hear(self, messages: Sequence[RoomMessage]) -> None:
         """Prompts are computed and want pages now, or their KV has come, and clients hear of it."""
@@ -298,7 +298,7 @@ class DecodeEngine(SideEngine):
                     outputs += self.scheduler.answered(
                         message.room, message.token, message.error, message.logprobs
                     )
-        self._observe()
+        self.recording.count()
         self._stream_output(outputs)
         for message, req in zip(messages, asked, strict=True):
             if message.word == "transferred" and req is not None and not req.finished:
@@ -444,7 +444,7 @@ class PrefillEngine(SideEngine):
                 self.send_last(sender, sender.done)
             if not sender.transfers and (sender.done is None or rid not in self.senders):
                 del self.inflight[rid]
-            self._observe()
+            self.recording.count()
 
     def send_last(self, sender: KVSender, done: Prefilled) -> None:
         """Send the last part, and the token with it; or say that there is none. That is once."""
