@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 
 from ..bench.peers.peer import PeerError
-from ..fidelity.draw import draw
-from ..fidelity.lockstep import UNEXPLAINED
+from ..fidelity.lockstep import UNEXPLAINED, in_words
 from ..fidelity.run import (
     EQUAL,
     ORIGINALS,
@@ -25,9 +24,7 @@ from ..spread import HERE, Workers
 from .exit import BAD_INPUT, complain
 from .layout import (
     Json,
-    columns_of,
     named_progress,
-    print_drawing,
     print_json,
     say,
     say_table,
@@ -56,7 +53,7 @@ def fidelity(
 
     Where they part, the case is played again with the rules that differ on
     purpose answered as the original does. If that is not why, the exit code is
-    1, and the first such case is made small and drawn. Without the original it
+    1, and the first such case is made small and told. Without the original it
     is 2.
     """
     if original not in ORIGINALS:
@@ -104,8 +101,8 @@ def show(report: Report, original: Original, console: Console) -> None:
     if report.smallest is not None:
         name = next(item.seed for item, found in report.differences if not found.is_explained)
         say(console, f"\nThe first of them (seed {name!r}), made small:\n")
-        names = original.title, "minisched"
-        print_drawing(draw(report.smallest, names, columns_of(console)), console)
+        for line in in_words(report.smallest, (original.title, "minisched")):
+            say(console, line)
         if report.agreeing:
             say(console, f"Both would do the same with {' or with '.join(report.agreeing)}.")
 

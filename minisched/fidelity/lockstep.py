@@ -32,6 +32,7 @@ from .case import (
     Schedule,
     ScheduledStep,
     first_difference,
+    step_at,
     trimmed,
 )
 
@@ -179,6 +180,7 @@ def our_schedule(case: FidelityCase, rules: str) -> Schedule:
 # -- differences, and which rule is to blame -------------------------------------------------------
 
 UNEXPLAINED = "unexplained"
+TURNS_BEFORE = 2  # that are told before the one in which schedules part
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,35 @@ def agreeing(found: ScheduleDifference, system: str) -> list[str]:
         for switch in (f"{name}={answer}" for name, each in answers.items() for answer in each)
         if our_schedule(found.case, f"{switched(system)},{switch}") == found.theirs
     ]
+
+
+def in_words(found: ScheduleDifference, names: tuple[str, str]) -> list[str]:
+    """The case, its settings and requests; then who does what in the turn in which they part."""
+    case = found.case
+    told = ", ".join(f"{name} {value}" for name, value in case.as_json()["config"].items())
+    lines = [f"{case.loop}: {told}"]
+    for arrival in case.arrivals:
+        priority = f", priority {arrival.priority}" * bool(arrival.priority)
+        lines.append(
+            f"  {arrival.rid} comes in turn {arrival.turn}: prompt {len(arrival.prompt)}, "
+            f"{len(arrival.outputs)} of at most {arrival.max_new_tokens} tokens"
+            f"{', ignores EOS' * arrival.ignore_eos}{priority}"
+        )
+    for turn in range(max(0, found.turn - TURNS_BEFORE), found.turn + 1):
+        for name, schedule in zip(names, (found.theirs, found.ours), strict=True):
+            lines.append(f"turn {turn}, {name}: {say(step_at(schedule, turn))}")
+    return lines
+
+
+def say(step: ScheduledStep) -> str:
+    """A step in words."""
+    parts = [f"{part.rid} {part.start}:{part.end}" for part in step.prompts]
+    if step.decodes:
+        parts.append(f"{' '.join(step.decodes)} decoding")
+    if step.retracted:
+        parts.append(f"{' '.join(step.retracted)} retracted")
+    known = ("none", "extend", "decode", "mixed", "step")
+    return ", ".join(parts) or ("nothing" if step.mode in known else f"stopped ({step.mode})")
 
 
 # -- the smallest case -----------------------------------------------------------------------------

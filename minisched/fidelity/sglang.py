@@ -163,19 +163,6 @@ class Identity:
         return lambda batch=None, *args, **options: batch
 
 
-class Stages:
-    """A stopwatch that nobody reads."""
-
-    _trace_stage = None
-
-    def record(self, stage: str) -> Any:
-        """Nothing happens around it."""
-        return nullcontext()
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **options: None
-
-
 def original(settings: dict[str, dict[str, Any]]) -> Any:
     """The original's ``Scheduler``, as a class that is made for a case; with what stands in."""
     module: Any = import_module(f"{MANAGERS}.scheduler")
@@ -235,6 +222,7 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
                 )
             )  # fmt: skip
             reporter = Silent(num_generated_tokens=0, forward_ct_decode=0, enable_metrics=False)
+            stages = Silent(_trace_stage=None, record=lambda stage: nullcontext())
             chunk = None if config.chunked_prefill_size == -1 else config.chunked_prefill_size
             null = module.DisaggregationMode.NULL
             tracker = parts.new_token_ratio_tracker.NewTokenRatioTracker
@@ -273,7 +261,7 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
                 dp_attn_adapter=Identity(), ngram_embedding_manager=Identity(),
                 beam_coordinator=beam, metrics_reporter=reporter, load_inquirer=Silent(),
                 load_publisher=Silent(), pool_stats_observer=Silent(), future_map=Silent(),
-                kv_events_publisher=Silent(), scheduler_stage_metrics=Stages(),
+                kv_events_publisher=Silent(), scheduler_stage_metrics=stages,
                 invariant_checker=Silent(_check_all_pools=lambda stats: (False, ())),
                 tp_worker=Silent(
                     model_runner=SimpleNamespace(attn_backend=None, prefill_aware_swa=False)
