@@ -63,7 +63,11 @@ def in_their_words(ways: Mapping[str, Way]) -> Scene:
     lane of its own where a step's tokens are until the host has them."""
     views = [choose_view(run_of(loop), 1, FIRST, FIRST) for loop in ways]
     shown = [*zip(ways.values(), views, strict=True)]
-    names = [(f"{way.name}: {way.means}", _figures(view, FIRST)) for way, view in shown]
+    names = [
+        (f"{way.name}, {ms(view.duration)} ms: {way.means}",
+         f"the host blocks on {way.blocks_on}; tokens: {way.token}")
+        for way, view in shown
+    ]  # fmt: skip
     scene = one_above_another(views, "", names)
     parts = [
         replace(part, shows=[_reworded(part.shows[0], view, way)])
@@ -91,8 +95,7 @@ def _reworded(lanes: object, view: View, way: Way) -> Lanes:
         if named_by < sampled:
             tokens.append(LaneItem("promised", named_by, sampled, f"promised: {step}", str(step)))
         tokens.append(LaneItem("stored", sampled, processed, str(step)))
-    rows[0] = replace(rows[0], name=f"Host: blocks on {way.blocks_on}")
-    return replace(lanes, rows=[*rows, LaneRow(f"Tokens: {way.token}", tokens)])
+    return replace(lanes, rows=[*rows, LaneRow("Tokens", tokens)])
 
 
 def cpu_gpu_overlap() -> Scene:
