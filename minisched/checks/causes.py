@@ -20,18 +20,21 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ..trace import Mark, Slice, Trace
-from ..trace.events import is_copy, is_forward, is_host
+from ..trace.events import is_copy, is_host
+from .history import side_of
 from .overlap import (
     Interval,
+    forward_lanes,
     gaps,
     intersection,
+    is_blocked,
     is_profiled,
     length,
     nobody_there,
     streams_of,
     union,
 )
-from .what_if import WAIT, Course, Segment, course_of, in_time, path_to
+from .what_if import Course, Segment, course_of, in_time, path_to
 
 # What an op waited for, as far as what is recorded tells; besides these, a loop's own reasons.
 HOST = "host"  # a thread of the host was busy
@@ -44,16 +47,6 @@ ARRIVAL = "arrival"  # nobody was there to be served
 LATENCY = "latency"  # it had been launched, and the device took that long to begin
 UNKNOWN = "unknown"  # nothing recorded explains it
 HOST_WAIT, KERNEL_WAIT, OTHER = "host wait", "kernel wait", "other"  # of a profiler's trace
-
-
-def side_of(lane: str) -> str:
-    """Whose device a forward lane is: ``prefill forward`` is the prefill side's."""
-    return lane.removesuffix("forward").rstrip() if lane.endswith("forward") else ""
-
-
-def forward_lanes(trace: Trace) -> list[str]:
-    """Those on which forward passes run, by name."""
-    return sorted({item.lane for item in trace.slices if is_forward(item.lane)})
 
 
 # -- When each op of a device was launched, and in which calls the host was blocked before ---------
@@ -94,7 +87,7 @@ class Blocked:
     def __init__(self, trace: Trace) -> None:
         self.on: defaultdict[str, list[Slice]] = defaultdict(list)
         for item in trace.slices:
-            if item.name == WAIT and is_host(item.lane):
+            if is_blocked(item):
                 self.on[item.lane].append(item)
         self.ends = {lane: [item.end for item in items] for lane, items in self.on.items()}
 
@@ -145,7 +138,7 @@ def lost_ns(trace: Trace) -> dict[str, int]:
     waited for the host's ordinary work (a pipeline's later stage, for that or for the one before).
     """
     lost = dict.fromkeys([*num_waits(trace), HOST, ARRIVAL], 0)
-    absent = {lane: absence(trace, side_of(lane)) for lane in forward_lanes(trace)}
+    absent = {lane: absence(trace, side_of(lane)[0]) for lane in forward_lanes(trace)}
     for item in idle_times(trace):
         here = ((item.start, item.end),)
         arrival = 0 if item.reason else length(intersection(here, absent[item.lane]))
@@ -195,7 +188,7 @@ def _starts_of_late_ops(trace: Trace, lane: str) -> dict[int, Mark]:
     for mark in waits(trace):
         op = str(mark.attrs["op"])
         key = int(mark.attrs["step"]), "" if op == "forward" else op
-        if key in starts and mark.attrs.get("side", "") == side_of(lane):
+        if key in starts and mark.attrs.get("side", "") == side_of(lane)[0]:
             late.setdefault(starts[key], mark)
     return late
 
@@ -370,7 +363,7 @@ BY_NAME = {"mask": MASK, "upload": UPLOAD, "transfer": TRANSFER}
 def _cut(trace: Trace, course: Course) -> Iterator[tuple[str, int, Piece]]:
     """By lane and op, the pieces of each gap, the newest first."""
     launched = launches(trace).keys()
-    absent = {lane: absence(trace, side_of(lane)) for lane in forward_lanes(trace)}
+    absent = {lane: absence(trace, side_of(lane)[0]) for lane in forward_lanes(trace)}
     for idle in idle_times(trace):
         op = course.first_at.get((idle.lane, idle.end), 0)
         path: Iterable[Segment] = [Segment(idle.start, idle.end, 0, 0)]

@@ -15,7 +15,6 @@ from statistics import median
 from typing import Any
 
 from ..trace import Slice, Trace
-from ..trace.events import is_host
 from .causes import (
     ARRIVAL,
     HOST_WAIT,
@@ -30,17 +29,17 @@ from .causes import (
     call_of,
     device_gaps,
     ended_gaps,
-    forward_lanes,
     launches,
-    side_of,
 )
-from .history import counted, milliseconds
+from .history import counted, milliseconds, side_of
 from .overlap import (
     Interval,
     device_named,
     device_runs,
     forward_lane,
+    forward_lanes,
     intersection,
+    is_blocked,
     is_profiled,
     length,
     nobody_there,
@@ -48,13 +47,11 @@ from .overlap import (
     union,
 )
 from .what_if import (
-    WAIT,
     Course,
     course_of,
     critical_path,
     free,
     in_time,
-    is_blocked,
     launch_ahead,
     makespan,
     shares,
@@ -93,7 +90,7 @@ class OverlapVerdict:
 def overlap_verdict(trace: Trace) -> OverlapVerdict:
     """The verdict on a trace, of this program or of a real engine."""
     lane, known = forward_lane(trace), launches(trace)
-    absent = nobody_there(trace, side_of(lane))
+    absent = nobody_there(trace, side_of(lane)[0])
 
     def is_served(start: int, end: int) -> bool:
         return start >= end or not intersection(absent, ((start, end),))
@@ -369,7 +366,7 @@ def _sentences(trace: Trace, found: OverlapFindings) -> Iterator[str]:
 
 def _blocked_words(trace: Trace) -> Iterator[str]:
     """In which call the host was blocked most."""
-    waits = [item for item in trace.slices if item.name == WAIT and is_host(item.lane)]
+    waits = [item for item in trace.slices if is_blocked(item)]
     blocked = Counter[str]()
     for item in waits:
         blocked[call_of(item)] += item.duration

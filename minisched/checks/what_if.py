@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from ..trace import Slice, Trace
 from ..trace.events import is_forward, is_host
+from .overlap import is_blocked
 
 # -- Plays the lanes of a run again: each item starts as soon as what it comes after has happened --
-
-WAIT = "wait"  # a slice of this name only says that its lane was blocked
 
 
 @dataclass(slots=True)  # there are a million of them in a large trace
@@ -144,11 +143,6 @@ def course_of(trace: Trace) -> Course:
     for _ in play(lanes, slices):
         pass
     return Course(slices, lanes, trace.end)
-
-
-def is_blocked(item: Slice) -> bool:
-    """Whether a slice is a thread of the host that waits."""
-    return item.name == WAIT and is_host(item.lane)
 
 
 def in_time(slices: Iterable[Slice]) -> list[Slice]:

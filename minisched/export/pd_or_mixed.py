@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ..checks.causes import side_of
+from ..checks.history import side_of
 from ..checks.overlap import intersection, length, measure, union
 from ..core import Request
 from ..devices.cost import MILLISECOND, SIM_COST
@@ -165,7 +165,7 @@ def prompt_view(trace: Trace, rid: str) -> View | None:
     decodes = [item for item in steps if item.mode in DECODES]
     if not decodes:
         return None
-    side = side_of(steps[0].lane)
+    side, _ = side_of(steps[0].lane)
     first = min(
         box.slice.start for box in boxes_of(trace)
         if box.step == steps[0].step and box.slice.lane.startswith(side)

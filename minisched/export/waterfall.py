@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from ..checks import causes
-from ..checks.causes import bubbles, forward_lanes, side_of
-from ..checks.overlap import length, measure, streams_of, union
+from ..checks.causes import bubbles
+from ..checks.history import side_of
+from ..checks.overlap import forward_lanes, length, measure, streams_of, union
 from ..trace import Trace
 from ..trace.events import is_copy
 from .scene import LaneItem, LaneRow, Lanes, Part, Scene
@@ -62,7 +63,7 @@ def spent(trace: Trace) -> dict[str, Fraction]:
         if mark.name == "wasted row"
     }
     for lane in lanes:
-        streams, side = streams_of(trace, lane), side_of(lane)
+        streams, side = streams_of(trace, lane), side_of(lane)[0]
         ops = [item for item in trace.slices if item.lane in streams]
         busy = union(ops)
         vain = union(item for item in ops if item.rids

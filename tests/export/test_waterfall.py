@@ -6,10 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from minisched.checks.causes import forward_lanes
 from minisched.checks.judge import judge
 from minisched.checks.many import case_of
-from minisched.checks.overlap import measure
+from minisched.checks.overlap import forward_lanes, measure
 from minisched.export.pictures.compare import FALLS
 from minisched.export.recipes import run_of
 from minisched.export.scene import Lanes

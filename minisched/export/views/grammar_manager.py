@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...checks.causes import idle_times, side_of, waits
+from ...checks.causes import idle_times, waits
+from ...checks.history import side_of
 from ...trace import Mark, Trace
 from ...trace.events import is_forward, is_host
 from ..scene import Data, LaneItem, LaneRow, Lanes, Part, Scene, about_run
@@ -36,7 +37,7 @@ def scene(trace: Trace) -> Scene:
     part, shown = opening(trace, MOST_STEPS)
     rules = {word(mark, "rid"): word(mark, "rule")
              for mark in needed(part, "grammar", "no request had a grammar")}  # fmt: skip
-    sampled = {(side_of(item.lane), item.step): item.end for item in part.slices
+    sampled = {(side_of(item.lane)[0], item.step): item.end for item in part.slices
                if item.name == "sample" and is_forward(item.lane)}  # fmt: skip
     taken = {key_of(mark): mark for mark in named(part, "grammar accept")}
     lanes: dict[str, list[LaneItem]] = {rid: [] for rid in rules}
