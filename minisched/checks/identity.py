@@ -277,11 +277,10 @@ def find_bad_ends(trace: Trace) -> list[Breach]:
 def find_misreads(trace: Trace) -> list[Breach]:
     """Steps that read another one's future slot, in order of time, also where nobody saw it."""
     found = [
-        Breach("identity", item.lease.rid if item.lease else "", item.sentence,
-               item.moment.time, item.moment.slices)
+        Breach("identity", item.rid, item.sentence, item.moment.time, item.moment.slices)
         for ledger in ledgers(trace).values()
-        for item in ledger.slots.misread
-    ]  # fmt: skip
+        for item in ledger.misread
+    ]
     return sorted(found, key=lambda item: item.time)
 
 
@@ -395,8 +394,8 @@ class Past:
         self.of_step: defaultdict[int, list[Slice]] = defaultdict(list)
         for item in trace.slices:
             self.of_step[item.step].append(item)
-        self.misread = {(item.step, item.lease.rid if item.lease else ""): item.sentence
-                        for item in ledgers(trace)[side].slots.misread}  # fmt: skip
+        misread = ledgers(trace)[side].misread
+        self.misread = {(item.step, item.rid): item.sentence for item in misread}
         self.wrong = {(mark.attrs["step"], mark.attrs["rid"]): mark.attrs for mark in trace.marks
                       if mark.name == "wrong token"}  # fmt: skip
         self.steps_of: defaultdict[tuple[str, int], list[int]] = defaultdict(list)  # of each life

@@ -52,7 +52,7 @@ class Leak:
         return Offence(self.slices, self.sentence)
 
 
-# -- Whose it is: a row of the request table and what hangs on it, and a book of rows or pages -----
+# -- Whose it is: a row of the request table, and what hangs on it ---------------------------------
 
 
 @dataclass(eq=False)
@@ -69,8 +69,8 @@ class HeldLease:
     opened: MarkMoment
     pages: dict[int, MarkMoment] = field(default_factory=dict)  # its own, in the order of positions
     locks: Counter[int] = field(default_factory=Counter)  # by node of the prefix cache
-    num_transfers: int = 0
     locked: dict[int, MarkMoment] = field(default_factory=dict)  # since when, by node
+    num_transfers: int = 0
     last_step: int = 0  # the newest that names it
     step_before: int = 0  # and the one before that
     closed: MarkMoment | None = None
@@ -79,26 +79,10 @@ class HeldLease:
     overdue: MarkMoment | None = None
 
     @property
-    def rest(self) -> list[tuple[str, str]]:
-        """(resource, name) of all that it still holds."""
-        rows = [("row", f"row {self.row}")] if self.released is None else []
-        pages = [("page", plural("page", self.pages))] if self.pages else []
-        locked = [node for node, count in self.locks.items() if count]
-        locks = [("lock", f"a lock on {plural('node', locked)}")] if locked else []
-        return [*pages, *rows, *locks]
-
-    @property
     def history(self) -> str:
         """``r1 in step 2 (..); r1 ended (stop) ..``: who got it when, and what became of them."""
         taken = min([*self.pages.values(), self.opened], key=lambda moment: moment.time)
         return f"{self.rid} {taken}; {self.end}"
-
-    @property
-    def lock_history(self) -> str:
-        """The same of its locks that are left."""
-        nodes = [node for node, count in self.locks.items() if count]
-        taken = [str(self.locked[node]) for node in nodes if node in self.locked]
-        return f"{self.rid} {' and '.join(dict.fromkeys(taken))}; {self.end}"
 
     @property
     def end(self) -> str:
@@ -123,161 +107,37 @@ class Freed(NamedTuple):
     slices: tuple[int, ...]
 
 
-class Book:
-    """Whose each page is, or each row, and of what is free who had it last."""
-
-    def __init__(self, name: str, leaks: list[Leak]) -> None:
-        self.name, self.leaks = name, leaks
-        self.held: dict[int, HeldLease] = {}
-        self.freed: dict[int, Freed] = {}
-
-    def take(self, number: int, lease: HeldLease, now: MarkMoment, is_cached: bool = False) -> None:
-        """It is handed out."""
-        before = self.held.get(number)
-        if before or is_cached:
-            whose = f"{before.rid}'s, allocated to {before.history}" if before else ""
-            story = f"was handed out to {lease.rid} {now} while it was still "
-            story += whose or "the prefix cache's"
-            rid, slices = (before.rid, before.slices) if before else ("", ())
-            self.wrong(number, "given", rid, story, now, slices)
-        self.held[number] = lease
-        self.freed.pop(number, None)
-
-    def free_again(self, number: int, now: MarkMoment) -> None:
-        """Nobody holds it, and it is freed."""
-        if (first := self.freed.get(number)) is None:
-            self.wrong(number, "freed", "", f"was freed {now}, although nobody held it", now)
-            return
-        whose = f"when it was {first.rid}'s" if first.rid else "when the prefix cache gave it up"
-        story = f"was freed twice: {first.when}, {whose}, and again {now}"
-        self.wrong(number, "freed", first.rid, story, now, first.slices)
-
-    def wrong(
-        self, number: int, kind: str, rid: str, story: str, now: MarkMoment,
-        slices: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
-        """Note a leak; ``slices`` are those before that of ``now``."""
-        what, slices = f"{self.name} {number}", (*slices, *now.slices)
-        self.leaks.append(Leak(self.name, what, kind, rid, f"{what} {story}", now.time, slices))
-
-
-# -- Future slots: which step and whose row each was given to last, and who reads it ---------------
-
-
-class Ask(NamedTuple):
-    """What a row has to read: the slot that step ``giver`` got for its lease.
-
-    ``must`` is False where that step has come back: then the host may know the token, and need not.
-    """
-
-    lease: HeldLease | None
-    giver: int
-    must: bool
-
-
-class SlotRead(NamedTuple):
-    """A future slot that a step reads for a lease, or for nobody; ``should`` is the right one.
-
-    ``sentence`` says what is wrong, or nothing. ``slot`` is None where one should have been read.
-    """
+class Misdelivery(NamedTuple):
+    """A token that a step gave to somebody, or read for them, and why it should not have."""
 
     step: int
-    lease: HeldLease | None
-    slot: int | None
-    should: int | None
+    rid: str
     sentence: str
     moment: MarkMoment
-
-
-class SlotBook:
-    """A future slot is a step's until another one gets it. Nothing gives one back."""
-
-    def __init__(self) -> None:
-        self.owner: dict[int, tuple[int, HeldLease | None]] = {}  # slot -> step, lease
-        self.given: dict[int, dict[HeldLease | None, int]] = {}  # step -> lease -> slot
-        self.misread: list[SlotRead] = []
-
-    def of(self, step: int) -> list[int]:
-        """The slots that are still a step's."""
-        return [slot for slot, (owner, _) in self.owner.items() if owner == step]
-
-    def bind(
-        self, step: int, asks: Sequence[Ask], slots: Sequence[int], reads: Sequence[int],
-        now: MarkMoment,
-    ) -> None:  # fmt: skip
-        """A step gets ``slots``, row by row, and will read ``reads``, which were others'."""
-        if asks:
-            found = self.reads_of(step, asks, reads, now)
-            self.misread += [item for item in found if item.sentence]
-        if len(asks) == len(slots):
-            leases = (ask.lease for ask in asks)
-            given = self.given[step] = dict(zip(leases, slots, strict=True))
-            self.owner |= {slot: (step, lease) for lease, slot in given.items()}
-
-    def reads_of(
-        self, step: int, asks: Sequence[Ask], reads: Sequence[int], now: MarkMoment
-    ) -> list[SlotRead]:
-        """Which row reads which slot: a step reads them in the order of its rows."""
-        left, found = list(reads), list[SlotRead]()
-        must = sum(ask.must for ask in asks)
-        for ask in asks:
-            should = self.given.get(ask.giver, {}).get(ask.lease)
-            may = should is not None and left[:1] == [should] and len(left) > must
-            if ask.must or may:
-                slot = left.pop(0) if left else None
-                found.append(self._judged(step, ask, slot, should, now))
-            must -= ask.must
-        nobody = Ask(None, 0, False)
-        return found + [self._judged(step, nobody, slot, None, now) for slot in left]
-
-    def _judged(
-        self, step: int, ask: Ask, slot: int | None, should: int | None, now: MarkMoment
-    ) -> SlotRead:
-        whose = f" for {ask.lease.rid}" if ask.lease else ""
-        right, story = "", ""
-        if should is not None:
-            right = f"future slot {should}, which step {ask.giver} was given{whose}"
-        if slot is None and right:
-            story = f"step {step} reads no future slot{whose}; it should have read {right}"
-        elif slot is not None and self.owner.get(slot) != (ask.giver, ask.lease):
-            giver, lease = self.owner.get(slot, (0, None))
-            owner = f"step {giver} was given" + (f" for {lease.rid}" if lease else "")
-            owner = owner if giver else "no step was given"
-            story = f"step {step} reads future slot {slot}{whose}, which {owner}"
-            if slot == should:
-                story += f" since step {ask.giver} was given it{whose}: that token is lost"
-            elif right:
-                story += f"; it should have read {right}"
-        return SlotRead(step, ask.lease, slot, should, story, now)
 
 
 # -- One scheduler's ledger, kept from the marks of a trace: who holds what, mark by mark ----------
 #
 # What can't be, it notes at once; what must not stay, it looks for between two steps.
 
-
-class Misdelivery(NamedTuple):
-    """What happened to a step's token of a request, and why it should not have."""
-
-    step: int
-    rid: str
-    sentence: str
-
-
 ROOT = 0  # of the radix tree: it has no pages, and a lock on it keeps nothing
+ROW, PAGE = "row", "page"
+Thing = tuple[str, int]  # a row or a page, by number
+Taker = tuple[int, HeldLease | None]  # who got a future slot: a step, for a lease
 
 
 class Ledger:
     """Who holds what after the marks that it has heard. ``leaks`` are what was wrong so far.
 
     A page is a lease's, or the prefix cache's, or on its way from one to the other, or free. The
-    cache's nodes have numbers; in a block pool each page is a node of its own.
+    cache's nodes have numbers; in a block pool each page is a node of its own. A future slot is a
+    step's until another one gets it; nothing gives one back.
     """
 
     def __init__(self) -> None:
         self.leaks: list[Leak] = []
-        self.rows, self.pages = Book("row", self.leaks), Book("page", self.leaks)
-        self.slots = SlotBook()
+        self.held: dict[Thing, HeldLease] = {}
+        self.freed: dict[Thing, Freed] = {}  # of what is free, who had it last
         self.cached: dict[int, int] = {}  # page -> node
         self.nodes: dict[int, list[int]] = {}  # the other way round
         self.disowned: dict[int, tuple[HeldLease, MarkMoment]] = {}  # and not free or cached as yet
@@ -290,7 +150,10 @@ class Ledger:
         self.chunks: dict[int, list[int]] = {}  # by step, the rows whose sample is no token
         self.in_flight: dict[int, MarkMoment] = {}  # steps, with when they were committed
         self.waited: set[int] = set()  # steps for whose inputs the host has waited
+        self.slots: dict[int, Taker] = {}  # who got each future slot last
+        self.given: dict[Taker, int] = {}  # the other way round, of all who ever did
         self.stale: set[tuple[str, int]] = set()  # request and step: delivered all the same
+        self.misread: list[Misdelivery] = []
         self.misdelivered: list[Misdelivery] = []
 
     def hear(self, mark: Mark, now: MarkMoment) -> None:
@@ -304,13 +167,17 @@ class Ledger:
             case "kv pool":
                 self.knows_all = True
             case "page alloc":
-                lease = self.rows.held.get(int(of["row"]))
+                lease = self.held.get((ROW, int(of["row"])))
                 lease = lease or self._open(str(of["rid"]), int(of["row"]), now)
                 for page in pages:
-                    self.pages.take(page, lease, now, page in self.cached)
+                    self._take((PAGE, page), lease, now, page in self.cached)
                     lease.pages[page] = now
-            case "page disown":
-                self._disown(pages, now)
+            case "page disown":  # they stop being a lease's
+                for page in pages:
+                    if holder := self.held.pop((PAGE, page), None):
+                        holder.pages.pop(page, None)
+                        if page not in self.cached:
+                            self.disowned[page] = holder, now
             case "page free":
                 for page in pages:
                     self._free(page, now)
@@ -324,117 +191,108 @@ class Ledger:
                 both = self.nodes.get(child, [])
                 self.nodes[node], self.nodes[child] = both[:count], both[count:]
                 self.cached |= dict.fromkeys(both[:count], node)
-            case "radix evict":
-                self._evict(int(of["node"]), now)
-            case "block evict":
-                for page in pages:
-                    self._evict(page, now)
+            case "radix evict" | "block evict":  # their pages are about to be free
+                owner = HeldLease("", 0, now)
+                for node in pages if mark.name == "block evict" else [int(of["node"])]:
+                    for page in self.nodes.pop(node, []):
+                        self.cached.pop(page, None)
+                        self.disowned[page] = owner, now
             case "insert":
                 self.whose = self.newest.get(str(of["rid"]))
-            case "radix lock":
-                if int(of["node"]) != ROOT:
-                    self._lock(int(of["node"]), int(of["delta"]), now)
-            case "block lock":
-                for page in pages:
-                    self._lock(page, int(of["delta"]), now)
-            case "finish":
-                self._close(str(of["rid"]), str(of["reason"]), now)
-            case "retraction":
-                self._close(str(of["rid"]), mark.name, now)
+            case "radix lock" | "block lock":  # a lease takes one, or gives it back
+                delta, lease = int(of["delta"]), self.whose
+                for node in pages if mark.name == "block lock" else [int(of["node"])]:
+                    if lease is not None and (node != ROOT or mark.name == "block lock"):
+                        lease.locks[node] += delta
+                        lease.locked |= {node: now} if delta > 0 else {}
+            case "finish" | "retraction":
+                lease = self.newest.get(str(of["rid"]))
+                if lease is not None and lease.closed is None and lease.released is None:
+                    why = str(of["reason"]) if mark.name == "finish" else mark.name
+                    lease.closed, lease.why = now, why
+                    self.ending[lease] = None
             case "commit":
                 self.chunks[int(of["step"])] = numbers(of.get("chunks", ""))
                 self._commit(int(of["step"]), numbers(of["rows"]), now)
             case "future slots":
-                step, slots, reads = int(of["step"]), numbers(of["slots"]), numbers(of["reads"])
-                asks = [self.ask(lease) for lease in self.commits.get(step, [])]
-                self.slots.bind(step, asks, slots, reads, now)
+                self._bind(int(of["step"]), numbers(of["slots"]), numbers(of["reads"]), now)
             case "stale output":
                 self.stale.add((str(of["rid"]), int(of["step"])))
             case "tokens":
-                self._deliver(int(of["step"]), {unquote(rid) for rid in str(of["rids"]).split()})
+                rids = {unquote(rid) for rid in str(of["rids"]).split()}
+                self._deliver(int(of["step"]), rids, now)
                 self.in_flight.pop(int(of["step"]), None)
             case "wait":
                 if (of.get("reason"), of.get("op")) == ("speculation", "forward"):
                     self.waited.add(int(of["step"]))
 
-    def is_named(self, lease: HeldLease) -> bool:
-        """Whether a step in flight or a transfer names it."""
-        return lease.last_step in self.in_flight or lease.num_transfers > 0
+    def _wrong(
+        self, thing: Thing, kind: str, rid: str, story: str, now: MarkMoment,
+        slices: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        """Note a leak; ``slices`` are those before that of ``now``."""
+        resource, what = thing[0], f"{thing[0]} {thing[1]}"
+        sentence, slices = f"{what} {story}", (*slices, *now.slices)
+        self.leaks.append(Leak(resource, what, kind, rid, sentence, now.time, slices))
 
-    def giver_of(self, lease: HeldLease | None) -> int:
-        """The step whose sample is its input in its newest step, if the host did not know it.
+    # -- rows and pages ----------------------------------------------------------------------------
 
-        The host knows what has come back, and what it has waited for (``worker/verify.py``);
-        0 if it knew it, or if there is none.
-        """
-        step = lease.step_before if lease else 0
-        is_chunk = lease is not None and lease.row in self.chunks.get(step, [])
-        knew = is_chunk or lease is None or lease.last_step in self.waited
-        return step if step in self.in_flight and not knew else 0
+    def _take(self, thing: Thing, lease: HeldLease, now: MarkMoment, is_cached: bool) -> None:
+        """It is handed out."""
+        before = self.held.get(thing)
+        if before or is_cached:
+            whose = f"{before.rid}'s, allocated to {before.history}" if before else ""
+            story = f"was handed out to {lease.rid} {now} while it was still "
+            story += whose or "the prefix cache's"
+            rid, slices = (before.rid, before.slices) if before else ("", ())
+            self._wrong(thing, "given", rid, story, now, slices)
+        self.held[thing] = lease
+        self.freed.pop(thing, None)
 
-    def ask(self, lease: HeldLease | None) -> Ask:
-        """What a row of the newest step has to read from the device."""
-        return Ask(lease, lease.step_before if lease else 0, bool(self.giver_of(lease)))
+    def _free_again(self, thing: Thing, now: MarkMoment) -> None:
+        """Nobody holds it, and it is freed."""
+        if (first := self.freed.get(thing)) is None:
+            self._wrong(thing, "freed", "", f"was freed {now}, although nobody held it", now)
+            return
+        whose = f"when it was {first.rid}'s" if first.rid else "when the prefix cache gave it up"
+        story = f"was freed twice: {first.when}, {whose}, and again {now}"
+        self._wrong(thing, "freed", first.rid, story, now, first.slices)
 
     def _open(self, rid: str, row: int, now: MarkMoment) -> HeldLease:
         lease = HeldLease(rid, row, now)
-        if before := self.rows.held.get(row):
+        if before := self.held.get((ROW, row)):
             self.ending[before] = None
-        self.rows.take(row, lease, now)
+        self._take((ROW, row), lease, now, is_cached=False)
         self.newest[rid] = self.whose = lease
         return lease
 
     def _on_row(self, name: str, row: int, now: MarkMoment) -> None:
-        lease = self.rows.held.get(row)
+        lease = self.held.get((ROW, row))
         if lease is None:
-            self.rows.free_again(row, now)
+            self._free_again((ROW, row), now)
         elif name == "row free":
-            del self.rows.held[row]
-            self.rows.freed[row] = Freed(lease.rid, now, lease.slices)
+            del self.held[ROW, row]
+            self.freed[ROW, row] = Freed(lease.rid, now, lease.slices)
             lease.released, self.whose = now, lease
             self.ending[lease] = None
         else:
             lease.num_transfers += 1 if name == "row hold" else -1
 
-    def _close(self, rid: str, why: str, now: MarkMoment) -> None:
-        lease = self.newest.get(rid)
-        if lease is not None and lease.closed is None and lease.released is None:
-            lease.closed, lease.why = now, why
-            self.ending[lease] = None
-
-    def _commit(self, step: int, rows: list[int], now: MarkMoment) -> None:
-        leases = self.commits[step] = [self.rows.held.get(row) for row in rows]
-        for row, lease in zip(rows, leases, strict=True):
-            if lease is not None:
-                lease.step_before, lease.last_step = lease.last_step, step
-            else:
-                story = f"step {step} names row {row}, which nobody holds {now}"
-                leak = Leak("row", f"row {row}", "used", "", story, now.time, now.slices)
-                self.leaks.append(leak)
-        self.in_flight[step] = now
-
-    def _disown(self, pages: Sequence[int], now: MarkMoment) -> None:
-        """They stop being a lease's."""
-        for page in pages:
-            if lease := self.pages.held.pop(page, None):
-                lease.pages.pop(page, None)
-                if page not in self.cached:
-                    self.disowned[page] = lease, now
-
     def _free(self, page: int, now: MarkMoment) -> None:
-        if lease := self.pages.held.pop(page, None):
+        thing = PAGE, page
+        if lease := self.held.pop(thing, None):
             if lease.closed is None:
                 story = f"was freed {now}, although it was allocated to {lease.history}"
-                self.pages.wrong(page, "freed", lease.rid, story, now, lease.slices)
+                self._wrong(thing, "freed", lease.rid, story, now, lease.slices)
             lease.pages.pop(page, None)
         elif page in self.disowned:
             lease, _ = self.disowned.pop(page)
-        elif page in self.pages.freed or self.knows_all:
-            self.pages.free_again(page, now)
+        elif thing in self.freed or self.knows_all:
+            self._free_again(thing, now)
         if page in self.cached:
             story = f"was freed {now}, although node {self.cached[page]} still has it"
-            self.pages.wrong(page, "freed", "", story, now)
-        self.pages.freed[page] = Freed(lease.rid if lease else "", now, now.slices)
+            self._wrong(thing, "freed", "", story, now)
+        self.freed[thing] = Freed(lease.rid if lease else "", now, now.slices)
 
     def _cache(self, node: int, pages: Sequence[int]) -> None:
         """A node of the prefix cache has them."""
@@ -444,20 +302,72 @@ class Ledger:
             self.cached[page] = node
             self.disowned.pop(page, None)
 
-    def _evict(self, node: int, now: MarkMoment) -> None:
-        """A node is gone; its pages are about to be free."""
-        owner = HeldLease("", 0, now)
-        for page in self.nodes.pop(node, []):
-            self.cached.pop(page, None)
-            self.disowned[page] = owner, now
+    # -- steps, and the tokens that they read and give ---------------------------------------------
 
-    def _lock(self, node: int, delta: int, now: MarkMoment) -> None:
-        """A lease takes a lock on a node of the prefix cache, or gives it back."""
-        if lease := self.whose:
-            lease.locks[node] += delta
-            lease.locked |= {node: now} if delta > 0 else {}
+    def _commit(self, step: int, rows: list[int], now: MarkMoment) -> None:
+        leases = self.commits[step] = [self.held.get((ROW, row)) for row in rows]
+        for row, lease in zip(rows, leases, strict=True):
+            if lease is not None:
+                lease.step_before, lease.last_step = lease.last_step, step
+            else:
+                story = f"step {step} names row {row}, which nobody holds {now}"
+                leak = Leak("row", f"row {row}", "used", "", story, now.time, now.slices)
+                self.leaks.append(leak)
+        self.in_flight[step] = now
 
-    def _deliver(self, step: int, heard: set[str]) -> None:
+    def _must_read(self, lease: HeldLease | None) -> bool:
+        """Whether its newest step reads the sample of the one before, as the host did not know it.
+
+        The host knows what has come back, and what it has waited for (``worker/verify.py``).
+        """
+        if lease is None or lease.last_step in self.waited:
+            return False
+        step = lease.step_before
+        return step in self.in_flight and lease.row not in self.chunks.get(step, [])
+
+    def _bind(self, step: int, slots: Sequence[int], reads: Sequence[int], now: MarkMoment) -> None:
+        """A step gets ``slots``, row by row, and will read ``reads``, which were others'.
+
+        Of a row whose step before has come back the host may know the token, and need not.
+        """
+        rows, left = self.commits.get(step, []), list(reads)
+        asks = [((lease.step_before if lease else 0, lease), self._must_read(lease))
+                for lease in rows]  # fmt: skip
+        must = sum(is_asked for _, is_asked in asks)
+        for taker, is_asked in asks:
+            should = self.given.get(taker)
+            may = should is not None and left[:1] == [should] and len(left) > must
+            if is_asked or may:
+                self._read(step, taker, left.pop(0) if left else None, should, now)
+            must -= is_asked
+        for slot in left if rows else ():
+            self._read(step, (0, None), slot, None, now)
+        for lease, slot in zip(rows, slots, strict=True) if len(rows) == len(slots) else ():
+            self.slots[slot], self.given[step, lease] = (step, lease), slot
+
+    def _read(
+        self, step: int, taker: Taker, slot: int | None, should: int | None, now: MarkMoment
+    ) -> None:
+        """A step reads a slot for a lease, or for nobody: it should be what the taker was given."""
+        giver, lease = taker
+        whose = f" for {lease.rid}" if lease else ""
+        right = f"future slot {should}, which step {giver} was given{whose}"
+        if slot is None and should is not None:
+            story = f"step {step} reads no future slot{whose}; it should have read {right}"
+        elif slot is not None and self.slots.get(slot) != taker:
+            owner, theirs = self.slots.get(slot, (0, None))
+            given = f"step {owner} was given" + (f" for {theirs.rid}" if theirs else "")
+            story = f"step {step} reads future slot {slot}{whose}, which "
+            story += given if owner else "no step was given"
+            if slot == should:
+                story += f" since step {giver} was given it{whose}: that token is lost"
+            elif should is not None:
+                story += f"; it should have read {right}"
+        else:
+            return
+        self.misread.append(Misdelivery(step, lease.rid if lease else "", story, now))
+
+    def _deliver(self, step: int, rids: set[str], now: MarkMoment) -> None:
         """A step came back: is what clients heard what was settled when it was committed?
 
         A chunk that is not a prompt's last samples no token. A token counts for whoever still has
@@ -467,32 +377,33 @@ class Ledger:
             rid, is_chunk = lease.rid, lease.row in self.chunks[step]
             is_open = lease.closed is None or lease.closed.step == step
             counts, story = is_open or (rid, step) in self.stale, ""
-            if rid in heard and is_chunk:
+            if rid in rids and is_chunk:
                 story = (
                     f"what step {step} sampled for {rid} was delivered, although that step "
                     "computed a chunk that is not the last of its prompt: such a sample is no token"
                 )
-            elif rid in heard and not counts:
-                story = (
-                    f"the token of step {step} was delivered to {rid}, although {rid} had lost the "
-                    f"lease that the step was committed under ({lease.why}): it is computed once "
-                    "more"
+            elif rid in rids and not counts:
+                story = f"the token of step {step} was delivered to {rid}, although "
+                story += (
+                    f"{rid} had lost the lease that the step was committed under ({lease.why}): it "
+                    "is computed once more"
                     if lease.why == "retraction"
-                    else f"the token of step {step} was delivered to {rid}, although {lease.end}: "
-                    "nothing may come behind that"
+                    else f"{lease.end}: nothing may come behind that"
                 )
-            elif rid not in heard and counts and not (is_chunk or lease.why in ("error", "abort")):
+            elif rid not in rids and counts and not (is_chunk or lease.why in ("error", "abort")):
                 story = (
                     f"step {step} sampled a token for {rid}, which was not delivered, although "
                     f"{rid} still had its lease and all of its prompt was computed"
                 )
-            if story:
-                self.misdelivered.append(Misdelivery(step, rid, story))
+            self.misdelivered += [Misdelivery(step, rid, story, now)] if story else []
 
     # -- what must not stay ------------------------------------------------------------------------
 
-    def find_lost(self, now: MarkMoment) -> None:
-        """Between two steps no page is on its way."""
+    def settle(self, now: MarkMoment) -> None:
+        """Between two steps no page is on its way; who has ended holds nothing that is not named.
+
+        It is named by a step in flight, or by a transfer.
+        """
         by_owner: defaultdict[tuple[HeldLease, MarkMoment], list[int]] = defaultdict(list)
         for page, owner in self.disowned.items() if self.knows_tree else ():
             by_owner[owner].append(page)
@@ -505,12 +416,8 @@ class Ledger:
                 "neither free, nor cached, nor anybody's"
             )
             self.leaks.append(Leak("page", what, "lost", lease.rid, story, now.time, when.slices))
-
-    def settle(self, now: MarkMoment) -> None:
-        """Between two steps: whoever has ended holds nothing that nobody names."""
-        self.find_lost(now)
         for lease in list(self.ending):
-            if self.is_named(lease):
+            if lease.last_step in self.in_flight or lease.num_transfers > 0:
                 continue
             if lease.released is None:
                 lease.overdue = lease.overdue or now
@@ -518,8 +425,8 @@ class Ledger:
             del self.ending[lease]
             if lease.overdue is not None:
                 fate = f"and nobody named it any more, but it was released only {lease.released}"
-                self.report(lease, fate, [("row", f"row {lease.row}")])
-            self.report(lease)
+                self._held(lease, "row", f"row {lease.row}", fate)
+            self._report(lease)
 
     def close(self, now: MarkMoment, sees_steps: bool) -> None:
         """The trace is over: note what is left.
@@ -527,35 +434,40 @@ class Ledger:
         ``sees_steps`` says whether the trace tells which steps came back.
         """
         self.settle(now)
-        for lease in dict.fromkeys([*self.ending, *self.rows.held.values()]):
+        rows = [lease for (name, _), lease in self.held.items() if name == ROW]
+        for lease in dict.fromkeys([*self.ending, *rows]):
             lease.overdue = lease.overdue or now
-            self.report(lease)
+            self._report(lease)
         for step, committed in self.in_flight.items() if sees_steps else ():
-            slots = self.slots.of(step)
+            slots = [slot for slot, (owner, _) in self.slots.items() if owner == step]
             story = f"step {step} was committed {MarkMoment(committed.time)} and never came back"
             story += f", and so {plural('future slot', slots)} has no token" if slots else ""
             self.leaks.append(
                 Leak("step", f"step {step}", "pending", "", story, now.time, committed.slices)
             )
 
-    def report(
-        self, lease: HeldLease, fate: str = "", rest: list[tuple[str, str]] | None = None
-    ) -> None:
-        """Whatever a lease still holds, or what it held for too long: a leak each."""
-        if not fate:
-            fate = "and its lease was never released" if lease.closed else "and the trace is over"
-            if lease.released is not None:
-                fate = f"and its row was freed {lease.released}, but this was not"
+    def _report(self, lease: HeldLease) -> None:
+        """Whatever a lease still holds: a leak each."""
+        fate, duty = "and its lease was never released" if lease.closed else "", ""
+        if lease.released is not None:
+            fate = f"and its row was freed {lease.released}, but this was not"
+            duty = ": it should have been unlocked then"
+        fate = fate or "and the trace is over"
+        if lease.pages:
+            self._held(lease, "page", plural("page", lease.pages), fate)
+        if lease.released is None:
+            self._held(lease, "row", f"row {lease.row}", fate)
+        if locked := [node for node, count in lease.locks.items() if count]:
+            taken = [str(lease.locked[node]) for node in locked if node in lease.locked]
+            taker = f"{lease.rid} {' and '.join(dict.fromkeys(taken))}; {lease.end}"
+            what = f"a lock on {plural('node', locked)}"
+            self._held(lease, "lock", what, fate + duty, f"was taken for {taker}")
+
+    def _held(self, lease: HeldLease, resource: str, what: str, fate: str, story: str = "") -> None:
+        verb = "were allocated to" if what.startswith("pages") else "was allocated to"
+        story = f"{what} {story or f'{verb} {lease.history}'}, {fate}"
         seen = lease.overdue or lease.released or lease.opened
-        for resource, what in lease.rest if rest is None else rest:
-            verb = "were allocated to" if what.startswith("pages") else "was allocated to"
-            history, duty = lease.history, ""
-            if resource == "lock":
-                verb, history = "was taken for", lease.lock_history
-                duty = ": it should have been unlocked then" if lease.released else ""
-            story = f"{what} {verb} {history}, {fate}{duty}"
-            leak = Leak(resource, what, "held", lease.rid, story, seen.time, lease.slices)
-            self.leaks.append(leak)
+        self.leaks.append(Leak(resource, what, "held", lease.rid, story, seen.time, lease.slices))
 
 
 @kept
