@@ -172,11 +172,13 @@ def checkout(root: Path = ROOT) -> Path:
 
 
 def generate(
-    names: Sequence[str], with_svg: bool, root: Path, hear: Hear, more: Makers = NO_MORE
-) -> Golden:
+    names: Sequence[str], with_svg: bool, root: Path, hear: Hear, server: str = "",
+    more: Makers = NO_MORE,
+) -> Golden:  # fmt: skip
     """Write the files of the topics and diagrams named (of all, if none), and render their SVGs.
 
-    Gives which were stale and have been written. ``more`` is what later layers make.
+    Gives which were stale and have been written. ``server`` is a PlantUML server to render on;
+    ``more`` is what later layers make.
 
     Raises:
         ValueError: there is no topic or diagram of a name.
@@ -185,11 +187,11 @@ def generate(
     """
     chosen = known_makers(names, root, more)
     if with_svg and sources(root, names, {}):
-        find_renderer()
+        find_renderer(server)
     files = made(chosen, hear)
     stale = written(root, files)
     if with_svg and (drawn := sources(root, names, files)):
-        pictures = rendered_svgs(drawn, hear, find_renderer())
+        pictures = rendered_svgs(drawn, hear, find_renderer(server))
         stale += written(root, pictures)
         files |= pictures
     return Golden(tuple(files), tuple(stale))

@@ -1,17 +1,23 @@
 """PlantUML text to SVG: who renders, whether it went well, and how it looks on dark paper.
 
-It is the pinned renderer, which needs Node and no Java, and gives the same bytes everywhere.
+A server that was named (``--server`` or ``PLANTUML_SERVER``) wins. Without one it is the pinned
+renderer, which needs Node and no Java, and alone gives the same bytes everywhere.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import unescape
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
 
 from .looks import DARK
 
@@ -21,7 +27,7 @@ Renderer = Callable[[Sequence[Path], Path], None]
 DRIVER = Path(__file__).resolve().parents[2] / "diagrams" / "render" / "render.mjs"
 ADVICE = (
     "no PlantUML renderer was found; run `npm ci` in diagrams/render of a checkout (needs Node 18 "
-    "or newer)."
+    "or newer), or name a server with --server or PLANTUML_SERVER."
 )
 MISTAKES = (  # what a picture of an error says
     "Syntax Error",
@@ -43,12 +49,14 @@ def has_driver() -> bool:
     return (DRIVER.parent / "node_modules").is_dir() and shutil.which("node") is not None
 
 
-def find_renderer() -> Renderer:
-    """What renders here.
+def find_renderer(server: str = "") -> Renderer:
+    """What renders here; ``server`` is the address of one that the user named.
 
     Raises:
-        RenderError: nothing does; the message says what to install.
+        RenderError: there is none (the message says what to install), or the one chosen cannot be.
     """
+    if server := server or os.environ.get("PLANTUML_SERVER", ""):
+        return partial(render_by_server, server)
     if has_driver():
         return render_by_driver
     raise RenderError(ADVICE)
@@ -98,6 +106,60 @@ def render_by_driver(paths: Sequence[Path], folder: Path) -> None:
     if done.returncode:  # it writes as for a page: ``--&gt;``
         said = unescape(next(iter((done.stderr or done.stdout).strip().splitlines()), ""))
         raise RenderError(said or "the pinned renderer failed and says nothing.")
+
+
+# -- A server that the user named, and no other ----------------------------------------------------
+#
+# Through the ``plantuml`` package (extra ``plot``), whose own default is the public server: here
+# the address is always the user's, such as ``http://127.0.0.1:8080/plantuml``, which a jar gives
+# with ``java -jar plantuml.jar -picoweb:8080:127.0.0.1``.
+
+SECONDS = 30  # until a server that does not answer is given up
+
+
+def render_by_server(server: str, paths: Sequence[Path], folder: Path) -> None:
+    """Send each text in an address of its own, and keep the SVG that comes back.
+
+    Raises:
+        RenderError: the address is none, the package is missing, the server does not answer, or it
+            refuses a diagram.
+    """
+    parts = urlsplit(server)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise RenderError(
+            f"{server!r} is no address of a PlantUML server; "
+            "it must be one such as http://127.0.0.1:8080/plantuml."
+        )
+    try:
+        package: Any = import_module("plantuml")
+    except ImportError as error:
+        raise RenderError(
+            "a PlantUML server needs the package `plantuml`: pip install 'minisched[plot]'."
+        ) from error
+    address = f"{server.rstrip('/').removesuffix('/svg')}/svg/"
+    client = package.PlantUML(url=address, http_opts={"timeout": SECONDS})
+    for path in paths:
+        url = client.get_url(path.read_text(encoding="utf-8"))
+        try:
+            # Not ``client.processes``: it stumbles over its own error, and its reason is lost.
+            response, content = client.http.request(url)
+        except (OSError, client.HttpLib2Error) as error:
+            raise RenderError(f"the PlantUML server {server} does not answer: {error}.") from error
+        _check_url(server, path, response, content)
+        (folder / f"{path.stem}.svg").write_bytes(content)
+
+
+def _check_url(server: str, path: Path, response: Any, content: bytes) -> None:
+    """A wrong diagram is answered with a picture of the error; the headers say what it is."""
+    if what := response.get("x-plantuml-diagram-error"):
+        line = response.get("x-plantuml-diagram-error-line", "")
+        where = f" in line {line}" if line else ""
+        said = unescape(what.partition(" (")[0])
+        raise RenderError(f"{path.name} is not a PlantUML diagram: {said}{where}.")
+    if response.status != 200:
+        raise RenderError(f"the PlantUML server {server} refused {path.name}: {response.status}.")
+    if b"<svg" not in content[:1000]:
+        raise RenderError(f"the PlantUML server {server} answered {path.name} with no SVG.")
 
 
 # -- On dark paper ---------------------------------------------------------------------------------
