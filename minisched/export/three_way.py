@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from ..checks.overlap import measure
@@ -23,37 +22,24 @@ LENGTHS = (4, 7, 10, 13)  # tokens of the requests whose ends are counted
 SHORT, LONG = 12, 36  # tokens of the two runs whose difference is settled steps only
 
 
-@dataclass(frozen=True)
-class Figures:
-    """One loop on sim; times in nanoseconds, a waste in rows for each end.
-
-    ``token_time`` is settled: for one more token of each of four requests. ``makespan``,
-    ``speedup`` over serial and the shares are of the common workload.
-    """
-
-    loop: str
-    token_time: float
-    makespan: int
-    device_busy_percent: float
-    host_hidden_percent: float
-    speedup: float
-    waste_of_stop: float
-    waste_of_length: float
+HEADS = ("loop", "ms for one more token each", "device busy", "host hidden", "speed-up over serial",
+         "rows wasted by a stop token", "rows wasted by a length stop", "whole run")  # fmt: skip
 
 
-def figures_of(loop: str) -> Figures:
-    """What one loop did."""
+@cache
+def figures_of(loop: str) -> tuple[str, ...]:
+    """What one loop did, as it is written: all but the wastes, and one token more, is of the
+    common workload."""
     trace = run_of(loop)
     report = measure(trace)
-    return Figures(
-        loop,
-        token_time(loop),
-        trace.end,
-        report.device_busy_percent,
-        report.host_hidden_percent,
-        run_of("serial").end / trace.end,
-        wasted_rows(loop, by_token=True),
-        wasted_rows(loop, by_token=False),
+    return (
+        f"{token_time(loop) / MILLISECOND:.2f}",
+        f"{report.device_busy_percent:.0f} %",
+        f"{report.host_hidden_percent:.0f} %",
+        f"{run_of('serial').end / trace.end:.2f}×",
+        f"{wasted_rows(loop, by_token=True):g}",
+        f"{wasted_rows(loop, by_token=False):g}",
+        f"{ms(trace.end)} ms",
     )
 
 
@@ -115,33 +101,16 @@ COLUMNS = {  # the head of each column, and the loop that it is
     "mini-sglang": "mini_overlap",
     "SGLang on MLX": "mlx_async",
 }
-HEADS = ("loop", "ms for one more token each", "device busy", "host hidden", "speed-up over serial",
-         "rows wasted by a stop token", "rows wasted by a length stop", "whole run")  # fmt: skip
 
 
 def to_three_way() -> str:
     """The comparison's text."""
-    known = {loop: figures_of(loop) for loop in LOOPS}
     names = {"serial": "no overlap (`serial`)"}
     names |= {loop: f"{name} (`{loop}`)" for name, loop in COLUMNS.items()}
     figures = {f"follows {loop}": LOOPS[loop].follows for loop in COLUMNS.values()}
-    figures["costs"] = table(HEADS, [figure_row(known[loop], name) for loop, name in names.items()])
-    figures["every"] = table(HEADS, [figure_row(each, f"`{loop}`") for loop, each in known.items()])
+    figures["costs"] = table(HEADS, ([name, *figures_of(loop)] for loop, name in names.items()))
+    figures["every"] = table(HEADS, [[f"`{loop}`", *figures_of(loop)] for loop in LOOPS])
     for feature in FEATURES:
         rows = [row_of(loop, name, feature) for loop, name in names.items()]
         figures[f"waits {feature}"] = table(WAITS_HEADS, rows)
     return filled("async_scheduling_three_way_compare", figures)
-
-
-def figure_row(figures: Figures, name: str) -> list[str]:
-    """One loop's figures as they are written."""
-    return [
-        name,
-        f"{figures.token_time / MILLISECOND:.2f}",
-        f"{figures.device_busy_percent:.0f} %",
-        f"{figures.host_hidden_percent:.0f} %",
-        f"{figures.speedup:.2f}×",
-        f"{figures.waste_of_stop:g}",
-        f"{figures.waste_of_length:g}",
-        f"{ms(figures.makespan)} ms",
-    ]
