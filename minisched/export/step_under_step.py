@@ -183,9 +183,9 @@ def rhythm(rows: Sequence[StepRow]) -> str:
     """One sentence on all of them, with the least and the most where they differ."""
     sides = {row.side: [other for other in rows if other.side == row.side] for row in rows}
     pairs = [pair for mine in sides.values() for pair in pairwise(mine)]
-    done, host = "the device is done with the one above", "the host"
+    done, host = "the device ends the one above", "the host"
     if len(sides) > 1:
-        done, host = "its own device is done with the step before", "a host"
+        done, host = "its own device ends the step before", "a host"
     ahead = sorted(time for time in (early(*pair) for pair in pairs) if time > 0)
     if not pairs:
         return "one step"

@@ -5,7 +5,7 @@ What is short gets the room that its name needs, and what began before something
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 from textwrap import wrap
 
 from .looks import OVER, SIGNS, UNDER, css
@@ -79,10 +79,10 @@ class SequenceDrawing:
         page.top = bottom + 20
 
     def _lifelines(self, top: float, bottom: float) -> None:
-        """A band for each group, a name and a line for each row, and times as they fit."""
+        """A band for neighbours of a group, a name and a line for each row, and times."""
         page, rows = self.page, self.lanes.rows
-        for group in dict.fromkeys(row.group for row in rows):
-            mine = [at for at, row in enumerate(rows) if row.group == group]
+        for group, together in groupby(range(len(rows)), key=lambda at: rows[at].group):
+            mine = [*together]
             left = self.x(mine[0]) - self.pitch / 2 + 3
             width = self.pitch * len(mine) - 6
             page.drawn.append(
