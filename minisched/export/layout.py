@@ -72,11 +72,15 @@ def _rank(lane: Lane) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Box:
-    """A slice where it is shown. ``step`` is the slice's, or for a schedule the one it led to."""
+    """A slice where it is shown. ``step`` is the slice's, or for a schedule the one it led to.
+
+    ``wrong`` says what is wrong with the tokens that it took, if they are not the newest ones.
+    """
 
     slice: Slice
     lane: Lane
     step: int
+    wrong: str = ""  # got 5, needs 12
 
     @property
     def label(self) -> str:
@@ -117,14 +121,6 @@ class Arrow:
 
 
 @dataclass(frozen=True)
-class WrongToken:
-    """A step ran on a token that is not its request's newest one; ``box`` is what took it."""
-
-    box: Box
-    words: str  # got 5, needs 12
-
-
-@dataclass(frozen=True)
 class IdleStretch:
     """A stretch in which a device idles between two things it runs; ``lane`` is where it forwards.
 
@@ -155,7 +151,6 @@ class View:
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     bubbles: tuple[IdleStretch, ...]
-    wrong_tokens: tuple[WrongToken, ...] = ()
     zero: int | None = None  # what a picture's times count from, if it is not ``start``
 
     @property
@@ -182,8 +177,11 @@ def boxes_of(trace: Trace) -> tuple[Box, ...]:
             schedule[item.lane] = item.id
         elif item.name == "prepare":
             led_to[schedule.pop(item.lane, 0)] = item.step
+    wrong = {reader: "; ".join(dict.fromkeys(words.values()))
+             for reader, words in wrong_words(trace).items()}  # fmt: skip
     return tuple(
-        Box(item, lane_of(item), item.step or led_to.get(item.id, 0)) for item in trace.slices
+        Box(item, lane_of(item), item.step or led_to.get(item.id, 0), wrong.get(item.id, ""))
+        for item in trace.slices
     )
 
 
@@ -202,11 +200,6 @@ def make_view(
         for edge in trace.edges
         if edge.src in boxes and edge.dst in boxes
     )  # fmt: skip
-    taken = (
-        WrongToken(boxes[reader], "; ".join(dict.fromkeys(words.values())))
-        for reader, words in wrong.items()
-        if reader in boxes
-    )
     idle = [item for item in bubbles_of(trace) if item.end > start and item.start < end]
     return View(
         trace,
@@ -218,7 +211,6 @@ def make_view(
         tuple(boxes.values()),
         tuple(arrows),
         tuple(idle),
-        tuple(taken),
     )
 
 

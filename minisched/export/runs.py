@@ -162,12 +162,10 @@ def lanes_of(view: View, duration: int) -> Lanes:
     for box in view.boxes:
         if box.slice.duration:
             spans[box.lane.key].append(span_of(view, box))
-    for one in view.wrong_tokens:
-        first, *more = one.words.split("; ")  # all of them are on the arrow
-        spans[one.box.lane.key].append(
-            LaneItem("said", *view.clip(one.box.slice.start, one.box.slice.end),
-                 f"{first} …" if more else first)
-        )  # fmt: skip
+    for box in (box for box in view.boxes if box.wrong):
+        first, *more = box.wrong.split("; ")  # all of them are on the arrow
+        ends = view.clip(box.slice.start, box.slice.end)
+        spans[box.lane.key].append(LaneItem("said", *ends, f"{first} …" if more else first))
     for mark in waits_of(view):
         side = str(mark.attrs.get("side", "")).capitalize()
         hosts = (lane for lane in view.lanes if lane.side == "host" and lane.name.startswith(side))
@@ -216,10 +214,10 @@ def waits_of(view: View) -> list[Mark]:
 
 def wrong_tokens(view: View) -> Iterator[str]:
     """A sentence for each slice that took a wrong token, and where that came from."""
-    for item in view.wrong_tokens:
-        sources = [one.src.label for one in view.arrows if one.wrong and one.dst is item.box]
+    for box in (box for box in view.boxes if box.wrong):
+        sources = [one.src.label for one in view.arrows if one.wrong and one.dst is box]
         came_from = f", from {', '.join(sources)}" if sources else ""
-        yield f"wrong token for {item.box.label}: {item.words}{came_from}"
+        yield f"wrong token for {box.label}: {box.wrong}{came_from}"
 
 
 def span_of(view: View, box: Box, label: str = "") -> LaneItem:

@@ -102,7 +102,7 @@ def _shares(step: StepWork, lanes: dict[str, Lane]) -> Iterator[Share]:
     for part in step.parts:
         tokens = part.tokens if part.kind in ("prompt", "again") else 0
         item = Slice(step.step, part.rid, part.kind, step.start, step.end, step.step)
-        yield Share(item, lanes[part.rid], step.step, tokens)
+        yield Share(item, lanes[part.rid], step.step, tokens=tokens)
 
 
 def _waits(trace: Trace, lane: Lane, steps: list[StepWork]) -> Iterator[Share]:
