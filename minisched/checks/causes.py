@@ -239,21 +239,15 @@ class Gap(NamedTuple):
         return self.end - self.start
 
 
-def ended_gaps(ops: Iterable[Slice]) -> Iterator[tuple[int, int, Slice]]:
-    """Where none of some ops runs, from the first of them to the last; and what ends each gap."""
-    ops = in_time(ops)
-    first = {op.start: op for op in reversed(ops)}
-    for start, end in gaps(union(ops)):
-        yield start, end, first[end]
-
-
 def idle_gaps(ops: Iterable[Slice], known: Mapping[int, Launch]) -> list[Gap]:
     """The idle time of a device, or of one of its streams, in order; ``ops`` are all that it ran.
 
     ``known`` are launches, by op.
     """
-    found = []
-    for start, end, op in ended_gaps(op for op in ops if op.duration):
+    ops, found = in_time(op for op in ops if op.duration), list[Gap]()
+    first = {op.start: op for op in reversed(ops)}
+    for start, end in gaps(union(ops)):
+        op = first[end]
         launch = known.get(op.id)
         if launch is None or launch.since <= start:
             found.append(Gap(start, end, KERNEL_WAIT if end - start < SHORT else OTHER, op, launch))

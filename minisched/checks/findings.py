@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 from ..trace import Slice, Trace
@@ -22,18 +21,15 @@ from .causes import (
     OTHER,
     Blocked,
     Bubble,
-    Launch,
     bubbles,
     by_cause,
     by_phase,
     call_of,
     device_gaps,
-    ended_gaps,
     launches,
 )
 from .history import counted, milliseconds, side_of
 from .overlap import (
-    Interval,
     device_named,
     device_runs,
     forward_lane,
@@ -62,27 +58,23 @@ from .what_if import (
 MOST, FEW = 90, 10  # percent of steps launched ahead: overlapped from there, serial up to there
 LEAST = 2  # steps after another one: fewer say nothing about how a loop works
 UNTOLD = "no blocking call"
+VERBS = {"overlapped": "Overlapped", "partly": "Partly overlapped", "serial": "Serial"}
 
 
 @dataclass(frozen=True)
 class OverlapVerdict:
-    """``word`` is overlapped, partly, serial or unknown; times in nanoseconds.
+    """``word`` is overlapped, partly, serial or unknown.
 
     It is about one device, where steps begin: ``lane``. ``ahead`` of ``pairs`` steps were launched
-    before the one before had ended, and ``late`` are the other steps. ``dry`` are the spells in
-    which the device had nothing queued, as far as launches are known; ``blocking`` says how many
-    of them came after which call, the most frequent first. Spells in which nobody was there to be
-    served are not among them.
+    before the one before had ended. ``blocking`` says how often the device ran dry, which is to
+    have nothing queued, and after which call of the host, the most frequent first. Steps and times
+    behind a moment at which nobody was there to be served do not count.
     """
 
     word: str
     lane: str
-    steps: int
     pairs: int
     ahead: int
-    late: tuple[int, ...]
-    dry: tuple[Interval, ...]
-    dry_percent: float  # of the time from the device's first op to its last
     blocking: dict[str, int]
     sentence: str
 
@@ -100,79 +92,45 @@ def overlap_verdict(trace: Trace) -> OverlapVerdict:
         if op.step:
             steps[op.step].append(op)
     pairs = [
-        (max(item.end for item in before), after[0])
+        (max(item.end for item in before), known[after[0].id])
         for before, after in pairwise(steps.values())
         if after[0].id in known and is_served(before[-1].end, after[0].start)
     ]
-    late = tuple(op.step for end, op in pairs if known[op.id].time > end)
-    spells = [it for it in _dry_spells(trace, lane, known) if is_served(*it[0])]
-    dry = tuple(gap for gap, _ in spells)
-    blocked, calls = Blocked(trace), Counter[str]()
-    for (start, _), launch in spells:
-        item = blocked.before(launch, start)
-        calls[call_of(item) if item else UNTOLD] += 1
-    whole, ahead = span(device_runs(trace, lane)), len(pairs) - len(late)
+    ahead = sum(launch.time <= end for end, launch in pairs)
+    blocked, calls, launchers = Blocked(trace), Counter[str](), Counter[str]()
+    for gap in device_gaps(trace, lane, known):
+        if gap.launch and gap.cause == HOST_WAIT and is_served(gap.start, gap.end):
+            item = blocked.before(gap.launch, gap.start)
+            calls[call_of(item) if item else UNTOLD] += 1
+            launchers[gap.launch.lane] += 1
+    device, dry = device_named(trace, lane), calls.total()
     percent = 100 * ahead / len(pairs) if pairs else 0.0
     word = "overlapped" if percent >= MOST else "serial" if percent <= FEW else "partly"
-    found = OverlapVerdict(
-        word if len(pairs) >= LEAST else "unknown", lane, len(steps), len(pairs), ahead, late, dry,
-        100 * length(dry) / whole if whole else 0.0, dict(calls.most_common()), "",
-    )  # fmt: skip
-    launcher = spells[0][1].lane if spells else ""
-    return replace(found, sentence=_verdict_words(trace, found, bool(known), launcher))
-
-
-def _dry_spells(
-    trace: Trace, lane: str, known: Mapping[int, Launch]
-) -> Iterator[tuple[Interval, Launch]]:
-    """The gaps of a device in which what ends them was launched, as far as launches are known.
-
-    In a profiler's trace such a gap is that until the launch.
-    """
-    if is_profiled(trace):
-        for gap in device_gaps(trace, lane, known):
-            if gap.launch is not None and gap.cause == HOST_WAIT:
-                yield (gap.start, gap.end), gap.launch
-        return
-    for start, end, op in ended_gaps(trace.on(lane)):
-        if (launch := known.get(op.id)) and launch.time > start:
-            yield (start, end), launch
-
-
-def _verdict_words(trace: Trace, found: OverlapVerdict, has_launches: bool, launcher: str) -> str:
-    """``launcher`` is the lane that launched what came after the device had run dry."""
-    if not trace.on(found.lane):
-        return "Unknown: nothing ran on a device in this trace."
-    if not has_launches:
-        return "Unknown: the trace does not say which call of the host launched what."
-    if found.word == "unknown":
-        where = "nothing tells where a step begins"
-        where = f"{counted(found.steps, 'step')} here" if found.steps else where
-        return (
+    if len(pairs) < LEAST:
+        word, where = "unknown", "nothing tells where a step begins"
+        where = f"{counted(len(steps), 'step')} here" if steps else where
+        said = (
             f"Unknown: {where}, and it takes {LEAST + 1} in a row, launched by calls that are "
             "known, to say how a loop works."
         )
-    device, dry = device_named(trace, found.lane), found.dry
-    verb = {"overlapped": "Overlapped", "partly": "Partly overlapped", "serial": "Serial"}
-    said = (
-        f"{verb[found.word]}: {'' if device == 'the device' else f'on {device}, '}{found.ahead} of "
-        f"{found.pairs} steps ({100 * found.ahead / found.pairs:.0f} %) were launched before the "
-        f"one before had ended; {device}"
-    )
-    if not dry:
-        return f"{said} never ran dry."
-    call, count = next(iter(found.blocking.items()))
-    who = "the host" if launcher == "host" else f"the {launcher}, which launches,"
-    was = f"{who} was blocked in {call}"
-    typical = milliseconds(int(median(end - start for start, end in dry)))
-    percent = f"{found.dry_percent:.1f} % of the time"
-    if len(dry) > 1:
-        said += f" ran dry {len(dry)} times, for {typical} at the median ({percent} in all); "
-        said += f"before {count} of them" if count < len(dry) else "before each of them"
+        said = said if known else "Unknown: the trace does not say which call launched what."
+        said = said if trace.on(lane) else "Unknown: nothing ran on a device in this trace."
     else:
-        said += f" ran dry once, for {typical} ({percent}); just before,"
-    nobody = f"no call had blocked {who}".rstrip(",")
-    return f"{said} {nobody if call == UNTOLD else was}."
+        said = (
+            f"{VERBS[word]}: {'' if device == 'the device' else f'on {device}, '}{ahead} of "
+            f"{len(pairs)} steps ({percent:.0f} %) were launched before the one before had ended; "
+            f"{device} "
+        )
+        if not dry:
+            said += "never ran dry."
+        else:
+            [(call, count)], [(launcher, _)] = calls.most_common(1), launchers.most_common(1)
+            who = "the host" if launcher == "host" else f"the {launcher}"
+            how = f"{who} had just been blocked in {call}"
+            how = how if call != UNTOLD else f"no call had blocked {who}"
+            each = "each time" if count == dry else f"{count} times"
+            said += f"ran dry once; {how}." if dry == 1 else f"ran dry {dry} times; {each} {how}."
+    return OverlapVerdict(word, lane, len(pairs), ahead, dict(calls.most_common()), said)
 
 
 # -- What took most of the idle time, and what the run would have taken without it: replayed -------
