@@ -26,11 +26,12 @@ def playing(svg: str) -> str:
             if other[1] - one[1] - one[3] > APART]  # fmt: skip
     blocks = [lanes[begin:end] for begin, end in pairwise([0, *cuts, len(lanes)])]
     sides = [(block[0][1] - 3, block[-1][1] + block[-1][3] + 5) for block in blocks]
-    veil = "".join(f"M{left} {top:.1f}h{width}V{bottom:.1f}h-{width}z" for top, bottom in sides)
+    wide = width + 2  # and the frame of what ends there
+    veil = "".join(f"M{left} {top:.1f}h{wide}V{bottom:.1f}h-{wide}z" for top, bottom in sides)
     line = "".join(f"M{left} {top:.1f}V{bottom:.1f}" for top, bottom in sides)
     drawn = f'<path class="veil" d="{veil}"/>\n<path class="cursor" d="{line}"/>\n'
     before, end, after = svg.rpartition("</g>\n</svg>" if "</g>\n</svg>" in svg else "</svg>")
-    return before.replace("</style>", _rules(left, width) + "</style>", 1) + drawn + end + after
+    return before.replace("</style>", _rules(left, wide) + "</style>", 1) + drawn + end + after
 
 
 def _rules(left: float, width: float) -> str:

@@ -171,7 +171,7 @@ function drawBubbles(pen, lane, view, scale) {
 }
 
 // Where requests are chosen, what is not theirs steps back.
-const isDim = ({ rids }, chosen) => chosen.size > 0 && !rids.some((rid) => chosen.has(rid));
+const isDim = ({ rids }, chosen) => chosen.size > 0 && rids.length > 0 && !rids.some((rid) => chosen.has(rid));
 
 // Slices narrower than a pixel are drawn once a pixel.
 function drawSlices(pen, lane, view, scale, chosen) {

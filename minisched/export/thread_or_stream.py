@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from ..checks.overlap import device_busy, host_busy, intersection, length, union
@@ -15,7 +14,7 @@ from ..engine.frontend import Frontend
 from ..loops.design import find_loop
 from ..loops.run import drive, fresh, make_engine
 from ..models.hash import HashModel
-from ..trace import Slice, Trace
+from ..trace import Slice
 from .layout import settled
 from .recipes import LAUNCH, MASK, SAMPLING, a_bit_of_everything, cost_of
 from .tables import filled, table
@@ -86,81 +85,7 @@ def kind_of(op: Event) -> str:
     return op.name.rstrip("0123456789 ")
 
 
-# -- One run of an overlap loop on a device that counts, and the figures that can be read off it
-
-
-@dataclass(frozen=True)
-class CountedRun:
-    """One run: its trace, and the device that counted."""
-
-    trace: Trace
-    device: CountingSim
-
-    @property
-    def num_steps(self) -> int:
-        """Steps that ran."""
-        return len(self.named("forward"))
-
-    def per_step(self, number: float) -> str:
-        """A number divided by the steps of the run."""
-        return f"{number / self.num_steps:.2f}"
-
-    def named(self, name: str) -> list[Slice]:
-        """Every slice of that name."""
-        return [item for item in self.trace.slices if item.name == name]
-
-
-def count(loop: str, has_masks: bool, fast: int = 1) -> CountedRun:
-    """Run the workload that every loop is compared on, on a device ``fast`` times as fast."""
-    recipe, device, model = a_bit_of_everything(loop), CountingSim(), HashModel()
-    frontend = Frontend([fresh(request) for request in recipe.requests])
-    cost = cost_of(loop, has_masks, fast)
-    engine = make_engine(loop, cast(Device, device), model, recipe.config, frontend, cost)
-    drive(find_loop(loop).start(engine, delay_sample=has_masks), engine)
-    return CountedRun(device.recorder.trace(loop, device.name, model.name, device.clock), device)
-
-
-def lanes(run: CountedRun, name: str) -> str:
-    """Where slices of that name lie."""
-    return ", ".join(sorted({item.lane for item in run.named(name)})) or "-"
-
-
-def hidden(run: CountedRun, name: str) -> str:
-    """How much of a phase the device was busy for."""
-    phase = union(run.named(name))
-    busy = length(intersection(phase, device_busy(run.trace)))
-    return f"{100 * busy / length(phase):.0f} %" if phase else "-"
-
-
-def logits_wait(run: CountedRun) -> str:
-    """Milliseconds a step from the end of its forward pass to its sampling: logits lie about."""
-    ends = {item.step: item.end for item in run.named("forward")}
-    waits = sum(item.start - ends[item.step] for item in run.named("sample"))
-    return run.per_step(waits / MILLISECOND)
-
-
-def settled_step(run: CountedRun) -> str:
-    """Milliseconds a settled decode step takes."""
-    steps = settled(run.trace)
-    return f"{(steps[-1].start - steps[0].start) / (len(steps) - 1) / MILLISECOND:.2f}"
-
-
-def blocked(run: CountedRun) -> str:
-    """Milliseconds a step that the scheduler was blocked for."""
-    waits = sum(item.duration for item in run.trace.on("host") if item.name == "wait")
-    return run.per_step(waits / MILLISECOND)
-
-
-def by_name(run: CountedRun, counts: dict[str, int]) -> str:
-    """Counts a step, each with what was counted."""
-    shown = [f"{name} {run.per_step(number)}" for name, number in sorted(counts.items())]
-    return ", ".join(shown) or "none"
-
-
-def host_work(run: CountedRun) -> str:
-    """Milliseconds a step that any host thread works."""
-    return run.per_step(length(host_busy(run.trace)) / MILLISECOND)
-
+# -- What one run of an overlap loop did on such a device, a step ----------------------------------
 
 FAST = 4  # how many times as fast the second device is
 COLUMNS = {  # heading -> loop, and whether every request has a mask
@@ -169,50 +94,74 @@ COLUMNS = {  # heading -> loop, and whether every request has a mask
     "stream, with masks": ("overlap", True),
     "thread, with masks": ("overlap_thread", True),
 }
+SHIPPED = "host to device: bytes a step"
+ONLY_FAST = "logits wait for their sampling (ms a step)"
+WHEN_FAST = (  # what is told of the fast device
+    "a settled decode step (ms)", ONLY_FAST, "the device works during so much of building the mask",
+)  # fmt: skip
 
 
-ROWS: dict[str, Callable[[CountedRun], str]] = {
-    "a settled decode step (ms)": settled_step,
-    "host threads busy (ms a step)": host_work,
-    "the forward pass is launched on": lambda run: lanes(run, "launch"),
-    "sampling is launched on": lambda run: lanes(
-        run, "launch sample" if run.named("launch sample") else "launch"),
-    "the mask is built on": lambda run: lanes(run, "mask"),
-    "the device works during so much of that": lambda run: hidden(run, "mask"),
-    "host to device: transfers a step, by who ships": lambda run: by_name(
-        run, run.device.xp.transfers),
-    "host to device: bytes a step": lambda run: run.per_step(run.device.xp.bytes_shipped),
-    "sync points that block the scheduler, a step": lambda run: by_name(
-        run, run.device.host_waits),
-    "the scheduler is blocked (ms a step)": blocked,
-    "sync points of the thread, a step": lambda run: by_name(run, run.device.thread_waits),
-}  # fmt: skip
-ROWS_WHEN_FAST: dict[str, Callable[[CountedRun], str]] = {
-    "a settled decode step (ms)": settled_step,
-    "logits wait for their sampling (ms a step)": logits_wait,
-    "the device works during so much of building the mask": lambda run: hidden(run, "mask"),
-}
+def counted(loop: str, has_masks: bool, fast: int = 1) -> dict[str, str]:
+    """The workload that every loop is compared on, on a device ``fast`` times as fast."""
+    recipe, device, model = a_bit_of_everything(loop), CountingSim(), HashModel()
+    frontend = Frontend([fresh(request) for request in recipe.requests])
+    cost = cost_of(loop, has_masks, fast)
+    engine = make_engine(loop, cast(Device, device), model, recipe.config, frontend, cost)
+    drive(find_loop(loop).start(engine, delay_sample=has_masks), engine)
+    trace = device.recorder.trace(loop, device.name, model.name, device.clock)
+    named: dict[str, list[Slice]] = defaultdict(list)
+    for item in trace.slices:
+        named[item.name].append(item)
+    ends = {item.step: item.end for item in named["forward"]}
+    steps, settled_steps, masks = len(named["forward"]), settled(trace), union(named["mask"])
+    hidden = length(intersection(masks, device_busy(trace)))
+
+    def per_step(number: float) -> str:
+        return f"{number / steps:.2f}"
+
+    def by_name(counts: Mapping[str, int]) -> str:
+        return ", ".join(f"{name} {per_step(counts[name])}" for name in sorted(counts)) or "none"
+
+    def lanes(name: str) -> str:
+        return ", ".join(sorted({item.lane for item in named[name]})) or "-"
+
+    settled_ns = (settled_steps[-1].start - settled_steps[0].start) / (len(settled_steps) - 1)
+    blocked = sum(item.duration for item in trace.on("host") if item.name == "wait")
+    logits = sum(item.start - ends[item.step] for item in named["sample"])
+    return {
+        "a settled decode step (ms)": f"{settled_ns / MILLISECOND:.2f}",
+        "host threads busy (ms a step)": per_step(length(host_busy(trace)) / MILLISECOND),
+        "the forward pass is launched on": lanes("launch"),
+        "sampling is launched on": lanes("launch sample" if "launch sample" in named else "launch"),
+        "the mask is built on": lanes("mask"),
+        WHEN_FAST[2]: f"{100 * hidden / length(masks):.0f} %" if masks else "-",
+        "host to device: transfers a step, by who ships": by_name(device.xp.transfers),
+        SHIPPED: per_step(device.xp.bytes_shipped),
+        "sync points that block the scheduler, a step": by_name(device.host_waits),
+        "the scheduler is blocked (ms a step)": per_step(blocked / MILLISECOND),
+        "sync points of the thread, a step": by_name(device.thread_waits),
+        ONLY_FAST: per_step(logits / MILLISECOND),
+    }
 
 
 def thread_or_stream() -> str:
     """The comparison as a markdown page, the same every time."""
-    runs = {heading: count(*column) for heading, column in COLUMNS.items()}
-    fast = {heading: count(*column, FAST) for heading, column in COLUMNS.items()}
-    shipped = ROWS["host to device: bytes a step"]
+    runs = {heading: counted(*column) for heading, column in COLUMNS.items()}
+    fast = {heading: counted(*column, FAST) for heading, column in COLUMNS.items()}
+    names = [name for name in runs["stream"] if name != ONLY_FAST]
     figures = {
         "launch": LAUNCH / MILLISECOND,
         "sampling": SAMPLING / MILLISECOND,
         "mask": MASK / MILLISECOND,
         "fast": FAST,
-        "masked_stream": shipped(runs["stream, with masks"]),
-        "masked_thread": shipped(runs["thread, with masks"]),
-        "table": table_of(ROWS, runs),
-        "table_when_fast": table_of(ROWS_WHEN_FAST, fast),
+        "masked_stream": runs["stream, with masks"][SHIPPED],
+        "masked_thread": runs["thread, with masks"][SHIPPED],
+        "table": table_of(names, runs),
+        "table_when_fast": table_of(WHEN_FAST, fast),
     }
     return filled("thread_or_stream", {name: str(figure) for name, figure in figures.items()})
 
 
-def table_of(rows: dict[str, Callable[[CountedRun], str]], runs: dict[str, CountedRun]) -> str:
+def table_of(names: Sequence[str], runs: Mapping[str, Mapping[str, str]]) -> str:
     """A markdown table with a column for each run."""
-    lines = ([title, *map(figure, runs.values())] for title, figure in rows.items())
-    return table(["", *runs], lines)
+    return table(["", *runs], ([name, *(run[name] for run in runs.values())] for name in names))
