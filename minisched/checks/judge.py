@@ -47,6 +47,7 @@ from .races import examine
 # -- What one run broke ----------------------------------------------------------------------------
 
 Laws = list[tuple[str, Iterable[object]]]  # by name, a sentence for everything that breaks one
+Hook = Callable[[Engine], None]
 
 
 @dataclass(frozen=True)
@@ -86,46 +87,75 @@ class Verdict:
 
 
 class Witnesses:
-    """Whoever looks on while a case runs, and the laws that they tell of when it is over."""
+    """A case with everybody who looks on while it runs, and the laws that they tell of afterwards.
 
-    def __init__(self, workload: Workload) -> None:
+    After ``run`` there are its ``trace``, its ``engines`` and ``outputs``, where it came to its
+    end, and else the ``error`` that stopped it.
+    """
+
+    def __init__(self, case: Case, workload: Workload) -> None:
+        self.case, self.workload = case, workload
+        self.device = open_device(case.device)
+        self.device.built_by_host |= case.built_by_host
         self.clients, self.touched = Clients(workload), Touched()
         self.progress, self.over_budget = dict[str, str](), list[str]()
         self.threads = alive()
         self.failing = [StepFault(it.kind, it) for it in workload.failures]
+        self.engines, self.outputs = list[Engine](), list[Output]()
+        self.error: Exception | None = None
 
-    def watch(self, engine: Engine) -> None:
-        """Before an engine starts; ``pd`` has two."""
-        config = engine.scheduler.config
+    def run(self, patch: Hook, each_turn: Hook = lambda engine: None) -> None:
+        """Drive the case; ``patch`` may change an engine before it starts (``pd`` has two)."""
+        device, case = self.device, self.case
+        model = hash_model(case.device, self.workload)
 
-        def committed(batch: ScheduleBatch) -> None:
-            self.over_budget += over_budget(config, batch)
+        def watch(engine: Engine) -> None:
+            config = engine.scheduler.config
 
-        engine.scheduler.on_commit = committed
-        self.touched.watch(engine)
-        self.clients.watch(engine)
-        Watched(engine, self.progress)
+            def committed(batch: ScheduleBatch) -> None:
+                self.over_budget += over_budget(config, batch)
+
+            engine.scheduler.on_commit = committed
+            self.touched.watch(engine)
+            self.clients.watch(engine)
+            Watched(engine, self.progress)
+            for fault in self.failing:
+                fault.put_in(engine)
+            patch(engine)
+
+        def look(engine: Engine) -> None:
+            each_turn(engine)
+            self.clients.look(engine)
+
+        try:
+            self.engines, self.outputs = run(case, self.workload, device, model, watch, look)
+        except Exception as error:  # a broken scheduler may stop in any way
+            self.error = error
         for fault in self.failing:
-            fault.put_in(engine)
+            for rid in fault.touched:
+                self.workload.struck.setdefault(rid, set()).add(FAILURES[fault.kind])
+        self.trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
 
-    def look(self, engine: Engine) -> None:
-        """After a turn."""
-        self.clients.look(engine)
-
-    def of_clients(self, engine: Engine, outputs: list[Output], device: Device) -> Laws:
+    def of_clients(self) -> Laws:
         """What clients heard of a run that came to its end, against what they should have heard."""
-        workload, clients = self.clients.workload, self.clients
-        told, tolerance = told_each(workload, outputs), OF_HASH[library(device.name)]
+        if not self.engines:
+            return []
+        workload, clients, outputs = self.workload, self.clients, self.outputs
+        told, tolerance = told_each(workload, outputs), OF_HASH[library(self.device.name)]
         return [
             ("identity", find_wrong_tokens(workload, clients.refusal)),
             ("ends", find_ends(told, outputs)),
-            ("client", clients.find_untold(told, engine.metrics.ended)),
+            ("client", clients.find_untold(told, self.engines[0].metrics.ended)),
             ("logprobs", find_unlike(told, workload.vocab_size, tolerance)),
             ("abort", clients.find_ignored(told)),
+            ("leak", find_leaks(self.trace)),
+            ("ends", find_bad_ends(self.trace)),
+            ("identity", find_misreads(self.trace)),
         ]
 
-    def of_any_run(self, trace: Trace, device: Device, is_over: bool) -> Laws:
+    def of_any_run(self) -> Laws:
         """What is wrong however far a run came."""
+        trace, is_over = self.trace, bool(self.engines)
         seen, threads = examine(trace), [name for name in alive() if name not in self.threads]
         return [
             ("leak", [leak for leak in find_leaks(trace) if leak.kind in AT_ONCE]),
@@ -134,10 +164,11 @@ class Witnesses:
             ("deadlock", seen.waits if is_over else ()),
             ("budget", self.over_budget),
             ("time", find_backwards(trace)),
-            ("lifetime", device.lifetimes),
+            ("lifetime", self.device.lifetimes),
             ("touches", self.touched.check(trace, is_over)),
             *((law, [said]) for law, said in self.progress.items()),
             ("leak", (f"the thread {name} is still alive" for name in threads)),
+            *(("leak", find_held(engine)) for engine in self.engines),
         ]
 
 
@@ -164,37 +195,16 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     is not looked at for ends, and for leaks only as far as it came: they follow from it.
     """
     workload = fresh(case.workload)
-    witnesses, device = Witnesses(workload), open_device(case.device)
-    device.built_by_host |= case.built_by_host
-    model = hash_model(case.device, workload)
-
-    def watch(engine: Engine) -> None:
-        witnesses.watch(engine)
-        patch(engine)
-
-    stopped, engines, outputs = list[Finding](), list[Engine](), list[Output]()
-    try:
-        engines, outputs = run(case, workload, device, model, watch, witnesses.look)
-    except Exception as error:  # a broken scheduler may stop in any way
-        stopped.append(stopped_by(error))
-    for fault in witnesses.failing:
-        for rid in fault.touched:
-            workload.struck.setdefault(rid, set()).add(FAILURES[fault.kind])
-    trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    laws, refused = Laws(), frozenset[str]()
-    if engines:
-        refusal = engines[0].scheduler.config.refusal
-        refused = frozenset(req.name for req in workload.requests if refusal(req) is not None)
-        laws += [
-            *witnesses.of_clients(engines[0], outputs, device),
-            ("leak", find_leaks(trace)),
-            ("ends", find_bad_ends(trace)),
-            ("identity", find_misreads(trace)),
-        ]
-    laws += witnesses.of_any_run(trace, device, is_over=bool(engines))
-    laws += [("leak", find_held(engine)) for engine in engines]
-    findings = {item.law: item for item in [*stopped, *first_of_each(laws)]}
-    return Verdict(tuple(findings.values()), workload, trace, bool(engines), refused)
+    seen = Witnesses(case, workload)
+    seen.run(patch)
+    stopped = [stopped_by(seen.error)] if seen.error else []
+    refusals = [engine.scheduler.config.refusal for engine in seen.engines[:1]]
+    refused = {req.name for req in workload.requests if any(it(req) is not None for it in refusals)}
+    found = [*stopped, *first_of_each([*seen.of_clients(), *seen.of_any_run()])]
+    findings = {item.law: item for item in found}
+    return Verdict(
+        tuple(findings.values()), workload, seen.trace, bool(seen.engines), frozenset(refused)
+    )
 
 
 def stopped_by(error: Exception) -> Finding:
@@ -334,8 +344,6 @@ class StepFault:
 
 EACH = 2  # turns for each step that is needed; see ``most_turns``
 SIDES = 4  # turns of either side for a turn of one engine: the side that is behind goes on alone
-
-Hook = Callable[[Engine], None]
 
 
 class Livelock(AssertionError):

@@ -1,4 +1,4 @@
-"""What can go wrong around a scheduler, fifteen kinds of it, and what must hold all the same.
+"""What can go wrong around a scheduler, thirteen kinds of it, and what must hold all the same.
 
 A kind is a name and what it puts into an engine (``FAULTS``, behind the functions that do it). It
 goes wrong once, at a chance that can be chosen: in a step on the device, of who asks, of memory, or
@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from minisched.checks.case import FAILURES, Case, Failure, Workload, fresh
-from minisched.checks.draw import Drawn, Variant, all_designs, draw, read_design
+from minisched.checks.draw import Drawn, Variant, all_designs, draw
 from minisched.checks.identity import find_bad_ends, find_misreads
 from minisched.checks.judge import (
     BadLuck,
@@ -26,22 +26,15 @@ from minisched.checks.judge import (
     Laws,
     StepFault,
     Witnesses,
-    find_held,
     first_of_each,
-    hash_model,
-    run,
     stopped_by,
     wrap,
 )
 from minisched.checks.laws import Told, find_ends, told_each
-from minisched.checks.leaks import find_leaks
-from minisched.checks.many import base_of
 from minisched.checks.oracle import tokens_alone
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.base import Device
-from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
-from minisched.loops.design import LOOPS
 from minisched.loops.pd import PrefillEngine
 from minisched.trace import Trace
 from minisched.worker import Step
@@ -313,27 +306,6 @@ FAULTS = {
 ENDED_EARLY = (FinishReason.ERROR, FinishReason.ABORT)
 
 
-class Whom(NamedTuple):
-    """How many requests a trial has judged; those that the workload itself gives up are nowhere.
-
-    ``ended`` ended early or were refused, ``whole`` got all their tokens. Of the ended, ``struck``
-    are those who did so because of the fault; of the whole, ``spared`` are those whom it did not
-    touch. ``can_spare`` is whether there could be such a one: not if the fault touches everybody,
-    or if there is only one request.
-    """
-
-    ended: int = 0
-    whole: int = 0
-    struck: int = 0
-    spared: int = 0
-    can_spare: bool = False
-
-    @property
-    def tells(self) -> bool:
-        """Whether there is somebody to judge on either side."""
-        return self.struck > 0 and (self.spared > 0 or not self.can_spare)
-
-
 @dataclass(frozen=True)
 class Aftermath:
     """A run that is over, and the fault that was in it: each law is what breaks it, in sentences.
@@ -402,25 +374,6 @@ class Aftermath:
             if heard != req.output_ids[: len(heard)]:
                 yield f"{req.rid} heard {heard}, produced {req.output_ids}"
 
-    def leaks(self) -> Iterator[str]:
-        """Whoever took memory gave it back; and what was launched has ended, as somebody knows."""
-        yield from map(str, find_leaks(self.trace))
-
-    def whom(self, has_run: bool) -> Whom:
-        """Count them, when every law has held; where nothing has run, everybody is struck."""
-        if not has_run:
-            return Whom(struck=len(self.workload.requests))
-        others = [req for req in self.workload.requests if not self.is_given_up(req)]
-        ended = [req for req in others if req.finish_reason in ENDED_EARLY]
-        whole = [req for req in others if req.finish_reason not in (None, *ENDED_EARLY)]
-        return Whom(
-            len(ended),
-            len(whole),
-            sum(self.is_touched(req) for req in ended),
-            sum(not self.is_touched(req) for req in whole),
-            len(others) > 1 and not EVERYBODY & self.fault.touched,
-        )
-
     def wrong_tokens(self, refusal: Callable[[Request], str | None]) -> Iterator[str]:
         """Whose tokens are not those that it would get alone, or the first of them."""
         for req in self.workload.requests:
@@ -436,17 +389,30 @@ WATCHDOG = 30.0  # seconds after which a run in real time is taken for hung
 
 
 class FaultTrial(NamedTuple):
-    """What became of a run with a fault in it; ``whom`` is empty where a law was broken."""
+    """What became of a run with a fault in it.
 
+    Of the requests that the workload itself does not give up, ``struck`` ended early because of the
+    fault, and ``spared`` got all their tokens, untouched by it. ``can_spare`` is whether there
+    could be such a one: not if the fault touches everybody, or if there is only one request.
+    """
+
+    place: str  # design and chance
     is_hit: bool
     findings: tuple[Finding, ...]
-    whom: Whom = Whom()
     num_chances: int = 0  # how often the fault could have struck
+    struck: int = 0
+    spared: int = 0
+    can_spare: bool = False
 
     @property
     def survived(self) -> bool:
         """Whether it was hit, and every law held."""
         return self.is_hit and not self.findings
+
+    @property
+    def tells(self) -> bool:
+        """Whether there was somebody to judge on either side."""
+        return self.struck > 0 and (self.spared > 0 or not self.can_spare)
 
 
 def judge_with(case: Case, fault: Fault) -> FaultTrial:
@@ -455,46 +421,39 @@ def judge_with(case: Case, fault: Fault) -> FaultTrial:
     Who may run may have to wait, so that neither progress nor order is looked at.
     """
     workload, effect = fresh(case.workload), fault.effect
-    witnesses, device = Witnesses(workload), open_device(case.device)
-    device.built_by_host |= case.built_by_host
+    seen = Witnesses(case, workload)
     effect.prepare(fault, workload)
-    effect.open(fault, device)
-    model = hash_model(case.device, workload)
-
-    def watch(engine: Engine) -> None:
-        witnesses.watch(engine)
-        fault.put_in(engine)
-
-    def look(engine: Engine) -> None:
-        if engine is fault.client:
-            fault.each_turn()
-        witnesses.look(engine)
-
-    stopped, engines, outputs = list[Finding](), list[Engine](), list[Output]()
-    try:
-        engines, outputs = run(case, workload, device, model, watch, look)
-    except Exception as error:
-        is_meant = effect.keeps_from_starting and isinstance(error, ValueError)
-        stopped += [] if is_meant and "has no memory for" in str(error) else [stopped_by(error)]
-    trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
-    after, laws = Aftermath(fault, workload, trace), Laws()
-    if engines:
-        told = told_each(workload, outputs)
-        of_clients = dict(witnesses.of_clients(engines[0], outputs, device))
-        of_clients |= {
-            "identity": after.wrong_tokens(engines[0].scheduler.config.refusal),
-            "ends": after.bad_ends(told),
-        }
-        of_clients |= {"client": ()} if effect.is_silent else {}
-        laws += [("reason", after.bad_reasons()), *of_clients.items(), ("leak", after.leaks())]
-        laws += [("ends", find_bad_ends(trace)), ("identity", find_misreads(trace))]
-    unasked = {"progress", "order"}
-    of_any_run = witnesses.of_any_run(trace, device, is_over=bool(engines))
-    laws += [item for item in of_any_run if item[0] not in unasked]
-    laws += [("leak", find_held(engine)) for engine in engines]
-    findings = (*stopped, *first_of_each(laws))
-    whom = Whom() if findings else after.whom(has_run=bool(engines))
-    return FaultTrial(fault.is_hit, findings, whom, fault.num_chances)
+    effect.open(fault, seen.device)
+    seen.run(fault.put_in, lambda engine: fault.each_turn() if engine is fault.client else None)
+    after, laws, findings = Aftermath(fault, workload, seen.trace), Laws(), list[Finding]()
+    if seen.error:
+        is_meant = effect.keeps_from_starting and isinstance(seen.error, ValueError)
+        is_meant &= "has no memory for" in str(seen.error)
+        findings += [] if is_meant else [stopped_by(seen.error)]
+    if seen.engines:
+        judged = {"identity", "ends", *(["client"] if effect.is_silent else [])}
+        refusal = seen.engines[0].scheduler.config.refusal
+        laws += [
+            ("reason", after.bad_reasons()),
+            ("identity", after.wrong_tokens(refusal)),
+            ("ends", after.bad_ends(told_each(workload, seen.outputs))),
+            *(item for item in seen.of_clients() if item[0] not in judged),
+            ("ends", find_bad_ends(seen.trace)),
+            ("identity", find_misreads(seen.trace)),
+        ]
+    laws += [item for item in seen.of_any_run() if item[0] not in ("progress", "order")]
+    findings += first_of_each(laws)
+    where = f"{case.loop}:{case.relay} {dict(case.options)}, chance {fault.at} of {fault.name}"
+    trial = FaultTrial(where, fault.is_hit, tuple(findings), fault.num_chances)
+    if findings or not seen.engines:  # where nothing has run, everybody is struck
+        return trial._replace(struck=0 if findings else len(workload.requests))
+    others = [req for req in workload.requests if not after.is_given_up(req)]
+    ended = [req for req in others if req.finish_reason in ENDED_EARLY]
+    return trial._replace(
+        struck=sum(map(after.is_touched, ended)),
+        spared=sum(not after.is_touched(req) for req in others if req not in ended),
+        can_spare=len(others) > 1 and not EVERYBODY & fault.touched,
+    )
 
 
 def try_fault(case: Case, fault: Fault) -> FaultTrial:
@@ -515,7 +474,7 @@ def try_fault(case: Case, fault: Fault) -> FaultTrial:
         return judged.result(WATCHDOG)
     except TimeoutError:
         hang = Finding("hang", f"it still runs after {WATCHDOG:.0f} s")
-        return FaultTrial(fault.is_hit, (hang,), num_chances=fault.num_chances)
+        return FaultTrial(f"{case.loop}", fault.is_hit, (hang,), fault.num_chances)
 
 
 # -- Every fault on every loop ---------------------------------------------------------------------
@@ -525,37 +484,8 @@ MOST_WORKLOADS = 12  # that are drawn for a place
 MANY = 10**6  # workloads that these are among
 
 
-class FaultPlace(NamedTuple):
-    """Where a fault is to be put in."""
-
-    fault: str
-    loop: str
-    device: str
-    seed: int
-
-
-class FaultCell(NamedTuple):
-    """One fault on one loop, and what became of it; the place repeats it."""
-
-    place: FaultPlace
-    loop: str  # as it was run, with relay and options
-    at: int
-    trial: FaultTrial
-
-
-def places(device: str, seed: int, times: int, loops: Sequence[str] = ()) -> list[FaultPlace]:
-    """Every fault that can happen on a loop, on every loop, so many times."""
-    return [
-        FaultPlace(name, loop, device, seed + at)
-        for name, kind in FAULTS.items()
-        for loop in loops or LOOPS
-        if device in LOOPS[base_of(loop)].devices and kind.fits(loop, device)
-        for at in range(times)
-    ]
-
-
-def try_place(place: FaultPlace) -> FaultCell:
-    """Draw a workload and a moment for the fault, until the trial tells something.
+def try_place(name: str, loop: str, device: str, number: int) -> FaultTrial:
+    """Draw a workload and a moment for a fault, until the trial tells something.
 
     Where the moment did not come, the run was too short, and it is drawn once more from those that
     did. Another workload is drawn where the fault can't happen in it at all, where it hits nobody
@@ -563,27 +493,23 @@ def try_place(place: FaultPlace) -> FaultCell:
     them will do, it is the trial that tells most: one that was never hit, or that hit nobody,
     counts as not tried.
     """
-    rng = Random(f"{place.fault} {place.loop} {place.seed}")
-    cells: list[FaultCell] = []
+    rng = Random(f"{name} {loop} {number}")
+    trials: list[FaultTrial] = []
     for _ in range(MOST_WORKLOADS):
         seed = rng.randrange(MANY)
         drawn, latest = draw(seed, odd=False), LATEST
-        design = design_for(place.loop, drawn)
-        case = drawn.on(design, place.device)
+        case = drawn.on(design_for(loop, drawn), device)
         while latest:
             at, pick = rng.randint(1, latest), rng.randrange(1000)
-            trial = try_fault(case, Fault(place.fault, at, pick))
-            cells.append(FaultCell(place, design.name, at, trial))
-            if trial.findings or trial.whom.tells:
-                return cells[-1]
-            latest = 0 if trial.is_hit else min(trial.num_chances, at - 1)
-    return max(cells, key=lambda cell: (cell.trial.is_hit, cell.trial.whom.struck))
+            trials.append(try_fault(case, Fault(name, at, pick)))
+            if trials[-1].findings or trials[-1].tells:
+                return trials[-1]
+            latest = 0 if trials[-1].is_hit else min(trials[-1].num_chances, at - 1)
+    return max(trials, key=lambda trial: (trial.is_hit, trial.struck))
 
 
 def design_for(loop: str, drawn: Drawn) -> Variant:
     """A loop's relays and options, one after the other; those that take the workload's drafts."""
-    if ":" in loop:
-        return read_design(loop)
     algorithm = drawn.workload.config.speculative_algorithm
     mine = [item for item in all_designs() if item.loop == loop]
     designs = [item for item in mine if algorithm not in item.refuses()] or mine

@@ -24,7 +24,7 @@ from minisched.models.base import read_marks
 from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
-from tests.laws.faults import FAULTS, Fault, FaultPlace, Whom, places, try_fault, try_place
+from tests.laws.faults import FAULTS, Fault, try_fault, try_place
 from tests.support import (
     BACKENDS,
     EVERY_BACKEND,
@@ -46,22 +46,16 @@ def test_every_fault_is_hit_and_survived(backend: str, kind: str) -> None:
     times = many(4, 150) if backend == "sim" else many(1, 20)
     for at in range(times if loops else 0):
         first = list(FAULTS).index(kind) * 5 + at * 3
-        cell = try_place(FaultPlace(kind, loops[first % len(loops)], backend, at))
-        assert not cell.trial.findings, cell
-        assert cell.trial.whom.tells, f"{cell} had nobody to judge"
-
-
-def test_some_faults_happen_only_where_there_is_what_fails() -> None:
-    met = places("sim", 0, 1)
-    threads = {place.loop for place in met if place.fault == "worker call raises"}
-    assert threads == {"overlap_thread", "mindie_plugin", "mindie_dual"}
+        trial = try_place(kind, loops[first % len(loops)], backend, at)
+        assert not trial.findings, trial
+        assert trial.tells, f"{trial} had nobody to judge"
 
 
 def test_what_is_not_survived_is_seen() -> None:
-    reader = FaultPlace("reader raises", "serial", "sim", 3)
+    reader = ("reader raises", "serial", "sim", 3)
     with put_in([Edit("engine.frontend:Frontend.deliver", "except Exception", "except KeyError")]):
-        assert not try_place(reader).trial.survived
-    assert try_place(reader).trial.survived
+        assert not try_place(*reader).survived
+    assert try_place(*reader).survived
 
 
 # -- what the matrix has found, each with its smallest case ----------------------------------------
@@ -316,7 +310,7 @@ def test_only_the_row_with_nan_ends_and_the_others_keep_their_tokens(
             case = Case(small(requests, [0] * 3, kv_tokens=64), loop, relay, options, device=device)
             trial = try_fault(case, Fault("NaN logits", at=3, pick=1))
             assert (trial.is_hit, trial.findings) == (True, ()), (name, device)
-            assert trial.whom == Whom(1, 2, 1, 2, True)
+            assert (trial.struck, trial.spared) == (1, 2)
 
 
 @pytest.mark.parametrize("loop", ["overlap:pool", "vllm_async:pool", "mlx_async:pool", "serial"])

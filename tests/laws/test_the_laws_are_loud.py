@@ -30,7 +30,7 @@ from minisched.export import native
 from minisched.museum.patch import Edit, changes, compiled, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace.marks import COMMON, KNOWN
-from tests.laws.faults import FaultPlace, try_place
+from tests.laws.faults import try_place
 from tests.laws.mutations.mutation import MUTATIONS, Mutation, Place, look_for, places, seen_before
 from tests.support import Workload
 
@@ -83,7 +83,7 @@ def test_a_bug_is_seen_by_a_law_that_is_named_for_it(item: Mutation) -> None:
 )
 def test_nothing_is_seen_of_what_is_equivalent_or_known_to_be_missed(item: Mutation) -> None:
     some = islice(places(range(0, 400, 17), item.device), 48)
-    sight = look_for(replace(item, laws=LAWS), some)
+    sight = look_for(replace(item, laws=tuple(LAWS)), some)
     assert not sight.law, f"{item.name} ({item.equivalent or item.missed}): {sight}"
 
 
@@ -182,10 +182,10 @@ def test_a_rare_bug_is_seen_where_it_shows(name: str) -> None:
 
 
 def test_a_reason_that_is_lost_is_found_where_something_fails() -> None:
-    place = FaultPlace("reader raises", "serial", "sim", 0)
-    assert try_place(place).trial.survived
+    place = ("reader raises", "serial", "sim", 0)
+    assert try_place(*place).survived
     with put_in([Edit("scheduler.scheduler:Scheduler.abort", "error=error", "error=''")]):
-        assert "abort" in {item.law for item in try_place(place).trial.findings}
+        assert "abort" in {item.law for item in try_place(*place).findings}
 
 
 # -- what is judged, and how closely ---------------------------------------------------------------
