@@ -1,6 +1,6 @@
 """What fits a terminal: sentences, tables, commands, drawings; and progress, on stderr.
 
-No line is wider than the terminal. Where nobody looks (a pipe) and nobody says how wide it is
+Where nobody looks (a pipe) and nobody says how wide it is
 (``COLUMNS``), a sentence is one line, so that it can be searched for.
 """
 
@@ -17,13 +17,18 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.text import Text
 
 from ..comparison import text_table
 
 INDENT, USUAL = 2, 100  # columns: of what stands below a name; of a drawing
-CUT = "›"  # ends a line of a drawing that is wider than the terminal
 HANGS = re.compile(r" *(?:[✓✗~?-] \w+\? +|[✓✗!~?] )?")  # where a sentence's other lines begin
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
@@ -77,50 +82,23 @@ def columns_of(console: Console) -> int:
     return min(width_of(console) or USUAL, USUAL)
 
 
-def print_drawing(lines: Sequence[str], console: Console) -> None:
-    """Print lines that can't be broken; those that are too wide end in a mark, and it is said."""
-    for line in lines:
-        print(cut(line, console))
-    width, widest = width_of(console), max(map(len, lines), default=0)
-    if width and widest > width:
-        said = f"(It takes {widest} columns; {CUT} is where lines of the drawing were cut.)"
-        print(said[:width])
-
-
-def cut(line: str, console: Console) -> str:
-    """A line of a drawing, and a mark where the terminal ends before it."""
-    width = width_of(console)
-    return line if not width or len(line) <= width else line[: width - 1] + CUT
-
-
 # -- A progress bar on stderr, so that stdout stays what it is for ---------------------------------
 
 
-@contextmanager
-def progress(*columns: ProgressColumn) -> Iterator[Progress]:
-    """Bars; gone when done, and never there without a terminal."""
-    console = Console(stderr=True)
-    with Progress(
-        *columns, TimeElapsedColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    ) as bars:  # fmt: skip
-        yield bars
-
-
 class Work:
-    """What a command is at: something that is so far done, or without a measure."""
+    """What a command is at, as a bar: so much of it is done, or it has no measure."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, total: int | None) -> None:
         self.progress = progress
-        self.bar = progress.add_task("", total=None)
+        self.bar = progress.add_task("", total=total)
 
     def at(self, what: str, total: int | None = None) -> None:
         """From now on it does this, in so many pieces."""
         self.progress.reset(self.bar, total=total, description=what)
 
-    def advance(self) -> None:
-        """A piece is done."""
-        self.progress.advance(self.bar)
+    def advance(self, what: str | None = None) -> None:
+        """A piece is done; ``what`` is its name."""
+        self.progress.update(self.bar, advance=1, description=what)
 
     def reading(self, path: Path) -> Callable[[int], None]:
         """From now on it reads a file; what this gives is told how many bytes were read."""
@@ -130,16 +108,19 @@ class Work:
 
 
 @contextmanager
-def work_progress() -> Iterator[Work]:
-    """One bar for one thing after another."""
-    with progress(BarColumn(), TextColumn("{task.description}", markup=False)) as shown:
-        yield Work(shown)
+def work_progress(total: int | None = None) -> Iterator[Work]:
+    """One bar for one thing after another; gone when done, and never there without a terminal."""
+    console, text = Console(stderr=True), TextColumn("{task.description}", markup=False)
+    counted = [] if total is None else [MofNCompleteColumn()]
+    with Progress(
+        BarColumn(), *counted, text, TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    ) as shown:  # fmt: skip
+        yield Work(shown, total)
 
 
 @contextmanager
 def named_progress(total: int) -> Iterator[Callable[[str], None]]:
     """One bar that names what is being worked on, each name a step."""
-    text = TextColumn("{task.completed} of {task.total}  {task.description}")
-    with progress(BarColumn(), text) as shown:
-        bar = shown.add_task("", total=total)
-        yield lambda name: shown.update(bar, advance=1, description=name)
+    with work_progress(total) as work:
+        yield work.advance

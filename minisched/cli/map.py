@@ -14,7 +14,7 @@ from ..export.scene_text import to_text
 from ..spread import Workers, num_cores
 from ..sweep.break_even import DESIGNS, measure_break_even
 from ..trace.files import write_whole
-from .layout import Json, columns_of, named_progress, print_drawing, print_json
+from .layout import Json, columns_of, named_progress, print_json
 from .options import choose_loops
 
 WRITERS = {".svg": to_svg, ".puml": to_puml, ".txt": to_text}
@@ -55,7 +55,7 @@ def map(
         print_json(found.as_json())
     elif out is None:
         console = Console()
-        print_drawing(to_text(found.scene, columns_of(console)).splitlines(), console)
+        print(to_text(found.scene, columns_of(console)))
     else:
         print(f"{found.title}: {out}")
     return 0

@@ -18,7 +18,7 @@ from ..museum.exhibit import Standing, address, nothing_broken, standing_of
 from ..museum.page import PagePart, bug_json, page, refuted_json
 from ..museum.picture import draw, exhibit_scene
 from ..trace.files import write_whole
-from .layout import Json, columns_of, cut, named_progress, print_json, say, say_command, say_table
+from .layout import Json, columns_of, named_progress, print_json, say, say_command, say_table
 
 museum = typer.Typer(help="Published bugs, each put back, caught by a law, drawn, and cured.")
 
@@ -94,7 +94,7 @@ def show(part: PagePart, item: Exhibit | Refuted, console: Console) -> None:
     if part.kind == "picture" and isinstance(item, Exhibit):
         for line in to_text(exhibit_scene(item), columns_of(console)).splitlines():
             style = "bold red" if MARK in line else ""
-            console.print(Text(cut(line, console), style), soft_wrap=True)
+            console.print(Text(line, style), soft_wrap=True)
     for line in part.body.splitlines():
         if part.kind == "code":
             say_command(console, line)

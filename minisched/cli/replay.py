@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from ..checks.history import counted
 from ..core import Output
@@ -25,7 +24,7 @@ from ..replay.replay import (
 )
 from ..replay.trace_file import TraceFile
 from .exit import BAD_INPUT
-from .layout import print_json, progress, say, say_table, work_progress
+from .layout import print_json, say, say_table, work_progress
 from .options import ReportOptions, SchedulerOptions, choose_loops, with_option_groups
 
 LoopName = Annotated[str | None, typer.Option("--loop", help="The loop; overlap.")]
@@ -117,14 +116,13 @@ def sentences(result: dict[str, Any], format: str) -> Iterator[str]:
 @contextmanager
 def request_progress(total: int, errors: list[str]) -> Iterator[Callable[[Output], None]]:
     """A bar on stderr, gone when done; ``errors`` gets a sentence for each refused request."""
-    with progress(TextColumn("replay"), BarColumn(), MofNCompleteColumn()) as shown:
-        bar = shown.add_task("replay", total=total)
+    with work_progress(total) as work:
 
         def on_output(output: Output) -> None:
             """Count the ends, and keep the errors."""
             if output.finish_reason is None:
                 return
-            shown.advance(bar)
+            work.advance()
             if output.error:
                 errors.append(f"request {output.rid}: {output.error}")
 

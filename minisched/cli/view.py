@@ -16,7 +16,7 @@ from ..export.views import FORMS, NothingToShow, draw, parts_of
 from ..topics import TOPICS
 from ..trace import Trace
 from ..trace.files import write_whole
-from .layout import columns_of, print_drawing
+from .layout import columns_of
 
 
 def view(
@@ -55,10 +55,8 @@ def view(
     if target != "-":
         write_whole(Path(target), drawn)
         print(target)
-    elif form == "text":
-        print_drawing(drawn.splitlines(), console)
-    else:  # a file, whatever the terminal's width
-        sys.stdout.write(drawn)
+    else:
+        sys.stdout.write(drawn + "\n" * (not drawn.endswith("\n")))
 
 
 def stepper(
