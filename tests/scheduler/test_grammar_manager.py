@@ -15,7 +15,6 @@ from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.export.recipes import trace_of
-from minisched.export.views.grammar_manager import constrained_of
 from minisched.grammar.regex import TokenGrammar
 from minisched.loops.design import LOOPS
 from minisched.loops.run import run_loop
@@ -114,9 +113,10 @@ def test_the_trace_has_every_token_that_was_accepted(run: Any) -> None:
 
 def test_the_golden_run_waits_and_ends_in_both_ways() -> None:
     trace = trace_of("grammar_manager")
-    a, b = constrained_of(trace)
-    assert bytes(token for choice in a.choices for token in choice.tokens) == b"no, jk."
-    assert a.choices[-1].terminated and a.choices[-1].allowed == (1,)
-    assert b.choices[-1].terminated and b.choices[-1].tokens == (256,)
-    assert [choice.allowed for choice in b.choices] == [(10,), *[(11,)] * 6]
+    masks, accepts = (marks_of(trace, name) for name in ("grammar mask", "grammar accept"))
+    (a, b), (a_masks, b_masks) = accepts.values(), masks.values()
+    assert bytes(numbers(a, "tokens")) == b"no, jk."
+    assert a[-1].attrs["terminated"] and b[-1].attrs["terminated"]
+    assert numbers(a_masks[-1:], "allowed") == [1] and numbers(b[-1:], "tokens") == [256]
+    assert numbers(b_masks, "allowed") == [10, *[11] * 6]
     assert lost_ns(trace)["grammar"] > 0
