@@ -31,7 +31,7 @@ from ..export.waterfall import waterfall
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import RunStopped, fresh
 from ..trace import Trace
-from ..trace.files import WholeFile, write_whole
+from ..trace.files import whole_file, write_whole
 from .exit import BAD_INPUT, complain
 from .layout import print_json, say, say_table, work_progress
 from .options import (
@@ -204,7 +204,7 @@ def write_pngs(comparison: Comparison, out: Path) -> list[Path]:
     wall, slide = to_svg(picture_of(comparison)), to_svg(picture_of(comparison, is_slide=True))
     images = {"compare.png": to_png(wall, fitting(wall, WALL)), "slide.png": to_png(slide, SLIDE)}
     for name, image in images.items():
-        with WholeFile(out / name) as file:
+        with whole_file(out / name) as file:
             file.buffer.write(image)
     return [out / name for name in images]
 

@@ -26,19 +26,16 @@ class TreeNode:
 
     On the edge are whole pages in a row: the tokens that they hold (SGLang's ``key``), and their
     ids (``value``). Both are flat: with a tuple for every page, a match at pages of one token takes
-    three times as long. When the front is split off, what stays is not moved: it begins at
-    ``start``, and is copied only once the dead front has outgrown it. So a split costs what is
-    split off, and dead tokens never outnumber live ones. Times are those of the cache's clock.
+    three times as long. Times are those of the cache's clock.
     """
 
     parent: TreeNode | None  # None for the root, and for a node that was evicted
-    tokens: tuple[int, ...]  # [(start + num_pages) * page_size]
-    pages: list[int]  # [start + num_pages]
+    tokens: tuple[int, ...]  # [num_pages * page_size]
+    pages: list[int]  # [num_pages]
     page_size: int
     creation_time: int
     last_access_time: int
     id: int = 0  # for the trace; the root's is 0
-    start: int = 0  # pages at the front that were split off
     hit_count: int = 0  # insertions that made it or found it there
     lock_ref: int = 0  # locks held on this node or below it
     children: dict[tuple[int, ...], TreeNode] = field(default_factory=dict)  # by their first page
@@ -49,25 +46,18 @@ class TreeNode:
     @property
     def num_pages(self) -> int:
         """Pages on the edge."""
-        return len(self.pages) - self.start
-
-    @property
-    def page_ids(self) -> list[int]:
-        """The pages themselves, in order."""
-        return self.pages[self.start :]
+        return len(self.pages)
 
     @property
     def first_page(self) -> tuple[int, ...]:
         """The tokens of the first page, by which the parent finds this node."""
-        at = self.start * self.page_size
-        return self.tokens[at : at + self.page_size]
+        return self.tokens[: self.page_size]
 
     @property
     def beginning(self) -> str:
         """The first eight tokens, for the trace; `` …`` where there are more."""
-        at = self.start * self.page_size
-        more = ["…"] if len(self.tokens) > at + 8 else []
-        return " ".join([*map(str, self.tokens[at : at + 8]), *more])
+        more = ["…"] if len(self.tokens) > 8 else []
+        return " ".join([*map(str, self.tokens[:8]), *more])
 
     @property
     def is_evictable_leaf(self) -> bool:
@@ -80,14 +70,14 @@ class TreeNode:
         Compares blocks that double while they are equal and halve once they differ: at the speed
         of a tuple comparison, and at a cost that grows with the answer, not with the edge.
         """
-        size, here = self.page_size, self.start * self.page_size
+        size = self.page_size
         end = min(self.num_pages, (len(tokens) - offset) // size)
         done, step = 0, 4
         while done < end:
             stop = min(done + step, end)
             low, high = done * size, stop * size
             theirs = tuple(tokens[offset + low : offset + high])
-            if self.tokens[here + low : here + high] == theirs:
+            if self.tokens[low:high] == theirs:
                 done, step = stop, 2 * step
             elif stop == done + 1:
                 break
@@ -102,16 +92,12 @@ class TreeNode:
         """
         parent, size = self.parent, self.page_size
         assert parent is not None, "the root has no edge to split"
-        begin, middle = self.start, self.start + num_pages
-        tokens, pages = self.tokens[begin * size : middle * size], self.pages[begin:middle]
+        at = num_pages * size
         node = TreeNode(
-            parent, tokens, pages, size, self.creation_time, self.last_access_time, id,
-            hit_count=self.hit_count, lock_ref=self.lock_ref,
+            parent, self.tokens[:at], self.pages[:num_pages], size, self.creation_time,
+            self.last_access_time, id, hit_count=self.hit_count, lock_ref=self.lock_ref,
         )  # fmt: skip
-        self.parent, self.start = node, middle
-        if middle > self.num_pages:
-            self.tokens, self.pages = self.tokens[middle * size :], self.pages[middle:]
-            self.start = 0
+        self.parent, self.tokens, self.pages = node, self.tokens[at:], self.pages[num_pages:]
         parent.children[node.first_page] = node
         node.children[self.first_page] = self
         return node
@@ -320,7 +306,7 @@ class RadixCache:
         """
         evicted: list[int] = []
         while len(evicted) < num_pages and (leaf := self.evictable_leaves.pop()):
-            evicted += leaf.page_ids
+            evicted += leaf.pages
             self.evictable_size -= leaf.num_pages
             parent, leaf.parent = leaf.parent, None
             assert parent is not None, "the root is locked"
@@ -345,7 +331,7 @@ class RadixCache:
                 node.last_access_time = now
             else:
                 node = self._split(child, shared, now)
-            pages += node.page_ids
+            pages += node.pages
             if counts_beyond is not None and len(pages) > counts_beyond:
                 node.hit_count += 1
             at += shared * size

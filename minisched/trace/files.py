@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedIOBase, BufferedReader, FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 GZIP = b"\x1f\x8b"  # how such a file begins, whatever its name
@@ -74,7 +73,7 @@ def read_text(path: Path) -> str:
 
 
 def write_whole(path: Path, text: str, named: str = "", with_folders: bool = False) -> None:
-    """Write a file, in UTF-8 and with Unix line ends; see ``WholeFile``.
+    """Write a file, in UTF-8 and with Unix line ends; see ``whole_file``.
 
     ``named`` is what a user calls it, such as ``--out x.svg``; ``with_folders`` makes the folders
     that it is to lie in.
@@ -85,13 +84,14 @@ def write_whole(path: Path, text: str, named: str = "", with_folders: bool = Fal
     try:
         if with_folders:
             path.parent.mkdir(parents=True, exist_ok=True)
-        with WholeFile(path) as file:
+        with whole_file(path) as file:
             file.write(text)
     except OSError as error:
         raise ValueError(f"{named or path} can't be written: {error.strerror}.") from error
 
 
-class WholeFile:
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
     """A text file that gets its name only when it is whole: who looks sees the old one until then.
 
     It is written beside its place and moved there, so a full disk or an interrupt leaves what was
@@ -101,44 +101,19 @@ class WholeFile:
     Raises:
         OSError: it can't be opened, written, or moved; nothing stays behind then.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.target = Path(os.path.realpath(path))
-        self.part: Path | None = None
-        if self.target.exists() and not self.target.is_file():
-            self.file: TextIO = self.target.open("w", encoding="utf-8", newline="\n")
-            return
-        if self.target.exists() and not os.access(self.target, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        self.part = self.target.with_name(f".{secrets.token_hex(8)}.part")
-        self.file = self.part.open("x", encoding="utf-8", newline="\n")
-
-    def keep(self) -> None:
-        """It is whole: give it its name."""
-        try:
-            self.file.close()
-            if self.part is not None:
-                if self.target.exists():
-                    self.part.chmod(self.target.stat().st_mode & 0o7777)
-                os.replace(self.part, self.target)
-        except BaseException:
-            self.drop()
-            raise
-
-    def drop(self) -> None:
-        """It never will be: leave nothing behind."""
-        with suppress(OSError):  # what it still holds can't be written either
-            self.file.close()
-        if self.part is not None:
-            self.part.unlink(missing_ok=True)
-
-    def __enter__(self) -> TextIO:
-        return self.file
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.keep()
-        else:
-            self.drop()
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        with target.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+        return
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    part = target.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        with part.open("x", encoding="utf-8", newline="\n") as file:
+            yield file
+        if target.exists():
+            part.chmod(target.stat().st_mode & 0o7777)
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)

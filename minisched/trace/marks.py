@@ -67,35 +67,17 @@ class BadMark(ValueError):
 def check_events(slices: Iterable[Slice], marks: Iterable[Mark]) -> None:
     """Look at attributes: they are numbers and texts, and a mark's what its name promises.
 
-    A mark is no earlier than its side's last. Of marks of one name, with attributes of the same
-    names and types, only the first is looked at closely; after that, only their lists are.
+    A mark is no earlier than its side's last.
 
     Raises:
         BadMark: see the README of the folder ``traces``.
     """
     for item in slices:
-        if item.attrs and (wrong := _wrong_values(item.attrs)):
+        if wrong := _wrong_value(item.attrs, {}):
             raise BadMark(f"slice {item.id} {wrong}")
-    lists: dict[tuple[object, ...], list[tuple[str, tuple[type, str, str]]]] = {}  # by shape
     newest: dict[Value, tuple[int, int]] = {}  # by side: time and index
     for index, mark in enumerate(marks):
-        shape = (mark.name, *mark.attrs, *map(type, mark.attrs.values()))
-        wrong = "" if shape in lists else _wrong_values(mark.attrs)
-        known = {**COMMON, **KNOWN.get(mark.name, {})} if shape not in lists else {}
-        for name, kind in known.items() if not wrong else ():
-            plain = name.removesuffix("*")
-            if plain not in mark.attrs and plain == name:
-                wrong = wrong or f"lacks {name!r}"
-            elif plain in mark.attrs and type(mark.attrs[plain]) is not KINDS[kind][0]:
-                wrong = wrong or _must_be(plain, mark.attrs[plain], KINDS[kind][2])
-        if shape not in lists and not wrong:
-            plain_names = ((name.removesuffix("*"), KINDS[kind]) for name, kind in known.items())
-            lists[shape] = [item for item in plain_names if item[1][1] and item[0] in mark.attrs]
-        for name, (_, pattern, what) in lists.get(shape, ()):
-            text = str(mark.attrs[name])
-            is_long = len(text) > MOST_DIGITS and max(map(len, text.split()), default=0)
-            if is_long > MOST_DIGITS or not re.fullmatch(pattern, text):
-                wrong = wrong or _must_be(name, text, what)
+        wrong = _wrong_value(mark.attrs, {**COMMON, **KNOWN.get(mark.name, {})})
         if mark.name == "tokens" and not wrong:
             rids, tokens = (len(str(mark.attrs[name]).split()) for name in ("rids", "tokens"))
             wrong = "" if rids == tokens else f"has {rids} rids, but {tokens} tokens"
@@ -109,13 +91,20 @@ def check_events(slices: Iterable[Slice], marks: Iterable[Mark]) -> None:
         newest[side] = mark.time, index
 
 
-def _wrong_values(attrs: dict[str, Value]) -> str:
-    """What is wrong with attributes, whatever they are called; empty: nothing."""
-    if SCALARS.issuperset(map(type, attrs.values())):
-        return ""
-    name = next(name for name, value in attrs.items() if type(value) not in SCALARS)
-    return _must_be(name, attrs[name], "a number or a text")
-
-
-def _must_be(name: str, value: object, what: str) -> str:
-    return f"has {name} = {json.dumps(value)[:60]}, but it must be {what}"
+def _wrong_value(attrs: dict[str, Value], known: dict[str, str]) -> str:
+    """What is wrong with attributes, some of which are ``known``; empty: nothing."""
+    for starred, kind in known.items():
+        name, (wanted, pattern, what) = starred.removesuffix("*"), KINDS[kind]
+        value = attrs.get(name)
+        if value is None and name == starred:
+            return f"lacks {name!r}"
+        if value is None and name not in attrs:
+            continue
+        text = str(value) if pattern else ""
+        is_long = len(text) > MOST_DIGITS and max(map(len, text.split())) > MOST_DIGITS
+        if type(value) is not wanted or is_long or not re.fullmatch(pattern or "", text):
+            return f"has {name} = {json.dumps(value)[:60]}, but it must be {what}"
+    for name, value in attrs.items():
+        if type(value) not in SCALARS:
+            return f"has {name} = {json.dumps(value)[:60]}, but it must be a number or a text"
+    return ""

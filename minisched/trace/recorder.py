@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from operator import index
 from typing import Any, NamedTuple
 
 from .events import Act, Counter, Edge, Mark, Slice, Trace, Value
@@ -23,9 +22,8 @@ class Recorder:
 
     An id can be taken before its slice is known (``new_id``), so that an edge may point at an op
     that has been launched but has not run. Appending to a list is atomic in Python, so streams on
-    threads need no lock. ``is_on`` says whether it is worth writing texts for it. ``line`` says at
-    which line of its source the loop is, counted from 0 at its ``def``
-    (``loops/design.py``); 0: nobody knows.
+    threads need no lock. ``is_on`` says whether it is worth writing texts for it, and ``line`` at
+    which line of its source the loop is (``loops/design.py``); 0: nobody knows.
     """
 
     is_on = True
@@ -47,10 +45,7 @@ class Recorder:
     def ran(
         self, slice_id: int, lane: str, name: str, start: int, end: int, /, *label: Any
     ) -> None:
-        """Record that something ran; ``label`` is its step, mode and requests, as ``Slice`` has it.
-
-        Only who keeps it makes a ``Slice`` of it.
-        """
+        """Record that something ran; ``label`` is its step, mode and requests."""
         self.slice(Slice(slice_id, lane, name, start, end, *label))
 
     def slice(self, item: Slice) -> None:
@@ -135,14 +130,11 @@ class NullRecorder(Recorder):
 
 
 class Touch(NamedTuple):
-    """What an op will do to some cells of a resource, declared when it is launched.
-
-    ``cells`` may be given as text, as an ``Act`` has them; that is not looked at here.
-    """
+    """What an op will do to some cells of a resource, declared when it is launched."""
 
     kind: str  # read, write or free
     resource: str
-    cells: Iterable[int] | str
+    cells: Iterable[int] | str  # or as text, as an ``Act`` has them
     rid: str = ""
 
 
@@ -188,11 +180,7 @@ class Program:
     def launch(
         self, lane: str, op: int, args: Iterable[Any] = (), touches: Iterable[Touch] = ()
     ) -> None:
-        """This lane launches an op on a stream; what the op takes from others is read there.
-
-        Raises:
-            ValueError: a touch has cells that are none; one sentence.
-        """
+        """This lane launches an op on a stream; what the op takes from others is read there."""
         if not self.is_on:
             return
         self._act(self.lane, "launch", op, during=self.op)
@@ -237,23 +225,14 @@ class Program:
         self._act(self.lane, "say", signal, during=self.op)
 
     def touch(self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = "") -> None:
-        """This lane touches cells itself.
-
-        Raises:
-            ValueError: these are no cells; one sentence.
-        """
+        """This lane touches cells itself."""
         if self.is_on:
             self._touch(self.lane, self.op, [Touch(kind, resource, cells, rid)])
 
     def _touch(self, lane: str, op: int, touches: Iterable[Touch]) -> None:
         side, lane = self.side, named(self.side, lane)
         for kind, resource, cells, rid in touches:
-            try:
-                at = to_text(cells)
-            except ValueError as error:
-                who = f"an op on the lane {lane!r} says that it does a {kind} of {resource!r}"
-                raise ValueError(f"{who}, but {error}") from None
-            if at:
+            if at := to_text(cells):
                 self.acts.append(Act(lane, kind, op, named(side, resource), at, rid))
 
     def _act(
@@ -272,23 +251,15 @@ class Program:
 
 
 def to_text(cells: Iterable[int] | str) -> str:
-    """Cells in order, each once, as spans: ``3-7 9``. What is text already is not looked at.
-
-    Raises:
-        ValueError: one is no whole number, or below 0; one sentence.
-    """
+    """Cells in order, each once, as spans: ``3-7 9``."""
     if isinstance(cells, str):
         return cells
     if isinstance(cells, list) and len(cells) == 1:
         return span_text(cells[0], cells[0])
     if isinstance(cells, range) and cells.step == 1:
         return span_text(cells[0], cells[-1]) if cells else ""
-    try:
-        in_order = sorted(set(cells))
-    except TypeError:
-        raise ValueError(f"{cells!r:.40} are no cells: they are whole numbers from 0 on.") from None
     spans: list[list[int]] = []
-    for cell in in_order:
+    for cell in sorted(set(map(int, cells))):
         if spans and cell == spans[-1][1] + 1:
             spans[-1][1] = cell
         else:
@@ -297,18 +268,7 @@ def to_text(cells: Iterable[int] | str) -> str:
 
 
 def span_text(first: int, last: int) -> str:
-    """One span: ``3-7``, or ``9``.
-
-    Raises:
-        ValueError: one of them is no whole number, or below 0.
-    """
-    try:
-        first, last = index(first), index(last)
-    except TypeError:
-        wrong = last if isinstance(first, int) else first
-        raise ValueError(f"{wrong!r:.40} is no cell: cells are whole numbers from 0 on.") from None
-    if first < 0:
-        raise ValueError(f"{first} is no cell: cells are whole numbers from 0 on.")
+    """One span: ``3-7``, or ``9``."""
     return str(first) if first == last else f"{first}-{last}"
 
 

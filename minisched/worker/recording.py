@@ -49,8 +49,7 @@ class Touches:
 
     From what the device's page table lists by then: when a thread of the host launches the step,
     the scheduler may have taken a request's pages back. ``places`` are the devices that the model
-    is cut over; each has a page table and KV of its own. Steps with drafts are told in
-    ``verify.py:DraftTouches``.
+    is cut over. Steps with drafts are told in ``verify.py:DraftTouches``.
     """
 
     def __init__(
@@ -61,19 +60,13 @@ class Touches:
         page_size: int,
         places: Sequence[str] = ("",),
     ) -> None:
-        self.program = program
-        self.relay = relay
-        self.max_len = max_len
-        self.page_size = page_size
-        self.places = places
+        self.program, self.relay, self.places = program, relay, places
+        self.max_len, self.page_size = max_len, page_size
         self.table = defaultdict[int, list[int]](list)  # the slots that the device's lists, by row
         self._followed: dict[int, weakref.ref[ForwardBatch]] = {}
 
     def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
-        """Host: a step is laid out; its arrays (``inputs``, one cell for each step) are written.
-
-        What each of its ops will touch; nothing where nobody keeps it.
-        """
+        """Host: a step is laid out, its arrays are written; what each of its ops will touch."""
         if not self.program.is_on:
             return NOTHING
         self.program.touch("write", INPUTS, [batch.step])
@@ -83,21 +76,14 @@ class Touches:
         return StepTouches(forward, [inputs, *self.relay.writes(batch, flat.dests)])
 
     def undeclared(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
-        """Host: what a step would have touched that was lost before it was laid out.
-
-        Its pages are listed all the same, and the step behind it takes its tokens from where this
-        one would have left them.
-        """
+        """Host: what a step would have touched that was lost before it was laid out."""
         if not self.program.is_on:
             return NOTHING
         self._list_pages(batch)
         return StepTouches([*self.memory(batch, flat), *self.relay.writes(batch, flat.dests)])
 
     def follow(self, inputs: ForwardBatch) -> None:
-        """Host: when the last name of a step's inputs goes, their memory may be handed out again.
-
-        What the device still has to do with them is no name: an op is given a copy of the batch.
-        """
+        """Host: when the last name of a step's inputs goes, others may have their memory."""
         if self.program.is_on:
             at, step = id(inputs), inputs.label.step
             # Kept here, and in no registry of the whole process: a run that is forgotten goes.
@@ -226,10 +212,9 @@ class TokenEdges:
     """Records the edge ``token`` from the op whose token a step's forward pass really takes.
 
     On the simulated device the memory of the relay knows who wrote each cell, and what the forward
-    pass made of it is compared when it runs. On a wall clock it is the relay's own binding: which
-    cell was given to whom when, in the order of launches. Where nothing was taken there is no edge.
-    A row that takes anything but the newest token of its lease gets a mark ``wrong token``, with
-    the arrow's two slices and, where they are known, both tokens.
+    pass made of it is compared when it runs. On a wall clock it is which cell the relay gave to
+    whom, in the order of launches. A row that takes anything but the newest token of its lease gets
+    a mark ``wrong token``, with the arrow's two slices and, where they are known, both tokens.
     """
 
     def __init__(self, device: Device) -> None:
@@ -250,7 +235,7 @@ class TokenEdges:
         """Host: the relay has bound a step; note which of its inputs are not the host's.
 
         It was bound as ``known``: that is ``batch``, unless the host has waited for the steps in
-        front and written their tokens into rows. None where nothing is recorded.
+        front and written their tokens into rows.
         """
         if not self.recorder.is_on:
             return None
@@ -325,8 +310,7 @@ class TokenEdges:
     ) -> None:
         """The edge of one row, if it took anything of the relay, and a mark if that was wrong.
 
-        It is if it is not the newest token of the lease, by its value, or else by its place. Not if
-        that one was never made, for then the row is nobody's any more.
+        It is judged by the token's value, or else by its place; not if the newest was never made.
         """
         source = self.stored_for.get(source, source)
         if item.cell is None:  # the host has sent something
@@ -406,10 +390,8 @@ class Recording:
     def tokens(self, step: int, outputs: Iterable[Output]) -> None:
         """Mark that a step has come back, and which tokens clients hear because of it.
 
-        ``tokens`` are in the order of ``rids``, in which spaces are ``%20``; both are empty if
-        nobody hears any. Step 0 stands for what another scheduler has computed (``pd``). By these
-        marks two files can be compared (``checks/identity.py``); with eight requests one
-        has 140 bytes, a sixtieth of what the file has for a step.
+        By these marks two files can be compared (``checks/identity.py``). Spaces in an id are
+        ``%20``; step 0 stands for what another scheduler has computed (``pd``).
         """
         recorder = self.device.recorder
         if not recorder.is_on:

@@ -22,7 +22,7 @@ from pytest import MonkeyPatch
 import minisched.loops.run
 from minisched.cli.exit import INTERRUPTED
 from minisched.loops.run import Run, run_loop
-from minisched.trace.files import WholeFile, write_whole
+from minisched.trace.files import whole_file, write_whole
 
 ROOT = Path(__file__).resolve().parents[2]
 CSV = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n"
@@ -105,7 +105,7 @@ def test_only_one_function_writes_files() -> None:
 def test_a_file_appears_whole_with_its_rights(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     path, link = tmp_path / "a.json", tmp_path / "link.json"
     umask = os.umask(0o022)
-    with WholeFile(path) as file:
+    with whole_file(path) as file:
         file.write("all")
         file.flush()
         assert not path.exists()
@@ -113,7 +113,7 @@ def test_a_file_appears_whole_with_its_rights(tmp_path: Path, monkeypatch: Monke
     assert path.read_text() == "all" and stat.S_IMODE(path.stat().st_mode) == 0o644
     path.chmod(0o640)
     link.symlink_to(path)
-    with pytest.raises(KeyboardInterrupt), WholeFile(link) as file:
+    with pytest.raises(KeyboardInterrupt), whole_file(link) as file:
         file.write("new")
         raise KeyboardInterrupt
     monkeypatch.setattr(os, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space")))

@@ -49,7 +49,7 @@ def look(scheduler: Scheduler) -> Truth:
     }
     for node in nodes:
         kind = "protected" if node.lock_ref else "evictable"
-        pages |= dict.fromkeys(node.page_ids, (kind, ""))
+        pages |= dict.fromkeys(node.pages, (kind, ""))
     for page, block in blocks_of(scheduler).items():  # type: ignore[arg-type]
         pages[page] = ("protected" if block.ref_cnt else "evictable", "")
     rows = {*range(1, table.size + 1)} - {*table.free_rows}

@@ -41,7 +41,7 @@ def path_of(node: TreeNode) -> Prefix:
     """The tokens from the root down to a node."""
     tokens: Prefix = ()
     while node.parent:
-        tokens = node.tokens[node.start * node.page_size :] + tokens
+        tokens = node.tokens + tokens
         node = node.parent
     return tokens
 
@@ -57,7 +57,7 @@ def contents(cache: RadixCache) -> list[tuple[Prefix, int, int]]:
     found = []
     for node in nodes_below(cache.root_node):
         path = path_of(node)
-        for back, page_id in enumerate(reversed(node.page_ids)):
+        for back, page_id in enumerate(reversed(node.pages)):
             found.append((path[: len(path) - back * cache.page_size], page_id, node.lock_ref))
     return found
 
@@ -225,8 +225,7 @@ class AnyUse(RuleBasedStateMachine):
         assert self.cache.evictable_size == len(set(self.model.pages) - set(counts))
         assert self.cache.total_size == len(self.model.pages)
         for node in nodes_below(self.cache.root_node):
-            assert 0 <= node.start <= node.num_pages > 0, "few dead tokens"
-            assert len(node.tokens) == len(node.pages) * self.cache.page_size
+            assert len(node.tokens) == len(node.pages) * self.cache.page_size > 0
 
 
 TestAnyUse = AnyUse.TestCase

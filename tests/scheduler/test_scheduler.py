@@ -180,7 +180,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         free = set(self.scheduler.allocator.free_pages)
-        cached = {page for node in nodes_of(self.scheduler) for page in node.page_ids}
+        cached = {page for node in nodes_of(self.scheduler) for page in node.pages}
         for batch, _, snapshots in self.in_flight:
             for row, pages in zip(batch.rows, snapshots, strict=True):
                 retired = {page for _, pages in row.lease.retired for page in pages}

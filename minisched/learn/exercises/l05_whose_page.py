@@ -65,8 +65,7 @@ def within_an_edge(
     lines: Callable[..., Any], node: TreeNode, tokens: Sequence[int], offset: int
 ) -> int:
     """The learner's ``shared_pages``: plain lists of what the edge has, and of what is to come."""
-    edge = node.tokens[node.start * node.page_size :]
-    return int(lines(list(edge), list(tokens[offset:]), node.page_size))
+    return int(lines(list(node.tokens), list(tokens[offset:]), node.page_size))
 
 
 # -- evict: one leaf after the other, whichever the learner names ----------------------------------
@@ -111,7 +110,7 @@ def one_by_one(lines: Callable[..., Any], tree: RadixCache, num_pages: int) -> l
         parent, leaf.parent = leaf.parent, None
         assert parent is not None
         del parent.children[leaf.first_page]
-        evicted += leaf.page_ids
+        evicted += leaf.pages
         if leaf.lock_ref:
             tree.protected_size -= leaf.num_pages
         else:
