@@ -29,6 +29,7 @@ from .output_processor import (
 )
 from .wiring import make_memory, make_policies
 
+DECODE = ForwardMode.DECODE  # looked up once: to ask an enum for its member takes time in each step
 Listen = Callable[[Sequence[str], bool], Callable[[int], bool]]
 
 
@@ -221,8 +222,8 @@ class Scheduler:
         """Advance lengths, reserve pages, and freeze what is true now."""
         leases, num_prompts = self.leases, len(plan.prompts)
         step = leases.launched_step = leases.launched_step + 1
-        batch = ScheduleBatch(step, ForwardMode.DECODE, num_prompts)
-        batch.has_sampling_extras = bool(self.with_extras)
+        has_extras = bool(self.with_extras)
+        batch = ScheduleBatch(step, DECODE, num_prompts, [], [], [], [], [], {}, has_extras, [])
         if num_prompts:
             batch.mode = ForwardMode.MIXED if plan.decodes else ForwardMode.EXTEND
             self._add_prompts(batch, plan)
@@ -312,7 +313,7 @@ class Scheduler:
             rows.came_back(batch, result, drained, outputs)
             return outputs
         outputs = []
-        for at in sorted(result.nan_samples):
+        for at in sorted(result.nan_samples) if result.nan_samples else ():
             outputs += rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
         prompts_left = batch.num_extend_reqs  # they come first
         tokens = [0] * len(batch.reqs) if error else result.tokens
