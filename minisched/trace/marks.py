@@ -95,11 +95,11 @@ def _wrong_value(attrs: dict[str, Value], known: dict[str, str]) -> str:
     """What is wrong with attributes, some of which are ``known``; empty: nothing."""
     for starred, kind in known.items():
         name, (wanted, pattern, what) = starred.removesuffix("*"), KINDS[kind]
-        value = attrs.get(name)
-        if value is None and name == starred:
-            return f"lacks {name!r}"
-        if value is None and name not in attrs:
+        if name not in attrs:
+            if name == starred:
+                return f"lacks {name!r}"
             continue
+        value = attrs[name]
         text = str(value) if pattern else ""
         is_long = len(text) > MOST_DIGITS and max(map(len, text.split())) > MOST_DIGITS
         if type(value) is not wanted or is_long or not re.fullmatch(pattern or "", text):
