@@ -22,17 +22,10 @@ from .peers.peer import Peer, PeerError, start_peer
 
 # -- The machine that something was measured on, in a few words ------------------------------------
 
-GIBIBYTE = 1 << 30
-
 
 def machine() -> dict[str, Any]:
-    """System, processor, cores that this process may use, and memory in GiB where it is known."""
-    return {
-        "system": platform.platform(),
-        "processor": processor(),
-        "cpus": cpus(),
-        "memory_gib": memory_gib(),
-    }
+    """System, processor, and cores that this process may use."""
+    return {"system": platform.platform(), "processor": processor(), "cpus": cpus()}
 
 
 def cpus() -> int:
@@ -50,13 +43,6 @@ def processor() -> str:
     return next(named, platform.machine())
 
 
-def memory_gib() -> float | None:
-    """Memory of the machine, where the system tells."""
-    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
-        return None
-    return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIBIBYTE, 1)
-
-
 # -- What a part is asked: the options of ``minisched bench`` that were given ----------------------
 
 Report = Callable[[str], None]  # is told what is being done
@@ -68,8 +54,7 @@ CHECKOUTS = ("nano_vllm", "vidur")  # of peers that have no wheels
 class BenchCall:
     """One call of ``minisched bench``; what is None was not given, and each part has its own.
 
-    ``repetitions`` are interleaved; ``report`` shows what is being done. ``keep``: write tables and
-    pictures under ``traces/bench``; else nothing is written.
+    ``repetitions`` are interleaved; ``report`` shows what is being done.
     """
 
     part: str
@@ -81,7 +66,6 @@ class BenchCall:
     nano_vllm: Path | None = None
     vidur: Path | None = None
     dtype: str | None = None
-    keep: bool = False
     report: Report = lambda doing: None
 
     @property

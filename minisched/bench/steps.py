@@ -106,11 +106,16 @@ def answer_with(engine_of: Callable[[HostWorkload], HostEngine], question: Answe
 
 
 class Minisched:
-    """``next_batch`` and ``process`` in turn, as the loop ``serial`` calls them."""
+    """``next_batch`` and ``process`` in turn, as the loop ``serial`` calls them.
 
-    def __init__(self, load: HostWorkload, run_ahead: bool = False) -> None:
+    With ``run_ahead`` as ``overlap`` does: a step is scheduled before the one before is processed.
+    """
+
+    def __init__(self, run_ahead: bool, load: HostWorkload) -> None:
+        self.run_ahead = run_ahead
         self.scheduler = Scheduler(replace(load.config, run_ahead=run_ahead))
         self.numbers = count()
+        self.last: ScheduleBatch | None = None
         for number in range(load.finished):
             self.add(prompt(-1 - number % load.distinct, PAGE + 1), 1)
         while self.scheduler.live:
@@ -124,31 +129,16 @@ class Minisched:
 
     def step(self) -> int:
         """One turn of a loop."""
-        batch = self.scheduler.next_batch()
-        assert batch, "somebody can always run"
-        self.scheduler.process(batch, result_of(len(batch.reqs)))
-        return len(batch.reqs)
-
-
-class RunAhead(Minisched):
-    """The order of the loop ``overlap``: a step is scheduled before the one before is processed."""
-
-    def __init__(self, load: HostWorkload) -> None:
-        self.last: ScheduleBatch | None = None
-        super().__init__(load, run_ahead=True)
-
-    def step(self) -> int:
-        """One turn of a loop."""
-        batch, last = self.scheduler.next_batch(), self.last
-        if last:
-            self.scheduler.process(last, result_of(len(last.reqs)))
-        self.last = batch or None
+        batch = self.scheduler.next_batch() or None
+        arrived, self.last = (self.last, batch) if self.run_ahead else (batch, None)
+        if arrived:
+            self.scheduler.process(arrived, result_of(len(arrived.reqs)))
         return len(batch.reqs) if batch else 0
 
 
 def answer(question: Answer) -> Answer:
     """Ours as one of those that are measured."""
-    return answer_with(RunAhead if question["ahead"] else Minisched, question)
+    return answer_with(partial(Minisched, question["ahead"]), question)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def bench(
     ] = None,
     vidur: Annotated[Path | None, typer.Option(help="A checkout of vidur, for simulator.")] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Write the table, and pictures, under traces/bench.")
+        bool, typer.Option("--keep", help="Write the table under traces/bench.")
     ] = False,
     json: Json = False,
 ) -> int:
@@ -51,7 +51,7 @@ def bench(
     try:
         with err.status("warming up") as status:
             call = BenchCall(part, device, model, requests, max_new_tokens, repeat, nano_vllm,
-                             vidur, dtype, keep, status.update)  # fmt: skip
+                             vidur, dtype, status.update)  # fmt: skip
             figures = measured.measure(call)
     except (ArmStopped, RunStopped, PeerError) as error:
         return complain(f"bench {part} stopped: {error}", 1)  # and there is no table
