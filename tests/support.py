@@ -254,14 +254,13 @@ VARIANTS: list[LoopOptions] = [
     ("overlap", "ring", {"disable_consecutive_prefill_overlap": True}),
     ("overlap", "ring", {"delay_sample": True}),
     ("overlap_thread", "ring", {"delay_sample": True}),
-    ("overlap_thread", "pool", {"wait_launch_done": False}),
     ("mlx_async", "chain", {"clear_cache_every": 3}),
     ("vllm_batch_queue", "host", {"depth": 4}),
     ("vllm_async", "pool", {"depth": 4}),
     ("vllm_batch_queue", "host", {"depth": 4, "harvest_when_done": True}),
     ("vllm_async", "pool", {"depth": 4, "harvest_when_done": True}),
     ("vllm_pp4", "host", {"harvest_when_done": True}),
-    ("mindie_placeholder", "fill_device", {"max_async_schedule_times": 2}),
+    ("mindie_placeholder", "fill_device", {}),
     ("multi_step", "pool", {"num_steps": 3}),
 ]
 ONE_ENGINE = [name for name in LOOPS if name not in ("pd", "mixed")]

@@ -571,14 +571,13 @@ def draw_link(rng: Random) -> dict[str, int]:
         "latency": rng.choice((0, 1, 20, 300)) * UNIT,
         "bytes_per_second": 10**9,
         "slot_bytes": rng.choice((0, 1, 15)) * UNIT,
-        "prealloc_first": rng.random() < 0.5,
     }
 
 
 # -- The loops that random workloads run on: each with every relay and option that it has ----------
 
 OTHER_VALUES = {
-    "clear_cache_every": (3,), "depth": (3, 4, 5, 6, 7, 8), "max_async_schedule_times": (2,),
+    "clear_cache_every": (3,), "depth": (3, 4, 5, 6, 7, 8),
     "num_steps": (2, 3),
 }  # fmt: skip
 """What a loop's number is set to instead of its default; a loop's yes or no is turned round.

@@ -52,7 +52,6 @@ class Design:
     rules: str = "sglang"  # those of its system (policy/rules.py), unless the user wants others
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the scheduler, whoever asks
     options: Mapping[str, Any] = field(default_factory=dict)  # given to the loop, in the same way
-    depth_option: str = "depth"  # the option of the loop, if it has it, that is its depth
     recipe: Recipe = PLAIN  # the ops of a step
     pins: int = 0  # steps whose arrays stay named after their launch; none, if nobody goes on
     refuses: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +67,7 @@ class Design:
     @property
     def in_flight(self) -> int:
         """Steps that can be in flight, with the options as they are."""
-        return int(self.options.get(self.depth_option, self.depth))
+        return int(self.options.get("depth", self.depth))
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -91,7 +90,7 @@ class Design:
         chosen = replace(self, options={**self.options, **options})
         if chosen.in_flight > engine.worker.depth:
             raise ValueError(
-                f"{self.depth_option} is {chosen.in_flight}, but the worker was made for "
+                f"depth is {chosen.in_flight}, but the worker was made for "
                 f"{engine.worker.depth} steps in flight; the engine has to be made with the "
                 "options that its loop is started with."
             )

@@ -34,63 +34,37 @@ from .mindie_plugin import (
 
 # -- The scheduler alone ---------------------------------------------------------------------------
 
-MAX_ASYNC_SCHEDULE_TIMES = 1  # as published
+MAX_ASYNC_SCHEDULE_TIMES = 1  # the gate: calls that may be outstanding
 
 
 @design(
     follows="MindIE-LLM src/engine/llm_engine.cpp, src/scheduler/scheduler.cpp",
     relays=("host", "fill_device", "ring", "pool", "token_pool", "prev_sampled"),
-    depth_option="max_async_schedule_times",
     overrun=1,
     refuses=MINDIE_REFUSES,
 )
-def mindie_placeholder(
-    engine: Engine, max_async_schedule_times: int = MAX_ASYNC_SCHEDULE_TIMES
-) -> Iterator[ScheduleBatch | NoBatch]:
+def mindie_placeholder(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """MindIE ``src/engine/llm_engine.cpp:SchedulerThreadEntry``. Each ``yield`` ends one turn.
 
     With the published gate of 1 there are never two calls outstanding: a placeholder stands for
-    no longer than its own step runs, and a step takes d + h + c, as with the serial loop. With 2
-    and a relay on the device it takes max(d, h, c, (d + h + c) / 2); an end then wastes one row, a
-    length stop too. The original looks every millisecond whether it may go on; here it blocks.
-
-    Raises:
-        ValueError: the gate is neither 1 nor 2, or is 2 and no token may be unknown.
+    no longer than its own step runs, and a step takes d + h + c, as with the serial loop. The
+    original looks every millisecond whether it may go on; here it blocks.
     """
-    check_gate(engine, max_async_schedule_times)
-    ledger = PlaceholderLedger(max_async_schedule_times + 1, engine.device.recorder)
-    outstanding: deque[Step] = deque()  # its length is asyncBatchNum
+    ledger = PlaceholderLedger(MAX_ASYNC_SCHEDULE_TIMES + 1, engine.device.recorder)
+    outstanding: Step | None = None  # asyncBatchNum is 1 or 0
     while True:
         engine.recv_requests()
-        if len(outstanding) >= max_async_schedule_times:
-            reconcile(engine, ledger, outstanding.popleft())
+        if outstanding is not None:
+            reconcile(engine, ledger, outstanding)
+            outstanding = None
         batch = engine.get_next_batch_to_run()
         ledger.clear_terminated()
         if batch:
-            delay = engine.must_delay_sample(batch)
-            outstanding.append(engine.run_batch(batch, delay_sample=delay))  # AsyncExecuteModel
+            outstanding = engine.run_batch(batch)  # AsyncExecuteModel
             ledger.prepare_next_schedule(batch)
-            sample_delayed(engine, ledger, outstanding)
-        elif outstanding:
-            reconcile(engine, ledger, outstanding.popleft())
         else:
             engine.on_idle()
         yield batch
-
-
-def check_gate(engine: Engine, gate: int) -> None:
-    """Whether so many calls may be outstanding.
-
-    Raises:
-        ValueError: they may not.
-    """
-    if gate not in (1, 2):
-        raise ValueError(f"max_async_schedule_times is {gate}, but it must be 1 or 2.")
-    if gate == 2 and not engine.scheduler.config.run_ahead:
-        raise ValueError(
-            "max_async_schedule_times is 2, but the relay brings every token over the host; "
-            "it must be one that lets a step be launched on tokens that nobody knows yet."
-        )
 
 
 def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: Step) -> None:
@@ -103,19 +77,6 @@ def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: Step) -> None:
     )
     engine.process_result(pending, result)
     ledger.clear_terminated()
-
-
-def sample_delayed(engine: Engine, ledger: PlaceholderLedger, in_flight: deque[Step]) -> None:
-    """Sample the newest step, if it was launched without; reconcile those before it first.
-
-    In MindIE no C++ call ever needs this: the gate is at 1, and masks are the plugin's.
-    """
-    newest = in_flight[-1]
-    if newest.delay_sample_func is not None:
-        while len(in_flight) > 1:
-            reconcile(engine, ledger, in_flight.popleft())
-        engine.update_vocab_mask(newest)
-        engine.launch_batch_sample_if_needed(newest)
 
 
 # -- Its ledger: each sequence's output, with a placeholder for every token to come ----------------
@@ -302,6 +263,16 @@ def mindie_single(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
         else:
             engine.on_idle()
         yield batch
+
+
+def sample_delayed(engine: Engine, ledger: PlaceholderLedger, in_flight: deque[Step]) -> None:
+    """Sample the newest step, if it was launched without; reconcile those before it first."""
+    newest = in_flight[-1]
+    if newest.delay_sample_func is not None:
+        while len(in_flight) > 1:
+            reconcile(engine, ledger, in_flight.popleft())
+        engine.update_vocab_mask(newest)
+        engine.launch_batch_sample_if_needed(newest)
 
 
 def flush(engine: Engine, ledger: PlaceholderLedger, in_flight: deque[Step]) -> None:

@@ -12,9 +12,7 @@ its own, and a link between them. Every request is sent to both. What becomes of
    the request joins those who decode.
 
 On both sides pages are held until nothing reads or writes them any more, also if the request is
-given up (``abort``). Without ``prealloc_first`` the order is that of vLLM's NIXL connector: the
-prompt is computed at once (``computed``), and then its pages are held until the decode side has
-reserved. Who may run on either side is decided in ``scheduler/pd.py``.
+given up (``abort``). Who may run on either side is decided in ``scheduler/pd.py``.
 """
 
 from __future__ import annotations
@@ -92,13 +90,12 @@ def pd_decode(engine: DecodeEngine) -> Iterator[ScheduleBatch | NoBatch]:
 
 @dataclass
 class RoomMessage:
-    """One word of four about a request.
+    """One word of three about a request.
 
     Decode to prefill: its pages are ``reserved``, KV may go to these ``slots`` (SGLang
-    ``send_metadata``); or ``abort``, nobody wants it any more. Prefill to decode: it is
-    ``computed``, and its pages held until somebody wants them; and, once for every request,
-    ``transferred``: all its KV has arrived with the transfer ``slice_id``, and its first ``token``
-    with it (SGLang ``MetadataBuffers``). Without a token it has failed.
+    ``send_metadata``); or ``abort``, nobody wants it any more. Prefill to decode, once for every
+    request: it is ``transferred``, all its KV has arrived with the transfer ``slice_id``, and its
+    first ``token`` with it (SGLang ``MetadataBuffers``). Without a token it has failed.
     """
 
     word: str
@@ -286,22 +283,19 @@ class DecodeEngine(SideEngine):
         self.recording.count()
 
     def hear(self, messages: Sequence[RoomMessage]) -> None:
-        """Prompts are computed and want pages now, or their KV has come, and clients hear of it."""
+        """KV has come, and clients hear of it."""
         asked = [self.scheduler.unanswered.get(message.room) for message in messages]
         label = Label(rids=tuple(req.rid for req in asked if req is not None and not req.finished))
         outputs: list[Output] = []
         with self.device.host("receive", self.cost.host.get("receive", 0), label):
             for message in messages:
-                if message.word == "computed":
-                    self.scheduler.prefilled(message.room)
-                else:
-                    outputs += self.scheduler.answered(
-                        message.room, message.token, message.error, message.logprobs
-                    )
+                outputs += self.scheduler.answered(
+                    message.room, message.token, message.error, message.logprobs
+                )
         self.recording.count()
         self._stream_output(outputs)
         for message, req in zip(messages, asked, strict=True):
-            if message.word == "transferred" and req is not None and not req.finished:
+            if req is not None and not req.finished:
                 self.recording.delivered_by[req.rid] = message.slice_id  # its next step builds on
 
 
@@ -312,7 +306,7 @@ class DecodeEngine(SideEngine):
 class KVSender:
     """One request's way to the decode side (SGLang ``disagg_kv_sender``)."""
 
-    to_slots: Sequence[int] | None = None  # None: the decode side has not reserved them yet
+    to_slots: Sequence[int] = ()  # once the decode side has reserved them
     sent_len: int = 0  # positions
     transfers: list[tuple[Op, Lease]] = field(default_factory=list)  # that are not over
     done: Prefilled | None = None
@@ -376,10 +370,9 @@ class PrefillEngine(SideEngine):
         """
         sender = self.senders[rid]
         if last is None:
-            if sender.to_slots is None or end <= sender.sent_len:
+            if end <= sender.sent_len:
                 return
             self.scheduler.hold(lease)
-        assert sender.to_slots is not None
         part = slice(sender.sent_len, end)
         slots = slots_of(lease.pages, self.scheduler.config.page_size)[part]
         label, recorder = Label(step, rids=(rid,)), self.device.recorder
@@ -432,8 +425,6 @@ class PrefillEngine(SideEngine):
             done = self.scheduler.done.popleft()
             sender = self.inflight[done.req.rid] = self.senders[done.req.rid]
             sender.done = done
-            if done.token is not None and not self.scheduler.prealloc_first:
-                self.say(RoomMessage("computed", done.req.rid))
         for rid, sender in list(self.inflight.items()):
             for op, lease in [item for item in sender.transfers if item[0].query()]:
                 sender.transfers.remove((op, lease))
@@ -442,7 +433,7 @@ class PrefillEngine(SideEngine):
                 self.is_waiting = False  # there is memory again
             if sender.done is not None:
                 self.send_last(sender, sender.done)
-            if not sender.transfers and (sender.done is None or rid not in self.senders):
+            if not sender.transfers:
                 del self.inflight[rid]
             self.recording.count()
 
@@ -450,7 +441,7 @@ class PrefillEngine(SideEngine):
         """Send the last part, and the token with it; or say that there is none. That is once."""
         rid, lease = done.req.rid, done.lease
         is_lost = done.token is None or sender.is_unwanted or bool(sender.error)
-        if not is_lost and not sender.has_sent_all and sender.to_slots is not None:
+        if not is_lost and not sender.has_sent_all:
             assert lease is not None
             sender.has_sent_all = True
             last = RoomMessage("transferred", rid, token=done.token)
@@ -458,8 +449,8 @@ class PrefillEngine(SideEngine):
                 req = done.req
                 last.logprobs = Logprobs(req.input_token_logprobs, req.output_token_logprobs)
             self.send_kv_chunk(rid, lease, len(done.req.prompt), lease.last_step, last)
-        if sender.transfers or not (is_lost or sender.has_sent_all):
-            return  # some of it is on its way, or it waits to be reserved
+        if sender.transfers:
+            return  # some of it is on its way
         if not sender.has_sent_all or sender.error:
             self.say(RoomMessage("transferred", rid, error=sender.error or done.error))
         if not sender.has_sent_all and done.token is not None and lease is not None:
@@ -504,9 +495,7 @@ def for_prefill(req: Request) -> Request:
     return prompt
 
 
-def decode_side(
-    setup: RunSetup, link: Link, prealloc_first: bool
-) -> tuple[DecodeEngine, list[Request]]:
+def decode_side(setup: RunSetup, link: Link) -> tuple[DecodeEngine, list[Request]]:
     """The decode side's engine, and those whom it takes, as the prefill side is to see them.
 
     Raises:
@@ -517,7 +506,7 @@ def decode_side(
             f"loop 'pd' copies KV, but model {setup.model.name!r} has none that can be read."
         )
     engine = cast(DecodeEngine, wire(setup, DecodeScheduler, DecodeEngine))
-    engine.link, engine.scheduler.prealloc_first = link, prealloc_first
+    engine.link = link
     return engine, [for_prefill(req) for req in give_rooms(setup.requests, engine.scheduler.config)]
 
 
@@ -525,14 +514,13 @@ def prefill_side(
     setup: RunSetup,
     prompts: Sequence[Request],
     link: Link,
-    prealloc_first: bool,
     engine_class: type[PrefillEngine] = PrefillEngine,
 ) -> PrefillEngine:
     """The prefill side's engine; ``setup`` is that of the pair, on its own device and model."""
     spec = replace(setup.spec, overrun=0, settings={})  # each ends with its first token
     setup = replace(setup, spec=spec, frontend=Frontend(prompts))
     engine = cast(PrefillEngine, wire(setup, PrefillScheduler, engine_class))
-    engine.link, engine.scheduler.prealloc_first = link, prealloc_first
+    engine.link = link
     engine.senders = {req.rid: KVSender() for req in prompts}
     return engine
 
@@ -554,14 +542,14 @@ class Pair:
         ValueError: the model's KV can't be copied, or an option is outside its limits.
     """
 
-    def __init__(self, setup: RunSetup, prealloc_first: bool = True, **link: int) -> None:
-        device, how = setup.device, (Link(**link), prealloc_first)
+    def __init__(self, setup: RunSetup, **link: int) -> None:
+        device, made = setup.device, Link(**link)
         there = SimDevice(SideRecorder(device.recorder, "prefill"))
         device.recorder = SideRecorder(device.recorder, "decode")
         device.recorder.now = device.now
-        self.decode, prompts = decode_side(setup, *how)
+        self.decode, prompts = decode_side(setup, made)
         setup = replace(setup, device=cast(Device, there), model=copy(setup.model))
-        self.prefill = prefill_side(setup, prompts, *how)
+        self.prefill = prefill_side(setup, prompts, made)
         self.prefill.target = self.decode
         self.prefill.other, self.decode.other = self.decode.mailbox, self.prefill.mailbox
         self.sides: list[tuple[SideEngine, Turns]] = [
@@ -618,9 +606,9 @@ def join_metrics(metrics: Metrics, prompts: Metrics) -> Metrics:
     return metrics
 
 
-def whole_run(setup: RunSetup, prealloc_first: bool = True, **link: int) -> Metrics:
+def whole_run(setup: RunSetup, **link: int) -> Metrics:
     """Run requests through both sides until the last one has ended (``Design.whole_run``)."""
-    pair = Pair(setup, prealloc_first, **link)
+    pair = Pair(setup, **link)
     while not pair.is_done:
         pair.turn()
     for side, _ in pair.sides:

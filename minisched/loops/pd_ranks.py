@@ -207,7 +207,7 @@ def be_side(ranks: Ranks, device: TorchDevice, side: str) -> RankRecorder:
     return whole
 
 
-def whole_run(setup: RunSetup, prealloc_first: bool = True, **link: int) -> Metrics:
+def whole_run(setup: RunSetup, **link: int) -> Metrics:
     """Rank 0: run requests through both sides until the last one has ended.
 
     Raises:
@@ -221,9 +221,9 @@ def whole_run(setup: RunSetup, prealloc_first: bool = True, **link: int) -> Metr
             f"{', '.join(link)} of loop 'pd' is for the simulated link, but on device 'dist' the "
             "link is a real one."
         )
-    with ranks.calling(other_rank, setup.for_others(), prealloc_first):
+    with ranks.calling(other_rank, setup.for_others()):
         whole = be_side(ranks, device, "decode")
-        decode, prompts = decode_side(setup, Link(0, AT_ONCE), prealloc_first)
+        decode, prompts = decode_side(setup, Link(0, AT_ONCE))
         decode.mailbox = decode.other = RankMailbox(ranks, PREFILL)
         ranks.send(PREFILL, "prompts", prompts)
         drive_side(ranks, decode, pd_decode(decode), KVReceiver(decode, ranks))
@@ -233,7 +233,7 @@ def whole_run(setup: RunSetup, prealloc_first: bool = True, **link: int) -> Metr
     return join_metrics(decode.metrics, theirs)
 
 
-def other_rank(ranks: Ranks, given: tuple[Any, ...], prealloc_first: bool) -> None:
+def other_rank(ranks: Ranks, given: tuple[Any, ...]) -> None:
     """Rank 1: compute prompts and send their KV; a rank behind it has nothing to do.
 
     Raises:
@@ -247,7 +247,7 @@ def other_rank(ranks: Ranks, given: tuple[Any, ...], prealloc_first: bool) -> No
             return
         whole = be_side(ranks, device, "prefill")
         prompts: list[Request] = ranks.receive(DECODE, "prompts").value
-        made = prefill_side(setup, prompts, Link(0, AT_ONCE), prealloc_first, RankPrefillEngine)
+        made = prefill_side(setup, prompts, Link(0, AT_ONCE), RankPrefillEngine)
         made.mailbox = made.other = RankMailbox(ranks, DECODE)
         made.link = Link(0, AT_ONCE, sum(part.nbytes for part in model.read_kv([0])))
         drive_side(ranks, made, pd_prefill(made), None)

@@ -55,11 +55,9 @@ class PrefillScheduler(TransferScheduler):
     """SGLang ``disaggregation/prefill.py``.
 
     Its requests ask for one token (as the original's do), so each ends with the first. Its lease
-    is closed then, and held until the KV has been copied. With ``prealloc_first`` a prompt waits
-    in ``bootstrap_queue`` until the decode side has reserved pages for it.
+    is closed then, and held until the KV has been copied. A prompt waits in ``bootstrap_queue``
+    until the decode side has reserved pages for it.
     """
-
-    prealloc_first = True
 
     def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
         super().__init__(config, recorder)
@@ -73,14 +71,14 @@ class PrefillScheduler(TransferScheduler):
         return bool(self.bootstrap_queue or self.leases.returning or self.leases.retiring)
 
     def receive(self, reqs: Iterable[Request]) -> list[Output]:
-        """Queue new requests; with ``prealloc_first`` they can't run yet."""
+        """Queue new requests; they can't run yet."""
         reqs = list(reqs)
         outputs = super().receive(reqs)
         for req in reqs:
             may_run = self.heard_before.pop(req.rid, None)
             if may_run is False:
                 outputs += self.abort(req.rid)
-            elif self.prealloc_first and not may_run and req in self.waiting_queue:
+            elif not may_run and req in self.waiting_queue:
                 self.waiting_queue.remove(req)
                 self.bootstrap_queue[req.rid] = req
         return outputs
@@ -129,8 +127,6 @@ class DecodeScheduler(TransferScheduler):
     tokens each, and moves the KV of a retracted request to the host).
     """
 
-    prealloc_first = True
-
     def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
         super().__init__(config, recorder)
         self.prealloc_queue: dict[str, Request] = {}
@@ -144,7 +140,7 @@ class DecodeScheduler(TransferScheduler):
         return len(self.live) > len(self.running_batch) or bool(self.leases.returning)
 
     def receive(self, reqs: Iterable[Request]) -> list[Output]:
-        """Queue new requests for pages; without ``prealloc_first`` their prompts come first."""
+        """Queue new requests for pages."""
         reqs = list(reqs)
         outputs = super().receive(reqs)
         for req in reqs:
@@ -153,17 +149,10 @@ class DecodeScheduler(TransferScheduler):
                     continue  # it was sent twice
                 self.waiting_queue.remove(req)
                 self.unanswered[req.bootstrap_room] = req
-                if self.prealloc_first:
-                    self.prealloc_queue[req.bootstrap_room] = req
+                self.prealloc_queue[req.bootstrap_room] = req
             elif req.bootstrap_room:
                 self.given_up.append(req.bootstrap_room)  # refused here; its prompt was sent there
         return outputs
-
-    def prefilled(self, room: str) -> None:
-        """Its prompt has been computed: now it wants pages."""
-        req = self.unanswered.get(room)
-        if req is not None and not req.finished:
-            self.prealloc_queue[room] = req
 
     def pop_preallocated(self) -> list[tuple[Request, Lease]]:
         """Reserve pages for the prompts of those that fit; the first that does not stops the rest.

@@ -51,7 +51,6 @@ def test_the_designs_are_those_of_the_registry() -> None:
         *(f"vllm_async:{relay}:depth={n}" for relay in two_in_flight for n in range(3, 9)),
         *(f"vllm_async:{relay}:depth=4:harvest_when_done=true" for relay in two_in_flight),
         *(f"vllm_async:ring:depth={n}" for n in range(5, 9)),
-        "mindie_placeholder:host:max_async_schedule_times=2",
     }
     every = {
         Variant(loop, relay, options).name

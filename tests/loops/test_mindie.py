@@ -137,15 +137,6 @@ def test_a_token_needs_a_placeholder_and_there_are_never_more_than_steps(steps: 
         ledger.fetch_seq_generated_tokens({"a": 7}, 1)
 
 
-@pytest.mark.parametrize(("relay", "gate", "said"), [
-    ("fill_device", 3, "is 3, .* 1 or 2"), ("host", 2, "is 2, .* over the host"),
-])  # fmt: skip
-def test_a_gate_that_cannot_be_is_refused(relay: str, gate: int, said: str) -> None:
-    requests, more = [Request("r", [1])], {"max_async_schedule_times": gate}
-    with pytest.raises(ValueError, match=said):
-        run_loop("mindie_placeholder", SimDevice(), HashModel(), requests, relay=relay, **more)
-
-
 # -- mindie_dual: both layers, and two books -------------------------------------------------------
 
 
@@ -207,7 +198,7 @@ def check_context(engine: Engine, ledger: PlaceholderLedger, context: PluginCont
 
 
 @pytest.mark.parametrize(("design", "in_flight"), [
-    ("mindie_placeholder", 1), ("mindie_placeholder:pool:max_async_schedule_times=2", 2),
+    ("mindie_placeholder", 1), ("mindie_placeholder:pool", 1),
     ("mindie_single", 1), ("mindie_single:pool", 1), ("mindie_dual", 2),
     ("mindie_dual:fill_device", 2),
 ])  # fmt: skip

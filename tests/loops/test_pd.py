@@ -32,8 +32,8 @@ from tests.support import COST, VOCAB, many, prompt, tokens
 LINK = {"latency": 5, "bytes_per_second": 10**9, "slot_bytes": 2}
 SLOW = {"latency": 60, "bytes_per_second": 10**9, "slot_bytes": 15}  # several steps long
 LINKS = [  # from a network that costs nothing to one that is slower than everything else
-    {"latency": latency, "bytes_per_second": 10**9, "slot_bytes": slot, "prealloc_first": first}
-    for latency, slot, first in ((0, 0, True), (1, 15, False), (20, 1, True), (300, 15, False))
+    {"latency": latency, "bytes_per_second": 10**9, "slot_bytes": slot}
+    for latency, slot in ((0, 0), (1, 15), (20, 1), (300, 15))
 ]
 
 
@@ -108,19 +108,17 @@ def held_pages(trace: Trace, at: int) -> int:
     return next(item.value for item in reversed(found) if item.time <= at)
 
 
-@pytest.mark.parametrize("prealloc_first", [True, False])
-def test_a_prompt_waits_for_its_reservation_or_its_pages_do(prealloc_first: bool) -> None:
+def test_a_prompt_waits_for_its_reservation() -> None:
     requests = Request("first", [1] * 8, tokens(20)), Request("second", [2] * 8, tokens(20))
     config = SchedulerConfig(kv_tokens=30, disable_radix_cache=True, context_len=30)
-    found = run(*requests, config=config, prealloc_first=prealloc_first, **LINK)
+    found = run(*requests, config=config, **LINK)
     end = next(item.last_token or 0 for item in found.metrics.ended if item.rid == "first")
     computed = next(s.start for s in found.trace.on("prefill forward") if "second" in s.rids)
     sent = next(s.start for s in found.trace.on("kv transfer") if s.rids == ("second",))
     transfer = found.trace.on("kv transfer")[0]
     assert held_pages(found.trace, transfer.end - 1) >= 8, "up to the last moment"
     assert sent > end, "no transfer without pages on the other side"
-    assert (computed > end) == prealloc_first
-    assert held_pages(found.trace, end) == (0 if prealloc_first else 8)
+    assert computed > end and held_pages(found.trace, end) == 0
 
 
 def test_a_prompt_on_its_way_does_not_delay_who_decodes() -> None:

@@ -104,14 +104,10 @@ def late_sampling(p: Part) -> int:
     return max(2 * p.d, 2 * p.c, 2 * host, p.d + p.c + host, 2 * chain)
 
 
-def by_thread(waits: bool) -> Callable[[Part], int]:
-    def law(p: Part) -> int:
-        launch, sampling = p.sum("launch"), p.sum("launch sample")
-        alone = p.h if waits else p.h - launch
-        turn = max(2 * alone, 2 * (launch + sampling))
-        return max(2 * p.d, 2 * p.c, turn, p.d + p.c + p.h, p.sample + p.c + p.h + sampling)
-
-    return law
+def by_thread(p: Part) -> int:
+    launch, sampling = p.sum("launch"), p.sum("launch sample")
+    turn = max(2 * p.h, 2 * (launch + sampling))
+    return max(2 * p.d, 2 * p.c, turn, p.d + p.c + p.h, p.sample + p.c + p.h + sampling)
 
 
 def by_thread_late(p: Part) -> int:
@@ -170,7 +166,6 @@ RHYTHMS = [
     *(Rhythm(name, 2, ahead(2)) for name in (
         "overlap", "overlap:pool", "overlap:token_pool", "overlap_pool_indexed", "mixed",
         "mini_overlap", "mini_overlap:ring", "mlx_async", "mlx_async:pool", "vllm_async",
-        "mindie_placeholder:fill_device:max_async_schedule_times=2",
         "mindie_single", "mindie_single:pool")),
     *(Rhythm(f"vllm_async:pool:depth={depth}", depth, ahead(depth)) for depth in (1, 3, 5)),
     *(Rhythm(f"vllm_batch_queue:host:depth={depth}", min(depth, count), batches(depth, count),
@@ -183,8 +178,7 @@ RHYTHMS = [
     Rhythm("overlap:ring:delay_sample=true", 2, late_sampling, splits=True),
     *(Rhythm(name, 2, late_sampling, wish, splits=True)
       for name in ("overlap", "vllm_async", "mindie_single") for wish in (GRAMMAR, PENALTY)),
-    Rhythm("overlap_thread", 2, by_thread(waits=True), splits=True),
-    Rhythm("overlap_thread:ring:wait_launch_done=false", 2, by_thread(waits=False), splits=True),
+    Rhythm("overlap_thread", 2, by_thread, splits=True),
     Rhythm("overlap_thread:ring:delay_sample=true", 2, by_thread_late, splits=True),
     Rhythm("overlap_thread", 2, by_thread_late, GRAMMAR, splits=True),
     *(Rhythm(name, 1, filled_by_host()) for name in ("mindie_plugin", "mindie_dual")),
@@ -248,7 +242,6 @@ ENDS: dict[str, tuple[Wastes, Wastes]] = {  # of a stop token that nobody foresa
     "mini_overlap": (ONE, NONE),  # complete_one() counts at launch
     "mindie_plugin": (ONE, ONE),  # the finishing round only flags
     "mindie_dual": (ONE, ONE),
-    "mindie_placeholder:fill_device:max_async_schedule_times=2": (ONE, ONE),
     "mindie_single": (ONE, NONE),
     "vllm_async": (in_flight_behind(2), NONE),  # placeholders count
     "vllm_async:ring:depth=4": (in_flight_behind(4), NONE),

@@ -113,9 +113,7 @@ def test_steps_with_prompts_overlap_unless_the_rule_says_no(loop: str, rule: boo
 # -- overlap_thread: who waits for whom ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"delay_sample": True}, {"wait_launch_done": False}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"delay_sample": True}], ids=str)
 def test_the_thread_launches_and_the_scheduler_does_not(options: dict[str, Any]) -> None:
     requests = [Request("r0", [1, 2, 3], tokens(9)), Request("r1", [4, 5], tokens(6), 70)]
     model = HashModel()

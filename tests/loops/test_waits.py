@@ -64,8 +64,7 @@ def steps_that_wait(loop: str, relay: str, options: dict[str, Any]) -> dict[str,
     if loop in ("mlx_async", "pd"):
         return {"forward" if loop == "mlx_async" else "sample": LENGTH - 2 + (loop == "pd")}
     runs_ahead = relay != "host" and options.get("depth") != 1
-    if loop == "mindie_placeholder":
-        runs_ahead = options.get("max_async_schedule_times") == 2
+    runs_ahead = runs_ahead and loop != "mindie_placeholder"
     op = "forward" if relay == "fill_host" else "sample"
     return {op: LENGTH - 1 + LOOPS[loop].overrun} if runs_ahead else {}
 

@@ -88,7 +88,6 @@ def test_a_name_says_relay_and_options() -> None:
         ("vllm_async:depth=0", "depth is 0, .* at least 1"),
         ("vllm_async:depth=3", "depth is 3, .* 'prev_sampled' allows at most 2"),
         ("multi_step:num_steps=9", "num_steps is 9, .* between 1 and 4"),
-        ("mindie_placeholder:max_async_schedule_times=2", "the relay brings every token over the"),
     ],
 )
 def test_a_bad_name_or_value_says_what_is_wrong(name: str, said: str) -> None:

@@ -122,7 +122,6 @@ def test_with_an_allocator_that_reuses_at_once_one_slot_less_gives_wrong_tokens(
         ("vllm_async", {"depth": 5}, 5),
         ("vllm_pp4", {}, 4),
         ("mindie_placeholder", {}, 1),
-        ("mindie_placeholder", {"max_async_schedule_times": 2}, 2),
         ("overlap", {}, 2),
     ],
 )
