@@ -7,12 +7,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -40,33 +38,28 @@ def learn(
     A lesson is copied into the folder, where you may change it; what you got
     right is kept beside it in mine.py. Without JupyterLab it says how to get it.
     """
-    every, kept = list(lessons()), parts(folder / MINE)
+    every, kept = lessons(), parts(folder / MINE)
     for one in every:
-        one.done = sum(name in kept for name in one.exercises)
-    chosen = choose(every, lesson)
+        one["done"] = sum(name in kept for name in one["exercises"])
+    left = [one for one in every if one["done"] < len(one["exercises"])]
+    chosen = next(iter(left), every[-1])
+    if lesson is not None:
+        numbers = {int(one["name"][:2]): one for one in every}
+        if lesson not in numbers:
+            there = ", ".join(map(str, numbers))
+            raise ValueError(f"there is no lesson {lesson}; there are {there}.")
+        chosen = numbers[lesson]
     if json:
-        print_json({"lessons": [vars(one) for one in every], "next": chosen.name})
+        print_json({"lessons": every, "next": chosen["name"]})
         return 0
     console = Console(highlight=False)
     rows = [
-        ("→" if one is chosen else "", one.name, one.title, f"{one.done} of {len(one.exercises)}")
+        ("→" if one is chosen else "", one["name"], one["title"],
+         f"{one['done']} of {len(one['exercises'])}")
         for one in every
-    ]
+    ]  # fmt: skip
     say_table(console, ("", "lesson", "", ">exercises right"), rows)
-    if not no_open:
-        return open_lesson(chosen, folder, console)
-    return 0
-
-
-@dataclass
-class FoundLesson:
-    """One lesson: its file, and how far somebody is in it."""
-
-    name: str
-    title: str
-    extras: list[str]
-    exercises: list[str]
-    done: int = 0
+    return 0 if no_open else open_lesson(chosen["name"], chosen["extras"], folder, console)
 
 
 def home() -> Path:
@@ -83,47 +76,34 @@ def home() -> Path:
     raise ValueError(f"there are no lessons in {clone} or {installed}; install minisched again.")
 
 
-def lessons() -> Iterator[FoundLesson]:
-    """All of them, in their order."""
+def lessons() -> list[dict[str, Any]]:
+    """Of each, in their order: its name, title, extras and exercises, and how many are done."""
+    found = []
     for path in sorted(home().glob("[0-9][0-9]_*.py")):
         text = path.read_text(encoding="utf-8")
         title, extras = HEAD.search(text), EXTRAS.search(text)
-        names = [name for name, one in exercises().items() if one.lesson == path.stem]
-        yield FoundLesson(
-            path.stem, title[1] if title else path.stem,
-            extras[1].split(", ") if extras else [], names,
-        )  # fmt: skip
-
-
-def choose(every: list[FoundLesson], number: int | None) -> FoundLesson:
-    """The lesson of that number; without one the first that is not done.
-
-    Raises:
-        ValueError: there is none of that number.
-    """
-    if number is None:
-        return next((one for one in every if one.done < len(one.exercises)), every[-1])
-    found = next((one for one in every if int(one.name[:2]) == number), None)
-    if found is None:
-        there = ", ".join(str(int(one.name[:2])) for one in every)
-        raise ValueError(f"there is no lesson {number}; there are {there}.")
+        found.append({
+            "name": path.stem, "title": title[1] if title else path.stem,
+            "extras": extras[1].split(", ") if extras else [],
+            "exercises": [name for name, one in exercises().items() if one.lesson == path.stem],
+            "done": 0,
+        })  # fmt: skip
     return found
 
 
-def open_lesson(one: FoundLesson, folder: Path, console: Console) -> int:
+def open_lesson(name: str, extras: list[str], folder: Path, console: Console) -> int:
     """Copy a lesson, as a notebook if that can be made here, and open it; a copy stays as it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    source, has_jupytext = home() / f"{one.name}.py", find_spec("jupytext") is not None
-    path = folder / f"{one.name}.{'ipynb' if has_jupytext else 'py'}"
+    source, has_jupytext = home() / f"{name}.py", find_spec("jupytext") is not None
+    path = folder / f"{name}.{'ipynb' if has_jupytext else 'py'}"
     if not path.exists() and has_jupytext:
         jupytext = import_module("jupytext")
         jupytext.write(jupytext.read(source), path)
     elif not path.exists():
         shutil.copy(source, path)
-    extras = ",".join(one.extras)
     if find_spec("jupyterlab") is None:
         say(console, f"{path} is yours. To open it, JupyterLab is needed:")
-        say_command(console, f"pip install 'minisched[{extras}]' && minisched learn")
+        say_command(console, f"pip install 'minisched[{','.join(extras)}]' && minisched learn")
         say(console, f"Or upload it at {COLAB}, with `%pip install minisched` in its first cell.")
         return 0
     say(console, f"Opening {path} in JupyterLab; Ctrl-C ends it.")

@@ -1,4 +1,8 @@
-"""The exhibits: each published bug is text in ``bugs/*.toml``, with its patch and its case."""
+"""The exhibits: each published bug is a table of text in ``bugs/*.toml``.
+
+``case``, ``on`` and ``with`` are the arguments of ``case`` below, and ``fix`` is the patch, as a
+diff from the bug to the healthy code (``patch.py:read_edits``); the rest are ``Exhibit``'s fields.
+"""
 
 from __future__ import annotations
 
