@@ -153,17 +153,6 @@ ARROW_COLOURS = {  # on light and on dark paper
 UNDER = ("both",)  # kinds behind all others; not in a text
 OVER = ("outline", "ghost", "said")  # around or below what else is there
 MARK = "!"  # what a text writes over what is outlined
-LINKS = (*ARROWS, "link", "missing")
-MORE = (
-    "both",
-    *OVER,
-    "begin",
-    "line",
-    "span",
-    "saved",
-    "changed",
-    "wall",
-)  # drawn in ways of their own
 
 
 def look(kind: str) -> Look:
@@ -180,8 +169,7 @@ def glyph(kind: str) -> str:
 
 def css(kind: str) -> str:
     """The class of a kind in an SVG; a space would make it two."""
-    is_known = kind in LOOKS or kind in SIGNS or kind in LINKS or kind in MORE
-    return kind.replace(" ", "-") if is_known else "other"
+    return kind.replace(" ", "-")
 
 
 def flat(kind: str) -> str:

@@ -50,7 +50,6 @@ class Panel:
     """A part of the engine: its places in order, and everything that ever was in them."""
 
     name: str  # ``queue``, ``set``, ``ring``, ``pages``, ``rows``, ``tree``
-    title: str
     places: tuple[str, ...]
     stays: tuple[Stay, ...]
     side: str = ""  # of a pair of schedulers (``pd``): ``prefill`` or ``decode``
@@ -112,24 +111,26 @@ def panels_of(trace: Trace) -> dict[str, Panel]:
     books, end = Books(trace), trace.end + 1
     books.requests.changes |= waits(trace, books.joins).changes
     requests = books.requests.stays(end)
-    tokens = ring(trace).stays(end)
     parts = {
-        "queue": ("waiting_queue", [stay for stay in requests if stay.kind == "queued"]),
-        "set": ("running set", [stay for stay in requests if stay.kind != "queued"]),
-        "ring": ("future slots", tokens),
-        "pages": ("KV pages", books.pages.stays(end)),
-        "rows": ("rows of the request table", books.rows.stays(end)),
-        "tree": ("radix tree", books.nodes.stays(end)),
+        "queue": [stay for stay in requests if stay.kind == "queued"],
+        "set": [stay for stay in requests if stay.kind != "queued"],
+        "ring": ring(trace).stays(end),
+        "pages": books.pages.stays(end),
+        "rows": books.rows.stays(end),
+        "tree": books.nodes.stays(end),
     }
-    found = {}
-    for name, (title, stays) in parts.items():
-        places = list(dict.fromkeys(stay.place for stay in stays))
-        if name in ("ring", "pages", "rows"):
-            places.sort(key=lambda place: int(place.split()[1]))
-        elif name == "tree":
-            places = depth_first(stays)
-        found[name] = Panel(name, title, tuple(places), tuple(stays))
-    return found
+    return {name: Panel(name, places_of(name, stays), tuple(stays))
+            for name, stays in parts.items()}  # fmt: skip
+
+
+def places_of(name: str, stays: Sequence[Stay]) -> tuple[str, ...]:
+    """A panel's places in order: requests as they came, slots, pages and rows by number."""
+    if name == "tree":
+        return tuple(depth_first(stays))
+    places = list(dict.fromkeys(stay.place for stay in stays))
+    if name in ("ring", "pages", "rows"):
+        places.sort(key=lambda place: int(place.split()[1]))
+    return tuple(places)
 
 
 def depth_first(stays: Sequence[Stay]) -> list[str]:
@@ -264,13 +265,13 @@ class Books:
         self.tree: dict[int, Node] = {}
         self.whose = ""  # the request whose turn it is to take or leave a lock
         acts = {
-            "row alloc": self._row, "admit": self._lease, "row hold": self._lease,
-            "row let go": self._lease, "finish": self._lease, "retraction": self._lease,
-            "row free": self._lease, "insert": self._insert, "page alloc": self._pages,
-            "page disown": self._pages, "page free": self._pages, "block add": self._blocks,
-            "block lock": self._blocks, "block evict": self._blocks, "radix add": self._node,
-            "radix split": self._node, "radix evict": self._node, "radix lock": self._node,
-        }  # fmt: skip
+            "row alloc": self._row,
+            "insert": self._insert,
+            **dict.fromkeys(("admit", "row hold", "row let go", "row free", *ENDS), self._lease),
+            **dict.fromkeys(("page alloc", "page disown", "page free"), self._pages),
+            **dict.fromkeys(("block add", "block lock", "block evict"), self._blocks),
+            **dict.fromkeys(("radix add", "radix split", "radix evict", "radix lock"), self._node),
+        }
         for mark in trace.marks:
             if act := acts.get(mark.name):
                 act(mark)
@@ -357,15 +358,13 @@ class Books:
             self.tree[at] = Node(at, number(mark, "parent"), pages, tokens, ids)
             touched = self._path(mark, at)[:1]
         elif mark.name == "radix split":
-            lower, pages = self._path(mark, number(mark, "child"))[0], number(mark, "pages")
+            if (child := number(mark, "child")) not in self.tree:
+                raise lacking(mark, f"its node {child}")
+            lower, pages = self.tree[child], number(mark, "pages")
             self.tree[at] = Node(at, lower.parent, pages, word(mark, "tokens"),
                                  lower.page_ids[:pages], lower.lock_ref)  # fmt: skip
-            lower.parent, lower.pages, lower.tokens = (
-                at,
-                lower.pages - pages,
-                word(mark, "child_tokens"),
-            )
-            lower.page_ids = lower.page_ids[pages:]
+            lower.parent, lower.tokens = at, word(mark, "child_tokens")
+            lower.pages, lower.page_ids = lower.pages - pages, lower.page_ids[pages:]
             touched = [self.tree[at], lower]
         else:
             touched = self._path(mark, at)

@@ -36,18 +36,13 @@ def tick_step(duration: int, most: int = 10) -> int:
         step *= 10
 
 
-# -- What each counter is called, what it counts, and in which unit: one table for every reader ----
+# -- What each counter is called, and in which unit: one table for every reader ------------------
 
-UNITS = {  # counter -> (what it is called, its unit)
-    "waiting": ("waiting", "requests"),
-    "running": ("running", "requests"),
-    "kv used": ("kv used", "tokens"),
-    "kv cached": ("kv cached", "tokens"),
-    "new token ratio": ("new token ratio", "ratio"),
-    "future slots": ("next future slot", ""),  # the ring's counter: where the next token goes
-    "active memory": ("active memory", "bytes"),
-    "cache memory": ("cache memory", "bytes"),
-}
+UNITS = {
+    "waiting": "requests", "running": "requests", "kv used": "tokens", "kv cached": "tokens",
+    "new token ratio": "ratio", "active memory": "bytes", "cache memory": "bytes",
+}  # fmt: skip
+NEXT = "future slots"  # the ring's counter: where the next token goes
 THOUSANDTHS = frozenset({"new token ratio"})  # are recorded in these (``worker/recording.py``)
 
 
@@ -66,9 +61,9 @@ class Counted(NamedTuple):
 def counted(name: str) -> Counted:
     """What a counter is; one that nobody has heard of is shown as it is."""
     side, _, own = name.partition(" ")
-    before, plain = (f"{side} ", own) if side in PAIR else ("", name)
-    title, unit = UNITS.get(plain, (plain, ""))
-    return Counted(before + title, unit, 1000 if plain in THOUSANDTHS else 1)
+    plain = own if side in PAIR else name
+    title = name.replace(NEXT, "next future slot") if plain == NEXT else name
+    return Counted(title, UNITS.get(plain, ""), 1000 if plain in THOUSANDTHS else 1)
 
 
 # -- How busy the device was, in the words of every picture ----------------------------------------
