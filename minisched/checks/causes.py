@@ -299,13 +299,12 @@ def bubbles(trace: Trace, course: Course | None = None) -> list[Bubble]:
 
     ``course`` is that of the trace, if it is there already.
     """
-    course = course or course_of(trace)
-    found = []
-    cut = _cut_profiled(trace) if is_profiled(trace) else _cut(trace, course)
+    slices, found = {item.id: item for item in trace.slices}, []
+    cut = _cut_profiled(trace) if is_profiled(trace) else _cut(trace, course or course_of(trace))
     for lane, number, (start, end, cause, waited_for) in cut:
         if start >= end:
             continue
-        item = course.slices.get(waited_for)
+        item = slices.get(waited_for)
         phase, place = (_phase_of(item), item.lane) if item else ("", "")
         found.append(Bubble(lane, start, end, cause, phase, place, number, item.id if item else 0))
     return sorted(found, key=lambda bubble: (bubble.start, bubble.lane, bubble.end))
@@ -365,7 +364,7 @@ def _cut(trace: Trace, course: Course) -> Iterator[tuple[str, int, Piece]]:
             path = path_to(course.ran, op, idle.start)
         for segment in path:
             start, end, waited_for, before = segment
-            is_latency = before in launched and segment.duration <= MOST_LATENCY
+            is_latency = before in launched and end - start <= MOST_LATENCY
             item = course.slices.get(waited_for)
             cause = idle.reason or _cause_of(item, LATENCY if is_latency else UNKNOWN)
             for since, until in () if idle.reason else reversed(absent[idle.lane]):

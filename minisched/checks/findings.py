@@ -8,7 +8,7 @@ how often the device ran dry, and in which call the host was blocked when it did
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -45,12 +45,10 @@ from .overlap import (
 from .what_if import (
     Course,
     course_of,
-    critical_path,
     free,
     in_time,
     launch_ahead,
     makespan,
-    shares,
 )
 
 # -- Whether the host launches a step before the one before it has ended ---------------------------
@@ -139,7 +137,7 @@ AHEAD = (
     "launch each step before the one before it is processed, and keep its tokens on the device "
     "(overlap)"
 )
-BY_HOST = ("host", "host wait", "copy", "prefill", "unknown")  # an earlier launch hides these
+BY_HOST = ("host", "copy", "prefill", "unknown")  # an earlier launch hides these
 BY_PHASE = (*BY_HOST, "mask", "grammar", "penalty", "upload", "transfer", "speculation")
 
 
@@ -184,12 +182,12 @@ class Largest:
 
 
 def largest_bubble(
-    found: Iterable[Bubble], course: Course, verdict: OverlapVerdict
+    found: Iterable[Bubble], course: Course | None, verdict: OverlapVerdict
 ) -> Largest | None:
     """The largest cause and its remedies; None where no device idled.
 
     A remedy that another order gives comes before one that makes work free, where it gains at least
-    as much. Of a few steps of another engine, nothing is known that would help.
+    as much. What a profiler saw has no ``course`` to replay: it does not say what waits for what.
     """
     found = list(found)
     causes = by_cause(found)
@@ -197,19 +195,20 @@ def largest_bubble(
         return None
     cause = HOST_WAIT if HOST_WAIT in causes else next(iter(causes))
     phase = next(phase for (of, phase) in by_phase(found) if of == cause)
-    lanes = {}
-    if verdict.word in ("serial", "partly") and cause in BY_HOST:
-        lanes[AHEAD] = launch_ahead(course)
-    if verdict.word != "unknown" and cause in BY_PHASE and phase:
-        lanes[f"let {shortened(phase)} take no time"] = free(course, phase)
-    was = max((item.end for item in course.ran.values()), default=0)
-    tried = [Removal(name, makespan(new), was) for name, new in lanes.items() if new is not None]
-    better = sorted((item for item in tried if item.ns < was), key=lambda item: item.ns)
+    better: list[Removal] = []
+    if course is not None:
+        was, changed = makespan(course.lanes), {}
+        if verdict.word in ("serial", "partly") and cause in BY_HOST:
+            changed[AHEAD] = launch_ahead(course)
+        if cause in BY_PHASE and phase:
+            changed[f"let {phase} take no time"] = free(course, phase)
+        tried = [Removal(name, makespan(new), was) for name, new in changed.items() if new]
+        better = sorted((item for item in tried if item.ns < was), key=lambda item: item.ns)
     percent = 100 * causes[cause] / sum(causes.values())
     return Largest(cause, phase, causes[cause], percent, tuple(better))
 
 
-# -- All of it: verdict, bubbles, critical path, bound, and the remedy -----------------------------
+# -- All of it: verdict, bubbles, bound, and the remedy --------------------------------------------
 
 MEANINGS = {  # of a profiler's trace
     HOST_WAIT: "host wait is until what ends the gap has been launched",
@@ -229,9 +228,8 @@ class OverlapFindings:
     """What the overlap check says of one trace; times in nanoseconds.
 
     ``causes`` and ``phases`` (``host: schedule``) together make up ``bubble_ns`` each, the most
-    first. ``critical`` is the critical path by lane and name (``host: process``; empty: nothing
-    ran), together the makespan. No order of the same work takes less than ``bound_ns``, which is
-    the work of lane ``busiest``. ``largest`` is None where no device idled. ``sentences`` is all of
+    first. No order of the same work takes less than ``bound_ns``, which is the work of lane
+    ``busiest``. ``largest`` is None where no device idled. ``sentences`` is all of
     it to be read, the verdict first.
     """
 
@@ -241,7 +239,6 @@ class OverlapFindings:
     unknown_percent: float  # of idle time
     causes: dict[str, int]
     phases: dict[str, int]
-    critical: dict[str, int]
     busiest: str
     bound_ns: int
     verdict: OverlapVerdict
@@ -256,7 +253,7 @@ class OverlapFindings:
 
 def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> OverlapFindings:
     """The findings on a trace; ``lacks`` and ``steps`` as ``foreign.py`` gives them."""
-    course = course_of(trace)
+    course = None if is_profiled(trace) else course_of(trace)
     found, verdict, lanes = bubbles(trace, course), overlap_verdict(trace), forward_lanes(trace)
     idle, whole = by_cause(found), sum(span(device_runs(trace, lane)) for lane in lanes)
     total = sum(idle.values())
@@ -266,17 +263,13 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
     }
     busiest = max(work, key=lambda lane: work[lane], default="")
 
-    def joined(sums: Mapping[tuple[str, str], int]) -> dict[str, int]:
-        return {": ".join(filter(None, name)): ns for name, ns in sums.items()}
-
     figures = OverlapFindings(
         makespan_ns=trace.end,
         bubble_ns=total,
         idle_percent=100 * total / whole if whole else 0.0,
         unknown_percent=100 * idle.get("unknown", 0) / total if total else 0.0,
         causes=idle,
-        phases=joined(by_phase(found)),
-        critical=joined(shares(course, critical_path(course))),
+        phases={": ".join(filter(None, name)): ns for name, ns in by_phase(found).items()},
         busiest=busiest,
         bound_ns=work.get(busiest, 0),
         verdict=verdict,
@@ -288,7 +281,7 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
 
 
 def _sentences(trace: Trace, found: OverlapFindings) -> Iterator[str]:
-    """How much of the time a device idled, and what for; the critical path, and the bound."""
+    """How much of the time a device idled, and what for; and the bound."""
     one, known = found.devices == 1, found.verdict.word != "unknown"
     whose = "Between its first op and its last, the device"
     if not one:
@@ -308,12 +301,6 @@ def _sentences(trace: Trace, found: OverlapFindings) -> Iterator[str]:
         yield f"Nothing recorded explains {found.unknown_percent:.1f} % of the idle time."
     if found.largest is not None and found.largest.cause not in (KERNEL_WAIT, OTHER):
         yield found.largest.sentence
-    if known and found.critical:
-        named = ", ".join(
-            f"{shortened(name) or 'nothing recorded'} {milliseconds(ns)}"
-            for name, ns in list(found.critical.items())[:3]
-        )
-        yield f"The critical path takes {milliseconds(found.makespan_ns)}; most of it is {named}."
     if known and found.bound_ns:
         yield (
             "As long as each piece of work takes what it took, these batches cannot take less than "

@@ -13,12 +13,12 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
 from ..trace import Edge, Slice, Trace
-from ..trace.events import Value, is_host
+from ..trace.events import Value
 
 KERNEL, TO_HOST, TO_DEVICE = "forward", "copy", "upload"  # what ops are called; others: as they are
 
@@ -88,11 +88,11 @@ NOISE = re.compile(
     r", (op_id|seq) = \d+.*$| object at 0x[0-9a-f]+|^.*/(?=[^/]+\.py\(\d+\): )", re.DOTALL
 )
 TAKEN = frozenset({"wait", "receive"})  # of our own traces: blocked, or asleep until somebody comes
-STEPS = (  # a kind is used if none above it is around a launch
-    re.compile(r"scheduler\.run_batch"),
-    re.compile(r"execute_(\d+_)?context_.+|execute_new_\d+_cached_\d+"),
-    re.compile(r"step\[.*"),
-    re.compile(r"\[Executor\] _forward_step \d+.*"),
+STEPS = (  # engines', anybody's, the profiler's: a kind is used if none above it is around a launch
+    re.compile(
+        r"scheduler\.run_batch|step\[.*|execute_(\d+_)?context_.+|execute_new_\d+_cached_\d+"
+        r"|\[Executor\] _forward_step \d+.*"
+    ),
     re.compile(r"(step|iteration)[\s#:_-]*\d*", re.IGNORECASE),
     re.compile(r"ProfilerStep(#\d+)?\*?"),
 )
@@ -306,23 +306,6 @@ def find_steps(
     return {}, f"{HOW}.{instead}" if lanes else ""
 
 
-def results(slices: list[Slice]) -> list[Edge]:
-    """From the last op that ended while a thread was blocked, to what that thread did next."""
-    done = sorted((item.end, item.id) for item in slices if not is_host(item.lane))
-    ends = [end for end, _ in done]
-    lanes: defaultdict[str, list[Slice]] = defaultdict(list)
-    for item in slices:
-        if is_host(item.lane):
-            lanes[item.lane].append(item)
-    edges = []
-    for items in lanes.values():
-        for wait, after in pairwise(items):
-            at = bisect_left(ends, wait.end + 1) - 1
-            if wait.name == "wait" and at >= 0 and ends[at] > wait.start:
-                edges.append(Edge(done[at][1], after.id, "result"))
-    return edges
-
-
 # -- The trace: lanes, steps and edges -------------------------------------------------------------
 
 
@@ -339,7 +322,7 @@ class Foreign:
 
 
 def build(seen: Seen, step: str = "") -> Foreign:
-    """The trace of what was seen; ``step`` names the ranges that are steps (``namer``).
+    """The trace of what was seen; ``step`` names the ranges that are steps.
 
     The busiest stream is ``forward``, its launcher ``host``. Of several devices, each has these
     lanes, with its own name before: ``device 0 forward``, ``device 0 host``.
@@ -381,10 +364,10 @@ def build(seen: Seen, step: str = "") -> Foreign:
         one.step = steps.get(one.id, 0)
         one.start, one.end = one.start - zero, max(one.start, one.end) - zero
     edges = {Edge(src, dst, "launch") for src, every in launched.items() for dst in every}
-    in_order = sorted(edges | set(results(slices)), key=attrgetter("src", "dst", "kind"))
+    in_order = tuple(sorted(edges, key=attrgetter("src", "dst")))
     is_hip = any(call.name.startswith("hip") for call in seen.calls)  # AMD's calls
-    device = "hip" if is_hip else "cuda"
-    trace = Trace(seen.source, device, "", "wall", tuple(slices), tuple(in_order), (), ())
+    device = ("HIP" if is_hip else "CUDA") if ops else "cpu"
+    trace = Trace(seen.source, device, "", "wall", tuple(slices), in_order, (), ())
     return Foreign(trace, tuple(lacks(trace)), sentence)
 
 

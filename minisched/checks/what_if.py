@@ -1,12 +1,12 @@
 """What a run would have taken with one thing changed: it is played again, as a program.
 
 Unchanged it takes exactly as long as it was recorded to. The batches stay as they were; what would
-have been scheduled otherwise, is not known. The critical path of the run is read off the same.
+have been scheduled otherwise, is not known. What an op waited for is read off the same.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -118,7 +118,6 @@ class Course:
 
     slices: dict[int, Slice]
     lanes: Lanes
-    end: int
 
     @cached_property
     def ran(self) -> dict[int, Ran]:
@@ -142,7 +141,7 @@ def course_of(trace: Trace) -> Course:
     lanes = from_program(trace, slices) if trace.program else from_edges(trace, slices)
     for _ in play(lanes, slices):
         pass
-    return Course(slices, lanes, trace.end)
+    return Course(slices, lanes)
 
 
 def in_time(slices: Iterable[Slice]) -> list[Slice]:
@@ -192,9 +191,7 @@ def _run(item: Slice) -> Item:
     return Item("run", item.id, item.duration)
 
 
-# -- The critical path: from the end of a run back to its beginning, always along what came last
-#
-# Whatever lies on it took its time out of the makespan; whatever does not, was hidden behind it.
+# -- What an op had waited for: from its start back, always along what came last -------------------
 
 
 class Segment(NamedTuple):
@@ -208,25 +205,8 @@ class Segment(NamedTuple):
     slice: int
     before: int
 
-    @property
-    def duration(self) -> int:
-        """Nanoseconds."""
-        return self.end - self.start
 
-
-def critical_path(course: Course) -> list[Segment]:
-    """The path of a whole run, the earliest segment first; together exactly its makespan."""
-    ran, path = course.ran, list[Segment]()
-    last = max(ran, key=lambda number: (ran[number].end, ran[number].start), default=0)
-    end = ran[last].end if last else 0
-    if end < course.end:
-        path.append(Segment(end, course.end, 0, 0))  # a thread that was blocked to the end
-    if last:
-        path += [Segment(ran[last].start, end, last, 0), *path_to(ran, last)]
-    return path[::-1]
-
-
-def path_to(ran: Mapping[int, Ran], number: int, since: int = 0) -> Iterator[Segment]:
+def path_to(ran: Mapping[int, Ran], number: int, since: int) -> Iterator[Segment]:
     """What a slice waited for, back to the moment ``since``, the newest segment first.
 
     The segments make up the whole time from there to its start. One may have no length: what
@@ -246,15 +226,6 @@ def path_to(ran: Mapping[int, Ran], number: int, since: int = 0) -> Iterator[Seg
         start = max(since, min(at, ran[now.after].start))
         yield Segment(start, at, now.after, number)
         at, number = start, now.after
-
-
-def shares(course: Course, path: list[Segment]) -> dict[tuple[str, str], int]:
-    """Nanoseconds of a path by lane and name, the longest first; ``("", "")``: nothing ran."""
-    sums: Counter[tuple[str, str]] = Counter()
-    for segment in path:
-        item = course.slices.get(segment.slice)
-        sums[(item.lane, item.name) if item else ("", "")] += segment.duration
-    return {name: ns for name, ns in sums.most_common() if ns}
 
 
 # -- Changes: what each makes of a course, or None where there is nothing to change ----------------

@@ -18,11 +18,9 @@ from minisched.checks.what_if import (
     Course,
     Lanes,
     course_of,
-    critical_path,
     free,
     launch_ahead,
     makespan,
-    shares,
 )
 from minisched.checks.what_if import (
     play as play_again,
@@ -133,7 +131,6 @@ def test_any_run_is_explained_to_the_nanosecond(
     assert {n: (r.start, r.end) for n, r in play_again(course.lanes)} == {
         n: (s.start, s.end) for n, s in course.slices.items()
     }
-    check_critical_path(trace)
     check_bubbles(trace)
     best, ahead = report(trace).bound_ns, what_if(trace, launch_ahead)
     assert best <= trace.end and (ahead is None or best <= ahead), "nothing beats it"
@@ -152,20 +149,6 @@ def what_if(
     """The makespan with a change; None where there is nothing to change."""
     lanes = change(course_of(trace))
     return None if lanes is None else makespan(lanes)
-
-
-def check_critical_path(trace: Trace) -> None:
-    """It has no hole, lies on slices all the way, and each of them ended when the next began."""
-    slices = {item.id: item for item in trace.slices}
-    course, at = course_of(trace), 0
-    path = critical_path(course)
-    assert sum(shares(course, path).values()) == trace.end
-    for segment in path:
-        here = slices[segment.slice]
-        assert (segment.start, segment.start, segment.end) == (at, here.start, here.end)
-        assert not segment.before or slices[segment.before].start == segment.end
-        at = segment.end
-    assert at == trace.end
 
 
 def check_bubbles(trace: Trace) -> None:
@@ -195,8 +178,6 @@ def check_bubbles(trace: Trace) -> None:
 def test_a_report_adds_up_with_late_requests_and_two_schedulers(loop: str) -> None:
     trace = run(loop, *(asks(f"r{i}", 4, 40 * i) for i in range(3)))
     assert what_if(trace) == trace.end >= report(trace).bound_ns
-    course = course_of(trace)
-    assert sum(shares(course, critical_path(course)).values()) == trace.end
     check_bubbles(trace)
     trace = run("vllm_pp2", asks("a", 4), asks("b", 4))
     assert bubbles(replace(trace, program=())) == bubbles(trace), "edges tell the same"
@@ -207,7 +188,6 @@ def test_a_wall_clock_is_played_again_too(loop: str) -> None:
     ran = run_loop(loop, open_device("thread"), open_model("hash", "thread"), [asks("r", 4)])
     course = course_of(ran.trace)
     assert all(course.ran[n].start == item.start for n, item in course.slices.items())
-    assert sum(segment.duration for segment in critical_path(course)) == ran.trace.end
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 5), st.integers(1, 3))
