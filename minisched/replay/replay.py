@@ -174,18 +174,13 @@ class LaneTally(NullRecorder):
         self, slice_id: int, lane: str, name: str, start: int, end: int, /, *label: Any
     ) -> None:
         """Add something that ran; no ``Slice`` is made, since nobody keeps it."""
-        self.add(lane, name, start, end)
+        if name != "wait":
+            self.busy_ns[lane] += end - start
+        self.end = max(self.end, end)
 
     def slice(self, item: Slice) -> None:
         """Add a slice that has ended."""
-        self.add(item.lane, item.name, item.start, item.end)
-
-    def add(self, lane: str, name: str, start: int, end: int) -> None:
-        """Add the time that something took of its lane."""
-        if name != "wait":
-            self.busy_ns[lane] += end - start
-        if end > self.end:
-            self.end = end
+        self.ran(item.id, item.lane, item.name, item.start, item.end)
 
 
 # -- A model that computes nothing: every request says how many tokens it wants, and gets them -----
@@ -327,19 +322,24 @@ def play(
         KeyboardInterrupt: somebody pressed Ctrl-C; the run has ended cleanly all the same.
     """
     began = perf_counter()
-    frontend = Frontend(requests, on_output)
-    tally = LaneTally()
-    engine, worker = make_length_engine(
-        loop, model, config, frontend, cost, recorder or tally, metrics or Metrics()
-    )
+    spec = find_loop(loop)
+    check_replayable(loop, spec)
+    frontend, tally, cost = Frontend(requests, on_output), LaneTally(), cost.of_loop(loop)
+    simulated = SimDevice(recorder or tally)
+    simulated.keep_pace(cost.pace)
+    device = cast(Device, simulated)
+    relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests, 0))
+    config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
+    worker = LengthWorker(device, model, relay, spec.in_flight, cost)
+    scheduler = Scheduler(config, recorder or tally)
+    engine = Engine(scheduler, worker, device, frontend, cost, metrics or Metrics())
     with abort_on_interrupt(frontend):
-        drive(find_loop(loop).start(engine), engine)
+        drive(spec.start(engine), engine)
     if frontend.interrupted:
         raise KeyboardInterrupt
     if recorder:
         for item in recorder.trace(loop, "sim", model.name, "virtual").slices:
             tally.slice(item)
-    scheduler = engine.scheduler
     return ReplayedRun(
         loop,
         scheduler.config,
@@ -367,32 +367,6 @@ def check_replayable(loop: str, spec: Design) -> None:
         why = "it cuts the model into stages, and there is none"
     if why:
         raise ValueError(f"loop {loop!r} can't be replayed: {why}; take another, such as overlap.")
-
-
-def make_length_engine(
-    loop: str,
-    model: LengthModel,
-    config: SchedulerConfig,
-    frontend: Frontend,
-    cost: CostModel,
-    recorder: Recorder,
-    metrics: Metrics,
-) -> tuple[Engine, LengthWorker]:
-    """What ``loops/run.py:make_engine`` makes, but with the worker that ships no tokens.
-
-    Raises:
-        ValueError: the loop is unknown, or is none that can be replayed.
-    """
-    spec = find_loop(loop)
-    check_replayable(loop, spec)
-    simulated, cost = SimDevice(recorder), cost.of_loop(loop)
-    simulated.keep_pace(cost.pace)
-    device = cast(Device, simulated)
-    relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests, 0))
-    config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
-    worker = LengthWorker(device, model, relay, spec.in_flight, cost)
-    scheduler = Scheduler(config, recorder)
-    return Engine(scheduler, worker, device, frontend, cost, metrics), worker
 
 
 MILLISECOND = 1e6  # nanoseconds

@@ -87,7 +87,6 @@ RECORD = {"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [
 @pytest.mark.parametrize(
     ("line", "what"),
     [("replay FILE.jsonl", json.dumps(RECORD)),
-     ("run --prompts FILE.txt --max-new-tokens 2", "one\ntwo\n"),
      ("check FILE.json", (Path(__file__).parents[2] / "traces" / "overlap.json").read_text())],
 )  # fmt: skip
 def test_what_is_in_gzip_is_read_as_if_it_were_not(cli: Any, line: str, what: str) -> None:
