@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from ..trace import Recorder, Touch
 from . import wall_clock as switch_interval
-from .base import NO_LABEL, WRONG_TOKEN, Event, Label, Op, OrNone, without_frames
+from .base import NO_LABEL, WRONG_TOKEN, Event, Label, Op, value_of, without_frames
 from .wall_clock import WallClock
 
 # -- Hands arrays to MLX to be computed, for one thread at a time ----------------------------------
@@ -60,7 +60,7 @@ class MlxOp(Op):
         self.lane = lane
         self.name = name
         self.label = label
-        self.slice_id = slice_id
+        self.slice_id, self.program = slice_id, device.recorder.program
         self.after = after
         self.value: Any = None
         self.error: Exception | None = None
@@ -70,30 +70,17 @@ class MlxOp(Op):
     def build(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Build the graph, or keep the error of ``fn`` or of the op that it builds upon."""
         try:
-            for arg in args:
-                if isinstance(arg, MlxOp) and arg.error is not None:
-                    raise arg.error
-            self.value = fn(
-                *(arg.value if isinstance(arg, MlxOp | OrNone) else arg for arg in args)
-            )
+            self.value = fn(*map(value_of, args))
         except Exception as error:
             self.error = without_frames(error)
 
-    def query(self) -> bool:
-        """Whether it was seen to end; who hears that it has, comes after it."""
-        if self.done.done():
-            self.device.recorder.program.wait(self.slice_id)
+    def _has_ended(self) -> bool:
         return self.done.done()
 
-    def synchronize(self) -> Any:
-        """Block until it has ended; return its value or raise its error."""
+    def _wait(self) -> None:
         if self in self.device.launched:
             self.device.flush(self)
         self.done.result()
-        self.device.recorder.program.wait(self.slice_id)
-        if self.error is not None:
-            raise self.error
-        return self.value
 
 
 # -- Runs lazy steps: one thread hands graphs over, another one watches them end -------------------
