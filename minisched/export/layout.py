@@ -254,34 +254,47 @@ MOST_PERIOD = 8  # batches that take turns; a pipeline has as many as stages
 MOST_STEPS = 40  # of a whole run
 
 
-def settled(trace: Trace, rids: tuple[str, ...] | None = None) -> list[Slice]:
-    """The longest stretch of decode steps that follow one another with the same requests.
+def settled(trace: Trace, rids: tuple[str, ...] | None = None, period: int = 1) -> list[Slice]:
+    """The longest stretch of decode steps in which every ``period``-th has the same requests.
 
     ``rids`` says which requests, where it matters. Gives the forward slices.
     """
-    stretches: list[list[Slice]] = [[]]
-    for item in forwards(trace):
-        if stretches[-1] and item.rids != stretches[-1][-1].rids:
-            stretches.append([])
-        if item.mode in DECODES and rids in (None, item.rids):
-            stretches[-1].append(item)
-    return max(stretches, key=len)
+    decodes = [item for item in forwards(trace)
+               if item.mode in DECODES and rids in (None, item.rids)]  # fmt: skip
+    best, start = list[Slice](), 0
+    for at, item in enumerate(decodes):
+        if at and item.step != decodes[at - 1].step + 1:
+            start = at
+        elif at - start >= period and decodes[at - period].rids != item.rids:
+            start = at - period + 1
+        if at + 1 - start > len(best):
+            best = decodes[start : at + 1]
+    return best
 
 
-def steady_steps(trace: Trace, count: int) -> tuple[int, int] | None:
-    """The first and last of ``count`` steps in the middle of the longest settled stretch, or None.
+def in_turns(trace: Trace) -> list[int]:
+    """The longest stretch of decode steps in which the same batches take turns, twice at least."""
+    found = (settled(trace, period=period) for period in range(1, MOST_PERIOD + 1))
+    often = [items for period, items in enumerate(found, 1) if len(items) >= 2 * period]
+    return [item.step for item in max(often, key=len, default=[])]
 
-    The steps before and after them are settled too: the start of the one after ends the view.
+
+def inner(steps: list[int], count: int) -> list[int]:
+    """Where ``count`` steps of a stretch may begin, so that one is before and one after them: the
+    start of that ends the view.
     """
-    steps = [item.step for item in settled(trace)]
-    firsts = steps[1 : max(1, len(steps) - count)]
-    first = middle(firsts)
-    return (first, steps[steps.index(first) + count - 1]) if firsts else None
+    return steps[1 : max(1, len(steps) - count)]
 
 
 def middle(steps: list[int]) -> int:
     """The middle one, or 0 if there are none."""
     return steps[(len(steps) - 1) // 2] if steps else 0
+
+
+def steady_steps(trace: Trace, count: int) -> tuple[int, int] | None:
+    """The first and last of ``count`` steps amid the longest settled stretch, or None."""
+    first = middle(inner([item.step for item in settled(trace)], count))
+    return (first, first + count - 1) if first else None
 
 
 def view_of_steps(trace: Trace, first_step: int, last_step: int) -> View:
@@ -324,25 +337,8 @@ def shown(trace: Trace, count: int) -> View:
         return view_of_steps(trace, steps[0], steps[count - 1])
     if found := steady_steps(trace, count):
         return view_of_steps(trace, *found)
-    turns = in_turns(trace)
-    first = middle(turns[1 : max(1, len(turns) - count)] or steps[: len(steps) - count + 1])
+    first = middle(inner(in_turns(trace), count) or steps[: len(steps) - count + 1])
     return view_of_steps(trace, first, steps[steps.index(first) + count - 1])
-
-
-def in_turns(trace: Trace) -> list[int]:
-    """The longest stretch of decode steps in which the same batches take turns, twice at least."""
-    decodes = [item for item in forwards(trace) if item.mode in DECODES]
-    best: list[int] = []
-    for period in range(1, MOST_PERIOD + 1):
-        start = 0  # of a stretch in which every ``period``-th step has the same requests
-        for at, item in enumerate(decodes):
-            if at and item.step != decodes[at - 1].step + 1:
-                start = at
-            elif at - start >= period and decodes[at - period].rids != item.rids:
-                start = at - period + 1
-            if at + 1 - start > max(len(best), 2 * period - 1):
-                best = [one.step for one in decodes[start : at + 1]]
-    return best
 
 
 def whole_run(trace: Trace) -> View:
@@ -370,7 +366,7 @@ def steady_views(traces: list[Trace], count: int) -> list[View]:
     """
     rids = settled(traces[0])[0].rids if settled(traces[0]) else None
     steps = [[item.step for item in settled(trace, rids)] for trace in traces]
-    common = set.intersection(*(set(some[1 : max(1, len(some) - count)]) for some in steps))
+    common = set.intersection(*(set(inner(some, count)) for some in steps))
     if first := middle(sorted(common)):
         return [view_of_steps(trace, first, first + count - 1) for trace in traces]
     found = [steady_steps(trace, count) for trace in traces]
