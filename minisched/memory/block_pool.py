@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from ..core import Lease
 from ..trace import NullRecorder, Recorder
 from .radix_cache import Insertion, Match
 
@@ -19,7 +18,6 @@ class Block:
     page: int
     block_hash: bytes | None  # of its tokens and all before them; None: it is found no more
     ref_cnt: int = 0  # leases that hold it
-    writer: Lease | None = None  # whose step is still to write it, if it is not written yet
 
 
 Chain = tuple[Block, ...]  # the blocks of a prefix, in order

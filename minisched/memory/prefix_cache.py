@@ -1,14 +1,16 @@
 """What a request finds in the prefix cache, and what it leaves there while it runs and at its end.
 
 A page is shared once it is full and *settled*: the step that computed it has come back. Until then
-it may still be written, and if its step fails it holds nothing. vLLM shares earlier, and then has
-to know who read what was never written (``Unsettled``).
+it may still be written, and if its step fails it holds nothing. vLLM shares earlier, when the step
+is planned. On one stream that is right: whoever reads the page runs later, or in the same step,
+which writes before it reads. But where a step fails its pages hold nothing, and neither does what
+was computed from them. vLLM's engine ends with such a step; here only those end who were in it, and
+whoever may have read such a page computes again (``spoil``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from ..core import Lease, Request
 from ..core.logprobs import next_logprob_at
@@ -41,10 +43,9 @@ class PrefixCache:
         self.enters_cache = enters_cache
         self.edges_end = edges_end
         self.shares_outputs = leases.cache is not None and output_pages == "running"
-        self.unsettled: Unsettled | None = None
-        if isinstance(leases.cache, BlockPool) and prompt_pages == "scheduled":
-            self.unsettled = Unsettled(leases.cache)
-        self.shares_early = self.shares_outputs or self.unsettled is not None
+        self.shares_planned = isinstance(leases.cache, BlockPool) and prompt_pages == "scheduled"
+        self.shares_early = self.shares_outputs or self.shares_planned
+        self.unwritten: dict[int, list[tuple[Lease, Block]]] = {}  # by step in flight, and for whom
 
     def match_prefix(self, req: Request) -> Match | None:
         """The longest cached prefix of a request, never its last token: that has to be computed.
@@ -62,23 +63,18 @@ class PrefixCache:
         self.recorder.mark("match", rid=req.rid, hit_len=hit_len, prompt_len=req.known_len)
         return match
 
-    def begin(self, lease: Lease) -> None:
-        """A request is admitted with a lease on what ``match_prefix`` found."""
-        if self.unsettled is not None and isinstance(lease.node, tuple):
-            self.unsettled.read(lease, lease.node)
-
     def cache_scheduled_req(self, req: Request, lease: Lease, end: int, step: int) -> None:
         """Share what ``step`` is to compute, up to ``end``, if the rule says so.
 
         Tokens that the host does not know yet have no hash.
         """
-        if self.unsettled is None:
+        if not self.shares_planned:
             return
         at = lease.shared_pages
         self.cache_unfinished_req(req, lease, min(end, req.known_len))
-        if lease.shared_pages > at:
-            blocks, pages = self.unsettled.pool.blocks, lease.pages[at : lease.shared_pages]
-            self.unsettled.share(step, lease, map(blocks.__getitem__, pages))
+        if lease.shared_pages > at and isinstance(self.leases.cache, BlockPool):
+            blocks, pages = self.leases.cache.blocks, lease.pages[at : lease.shared_pages]
+            self.unwritten.setdefault(step, []).extend((lease, blocks[page]) for page in pages)
 
     def cache_chunk(self, req: Request) -> None:
         """The next step is about to be scheduled: share what is launched of a prompt in chunks."""
@@ -132,63 +128,14 @@ class PrefixCache:
         self.cache_unfinished_req(req, lease)
 
     def came_back(self, step: int) -> None:
-        """A step has come back, and if it failed its leases are spoiled by now."""
-        if self.unsettled is not None:
-            self.unsettled.settle(step)
+        """A step has come back: what it was to write is there, or nobody finds it any more."""
+        self.unwritten.pop(step, None)
 
     def spoil(self, leases: Iterable[Lease]) -> None:
-        """A step that is coming back has failed for these."""
-        if self.unsettled is not None:
-            self.unsettled.spoil(leases)
-
-
-@dataclass
-class Unsettled:
-    """Who is to write which shared pages, and who was admitted on them meanwhile.
-
-    vLLM lets a page be found as soon as the step that computes it is planned. On one stream that is
-    right: whoever reads the page runs later, or in the same step, which writes before it reads. But
-    where a step fails its pages hold nothing, and neither does what was computed from them. vLLM's
-    engine ends with such a step; here only those end who were in it, and the others compute again.
-    """
-
-    pool: BlockPool
-    shared: dict[int, list[Block]] = field(default_factory=dict)  # by step; they come back in order
-    readers: dict[Lease, list[Block]] = field(default_factory=dict)  # the blocks not written yet
-
-    def share(self, step: int, lease: Lease, blocks: Iterable[Block]) -> None:
-        """``lease`` will have written these once ``step`` has come back."""
-        for block in blocks:
-            block.writer = lease
-            self.shared.setdefault(step, []).append(block)
-
-    def read(self, lease: Lease, blocks: Sequence[Block]) -> None:
-        """``lease`` begins with these."""
-        if unwritten := [block for block in blocks if block.writer]:
-            self.readers[lease] = unwritten
-
-    def settle(self, step: int) -> None:
-        """A step has come back: what is left of its blocks holds what it should."""
-        for block in self.shared.pop(step, ()):
-            block.writer = None
-        for lease, blocks in list(self.readers.items()):
-            self.readers[lease] = [block for block in blocks if block.writer]
-            if not self.readers[lease]:
-                del self.readers[lease]
-
-    def spoil(self, leases: Iterable[Lease]) -> None:
-        """A step has not written what it should for ``leases``: nobody may find it any more.
-
-        Neither what others have been computing from it: their leases are ``is_spoiled`` as well.
-        """
+        """What was to be written for these is not there, so nobody may find it any more."""
         spoiled = dict.fromkeys(leases)
-        todo = list(spoiled)
-        while todo:
-            lease = todo.pop()
+        for lease in spoiled:
             lease.is_spoiled = True
-            for reader, blocks in self.readers.items():
-                if reader not in spoiled and any(block.writer is lease for block in blocks):
-                    spoiled[reader] = None
-                    todo.append(reader)
-        for blocks in self.shared.values():
-            self.pool.forget([block for block in blocks if block.writer in spoiled])
+        for shared in self.unwritten.values():
+            assert isinstance(self.leases.cache, BlockPool)
+            self.leases.cache.forget([block for lease, block in shared if lease in spoiled])

@@ -216,8 +216,6 @@ class PrefillManager:
 
     def start(self, req: Request, extend_len: int) -> None:
         """A request has been admitted; if only a part of it is computed, it is the chunked one."""
-        assert req.lease is not None
-        self.cache.begin(req.lease)
         self.waiting_queue.remove(req)
         if extend_len < req.extend_len:
             self.chunked_req = req

@@ -141,12 +141,21 @@ class OutputProcessor:
         return [self.finish(req, FinishReason.ERROR, error=error)]
 
     def spoil(self, leases: Sequence[Lease]) -> None:
-        """What a step was to write for these is not there; whoever reads it computes again."""
-        if self.prefix_cache.unsettled is None:
+        """What a step was to write for these is not there; whoever may have read it computes again.
+
+        That is who began with a cached prefix, and is in this step or in one behind it.
+        """
+        if not self.prefix_cache.shares_planned:
             return  # nobody reads what has not come back
-        self.prefix_cache.spoil(leases)
-        for req in list(self.live.values()):
-            if req.lease is not None and req.lease.is_spoiled and req.lease not in leases:
+        failed = self.retraction.leases.returned_step
+        readers = {
+            lease: req
+            for req in self.live.values()
+            if (lease := req.lease) and req.hit_len and lease.last_step >= failed
+        }
+        self.prefix_cache.spoil([*leases, *readers])
+        for lease, req in readers.items():
+            if lease not in leases:
                 self.retraction.retract(req, "failed prefix")
 
     def last_is_launched(
