@@ -24,54 +24,36 @@ first come, first served.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import ceil, inf
+from typing import TypeVar
 
-from ..core import Lease, NoBatch, Request, ScheduleBatch
+from ..core import Lease, NoBatch, Request, Row, ScheduleBatch
 from ..engine.engine import Engine
 from ..policy.waiting import CACHE_AWARE
 from ..scheduler.pd import DecodeScheduler, PrefillScheduler
 from .history import counted
 
-Key = tuple[int, ...]  # who has the least goes first
-
-
-@dataclass
-class Before:
-    """What was true when a scheduler was asked for its next step, and who lost memory since."""
-
-    running: list[Request]  # in the order in which their prompts were done
-    ready: list[Request]  # those of them that may run
-    chunked: Request | None
-    waiting: list[Request]  # who could be admitted
-    kept: dict[Request, float]  # tokens of memory kept back for each who runs
-    starving: Request | None  # may run, and waits for memory on its way back
-    num_released: int  # leases so far
-    available: int  # pages
-    num_live: int
-    retracted: list[Request] = field(default_factory=list)
-    made_way: list[Request] = field(default_factory=list)  # of them, for a higher priority
+B = TypeVar("B", ScheduleBatch, ScheduleBatch | NoBatch)
 
 
 class Watched:
     """One scheduler, whose public methods are listened to from before its engine starts.
 
-    ``findings`` gets the first sentence that breaks either law, by the law's name.
+    ``findings`` gets the first sentence that breaks either law, by the law's name. What has to be
+    known of the decisions before is kept here; one decision is a ``Decision``.
     """
 
     def __init__(self, engine: Engine, findings: dict[str, str]) -> None:
         self.scheduler, self.depth, self.findings = engine.scheduler, engine.worker.depth, findings
-        self.config, self.rules = self.scheduler.config, self.scheduler.config.in_force
-        self.leases = self.scheduler.leases
         self.places: dict[Request, int] = {}  # in which order they came to wait
         self.num_added = 0
         self.running: list[Request] = []  # in which order their prompts were done
-        self.starving: Request | None = None
+        self.starving: Request | None = None  # may run, and waits for memory on its way back
         self.refused_at: set[int] = set()  # by how often memory had gone back by then
         self.repeats = 0  # steps of a burst behind its first
-        self.before: Before | None = None  # while it decides
+        self.decision: Decision | None = None  # while there is one
         self.listen()
         if isinstance(engine.scheduler, DecodeScheduler):
             self.listen_to_reservations(engine.scheduler)
@@ -84,8 +66,8 @@ class Watched:
 
         def added(req: Request) -> None:
             """Somebody comes to wait; a retracted one may keep its place."""
-            keeps_place = self.rules.retracted_waits == "old_place" and req.retractions
-            if not (req.num_stale_output_tokens or keeps_place):
+            has_place = scheduler.config.in_force.retracted_waits == "old_place" and req.retractions
+            if not (req.num_stale_output_tokens or has_place):
                 self.places[req] = self.num_added
                 self.num_added += 1
             add(req)
@@ -94,15 +76,15 @@ class Watched:
             """The next step is decided, and judged."""
             if scheduler.batches_in_flight == 0 or not scheduler.running_batch:
                 self.starving = None
-            self.before, self.repeats = self.look(), 0
-            batch = next_batch()
-            self._judge(self.before, batch or None)
-            return batch
+            self.repeats = 0
+            return self.judged(next_batch)
 
         def chained(batch: ScheduleBatch) -> ScheduleBatch:
-            """A step of the same requests follows at once, and is judged."""
-            before, again = self.look(), chain(batch)
-            self._judge(before, again, is_chained=True)
+            """A step of the same requests follows at once: nobody may be waiting."""
+            asked = [req.rid for req in scheduler.waiting_queue]
+            again = self.judged(lambda: chain(batch))
+            self.keep("progress", (f"{rid} waits, and is not asked whether it may be in step "
+                                   f"{scheduler.step}" for rid in asked))  # fmt: skip
             return again
 
         def repeated(batch: ScheduleBatch) -> ScheduleBatch | None:
@@ -110,7 +92,7 @@ class Watched:
             again, most = repeat(batch), scheduler.decode.overrun
             self.repeats += again is not None
             if again and self.repeats > most:
-                self._keep("progress", [
+                self.keep("progress", [
                     f"step {again.step} is the {self.repeats}th in a row that asks nobody else, "
                     f"but a burst has at most {most} of them"
                 ])  # fmt: skip
@@ -118,181 +100,50 @@ class Watched:
 
         def retracted(req: Request, reason: str) -> None:
             """Somebody loses their memory: the one whom the rule names, and for want of it."""
-            if (before := self.before) is None:
-                retract(req, reason)
-                return
-            for_priority = reason == "priority"
-            wrong = self._not_lower if for_priority else self._not_the_one
-            self._keep("order", wrong(req, before))
+            if (decision := self.decision) is not None:
+                wrong = decision.not_lower if reason == "priority" else decision.not_the_one
+                self.keep("order", wrong(req))
             retract(req, reason)
-            before.retracted.append(req)
-            before.made_way += [req] * for_priority
-            if not req.num_stale_output_tokens:
-                before.waiting.append(req)
+            if decision is not None:
+                decision.lost(req, reason)
 
         scheduler.waiting_queue.add, retraction.retract = added, retracted  # type: ignore[method-assign]
         scheduler.next_batch, scheduler.chain = decided, chained  # type: ignore[method-assign]
         scheduler.repeat = repeated  # type: ignore[method-assign]
 
-    def look(self) -> Before:
-        """What is true now."""
+    def judged(self, decide: Callable[[], B]) -> B:
+        """Let the scheduler decide, and hold what comes of it against the laws."""
         scheduler = self.scheduler
         now = scheduler.running_batch  # whose prompt was done elsewhere (``pd``) is new here
         self.running = [req for req in self.running if req in now]
         self.running += [req for req in now if req not in self.running]
-        ready = [
-            req
-            for req in self.running
-            if req.device_len < req.max_device_len + scheduler.decode.overrun
-            and (self.config.run_ahead or req.computed_len < req.known_len)
-        ]
-        waiting = [req for req in scheduler.waiting_queue if not req.num_stale_output_tokens]
-        return Before(
-            list(self.running), ready, scheduler.prefill.chunked_req, waiting,
-            {req: self._kept_back(req) for req in self.running}, self.starving,
-            self.leases.num_released, self.leases.available_pages, len(scheduler.live),
-        )  # fmt: skip
-
-    def _kept_back(self, req: Request) -> float:
-        """What is kept back of what one who runs may still say, in tokens."""
-        if self.rules.run_first == "unified" or self.rules.reserves == "prompt":
-            return 0
-        if self.rules.reserves == "rest" or req.params.ignore_eos:
-            return rest(req) + self.config.page_size
-        return rest(req) * self.scheduler.new_token_ratio.current
-
-    def turn_of(self, req: Request) -> Key:
-        """The queue's order, where it looks at the requests alone; else all are alike."""
-        policy = self.config.schedule_policy
-        if policy == "random" or (policy in CACHE_AWARE and self.scheduler.tree is not None):
-            return ()
-        by_priority = self.config.enable_priority_scheduling or policy == "priority"
-        longest_first = -req.params.max_new_tokens if policy == "lof" else 0
-        return -req.priority if by_priority else 0, longest_first, self.places[req]
-
-    # -- who loses their memory --------------------------------------------------------------------
-
-    def _not_the_one(self, req: Request, before: Before) -> Iterator[str]:
-        """What is wrong with it that ``req`` loses its memory now, for want of pages.
-
-        A prompt in chunks goes first, as it has said nothing yet; else whom the rules name. Nobody
-        at all, if what is free and what is on its way back is enough for all who are ready: else
-        one after the other would have to, and for ever (vllm-ascend #16315). Nor while one is
-        about to end, whose memory comes back by itself.
-        """
-        scheduler, leases, running = self.scheduler, self.leases, self.running
-        chunked, is_unified = scheduler.prefill.chunked_req, self.rules.run_first == "unified"
-        here = [one for one in running if one in scheduler.running_batch]
-        if chunked is not None:
-            named, rule = chunked, "whose prompt is in chunks"
-        elif is_unified or self.rules.victim == "newest":
-            named, rule = here[-1], "the newest"
-        else:
-            named = min(reversed(here), key=lambda one: (len(one.output_ids), -len(one.prompt)))
-            outputs = counted(len(named.output_ids), "output")
-            rule = f"with {outputs} and a prompt of {counted(len(named.prompt), 'token')}"
-        victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
-        if req is not named:
-            yield f"{victim}, but the rule names {named.rid}, {rule}"
-        asks = [(one.lease, one.reach) for one in before.ready if one not in before.retracted]
-        if is_unified and chunked is not None and chunked.lease is not None:
-            left = min(chunked.extend_len, self.config.prefill_budget - len(asks))
-            asks.append((chunked.lease, chunked.computed_len + left))
-        need = sum(leases.pages_lacking(lease, reach) for lease, reach in asks if lease)
-        if need <= leases.available_pages + leases.pages_returning:
-            yield (
-                f"{victim}, when the next step needs {counted(need, 'page')}: "
-                f"{leases.available_pages} can be had, and {leases.pages_returning} more when what "
-                "is in flight is back"
-            )
-        if not is_unified and (ending := self._about_to_end()):
-            yield f"{victim}, when {words(ending)} will end with what is in flight"
-
-    def _not_lower(self, req: Request, before: Before) -> Iterator[str]:
-        """What is wrong with it that ``req`` makes way for somebody of higher priority."""
-        victim = f"behind step {self.scheduler.step} {req.rid} (priority {req.priority}) makes way"
-        heads = [one for one in before.waiting if one.lease is None]
-        highest = max(heads, key=lambda one: one.priority)
-        if not self.outranks(highest, req):
-            yield f"{victim}, and nobody who waits has a priority that is so much higher"
-        line = {one: (one.priority, -self.places[one]) for one in self.scheduler.running_batch}
-        if lower := [one for one in line if line[one] < line[req]]:
-            yield f"{victim}, but the rule names {lower[0].rid} (priority {lower[0].priority})"
-        if before.made_way and len(heads) == len(before.waiting):  # nobody has come before
-            decision = Decision(self, before, None)
-            given = sum(
-                before.kept[one] for one in before.made_way
-            )  # by SGLang's rules that is all
-            if decision.room(highest) + given >= decision.need(highest):
-                yield f"{victim}, too, when there is room for {highest.rid}"
-
-    def outranks(self, one: Request, other: Request) -> bool:
-        """Whether ``other`` has to make way for ``one``."""
-        least = self.config.priority_scheduling_preemption_threshold
-        return one.priority - other.priority > least
-
-    def _about_to_end(self) -> list[Request]:
-        """Who runs and has been launched as often as ever: the result in flight is the last."""
-        most = self.scheduler.decode.overrun
-        running = self.scheduler.running_batch
-        return [req for req in running if req.device_len >= req.max_device_len + most]
-
-    # -- the decode side of ``pd`` -----------------------------------------------------------------
-
-    def listen_to_reservations(self, scheduler: DecodeScheduler) -> None:
-        """Hear who gets pages there: first come, first served, as far as there are any."""
-        pop_preallocated, table = scheduler.pop_preallocated, scheduler.table
-
-        def popped() -> list[tuple[Request, Lease]]:
-            queue, found = list(scheduler.prealloc_queue.values()), pop_preallocated()
-            taken = [req for req, _ in found]
-            left = [req for req in queue if req not in taken]
-            self._keep("order", (
-                f"{req.rid} gets its pages before {other.rid}, which asked for them earlier"
-                for req in taken
-                for other in queue[: queue.index(req)]
-                if other in left
-            ))  # fmt: skip
-            need = [scheduler.allocator.pages_for(req.max_device_len) for req in left[:1]]
-            can = scheduler.allocatable_pages
-            self._keep("progress", (
-                f"{left[0].rid} gets no pages, when {table.available_size} of {table.size} rows "
-                f"are free, and it needs {counted(pages, 'page')}, when {can} can be reserved"
-                for pages in need
-                if pages <= can and table.available_size
-            ))  # fmt: skip
-            return found
-
-        scheduler.pop_preallocated = popped  # type: ignore[method-assign]
-
-    # -- what came of it ---------------------------------------------------------------------------
-
-    def _judge(self, before: Before, batch: ScheduleBatch | None, is_chained: bool = False) -> None:
-        self.before = None
-        scheduler = self.scheduler
+        decision = self.decision = Decision(self)
+        num_live = len(scheduler.live)
+        batch = decide()
+        self.decision = None
+        self.keep("progress", self.lost_sight_of())
         if batch and (in_flight := scheduler.batches_in_flight) > self.depth:
-            self._keep("progress", [
-                f"with step {batch.step} there are {in_flight} steps in flight, but the loop has "
-                f"at most {self.depth}"
+            self.keep("progress", [
+                f"with step {scheduler.step} there are {in_flight} steps in flight, but the loop "
+                f"has at most {self.depth}"
             ])  # fmt: skip
-        self._keep("progress", self._lost_sight_of())
-        if len(scheduler.live) == before.num_live:  # else one was given up: all has changed
-            decision = Decision(self, before, batch)
-            if is_chained and before.waiting:
-                self._keep("progress", [f"{decision.waits(before.waiting[0])} was not asked"])
-            self._keep("progress", decision.left_out(is_chained))
-            self._keep("order", decision.out_of_order())
-        if batch is not None:
-            rows = batch.rows[: batch.num_extend_reqs]
-            done = [row.req for row in rows if row.deliver and row.req not in self.running]
-            is_mixed = len(batch.rows) > len(rows) and self.config.enable_mixed_chunk
-            self.running = done + self.running if is_mixed else self.running + done
+        decision.came_to(batch)
+        if len(scheduler.live) == num_live:  # else one was given up: all has changed
+            self.keep("progress", decision.left_out())
+            self.keep("order", decision.out_of_order())
+        done = [req for req, row in decision.prompts.items() if row.deliver]
+        done = [req for req in done if req not in self.running]
+        is_mixed = bool(decision.decodes) and scheduler.config.enable_mixed_chunk
+        self.running = done + self.running if is_mixed else self.running + done
+        return batch
 
-    def _keep(self, law: str, found: Iterable[str]) -> None:
+    def keep(self, law: str, found: Iterable[str]) -> None:
+        """The first finding of a law stays."""
         for sentence in found:
             self.findings.setdefault(law, sentence)
 
-    def _lost_sight_of(self) -> Iterator[str]:
+    def lost_sight_of(self) -> Iterator[str]:
+        """Who has not ended, and is nowhere."""
         scheduler, chunked = self.scheduler, self.scheduler.prefill.chunked_req
         known = {*scheduler.waiting_queue, *scheduler.running_batch}
         known |= {chunked} if chunked else set()
@@ -304,31 +155,103 @@ class Watched:
             if req not in known:
                 yield f"{req.rid} has not ended, but neither waits nor runs after {scheduler.step}"
 
+    def listen_to_reservations(self, scheduler: DecodeScheduler) -> None:
+        """Hear who gets pages on the decode side of ``pd``: first come, first served."""
+        pop_preallocated, table = scheduler.pop_preallocated, scheduler.table
+
+        def popped() -> list[tuple[Request, Lease]]:
+            queue, found = list(scheduler.prealloc_queue.values()), pop_preallocated()
+            taken = [req for req, _ in found]
+            left = [req for req in queue if req not in taken]
+            self.keep("order", (
+                f"{req.rid} gets its pages before {other.rid}, which asked for them earlier"
+                for req in taken
+                for other in queue[: queue.index(req)]
+                if other in left
+            ))  # fmt: skip
+            need = [scheduler.allocator.pages_for(req.max_device_len) for req in left[:1]]
+            can = scheduler.allocatable_pages
+            self.keep("progress", (
+                f"{left[0].rid} gets no pages, when {table.available_size} of {table.size} rows "
+                f"are free, and it needs {counted(pages, 'page')}, when {can} can be reserved"
+                for pages in need
+                if pages <= can and table.available_size
+            ))  # fmt: skip
+            return found
+
+        scheduler.pop_preallocated = popped  # type: ignore[method-assign]
+
 
 class Decision:
-    """What came of it: the step that was committed, or none."""
+    """One decision of a scheduler: what was true before, who lost memory, and what came of it."""
 
-    def __init__(self, watched: Watched, before: Before, batch: ScheduleBatch | None) -> None:
-        self.watched, self.before = watched, before
-        self.scheduler, self.leases = watched.scheduler, watched.leases
-        self.config, self.rules = watched.config, watched.rules
+    def __init__(self, watched: Watched) -> None:
+        self.watched, self.scheduler = watched, watched.scheduler
+        scheduler, self.leases = self.scheduler, self.scheduler.leases
+        self.config, self.rules = scheduler.config, scheduler.config.in_force
         self.is_unified = self.rules.run_first == "unified"
-        rows, first = (batch.rows, batch.num_extend_reqs) if batch else ((), 0)
+        policy = self.config.schedule_policy
+        self.by_priority = self.config.enable_priority_scheduling or policy == "priority"
+        self.running, self.was_starving = list(watched.running), watched.starving
+        self.ready = [  # those of them that may run
+            req
+            for req in self.running
+            if req.device_len < req.max_device_len + scheduler.decode.overrun
+            and (self.config.run_ahead or req.computed_len < req.known_len)
+        ]
+        self.chunked = scheduler.prefill.chunked_req
+        queue = scheduler.waiting_queue
+        self.waiting = [req for req in queue if not req.num_stale_output_tokens]  # could come
+        self.kept = {req: self._kept_back(req) for req in self.running}
+        self.num_released, self.available = self.leases.num_released, self.leases.available_pages
+        self.retracted, self.made_way = list[Request](), list[Request]()
+        self.prompts: dict[Request, Row] = {}
+
+    def lost(self, req: Request, reason: str) -> None:
+        """Somebody has lost their memory, and waits."""
+        self.retracted.append(req)
+        self.made_way += [req] * (reason == "priority")
+        self.waiting += [] if req.num_stale_output_tokens else [req]
+
+    def came_to(self, batch: ScheduleBatch | NoBatch | None) -> None:
+        """It is over: the step that was committed, or none."""
+        rows = batch.rows if isinstance(batch, ScheduleBatch) else ()
+        first = batch.num_extend_reqs if isinstance(batch, ScheduleBatch) else 0
         self.prompts = {row.req: row for row in rows[:first]}
         self.decodes = [row.req for row in rows[first:]]
         self.admitted = [row.req for row in rows[:first] if row.lease.num_chunks == 1]
-        self.waiting = [req for req in before.waiting if req in self.scheduler.waiting_queue]
+        self.waiting = [req for req in self.waiting if req in self.scheduler.waiting_queue]
+        req = None if self.chunked in self.retracted else self.chunked
+        goes_on = req is not None and not (req in self.prompts and self.prompts[req].deliver)
+        self.in_chunks = req if goes_on else None  # whose prompt was in chunks, and is not done
 
     # -- what there is room for: never more than the rules would say -------------------------------
 
+    def _kept_back(self, req: Request) -> float:
+        """What is kept back of what one who runs may still say, in tokens."""
+        if self.is_unified or self.rules.reserves == "prompt":
+            return 0
+        if self.rules.reserves == "rest" or req.params.ignore_eos:
+            return self._rest(req)
+        return self._rest(req) * self.scheduler.new_token_ratio.current
+
+    def _rest(self, req: Request) -> int:
+        """All that it may still say, and what is left of a page."""
+        return max(0, req.params.max_new_tokens - len(req.output_ids)) + self.config.page_size
+
     def room(self, req: Request) -> float:
-        """Tokens of memory that are left for one more, when all are charged as high as may be."""
-        size, kept = self.config.page_size, self.before.kept
-        asked_first = not (self.prompts or self.is_unified)  # before others took their pages
-        pages = self.before.available if asked_first else self.leases.available_pages
+        """Tokens of memory that are left for one more, when all are charged as high as may be.
+
+        For one who ignores EOS where nothing is cached, rules may count all that anybody may say.
+        """
+        size, kept, prompts = self.config.page_size, self.kept, self.prompts
+        if req.params.ignore_eos and self.scheduler.page_cache is None and not self.is_unified:
+            kept = {one: self._rest(one) for one in kept}
+        asked_first = not (prompts or self.is_unified)  # before others took their pages
+        pages = self.available if asked_first else self.leases.available_pages
         free = pages * size - len(kept) * self.config.enable_mixed_chunk - sum(kept.values())
-        for req, row in self.prompts.items() if not self.is_unified else ():
-            free -= req.known_len - row.end + req.params.max_new_tokens + 2 * size
+        for one, row in prompts.items() if not self.is_unified else ():
+            free -= one.known_len - row.end + one.params.max_new_tokens + 2 * size
         return free
 
     def need(self, req: Request) -> float:
@@ -346,33 +269,31 @@ class Decision:
         if self.is_unified:
             each = 1 + config.num_draft_tokens
             return config.prefill_budget - len(self.decodes) * each - paid
-        mixed = len(self.before.running) if config.enable_mixed_chunk else 0
+        mixed = len(self.running) if config.enable_mixed_chunk else 0
         return min(config.max_prefill_tokens, chunk) - mixed - paid
 
     # -- progress ----------------------------------------------------------------------------------
 
-    def left_out(self, is_chained: bool) -> Iterator[str]:
+    def left_out(self) -> Iterator[str]:
         """Who could be in the step, and is not."""
-        watched, before = self.watched, self.before
-        still_ready = [req for req in before.ready if req not in before.retracted]
+        watched, leases = self.watched, self.leases
+        still_ready = [req for req in self.ready if req not in self.retracted]
         missing = [req for req in still_ready if req not in self.decodes]
-        if self.is_unified and not is_chained:
-            yield from self._of_one_budget(missing)
-        else:
-            yield from self._of_running(missing)
-        waits = before.retracted or before.starving or watched.starving
-        if waits or (self.rules.run_first == "decode" and self.decodes):
-            if before.retracted:  # it may have been refused before and after
-                watched.refused_at = {before.num_released, self.leases.num_released}
-        elif (chunked := before.chunked) is not None and chunked not in self.prompts:
-            assert chunked.lease is not None
-            lacking = self.leases.pages_lacking(chunked.lease, chunked.known_len)
-            if lacking <= self.leases.available_pages and self.budget > 0:
+        yield from self._of_one_budget(missing) if self.is_unified else self._of_running(missing)
+        others_first = self.rules.run_first == "decode" and bool(self.decodes)
+        if self.retracted:  # the first who waits may have been refused before and after
+            watched.refused_at = {self.num_released, leases.num_released}
+        elif self.was_starving or watched.starving or others_first:
+            return
+        elif (req := self.in_chunks) is not None:
+            assert req.lease is not None
+            lacking = leases.pages_lacking(req.lease, req.known_len)
+            if req not in self.prompts and lacking <= leases.available_pages and self.budget > 0:
                 yield (
-                    f"{chunked.rid} has come to position {chunked.computed_len} of its prompt, "
-                    f"with memory for all of it, and {self._not}"
+                    f"{req.rid} has come to position {req.computed_len} of its prompt, with memory "
+                    f"for all of it, and {self._not}"
                 )
-        elif self.waiting and not self._is_chunked:
+        elif self.waiting:
             yield from self._of_waiting()
 
     def _of_running(self, missing: Sequence[Request]) -> Iterator[str]:
@@ -385,12 +306,12 @@ class Decision:
         need = sum(leases.pages_lacking(req.lease, req.reach) for req in missing if req.lease)
         is_short = need > leases.available_pages and not self.decodes
         if not self.prompts and is_short:
-            is_alone = len(self.scheduler.running_batch) + bool(self.before.chunked) <= 1
+            is_alone = len(self.scheduler.running_batch) + bool(self.chunked) <= 1
             comes_back = need <= leases.available_pages + leases.pages_returning
-            if is_alone or comes_back or not watched._about_to_end():
+            if is_alone or comes_back or not self.about_to_end:
                 watched.starving = missing[0]
         elif self.prompts and not self.decodes and self.rules.run_first == "prefill":
-            alone = any(req.params.return_logprob for req in [*self.before.ready, *self.prompts])
+            alone = any(req.params.return_logprob for req in [*self.ready, *self.prompts])
             if self.config.enable_mixed_chunk and not (is_short or alone):  # SGLang mixes no batch
                 yield self._may_run(missing[0])
         else:
@@ -398,48 +319,33 @@ class Decision:
 
     def _of_one_budget(self, missing: Sequence[Request]) -> Iterator[str]:
         """One after the other, as far as the budget goes; who finds no memory waits for it."""
-        prompts = sum(row.extend_len for row in self.prompts.values())
-        left = self.budget + prompts
+        left = self.budget + sum(row.extend_len for row in self.prompts.values())
         self.watched.starving = next(iter(missing), None) if left > 0 else None
-        for req in missing if left > 0 and not self.before.retracted else ():
-            if req.lease and self.leases.pages_lacking(req.lease, req.reach) <= (
-                self.leases.available_pages
-            ):
+        for req in missing if left > 0 and not self.retracted else ():
+            lacking = self.leases.pages_lacking(req.lease, req.reach) if req.lease else inf
+            if lacking <= self.leases.available_pages:
                 yield self._may_run(req)
 
     def _of_waiting(self) -> Iterator[str]:
         """The first who waits has a reason to; several may be it where nobody can say."""
-        watched, table = self.watched, self.leases.table
-        first = min(map(watched.turn_of, self.waiting))
-        heads = [req for req in self.waiting if watched.turn_of(req) == first]
-        lacks_memory = [req for req in heads if self.need(req) >= self.room(req)]
-        lower = [req for req in self.before.running if watched.outranks(heads[0], req)]
-        can_make_way = self._preempts and lower
-        if lacks_memory or not (table.available_size or can_make_way):
-            watched.refused_at = {self.before.num_released, self.leases.num_released}
+        watched, table, size = self.watched, self.leases.table, self.config.page_size
+        first = min(map(self.turn_of, self.waiting))
+        heads = [req for req in self.waiting if self.turn_of(req) == first]
+        preempts = self.by_priority and not self.is_unified and not self.leases.returning
+        may_have_a_row = preempts and any(self.outranks(heads[0], req) for req in self.running)
+        lacks_memory = any(self.need(req) >= self.room(req) for req in heads)
+        if lacks_memory or not (table.available_size or may_have_a_row):
+            watched.refused_at = {self.num_released, self.leases.num_released}
             return
         is_full = self.leases.num_released in watched.refused_at and self.rules.ask_again == "left"
-        size = self.config.page_size
         least = max(ceil(req.known_len / size) * size + 1 for req in heads)
-        if is_full or self.budget < (least if self.prompts else size):
-            return
-        head, pages = heads[0], self.config.num_pages
-        yield (
-            f"{self.waits(head)} {'it ' if self.prompts or self.decodes else ''}{self._not}; "
-            f"{table.available_size} of {table.size} rows are free, and "
-            f"{self.leases.available_pages} of {pages} pages can be had"
-        )
-
-    @property
-    def _preempts(self) -> bool:
-        """Whether a request of lower priority makes way where rows are lacking."""
-        policy, config = self.config.schedule_policy, self.config
-        by_priority = config.enable_priority_scheduling or policy == "priority"
-        return by_priority and not self.is_unified and not self.leases.returning
-
-    def waits(self, req: Request) -> str:
-        """It waits, in words."""
-        return f"{req.rid} waits and is first in the queue, and"
+        if not (is_full or self.budget < (least if self.prompts else size)):
+            yield (
+                f"{heads[0].rid} waits and is first in the queue, and "
+                f"{'it ' if self.prompts or self.decodes else ''}{self._not}; "
+                f"{table.available_size} of {table.size} rows are free, and "
+                f"{self.leases.available_pages} of {self.config.num_pages} pages can be had"
+            )
 
     def _may_run(self, req: Request) -> str:
         token = "is known" if req.computed_len < req.known_len else "need not be known"
@@ -453,39 +359,97 @@ class Decision:
 
     # -- order -------------------------------------------------------------------------------------
 
+    def turn_of(self, req: Request) -> tuple[int, ...]:
+        """The queue's order: the least goes first. Where it looks at the cache, all are alike."""
+        policy = self.config.schedule_policy
+        if policy == "random" or (policy in CACHE_AWARE and self.scheduler.tree is not None):
+            return ()
+        longest_first = -req.params.max_new_tokens if policy == "lof" else 0
+        place = self.watched.places[req]
+        return -req.priority if self.by_priority else 0, longest_first, place
+
     def out_of_order(self) -> Iterator[str]:
         """Who is in the step before others, wrongly. Ask ``left_out`` first."""
-        watched, running, step = self.watched, self.before.running, self.scheduler.step
+        step, policy = self.scheduler.step, self.config.schedule_policy
         for one, other in pairwise(self.decodes):
-            if running.index(one) > running.index(other):
+            if self.running.index(one) > self.running.index(other):
                 yield f"{one.rid} is in step {step} before {other.rid}, which ran before it"
-        starving = watched.starving if self.is_unified else self.before.starving
+        starving = self.watched.starving if self.is_unified else self.was_starving
         for at, req in enumerate(self.admitted):
-            admitted, policy = f"{req.rid} is admitted in step {step}", self.config.schedule_policy
+            admitted = f"{req.rid} is admitted in step {step}"
             for other in [*self.waiting, *self.admitted[at + 1 :]]:
-                if watched.turn_of(other) < watched.turn_of(req):
+                if self.turn_of(other) < self.turn_of(req):
                     yield f"{admitted} before {other.rid}, which by {policy} goes first"
-            if self._is_chunked and self.before.chunked:
-                yield f"{admitted} before the prompt of {self.before.chunked.rid} is done"
-            if starving and starving in self.before.ready:
+            if self.in_chunks:
+                yield f"{admitted} before the prompt of {self.in_chunks.rid} is done"
+            if starving and starving in self.ready:
                 yield f"{admitted}, when {starving.rid} may run and waits for memory"
-            if self.is_unified and self.before.retracted:
-                yield f"{admitted}, when {words(self.before.retracted)} had to make way for others"
+            if self.is_unified and self.retracted:
+                yield f"{admitted}, when {words(self.retracted)} had to make way for others"
+
+    def not_the_one(self, req: Request) -> Iterator[str]:
+        """What is wrong with it that ``req`` loses its memory now, for want of pages.
+
+        A prompt in chunks goes first, as it has said nothing yet; else whom the rules name. Nobody
+        at all, if what is free and what is on its way back is enough for all who are ready: else
+        one after the other would have to, and for ever (vllm-ascend #16315). Nor while one is
+        about to end, whose memory comes back by itself.
+        """
+        scheduler, leases, chunked = self.scheduler, self.leases, self.scheduler.prefill.chunked_req
+        here = [one for one in self.running if one in scheduler.running_batch]
+        if chunked is not None:
+            named, rule = chunked, "whose prompt is in chunks"
+        elif self.is_unified or self.rules.victim == "newest":
+            named, rule = here[-1], "the newest"
+        else:
+            named = min(reversed(here), key=lambda one: (len(one.output_ids), -len(one.prompt)))
+            outputs = counted(len(named.output_ids), "output")
+            rule = f"with {outputs} and a prompt of {counted(len(named.prompt), 'token')}"
+        victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
+        if req is not named:
+            yield f"{victim}, but the rule names {named.rid}, {rule}"
+        asks = [(one.lease, one.reach) for one in self.ready if one not in self.retracted]
+        if self.is_unified and chunked is not None:
+            left = min(chunked.extend_len, self.config.prefill_budget - len(asks))
+            asks.append((chunked.lease, chunked.computed_len + left))
+        need = sum(leases.pages_lacking(lease, reach) for lease, reach in asks if lease)
+        if need <= leases.available_pages + leases.pages_returning:
+            yield (
+                f"{victim}, when the next step needs {counted(need, 'page')}: "
+                f"{leases.available_pages} can be had, and {leases.pages_returning} more when what "
+                "is in flight is back"
+            )
+        if not self.is_unified and self.about_to_end:
+            yield f"{victim}, when {words(self.about_to_end)} will end with what is in flight"
+
+    def not_lower(self, req: Request) -> Iterator[str]:
+        """What is wrong with it that ``req`` makes way for somebody of higher priority."""
+        victim = f"behind step {self.scheduler.step} {req.rid} (priority {req.priority}) makes way"
+        heads = [one for one in self.waiting if one.lease is None]
+        highest = max(heads, key=lambda one: one.priority)
+        if not self.outranks(highest, req):
+            yield f"{victim}, and nobody who waits has a priority that is so much higher"
+        places = self.watched.places
+        line = {one: (one.priority, -places[one]) for one in self.scheduler.running_batch}
+        if lower := [one for one in line if line[one] < line[req]]:
+            yield f"{victim}, but the rule names {lower[0].rid} (priority {lower[0].priority})"
+        if self.made_way and len(heads) == len(self.waiting):  # nobody has come before
+            given = sum(self.kept[one] for one in self.made_way)  # by SGLang's rules that is all
+            if self.room(highest) + given >= self.need(highest):
+                yield f"{victim}, too, when there is room for {highest.rid}"
+
+    def outranks(self, one: Request, other: Request) -> bool:
+        """Whether ``other`` has to make way for ``one``."""
+        least = self.config.priority_scheduling_preemption_threshold
+        return one.priority - other.priority > least
 
     @property
-    def _is_chunked(self) -> bool:
-        """Whether a prompt was in chunks before, and is not done with this step."""
-        req = self.before.chunked
-        if req is None or req in self.before.retracted:
-            return False
-        return req not in self.prompts or not self.prompts[req].deliver
-
-
-def rest(req: Request) -> int:
-    """Tokens that a request may still say."""
-    return max(0, req.params.max_new_tokens - len(req.output_ids))
+    def about_to_end(self) -> list[Request]:
+        """Who runs and has been launched as often as ever: the result in flight is the last."""
+        most, running = self.scheduler.decode.overrun, self.scheduler.running_batch
+        return [req for req in running if req.device_len >= req.max_device_len + most]
 
 
 def words(reqs: Sequence[Request]) -> str:
     """Their ids."""
-    return " and ".join(req.rid for req in reqs) or "nobody"
+    return " and ".join(req.rid for req in reqs)
