@@ -155,7 +155,6 @@ LOOKS = {  # what the looks of a panel's entries mean, by panel and kind of stay
     "ring": {
         "promised": "promised: its step has not sampled it yet",
         "stored": "stored: somebody will read it",
-        "stale": "stale: nobody reads it any more",
     },
     "pages": {
         "admitted": "a request's own",
@@ -166,7 +165,7 @@ LOOKS = {  # what the looks of a panel's entries mean, by panel and kind of stay
     "rows": {"admitted": "a request's", "wasted": "a zombie's"},
     "tree": {"protected": "locked: requests use it", "evictable": "may be evicted"},
 }
-NOBODY = {"ring": "not listed: empty", "pages": "free"}
+NOBODY = {"ring": "not listed: empty, or stale (nobody reads it any more)", "pages": "free"}
 
 
 def moment(at: int, name: str, trace: Trace, state: Sequence[Panel]) -> str:

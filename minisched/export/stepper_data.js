@@ -33,6 +33,14 @@ function keyOf({ name, side }) {
   return side ? `${side} ${name}` : name;
 }
 
+// An element with its properties, `dataset` among them, and what is in it.
+function make(tag, { dataset = {}, ...properties } = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  Object.assign(element.dataset, dataset);
+  element.append(...children);
+  return element;
+}
+
 // -- What is true at a moment, and which moments there are --
 
 // What is where in a panel: a list of stays in the order of their places. The same list is given
@@ -134,14 +142,16 @@ function neighbour(times, time, direction, run) {
 
 function addressOf({ time, view, run, chosen, span, shown, isByStep }) {
   const between = ({ start, end }) => [start, end].map((at) => Number((at / 1e6).toFixed(6))).join("-");
-  const parts = [`t=${time / 1e6}`];
-  if (view) parts.push(`view=${between(view)}`);
-  if (span) parts.push(`span=${between(span)}`);
-  if (shown && shown.size < runs.length) parts.push(`runs=${[...shown].sort((a, b) => a - b).join(",")}`);
-  if (isByStep) parts.push("align=step");
-  if (runs.length > 1) parts.push(`run=${run}`);
-  if (chosen.size) parts.push(`rid=${[...chosen].map(encodeURIComponent).join(",")}`);
-  return "#" + parts.join("&");
+  const parts = {
+    t: time / 1e6,
+    view: view && between(view),
+    span: span && between(span),
+    runs: shown?.size < runs.length && [...shown].sort((a, b) => a - b).join(","),
+    align: isByStep && "step",
+    run: runs.length > 1 && String(run),
+    rid: [...chosen].map(encodeURIComponent).join(","),
+  };
+  return "#" + Object.entries(parts).filter(([name, value]) => value || name === "t").map((pair) => pair.join("=")).join("&");
 }
 
 // What an address says of the page; what it does not say, or says wrongly, is left out.

@@ -238,15 +238,9 @@ function tellSpan() {
   spanBox.querySelector("h3 b").textContent = `${ms(start)} to ${ms(end)} ms: ${ms(length)} ms`;
   const [head, body] = [spanBox.querySelector("thead"), spanBox.querySelector("tbody")];
   const names = [...head.querySelectorAll("th")].map((cell) => cell.textContent);
-  body.replaceChildren(...rows.map((texts) => {
-    const row = document.createElement("tr");
-    row.append(...texts.map((text, at) => {
-      const cell = document.createElement("td");
-      Object.assign(cell, { textContent: text }).dataset.name = names[at];
-      return cell;
-    }));
-    return row;
-  }));
+  body.replaceChildren(...rows.map((texts) => make("tr", {}, ...texts.map((text, at) => (
+    make("td", { dataset: { name: names[at] } }, text)
+  )))));
 }
 
 // -- Time goes by: at so many steps a second, of the run whose steps they are --
@@ -298,11 +292,7 @@ const tip = document.getElementById("tip");
 
 function tell(event, lines) {
   tip.hidden = false;
-  tip.replaceChildren(...lines.slice(0, 12).map((line) => {
-    const row = document.createElement("div");
-    row.textContent = line;
-    return row;
-  }));
+  tip.replaceChildren(...lines.slice(0, 12).map((line) => make("div", {}, line)));
   const left = Math.min(event.pageX + 14, document.documentElement.clientWidth - tip.offsetWidth - 8);
   tip.style.left = Math.max(4, left) + "px";
   tip.style.top = event.pageY + 16 + "px";
@@ -493,7 +483,6 @@ const actions = {
   "all-runs": () => showRuns([]),
   keys: () => dialog.showModal(),
   pick: pickSlice,
-  stale: () => { document.body.classList.toggle("shows-stale"); redraw("panels"); },
 };
 const keys = {
   " ": "play", ArrowLeft: "back", ArrowRight: "forward", Home: "first", End: "last", "+": "in",
@@ -519,12 +508,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 function makeTabs() {
-  tabs.replaceChildren(...runs.map((run) => {
-    const button = document.createElement("button");
-    button.dataset.activate = String(run.index);
-    button.textContent = run.loop;
-    return button;
-  }));
+  tabs.replaceChildren(...runs.map(({ index, loop }) => make("button", { dataset: { activate: index } }, loop)));
 }
 
 // Goes where an address says, if it says anything.

@@ -14,7 +14,6 @@ function drawEntries(frame, panel, state) {
   list.dataset.more = more ? `and ${more} more` : "";
   list.classList.toggle("empty", !state.stays.length);
   frame.querySelector(".count").textContent = countOf(panel, state);
-  if (panel.name === "ring") drawStaleButton(frame, state);
 }
 
 // Of a list that is too long the stale entries go first.
@@ -24,29 +23,18 @@ function mostOf(stays) {
   return (live.length ? live : stays).slice(0, MOST_ENTRIES);
 }
 
-// Stale slots are many and nobody reads them, so they are shown to who asks.
-function drawStaleButton(frame, state) {
-  const count = state.stays.filter(({ kind }) => kind === "stale").length;
-  const button = frame.querySelector("button.stale-too") || document.createElement("button");
-  const isOpen = document.body.classList.contains("shows-stale");
-  if (!button.isConnected) frame.querySelector("h4").append(button);
-  Object.assign(button, { className: "stale-too", hidden: !count, ariaExpanded: String(isOpen) });
-  button.dataset.do = "stale";
-  button.textContent = `${isOpen ? "hide" : "show"} ${count} stale`;
-}
-
 // Elements stay with their places, so that the keyboard's focus does too.
-function reuse(list, stays, make) {
+function reuse(list, stays, fill) {
   const before = new Map([...list.children].map((child) => [child.dataset.place, child]));
   const depths = new Map();
   stays.forEach((stay, index) => {
-    const element = before.get(stay.place) || document.createElement("button");
+    const element = before.get(stay.place) || make("button");
     before.delete(stay.place);
     depths.set(stay.place, (depths.get(stay.parent) ?? -1) + 1);
     if (element.stay !== stay) {
       element.stay = stay;
       Object.assign(element.dataset, { place: stay.place, kind: stay.kind, tip: stay.about });
-      make(element, stay, depths.get(stay.place));
+      fill(element, stay, depths.get(stay.place));
     }
     if (list.children[index] !== element) list.insertBefore(element, list.children[index] || null);
   });
@@ -59,23 +47,17 @@ function makeChip(element, stay) {
   element.style.setProperty("--fill", fill);
   element.style.setProperty("--text", ink);
   const number = /^(?:slot|row) (\d+)$/.exec(stay.place);
-  const where = document.createElement("small");
-  where.textContent = number ? number[1] : "";
   const whose = stay.label && stay.label !== stay.place ? `: ${stay.label}` : "";
-  const about = `${stay.place}${whose}, ${stay.about}`;
-  element.setAttribute("aria-label", about);
-  element.replaceChildren(...(number ? [where] : []), stay.label);
+  element.ariaLabel = `${stay.place}${whose}, ${stay.about}`;
+  element.replaceChildren(...(number ? [make("small", {}, number[1])] : []), stay.label);
 }
 
 function makeNode(element, stay, depth) {
   element.className = `node ${stay.kind}`;
   element.style.setProperty("--depth", Math.min(depth, 12));
-  const texts = [["b", stay.place.replace("node ", "")], ["span", stay.label], ["small", stay.about]];
-  element.replaceChildren(...texts.map(([tag, text]) => {
-    const part = document.createElement(tag);
-    part.textContent = text;
-    return part;
-  }));
+  element.replaceChildren(
+    make("b", {}, stay.place.replace("node ", "")), make("span", {}, stay.label), make("small", {}, stay.about),
+  );
 }
 
 function countOf(panel, state) {
@@ -222,9 +204,7 @@ function drawOwners(list, state, chosen) {
 
 function makeOwner(element, stay) {
   makeChip(element, stay);
-  const count = document.createElement("small");
-  count.textContent = String(stay.count);
-  element.replaceChildren(stay.label || PAGE_WORDS[stay.kind], count);
+  element.replaceChildren(stay.label || PAGE_WORDS[stay.kind], make("small", {}, String(stay.count)));
 }
 
 // -- Where each loop is in its source, what each lane does, and the counters --
@@ -262,11 +242,8 @@ function drawCounters(frame, run, time) {
 
 function makeCounter(table, name, title) {
   const row = table.insertRow();
-  row.insertCell().textContent = title;
   row.dataset.counter = name;
-  row.insertCell();
-  row.insertCell();
-  row.insertCell().append(document.createElement("i"));
+  row.append(make("td", {}, title), make("td"), make("td"), make("td", {}, make("i")));
   return row;
 }
 
@@ -322,55 +299,40 @@ function drawLife(page) {
 }
 
 function lifeHead(run, rids) {
-  const head = document.createElement("h3"), clear = document.createElement("button");
-  head.textContent = rids.length > 1 ? `${rids.length} requests in ${run.loop} ` : `Its life in ${run.loop} `;
-  clear.textContent = "clear";
-  clear.title = clear.ariaLabel = "choose no request (Escape)";
-  clear.dataset.do = "clear";
-  head.append(clear);
-  return head;
+  const whose = rids.length > 1 ? `${rids.length} requests` : "Its life";
+  const clear = make("button", { title: "choose no request (Escape)", dataset: { do: "clear" } }, "clear");
+  return make("h3", {}, `${whose} in ${run.loop} `, clear);
 }
 
 // The list of a request is made when it is opened: of many, most never are.
 function lifeItem(run, rid, isOpen) {
-  const item = document.createElement("details"), name = document.createElement("summary");
-  const chip = document.createElement("button");
+  const chip = make("button", { dataset: { rids: JSON.stringify([rid]) } });
   makeChip(chip, { label: rid, place: rid, kind: "admitted", about: "follow this one alone" });
-  chip.dataset.rids = JSON.stringify([rid]);
   const told = run.life.filter((moment) => moment.rid === rid).map((moment) => moment.text);
-  name.append(chip, " ", told.findLast((text) => text.startsWith("finishes")) || told.at(-1) || "");
-  item.append(name);
-  item.addEventListener("toggle", () => {
+  const end = told.findLast((text) => text.startsWith("finishes")) || told.at(-1) || "";
+  const item = make("details", { open: isOpen }, make("summary", {}, chip, " ", end));
+  const fill = () => {
     if (item.open && !item.querySelector("ol")) item.append(lifeList(run, rid));
     if (item.open) markMoment(item.querySelector("ol"), page.time);
-  });
-  item.open = isOpen;
-  if (isOpen) item.append(lifeList(run, rid));
+  };
+  item.addEventListener("toggle", fill);
+  fill();
   return item;
 }
 
 function lifeList(run, rid) {
-  const list = document.createElement("ol");
+  const list = make("ol");
   let row = null, mode = "";
-  for (const moment of lifeOf(run, rid)) {
-    if (!moment.step || moment.mode !== mode) {
-      row = document.createElement("li");
-      list.append(row);
-      mode = moment.step ? moment.mode : "";
-      if (moment.step) row.append(`${mode || "runs"} in step `);
+  for (const { time, step, mode: its, text } of lifeOf(run, rid)) {
+    if (!step || its !== mode) {
+      list.append(row = make("li", {}, step ? `${its || "runs"} in step ` : ""));
+      mode = step ? its : "";
     }
-    row.append(momentLink(run, rid, moment), " ");
+    const href = addressOf({ time, run: run.index, chosen: new Set([rid]) });
+    const words = step ? String(step) : `${ms(time)} ms ${text}`;
+    row.append(make("a", { href, title: `${ms(time)} ms`, dataset: { time } }, words), " ");
   }
   return list;
-}
-
-function momentLink(run, rid, moment) {
-  const link = document.createElement("a");
-  link.textContent = moment.step ? String(moment.step) : `${ms(moment.time)} ms ${moment.text}`;
-  link.title = `${ms(moment.time)} ms`;
-  link.dataset.time = String(moment.time);
-  link.href = addressOf({ time: moment.time, run: run.index, chosen: new Set([rid]) });
-  return link;
 }
 
 // The last moment that is not later than the cursor. A list that the reader has scrolled stays so
