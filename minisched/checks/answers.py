@@ -24,7 +24,7 @@ from .identity import (
     tokens_heard,
 )
 from .leaks import AT_ONCE, find_leaks, not_checked
-from .races import Race, WaitsForEver, examine, race_offence
+from .races import Race, WaitsForEver, examine
 
 ORACLE = "-oracle"  # what the file of a baseline is called after its run's
 
@@ -209,8 +209,7 @@ def races(recorded: Recorded) -> Answer:
         words = [counted(len(seen.races), "race")] if seen.races else []
         endless = counted(len(waits), "wait that never ends", "waits that never end")
         words += [endless] if waits else []
-        offences = [race_offence(item, trace) for item in found]
-        return broken("races", " and ".join(words), found, offences)
+        return broken("races", " and ".join(words), found, [item.offence for item in found])
     if lack := lacking("race", trace):
         return unknown("races", f"{lack} in this file")
     touches = [act for act in trace.program if act.resource]
@@ -304,8 +303,7 @@ LOOKED_AT: dict[str, tuple[Callable[[Trace], bool], str]] = {
 # -- What became of a run's drafts: how many were proposed, and how many of them accepted ----------
 
 
-@dataclass(frozen=True)
-class DraftAnswers:
+class DraftAnswers(NamedTuple):
     """Drafts over a run; ``verifies`` counts rows: the steps of each request that had drafts.
 
     As in vLLM's ``v1/spec_decode/metrics.py`` only steps that carried drafts count. Unlike there, a
@@ -316,16 +314,10 @@ class DraftAnswers:
     proposed: int
     accepted: int
 
-    @property
-    def tokens_per_step(self) -> float:
-        """Tokens that such a step gave a request: one of its own, and the accepted drafts."""
-        return 1 + self.accepted / self.verifies
-
     def __str__(self) -> str:
-        return (
-            f"{self.accepted} of {self.proposed} drafts accepted, {self.tokens_per_step:.1f} "
-            "tokens a step for each request"
-        )
+        per_step = 1 + self.accepted / self.verifies  # one of its own, and the accepted drafts
+        said = f"{self.accepted} of {self.proposed} drafts accepted"
+        return f"{said}, {per_step:.1f} tokens a step for each request"
 
 
 def count_drafts(trace: Trace) -> DraftAnswers | None:

@@ -143,7 +143,8 @@ class Race:
     ``first`` is of the lower step, or was launched first: it should have ended before ``second``.
     A free is the second, for it comes behind every use; of a use after free it is the first.
     ``cells`` of ``resource`` are as in an act; ``where`` is what they are called. ``who`` are the
-    two with lane and requests, ``names`` without. There are ``count`` such pairs.
+    two with lane and requests, ``names`` without. There are ``count`` such pairs. ``slices`` are
+    those that show the two, by id.
     """
 
     kind: str
@@ -155,12 +156,19 @@ class Race:
     who: tuple[str, str]
     names: tuple[str, str]
     count: int = 1
+    slices: tuple[int, ...] = ()
 
     @property
     def missing(self) -> tuple[int, int] | None:
         """The edge that should have been there, by ids of slices: from the end of the first one."""
         is_edge = self.kind == "race" and self.first.op and self.second.op
         return (self.first.op, self.second.op) if is_edge else None
+
+    @property
+    def offence(self) -> Offence:
+        """What a picture of it shows in red."""
+        missing = self.missing if len(self.slices) == 2 else None
+        return Offence(self.slices, str(self), missing, "free" * (self.second.kind == "free"))
 
     def __str__(self) -> str:
         (first, second), (before, behind) = self.who, self.names
@@ -187,6 +195,12 @@ class WaitsForEver:
     ops: tuple[int, ...]
     unreached: int
     sentence: str
+    slices: tuple[int, ...] = ()
+
+    @property
+    def offence(self) -> Offence:
+        """What a picture of it shows in red."""
+        return Offence(self.slices, self.sentence)
 
     def __str__(self) -> str:
         return self.sentence
@@ -210,21 +224,6 @@ def examine(trace: Trace) -> Examined:
     words, order = Words(trace), order_of(trace)
     waits = (_stuck(order, words),) if order.stuck else ()
     return Examined(tuple(_told_once(find_pairs(order), order, words)), waits)
-
-
-def find_races(trace: Trace) -> list[Race]:
-    """The races of a trace, one of each cause; none where the trace has no program."""
-    return list(examine(trace).races)
-
-
-def race_offence(found: Race | WaitsForEver, trace: Trace) -> Offence:
-    """What a picture of it shows in red."""
-    ids = {item.id for item in trace.slices}
-    if isinstance(found, WaitsForEver):
-        return Offence(tuple(op for op in found.ops if op in ids), str(found))
-    ops = tuple(dict.fromkeys(op for op in (found.first.op, found.second.op) if op in ids))
-    missing = found.missing if len(ops) == 2 else None
-    return Offence(ops, str(found), missing, "free" if found.second.kind == "free" else "")
 
 
 def _told_once(pairs: Iterable[AccessPair], order: PlayedOrder, words: Words) -> list[Race]:
@@ -256,7 +255,8 @@ def _told_once(pairs: Iterable[AccessPair], order: PlayedOrder, words: Words) ->
         who = words.who(first), words.who(second)
         names = words.op(first.op, first.lane), words.op(second.op, second.lane)
         where, count = words.cells(name, cells), len(alike)
-        race = Race(kind, name, cells, where, first, second, who, names, count)
+        slices = tuple(op for op in dict.fromkeys((first.op, second.op)) if op in words.slices)
+        race = Race(kind, name, cells, where, first, second, who, names, count, slices)
         told.append((alike[0].second.when, race))
     return [race for _, race in sorted(told, key=itemgetter(0))]
 
@@ -277,6 +277,6 @@ def _stuck(order: PlayedOrder, words: Words) -> WaitsForEver:
         said.append(f"the {lane_words(lane)} waits for {what}{nobody}")
     unreached = sum(map(len, order.stuck.values()))
     sentence = f"{'; '.join(said)}: for ever, and {unreached} acts are never reached"
-    return WaitsForEver(
-        tuple(heads), tuple(head.op for head in heads.values()), unreached, sentence
-    )
+    ops = tuple(head.op for head in heads.values())
+    slices = tuple(op for op in ops if op in words.slices)
+    return WaitsForEver(tuple(heads), ops, unreached, sentence, slices)

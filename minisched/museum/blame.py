@@ -12,7 +12,7 @@ from ..checks.judge import STOPPED_BY, Finding, Verdict
 from ..checks.leaks import find_leaks
 from ..checks.oracle import tokens_alone
 from ..checks.overlap import forwards
-from ..checks.races import Race, WaitsForEver, examine, race_offence
+from ..checks.races import Race, WaitsForEver, examine
 from ..core import FinishReason
 from .exhibit import Exhibit
 
@@ -58,7 +58,7 @@ def of_race(verdict: Verdict, finding: Finding) -> Offence:
     seen = examine(verdict.trace)
     every: list[Race | WaitsForEver] = [*seen.races, *seen.waits]
     named = [item for item in every if str(item) == finding.sentence] or every
-    return race_offence(named[0], verdict.trace) if named else of_named(verdict, finding)
+    return named[0].offence if named else of_named(verdict, finding)
 
 
 def of_identity(verdict: Verdict, finding: Finding) -> Offence:

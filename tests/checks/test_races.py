@@ -13,7 +13,7 @@ import pytest
 
 from minisched.checks.causes import launches
 from minisched.checks.history import Words
-from minisched.checks.races import examine, find_races, race_offence
+from minisched.checks.races import examine
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
@@ -152,10 +152,10 @@ def test_a_free_comes_behind_every_use_also_of_a_later_step(kind: str) -> None:
     touches = [("write", "page table", "0-3"), (kind, "kv", "7")]
     slices = [Slice(9, "host", "process", 8, 9, 13), Slice(1, "a", "forward", 5, 20, 14)]
     frees = [Act("host", "free", 9, "kv", "7"), Act("host", "free", 9, "page table", "0-3")]
-    [race] = find_races(made([*launched(1), *frees, *op("a", 1, *touches)], slices))
+    [race] = examine(made([*launched(1), *frees, *op("a", 1, *touches)], slices)).races
     assert (race.first.kind, race.second.kind, race.missing) == (kind, "free", (1, 9))
     cured = [*launched(1), Act("host", "wait", 1), *frees, *op("a", 1, *touches)]
-    assert find_races(made(cured, slices)) == []
+    assert not examine(made(cured, slices)).races
 
 
 # -- a line of the engine changed ------------------------------------------------------------------
@@ -197,14 +197,14 @@ def test_a_changed_engine_is_seen_and_told_once(
     with put_in([edit]):
         trace = run_loop(loop, SimDevice(), HashModel(), requests, config, SIM_COST, relay).trace
     names = {item.id: f"{item.name} {item.step}" for item in trace.slices}
-    for race in find_races(trace):
+    for race in examine(trace).races:
         both = names[race.first.op], names[race.second.op]
         found.add((race.kind, re.sub(r" ?\d+", "", race.resource), both))
         assert race.missing == ((race.first.op, race.second.op) if race.kind == "race" else None)
         if edit is NO_WAIT:
             assert race.count == sum(item.name == "sample" for item in trace.slices)
             assert "(copy stream; r0, r1)" in str(race) and "(forward stream; r0, r1)" in str(race)
-        drawn = pictures.draw(trace, offence := race_offence(race, trace))
+        drawn = pictures.draw(trace, offence := race.offence)
         assert offence.slices and all(f'data-offence="{one}"' in drawn for one in offence.slices)
         if offence.missing:
             assert f'data-missing="{offence.missing[0]} {offence.missing[1]}"' in drawn
@@ -223,12 +223,12 @@ def example() -> Any:
 def test_the_example_of_the_readme_is_caught_and_cured() -> None:
     data = example()
     trace = from_json(json.dumps(data))
-    [race] = find_races(trace)
+    [race] = examine(trace).races
     said = " ".join(README.read_text(encoding="utf-8").rpartition("\n\n    ")[2].split())
     assert str(race) == said and set(launches(trace)) == {2, 3, 5, 6}
     at = data["program"].index({"lane": "copy", "kind": "begin", "op": 6})
     data["program"].insert(at, {"lane": "copy", "kind": "wait", "op": 5})
-    assert find_races(from_json(json.dumps(data))) == []
+    assert not examine(from_json(json.dumps(data))).races
 
 
 @pytest.mark.parametrize(
