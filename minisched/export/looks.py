@@ -77,8 +77,8 @@ LOOKS = {
     "sending": Look("#A9A5DD", texture="stripes", glyph="▤"),
     "evicted": Look("", texture="cross", glyph="✗"),
     # budgets and queues
-    "left": Look("#E3E6EA", glyph="▁"),
-    "spent": Look("#C3CAD2", texture="stripes", glyph="▆"),
+    "left": Look("#C5CCD4", glyph="▁"),
+    "spent": Look("#E9ECF0", texture="stripes", glyph="▆"),
     "lacking": Look("", glyph="!"),
     "room": Look("#F6F7F9", glyph=" "),  # that is filled as far as it is used
     "queued": Look("", glyph="─"),

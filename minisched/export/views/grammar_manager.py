@@ -25,7 +25,7 @@ LEGEND = {
     "waited": "the device waits for a mask",
     "flag-head": "told to wait: its mask needs a token in flight",
 }
-NOTE = "26 → t: 26 tokens were allowed, t was sampled (␣ is a space, #7 no character)"
+NOTE = "26 → t: 26 tokens were allowed, t was sampled; ␣ is a space, #7 no character"
 
 
 def scene(trace: Trace) -> Scene:
