@@ -16,7 +16,6 @@ from typing import Any, TypeVar, cast
 from ..core import Request, SamplingParams
 from ..devices.base import Device
 from ..devices.cost import MICROSECOND, NO_COST, CostModel
-from ..devices.profiles import HostCost, MeasuredCost
 from ..devices.sim import SimDevice
 from ..engine.frontend import Frontend
 from ..loops.design import LOOPS, find_loop
@@ -106,8 +105,6 @@ def draw(seed: int, odd: bool = True) -> Drawn:
         workload = ABOUT[theme](beside(seed, theme), workload)
     workload.config = with_rules(beside(seed, "rules"), workload.config)
     workload.aborts = draw_aborts(beside(seed, "aborts"), workload)
-    if beside(seed, "measured").random() < 0.1:
-        cost = draw_measured(beside(seed, "knots"), cost)
     by_host = bool(algorithm) and beside(seed, "built by host").random() < 0.5
     kind = "none"
     if odd:
@@ -551,17 +548,6 @@ def draw_cost(rng: Random) -> CostModel:
         draft=rng.choice((0, 3)) * UNIT,
         recv=rng.choice((0, 2)) * UNIT,
         logprobs=rng.choice((0, 2)) * UNIT,
-    )
-
-
-def draw_measured(rng: Random, cost: CostModel) -> MeasuredCost:
-    """The same costs as a profile has them: measured knots, as steep as may be, up or down."""
-    tokens = sorted(rng.sample(range(1, 17), rng.randint(1, 3)))
-    return MeasuredCost(
-        **{item.name: getattr(cost, item.name) for item in fields(CostModel)},
-        forward_knots=tuple((at, rng.choice((0, 1, 10, 60)) * UNIT) for at in tokens),
-        host_side=HostCost(base=cost.host),
-        pad_to=rng.choice((1, 1, 4)),
     )
 
 

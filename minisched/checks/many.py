@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -55,10 +55,7 @@ def laws_on(device: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One case that was run: what of it does not hold, and how its requests ended.
-
-    A million workloads are ten million of these, so names and tuples are shared between them.
-    """
+    """One case that was run: what of it does not hold, and how its requests ended."""
 
     seed: int
     loop: str  # as ``--loop`` takes it
@@ -115,16 +112,7 @@ def try_workloads(
     """
     one = partial(try_seed, loops=tuple(loops), device=device)
     is_small = workers.backend == "processes" and len(seeds) < FEW
-    known: dict[Any, Any] = {}
-
-    def share(case: Tried) -> Tried:
-        values = (getattr(case, item.name) for item in fields(case))
-        return Tried(
-            *(known.setdefault(it, it) if isinstance(it, str | tuple) else it for it in values)
-        )
-
-    for tried in in_order(spread(one, seeds, HERE if is_small else workers)):
-        yield [share(case) for case in tried]
+    yield from in_order(spread(one, seeds, HERE if is_small else workers))
 
 
 # -- What many cases came to: how many there were, and how many of them broke which law ------------
