@@ -126,7 +126,8 @@ def report(found: Check, files: Sequence[str], as_json: bool) -> int:
         console = Console(highlight=False, emoji=False)
         say_table(console, LAW_HEADS, law_rows(found.tally))
         for line in (*found.lines, *files):
-            say(console, line)
+            is_command = line.lstrip().startswith("minisched check")
+            (say_command if is_command else say)(console, line.strip() if is_command else line)
         if pair := [file for file in files if file.endswith(".json")]:
             say_command(console, f"minisched check {' '.join(pair)}")
     return 1 if found.tally.failures else 0

@@ -1,7 +1,5 @@
-"""Calibrating gives back the costs that a simulated machine has; advice names options that exist.
-
-Costs come from runs and foresee runs; advice comes from a run's figures.
-"""
+"""Calibrating gives back the costs that a simulated machine has: they come from runs and foresee
+runs."""
 
 from __future__ import annotations
 
