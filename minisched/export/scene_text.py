@@ -115,6 +115,7 @@ class _TextSheet:
     def _sequence(self, lanes: Lanes) -> None:
         """A numbered line for each thing that a lane does, and below it what that tells whom."""
         margin = max(len(row.name) for row in lanes.rows)
+        behind = " " * (margin + 15)
         told = dict[object, list[str]]()
         for link in lanes.links:
             src, dst = link.src[0], link.dst[0]
@@ -126,19 +127,11 @@ class _TextSheet:
         self.lines.append(f"         ms  {'who':<{margin}}  what")
         for number, (span, name) in enumerate(spans, 1):
             when, what = ms(span.start - lanes.start), f"{span.label} ({ms(span.duration)} ms)"
-            self.write_hanging(f"{number:3}. {when:>6}  {name:<{margin}}  {what}", margin + 15)
-            for line in told.pop(span.data.get("id"), []):
-                self.write_hanging(" " * (margin + 15) + line, margin + 15)
+            lines = [f"{number:3}. {when:>6}  {name:<{margin}}  {what}"]
+            for line in [*lines, *(behind + one for one in told.pop(span.data.get("id"), []))]:
+                self.lines += wrap(line, self.columns, subsequent_indent=behind)
         for line in (line for lines in told.values() for line in lines):  # of what takes no time
-            self.write_hanging(" " * (margin + 15) + line, margin + 15)
-
-    def write_hanging(self, line: str, hang: int) -> None:
-        """A line as it is, and what is too long for it below."""
-        if len(line) > self.columns:
-            self.lines += wrap(line, self.columns, subsequent_indent=" " * hang,
-                               drop_whitespace=True)  # fmt: skip
-        else:
-            self.lines.append(line)
+            self.lines += wrap(behind + line, self.columns, subsequent_indent=behind)
 
     def _moments(self, item: Lanes | Curve) -> None:
         """Flags of all rows: a line with their signs."""

@@ -47,7 +47,7 @@ def scene(trace: Trace) -> Scene:
     Raises:
         NothingToShow: nobody was ever offered to admission.
     """
-    every, finder = rounds_of(trace), led_to(trace)
+    every, step_of = rounds_of(trace), led_to(trace)
     scales = {  # the most that each budget ever held; 0: it has no limit
         budget: max([0, *(left(one[0], budget) or 0 for one in every)]) for budget in BUDGETS
     }
@@ -58,7 +58,7 @@ def scene(trace: Trace) -> Scene:
         one = repeats[-1]
         if lines and len(lines) + len(one) > MOST_ROWS:
             break
-        first, last = (finder.step(some[0]) for some in (repeats[0], one))
+        first, last = (step_of(some[0]) for some in (repeats[0], one))
         steps = f"step {first}" if first else "no step"
         if len(repeats) > 1:
             steps = f"steps {first} to {last} ({len(repeats)} ×)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -68,22 +68,15 @@ def opening(trace: Trace, most_steps: int) -> tuple[Trace, str]:
     return cut, f"the first {most_steps} of {len(steps)} steps"
 
 
-def led_to(trace: Trace) -> StepFinder:
-    """Finds the step that a scheduler's mark led to."""
-    prepares = sorted((s.start, s.step) for s in trace.slices if s.name == "prepare")
-    return StepFinder([start for start, _ in prepares], [step for _, step in prepares])
+def led_to(trace: Trace) -> Callable[[Mark], int]:
+    """What tells the step that a scheduler's mark led to, prepared next after it; 0: none was."""
+    prepares = sorted((item.start, item.step) for item in trace.slices if item.name == "prepare")
 
+    def step(mark: Mark) -> int:
+        at = bisect_left(prepares, (mark.time, 0))
+        return prepares[at][1] if at < len(prepares) else 0
 
-class StepFinder(NamedTuple):
-    """The prepare slices, in order: the host schedules a step and then prepares it."""
-
-    starts: list[int]
-    steps: list[int]
-
-    def step(self, mark: Mark) -> int:
-        """The step prepared next after a mark, or 0 if there was none."""
-        at = bisect_left(self.starts, mark.time)
-        return self.steps[at] if at < len(self.steps) else 0
+    return step
 
 
 def steps_of(trace: Trace) -> list[StepWork]:
@@ -92,9 +85,9 @@ def steps_of(trace: Trace) -> list[StepWork]:
     A request whose prompt was computed before and is admitted again pays a second time. Where a
     trace has no ``admit`` marks the mode alone decides, and prompt tokens are unknown (0).
     """
-    finder = led_to(trace)
+    step_of = led_to(trace)
     admitted = {
-        (finder.step(mark), word(mark, "rid")): number(mark, "extend_len")
+        (step_of(mark), word(mark, "rid")): number(mark, "extend_len")
         for mark in named(trace, "admit")
     }
     wasted = {(number(m, "step"), word(m, "rid")) for m in named(trace, "wasted row")}
