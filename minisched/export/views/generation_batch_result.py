@@ -53,9 +53,9 @@ def scene(trace: Trace) -> Scene:
     end = max(item.end for items in steps.values() for item in items)
     rows = list[LaneRow]()
     for key, items in steps.items():
-        name, host = " ".join(filter(None, map(str, key))), is_host
+        name = " ".join(filter(None, map(str, key)))
         mode = next(item.mode for item in items if item.name == "forward")
-        device = [item_of(item) for item in items if not host(item.lane)]
+        device = [item_of(item) for item in items if not is_host(item.lane)]
         if copy := copies.get(key):
             if key in ready:
                 about = f"tokens of step {name} lie in the host buffer: {ms(ready[key])} ms"
@@ -65,9 +65,9 @@ def scene(trace: Trace) -> Scene:
             device.append(LaneItem("read", copy.end, copy.end, about=about, data={"step": name}))
         tails = [f"{what} {ms(of)} ms" if of else "" for what, of in
                  (("ready", ready.get(key, 0)), ("waited", waited[key]))]  # fmt: skip
-        on_host = [item_of(item) for item in items if host(item.lane)]
+        host = [item_of(item) for item in items if is_host(item.lane)]
         rows.append(LaneRow("device", device, group=f"step {name}", group_note=mode, tail=tails[0]))
-        rows.append(LaneRow("host", on_host, group=f"step {name}", group_note=mode, tail=tails[1]))
+        rows.append(LaneRow("host", host, group=f"step {name}", group_note=mode, tail=tails[1]))
     note = "ready: tokens lie in the buffer; waited: the host does"
     parts = [Part("From step to host", note, [Lanes(rows, end)])]
     counts = {str(mark.attrs.get("side", "")): number(mark, "count")

@@ -50,15 +50,15 @@ def scene(trace: Trace) -> Scene:
     rows = [LaneRow(short(rid, 12), items) for rid, items in lanes.items()][:MOST_REQUESTS]
     idle = [item for item in idle_times(part) if item.reason == "grammar"]
     told = [mark for mark in waits(part) if mark.attrs["reason"] == "grammar"]
-    run = {lane: list[LaneItem]() for lane in sorted(
-        {item.lane for item in part.slices if item.name in SHOWN}, key=is_forward)
-        if is_host(lane) or is_forward(lane)}  # fmt: skip
-    for item in part.slices:
-        if item.name in SHOWN and item.lane in run:
-            about = f"step {item.step}, {item.name}"
-            data: Data = {"step": item.step, "op": item.name}
-            run[item.lane].append(LaneItem(item.name, item.start, item.end, str(item.step),
-                                           about=about, data=data))  # fmt: skip
+    there = [item for item in part.slices
+              if item.name in SHOWN and (is_host(item.lane) or is_forward(item.lane))]  # fmt: skip
+    run: dict[str, list[LaneItem]] = {}
+    for item in sorted(there, key=lambda item: (is_forward(item.lane), item.lane)):
+        about = f"step {item.step}, {item.name}"
+        data: Data = {"step": item.step, "op": item.name}
+        run.setdefault(item.lane, []).append(
+            LaneItem(item.name, item.start, item.end, str(item.step), about=about, data=data)
+        )
     for gap in idle:
         lost = gap.end - gap.start
         about = f"the device waits {ms(lost)} ms for the mask"
