@@ -9,8 +9,6 @@ Of a settled decode step, all in milliseconds:
 - ``hideable`` = min(host, device) is what overlap could save: no order of the same work takes less
   than max(host, device).
 - ``hidden`` = serial - overlapped: what it does save. Its aim is 90 % of what is hideable.
-- ``side by side``: of the overlapped step alone, how much of the shorter of host and device ran
-  beside the longer. It tells that the order is right, whatever running side by side costs.
 
 The host's added work is pure Python, which needs the interpreter lock and a core. A sleep of the
 same length needs neither: what it hides is what the loop by itself hides, and how much longer the
@@ -27,13 +25,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..checks.overlap import Interval, device_busy, forwards, host_busy, intersection, length
+from ..checks.overlap import Interval, device_busy, forwards, intersection, length
 from ..core import NoBatch, Request, SamplingParams, ScheduleBatch
 from ..defaults import overlapped_loop
 from ..devices.cost import MILLISECOND, NO_COST
@@ -166,32 +164,21 @@ SKIPPED = 1  # step of a round, at its beginning: another loop's last step may s
 SPARE = 3  # tokens of a request that come after the last round: nobody ends in one
 
 
-@dataclass(frozen=True)
-class MeasuredStep:
-    """What a step took, by the trace; ``both_ms`` is when host and device both worked."""
+class MeasuredStep(NamedTuple):
+    """What a step took, and how long the device was busy in it, by the trace."""
 
     whole_ms: float
     device_ms: float
-    host_ms: float
-    both_ms: float
-
-    @property
-    def beside_percent(self) -> float:
-        """How much of the shorter of host and device ran beside the longer."""
-        shorter = min(self.device_ms, self.host_ms)
-        return 100 * self.both_ms / shorter if shorter else 0.0
 
 
 def steps_by_round(trace: Trace, rounds: int) -> list[MeasuredStep]:
     """A step of each round: the mean of those that count."""
     starts = [item.start for item in forwards(trace)]
-    device, host = device_busy(trace), host_busy(trace)
-    both = intersection(device, host)
-    steps = []
+    device, steps = device_busy(trace), []
     for first in range(SETTLING + SKIPPED, SETTLING + SKIPPED + rounds * ROUND, ROUND):
         last = first + ROUND - SKIPPED - 1
         span: tuple[Interval, ...] = ((starts[first], starts[last]),)
-        parts = (length(intersection(busy, span)) for busy in (span, device, host, both))
+        parts = (length(span), length(intersection(device, span)))
         steps.append(MeasuredStep(*(part / (last - first) / MILLISECOND for part in parts)))
     return steps
 
@@ -204,7 +191,7 @@ def typical(rounds: Sequence[MeasuredStep], beside: Sequence[MeasuredStep]) -> M
     """
     usual = median(step.whole_ms for step in beside)
     level = [
-        [part * usual / other.whole_ms for part in astuple(step)]
+        [part * usual / other.whole_ms for part in step]
         for step, other in zip(rounds, beside, strict=True)
     ]
     return MeasuredStep(*map(median, zip(*level, strict=True)))
@@ -343,12 +330,7 @@ def share_rows(name: str, steps: Sequence[Mapping[str, MeasuredStep]]) -> list[F
 
     longer = less([step[PYTHON].device_ms for step in steps], device)
     why = f"beside the host the device takes {median(longer):.1f} ms longer"
-    beside = [step[PYTHON].beside_percent for step in steps]
-    rows = [
-        figure(f"{name}: host", host, "ms"),
-        figure(f"{name}: device", device, "ms"),
-        figure(f"{name}: side by side", beside, "%"),
-    ]
+    rows = [figure(f"{name}: host", host, "ms"), figure(f"{name}: device", device, "ms")]
     if SLEEP not in taken:
         return [*rows, hidden(PYTHON, "hidden", why)]
     cost = less(taken[PYTHON], taken[SLEEP])

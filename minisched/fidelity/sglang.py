@@ -31,7 +31,7 @@ import random
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache, partial
 from importlib import import_module, metadata
@@ -41,7 +41,7 @@ from typing import Any
 
 from ..bench.peers.peer import Answer, serve
 from ..bench.steps import ANY_TOKEN, NEW_TOKENS, VOCABULARY, HostWorkload, settle
-from .case import EOS, VOCAB_SIZE, FidelityCase, Rows, Schedule, ScheduledStep, Shape
+from .case import EOS, VOCAB_SIZE, Arrival, FidelityCase, Rows, Schedule, ScheduledStep, Shape
 from .original import (
     DEVICE,
     ENTRY,
@@ -277,11 +277,7 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
             is_done = all(req.finished() for req in self.reqs.values()) and not self.result_queue
             lost = {rid: req.retraction_count for rid, req in self.reqs.items()}
             for arrival in self.turns.begin(is_done, lost):
-                req = make_req(
-                    arrival.rid, arrival.prompt, arrival.max_new_tokens, arrival.ignore_eos,
-                    arrival.priority,
-                )  # fmt: skip
-                self.reqs[arrival.rid] = req
+                req = self.reqs[arrival.rid] = make_req(arrival)
                 self._add_request_to_queue(req)
             return []
 
@@ -315,21 +311,15 @@ def step_of(batch: Any, ends: list[int]) -> ScheduledStep:
     return ScheduledStep(mode, tuple(rows[:count]), tuple(sorted(rids[count:])))
 
 
-def make_req(
-    rid: str,
-    prompt: Sequence[int],
-    max_new_tokens: int,
-    ignore_eos: bool = True,
-    priority: int | None = None,
-) -> Any:
-    """A greedy request."""
+def make_req(arrival: Arrival) -> Any:
+    """The request of an arrival, greedy."""
     params = import_module("sglang.srt.sampling.sampling_params").SamplingParams(
-        max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, temperature=0.0
+        max_new_tokens=arrival.max_new_tokens, ignore_eos=arrival.ignore_eos, temperature=0.0
     )
     params.normalize(None)
     return import_module(f"{MANAGERS}.schedule_batch").Req(
-        rid, "", array("q", prompt), params, eos_token_ids={EOS}, vocab_size=VOCABULARY,
-        priority=priority,
+        arrival.rid, "", array("q", arrival.prompt), params, eos_token_ids={EOS},
+        vocab_size=VOCABULARY, priority=arrival.priority,
     )  # fmt: skip
 
 
@@ -360,7 +350,9 @@ class SglangEngine:
 
     def add(self, tokens: list[int]) -> None:
         """Receive one request."""
-        self.scheduler._add_request_to_queue(make_req(str(next(self.numbers)), tokens, NEW_TOKENS))
+        rid, prompt = str(next(self.numbers)), tuple(tokens)
+        arrival = Arrival(rid, 0, prompt, (), NEW_TOKENS, ignore_eos=True)
+        self.scheduler._add_request_to_queue(make_req(arrival))
 
     def step(self) -> int:
         """One turn; how many requests took part."""

@@ -265,9 +265,6 @@ class VllmEngine:
 
     def __init__(self, load: HostWorkload) -> None:
         self.numbers = count()
-        self.page_size = load.page_size
-        self.Request = import_module("vllm.v1.request").Request
-        self.SamplingParams = import_module("vllm.sampling_params").SamplingParams
         self.Output = import_module("vllm.v1.outputs").ModelRunnerOutput
         self.hasher = make_hasher(load.page_size)
         self.scheduler = make_scheduler(
@@ -277,14 +274,9 @@ class VllmEngine:
 
     def add(self, tokens: list[int]) -> None:
         """Receive one request."""
-        params = self.SamplingParams(max_tokens=MOST_NEW, ignore_eos=True, temperature=0.0)
-        name = str(next(self.numbers))
-        self.scheduler.add_request(
-            self.Request(
-                request_id=name, prompt_token_ids=tokens, sampling_params=params,
-                pooling_params=None, block_hasher=self.hasher,
-            )
-        )  # fmt: skip
+        rid, prompt = str(next(self.numbers)), tuple(tokens)
+        arrival = Arrival(rid, 0, prompt, (), MOST_NEW, ignore_eos=True)
+        self.scheduler.add_request(make_request(arrival, self.hasher))
 
     def admit(self) -> int:
         """One turn; how many requests started in it."""
