@@ -189,6 +189,10 @@ KINDS: dict[str, dict[str, Any]] = {
 """Every kind of model that is taken; prompts are longer than the 64 positions of rope scaling."""
 
 
+AS_OF_0_5_21 = {"enable_skip_finishing_decode": False}
+"""Options with which ``overlap`` wastes a row for every end, as SGLang 0.5.21 did."""
+
+
 def prompt(start: int, length: int) -> list[int]:
     return [(7 * start + 3 * at * at) % 512 for at in range(length)]
 

@@ -339,14 +339,18 @@ class Ranks:
         if to in self.gone:
             self._lose(to, "it has ended")
             self.check()
-        kinds = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
-        content = pickle.dumps((tag, value, signal, self.recorder.program.op, kinds))
+        has_nccl = self._where == "cuda"  # else tensors are in the envelope, too: one message less
+        packed = [
+            (tuple(tensor.shape), tensor.dtype, b"" if has_nccl else bytes_of(tensor))
+            for tensor in tensors
+        ]
+        content = pickle.dumps((tag, value, signal, self.recorder.program.op, packed))
         whole = bytearray(len(content).to_bytes(HEAD) + content)
         whole += bytes(max(0, ENVELOPE - len(whole)))
         with self._locks[to], self._bounded("can't be told anything", to):
             for part in torch.frombuffer(whole, dtype=torch.uint8).tensor_split([ENVELOPE]):
                 self._send(part, to, self._messages)
-            for tensor in tensors:
+            for tensor in tensors if has_nccl else ():
                 self._send(tensor.detach().to(self._where).contiguous(), to, self._payload)
             self._last_sent[to] = monotonic()
 
@@ -375,10 +379,14 @@ class Ranks:
         end = HEAD + int.from_bytes(whole[:HEAD])
         rest = torch.zeros(max(0, end - ENVELOPE), dtype=torch.uint8)
         whole += self._take(rest, source, self._messages)
-        tag, value, signal, sent_by, kinds = pickle.loads(whole[HEAD:end])
-        tensors = [torch.empty(shape, dtype=kind, device=self._where) for shape, kind in kinds]
-        for tensor in tensors:
-            self._take(tensor, source, self._payload)
+        tag, value, signal, sent_by, packed = pickle.loads(whole[HEAD:end])
+        tensors: list[Tensor] = []
+        for shape, kind, content in packed:
+            tensors.append(torch.empty(shape, dtype=kind, device=self._where))
+            if content:
+                tensors[-1] = torch.frombuffer(bytearray(content), dtype=kind).view(shape)
+            elif self._where == "cuda":
+                self._take(tensors[-1], source, self._payload)
         with self.news:
             if tag == GOODBYE:
                 self.gone.add(source)
@@ -425,6 +433,12 @@ class Ranks:
             if self.lost is None:
                 self.lost = RankLost(f"{who}, as rank {self.rank} sees it: {why}.")
             self.news.notify_all()
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """The bytes of a tensor, on the host."""
+    flat: bytes = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return flat
 
 
 # -- Who they are: from torchrun's environment, or started here ------------------------------------

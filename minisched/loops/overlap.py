@@ -35,8 +35,6 @@ NO_LOOKUP = (
     "the host would have to look drafts up behind a token that it does not know yet, so "
     "SGLang turns overlap scheduling off (server_args.py; since #17260 its drafting waits instead)"
 )
-AS_OF_0_5_21 = {"enable_skip_finishing_decode": False}
-"""Options with which it is the loop of SGLang 0.5.21 and before: a row is wasted for every end."""
 
 
 @design(

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from minisched.devices.dist import (
+    GATHERING,
     RankLost,
     Ranks,
     WrongRanks,
@@ -115,7 +116,7 @@ def test_a_rank_that_ends_before_all_have_met_is_noticed_at_once(
         started(2, DEADLINE),
     ):
         pass
-    assert time.monotonic() - start < DEADLINE + 5
+    assert time.monotonic() - start < GATHERING / 2  # however busy the machine is
 
 
 MEET = """
@@ -134,7 +135,7 @@ def test_a_rank_that_dies_when_all_have_just_met_is_given_up_after_the_deadline(
         store.set("here 0", "")  # and nothing else comes of it
         start = time.monotonic()
         assert "RankLost: rank 1 has met the others, and lost them" in other.communicate()[1]
-    assert time.monotonic() - start < DEADLINE + 5
+    assert time.monotonic() - start < GATHERING / 2  # however busy the machine is
 
 
 def test_a_process_that_is_alone_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

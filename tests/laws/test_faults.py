@@ -17,7 +17,6 @@ from minisched.devices.base import is_out_of_memory, reason_of
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.loops.design import LOOPS
-from minisched.loops.overlap import AS_OF_0_5_21
 from minisched.loops.run import run_loop
 from minisched.models import sampling, sampling_mlx, sampling_torch
 from minisched.models.base import read_marks
@@ -26,6 +25,7 @@ from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from tests.laws.faults import FAULTS, Fault, try_fault, try_place
 from tests.support import (
+    AS_OF_0_5_21,
     BACKENDS,
     EVERY_BACKEND,
     SOME_LOOPS,
