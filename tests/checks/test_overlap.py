@@ -139,8 +139,9 @@ def test_any_run_is_explained_to_the_nanosecond(
     else:
         less = replace(cost, **{name: 0})
     assert what_if(trace) == trace.end
-    gone = what_if(trace, lambda course: free(course, name))
-    assert gone in (played(workload, *item, less).end, None)
+    if not item[2].get("harvest_when_done"):  # what it does next hangs on what is done by then
+        gone = what_if(trace, lambda course: free(course, name))
+        assert gone in (played(workload, *item, less).end, None)
 
 
 def what_if(
