@@ -237,15 +237,9 @@ class Scene:
     notes: Sequence[str] = ()
 
     @property
-    def kinds(self) -> list[str]:
-        """Every look that occurs, in the order of the legend, and what has no words there last."""
-        seen = dict.fromkeys(kind for part in self.parts for one in part.shows for kind in _of(one))
-        return [kind for kind in (*self.legend, *seen) if kind in seen]
-
-    @property
     def meanings(self) -> dict[str, str]:
         """What the kinds mean that occur."""
-        seen = set(self.kinds)
+        seen = {kind for part in self.parts for one in part.shows for kind in _of(one)}
         return {kind: words for kind, words in self.legend.items() if kind in seen}
 
 
@@ -259,15 +253,11 @@ def _of(one: Show) -> list[str]:
         case Curve():
             return [series.kind for series in one.series] + [flag.kind for flag in one.flags]
         case CellGrid():
-            kinds = [cell.kind for cell in one.cells.values()]
-            kinds += [kind for cell in one.cells.values() for kind, _ in cell.fills]
-            changed = ["changed"] * any(cell.is_changed for cell in one.cells.values())
-            return (
-                kinds
-                + changed
-                + [f"arrow {link.kind}" for link in one.links]
-                + ["wall"] * bool(one.walls)
-            )
+            cells, links = one.cells.values(), [f"arrow {link.kind}" for link in one.links]
+            fills = [kind for cell in cells for kind, _ in cell.fills]
+            changed = ["changed"] * any(cell.is_changed for cell in cells)
+            wall = ["wall"] * bool(one.walls)
+            return [*(cell.kind for cell in cells), *fills, *changed, *links, *wall]
         case Bars():
             kinds = [part[0] for bar in one.bars for part in bar.parts]
             return kinds + ["limit"] * bool(one.limit)
