@@ -323,7 +323,7 @@ class LeasePool:
         if available != total or free != size:
             raise MemoryLeak(
                 f"nothing runs, but of {total} pages {available} are free or evictable and "
-                f"{protected} protected, and {free} of {size} rows are free."
+                f"{protected} still locked, and {free} of {size} rows are free."
             )
 
 
