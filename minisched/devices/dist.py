@@ -17,7 +17,8 @@ Every wait has an end. Each rank beats four times in ``deadline`` seconds, whate
 If one dies, its connections close; if one stalls, or a link does, nothing comes for ``deadline``
 seconds. In both cases every call here, on every other rank, raises ``RankLost`` with a sentence.
 ``receive`` also raises it for a message that is overdue by itself, unless it is ``patient``: then
-it waits as long as the other rank lives.
+it waits as long as the other rank lives. Before all have met, one that says nothing is given up
+after ``GATHERING`` seconds, and one that ``started`` has started and that ends is noticed at once.
 
 What each rank records has ids that no other rank gives out (``rank_device``). A message carries
 the id of a signal which the sender *said* and the receiver *waited* for, so both ends are paired in

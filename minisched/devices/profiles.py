@@ -286,29 +286,24 @@ def read_profile(file: Path) -> Profile:
         ValueError: it can't be read, or is none.
     """
     try:
-        found = json.loads(read_text(file))
+        return from_json(json.loads(read_text(file)))
     except OSError as error:
         raise ValueError(f"--profile {file} can't be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise ValueError(f"--profile {file} is not JSON: {error}.") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise ValueError(f"--profile {file} is no cost profile; minisched calibrate writes one.")
-    if found.get("version") != VERSION:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"--profile {file} has version {found.get('version')}, but only {VERSION} is known."
-        )
-    try:
-        return from_json(found)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"--profile {file} is no complete cost profile: {error!r}.") from error
+            f"--profile {file} is no cost profile, as minisched calibrate writes one: {error!r}."
+        ) from error
 
 
 def from_json(found: Mapping[str, Any]) -> Profile:
     """The profile that an object describes.
 
     Raises:
-        KeyError, TypeError, ValueError: something is missing, or is no number.
+        AttributeError, KeyError, TypeError, ValueError: it is another thing, or of another version;
+            or something is missing, or is no number.
     """
+    if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
+        raise ValueError(f"its version is {found.get('version')}, and not {VERSION}")
     costs: dict[str, Any] = {name: whole(found["cost"][name]) for name in COSTS}
     knots: Knots = tuple((at, cost) for at, cost in whole(found["cost"]["forward_knots"]))
     tokens = [at for at, _ in knots]

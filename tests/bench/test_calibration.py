@@ -105,9 +105,9 @@ def test_both_sides_at_once_lose_what_the_pace_says(
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("{", "is not JSON"),
+        ("{", "is no cost profile"),
         ("[]", "is no cost profile"),
-        ('{"format": "minisched cost profile", "version": 2}', "version 2"),
+        ('{"format": "minisched cost profile", "version": 2}', "version is 2"),
         ('{"format": "minisched cost profile", "version": 1, "cost": {"sample": -1}}', "-1"),
     ],
 )
