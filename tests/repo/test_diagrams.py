@@ -157,7 +157,7 @@ LINK = re.compile(r"\[\[(\S+) ([^\]]+)\]\]")
 @cache
 def names() -> set[str]:
     """What the package defines or uses as a name."""
-    found, kinds = {*LOOPS}, {ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg",
+    found, kinds = {*LOOPS, *TOPICS}, {ast.Name: "id", ast.Attribute: "attr", ast.arg: "arg",
                               ast.FunctionDef: "name", ast.ClassDef: "name"}  # fmt: skip
     for path in (ROOT / "minisched").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
