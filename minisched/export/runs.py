@@ -60,15 +60,13 @@ def compare(traces: Sequence[Trace], steps: int = 3, whole: bool = False, title:
     return side_by_side(views, title)
 
 
-def stretch(
-    trace: Trace, first_step: int | None = None, last_step: int | None = None, title: str = ""
-) -> Scene:
+def stretch(trace: Trace, first_step: int | None = None, last_step: int | None = None) -> Scene:
     """From one step of a run to another; three settled ones unless told which.
 
     Raises:
         ValueError: the run has no such steps.
     """
-    return side_by_side([choose_view(trace, first_step, last_step, count=3)], title)
+    return side_by_side([choose_view(trace, first_step, last_step, count=3)])
 
 
 def side_by_side(
@@ -255,20 +253,18 @@ def sequence(trace: Trace, count: int = 2) -> Scene:
     return in_order(shown(trace, count))
 
 
-def messages(
-    trace: Trace, first_step: int | None = None, last_step: int | None = None, title: str = ""
-) -> Scene:
+def messages(trace: Trace, first_step: int | None = None, last_step: int | None = None) -> Scene:
     """From one step of a run to another; two settled ones unless told which.
 
     Raises:
         ValueError: the run has no such steps.
     """
-    return in_order(choose_view(trace, first_step, last_step, count=2), title)
+    return in_order(choose_view(trace, first_step, last_step, count=2))
 
 
-def in_order(view: View, title: str = "") -> Scene:
+def in_order(view: View) -> Scene:
     """A view as a sequence, with a line where the first device begins with each step."""
-    scene = side_by_side([view], title or f"{view.trace.loop}: {way_of_tokens(view)}")
+    scene = side_by_side([view], f"{view.trace.loop}: {way_of_tokens(view)}")
     lanes = lanes_of(view, view.duration)
     rows = [replace(row, note="", group=lane.side)
             for row, lane in zip(lanes.rows, view.lanes, strict=True)]  # fmt: skip
