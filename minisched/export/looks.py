@@ -53,7 +53,7 @@ PHASES = {  # what belongs together has one hue: receiving is a pale schedule, o
     "transfer": Look("#4DB893", glyph="T"),
 }
 SHARES = {  # what a step did for one request
-    "waiting": Look("#ECEEF1", "#3A3F45", glyph="∙"),
+    "waiting": Look("", glyph="∙"),
     "prompt": Look("#44AA99", glyph="█"),
     "again": Look("#BFE3DC", texture="stripes", glyph="▒"),
     "decode": Look("#882255", WHITE_TEXT, glyph="▓"),
@@ -106,8 +106,9 @@ SIGNS = {  # kinds that take no time, around their middle; and their glyph in a 
     "end": ("m0 -8v16", "┃"),
 }
 PALE = {  # the fills of looks through which the paper shows, where a form has no texture
-    "bubble": "#FBEAE0", "waited": "#E9E4F8", "wait": "#ECEEF1", "wasted": "#FBEAE0",
-    "evicted": "#FBEAE0", "stale": "#F3F5F7", "queued": "#D9DEE4", "lacking": "#FFFFFF",
+    "bubble": "#FBEAE0", "waited": "#E9E4F8", "wait": "#ECEEF1", "waiting": "#ECEEF1",
+    "wasted": "#FBEAE0", "evicted": "#FBEAE0", "stale": "#F3F5F7", "queued": "#D9DEE4",
+    "lacking": "#FFFFFF",
 }  # fmt: skip
 OWNERS = (  # of requests, by turns; their names stand beside them
     (SKY, DARK_TEXT), (ORANGE, DARK_TEXT), (GREEN, DARK_TEXT), (PURPLE, DARK_TEXT),
