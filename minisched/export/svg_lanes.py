@@ -7,11 +7,13 @@ rim of its box's colour.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .looks import OVER, SIGNS, css
 from .scene import LaneItem, LaneLink, LaneRow, Lanes
 from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, width_of
 
+SLANT = 30  # pixels to the side: an arrow over several rows that goes farther has a bend
 MOST_HIGH = 620  # of lanes; more of them are narrower
 
 
@@ -41,10 +43,17 @@ class LanesDrawing:
             y += 20 if row.measure else 8 if at and row.group != group else 0
             group = row.group
             self.strips.append(_Strip(row, y))
-            y += self.pitch + 10 * any(span.kind == "said" for span in row.spans)
+            if any(span.kind == "said" for span in row.spans):
+                below = lanes.rows[at + 1].spans if at + 1 < len(lanes.rows) else ()
+                y += 24 if any(span.kind == "outline" for span in below) else 10  # numbers are high
+            y += self.pitch
         self.bottom = y - (self.pitch - self.box) / 2
-        segments = (self._segment(link) for link in lanes.links)
-        self.segments = [segment for segment in segments if segment]
+        self.segments = [
+            (*start, *end)
+            for link in lanes.links
+            if link.src[0] != link.dst[0]
+            for start, end in pairwise(self._route(link))
+        ]
         moments = (self.x.at(flag.start) for flag in lanes.flags if flag.end == flag.start)
         self.segments += [(at, self.top, at, self.bottom) for at in moments]
 
@@ -188,14 +197,20 @@ class LanesDrawing:
         y1, y2 = (y1 + self.box, y2) if y2 > y1 else (y1, y2 + self.box)
         return self.x.at(start), y1, self.x.at(end), y2
 
-    def _segment(self, link: LaneLink) -> tuple[float, float, float, float] | None:
-        return None if link.src[0] == link.dst[0] else self._ends(link)
+    def _route(self, link: LaneLink) -> list[tuple[float, float]]:
+        """Where an arrow runs: a long slant over several rows goes straight to the last gap."""
+        x1, y1, x2, y2 = self._ends(link)
+        src, dst = link.src[0], link.dst[0]
+        if abs(src - dst) < 2 or abs(x2 - x1) < SLANT or link.kind in ("missing", "transfer"):
+            return [(x1, y1), (x2, y2)]
+        gap = self.pitch - self.box
+        return [(x1, y1), (x1, y2 + gap if src > dst else y2 - gap), (x2, y2)]
 
     def _arrow(self, link: LaneLink) -> None:
-        x1, y1, x2, y2 = self._ends(link)
-        d = f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"
+        d = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in self._route(link))
         kind = f"arrow {css(link.kind)}"
         if link.src[0] == link.dst[0]:  # a bow below it, from inside one box to inside the other
+            x1, _, x2, _ = self._ends(link)
             low = self.strips[link.src[0]].y + self.box
             ahead = 9 if x2 - x1 > 1 or link.kind != "copy" else 5
             kind += " level" * (ahead == 5)

@@ -134,11 +134,12 @@ class SequenceDrawing:
             room, middle = gap - 4, x1 + (gap / 2 if x2 > x1 else -gap / 2)
             y = y1 + (y2 - y1) * abs(middle - x1) / abs(x2 - x1) - 4
         for words in (link.words, link.words.replace(" for ", " ").replace(" of ", " ")):
-            place = middle, y, width_of(words)
-            if place[2] <= room and not any(_touch(place, other) for other in self.taken):
-                self.taken.append(place)
-                self.page.words(middle, y, words, "small told", "middle")
-                return
+            for low in (y, y - 4):  # above the arrow, or a little higher
+                place = middle, low, width_of(words)
+                if place[2] <= room and not any(_touch(place, other) for other in self.taken):
+                    self.taken.append(place)
+                    self.page.words(middle, low, words, "small told", "middle")
+                    return
 
     def _label(self, at: int, span: LaneItem) -> None:
         """What it is, and how long it takes where there is room."""
@@ -156,4 +157,4 @@ class SequenceDrawing:
 def _touch(one: Place, other: Place) -> bool:
     """Whether two texts would lie on one another."""
     near = abs(one[0] - other[0]) < (one[2] + other[2]) / 2
-    return near and abs(one[1] - other[1]) < 11
+    return near and abs(one[1] - other[1]) < 15

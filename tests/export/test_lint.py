@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -46,12 +47,13 @@ def words_of(element: ElementTree.Element) -> tuple[str, Sides]:
 
 def arrows_of(element: ElementTree.Element) -> Iterator[Sides]:
     d = element.get("d", "")
-    if found := re.fullmatch(r"M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)", d):
-        x1, y1, x2, y2 = map(float, found.groups())
-        yield x1, y1, x2, y2
+    if re.fullmatch(r"M[\d.]+ [\d.]+(L[\d.]+ [\d.]+)+", d):
+        points = [point.split() for point in d[1:].split("L")]
+        for (x1, y1), (x2, y2) in pairwise(points):
+            yield float(x1), float(y1), float(x2), float(y2)
     elif element.tag == f"{SVG}line":
-        x1, y1, x2, y2 = (float(element.attrib[name]) for name in ("x1", "y1", "x2", "y2"))
-        yield x1, y1, x2, y2
+        left, top, right, bottom = (float(element.attrib[n]) for n in ("x1", "y1", "x2", "y2"))
+        yield left, top, right, bottom
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)

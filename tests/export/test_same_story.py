@@ -143,7 +143,7 @@ def read_svg(text: str, trace: Trace) -> Shown:
         points = [float(number) for number in re.findall(r"-?[\d.]+", path.attrib["d"])]
         if "L" in path.attrib["d"]:  # not a bow within a lane
             assert abs(points[0] - left - src.end * scale) < 0.051
-            assert abs(points[2] - left - dst.start * scale) < 0.051
+            assert abs(points[-2] - left - dst.start * scale) < 0.051
         ends = points[1::2] if "L" in path.attrib["d"] else points[1:2]
         rows = [max(i for i, top in enumerate(tops) if top - 2 <= y) for y in ends]
         arrows[view.lanes[rows[0]].key, src.end, view.lanes[rows[-1]].key, dst.start] += 1
