@@ -110,6 +110,10 @@ PALE = {  # the fills of looks through which the paper shows, where a form has n
     "wasted": "#FBEAE0", "evicted": "#FBEAE0", "stale": "#F3F5F7", "queued": "#D9DEE4",
     "lacking": "#FFFFFF",
 }  # fmt: skip
+ON_DARK = {  # what is pale and of second rank is dark on dark paper, or it would be the loudest
+    "left": "#55606C", "spent": "#2A313A", "room": "#1C232B", "popped": "#3D4651",
+    "evictable": "#302D57",
+}  # fmt: skip
 OWNERS = (  # of requests, by turns; their names stand beside them
     (SKY, DARK_TEXT), (ORANGE, DARK_TEXT), (GREEN, DARK_TEXT), (PURPLE, DARK_TEXT),
     (BLUE, WHITE_TEXT), (YELLOW, DARK_TEXT), ("#B34700", WHITE_TEXT), ("#8C5A2B", WHITE_TEXT),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .looks import ARROW_COLOURS, DARK, LIGHT, LOOKS, WAITED, Paper, css
+from .looks import ARROW_COLOURS, DARK, LIGHT, LOOKS, ON_DARK, WAITED, Paper, css
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif'
 TEXTURES = {
@@ -90,6 +90,9 @@ def style_of(drawn: str) -> str:
     )
     patterns = "".join(_pattern(kind) for kind in kinds if LOOKS[kind].texture)
     rules.append(variables())
+    if darker := [kind for kind in kinds if kind in ON_DARK]:
+        own = "\n".join(_dark_rule(kind) for kind in darker)
+        rules.append(f"@media (prefers-color-scheme: dark) {{\n{own}\n}}")
     defs = f"<defs>{patterns}{heads}</defs>" if patterns or heads else ""
     return "<style>\n" + "\n".join(rules) + f"\n</style>\n{defs}".rstrip("\n")
 
@@ -123,6 +126,17 @@ def _box_rule(kind: str) -> str:
     rim = f"; stroke: {has.fill or 'var(--paper)'}; stroke-width: 3px; paint-order: stroke"
     rim += "; stroke-linejoin: round"  # or letters such as w have spikes
     return f".box.{name} {{ fill: {fill}{border} }} text.in-{name} {{ fill: {ink}{bold}{rim} }}"
+
+
+def _dark_rule(kind: str) -> str:
+    name, fill = css(kind), ON_DARK[kind]
+    ground = f".box.{name} {{ fill: {fill} }}"
+    if LOOKS[kind].texture:
+        ground = (
+            f"#of-{name} rect {{ fill: {fill} }} #of-{name} .texture {{ stroke: var(--ink) }} "
+            f"#of-{name} .texture-dot {{ fill: var(--ink) }}"
+        )
+    return f"{ground} text.in-{name} {{ fill: var(--ink); stroke: {fill} }}"
 
 
 def _pattern(kind: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 from minisched.checks.draw import all_designs
 from minisched.checks.overlap import forwards, measure
 from minisched.export.layout import View, in_turns, shown
-from minisched.export.looks import DARK, LIGHT, LOOKS, OWNERS, PHASES, flat, glyph
+from minisched.export.looks import DARK, LIGHT, LOOKS, ON_DARK, OWNERS, PHASES, flat, glyph
 from minisched.export.pictures.stages import attention, mixed_batch
 from minisched.export.recipes import trace_of
 from minisched.export.runs import finding
@@ -77,6 +77,7 @@ def luminance(colour: str) -> float:
 
 def test_words_stand_out_from_what_they_stand_on() -> None:
     pairs = [(flat(k), look.text if look.fill else LIGHT.ink) for k, look in LOOKS.items()]
+    pairs += [(fill, DARK.ink) for fill in ON_DARK.values()]
     pairs += [*OWNERS, *((paper.background, paper.bubble) for paper in (LIGHT, DARK))]
     for pair in pairs:
         bright, dark = sorted(map(luminance, pair), reverse=True)
