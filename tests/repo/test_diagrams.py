@@ -243,7 +243,7 @@ def test_what_the_pages_of_names_call_ours_is_in_the_code() -> None:
 DRAWN = SOURCES["class_structure"]
 CLASS = re.compile(r'^  (class|interface) "\[\[\.\./(\S+)#(\w+) (\w+)\]\]" as (\w+)', re.M)
 BODY = re.compile(r"as (\w+) \{\n(.*?)\n  \}", re.S)
-HAS = re.compile(r"^(\w+) (<\|--|--\|>|<\|\.\.|[*o]-\w*-) (\w+)(?: : (\w+))?$", re.M)
+HAS = re.compile(r'^(\w+) (<\|--|--\|>|<\|\.\.|[*o]-\w*-) (\w+)(?: : "? *(\w+) *"?)?$', re.M)
 
 
 def has(kind: type, member: str, of: str = "") -> bool:
