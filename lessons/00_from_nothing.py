@@ -36,14 +36,15 @@ from minisched.devices.sim import SimStream
 # ## Predict first
 #
 # The host puts a job of 10 ms into the device's queue, works for 6 ms on something else, and then
-# waits for the job. How late is it on the host's clock? And how late, if it works for 16 ms?
+# waits for the job. The host's clock began at 0: what does it say after the wait? And what, if the
+# host works for 16 ms?
 #
 # ## A run
 #
 # This is what your device will do in the end, on a loop that you will write in a moment: the host's
 # lane above, the device's below (the copy lane stays empty in this lesson). One job after the other,
 # each as long as a model needs for a token. The host works before a job (*schedule*: what runs next?)
-# and after it (*process*: what does the token mean?).
+# and after it (*process*: what does the token mean?). A *forward* is one such job of the model.
 
 # %%
 serial = learn.simulate("serial", requests=1, new_tokens=4, copy_ms=0)
@@ -129,8 +130,9 @@ learn.check("generate_tokens", generate_tokens)
 # job can read there what the job before has left. `step` below does so: it needs nothing from the
 # host. As it stands, the host still waits before it launches the next one, and the device idles.
 #
-# Keep one job ahead. Not two: any token may be the end of the text, and everything launched behind it
-# is wasted. So don't launch more than `count` either.
+# Keep one job ahead: launch it *before* you wait for the one in front. Not two: any token may be the
+# end of the text, and everything launched behind it is wasted. So don't launch more than `count`
+# either.
 
 
 # %% tags=["exercise"]

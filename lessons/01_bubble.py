@@ -98,6 +98,9 @@ learn.show(serial_loop, "while True", look_at=("process_batch_result",))
 # - Process results in the order in which the steps were launched, each of them once.
 # - Two steps in flight are enough. `on_idle` is for turns in which there is nothing else to do.
 #
+# Your loop is held against the **laws** of `minisched check`, which every loop must keep: right tokens
+# (*identity*), an end for everybody, no memory lost, nobody who waits for ever (*livelock*), ..
+#
 # If something does not hold, the checker says what, and on the smallest case that it found: who comes in
 # which turn of the loop, with which prompt (tokens are numbers here), how many new tokens each may have,
 # and the settings, such as the memory in tokens (`kv_tokens`) and how many run at a time
@@ -135,7 +138,7 @@ learn.timing(serial, overlapped)
 
 # %% [markdown]
 # And the lines that do it. `result_queue` is the variable that outlives a turn; the marked lines
-# launch first and process later. Around them stands what only special cases need.
+# launch first and process later. The other lines are for special cases.
 
 # %%
 learn.show(

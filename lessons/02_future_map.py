@@ -47,7 +47,7 @@ run = learn.simulate("overlap", requests=2, new_tokens=6)
 learn.inputs_sent(run)
 
 # %% [markdown]
-# That is the trick. A **negative** number is no token: -1 says *"the token is in slot 1, look it
+# That is the trick. A **negative** number is no token (0 is one): -1 says *"the token is in slot 1, look it
 # up when you get there"*. The slots lie in a small buffer in the device's memory, the
 # **FutureMap**. By the time the device reads slot 1, the step before has filled it, because the
 # queue keeps its order.
@@ -57,8 +57,8 @@ learn.inputs_sent(run)
 # Each lane is a slot. It is promised when its step is launched (striped: there is no token yet),
 # filled when that step has run (dark: a thin line, as it is read at once) and read by the step
 # behind it (the diamond). Then nobody needs it any more (dotted), and the slot is **reused** for
-# another token (the small flag): slots are handed out in turn, round and round. The rings above
-# the lanes show the same at a few moments.
+# another token (the next box in its lane): slots are handed out in turn, round and round. The rows
+# above the lanes show the same, each at the moment in which a step is launched.
 
 # %%
 learn.view("future_map", run)

@@ -70,7 +70,7 @@ for name, conservativeness in {"bold": 0.1, "half-way": 0.5, "careful": 1.0}.ite
         f"{max(item.ttft_ns for item in ended) / 1e6:.0f} ms",
         f"{max(max(item.itls) for item in ended) / 1e6:.0f} ms",
     ))  # fmt: skip
-heads = ("", "retractions", "prompt tokens", "all done", "last first token", "longest pause")
+heads = ("", "retractions", "prompt tokens", "all done", "latest first token", "longest pause")
 learn.Table(heads, tuple(rows))
 
 # %% [markdown]
@@ -91,12 +91,14 @@ learn.view("retraction", runs["bold"])
 # %% [markdown]
 # The crossed box at a flag is the sore spot: when the victim was chosen, a step with it was
 # already **in flight**, launched but not back. It cannot be called back. Its token is dropped (and
-# sampled again later, the same), and it writes to pages that are about to change hands.
+# sampled again later, the same), and it writes to pages that are about to change hands. (The box
+# without a flag is lesson 1's: b said its stop token, and the host saw it a step late.) *Cached*
+# slots hold what has been computed for somebody who may come with the same prompt (lesson 5).
 #
 # ## The lines it is about
 #
-# Who runs next is asked anew at each step and never stored: who has all of its steps launched stays in
-# the set and just does not run. (`device_len` counts a request's tokens, with those of the steps in
+# Who runs next is asked anew at each step and never stored: a request whose steps are all launched
+# stays in the set, but is not run. (`device_len` counts a request's tokens, with those of the steps in
 # flight; `max_device_len` is how many there may be in the end.)
 
 # %%
@@ -168,7 +170,7 @@ learn.show(lease)
 #
 # <details><summary>Exercise 1: pages_short</summary>
 #
-# Sum up `max(0, -(-length // page_size) - num_pages)`, and take off `free`. *Another way*: the
+# Sum up `-(-length // page_size) - num_pages`, and take off `free`. *Another way*: the
 # package asks first whether there are as many free pages as requests; then nobody can lack one,
 # and nothing is counted. *A third*: vLLM does not count beforehand. It takes pages one request
 # after the other, and retracts when it comes to the end.

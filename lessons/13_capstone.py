@@ -79,6 +79,9 @@ learn.timing(serial, overlapped)
 # | `room.page_size`, `room.free_pages` | tokens in a page; pages that can be had now |
 # | `room.pages_held(req)` | pages that a request has already |
 #
+# You cannot take memory back from anybody, so start only whom you can serve to the end, beside all
+# who run.
+#
 # At most one prompt may be half computed at a time, and it has to be done before the next one begins.
 #
 # ## The five levels
@@ -90,13 +93,14 @@ learn.timing(serial, overlapped)
 # 5. **time**: no more than 5 % above `overlap`.
 #
 # Each is held to the laws of `minisched check` (identity, ends, races, leaks, ownership, budgets, ..).
-# Who goes first is left to you, as long as it costs no time (level 5). (A mistake may be met a level
-# late. The sentence says what it is.)
+# Who goes first is left to you. Level 5 compares with first come, first served, and prompts before
+# decodes: another order may be fine in general and still be slower there. (A mistake may be met a
+# level late. The sentence says what it is.)
 #
 # ## Exercise: an empty file
 #
-# Start with level 1, and a loop that takes turns; that is fine up to level 4. Make the checker tell
-# you what is missing. `learn.hint("capstone")` knows something for each level.
+# Start with level 1, and a loop that takes turns; that is fine up to level 4. When you overlap,
+# level 4 will fail first: see *Where to look*, below. Make the checker tell you what is missing. `learn.hint("capstone")` knows something for each level.
 
 
 # %% tags=["exercise"]
@@ -131,8 +135,10 @@ learn.show(PrefillManager._admit)
 
 # %% [markdown]
 # And for level 4, what a loop does about a grammar: launch the step without its sampling, process
-# the one before, and sample then. (The last call builds the mask first, with `update_vocab_mask`, so
-# that a trace shows it. You need not: launching the sampling builds a mask that is still missing.)
+# the one before, and sample then. (`update_vocab_mask` is called before the sampling is launched so
+# that a trace shows it. You need not: launching the sampling builds a mask that is still missing.
+# `delay_sample=True` for every step passes here, too; on a GPU each sampling would then wait for the
+# host.)
 
 # %%
 learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=delay",))

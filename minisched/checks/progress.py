@@ -405,6 +405,11 @@ class Decision:
             named = min(reversed(here), key=lambda one: (len(one.output_ids), -len(one.prompt)))
             outputs = counted(len(named.output_ids), "output")
             rule = f"with {outputs} and a prompt of {counted(len(named.prompt), 'token')}"
+            if req is not named and (
+                len(req.output_ids) == len(named.output_ids)
+                and len(req.prompt) == len(named.prompt)
+            ):
+                rule += ", too, and began to decode last"
         victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
         if req is not named:
             yield f"{victim}, but the rule names {named.rid}, {rule}"

@@ -227,7 +227,14 @@ def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Findin
         if one > factor * other + 1e-9:
             time = f"the {what} is {one / size:g}{unit}, and {other / size:g}{unit}"
             said = time if unit else f"there are {one:g} {what}, and {other:g}"
-            return Finding("", f"every law holds, but {said} with the package's own lines.")
+            said = f"every law holds, but {said} with the package's own lines."
+            steps = [int(measure(of.trace).steps) for of in (attempt.verdict, own)]
+            if what == "makespan" and steps[0] > steps[1]:
+                said += (
+                    f" Yours took {steps[0]} steps, those took {steps[1]}: who could have run "
+                    "along in a step, and did not?"
+                )
+            return Finding("", said)
     return None
 
 

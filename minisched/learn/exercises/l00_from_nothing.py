@@ -46,6 +46,7 @@ class QueueAndClock:
     free_at: float = 0
     launched: list[Promise] = field(default_factory=list)
     waited: set[int] = field(default_factory=set)
+    launched_at_wait: dict[int, int] = field(default_factory=dict)  # by job: how many, at its wait
     most_in_flight: int = 0
     slices: list[Slice] = field(default_factory=list)
 
@@ -67,6 +68,7 @@ class QueueAndClock:
         """Stand still until a job is done, and take its value."""
         if not isinstance(op, Promise):
             raise Mistake(f"`wait` got {op!r}; it takes what `launch` gave back")
+        self.launched_at_wait.setdefault(op.number, len(self.launched))
         if op.end > self.now:
             self.note("host", "wait", self.now, op.end, op.number)
         self.now = max(self.now, op.end)
@@ -213,6 +215,13 @@ def ahead(run: Tokens, prompt: list[int], count: int) -> str:
             f"{run.device.most_in_flight} jobs were in flight at once. Any token may turn out to "
             "be the last: what was launched behind it is wasted. One ahead is enough."
         )
+    for number, launched in run.device.launched_at_wait.items():
+        if launched == number < count:
+            return (
+                f"You waited for token {number} before you launched job {number + 1}. Here that "
+                "costs nothing; on a real device every launch takes time, and the way of the token "
+                "to the host, too. Launch first, then wait."
+            )
     took, best = run.device.now, count * DEVICE + HOST
     if took > best:
         return (
@@ -318,9 +327,9 @@ EXERCISES = (
             "One loop: launch, wait, append, work.",
         ),
         why=(
-            "Each token is the input of the next one, so one job has to wait for the other. Here "
-            "it waits for the host as well, and in that time the device has nothing to do. That "
-            "gap is called the bubble, and the next exercise removes it."
+            "Each token is the input of the next one, so one job has to wait for the other. If it "
+            "waits for the host's work as well, the device has nothing to do meanwhile. That gap "
+            "is called the bubble, and the next exercise removes it."
         ),
     ),
     Exercise(
@@ -362,6 +371,15 @@ EXERCISES = (
             (" if at < count - 1 else None", "", "launches;"),
             ("    tokens.append(device.wait(op))\n        device.work(6)",
              "    device.work(6)\n        tokens.append(device.wait(op))", "before it was there"),
+            ("", "def generate_ahead(device, model, prompt, count):\n"
+             "    tokens = list(prompt)\n"
+             "    op = device.launch(lambda: model(tokens), 10)\n"
+             "    for at in range(count):\n"
+             "        tokens.append(device.wait(op))\n"
+             "        if at < count - 1:\n"
+             "            op = device.launch(lambda: model(tokens), 10)\n"
+             "        device.work(6)\n"
+             "    return tokens[len(prompt):]\n", "Launch first, then wait"),
             ("", "def generate_ahead(device, model, prompt, count):\n"
              "    memory = list(prompt)\n"
              "    def step():\n"

@@ -87,7 +87,9 @@ def as_in_the_run(said: Any, host: int, device: int, copy: int, in_flight: int) 
     hint = (
         "Some of what you add up happens at the same time: what lies above what?"
         if said > took
-        else "Something takes longer than you say: which way round, or whose lane, has no gap?"
+        else "It takes longer than you say. If a lane has no gap, that is why. If each has one, "
+        "follow a token by the arrows until its place is free again: how long is that way, and how "
+        "many tokens share it?"
     )
     return f"{given}, you say {said:g} ms; the run took {took:g} ms, on average. {hint}"
 
@@ -229,7 +231,7 @@ EXERCISES = (
         why=(
             "A token needs d + c + h for a round, and with two on the way one arrives every "
             "(d + h + c) / 2, unless somebody is busy all the time and holds up the rest. So it is "
-            "the larger of both. A third step in flight would only lower the half to a third."
+            "the largest of the four. A third step in flight would only lower the half to a third."
         ),
     ),
     Exercise(
@@ -256,8 +258,8 @@ EXERCISES = (
         why=(
             "When the last step was launched, the host had not yet seen the stop token. That step "
             "was wasted, and the device did it all the same. So overlap bets that the answer goes "
-            "on, and with short answers, and a host and a device of which one has little to do, it "
-            "loses."
+            "on. It loses when answers are short, and either the host or the device has little to "
+            "do."
         ),
         survivors=SAFE,
     ),

@@ -94,6 +94,12 @@ def resolved(resolve: Any, ring: FutureMapRing, buffer: Buffer, ids: Array) -> A
             f"`resolve({sent}, ...)` gave {given!r}, but it must give a list of {len(sent)} "
             f"integer{'s' if len(sent) > 1 else ''}, one for each id"
         )
+    for token, now in zip(sent, given, strict=True):
+        if token >= 0 and now != token:
+            raise Mistake(
+                f"`resolve({sent}, ...)` gave {given}, but {token} is a token and stays one: only "
+                "a negative number stands for another"
+            )
     return ring.xp.asarray(given)
 
 
@@ -208,7 +214,7 @@ EXERCISES = (
         """,
         mistakes=(
             ("[-token]", "[token]", "there is no slot -"),
-            ("token < 0", "token <= 0", "alone it gives"),
+            ("token < 0", "token <= 0", "is a token and stays one"),
             ("[-token]", "[abs(token) + 99]", "IndexError at your line"),
             ("", "def resolve(ids, token_ids_map):\n    return None", "must give a list of"),
         ),

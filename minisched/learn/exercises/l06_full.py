@@ -122,8 +122,7 @@ EXERCISES = (
             def pages_short(running, free, page_size):
                 lacking = 0
                 for one in running:
-                    pages = -(-one.length // page_size)
-                    lacking += max(0, pages - one.num_pages)
+                    lacking += -(-one.length // page_size) - one.num_pages
                 return lacking - free
         """,
         mistakes=(
@@ -138,7 +137,7 @@ EXERCISES = (
         beside="",
         hints=(
             "With pages of 4, a request of 8 tokens that grows to 9 needs a page. And one of 9?",
-            "Pages for `length` tokens: rounded up. Less those it has, but never below 0.",
+            "Pages for `length` tokens: rounded up. Less those it has.",
             "`-(-length // page_size)` rounds up. In the end take off what is free.",
         ),
         why=(
