@@ -6,11 +6,10 @@ What is short gets the room that its name needs, and what began before something
 from __future__ import annotations
 
 from itertools import groupby, pairwise
-from textwrap import wrap
 
 from .looks import OVER, SIGNS, UNDER, css
 from .scene import LaneItem, LaneLink, Lanes
-from .svg_page import EDGE, MARGIN, SvgPage, char_width, width_of
+from .svg_page import EDGE, MARGIN, SvgPage, broken, width_of
 from .units import ms
 
 HEAD, HIGH, LEAST_BOX, LEAST_GAP = 46, 330, 19, 4  # pixels
@@ -91,7 +90,7 @@ class SequenceDrawing:
             )
             page.words(left + width / 2, top + 13, group, "small faint", "middle")
         for at, row in enumerate(rows):
-            for line, words in enumerate(wrap(row.name, int(self.pitch / char_width(12)))):
+            for line, words in enumerate(broken(row.name, self.pitch - 12, bold=True)):
                 page.words(self.x(at), top + 29 + 13 * line, words, "bold", "middle")
             page.line("life", self.x(at), top + HEAD + 4, self.x(at), bottom + 6)
         free = top + HEAD + 10
