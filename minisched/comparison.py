@@ -105,6 +105,7 @@ class Comparison:
 
 
 LEAST = 24  # columns for the sentences of a table
+NO_BREAK = "\xa0"  # a space at which no line is broken
 
 
 def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
@@ -150,8 +151,9 @@ def record(names: Sequence[str], row: Sequence[str], width: int) -> list[str]:
     lines = [" ".join(filter(None, row[: first + 1]))]
     for name, cell in list(zip(names, row, strict=True))[first + 1 :]:
         if cell:
-            lines += broken(f"{name}: {cell}", width, "  ")
-    return lines
+            whole = cell.replace(" ", NO_BREAK) if len(cell) <= LEAST else cell  # as "3.1 ms" is
+            lines += broken(f"{name}: {whole}", width, "  ")
+    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def compare_loops(
