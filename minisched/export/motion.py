@@ -12,6 +12,7 @@ from itertools import pairwise
 STANDS, PLAYS = 4.0, 10.0  # seconds: for how long the whole picture is shown, and how long it plays
 FADE = 0.4  # seconds, at both ends
 LANE = re.compile(r'<rect class="lane" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)')
+FRAME = 2  # pixels that a veil covers beyond the lanes: the frame of what ends there
 APART = 30  # pixels between lanes that belong to two parts of a picture
 ROUND = STANDS + FADE + PLAYS + FADE
 
@@ -26,12 +27,12 @@ def playing(svg: str) -> str:
             if other[1] - one[1] - one[3] > APART]  # fmt: skip
     blocks = [lanes[begin:end] for begin, end in pairwise([0, *cuts, len(lanes)])]
     sides = [(block[0][1] - 3, block[-1][1] + block[-1][3] + 5) for block in blocks]
-    wide = width + 2  # and the frame of what ends there
+    wide = width + FRAME
     veil = "".join(f"M{left} {top:.1f}h{wide}V{bottom:.1f}h-{wide}z" for top, bottom in sides)
     line = "".join(f"M{left} {top:.1f}V{bottom:.1f}" for top, bottom in sides)
     drawn = f'<path class="veil" d="{veil}"/>\n<path class="cursor" d="{line}"/>\n'
     before, end, after = svg.rpartition("</g>\n</svg>" if "</g>\n</svg>" in svg else "</svg>")
-    return before.replace("</style>", _rules(left, wide) + "</style>", 1) + drawn + end + after
+    return before.replace("</style>", _rules(left, width) + "</style>", 1) + drawn + end + after
 
 
 def _rules(left: float, width: float) -> str:
@@ -43,7 +44,7 @@ def _rules(left: float, width: float) -> str:
         ".veil { fill: var(--paper); opacity: 0 }",
         ".cursor { fill: none; stroke: var(--bubble); stroke-width: 2; opacity: 0 }",
         f"@media (prefers-reduced-motion: no-preference) {{ .veil {{ animation: veil {ROUND}s "
-        f"linear infinite; transform-origin: {left + width}px 0 }}",
+        f"linear infinite; transform-origin: {left + width + FRAME}px 0 }}",
         f".cursor {{ animation: cursor {ROUND}s linear infinite }} }}",
     ]
     for name, most, moved in (("veil", 0.93, "scaleX(0)"), ("cursor", 1, f"translateX({width}px)")):

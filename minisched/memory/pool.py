@@ -321,8 +321,9 @@ class LeasePool:
         available, total = self.available_pages, self.allocator.num_pages
         free, size = self.table.available_size, self.table.size
         if available != total or free != size:
+            twice = " (some of them twice)" if available > total else ""
             raise MemoryLeak(
-                f"nothing runs, but of {total} pages {available} are free or evictable and "
+                f"nothing runs, but of {total} pages {available} are free or evictable{twice} and "
                 f"{protected} still locked, and {free} of {size} rows are free."
             )
 

@@ -459,7 +459,7 @@ EXERCISES = (
             ("batch == running and ", "", "it broke the scheduler"),
             ("batch == running", "bool(running)", "it broke the scheduler"),
             (" and pages_short == 0", "", "it broke the scheduler"),
-            ("waiting or chunked is not None", "chunked is not None", "makespan"),
+            ("waiting or chunked is not None", "chunked is not None", "is not asked"),
             ("return batch == running and pages_short == 0", "return False", "makespan"),
         ),
         workloads=Workloads("mlx_async", level="tight", seeds=60, cases=(GIVEN_UP,)),

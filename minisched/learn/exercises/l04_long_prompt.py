@@ -225,7 +225,7 @@ EXERCISES = (
             (" + page_size", "", "the package's own lines"),
             ("page_size < left", "page_size <= left", " retractions, and "),
             (" + new_tokens", "", " retractions, and "),
-            ("extend_len + new_tokens", "2 * (extend_len + new_tokens)", "waits"),
+            ("extend_len + new_tokens", "2 * (extend_len + new_tokens)", "makespan"),
             ("extend_len + new_tokens + page_size < left", "True", "have not ended"),
         ),
         workloads=Workloads(

@@ -140,7 +140,7 @@ EXERCISES = (
             ("same // page_size", "-(-same // page_size)", "alone it gives"),
             (" and edge[same] == tokens[same]", "", "alone it gives"),
             ("same < len(edge) and ", "", "IndexError at your line"),
-            ("return same // page_size", "return 0", "in two places"),
+            ("return same // page_size", "return 0", "some of them twice"),
             ("return same // page_size",
              "return sum(a == b for a, b in zip(edge, tokens)) // page_size", "alone it gives"),
         ),
