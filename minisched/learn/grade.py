@@ -230,10 +230,7 @@ def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Findin
             said = f"every law holds, but {said} with the package's own lines."
             steps = [int(measure(of.trace).steps) for of in (attempt.verdict, own)]
             if what == "makespan" and steps[0] > steps[1]:
-                said += (
-                    f" Yours took {steps[0]} steps, those took {steps[1]}: who could have run "
-                    "along in a step, and did not?"
-                )
+                said += " Yours took {} steps, those {}: who could have run along?".format(*steps)
             return Finding("", said)
     return None
 
