@@ -322,10 +322,9 @@ class LeasePool:
         free, size = self.table.available_size, self.table.size
         if available != total or free != size:
             twice = " (some of them twice)" if available > total else ""
-            raise MemoryLeak(
-                f"nothing runs, but of {total} pages {available} are free or evictable{twice} and "
-                f"{protected} still locked, and {free} of {size} rows are free."
-            )
+            pages = f"{available} are free or evictable{twice} and {protected} still locked"
+            rows = f"{free} of {size} rows are free"
+            raise MemoryLeak(f"nothing runs, but of {total} pages {pages}, and {rows}.")
 
 
 # -- When a closed lease goes back: three rules, and what each relies on ---------------------------
