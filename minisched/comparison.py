@@ -147,7 +147,7 @@ def broken(cell: str, size: int, indent: str = "") -> list[str]:
 
 def record(names: Sequence[str], row: Sequence[str], width: int) -> list[str]:
     """A row by itself: its name, behind a sign where there is one, then the others below."""
-    first = next((at for at, cell in enumerate(row) if len(cell) > 1), 0)
+    first = int(len(row[0]) <= 1 < len(row))  # a sign, or its place
     lines = [" ".join(filter(None, row[: first + 1]))]
     for name, cell in list(zip(names, row, strict=True))[first + 1 :]:
         if cell:
