@@ -402,13 +402,11 @@ class Decision:
         elif self.is_unified or self.rules.victim == "newest":
             named, rule = here[-1], "the newest"
         else:
-            named = min(reversed(here), key=lambda one: (len(one.output_ids), -len(one.prompt)))
+            loss = {one: (len(one.output_ids), -len(one.prompt)) for one in here}
+            named = min(reversed(here), key=loss.__getitem__)
             outputs = counted(len(named.output_ids), "output")
             rule = f"with {outputs} and a prompt of {counted(len(named.prompt), 'token')}"
-            if req is not named and (
-                len(req.output_ids) == len(named.output_ids)
-                and len(req.prompt) == len(named.prompt)
-            ):
+            if req is not named and loss.get(req) == loss[named]:
                 rule += ", too, and began to decode last"
         victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
         if req is not named:
