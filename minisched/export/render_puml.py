@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-from .looks import DARK
+from .looks import DARK, LOOKS, ON_DARK, look
 
 Renderer = Callable[[Sequence[Path], Path], None]
 """Renders files into a folder, each to an SVG of its own name. Raises RenderError."""
@@ -165,16 +165,36 @@ def _check_url(server: str, path: Path, response: Any, content: bytes) -> None:
 # -- On dark paper ---------------------------------------------------------------------------------
 
 COLOUR = re.compile(r'(fill|stroke)="(#[0-9A-Fa-f]{6})"')
+ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
+MEANT = {kind.fill for kind in LOOKS.values()} - {look(kind).fill for kind in ON_DARK}
 
 
 def in_dark_too(svg: str) -> str:
     """A picture of PlantUML's that follows its reader from light to dark.
 
     A rule for each colour that occurs, in a style sheet of the picture's own: PlantUML writes
-    colours as attributes, which a style sheet overrules.
+    colours as attributes, which a style sheet overrules. A box that has a look keeps it, and its
+    words theirs: a colour means the same on any paper.
     """
-    used = sorted(set(COLOUR.findall(svg)))
-    rules = "".join(f'[{name}="{colour}"]{{{name}:{dark(colour, name)}}}' for name, colour in used)
+    inside = (0.0, 0.0, 0.0, 0.0)
+
+    def keep(found: re.Match[str]) -> str:
+        nonlocal inside
+        said = dict(ATTRIBUTE.findall(found[0]))
+        if found[1] == "rect" and said.get("fill") in MEANT:
+            x, y, width, height = (float(said[name]) for name in ("x", "y", "width", "height"))
+            inside = x, y, x + width, y + height
+        elif found[1] == "rect" or not (
+            inside[0] <= float(said["x"]) < inside[2] and inside[1] < float(said["y"]) <= inside[3]
+        ):
+            return found[0]
+        return found[0].replace(found[1], f'{found[1]} class="kept"', 1)
+
+    svg = re.sub(r"<(rect|text) [^>]*>", keep, svg)
+    rules = "".join(
+        f'[{name}="{colour}"]:not(.kept){{{name}:{dark(colour, name)}}}'
+        for name, colour in sorted(set(COLOUR.findall(svg)))
+    )
     style = f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
     return re.sub(r"^<svg[^>]*>", lambda found: found[0] + style, svg, count=1)
 
