@@ -102,7 +102,6 @@ SIGNS = {  # kinds that take no time, around their middle; and their glyph in a 
     "flag-head": ("m-6 -5h12l-6 9z", "▼"),
     "read": ("m0 -5l5 5l-5 5l-5 -5z", "◆"),
     "evict": ("m-4 -4l8 8m0 -8l-8 8", "╳"),
-    "limit": ("m-9 0h18", "┃"),
     "end": ("m0 -8v16", "┃"),
 }
 PALE = {  # the fills of looks through which the paper shows, where a form has no texture

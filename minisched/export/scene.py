@@ -104,6 +104,7 @@ class Lanes:
     start: int = 0
     links: Sequence[LaneLink] = ()
     flags: Sequence[LaneItem] = ()
+    across: str = "time in ms"  # what its axis counts, in millionths
     runs_down: bool = False
 
     @property
@@ -171,25 +172,6 @@ class CellGrid:
 
 
 @dataclass(frozen=True)
-class Bar:
-    """An amount made up of others: (kind, amount, about, data) each, from left to right."""
-
-    name: str
-    parts: Sequence[tuple[str, int, str, Data]]
-    note: str = ""  # behind it
-
-
-@dataclass(frozen=True)
-class Bars:
-    """Amounts to be compared; ``limit`` is drawn across them, 0: there is none."""
-
-    bars: Sequence[Bar]
-    unit: str
-    limit: int = 0
-    is_upright: bool = False  # a column a bar, where there are many
-
-
-@dataclass(frozen=True)
 class TreeBox:
     """A node of a tree; ``lines`` stand in it. ``parent`` 0 is the root."""
 
@@ -210,7 +192,7 @@ class NodeTree:
     nodes: Sequence[TreeBox]
 
 
-Show = Lanes | Curve | CellGrid | Bars | NodeTree
+Show = Lanes | Curve | CellGrid | NodeTree
 
 
 @dataclass(frozen=True)
@@ -258,9 +240,6 @@ def _of(one: Show) -> list[str]:
             changed = ["changed"] * any(cell.is_changed for cell in cells)
             wall = ["wall"] * bool(one.walls)
             return [*(cell.kind for cell in cells), *fills, *changed, *links, *wall]
-        case Bars():
-            kinds = [part[0] for bar in one.bars for part in bar.parts]
-            return kinds + ["limit"] * bool(one.limit)
         case NodeTree():
             return [node.kind for node in one.nodes] + ["changed"]
     return []

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .looks import css
-from .scene import Bars, CellGrid, Curve, Lanes, NodeTree, Scene, TreeBox
+from .scene import CellGrid, Curve, Lanes, NodeTree, Scene, TreeBox
 from .svg_lanes import LanesDrawing
 from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, width_of
 from .svg_sequence import SequenceDrawing
 from .units import tick_step
 
-CURVE, UPRIGHT = 84, 110  # the height of a curve, of bars that stand
+CURVE = 84  # the height of a curve
 ROOT, LEVEL, LEAF, NODE = 44, 168, 44, 36  # a tree: the root, a level, a leaf's row, a node
 
 
@@ -55,8 +55,6 @@ def draw(page: SvgPage, item: object, has_axis: bool) -> None:
             draw_curve(page, item, has_axis)
         case CellGrid():
             draw_grid(page, item)
-        case Bars():
-            draw_bars(page, item)
         case NodeTree():
             draw_tree(page, item)
 
@@ -82,13 +80,15 @@ def draw_curve(page: SvgPage, curve: Curve, has_axis: bool) -> None:
     page.words(MARGIN, top - 9, curve.unit, "small faint")
     x.grid(page, top, bottom)
     for name, kind, values in sorted(shapes[::-1], key=lambda shape: "line" in shape[1]):
-        d = f"M{x.left:.1f} {bottom:.1f}" + "".join(
-            f"H{x.at(time):.1f}V{bottom - value * CURVE / most:.1f}" for time, value in values
-        )
+        steps = [(x.at(time), bottom - value * CURVE / most) for time, value in values]
+        d = "".join(f"H{right:.1f}V{height:.1f}" for right, height in steps)
         if "line" in kind:
-            page.path(kind, f"{d}H{EDGE}", name, {"series": name})
+            begin = next((height for right, height in steps if right == x.left), bottom)
+            d = f"M{x.left:.1f} {begin:.1f}{d}H{EDGE}"
+            page.path(kind, d, name, {"series": name})
         else:
-            page.path(f"box {css(kind)}", f"{d}H{EDGE}V{bottom:.1f}Z", name, {"series": name})
+            d = f"M{x.left:.1f} {bottom:.1f}{d}H{EDGE}V{bottom:.1f}Z"
+            page.path(f"box {css(kind)}", d, name, {"series": name})
     page.flags(curve.flags, x, top, bottom)
     page.top = bottom + (4 if has_axis else 22)
     if has_axis:
@@ -136,58 +136,6 @@ def draw_grid(page: SvgPage, grid: CellGrid) -> None:
             middle = y + (BOX + pitch) / 2
             page.line("wall", x - 0.03 * width, middle, x + 0.97 * width, middle)
     page.top = top + pitch * len(grid.rows) + 16
-
-
-def draw_bars(page: SvgPage, bars: Bars) -> None:
-    """A bar each from a common edge, over a scale of its own: to the right, or upright.
-
-    One that stands has its name below it where there is room, and no note.
-    """
-    up, count = bars.is_upright, max(1, len(bars.bars))
-    most = max([1, bars.limit, *(sum(part[1] for part in bar.parts) for bar in bars.bars)])
-    left = left_edge([f"{bars.unit}  "] if up else [bar.name for bar in bars.bars])
-    top = page.top + 24 * up
-    pitch = min(40.0, (EDGE - left) / count) if up else float(PITCH)
-    length = float(UPRIGHT) if up else EDGE - 150 - left
-    bottom, last = top + (length if up else pitch * count), -100.0
-    ends = (top - 2, bottom + 2) if not up else (float(left), float(EDGE))
-
-    def along(amount: int) -> float:
-        return bottom - amount * length / most if up else left + amount * length / most
-
-    def across(kind: str, amount: int) -> None:
-        at = along(amount)
-        page.line(kind, *((ends[0], at, ends[1], at) if up else (at, ends[0], at, ends[1])))
-
-    for amount in range(0, most + 1, tick_step(most, 5 if up else 10)):
-        across("grid" if amount else "axis", amount)
-        if up:
-            page.words(left - 8, along(amount) + 4, str(amount), "small", "end")
-        else:
-            page.words(along(amount), bottom + 20, str(amount), "small", "middle")
-    page.words(MARGIN, top - 9 if up else bottom + 20, bars.unit, "small faint")
-    for at, bar in enumerate(bars.bars):
-        done, side = 0, left + at * pitch + 1 if up else top + at * pitch + (PITCH - BOX) / 2
-        for kind, amount, about, data in bar.parts:
-            size, begin = max(1.0, amount * length / most), along(done + amount if up else done)
-            x, y, width, height = ((side, begin, max(1.0, pitch - 2), size) if up
-                                   else (begin, side, size, float(BOX)))  # fmt: skip
-            page.rect(f"box {css(kind)}", x, y, width, height, about, data)
-            if height >= 13 and width_of(str(amount)) <= width:
-                ink = f"small in-{css(kind)}"
-                page.words(x + width / 2, y + height / 2 + 4, str(amount), ink, "middle")
-            done += amount
-        middle = side + pitch / 2 - 1
-        if not up:
-            page.words(MARGIN, side + 13, cut(bar.name, left - 30))
-            page.words(along(done) + 8, side + 13, cut(bar.note, EDGE - along(done) - 10),
-                       "small faint")  # fmt: skip
-        elif middle - last >= width_of(bar.name) + 6:
-            last = middle
-            page.words(middle, bottom + 15, bar.name, "small", "middle")
-    if bars.limit:
-        across("limit", bars.limit)
-    page.top = bottom + (32 if up else 36)
 
 
 def draw_tree(

@@ -12,7 +12,6 @@ from textwrap import wrap
 
 from .looks import MARK, SIGNS, UNDER, glyph
 from .scene import (
-    Bars,
     CellGrid,
     Curve,
     LaneItem,
@@ -65,7 +64,6 @@ def _margin(scene: Scene, columns: int) -> int:
     names = [row.title for one in shown if isinstance(one, Lanes) for row in one.rows]
     names += [_about(one, at) for one in shown if isinstance(one, Curve)
               for at in range(len(one.series))]  # fmt: skip
-    names += [bar.name for one in shown if isinstance(one, Bars) for bar in one.bars]
     return min(max(map(len, names), default=0), max(12, columns * 2 // 5))
 
 
@@ -105,12 +103,10 @@ class _TextSheet:
                 self._moments(item)
             case CellGrid():
                 self._grid(item)
-            case Bars():
-                self._bars(item)
             case NodeTree():
                 self._tree(item)
         if has_axis and isinstance(item, Lanes | Curve):
-            self.lines += draw_axis(item.start, item.end, self.cells, self.margin + 2)
+            self.lines += draw_axis(item, self.cells, self.margin + 2)
 
     def _sequence(self, lanes: Lanes) -> None:
         """A numbered line for each thing that a lane does, and below it what that tells whom."""
@@ -167,25 +163,6 @@ class _TextSheet:
                          zip(columns[first:end], widths[first:end], strict=True))  # fmt: skip
                 self.lines.append(f"{_cut(title, margin):<{margin}}{''.join(cells)}")
             first = end
-
-    def _bars(self, bars: Bars) -> None:
-        """A bar a line, its amounts behind it."""
-        most = max([1, bars.limit, *(sum(part[1] for part in bar.parts) for bar in bars.bars)])
-        cells = max(8, self.cells - 24)
-        for bar in bars.bars:
-            drawn, total, done = "", 0, 0
-            for kind, amount, *_ in bar.parts:
-                total += amount
-                end = max(done + (amount > 0), total * cells // most)
-                drawn += glyph(kind) * (end - done)
-                done = end
-            if bars.limit and done <= (at := bars.limit * cells // most):
-                drawn = f"{drawn:<{at}}┃"
-            amounts = " + ".join(str(amount) for _, amount, *_ in bar.parts)
-            self.lane(bar.name, _cut(f"{drawn} {amounts}  {bar.note}".rstrip(), self.cells))
-        self.write(
-            f"{'':{self.margin}}  in {bars.unit}" + f", limit {bars.limit}" * bool(bars.limit)
-        )
 
     def _tree(self, tree: NodeTree) -> None:
         """A line a node, below the one that it hangs on; ``*`` where it is changed."""
@@ -294,13 +271,13 @@ def heights(values: Iterable[tuple[int, int]], start: int, end: int, cells: int)
     return [HEIGHTS[-(-high * 8 // max(1, most))] for high in highs]
 
 
-def draw_axis(start: int, end: int, cells: int, margin: int) -> list[str]:
+def draw_axis(item: Lanes | Curve, cells: int, margin: int) -> list[str]:
     """Two lines below rows of ``cells`` characters; a number stands where there is room for it.
 
     ``margin`` is how many characters stand before the first cell.
     """
     marks, numbers = ["─"] * cells, [" "] * cells
-    longest, free = max(1, end - start), 0
+    start, longest, free = item.start, max(1, item.end - item.start), 0
     step = tick_step(longest)
     for time in range(-(-start // step) * step, start + longest + 1, step):
         cell, said = min((time - start) * cells // longest, cells - 1), exact(time)
@@ -308,7 +285,7 @@ def draw_axis(start: int, end: int, cells: int, margin: int) -> list[str]:
         if free <= cell <= cells - len(said):
             numbers[cell : cell + len(said)] = said
             free = cell + len(said) + 1
-    unit = "time in ms" if margin >= 12 else "ms"
+    unit = item.across if margin >= 2 + len(item.across) else item.across.split()[-1]
     return [
         " " * (margin - 1) + "└" + "".join(marks),
         f"{unit:>{margin - 2}}  " + "".join(numbers).rstrip(),

@@ -79,7 +79,7 @@ class LanesDrawing:
         page.flags(self.lanes.flags, self.x, self.top, self.bottom)
         page.top = self.bottom + (8 if has_axis else 20)
         if has_axis:
-            self.x.draw(page)
+            self.x.draw(page, self.lanes.across)
 
     def _background(self, strip: _Strip, is_first: bool) -> None:
         page, row, y, left = self.page, strip.row, strip.y, self.x.left

@@ -226,8 +226,8 @@ class TimeScale:
         for at in self.ticks:
             page.line("grid", self.at(at), top, self.at(at), bottom)
 
-    def draw(self, page: SvgPage, words: str = "time in ms") -> None:
-        """The axis below what has been drawn, in milliseconds or whatever ``words`` say."""
+    def draw(self, page: SvgPage, words: str) -> None:
+        """The axis below what has been drawn, in what ``words`` say."""
         y = page.top
         page.line("axis", self.left, y, self.right, y)
         page.words(MARGIN, y + 18, words, "small faint")

@@ -37,8 +37,8 @@ PLAIN = [  # (a class that must occur; empty: always, the rule)
     ("end", ".end { stroke: var(--ink); stroke-width: 1.4; stroke-dasharray: 3 3 }"),
     ("line", ".line { fill: none; stroke: var(--ink); stroke-width: 1.6 } "
              ".line.second { stroke-dasharray: 5 3; stroke: var(--bubble) } "
-             ".line.third { stroke: var(--token) }"),
-    ("limit", ".limit { stroke: var(--bubble); stroke-width: 1.8; stroke-dasharray: 6 3 }"),
+             ".line.third { stroke: var(--token) } "
+             ".line.limit { stroke: var(--bubble); stroke-width: 1.8; stroke-dasharray: 6 3 }"),
     ("flag", ".flag { stroke: var(--bubble); fill: var(--bubble); stroke-width: 1.4 }"),
     ("flag-head", ".flag-head { fill: var(--bubble); stroke: var(--paper) }"),
     ("warn", ".warn { fill: var(--bubble); font-weight: 650 }"),

@@ -12,7 +12,7 @@ from minisched.export.motion import FADE, LANE, PLAYS, STANDS, playing
 from minisched.export.poster import poster
 from minisched.export.recipes import trace_of
 from minisched.export.runs import compare
-from minisched.export.scene import Bars, Part, Scene
+from minisched.export.scene import Curve, Part, Scene
 from minisched.export.scene_svg import to_svg
 from tests.support import Picture, browser, check_picture, watch
 
@@ -54,7 +54,7 @@ def test_all_that_moves_moves_by_css_and_only_where_it_is_wanted() -> None:
 
 
 def test_what_has_no_lanes_is_given_back_as_it_is() -> None:
-    svg = to_svg(Scene("words", "", [Part("amounts", "", [Bars([], "ms")])]))
+    svg = to_svg(Scene("words", "", [Part("amounts", "", [Curve([], 1, "pages")])]))
     assert playing(svg) == svg
     assert "cursor" in playing(to_svg(poster([trace_of("serial")])))
 

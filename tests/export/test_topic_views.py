@@ -18,7 +18,7 @@ from minisched.devices.cost import CostModel
 from minisched.engine.engine import Engine
 from minisched.export.looks import flat, glyph
 from minisched.export.puml_style import creole
-from minisched.export.scene import LaneRow, Lanes, Scene
+from minisched.export.scene import Curve, LaneRow, Lanes, Scene
 from minisched.export.state import panels_of, up_to
 from minisched.export.units import ms
 from minisched.export.views.decode import scene as decode_scene
@@ -220,21 +220,21 @@ def retraction(trace: Trace, forms: Forms, _: Engine) -> None:
     assert re.findall(r"^highlight .* : (\w+) is retracted$", forms.puml, re.M) == found
 
 
-def bars(trace: Trace, forms: Forms, engine: Engine) -> None:  # mixed_chunk and unified
+def mixed_chunk(trace: Trace, forms: Forms, engine: Engine) -> None:  # mixed_chunk and unified
     """As high as the tokens that the device had: the time that a forward took tells how many."""
-    lines = re.findall(r"^ *(\d+) ([EDMT]) │\D*((?:\d+ \+ )*\d+)", forms.text, re.M)
-    table = {int(step): (mode, sum(map(int, told.split(" + ")))) for step, mode, told in lines}
-    steps = forwards(trace)[:60]
-    assert {*table} == {item.step for item in steps}
-    for item in steps:
+    scene = mixed_chunk_scene(trace)
+    (curve, _) = scene.parts[0].shows
+    assert isinstance(curve, Curve)
+    for item in forwards(trace)[:60]:
         parts = forms.picture.shapes("rect", step=str(item.step), tokens="*")
         tokens = sum(int(part["data-tokens"]) for part in parts)
         assert sorted(part["data-rid"] for part in parts) == sorted(item.rids)
-        assert table[item.step] == (item.mode[:1].upper(), tokens)
+        areas = [dict(one.values) for one in curve.series if one.kind != "line limit"]
+        assert sum(area[item.start] for area in areas) == tokens
         time = sum(s.duration for s in trace.slices if (s.name, s.step) == (item.name, item.step))
         if not engine.scheduler.config.speculative_algorithm:
             assert tokens == (time - VIEW_COST.forward_base) / VIEW_COST.forward_per_token, item
-    assert boxes_in(forms.puml) == boxes_of(mixed_chunk_scene(trace))
+    assert boxes_in(forms.puml) == boxes_of(scene)
 
 
 # -- relays, and the way of a result ---------------------------------------------------------------
@@ -410,7 +410,8 @@ def mindie_placeholder(trace: Trace, forms: Forms, _: Engine) -> None:
 FACTS: dict[str, Callable[[Trace, Forms, Engine], None]] = {
     "radix_cache": radix_cache, "page_allocator": page_allocator,
     "schedule_policy": schedule_policy, "prefill": prefill, "decode": decode,
-    "retraction": retraction, "mixed_chunk": bars, "unified": bars, "future_map": future_map,
+    "retraction": retraction, "mixed_chunk": mixed_chunk, "unified": mixed_chunk,
+    "future_map": future_map,
     "token_pool": token_pool, "lazy_chain": lazy_chain, "placeholder_fill": placeholder_fill,
     "prev_sampled": prev_sampled, "generation_batch_result": generation_batch_result,
     "grammar_manager": grammar_manager, "vllm_batch_queue": vllm_batch_queue,

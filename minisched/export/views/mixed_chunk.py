@@ -1,21 +1,17 @@
 """Tokens a step, under one limit: mixed chunks, and vLLM's one budget for everybody.
 
-A bar a step: its decode tokens and its prompt tokens, stacked, under the limit for both.
+Decode tokens and prompt tokens, stacked while their step runs, under the limit for both.
 """
 
 from __future__ import annotations
 
 from ...trace import Trace
-from ..scene import Bar, Bars, LaneRow, Lanes, Part, Scene, about_run
+from ..scene import Curve, LaneRow, Lanes, Part, Scene, Series, about_run
 from .marks import NothingToShow, many, named, number, short
 from .steps import StepWork, opening, requests_in, retraction_flags, steps_of, work_of
 
 MOST_STEPS, MOST_LANES = 60, 24
 ORDER = ("decode", "wasted", "prompt", "again")  # from the bottom
-MODES = {
-    "extend": "prompts only", "decode": "decodes only", "mixed": "both",
-    "target verify": "drafts are verified",
-}  # fmt: skip
 LEGEND = {
     "decode": "one token for each request that decodes",
     "prompt": "prompt tokens",
@@ -61,36 +57,26 @@ def draw(trace: Trace, is_unified: bool) -> Scene:
     else:
         mixed = sum(step.mode == "mixed" for step in steps)
         title = f"mixed_chunk: {mixed} of {len(steps)} steps compute a chunk beside decodes"
-    modes = {step.mode for step in steps}
-    letters = ", ".join(f"{mode[0].upper()}: {said}" for mode, said in MODES.items()
-                        if mode in modes)  # fmt: skip
+    curve = Curve(series_of(steps, limit), part.end, "tokens")
     rows = [LaneRow(short(rid, 12), work_of(steps, rid)) for rid in rids]
     return Scene(
         title,
         about_run(trace, shown),
         [
-            Part("Tokens a step", letters,
-                 [Bars([bar_of(step) for step in steps], "tokens", limit, is_upright=True)]),
-            Part("What each step computes for whom", "numbers: tokens of a prompt",
-                 [Lanes(rows, part.end, flags=retraction_flags(part, rids))]),
+            Part("Tokens a step, and for whom", "numbers: tokens of a prompt",
+                 [curve, Lanes(rows, part.end, flags=retraction_flags(part, rids))]),
         ],
-        {**LEGEND, "limit": f"the most that a step with prompts may have: {many(limit, 'token')}"},
+        {**LEGEND, "line limit": f"a step with prompts has {many(limit, 'token')} at most"},
     )  # fmt: skip
 
 
-def bar_of(step: StepWork) -> Bar:
-    """Those who decode first, then prompts, one box a request."""
-    shares = sorted(step.parts, key=lambda share: ORDER.index(share.kind))
-    return Bar(
-        f"{step.step} {step.mode[:1].upper()}",
-        [
-            (
-                share.kind, share.tokens,
-                f"step {step.step} ({step.mode}), {share.rid}: {share.kind}, "
-                f"{many(share.tokens, 'token')}",
-                {"step": step.step, "rid": share.rid, "tokens": share.tokens},
-            )
-            for share in shares
-        ],
-        "  ".join(f"{share.rid} {share.tokens}" for share in shares),
-    )  # fmt: skip
+def series_of(steps: list[StepWork], limit: int) -> list[Series]:
+    """What there is of each kind while its step runs, decodes at the bottom, and the limit."""
+    found = []
+    for kind in ORDER:
+        values = [
+            change for step in steps for change in ((step.start, step.tokens(kind)), (step.end, 0))
+        ]
+        if any(amount for _, amount in values):
+            found.append(Series(kind, kind, values))
+    return found + [Series("limit", "line limit", [(0, limit)])] * bool(limit)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ...trace import Trace
 from ..scene import (
-    Bar,
-    Bars,
     CellGrid,
+    Data,
     GridCell,
     LaneItem,
     LaneLink,
@@ -21,6 +22,7 @@ from ..units import ms
 from .marks import first_of, named, needed, number, ordinal, short, short_end, word
 
 MOST_ROUNDS, MOST_LANES = 10, 24
+TOKEN = 1_000_000  # on an axis of tokens
 LEGEND = {
     "queued": "waits",
     "admitted": "admitted now, or has memory",
@@ -66,18 +68,12 @@ def scene(trace: Trace) -> Scene:
         ], ordinal(place[rid]))
         for rid in rids
     ]  # fmt: skip
-    bars = [
-        Bar(short(rid, 20), [
-            (kind, of[rid], f"{rid}: {LEGEND[kind]}: {of[rid]}", {"rid": rid, "tokens": of[rid]})
-            for kind, of in (("evictable", hits), ("left", to_compute))
-            if of[rid]
-        ])
-        for rid in rids
-    ]  # fmt: skip
+    bars = [LaneRow(short(rid, 20), [*prompt_of(rid, hits[rid], to_compute[rid])]) for rid in rids]
+    longest = max(hits[rid] + to_compute[rid] for rid in rids) * TOKEN
     parts = [
         Part("How long they waited", f"in the order in which they came "
              f"{first_of(MOST_LANES, len(visits))}".strip(), [Lanes(rows, end)]),
-        Part("What of their prompts was cached", "", [Bars(bars, "tokens")]),
+        Part("What of their prompts was cached", "", [Lanes(bars, longest, across="tokens")]),
     ]  # fmt: skip
     if orders:
         some = orders
@@ -92,6 +88,16 @@ def scene(trace: Trace) -> Scene:
     policies = [word(mark, "policy") for mark in named(trace, "queue order")]
     policy = policies[0] if orders else "the order of the queue was not recorded"
     return Scene(title, about_run(trace, f"policy: {policy}"), parts, LEGEND)
+
+
+def prompt_of(rid: str, hit: int, computed: int) -> Iterator[LaneItem]:
+    """A prompt's tokens from left to right: those found in the cache, and those to compute."""
+    for kind, start, count in (("evictable", 0, hit), ("left", hit, computed)):
+        if count:
+            about = f"{rid}: {LEGEND[kind]}: {count}"
+            data: Data = {"rid": rid, "tokens": count}
+            end = (start + count) * TOKEN
+            yield LaneItem(kind, start * TOKEN, end, str(count), about=about, data=data)
 
 
 def grid_of(arrived: list[str], orders: list[Column]) -> CellGrid:

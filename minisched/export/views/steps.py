@@ -134,7 +134,8 @@ def work_of(steps: Sequence[StepWork], rid: str) -> list[LaneItem]:
                 is_prompt = part.kind in ("prompt", "again") and part.tokens
                 found.append(
                     LaneItem(part.kind, step.start, step.end, str(part.tokens) if is_prompt else "",
-                             about=about, data={"step": step.step, "rid": rid})
+                             about=about,
+                             data={"step": step.step, "rid": rid, "tokens": part.tokens})
                 )  # fmt: skip
     return found
 
