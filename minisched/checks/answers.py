@@ -24,7 +24,7 @@ from .identity import (
     tokens_heard,
 )
 from .leaks import AT_ONCE, find_leaks, not_checked
-from .races import Race, WaitsForEver, examine
+from .races import find_endless, find_races
 
 ORACLE = "-oracle"  # what the file of a baseline is called after its run's
 
@@ -93,9 +93,9 @@ def unknown(question: str, why: str, details: tuple[str, ...] = ()) -> Answer:
     return Answer(question, "unknown", f"Nothing to judge: {why}.", details)
 
 
-def broken(question: str, what: str, details: Sequence[object], found: Sequence[Offence]) -> Answer:
+def broken(question: str, what: str, found: Sequence[Offence], *more: str) -> Answer:
     """A law is broken: the answer to this question is one that nobody wants."""
-    said = tuple(map(str, details))
+    said = (*map(str, found), *more)
     return Answer(question, "yes", f"{what}.", said, tuple(found), holds=False)
 
 
@@ -155,7 +155,7 @@ def story_of(found: Difference, trace: Trace) -> tuple[list[str], tuple[Offence,
     story = explain(found, trace)
     if found.expected is None and not story.is_known:
         return [], ()  # it went on for longer, maybe as it was asked to
-    return str(story).splitlines(), (story.offence,)
+    return str(story).splitlines(), (story.culprit,)
 
 
 # -- Leaks, races, overlap, and what nobody asks ---------------------------------------------------
@@ -182,8 +182,7 @@ def leaks(recorded: Recorded) -> Answer:
         found = [leak for leak in found if leak.kind in AT_ONCE or leak.rid in over]
         missing += ("It stopped too early to say what its last requests would have left behind.",)
     if found:
-        offences = [leak.offence for leak in found]
-        return broken("leaks", counted(len(found), "leak"), (*found, *missing), offences)
+        return broken("leaks", counted(len(found), "leak"), found, *missing)
     if lack := lacking("leak", trace):
         return unknown("leaks", f"{lack} in this file")
     return Answer("leaks", "no", "Nothing leaks: all that was taken was given back.", missing)
@@ -194,7 +193,7 @@ def told(recorded: Recorded) -> list[Answer]:
     every = {"ends": find_bad_ends(recorded.trace), "relay": find_misreads(recorded.trace)}
     what = {"ends": "bad end", "relay": "wrong read"}
     return [
-        broken(name, counted(len(found), what[name]), found, [item.offence for item in found])
+        broken(name, counted(len(found), what[name]), found)
         for name, found in every.items()
         if found
     ]
@@ -202,14 +201,13 @@ def told(recorded: Recorded) -> list[Answer]:
 
 def races(recorded: Recorded) -> Answer:
     """Whether two lanes touch the same memory in no order."""
-    trace, seen = recorded.trace, examine(recorded.trace)
-    waits = [] if is_cut_short(trace) else seen.waits
-    found: list[Race | WaitsForEver] = [*seen.races, *waits]
-    if found:
-        words = [counted(len(seen.races), "race")] if seen.races else []
+    trace, found = recorded.trace, find_races(recorded.trace)
+    waits = [] if is_cut_short(trace) else find_endless(trace)
+    if found or waits:
+        words = [counted(len(found), "race")] if found else []
         endless = counted(len(waits), "wait that never ends", "waits that never end")
         words += [endless] if waits else []
-        return broken("races", " and ".join(words), found, [item.offence for item in found])
+        return broken("races", " and ".join(words), [*found, *waits])
     if lack := lacking("race", trace):
         return unknown("races", f"{lack} in this file")
     touches = [act for act in trace.program if act.resource]

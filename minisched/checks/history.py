@@ -26,17 +26,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Offence:
-    """What a picture of a broken law shows in red: the slices that did it, by id.
+    """Something that is not as it should be: a race, a leak, a token that nobody may hear.
 
-    ``missing`` is the edge that should have been between two of them, or None; ``sentence`` is what
-    the picture says beside it; ``waits`` is what of the second slice has to wait, as a noun, where
-    it is not all of it: ``free``.
+    ``sentence`` tells it, and a picture shows ``slices`` in red: those that did it, by id.
+    ``kind`` is a word of the question that found it, ``rid`` whose it is, where it is somebody's,
+    and ``time`` when it could first be seen, in nanoseconds. ``missing`` is the edge that should
+    have been between two slices, or None; ``waits`` is what of the second one has to wait, as a
+    noun, where it is not all of it: ``free``.
     """
 
-    slices: tuple[int, ...]
     sentence: str
+    slices: tuple[int, ...] = ()
+    kind: str = ""
+    rid: str = ""
+    time: int = 0
     missing: tuple[int, int] | None = None
     waits: str = ""
+
+    def __str__(self) -> str:
+        return self.sentence
 
 
 def kept(question: Callable[[Trace], T]) -> Callable[[Trace], T]:
@@ -306,6 +314,10 @@ class Words:
     def step(self, op: int) -> int:
         """The step of an op; 0 if it has none."""
         return self.slices[op].step if op in self.slices else 0
+
+    def shown(self, *ops: int) -> tuple[int, ...]:
+        """Those of them that have a slice, each once."""
+        return tuple(op for op in dict.fromkeys(ops) if op in self.slices)
 
     def op(self, op: int, lane: str) -> str:
         """``copy of step 3``; ``prepare of step 5 on the host``; ``op 17`` without a slice."""

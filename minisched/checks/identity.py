@@ -210,34 +210,12 @@ def gave_up(trace: Trace) -> Iterator[str]:
 # -- Read from a trace alone: who ended twice, who heard behind the end, who read wrongly ---------
 
 
-@dataclass(frozen=True)
-class Breach:
-    """A law that a trace by itself shows to be broken: ``ends``, or ``identity`` for a wrong read.
-
-    ``time`` is in nanoseconds; ``slices`` are those in which it happened, as far as is known.
-    """
-
-    law: str
-    rid: str
-    sentence: str
-    time: int = 0
-    slices: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        return self.sentence
-
-    @property
-    def offence(self) -> Offence:
-        """What a picture of it shows in red."""
-        return Offence(self.slices, self.sentence)
-
-
-def find_bad_ends(trace: Trace) -> list[Breach]:
+def find_bad_ends(trace: Trace) -> list[Offence]:
     """Requests that ended twice, and tokens that came behind an end, in order of time.
 
     Who comes once more under the same name lives again.
     """
-    found = list[Breach]()
+    found = list[Offence]()
     for side, marks in heard(trace).items():
         came: defaultdict[str, list[int]] = defaultdict(list)
         for item in trace.slices:
@@ -268,34 +246,19 @@ def find_bad_ends(trace: Trace) -> list[Breach]:
                 elif is_over and rid not in fresh:
                     story = f"{rid} heard a token of step {mark.attrs['step']} {now}, although it "
                     story += f"had ended ({reason}) {before}"
-                found += [Breach("ends", rid, story, now.time, slices)] if story else []
+                found += [Offence(story, slices, "ends", rid, now.time)] if story else []
             if mark.name == "tokens":
                 fresh.clear()
     return sorted(found, key=lambda item: item.time)
 
 
-def find_misreads(trace: Trace) -> list[Breach]:
+def find_misreads(trace: Trace) -> list[Offence]:
     """Steps that read another one's future slot, in order of time, also where nobody saw it."""
-    found = [
-        Breach("identity", item.rid, item.sentence, item.moment.time, item.moment.slices)
-        for ledger in ledgers(trace).values()
-        for item in ledger.misread
-    ]
+    found = [item for ledger in ledgers(trace).values() for _, item in ledger.misread]
     return sorted(found, key=lambda item: item.time)
 
 
 # -- The story of a wrong token --------------------------------------------------------------------
-
-
-class ChainLink(NamedTuple):
-    """One thing that happened on the way to a wrong token, or that is not as it should be.
-
-    ``slices`` are those that did it, and ``missing`` is the edge that lacks, from slice to slice.
-    """
-
-    sentence: str
-    slices: tuple[int, ...] = ()
-    missing: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -306,18 +269,12 @@ class WrongTokenStory:
     inside an op.
     """
 
-    difference: Difference
-    culprit: ChainLink
-    chain: tuple[ChainLink, ...]
+    culprit: Offence
+    chain: tuple[Offence, ...]
     is_known: bool = True
 
     def __str__(self) -> str:
-        return "\n".join([self.culprit.sentence, *(f"  {link.sentence}" for link in self.chain)])
-
-    @property
-    def offence(self) -> Offence:
-        """What a picture of the story shows in red."""
-        return Offence(self.culprit.slices, self.culprit.sentence, self.culprit.missing)
+        return "\n".join([self.culprit.sentence, *(f"  {link}" for link in self.chain)])
 
 
 def explain(difference: Difference, trace: Trace) -> WrongTokenStory:
@@ -330,48 +287,45 @@ def explain(difference: Difference, trace: Trace) -> WrongTokenStory:
         raise ValueError(
             f"The trace of {trace.loop} has no program, so nobody can tell who wrote what."
         )
-    rid, at = difference.rid, difference.position
+    rid, at, wanted = difference.rid, difference.position, difference.expected
     told = tokens_heard(trace).get(rid, [])
     is_heard = at < len(told)
     step = told[at].step if is_heard else told[-1].step if told else 0
     past = Past(trace, "decode" if any("side" in mark.attrs for mark in trace.marks) else "")
     if is_heard:
-        wanted = "nothing" if difference.expected is None else difference.expected
-        said = (
-            f"{rid}'s output {at} is {difference.got} instead of {wanted}; step {step} sampled it"
-        )
+        instead = "nothing" if wanted is None else wanted
+        said = f"{rid}'s output {at} is {difference.got} instead of {instead}; "
+        said += f"step {step} sampled it"
     else:
         said = f"{rid} heard {f'its last token from step {step}' if told else 'nothing'}, although "
-        said += f"{difference.expected} should have followed"
-    begin = ChainLink(said, past.ids(step, "sample"))
-    for item in ledgers(trace)[past.side].misdelivered:
-        if item.rid == rid and (item.step <= step or not is_heard):
-            culprit = ChainLink(item.sentence, past.ids(item.step, "sample"))
-            return WrongTokenStory(difference, culprit, (begin,))
+        said += f"{wanted} should have followed"
+    begin = Offence(said, past.ids(step, "sample"))
+    for given, item in ledgers(trace)[past.side].misdelivered:
+        if item.rid == rid and (given <= step or not is_heard):
+            return WrongTokenStory(replace(item, slices=past.ids(given, "sample")), (begin,))
     if not is_heard:
         ends = (mark for mark in trace.marks if mark.name == "finish" and mark.attrs["rid"] == rid)
         end = next(ends, None)
         fate = f"it ended too early ({end.attrs['reason']})" if end else "the run stopped before it"
-        culprit = ChainLink(f"output {at} of {rid} was never delivered: {fate}", begin.slices)
-        return WrongTokenStory(difference, culprit, (begin,), is_known=False)
+        culprit = Offence(f"output {at} of {rid} was never delivered: {fate}", begin.slices)
+        return WrongTokenStory(culprit, (begin,), is_known=False)
     seen = {(step, rid)}
-    waiting: deque[tuple[int, str, tuple[ChainLink, ...]]] = deque([(step, rid, (begin,))])
+    waiting: deque[tuple[int, str, tuple[Offence, ...]]] = deque([(step, rid, (begin,))])
     while waiting:  # breadth first: what is nearest to the token is told first
         here, whose, links = waiting.popleft()
         if fault := next(past.faults(here, whose, is_last=here == step), None):
-            return WrongTokenStory(difference, fault, links)
+            return WrongTokenStory(fault, links)
         for source, writer, what in past.sources(here, whose):
             if source and (source, writer) not in seen:
                 seen.add((source, writer))
                 said = f"step {here} read {what} for {whose}, which step {source} had written for "
-                link = ChainLink(f"{said}{writer}", past.ids(source, "forward"))
+                link = Offence(f"{said}{writer}", past.ids(source, "forward"))
                 waiting.append((source, writer, (*links, link)))
     words = (
         f"all that step {step} read for {rid} is as it should be, as far as the trace tells: what "
         "it computed from that is wrong"
     )
-    culprit = ChainLink(words, past.ids(step, "forward"))
-    return WrongTokenStory(difference, culprit, (begin,), is_known=False)
+    return WrongTokenStory(Offence(words, past.ids(step, "forward")), (begin,), is_known=False)
 
 
 RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
@@ -395,7 +349,7 @@ class Past:
         for item in trace.slices:
             self.of_step[item.step].append(item)
         misread = ledgers(trace)[side].misread
-        self.misread = {(item.step, item.rid): item.sentence for item in misread}
+        self.misread = {(step, item.rid): item.sentence for step, item in misread}
         self.wrong = {(mark.attrs["step"], mark.attrs["rid"]): mark.attrs for mark in trace.marks
                       if mark.name == "wrong token"}  # fmt: skip
         self.steps_of: defaultdict[tuple[str, int], list[int]] = defaultdict(list)  # of each life
@@ -431,7 +385,7 @@ class Past:
                 if act.kind == "read" and act.rid in ("", rid) and is_asked:
                     yield done
 
-    def faults(self, step: int, rid: str, is_last: bool) -> Iterator[ChainLink]:
+    def faults(self, step: int, rid: str, is_last: bool) -> Iterator[Offence]:
         """What a step read and is not as it should be; of the last one, its output too.
 
         Where it took a wrong token, there is a reason, or that is one.
@@ -441,19 +395,19 @@ class Past:
         for read in self._reads(step, rid, *memory):
             yield from self._faults_of(read, step, rid)
         if said := self.misread.get((step, rid)):
-            yield ChainLink(said, self.ids(step, "forward"))
+            yield Offence(said, self.ids(step, "forward"))
         elif wrong:
             source = self.words.op(int(wrong["source"]), "")
             took = f"the token of {source}" if wrong["source"] else "a token that nobody gave it"
             values = f": {wrong['got']} instead of {wrong['needs']}" if "got" in wrong else ""
-            yield ChainLink(
+            yield Offence(
                 f"step {step} computes {rid} from {took}, which is not its newest one{values}",
                 tuple(int(wrong[end]) for end in ("source", "reader") if wrong[end]),
             )
         for read in self._reads(step, rid, *MEMORY):
             yield from self._faults_of(read, step, rid)
 
-    def _faults_of(self, read: Done, step: int, rid: str) -> Iterator[ChainLink]:
+    def _faults_of(self, read: Done, step: int, rid: str) -> Iterator[Offence]:
         """The rules: what is read was written, for it, not freed since, and in order with all."""
         name, who = read.act.resource, self.words.op(read.act.op, read.act.lane)
         for change in self.changes[name]:
@@ -464,13 +418,14 @@ class Past:
                     verb = "frees" if act.kind == "free" else "writes"
                     what, other = self.words.cells(name, str(at)), self.words.op(act.op, act.lane)
                     said = f"{who} reads {what}, which {other} {verb}, and nothing orders the two"
-                    yield ChainLink(said, (act.op, read.act.op), (act.op, read.act.op))
+                    pair = act.op, read.act.op
+                    yield Offence(said, pair, missing=pair)
         for cell, newest in self._newest(read):
             what = self.words.cells(name, str(cell))
             if newest is None:
                 if name.endswith("kv"):
                     said = f"{what}, which {who} reads for {rid}, was never written"
-                    yield ChainLink(said, (read.act.op,))
+                    yield Offence(said, (read.act.op,))
                 continue
             act = newest.act
             verb = "freed" if act.kind == "free" else "written"
@@ -478,7 +433,7 @@ class Past:
             did = f"was {verb} by {self.words.op(act.op, act.lane)}{whom}"
             if act.kind == "free" or self._is_anothers(cell, newest, step, rid):
                 said = f"{what} {did} before {who} reads it for {rid}"
-                yield ChainLink(said, (act.op, read.act.op))
+                yield Offence(said, (act.op, read.act.op))
 
     def _is_anothers(self, cell: int, change: Done, step: int, rid: str) -> bool:
         """Whether a write took a buffer that a step still needs, or KV that was a request's.

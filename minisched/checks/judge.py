@@ -42,7 +42,7 @@ from .laws import (
 from .leaks import AT_ONCE, find_leaks, find_unlisted
 from .oracle import OF_HASH, find_unlike
 from .progress import Watched
-from .races import examine
+from .races import find_endless, find_races
 
 # -- What one run broke ----------------------------------------------------------------------------
 
@@ -156,12 +156,12 @@ class Witnesses:
     def of_any_run(self) -> Laws:
         """What is wrong however far a run came."""
         trace, is_over = self.trace, bool(self.engines)
-        seen, threads = examine(trace), [name for name in alive() if name not in self.threads]
+        threads = [name for name in alive() if name not in self.threads]
         return [
             ("leak", [leak for leak in find_leaks(trace) if leak.kind in AT_ONCE]),
             ("ownership", find_unlisted(trace)),
-            ("race", seen.races),
-            ("deadlock", seen.waits if is_over else ()),
+            ("race", find_races(trace)),
+            ("deadlock", find_endless(trace) if is_over else ()),
             ("budget", self.over_budget),
             ("time", find_backwards(trace)),
             ("lifetime", self.device.lifetimes),

@@ -1,7 +1,17 @@
 """Leaks: whatever is held by nobody, by somebody who has ended, or freed by who did not hold it.
 
 Read from a trace alone, at every step and at the end: one ledger is kept from its marks, and an op
-that nobody waited for is seen in its program.
+that nobody waited for is seen in its program. A leak is of one of these kinds:
+
+- ``lost``: nobody has it, and it is not free;
+- ``held``: whoever held it has ended, and no step in flight names it;
+- ``freed``: it was freed twice, or by somebody who did not hold it;
+- ``given``: it was handed out while somebody held it;
+- ``used``: a step names it, although it is not its request's;
+- ``pending``: it was launched, begun or committed, and nobody waited for its end.
+
+Its slices are those in which it was taken and in which it should have been given back, as far as
+they are known.
 """
 
 from __future__ import annotations
@@ -9,48 +19,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from urllib.parse import unquote
 
-from ..trace import Act, Mark, Slice, Trace
+from ..trace import Mark, Trace
 from ..trace.cells import spans_of
 from ..trace.events import is_host, lane_words
-from .history import MarkMoment, Offence, PlayedOrder, heard, kept, numbers, order_of, plural
+from .history import MarkMoment, Offence, heard, kept, numbers, order_of, plural
 
-
-@dataclass(frozen=True)
-class Leak:
-    """One thing that is not where it should be, and its owner's story.
-
-    ``resource`` is page, row, lock, future slot, step, op or thread; ``what`` names it (``pages
-    3-5``). ``rid`` is the owner, or empty. ``time`` is when it could first be seen, in
-    nanoseconds; ``slices`` are those in which it was taken and in which it should have been given
-    back, as far as they are known. ``kind`` is one of these:
-
-    - ``lost``: nobody has it, and it is not free;
-    - ``held``: whoever held it has ended, and no step in flight names it;
-    - ``freed``: it was freed twice, or by somebody who did not hold it;
-    - ``given``: it was handed out while somebody held it;
-    - ``used``: a step names it, although it is not its request's;
-    - ``pending``: it was launched or begun, and nobody waited for its end.
-    """
-
-    resource: str
-    what: str
-    kind: str
-    rid: str
-    sentence: str
-    time: int = 0
-    slices: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        return self.sentence
-
-    @property
-    def offence(self) -> Offence:
-        """What a picture of it shows in red."""
-        return Offence(self.slices, self.sentence)
-
+AT_ONCE = ("freed", "given", "used")  # kinds that are wrong whatever comes later
 
 # -- Whose it is: a row of the request table, and what hangs on it ---------------------------------
 
@@ -99,23 +75,6 @@ class HeldLease:
         return tuple(dict.fromkeys([*self.opened.slices, *closed]))
 
 
-class Freed(NamedTuple):
-    """By whom something was freed, or empty for the prefix cache; when, and in which slices."""
-
-    rid: str
-    when: MarkMoment
-    slices: tuple[int, ...]
-
-
-class Misdelivery(NamedTuple):
-    """A token that a step gave to somebody, or read for them, and why it should not have."""
-
-    step: int
-    rid: str
-    sentence: str
-    moment: MarkMoment
-
-
 # -- One scheduler's ledger, kept from the marks of a trace: who holds what, mark by mark ----------
 #
 # What can't be, it notes at once; what must not stay, it looks for between two steps.
@@ -135,9 +94,10 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.leaks: list[Leak] = []
+        self.leaks: list[Offence] = []
         self.held: dict[Thing, HeldLease] = {}
-        self.freed: dict[Thing, Freed] = {}  # of what is free, who had it last
+        # Of what is free: who had it, until when, and in which slices.
+        self.freed: dict[Thing, tuple[str, MarkMoment, tuple[int, ...]]] = {}
         self.cached: dict[int, int] = {}  # page -> node
         self.nodes: dict[int, list[int]] = {}  # the other way round
         self.disowned: dict[int, tuple[HeldLease, MarkMoment]] = {}  # and not free or cached as yet
@@ -153,8 +113,8 @@ class Ledger:
         self.slots: dict[int, Taker] = {}  # who got each future slot last
         self.given: dict[Taker, int] = {}  # the other way round, of all who ever did
         self.stale: set[tuple[str, int]] = set()  # request and step: delivered all the same
-        self.misread: list[Misdelivery] = []
-        self.misdelivered: list[Misdelivery] = []
+        self.misread: list[tuple[int, Offence]] = []  # with the step
+        self.misdelivered: list[tuple[int, Offence]] = []
 
     def hear(self, mark: Mark, now: MarkMoment) -> None:
         """Let happen what a mark says."""
@@ -227,13 +187,11 @@ class Ledger:
                     self.waited.add(int(of["step"]))
 
     def _wrong(
-        self, thing: Thing, kind: str, rid: str, story: str, now: MarkMoment,
+        self, kind: str, sentence: str, now: MarkMoment, rid: str = "",
         slices: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
-        """Note a leak; ``slices`` are those before that of ``now``."""
-        resource, what = thing[0], f"{thing[0]} {thing[1]}"
-        sentence, slices = f"{what} {story}", (*slices, *now.slices)
-        self.leaks.append(Leak(resource, what, kind, rid, sentence, now.time, slices))
+        """Note a leak that is seen now; ``slices`` are those before that of ``now``."""
+        self.leaks.append(Offence(sentence, (*slices, *now.slices), kind, rid, now.time))
 
     # -- rows and pages ----------------------------------------------------------------------------
 
@@ -242,21 +200,23 @@ class Ledger:
         before = self.held.get(thing)
         if before or is_cached:
             whose = f"{before.rid}'s, allocated to {before.history}" if before else ""
-            story = f"was handed out to {lease.rid} {now} while it was still "
+            story = f"{thing[0]} {thing[1]} was handed out to {lease.rid} {now} while it was still "
             story += whose or "the prefix cache's"
             rid, slices = (before.rid, before.slices) if before else ("", ())
-            self._wrong(thing, "given", rid, story, now, slices)
+            self._wrong("given", story, now, rid, slices)
         self.held[thing] = lease
         self.freed.pop(thing, None)
 
     def _free_again(self, thing: Thing, now: MarkMoment) -> None:
         """Nobody holds it, and it is freed."""
-        if (first := self.freed.get(thing)) is None:
-            self._wrong(thing, "freed", "", f"was freed {now}, although nobody held it", now)
+        what = f"{thing[0]} {thing[1]} was freed"
+        if thing not in self.freed:
+            self._wrong("freed", f"{what} {now}, although nobody held it", now)
             return
-        whose = f"when it was {first.rid}'s" if first.rid else "when the prefix cache gave it up"
-        story = f"was freed twice: {first.when}, {whose}, and again {now}"
-        self._wrong(thing, "freed", first.rid, story, now, first.slices)
+        rid, when, slices = self.freed[thing]
+        whose = f"when it was {rid}'s" if rid else "when the prefix cache gave it up"
+        story = f"{what} twice: {when}, {whose}, and again {now}"
+        self._wrong("freed", story, now, rid, slices)
 
     def _open(self, rid: str, row: int, now: MarkMoment) -> HeldLease:
         lease = HeldLease(rid, row, now)
@@ -272,27 +232,26 @@ class Ledger:
             self._free_again((ROW, row), now)
         elif name == "row free":
             del self.held[ROW, row]
-            self.freed[ROW, row] = Freed(lease.rid, now, lease.slices)
+            self.freed[ROW, row] = lease.rid, now, lease.slices
             lease.released, self.whose = now, lease
             self.ending[lease] = None
         else:
             lease.num_transfers += 1 if name == "row hold" else -1
 
     def _free(self, page: int, now: MarkMoment) -> None:
-        thing = PAGE, page
+        thing, freed = (PAGE, page), f"page {page} was freed {now}, although"
         if lease := self.held.pop(thing, None):
             if lease.closed is None:
-                story = f"was freed {now}, although it was allocated to {lease.history}"
-                self._wrong(thing, "freed", lease.rid, story, now, lease.slices)
+                story = f"{freed} it was allocated to {lease.history}"
+                self._wrong("freed", story, now, lease.rid, lease.slices)
             lease.pages.pop(page, None)
         elif page in self.disowned:
             lease, _ = self.disowned.pop(page)
         elif thing in self.freed or self.knows_all:
             self._free_again(thing, now)
         if page in self.cached:
-            story = f"was freed {now}, although node {self.cached[page]} still has it"
-            self._wrong(thing, "freed", "", story, now)
-        self.freed[thing] = Freed(lease.rid if lease else "", now, now.slices)
+            self._wrong("freed", f"{freed} node {self.cached[page]} still has it", now)
+        self.freed[thing] = lease.rid if lease else "", now, now.slices
 
     def _cache(self, node: int, pages: Sequence[int]) -> None:
         """A node of the prefix cache has them."""
@@ -310,9 +269,7 @@ class Ledger:
             if lease is not None:
                 lease.step_before, lease.last_step = lease.last_step, step
             else:
-                story = f"step {step} names row {row}, which nobody holds {now}"
-                leak = Leak("row", f"row {row}", "used", "", story, now.time, now.slices)
-                self.leaks.append(leak)
+                self._wrong("used", f"step {step} names row {row}, which nobody holds {now}", now)
         self.in_flight[step] = now
 
     def _must_read(self, lease: HeldLease | None) -> bool:
@@ -365,7 +322,8 @@ class Ledger:
                 story += f"; it should have read {right}"
         else:
             return
-        self.misread.append(Misdelivery(step, lease.rid if lease else "", story, now))
+        rid = lease.rid if lease else ""
+        self.misread.append((step, Offence(story, now.slices, "relay", rid, now.time)))
 
     def _deliver(self, step: int, rids: set[str], now: MarkMoment) -> None:
         """A step came back: is what clients heard what was settled when it was committed?
@@ -395,7 +353,9 @@ class Ledger:
                     f"step {step} sampled a token for {rid}, which was not delivered, although "
                     f"{rid} still had its lease and all of its prompt was computed"
                 )
-            self.misdelivered += [Misdelivery(step, rid, story, now)] if story else []
+            if story:
+                found = Offence(story, now.slices, "identity", rid, now.time)
+                self.misdelivered.append((step, found))
 
     # -- what must not stay ------------------------------------------------------------------------
 
@@ -415,7 +375,7 @@ class Ledger:
                 f"{giver} {what} {when}, and nobody has put it back among the free ones: it is "
                 "neither free, nor cached, nor anybody's"
             )
-            self.leaks.append(Leak("page", what, "lost", lease.rid, story, now.time, when.slices))
+            self.leaks.append(Offence(story, when.slices, "lost", lease.rid, now.time))
         for lease in list(self.ending):
             if lease.last_step in self.in_flight or lease.num_transfers > 0:
                 continue
@@ -425,7 +385,7 @@ class Ledger:
             del self.ending[lease]
             if lease.overdue is not None:
                 fate = f"and nobody named it any more, but it was released only {lease.released}"
-                self._held(lease, "row", f"row {lease.row}", fate)
+                self._held(lease, f"row {lease.row}", fate)
             self._report(lease)
 
     def close(self, now: MarkMoment, sees_steps: bool) -> None:
@@ -442,9 +402,7 @@ class Ledger:
             slots = [slot for slot, (owner, _) in self.slots.items() if owner == step]
             story = f"step {step} was committed {MarkMoment(committed.time)} and never came back"
             story += f", and so {plural('future slot', slots)} has no token" if slots else ""
-            self.leaks.append(
-                Leak("step", f"step {step}", "pending", "", story, now.time, committed.slices)
-            )
+            self.leaks.append(Offence(story, committed.slices, "pending", time=now.time))
 
     def _report(self, lease: HeldLease) -> None:
         """Whatever a lease still holds: a leak each."""
@@ -454,20 +412,20 @@ class Ledger:
             duty = ": it should have been unlocked then"
         fate = fate or "and the trace is over"
         if lease.pages:
-            self._held(lease, "page", plural("page", lease.pages), fate)
+            self._held(lease, plural("page", lease.pages), fate)
         if lease.released is None:
-            self._held(lease, "row", f"row {lease.row}", fate)
+            self._held(lease, f"row {lease.row}", fate)
         if locked := [node for node, count in lease.locks.items() if count]:
             taken = [str(lease.locked[node]) for node in locked if node in lease.locked]
             taker = f"{lease.rid} {' and '.join(dict.fromkeys(taken))}; {lease.end}"
             what = f"a lock on {plural('node', locked)}"
-            self._held(lease, "lock", what, fate + duty, f"was taken for {taker}")
+            self._held(lease, what, fate + duty, f"was taken for {taker}")
 
-    def _held(self, lease: HeldLease, resource: str, what: str, fate: str, story: str = "") -> None:
+    def _held(self, lease: HeldLease, what: str, fate: str, story: str = "") -> None:
         verb = "were allocated to" if what.startswith("pages") else "was allocated to"
         story = f"{what} {story or f'{verb} {lease.history}'}, {fate}"
         seen = lease.overdue or lease.released or lease.opened
-        self.leaks.append(Leak(resource, what, "held", lease.rid, story, seen.time, lease.slices))
+        self.leaks.append(Offence(story, lease.slices, "held", lease.rid, seen.time))
 
 
 @kept
@@ -488,33 +446,38 @@ def ledgers(trace: Trace) -> dict[str, Ledger]:
 # -- Ops that nobody waited for, and threads that are still in a call, from a trace's program ------
 
 
-def find_pending(trace: Trace) -> Iterator[Leak]:
+def find_pending(trace: Trace) -> Iterator[Offence]:
     """What was launched and never ended, or ended without anybody who could know.
 
     An op's end is known to whoever waits for it, or for anything that comes after it on its lane;
     in the end the schedulers have to know every one. A call that a thread has begun must end. Of a
-    file that stops before its requests have ended nothing is told: it was in flight.
+    file that stops before its requests have ended nothing is told: it was in flight. Nor where a
+    lane waits for ever (``races.py``): what stands behind that never comes.
     """
-    if not is_complete(trace):
+    order = order_of(trace)
+    if order.stuck or not is_complete(trace):
         return
     slices = {item.id: item for item in trace.slices}
     begun = {act.op: act for act in trace.program if act.kind == "begin"}
-    ends = {act.op for act in trace.program if act.kind == "end"}
-    order = order_of(trace)
-    if order.stuck:  # a wait that never ends is told elsewhere: go on without it
-        ever = ends | {act.op for act in trace.program if act.kind == "say"}
-        order = PlayedOrder([a for a in trace.program if a.kind != "wait" or a.op in ever])
-    last = [done for lane, done in order.last.items() if is_scheduler(lane)]
+    hosts = [done for lane, done in order.last.items() if is_scheduler(lane)]
     for launch in (act for act in trace.program if act.kind == "launch"):
-        begin, end, ran = begun.get(launch.op), order.ended.get(launch.op), slices.get(launch.op)
-        if begin is not None and end is not None and any(map(end.is_before, last)):
+        begin, end = begun.get(launch.op), order.ended.get(launch.op)
+        ran, launcher = slices.get(launch.op), slices.get(launch.during)
+        if begin and end and any(map(end.is_before, hosts)):
             continue
-        if begin is not None and launch.op not in ends:
+        shown, rid = [launcher, ran], ran.rids[0] if ran and len(ran.rids) == 1 else ""
+        if begin and not end:
             story = f"{begin.lane} began a call (slice {begin.op}), which never ended"
-            ids = (begin.op,) if ran else ()
-            yield Leak("thread", begin.lane, "pending", "", story, trace.end, ids)
+            shown, rid = [ran], ""
         else:
-            yield _unknown(launch, begin, ran, slices.get(launch.during), trace.end)
+            name = f"the {ran.name} of step {ran.step}" if ran and ran.step else f"op {launch.op}"
+            story = f"{launch.lane} launched {name}"
+            if launcher and launcher.step:
+                story += f" in its {launcher.name} of step {launcher.step}"
+            story += f" on the {lane_words(begin.lane)}" if begin else ""
+            story += ", and nobody has waited for it" if begin else ", and it never ran"
+        ids = tuple(item.id for item in shown if item)
+        yield Offence(story, ids, "pending", rid, trace.end)
 
 
 def is_complete(trace: Trace) -> bool:
@@ -526,20 +489,6 @@ def is_complete(trace: Trace) -> bool:
 def is_scheduler(lane: str) -> bool:
     """Whether a lane is a scheduler's, and not one of its threads."""
     return is_host(lane) and not lane.endswith("thread")
-
-
-def _unknown(
-    launch: Act, begin: Act | None, ran: Slice | None, launcher: Slice | None, end: int
-) -> Leak:
-    """An op that ended, as far as the trace says, but nobody knows; or a call that never began."""
-    name = f"the {ran.name} of step {ran.step}" if ran and ran.step else f"op {launch.op}"
-    by = f"{launch.lane} launched {name}"
-    by += f" in its {launcher.name} of step {launcher.step}" if launcher and launcher.step else ""
-    lane = f" on the {lane_words(begin.lane)}" if begin else ""
-    fate = "and it never ran" if begin is None else "and nobody has waited for it"
-    known = tuple(item.id for item in (launcher, ran) if item)
-    rid = ran.rids[0] if ran and len(ran.rids) == 1 else ""
-    return Leak("op", name, "pending", rid, f"{by}{lane}, {fate}", end, known)
 
 
 # -- All that leaks, and what could not be seen ----------------------------------------------------
@@ -555,10 +504,7 @@ NEEDED = {
 """By mark, what nobody can say without it."""
 
 
-AT_ONCE = ("freed", "given", "used")  # kinds that are wrong whatever comes later
-
-
-def find_leaks(trace: Trace) -> list[Leak]:
+def find_leaks(trace: Trace) -> list[Offence]:
     """Everything that leaks, in order of time; ``not_checked`` says what could not be seen."""
     found = [leak for ledger in ledgers(trace).values() for leak in ledger.leaks]
     return sorted([*found, *find_pending(trace)], key=lambda leak: leak.time)

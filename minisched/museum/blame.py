@@ -12,7 +12,7 @@ from ..checks.judge import STOPPED_BY, Finding, Verdict
 from ..checks.leaks import find_leaks
 from ..checks.oracle import tokens_alone
 from ..checks.overlap import forwards
-from ..checks.races import Race, WaitsForEver, examine
+from ..checks.races import find_endless, find_races
 from ..core import FinishReason
 from .exhibit import Exhibit
 
@@ -37,7 +37,7 @@ def exhibit_offence(exhibit: Exhibit, verdict: Verdict) -> Offence:
         if int(nth or 0) >= len(alike):
             raise ValueError(f"the run has no {name!r} of step {step} to point at.")
         found.append(alike[int(nth or 0)])
-    return Offence(tuple(found), exhibit.because)
+    return Offence(exhibit.because, tuple(found))
 
 
 def offence_of(verdict: Verdict, finding: Finding) -> Offence:
@@ -55,10 +55,9 @@ def plainly(finding: Finding) -> str:
 
 def of_race(verdict: Verdict, finding: Finding) -> Offence:
     """The two accesses of the race that was found, or who waits for what never comes."""
-    seen = examine(verdict.trace)
-    every: list[Race | WaitsForEver] = [*seen.races, *seen.waits]
+    every = [*find_races(verdict.trace), *find_endless(verdict.trace)]
     named = [item for item in every if str(item) == finding.sentence] or every
-    return named[0].offence if named else of_named(verdict, finding)
+    return named[0] if named else of_named(verdict, finding)
 
 
 def of_identity(verdict: Verdict, finding: Finding) -> Offence:
@@ -68,7 +67,8 @@ def of_identity(verdict: Verdict, finding: Finding) -> Offence:
         return of_named(verdict, finding)
     story = explain(difference, verdict.trace)
     slices = story.culprit.slices or next((it.slices for it in story.chain if it.slices), ())
-    return Offence(slices, f"{plainly(finding)}; {story.culprit.sentence}", story.culprit.missing)
+    sentence = f"{plainly(finding)}; {story.culprit}"
+    return Offence(sentence, slices, missing=story.culprit.missing)
 
 
 def wrong_token(verdict: Verdict) -> Difference | None:
@@ -85,7 +85,7 @@ def wrong_token(verdict: Verdict) -> Difference | None:
 
 def of_leak(verdict: Verdict, finding: Finding) -> Offence:
     """Where it was taken, and where it should have been given back."""
-    stories = [leak.offence for leak in find_leaks(verdict.trace) if leak.slices]
+    stories = [leak for leak in find_leaks(verdict.trace) if leak.slices]
     return stories[0] if stories else of_named(verdict, finding)
 
 
@@ -101,7 +101,7 @@ def of_named(verdict: Verdict, finding: Finding) -> Offence:
     if finding.law in ("crash", "ownership"):  # who handed it out did so last
         found = []
     shown = found[:1] or verdict.trace.on("host")[-1:]
-    return Offence(tuple(item.id for item in shown), said)
+    return Offence(said, tuple(item.id for item in shown))
 
 
 BY_LAW: dict[str, Callable[[Verdict, Finding], Offence]] = {

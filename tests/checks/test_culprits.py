@@ -129,7 +129,8 @@ def test_a_leak_is_found_and_whose_it_was_is_said(
     with put_in([edit]), suppress(Exception):  # a broken scheduler may crash in any way
         play(fresh(WORKLOAD), "overlap", "ring", AS_OF_0_5_21, device, HashModel(64), COST)
     trace = device.recorder.trace("overlap", "sim", "hash", "virtual")
-    found = [leak for leak in find_leaks(trace) if (leak.resource, leak.kind) == (resource, kind)]
+    word = "a lock on" if resource == "lock" else resource
+    found = [it for it in find_leaks(trace) if it.kind == kind and word in str(it)[:30]]
     assert found and (found[0].rid, rid in str(found[0])) == (rid, True), find_leaks(trace)
     assert phases(trace, found[0]) == story and told in str(found[0])
 
@@ -140,16 +141,15 @@ def test_the_story_says_who_took_it_when_and_who_should_have_given_it_back(trace
     never = without(trace, first)
     late = replace(trace, marks=(*never.marks, replace(first, time=trace.end)))
     for ran, told in ((never, "r1 ended (stop) in step 2 (process, "), (late, "released only")):
-        [leak] = [leak for leak in find_leaks(ran) if leak.resource == "row"]
-        assert (leak.what, leak.kind, leak.rid) == ("row 2", "held", "r1") and told in str(leak)
-        assert leak.offence.slices == leak.slices
+        [leak] = [leak for leak in find_leaks(ran) if str(leak).startswith("row 2 ")]
+        assert (leak.kind, leak.rid) == ("held", "r1") and told in str(leak)
         assert ran is late or phases(ran, leak) == [("schedule", 0), ("process", 2)]
 
 
 def test_who_ended_twice_or_heard_a_token_behind_the_end_is_told(trace: Trace) -> None:
     end = next(mark for mark in trace.marks if mark.name == "finish")
     [found] = find_bad_ends(replace(trace, marks=(*trace.marks, replace(end, time=trace.end))))
-    assert found.law == "ends" and ("process", 2) in phases(trace, found)
+    assert found.kind == "ends" and ("process", 2) in phases(trace, found)
     assert str(found).startswith("r1 ended twice: (stop) in step 2 (process, ")
     behind = Mark("tokens", trace.end, {"step": 9, "rids": "r1", "tokens": "5"})
     [found] = find_bad_ends(replace(trace, marks=(*trace.marks, behind)))
@@ -159,16 +159,16 @@ def test_who_ended_twice_or_heard_a_token_behind_the_end_is_told(trace: Trace) -
 def test_ops_calls_and_steps_that_nobody_waited_for(trace: Trace) -> None:
     last = [mark for mark in trace.marks if mark.name == "tokens"][-1]
     [leak] = find_leaks(without(trace, last))
-    assert leak.resource == "step" and f"step {last.attrs['step']} was committed" in str(leak)
+    assert str(leak).startswith(f"step {last.attrs['step']} was committed")
     ids = {item.id for item in trace.slices if item.name == "copy"}
     left = tuple(act for act in trace.program if not (act.kind == "wait" and act.op in ids))
     leaks = find_leaks(replace(trace, program=left))
-    assert [(leak.resource, leak.kind) for leak in leaks] == [("op", "pending")] * len(ids)
-    assert leaks[0].what == "the copy of step 1" and "its launch of step 1" in str(leaks[0])
+    assert [leak.kind for leak in leaks] == ["pending"] * len(ids)
+    assert "launched the copy of step 1 in its launch of step 1" in str(leaks[0])
     lane, call = "worker thread", 10**6
     acts = (Act("host", "launch", call), Act(lane, "begin", call))
     [leak] = find_leaks(replace(trace, program=(*trace.program, *acts)))
-    assert (leak.resource, leak.what) == ("thread", lane)
+    assert str(leak).startswith(f"{lane} began a call")
 
 
 def test_what_a_trace_does_not_tell_is_said(trace: Trace) -> None:
@@ -293,7 +293,6 @@ def test_the_story_names_the_culprit(golden: Callable[[str, str], None]) -> None
         assert culprit in {(slices[at].name, slices[at].step) for at in story.culprit.slices}, bug
         assert difference.rid in story.chain[0].sentence
         assert story.is_known
-        assert story.offence.missing == story.culprit.missing
         assert (story.culprit.missing is not None) == (bug == "copy without wait")
         if relay == "ring" and not story.culprit.missing:
             marks = [mark.attrs for mark in traces[1].marks if mark.name == "wrong token"]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from minisched.checks.causes import launches
-from minisched.checks.history import Words
-from minisched.checks.races import examine
+from minisched.checks.history import Offence, Words
+from minisched.checks.races import find_endless, find_races
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
@@ -104,10 +104,16 @@ PROGRAMS: dict[str, list[tuple[str, str, tuple[int, int] | None]]] = {
 @pytest.mark.parametrize("text", PROGRAMS)
 def test_what_a_program_says(text: str) -> None:
     trace = recorded(text)
-    found = examine(trace)
-    told = [(race.kind, race.cells, race.missing) for race in found.races]
-    assert sorted(told, key=str) == sorted(PROGRAMS[text], key=str) and not found.waits
-    assert examine(from_json(to_json(trace))) == found, "a file says the same"
+    found = find_races(trace)
+    told = [(race.kind, cells_in(race), race.missing) for race in found]
+    assert sorted(told, key=str) == sorted(PROGRAMS[text], key=str) and not find_endless(trace)
+    assert find_races(from_json(to_json(trace))) == found, "a file says the same"
+
+
+def cells_in(race: Offence) -> str:
+    """``3-4 8`` in ``KV slots 3-4 8: ...``."""
+    found = re.search(r"[\d-]+( [\d-]+)*$", race.sentence.partition(":")[0])
+    return found[0] if found else ""
 
 
 NEVER: list[tuple[list[Act], tuple[str, ...], tuple[int, ...], int]] = [
@@ -124,8 +130,12 @@ NEVER: list[tuple[list[Act], tuple[str, ...], tuple[int, ...], int]] = [
 def test_what_waits_for_ever_is_told(
     acts: list[Act], lanes: tuple[str, ...], ops: tuple[int, ...], unreached: int
 ) -> None:
-    [found] = examine(made(acts)).waits
-    assert (found.lanes, found.ops, found.unreached) == (lanes, ops, unreached)
+    [found] = find_endless(made(acts))
+    said = found.sentence
+    assert said.count(" waits for ") == len(lanes)
+    assert f"and {unreached} acts are never reached" in said
+    for lane, number in zip(lanes, ops, strict=True):
+        assert re.search(rf"the {lane}( stream)? waits for (the launch of )?op {number}\b", said)
 
 
 CELLS = [
@@ -141,9 +151,9 @@ def test_the_words(golden: Callable[[str, str], None]) -> None:
     words = Words(made([], [Slice(8, "forward", "sample", 0, 1, 3)], marks))
     lines = [f"{resource} {at}: {words.cells(resource, at)}" for resource, at in CELLS]
     for text in PROGRAMS:
-        lines += ["", text, *(f"  {race}" for race in examine(recorded(text)).races)]
+        lines += ["", text, *(f"  {race}" for race in find_races(recorded(text)))]
     for acts, *_ in NEVER:
-        lines += ["", *(str(found) for found in examine(made(acts)).waits)]
+        lines += ["", *(str(found) for found in find_endless(made(acts)))]
     golden("races.txt", "\n".join(lines) + "\n")
 
 
@@ -152,10 +162,12 @@ def test_a_free_comes_behind_every_use_also_of_a_later_step(kind: str) -> None:
     touches = [("write", "page table", "0-3"), (kind, "kv", "7")]
     slices = [Slice(9, "host", "process", 8, 9, 13), Slice(1, "a", "forward", 5, 20, 14)]
     frees = [Act("host", "free", 9, "kv", "7"), Act("host", "free", 9, "page table", "0-3")]
-    [race] = examine(made([*launched(1), *frees, *op("a", 1, *touches)], slices)).races
-    assert (race.first.kind, race.second.kind, race.missing) == (kind, "free", (1, 9))
+    [race] = find_races(made([*launched(1), *frees, *op("a", 1, *touches)], slices))
+    verb = {"read": "reads", "write": "writes"}[kind]
+    assert re.search(rf"frees what .* {verb}, and", race.sentence)
+    assert (race.missing, race.waits) == ((1, 9), "free")
     cured = [*launched(1), Act("host", "wait", 1), *frees, *op("a", 1, *touches)]
-    assert not examine(made(cured, slices)).races
+    assert not find_races(made(cured, slices))
 
 
 # -- a line of the engine changed ------------------------------------------------------------------
@@ -173,16 +185,16 @@ ONE_BUFFER = Edit(
     'self.outputs = [device.memory("output 0", size)]',
 )
 
-Fact = tuple[str, str, tuple[str, str]]  # kind, memory without numbers, names of what did it
-NO_COPY_WAIT: Fact = ("race", "output", ("sample 1", "copy 1"))
+Fact = tuple[str, str, tuple[str, str]]  # kind, memory up to its number, names of what did it
+NO_COPY_WAIT: Fact = ("race", "device output buffer", ("sample 1", "copy 1"))
 CHANGED: list[tuple[str, str, Edit, set[Fact]]] = [
     *((loop, LOOPS[loop].relays[0], NO_WAIT, {NO_COPY_WAIT})
       for loop in ("serial", "overlap_thread", "mini_overlap")),
-    ("overlap", "pool", ONE_SLOT, {("race", "inputs", ("sample 1", "prepare 2"))}),
-    ("overlap", "pool", ONE_BUFFER, {("race", "output", ("copy 1", "sample 2")),
-                                     ("race", "host output", ("process 1", "copy 2"))}),
+    ("overlap", "pool", ONE_SLOT, {("race", "the inputs of step", ("sample 1", "prepare 2"))}),
+    ("overlap", "pool", ONE_BUFFER, {("race", "device output buffer", ("copy 1", "sample 2")),
+                                     ("race", "host output buffer", ("process 1", "copy 2"))}),
     ("overlap:ring:enable_skip_finishing_decode=false", "ring", FREE_AT_ONCE,
-     {("race", "kv", ("forward 9", "process 8"))}),
+     {("race", "KV slot", ("forward 9", "process 8"))}),
 ]  # fmt: skip
 
 
@@ -197,18 +209,19 @@ def test_a_changed_engine_is_seen_and_told_once(
     with put_in([edit]):
         trace = run_loop(loop, SimDevice(), HashModel(), requests, config, SIM_COST, relay).trace
     names = {item.id: f"{item.name} {item.step}" for item in trace.slices}
-    for race in examine(trace).races:
-        both = names[race.first.op], names[race.second.op]
-        found.add((race.kind, re.sub(r" ?\d+", "", race.resource), both))
-        assert race.missing == ((race.first.op, race.second.op) if race.kind == "race" else None)
+    for race in find_races(trace):
+        first, second = race.slices
+        found.add((race.kind, re.sub(r" \d.*", "", race.sentence), (names[first], names[second])))
+        assert race.missing == (race.slices if race.kind == "race" else None)
         if edit is NO_WAIT:
-            assert race.count == sum(item.name == "sample" for item in trace.slices)
+            count = sum(item.name == "sample" for item in trace.slices)
+            assert race.sentence.endswith(f"; {count} such pairs")
             assert "(copy stream; r0, r1)" in str(race) and "(forward stream; r0, r1)" in str(race)
-        drawn = pictures.draw(trace, offence := race.offence)
-        assert offence.slices and all(f'data-offence="{one}"' in drawn for one in offence.slices)
-        if offence.missing:
-            assert f'data-missing="{offence.missing[0]} {offence.missing[1]}"' in drawn
-            assert "\nmissing: " in to_text(trace, offence)
+        drawn = pictures.draw(trace, race)
+        assert race.slices and all(f'data-offence="{one}"' in drawn for one in race.slices)
+        if race.missing:
+            assert f'data-missing="{race.missing[0]} {race.missing[1]}"' in drawn
+            assert "\nmissing: " in to_text(trace, race)
     assert found == facts
 
 
@@ -223,12 +236,12 @@ def example() -> Any:
 def test_the_example_of_the_readme_is_caught_and_cured() -> None:
     data = example()
     trace = from_json(json.dumps(data))
-    [race] = examine(trace).races
+    [race] = find_races(trace)
     said = " ".join(README.read_text(encoding="utf-8").rpartition("\n\n    ")[2].split())
     assert str(race) == said and set(launches(trace)) == {2, 3, 5, 6}
     at = data["program"].index({"lane": "copy", "kind": "begin", "op": 6})
     data["program"].insert(at, {"lane": "copy", "kind": "wait", "op": 5})
-    assert not examine(from_json(json.dumps(data))).races
+    assert not find_races(from_json(json.dumps(data)))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("torch")
 
 from minisched.checks.leaks import find_leaks
-from minisched.checks.races import examine
+from minisched.checks.races import find_races
 from minisched.core import Request, SamplingParams
 from minisched.devices.dist import Ranks, WrongRanks, needs, started
 from minisched.devices.registry import open_device
@@ -81,7 +81,7 @@ def check_run(found: Run, expected: Run) -> None:
     assert found.errors == expected.errors
     for lane in {item.lane for item in found.trace.slices}:
         assert all(a.end <= b.start for a, b in pairwise(found.trace.on(lane)))
-    assert not examine(found.trace).races
+    assert not find_races(found.trace)
     assert not find_leaks(found.trace)
     lanes = {item.lane for item in found.trace.slices}
     assert lanes >= LANES.get(found.loop, set())
@@ -133,7 +133,7 @@ def without_waits(trace: Trace, lane: str) -> Trace:
 def test_a_receive_that_waits_for_no_send_is_a_race(two_ranks: Ranks, loop: str, lane: str) -> None:
     requests, config = draw(1)
     trace = run(loop, "dist", "hash", without_logprobs(requests), config).trace
-    assert examine(without_waits(trace, lane)).races
+    assert find_races(without_waits(trace, lane))
 
 
 def test_a_step_whose_sampling_can_not_be_asked_for_fails_alone(

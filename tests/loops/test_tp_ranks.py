@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from minisched.checks.leaks import find_leaks
-from minisched.checks.races import examine
+from minisched.checks.races import find_races
 from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.dist import Ranks, WrongRanks, started
 from minisched.devices.registry import open_device
@@ -74,7 +74,7 @@ def test_two_ranks_give_the_bits_of_one(llama: str) -> None:
             for here, there in zip(two.requests, one.requests, strict=True):
                 assert here.output_token_logprobs == there.output_token_logprobs  # all floats
             check_trace(two.trace)
-            assert not examine(two.trace).races
+            assert not find_races(two.trace)
             assert not find_leaks(two.trace)
 
 

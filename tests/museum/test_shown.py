@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 import minisched
-from minisched.checks.races import examine
+from minisched.checks.races import find_races
 from minisched.cli import museum
 from minisched.export.looks import MARK
 from minisched.export.scene_text import to_text
@@ -160,8 +160,8 @@ def test_what_did_it_is_found_and_shown_in_red(exhibit: Exhibit) -> None:
     by_law_alone = exhibit_offence(replace(exhibit, red=""), verdict)
     assert by_law_alone.sentence and by_law_alone.slices
     if exhibit.law == "race":
-        race = examine(verdict.trace).races[0]
-        assert by_law_alone == race.offence
+        race = find_races(verdict.trace)[0]
+        assert by_law_alone == race
         assert len(by_law_alone.slices) == 2
     offence, drawn = exhibit_offence(exhibit, verdict), draw(exhibit)
     assert drawn.count("http") == drawn.count("http://www.w3.org/")
