@@ -19,7 +19,6 @@ from ..loops.run import Run, fresh, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
 from ..trace import Slice, Trace
-from ..trace.events import is_forward
 from .layout import DECODES, View, boxes_of, make_view
 from .recipes import RECIPES, tokens
 from .runs import side_by_side
@@ -30,32 +29,20 @@ from .views.marks import many
 
 LOOPS = ("pd", "mixed")
 NO_PAUSE = "nobody decoded then"
-
-# -- The comparison: what can be counted in each run, and words for the rest -----------------------
-
-WORDS = {  # of each loop, what no run can show
-    "pd": {
-        "design": "physical separation: a device for each",
-        "deployment": "two engines behind a load balancer, and a link between them",
-        "scenario": "long prompts beside streams that must not stutter, and load for two devices",
-    },
-    "mixed": {
-        "design": "logical union: one batch for both",
-        "deployment": "one engine",
-        "scenario": "one device, short prompts, or throughput before steadiness",
-    },
-}
+CONFIG = SchedulerConfig(kv_tokens=8192)
 
 
-def rows(pd: Run, mixed: Run) -> list[tuple[str, str, str]]:
-    """The comparison: what is compared, of pd, of mixed."""
-    of_pd, of_mixed = (
-        WORDS[loop] | counted(run) for loop, run in zip(LOOPS, (pd, mixed), strict=True)
-    )
-    order = (
-        "design", "deployment", "devices", "transfer", "schedulers", "prefill", "mixing", "scenario"
-    )  # fmt: skip
-    return [(name, of_pd[name], of_mixed[name]) for name in dict.fromkeys((*order, *of_pd))]
+def both(requests: Sequence[Request], **link: Any) -> tuple[Run, Run]:
+    """The runs of the two loops on one workload."""
+    return one("pd", requests, **link), one("mixed", requests)
+
+
+def one(
+    loop: str, requests: Sequence[Request], config: SchedulerConfig = CONFIG, **options: Any
+) -> Run:
+    """One loop on a workload."""
+    again = [fresh(request) for request in requests]
+    return run_loop(loop, open_device("sim"), HashModel(), again, config, SIM_COST, **options)
 
 
 def find_runs(runs: Sequence[Run]) -> tuple[Run, Run] | None:
@@ -64,24 +51,38 @@ def find_runs(runs: Sequence[Run]) -> tuple[Run, Run] | None:
     return (by_loop["pd"], by_loop["mixed"]) if set(LOOPS) <= by_loop.keys() else None
 
 
+# -- The comparison: what can be counted in each run, and words for the rest -----------------------
+
+
+def rows(pd: Run, mixed: Run) -> list[tuple[str, str, str]]:
+    """The comparison: what is compared, of pd, of mixed."""
+    of_pd, of_mixed = counted(pd), counted(mixed)
+    return [
+        ("design", "physical separation: a device for each", "logical union: one batch for both"),
+        ("deployment", "two engines behind a load balancer, and a link between them", "one engine"),
+        *((name, said, of_mixed[name]) for name, said in of_pd.items()),
+        ("scenario", "long prompts beside streams that must not stutter, and load for two devices",
+         "one device, short prompts, or throughput before steadiness"),
+    ]  # fmt: skip
+
+
 def counted(run: Run) -> dict[str, str]:
     """What a run did, by what is compared."""
     trace, devices = run.trace, measure(run.trace).devices
-    prompts = prompt_steps(trace)
-    where = {item.lane for item in prompts}
-    mixed = sum(item.mode == "mixed" for item in forwards(trace))
-    schedulers = {item.lane for item in trace.slices if item.name == "schedule"}
+    passes, prompts = forwards(trace), prompt_steps(trace)
+    mixed = sum(item.mode == "mixed" for item in passes)
     transfers = trace.on("kv transfer")
     size = sum(int(mark.attrs["bytes"]) for mark in trace.marks if mark.name == "kv transfer")
     moved = f"{size / 2**20:.1f} MiB in {many(len(transfers), 'transfer')}, "
     moved += f"{ms(sum(item.duration for item in transfers))} ms"
-    own = "a device of its own" if "prefill forward" in where else "the one device"
+    is_apart = any(item.lane == "prefill forward" for item in prompts)
     return {
         "devices": str(devices),
-        "schedulers": str(len(schedulers)),
         "transfer": moved if transfers else "none: a prompt's KV stays where it is computed",
-        "prefill": f"{many(len(prompts), 'step')} on {own}",
-        "mixing": f"{mixed} of {len(forwards(trace))} steps hold prompts and decodes",
+        "schedulers": str(len({it.lane for it in trace.slices if it.name == "schedule"})),
+        "prefill": f"{many(len(prompts), 'step')} on "
+        f"{'a device of its own' if is_apart else 'the one device'}",
+        "mixing": f"{mixed} of {len(passes)} steps hold prompts and decodes",
         "latency: first token, p50 / p99": percentiles(run.metrics.ttft),
         "latency: between tokens, p50 / p99": percentiles(run.metrics.itl),
         "latency: longest pause while a prompt is computed": pause(run),
@@ -97,24 +98,18 @@ def percentiles(times: Percentiles | None) -> str:
 
 def pause(run: Run) -> str:
     """The longest time between two tokens of a request while another's prompt is computed."""
-    prompts = union(prompt_steps(run.trace))
-    gaps = (
-        gap
-        for item in run.metrics.ended
-        if item.first_token is not None
-        for gap in pairwise(accumulate(item.itls, initial=item.first_token))
-    )
-    longest = max(
-        (end - start for start, end in gaps
-         if any(start < later and earlier < end for earlier, later in prompts)),
-        default=0,
-    )  # fmt: skip
+    prompts, longest = union(prompt_steps(run.trace)), 0
+    for item in run.metrics.ended:
+        times = accumulate(item.itls, initial=item.first_token or 0)
+        for gap in pairwise(times):
+            if intersection((gap,), prompts):
+                longest = max(longest, gap[1] - gap[0])
     return f"{ms(longest)} ms" if longest else NO_PAUSE
 
 
 def forwards(trace: Trace) -> list[Slice]:
     """The forward slice of each step, on every device."""
-    return [s for s in trace.slices if is_forward(s.lane) and s.name == "forward"]
+    return [item for item in trace.slices if item.name == "forward"]
 
 
 def prompt_steps(trace: Trace) -> list[Slice]:
@@ -132,10 +127,9 @@ def beside_a_prompt(pd: Run, mixed: Run) -> Scene | None:
     """
     rid = longest_prompt(pd)
     views = [view for run in (pd, mixed) if (view := prompt_view(run.trace, rid))]
-    pauses = [pause(run) for run in (pd, mixed)]
-    if len(views) < 2 or NO_PAUSE in pauses:
+    apart, together = pause(pd), pause(mixed)
+    if len(views) < 2 or NO_PAUSE in (apart, together):
         return None
-    apart, together = pauses
     title = (
         f"While a prompt is computed, others pause {together} at most if mixed, {apart} if apart"
     )
@@ -144,9 +138,8 @@ def beside_a_prompt(pd: Run, mixed: Run) -> Scene | None:
          f"{pause(run)}; between tokens, p50 / p99: {percentiles(run.metrics.itl)}")
         for name, run in (("pd: a device for each", pd), ("mixed: one batch for both", mixed))
     ]  # fmt: skip
-    scene = side_by_side(views, title, names)
     about = f"{pd.trace.what_ran}; 0 is when the host begins to schedule the prompt of {rid}"
-    return replace(scene, about=about)
+    return replace(side_by_side(views, title, names), about=about)
 
 
 def longest_prompt(pd: Run) -> str:
@@ -154,28 +147,24 @@ def longest_prompt(pd: Run) -> str:
     decodes = union(item for item in forwards(pd.trace) if item.mode in DECODES)
     times = Counter[str]()
     for item in prompt_steps(pd.trace):
-        both_work = length(intersection(((item.start, item.end),), decodes))
-        times.update({rid: both_work for rid in item.rids if both_work})
+        if both_work := length(intersection(((item.start, item.end),), decodes)):
+            times.update(dict.fromkeys(item.rids, both_work))
     return max(times, key=lambda rid: (times[rid], rid), default="")
 
 
 def prompt_view(trace: Trace, rid: str) -> View | None:
     """From when the host begins a prompt's first step to the end of its first decode step."""
-    steps = [item for item in trace.slices if item.name == "forward" and rid in item.rids]
+    steps = [item for item in forwards(trace) if rid in item.rids]
     decodes = [item for item in steps if item.mode in DECODES]
     if not decodes:
         return None
     side, _ = side_of(steps[0].lane)
-    first = min(
-        box.slice.start for box in boxes_of(trace)
-        if box.step == steps[0].step and box.slice.lane.startswith(side)
-    )  # fmt: skip
-    return make_view(trace, first, decodes[0].end)
+    begun = (box.slice.start for box in boxes_of(trace)
+             if box.step == steps[0].step and box.slice.lane.startswith(side))  # fmt: skip
+    return make_view(trace, min(begun), decodes[0].end)
 
 
 # -- ``diagrams/pd_or_mixed.md``: the comparison on one workload, and on others where it turns -----
-
-CONFIG = SchedulerConfig(kv_tokens=8192)
 
 
 def pd_or_mixed() -> str:
@@ -195,24 +184,20 @@ def pd_or_mixed() -> str:
 
 
 def others() -> str:
-    """The figures of other workloads."""
-    lines = list[list[str]]()
-    for name, pair in other_runs().items():
-        for loop, run in zip(("PD", "mixed"), pair, strict=True):
-            figures = {name: said for name, said in counted(run).items() if ": " in name}
-            lines.append([f"{name}: {loop}", *figures.values()])
-    return table(["", *(name.partition(": ")[2] for name in figures)], lines)
-
-
-def other_runs() -> dict[str, tuple[Run, Run]]:
-    """Workloads on which the comparison comes out differently."""
-    slow = {"bytes_per_second": Link().bytes_per_second // 10, "latency": 10 * Link().latency}
-    return {
+    """The figures of workloads on which the comparison comes out differently."""
+    link, lines = Link(), list[list[str]]()
+    slow = {"bytes_per_second": link.bytes_per_second // 10, "latency": 10 * link.latency}
+    pairs = {
         "one request": both(streams(1)),
         "short prompts": both(streams(3) + prompts(4, 12)),
         "more, longer prompts": both(streams(4) + prompts(8, 512)),
         "a slow link": both(RECIPES["pd"].requests, **slow),
     }
+    for name, pair in pairs.items():
+        for loop, run in zip(("PD", "mixed"), pair, strict=True):
+            figures = {head: said for head, said in counted(run).items() if ": " in head}
+            lines.append([f"{name}: {loop}", *figures.values()])
+    return table(["", *(head.partition(": ")[2] for head in figures)], lines)
 
 
 def streams(count: int) -> list[Request]:
@@ -227,14 +212,3 @@ def prompts(count: int, length: int) -> list[Request]:
                 arrival_time=(60 + 40 * at) * MILLISECOND)
         for at in range(count)
     ]  # fmt: skip
-
-
-def both(requests: Sequence[Request], **link: Any) -> tuple[Run, Run]:
-    """The runs of the two loops on one workload."""
-    return one("pd", requests, **link), one("mixed", requests)
-
-
-def one(loop: str, requests: Sequence[Request], **options: Any) -> Run:
-    """One loop on a workload."""
-    again = [fresh(request) for request in requests]
-    return run_loop(loop, open_device("sim"), HashModel(), again, CONFIG, SIM_COST, **options)

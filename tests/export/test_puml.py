@@ -19,13 +19,13 @@ import pytest
 
 from minisched.cli.diagrams import run_diagrams
 from minisched.export import render_puml
-from minisched.export.layout import make_view
 from minisched.export.looks import SHARES
-from minisched.export.pictures.stages import requests_view
+from minisched.export.pictures.stages import row_of, works
 from minisched.export.recipes import RECIPES, run_of
 from minisched.export.render_puml import ADVICE, RenderError, find_renderer, render
 from minisched.export.story import events
 from minisched.export.views import draw
+from minisched.export.views.steps import requests_in
 from minisched.topics import TOPICS
 
 # -- stories ---------------------------------------------------------------------------------------
@@ -61,20 +61,24 @@ def test_every_slice_is_an_event_and_the_queue_is_what_is_launched_and_not_taken
 @pytest.mark.parametrize("loop", ["serial", "overlap", "vllm_pp2", "multi_step", "pd"])
 def test_a_request_has_a_box_for_every_step_it_was_in(loop: str) -> None:
     trace = replace(RECIPES["decode" if loop == "overlap" else "mixed_chunk"], loop=loop).run()
-    view = requests_view(trace)
-    mine = [box for box in view.boxes if box.lane.side == "request"]
+    steps = works(trace)
+    rows = {rid: row_of(trace, rid, steps).spans for rid in requests_in(steps)}
+    kinds = Counter(item.kind for spans in rows.values() for item in spans)
     ran = [item for item in trace.slices if item.name == "forward"]
     ran = [item for item in ran if item.lane == "stage 0"] or ran
-    boxes = [box for box in mine if box.slice.name != "waiting"]
     told = Counter((rid, item.step, item.start) for item in ran for rid in item.rids)
-    assert Counter((box.lane.name, box.step, box.slice.start) for box in boxes) == told
-    names = Counter(box.slice.name for box in mine)
-    assert {*names} <= {*SHARES} and view.bubbles == make_view(trace).bubbles
-    assert names["wasted"] == sum(mark.name == "wasted row" for mark in trace.marks)
-    assert (names["again"] == 1) == (loop == "overlap"), "decode's golden run retracts once"
-    for lane in view.lanes:
-        spans = sorted((box.slice.start, box.slice.end) for box in view.on(lane))
-        assert all(before[1] <= after[0] for before, after in pairwise(spans)), lane
+    assert told == Counter(
+        (rid, item.data["step"], item.start)
+        for rid, spans in rows.items()
+        for item in spans
+        if item.kind != "waiting"
+    )
+    assert {*kinds} <= {*SHARES}
+    assert kinds["wasted"] == sum(mark.name == "wasted row" for mark in trace.marks)
+    assert (kinds["again"] == 1) == (loop == "overlap"), "decode's golden run retracts once"
+    for rid, spans in rows.items():
+        there = sorted((item.start, item.end) for item in spans)
+        assert all(before[1] <= after[0] for before, after in pairwise(there)), rid
 
 
 # -- who renders -----------------------------------------------------------------------------------

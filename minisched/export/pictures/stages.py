@@ -2,148 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import replace
 
 from ...core import Request, ScheduleBatch
 from ...devices.cost import SIM_COST
 from ...devices.registry import open_device
 from ...engine.frontend import Frontend
 from ...loops.design import find_loop
-from ...loops.run import make_engine
+from ...loops.run import Run, make_engine
 from ...models.hash import HashModel
 from ...models.llama import equal_extents
 from ...scheduler import SchedulerConfig
-from ...trace import Slice, Trace
-from ..layout import Box, Lane, View, in_order, make_view
-from ..pd_or_mixed import both, pause
+from ...trace import Trace
+from ...trace.sides import one_side, sides
+from ..layout import in_order, make_view
+from ..pd_or_mixed import both, one, pause
 from ..recipes import RECIPES, tokens
-from ..runs import side_by_side
-from ..scene import CellGrid, Data, GridCell, Part, Scene
+from ..runs import LEGEND, lanes_of
+from ..scene import CellGrid, Data, GridCell, LaneItem, LaneRow, Lanes, Part, Scene
 from ..state import arrivals
 from ..units import ms
 from ..views import token_pool
 from ..views.marks import many, named, word
-from ..views.steps import StepWork, requests_in, steps_of
+from ..views.steps import StepWork, requests_in, steps_of, work_of
 
-# -- A run from its requests' side: a lane for each, with what every step did for it ---------------
-
-
-@dataclass(frozen=True)
-class Share(Box):
-    """What one step did for one request; ``tokens`` of its prompt, or 0 for a decode."""
-
-    tokens: int = 0
-
-    @property
-    def label(self) -> str:
-        """How many tokens of a prompt; else the step's number."""
-        return "waiting" if self.slice.name == "waiting" else str(self.tokens or self.step)
-
-
-def requests_view(trace: Trace) -> View:
-    """A whole run: a lane for each request, and below them the devices and the KV transfers.
-
-    Raises:
-        NothingToShow: no step ran.
-    """
-    whole = make_view(trace)
-    steps = works(trace)
-    lanes = {rid: Lane(f"request_{_key(rid)}", rid, "request") for rid in requests_in(steps)}
-    shares = [share for step in steps for share in _shares(step, lanes)]
-    waits = [wait for lane in lanes.values() for wait in _waits(trace, lane, steps)]
-    devices = {box.lane for box in whole.boxes if box.slice.name in ("forward", "transfer")}
-    below = [box for box in whole.boxes if box.lane in devices]
-    return View(
-        trace, 0, trace.end, 0, 0,
-        (*lanes.values(), *in_order(devices)),
-        (*waits, *shares, *below), (), whole.bubbles,
-    )  # fmt: skip
-
-
-def works(trace: Trace) -> list[StepWork]:
-    """What every step did for whom, in order of time; where there are two schedulers, of both."""
-    steps = [step for part in _sides(trace) for step in steps_of(part)]
-    return sorted(steps, key=lambda step: (step.start, step.step))
-
-
-def _sides(trace: Trace) -> list[Trace]:
-    """What each scheduler's side recorded, as a trace of its own."""
-    names = sorted({item.lane for item in trace.slices if item.lane.endswith(" host")})
-    sides = [name.removesuffix(" host") for name in names]
-    return [
-        replace(
-            trace,
-            slices=tuple(item for item in trace.slices if item.lane.startswith(f"{side} ")),
-            marks=tuple(mark for mark in trace.marks if mark.attrs.get("side") == side),
-        )
-        for side in sides
-    ] or [trace]
-
-
-def longest_pause(trace: Trace) -> int:
-    """The longest time between two tokens of one request, in nanoseconds."""
-    ends: dict[str, int] = {}
-    longest = 0
-    for step in works(trace):
-        for part in step.parts:
-            if part.kind == "decode":
-                longest = max(longest, step.end - ends.get(part.rid, step.end))
-            ends[part.rid] = step.end
-    return longest
-
-
-def _key(rid: str) -> str:
-    return "".join(char if char.isalnum() else "_" for char in rid)
-
-
-def _shares(step: StepWork, lanes: dict[str, Lane]) -> Iterator[Share]:
-    for part in step.parts:
-        tokens = part.tokens if part.kind in ("prompt", "again") else 0
-        item = Slice(step.step, part.rid, part.kind, step.start, step.end, step.step)
-        yield Share(item, lanes[part.rid], step.step, tokens=tokens)
-
-
-def _waits(trace: Trace, lane: Lane, steps: list[StepWork]) -> Iterator[Share]:
-    """From its arrival, and from each retraction, to the next step that computes something."""
-    rid = lane.name
-    busy = [step for step in steps if any(part.rid == rid for part in step.parts)]
-    back = [mark.time for mark in named(trace, "retraction") if word(mark, "rid") == rid]
-    for moment in [*arrivals(trace).get(rid, []), *back]:
-        begin = max([moment, *(step.end for step in busy if step.start <= moment < step.end)])
-        nexts = [step.start for step in busy if step.start >= begin]
-        if nexts and nexts[0] > begin:
-            yield Share(Slice(0, rid, "waiting", begin, nexts[0]), lane, 0)
-
-
-@cache
-def prompt_run(chunk: int, mixed: bool) -> Trace:
-    """The workload of ``mixed_chunk`` with chunks of so many tokens (0: prompts stay whole)."""
-    recipe = RECIPES["mixed_chunk"]
-    config = replace(recipe.config, chunked_prefill_size=chunk or 1024, enable_mixed_chunk=mixed)
-    return replace(recipe, config=config).run()
+# -- Runs from their requests' side: a lane for each, with what every step did for it --------------
 
 
 def prefill_stage() -> Scene:
     """One long prompt beside two requests that decode, in three ways."""
-    runs = {
-        "whole prompts": prompt_run(0, False),
-        "chunked prefill": prompt_run(24, False),
-        "chunked and mixed with decodes": prompt_run(24, True),
+    recipe = RECIPES["mixed_chunk"]
+    chunks = {
+        "whole prompts": (1024, False),
+        "chunked prefill": (24, False),
+        "chunked and mixed with decodes": (24, True),
     }
-    title = "Prefill whole, chunked, and mixed: what a long prompt does to those who decode"
-    pauses = [f"between two tokens {ms(longest_pause(trace))} ms" for trace in runs.values()]
-    return requests_of(runs, pauses, title)
+    runs = {
+        name: one("overlap", recipe.requests, replace(
+            recipe.config, chunked_prefill_size=size, enable_mixed_chunk=is_mixed))
+        for name, (size, is_mixed) in chunks.items()
+    }  # fmt: skip
+    return requests_of(
+        runs, "Prefill whole, chunked, and mixed: what a long prompt does to those who decode"
+    )
 
 
 def pd_against_mixed() -> Scene:
     """The same requests on two devices with KV sent between them, and mixed on one."""
     names = ("PD separation, two devices", "mixed chunks, one device")
-    runs = both(RECIPES["pd"].requests)
-    title = "PD separation against mixed chunks: who waits for a long prompt"
-    pauses = [f"while a prompt is computed {pause(run)}" for run in runs]
-    return requests_of(dict(zip(names, (run.trace for run in runs), strict=True)), pauses, title)
+    runs = dict(zip(names, both(RECIPES["pd"].requests), strict=True))
+    return requests_of(runs, "PD separation against mixed chunks: who waits for a long prompt")
+
+
+def requests_of(runs: Mapping[str, Run], title: str) -> Scene:
+    """The requests of each run, and its devices, under its name and what it made of their time."""
+    end, parts = max(run.trace.end for run in runs.values()), list[Part]()
+    for name, run in runs.items():
+        steps = works(run.trace)
+        note = (f"{len(steps)} steps, {ms(run.trace.end)} ms; longest pause while a prompt is "
+                f"computed: {pause(run)}")  # fmt: skip
+        rows = [row_of(run.trace, rid, steps) for rid in requests_in(steps)]
+        parts.append(Part(name, note, [Lanes([*rows, *devices_of(run.trace)], end)]))
+    about = next(iter(runs.values())).trace.what_ran
+    about = f"{about}, simulated time; a box is a step, its number a prompt's tokens"
+    return Scene(title, about, parts, LEGEND)
+
+
+def works(trace: Trace) -> list[StepWork]:
+    """What every step did for whom, in order of time; where there are two schedulers, of both."""
+    steps = [step for side in sides(trace) for step in steps_of(one_side(trace, side))]
+    return sorted(steps, key=lambda step: (step.start, step.step))
+
+
+def row_of(trace: Trace, rid: str, steps: list[StepWork]) -> LaneRow:
+    """What was computed for a request, and how long it waited before that: from its arrival, and
+    from each retraction.
+    """
+    work, waits = work_of(steps, rid), list[LaneItem]()
+    back = [mark.time for mark in named(trace, "retraction") if word(mark, "rid") == rid]
+    for since in [*arrivals(trace).get(rid, []), *back]:
+        begin = max([since, *(item.end for item in work if item.start <= since < item.end)])
+        until = min((item.start for item in work if item.start >= begin), default=begin)
+        if until > begin:
+            waits.append(LaneItem("waiting", begin, until, "waiting", about=f"{rid} waits"))
+    return LaneRow(rid, [*waits, *work], "request")
+
+
+def devices_of(trace: Trace) -> list[LaneRow]:
+    """The devices, and the way that KV takes from one to the other."""
+    whole = make_view(trace)
+    lanes = {box.lane for box in whole.boxes if box.slice.name in ("forward", "transfer")}
+    boxes = tuple(box for box in whole.boxes if box.lane in lanes)
+    view = replace(whole, lanes=in_order(lanes), boxes=boxes, arrows=())
+    return [*lanes_of(view, trace.end).rows]
 
 
 def freed_at_once() -> Scene:
@@ -153,16 +105,6 @@ def freed_at_once() -> Scene:
     scene = token_pool.scene(replace(recipe, config=config).run())
     title = "free_rule at_once: a wasted row's token lands in the next owner's prompt"
     return replace(scene, title=title)
-
-
-def requests_of(runs: Mapping[str, Trace], pauses: Sequence[str], title: str) -> Scene:
-    """The requests of each run, under its name and what it made of their time."""
-    names = [
-        (name, f"{len(works(trace))} steps, {ms(trace.end)} ms, longest pause {said}")
-        for (name, trace), said in zip(runs.items(), pauses, strict=True)
-    ]
-    scene = side_by_side([requests_view(trace) for trace in runs.values()], title, names)
-    return replace(scene, about=f"{scene.about}; a box is a step: its number, or a prompt's tokens")
 
 
 # -- Who attends to what in a mixed batch: one rule for a chunk of a prompt and for a decode -------
