@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ..checks.history import side_of
 from ..trace import Trace
 from ..trace.events import is_host
+from ..trace.sides import sides
 from .layout import Arrow, Box, Lane, View, boxes_of, shown
 from .runs import LEGEND, flag_of, links_of, span_of, waits_of
 from .scene import LaneItem, LaneRow, Lanes, Part, Scene, about_run
 from .units import ms
+from .views.marks import many
 
 
 @dataclass(frozen=True)
 class StepRow:
     """A step, from the moment it was scheduled until its result was processed.
 
-    ``lanes``: the host's, its thread's, then the device's; a second of one where two things of a
-    step overlap there. All are named after the step.
+    Its lanes: the host's, its thread's, then the device's; a second of one where two things of a
+    step overlap there.
     """
 
     side: str  # whose step (``prefill``, ``decode``; empty where there is one scheduler)
     step: int
     lanes: tuple[Lane, ...]
     boxes: tuple[Box, ...]  # on those lanes
-
-    @property
-    def name(self) -> str:
-        """``step 5``, ``prefill step 5``."""
-        return f"{self.side} step {self.step}".strip()
 
     @property
     def start(self) -> int:
@@ -43,10 +42,9 @@ class StepRow:
         return max(box.slice.end for box in self.boxes)
 
     @property
-    def device_span(self) -> tuple[int, int]:
-        """When a device began with it, and when the last one had done with it."""
-        device = [box.slice for box in self.boxes if box.lane.side == "device"]
-        return min(item.start for item in device), max(item.end for item in device)
+    def device_end(self) -> int:
+        """When the last device had done with it."""
+        return max(box.slice.end for box in self.boxes if box.lane.side == "device")
 
 
 def steps(trace: Trace, count: int = 4) -> Scene:
@@ -56,46 +54,37 @@ def steps(trace: Trace, count: int = 4) -> Scene:
         NothingToShow: no step ran.
     """
     rows = rows_of(trace, count)
-    view = steps_view(trace, rows)
+    view, known = steps_view(trace, rows), {row.step for row in rows}
+    flags: dict[int, dict[int, LaneItem]] = defaultdict(dict)  # of a step, by time
+    for mark in waits_of(view):
+        step, time = int(mark.attrs["step"]), view.clip(mark.time, mark.time)[0]
+        flags[step if step in known else rows[0].step][time] = flag_of(mark, time)
     before: dict[str, StepRow] = {}
-    drawn, both = list[LaneRow](), ""
-    flags = {mark.time: mark for mark in waits_of(view)}
+    drawn, both = list[LaneRow](), dict[str, str]()
     for row in rows:
         earlier = before.get(row.side)
-        common = together(earlier, row) if earlier else 0
-        tint = view.clip(row.start, row.start + common)
-        measure_ = LaneItem("span", *tint, f"{ms(common)} ms together", data={"overlap": row.step})
+        before[row.side] = row
+        common = max(0, min(earlier.end, row.end) - row.start) if earlier else 0
+        tint, measure = view.clip(row.start, row.start + common), None
+        if common:
+            both = {"both": "the step above is on its way, too"}
+            measure = LaneItem("span", *tint, f"{ms(common)} ms together",
+                               data={"overlap": row.step})  # fmt: skip
         item = next(box.slice for box in row.boxes if box.slice.name == "forward")
-        who = f"{item.mode}, {len(item.rids)} row{'s' * (len(item.rids) != 1)}"
-        for lane in row.lanes:
+        name, who = (
+            f"{row.side} step {row.step}".strip(),
+            f"{item.mode}, {many(len(item.rids), 'row')}",
+        )
+        for at, lane in enumerate(row.lanes):
             spans = [LaneItem("both", *tint)] if common else []
             spans += [span_of(view, box, box.slice.name) for box in row.boxes
                       if box.lane == lane and box.slice.duration]  # fmt: skip
-            if lane is row.lanes[0]:
-                spans += [
-                    flag_of(mark, view.clip(time, time)[0])
-                    for time, mark in flags.items()
-                    if mark.attrs.get("step") == row.step
-                    or (
-                        row is rows[0]
-                        and all(other.step != mark.attrs.get("step") for other in rows)
-                    )
-                ]
-            name = "thread" if " thread" in lane.name else lane.side
-            is_first = lane is row.lanes[0]
-            name += " also" * lane.name.endswith("also")
-            above = measure_ if common and is_first else None
-            drawn.append(LaneRow(name, spans, "", row.name, who, above))
-        before[row.side] = row
-        both = "the step above is on its way, too" if common else both
-    return Scene(
-        f"{trace.loop}: {rhythm(rows)}",
-        about_run(trace, "0 is when the first of these steps is scheduled"),
-        [
-            Part("Step under step", "", [Lanes(drawn, view.duration, links=links_of(view))]),
-        ],
-        {**LEGEND, "both": both} if both else LEGEND,
-    )
+            spans += flags[row.step].values() if not at else ()
+            drawn.append(LaneRow(lane.name, spans, "", name, who, None if at else measure))
+    lanes = Lanes(drawn, view.duration, links=links_of(view))
+    about = about_run(trace, "0 is when the first of these steps is scheduled")
+    title = f"{trace.loop}: {rhythm(rows)}"
+    return Scene(title, about, [Part("Step under step", "", [lanes])], LEGEND | both)
 
 
 def rows_of(trace: Trace, count: int) -> list[StepRow]:
@@ -104,17 +93,37 @@ def rows_of(trace: Trace, count: int) -> list[StepRow]:
     Raises:
         NothingToShow: no step ran.
     """
-    view, sides = shown(trace, count), sides_of(trace)
-    found: dict[tuple[str, int], list[Box]] = {}
+    view, link = shown(trace, count), sides(trace)[0]  # between two sides: that of who sends
+    found: dict[tuple[str, int], list[Box]] = defaultdict(list)
     for box in boxes_of(trace):
         if box.step:
-            found.setdefault((sides[box.slice.lane], box.step), []).append(box)
+            found[side_of(box.slice.lane)[0] or link, box.step].append(box)
     rows = [
         _row(side, step, boxes)
         for (side, step), boxes in found.items()
-        if view.start <= _forward_start(boxes) < view.end
+        if (passes := [box.slice.start for box in boxes if box.slice.name == "forward"])
+        and view.start <= min(passes) < view.end
     ]
     return sorted(rows, key=lambda row: (row.start, row.step))
+
+
+def _row(side: str, step: int, boxes: list[Box]) -> StepRow:
+    """A step's boxes on as few lanes as hold them without overlap: host, thread, device."""
+    groups: dict[str, list[list[Box]]] = {"host": [], "thread": [], "device": []}
+    for box in boxes:
+        name = box.slice.lane
+        where = "thread" if name.endswith("thread") else "host" if is_host(name) else "device"
+        room = (lane for lane in groups[where] if lane[-1].slice.end <= box.slice.start)
+        if (found := next(room, None)) is None:
+            groups[where].append(found := [])
+        found.append(box)
+    moved = []
+    for where, packed in groups.items():
+        for number, found in enumerate(packed):
+            lane = Lane(f"{side}step{step}{where}{number}", where + " also" * bool(number),
+                        "device" if where == "device" else "host")  # fmt: skip
+            moved += [Box(box.slice, lane, box.step) for box in found]
+    return StepRow(side, step, tuple(dict.fromkeys(box.lane for box in moved)), tuple(moved))
 
 
 def steps_view(trace: Trace, rows: list[StepRow]) -> View:
@@ -132,65 +141,20 @@ def steps_view(trace: Trace, rows: list[StepRow]) -> View:
                 tuple(arrows), ())  # fmt: skip
 
 
-def sides_of(trace: Trace) -> dict[str, str]:
-    """Which scheduler a lane belongs to; the link between two belongs to the one that sends."""
-    lanes = dict.fromkeys(item.lane for item in trace.slices)
-    named = [lane.removesuffix(" host") for lane in lanes if lane.endswith(" host")]
-    found = {lane: next((s for s in named if lane.startswith(f"{s} ")), "") for lane in lanes}
-    slices = {item.id: item for item in trace.slices}
-    for edge in trace.edges:
-        if not found[slices[edge.dst].lane]:
-            found[slices[edge.dst].lane] = found[slices[edge.src].lane]
-    return found
-
-
-def _forward_start(boxes: list[Box]) -> int:
-    """When the first device began with a step; -1: none did."""
-    return min((box.slice.start for box in boxes if box.slice.name == "forward"), default=-1)
-
-
-def _row(side: str, step: int, boxes: list[Box]) -> StepRow:
-    """A step's boxes on as few lanes as hold them without overlap: host, thread, device."""
-    groups: dict[str, list[list[Box]]] = {"host": [], "thread": [], "device": []}
-    for box in boxes:
-        name = box.slice.lane
-        where = "thread" if name.endswith("thread") else "host" if is_host(name) else "device"
-        room = (lane for lane in groups[where] if lane[-1].slice.end <= box.slice.start)
-        if (found := next(room, None)) is None:
-            groups[where].append(found := [])
-        found.append(box)
-    moved = []
-    for where, packed in groups.items():
-        for number, found in enumerate(packed):
-            words = (side, f"step {step}", "thread" * (where == "thread"), "also" * bool(number))
-            lane = Lane(f"{side}step{step}{where}{number or ''}", " ".join(filter(None, words)),
-                        "device" if where == "device" else "host")  # fmt: skip
-            moved += [Box(box.slice, lane, box.step) for box in found]
-    return StepRow(side, step, tuple(dict.fromkeys(box.lane for box in moved)), tuple(moved))
-
-
-def together(before: StepRow, row: StepRow) -> int:
-    """Nanoseconds in which two steps were both on their way."""
-    return max(0, min(before.end, row.end) - max(before.start, row.start))
-
-
-def early(before: StepRow, row: StepRow) -> int:
-    """Nanoseconds by which the host began a step before the device was done with the one before."""
-    return before.device_span[1] - row.start
-
-
 def rhythm(rows: Sequence[StepRow]) -> str:
-    """One sentence on all of them, with the least and the most where they differ."""
-    sides = {row.side: [other for other in rows if other.side == row.side] for row in rows}
-    pairs = [pair for mine in sides.values() for pair in pairwise(mine)]
-    done, host = "the device ends the one above", "the host"
-    if len(sides) > 1:
-        done, host = "its own device ends the step before", "a host"
-    ahead = sorted(time for time in (early(*pair) for pair in pairs) if time > 0)
+    """By how much the host begins a step before the device is done with the one before: the least
+    and the most.
+    """
+    pairs = [pair for side in dict.fromkeys(row.side for row in rows)
+             for pair in pairwise([row for row in rows if row.side == side])]  # fmt: skip
     if not pairs:
         return "one step"
+    ahead = sorted(time for a, b in pairs if (time := a.device_end - b.start) > 0)
+    host, done = "the host", "the device ends the one above"
+    if any(row.side for row in rows):
+        host, done = "a host", "its own device ends the step before"
     if not ahead:
-        return f"{'each' if len(sides) > 1 else 'the'} host begins a step only when {done}"
+        return f"{host} begins a step only when {done}"
     every = "a step" if len(ahead) == len(pairs) else f"{len(ahead)} of these {len(pairs)} steps"
     times = " to ".join(dict.fromkeys((ms(ahead[0]), ms(ahead[-1]))))
     return f"{host} begins {every} {times} ms before {done}"
