@@ -6,7 +6,7 @@ is when the device begins the step that samples the token, so that all relays ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ from ..trace import Mark, Slice, Trace
 from .layout import settled
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene
 from .units import ms
-from .views.marks import NothingToShow, lacking
+from .views.marks import NothingToShow, numbers
 
 AFTER = 3_000_000  # nanoseconds of the next pass that are shown
 LEGEND = {
@@ -62,6 +62,24 @@ class TokenWay:
         return self.relay in ("host", "fill_host")
 
 
+CELLS: dict[str, tuple[str, Callable[[Mark], str]]] = {  # a relay's mark, and the cell it tells of
+    "ring": ("future slots", lambda mark: f"slot {first_of(mark, 'slots')} of the ring"),
+    "pool": ("future slots", lambda mark: f"the cell of row {first_of(mark, 'slots')}"),
+    "token_pool": ("token pool", lambda mark: f"row {first_of(mark, 'rows')}, position "
+                   f"{first_of(mark, 'writes')}"),
+    "prev_sampled": ("prev sampled", lambda mark: f"prev_sampled[{first_of(mark, 'sources')}]"),
+    "chain": ("lazy tokens", lambda mark: f"array of step {mark.attrs['source']}, place "
+              f"{first_of(mark, 'places')}"),
+    "fill_device": ("placeholder fill", lambda mark: f"last tokens, row {first_of(mark, 'rows')}"),
+    "fill_host": ("placeholder fill", lambda mark: f"-1 in row {first_of(mark, 'rows')}, host"),
+}  # fmt: skip
+
+
+def first_of(mark: Mark, name: str) -> int:
+    """The first of a mark's numbers, which are its step's rows."""
+    return numbers(mark, name)[0]
+
+
 def way_of(trace: Trace) -> TokenWay:
     """The way of the first request's token of a step amid the longest settled stretch.
 
@@ -78,55 +96,30 @@ def way_of(trace: Trace) -> TokenWay:
     one = {(item.name, item.step): item for item in reversed(both)}
     sample, process = one["sample", this.step], one["process", this.step]
     names = [("copy", this.step), ("process", this.step), ("output", this.step)]
-    marked, promised, stored, read, gone = this.step, 0, sample.end, after.start, trace.end
-    if relay == "host":
-        names += [("prepare", after.step), ("launch", after.step)]
-        promised, stored, read = process.end, process.end, one["prepare", after.step].start
-    elif relay == "fill_host":
-        names += [("fill", after.step), ("launch", after.step)]
-        stored, gone = one["fill", after.step].end, after.end
-    elif relay in ("pool", "prev_sampled", "fill_device"):
-        gone = one["sample", after.step].end
-    if relay in ("fill_host", "fill_device", "prev_sampled", "chain"):
-        marked = after.step  # the step that reads says where
-    cell = "the host's list of its tokens"
+    cell, promised, stored, read, gone = "", 0, sample.end, after.start, trace.end
     if relay in CELLS:
         name, words = CELLS[relay]
-        at = (item for item in trace.marks if item.name == name)
-        mark = next((item for item in at if item.attrs.get("step") == marked), None)
-        if mark is None:
-            raise NothingToShow(f"{trace.loop}: no {name} was marked at step {marked}.")
+        # the step that reads says where, unless the one that writes has to know
+        step = this.step if relay in ("ring", "pool", "token_pool") else after.step
+        marks = (mark for mark in trace.marks
+                 if mark.name == name and mark.attrs.get("step") == step)  # fmt: skip
+        if (mark := next(marks, None)) is None:
+            raise NothingToShow(f"{trace.loop}: no {name} was marked at step {step}.")
         cell, promised = words(mark), mark.time
     if relay in ("prev_sampled", "chain", "fill_device"):
         promised = one["launch", this.step].start  # with the step's own output
+    if relay in ("pool", "prev_sampled", "fill_device"):
+        gone = one["sample", after.step].end
+    elif relay == "host":
+        names += [("prepare", after.step), ("launch", after.step)]
+        cell, promised, stored = "the host's list of its tokens", process.end, process.end
+        read = one["prepare", after.step].start
+    elif relay == "fill_host":
+        names += [("fill", after.step), ("launch", after.step)]
+        stored, gone = one["fill", after.step].end, after.end
     host = sorted((one[name] for name in names), key=lambda item: item.start)
     device = this, sample, after
     return TokenWay(trace, relay, cell, device, tuple(host), promised, stored, read, gone)
-
-
-def first_of(mark: Mark, name: str) -> int:
-    """The first of a mark's numbers.
-
-    Raises:
-        NothingToShow: there is none.
-    """
-    words = str(mark.attrs.get(name, "")).split()
-    if not words or not words[0].isdecimal():
-        raise lacking(mark, f"{name} as whole numbers")
-    return int(words[0])
-
-
-CELLS: dict[str, tuple[str, Callable[[Mark], str]]] = {  # a relay's mark, and the cell it tells of
-    "ring": ("future slots", lambda mark: f"slot {first_of(mark, 'slots')} of the ring"),
-    "pool": ("future slots", lambda mark: f"the cell of row {first_of(mark, 'slots')}"),
-    "token_pool": ("token pool", lambda mark: f"row {first_of(mark, 'rows')}, position "
-                   f"{first_of(mark, 'writes')}"),
-    "prev_sampled": ("prev sampled", lambda mark: f"prev_sampled[{first_of(mark, 'sources')}]"),
-    "chain": ("lazy tokens", lambda mark: f"array of step {mark.attrs['source']}, place "
-              f"{first_of(mark, 'places')}"),
-    "fill_device": ("placeholder fill", lambda mark: f"last tokens, row {first_of(mark, 'rows')}"),
-    "fill_host": ("placeholder fill", lambda mark: f"-1 in row {first_of(mark, 'rows')}, host"),
-}  # fmt: skip
 
 
 def one_token(traces: Sequence[Trace], title: str = "", names: Sequence[str] = ()) -> Scene:
@@ -140,7 +133,7 @@ def one_token(traces: Sequence[Trace], title: str = "", names: Sequence[str] = (
     end = max([end, *(way.host[-1].end - way.start + AFTER // 6 for way in ways)])
     rows, links = list[LaneRow](), list[LaneLink]()
     for way, name in zip(ways, names or [way.relay for way in ways], strict=True):
-        links += links_of(way, len(rows), end)
+        links += links_of(way, len(rows))
         rows += rows_of(way, name, end)
     about = f"{traces[0].what_ran}; 0 is when the device begins the step that samples the token"
     return Scene(
@@ -155,57 +148,53 @@ def one_token(traces: Sequence[Trace], title: str = "", names: Sequence[str] = (
 
 def finding(ways: Sequence[TokenWay]) -> str:
     """How long tokens wait on the device, and how long over the host."""
-    stay, leave = ([way.waits for way in ways if way.goes_over_the_host is over]
-                   for over in (False, True))  # fmt: skip
     said = []
-    for where, times in (("on the device", stay), ("over the host", leave)):
-        least, most = (ms(choose(times, default=0)) for choose in (min, max))
-        said += [f"{least if least == most else f'{least} to {most}'} ms {where}"] if times else []
+    for where, is_over in (("on the device", False), ("over the host", True)):
+        times = [way.waits for way in ways if way.goes_over_the_host is is_over]
+        if times:
+            ends = " to ".join(dict.fromkeys(ms(choose(times)) for choose in (min, max)))
+            said.append(f"{ends} ms {where}")
     return f"A token waits for its next forward pass: {', '.join(said)}"
 
 
 def rows_of(way: TokenWay, group: str, end: int) -> list[LaneRow]:
     """Device, cell, and the way to the client."""
+
+    def item(kind: str, since: int, until: int, label: str = "", step: str = "") -> LaneItem:
+        start, stop = (min(max(time - way.start, 0), end) for time in (since, until))
+        return LaneItem(kind, start, stop, label, step)
+
+    device, host = (
+        [item(it.name, it.start, it.end, f"{it.name} {it.step}", str(it.step)) for it in items]
+        for items in (way.device, way.host)
+    )
+    told = next(it.end for it in way.host if it.name == "output")
+    cell = [
+        item("promised", way.promised, way.stored, "promised"),
+        item("stored", way.stored, way.gone, "holds the token"),
+        item("read", way.read, way.read),
+    ]
     note = f"{way.trace.loop.partition(':')[0]}, waits {ms(way.waits)} ms"
-    cell = [LaneItem("promised", *clip(way, way.promised, way.stored, end), "promised"),
-            LaneItem("stored", *clip(way, way.stored, way.gone, end), "holds the token"),
-            LaneItem("read", *clip(way, way.read, way.read, end),
-                     about=f"step {way.device[-1].step} takes it")]  # fmt: skip
-    host = [span(way, item, end) for item in way.host]
-    told = next(item for item in way.host if item.name == "output").end
-    host.append(LaneItem("end", *clip(way, told, told, end), about="the client has it"))
-    drawn = [("device", [span(way, item, end) for item in way.device]), (way.cell, cell),
-             ("copy, host", host)]  # fmt: skip
-    return [LaneRow(name, spans, "", group, note) for name, spans in drawn]
+    drawn = {"device": device, way.cell: cell, "copy, host": [*host, item("end", told, told)]}
+    return [LaneRow(name, spans, "", group, note) for name, spans in drawn.items()]
 
 
-def links_of(way: TokenWay, first: int, end: int) -> Iterator[LaneLink]:
-    """From the sampling to the copy, and from whoever has the token into the cell and out of it."""
-    device, cell, host = first, first + 1, first + 2
-
-    def at(row: int, time: int) -> tuple[int, int]:
-        return row, clip(way, time, time, end)[0]
-
-    sampled, after = way.device[-2].end, way.device[-1].start
-    copied = next(item for item in way.host if item.name == "copy")
-    yield LaneLink("copy", at(device, sampled), at(host, copied.start), "the token, copied")
+def links_of(way: TokenWay, device: int) -> list[LaneLink]:
+    """From the sampling to the copy, and from whoever has the token into the cell and out of it;
+    ``device`` is the first of its three rows.
+    """
+    cell, host = device + 1, device + 2
+    op = {item.name: item for item in way.host}
+    after = (device, way.device[-1].start)
+    ways = [("copy", (device, way.device[-2].end), (host, op["copy"].start))]
     if way.goes_over_the_host:
-        yield LaneLink("token", at(host, way.stored), at(cell, way.stored), "the token")
+        ways.append(("token", (host, way.stored), (cell, way.stored)))
     if way.relay == "host":
-        yield LaneLink("token", at(cell, way.read), at(host, way.read), "the token, as input")
-        launched = next(item for item in way.host if item.name == "launch")
-        yield LaneLink("token", at(host, launched.end), at(device, after), "the token, as input")
+        ways.append(("token", (cell, way.read), (host, way.read)))
+        ways.append(("token", (host, op["launch"].end), after))
     else:
-        yield LaneLink("token", at(cell, way.read), at(device, after), "the token, as input")
-
-
-def span(way: TokenWay, item: Slice, end: int) -> LaneItem:
-    """A phase or an op, counted from the way's start."""
-    return LaneItem(item.name, *clip(way, item.start, item.end, end), f"{item.name} {item.step}",
-                    str(item.step))  # fmt: skip
-
-
-def clip(way: TokenWay, since: int, until: int, end: int) -> tuple[int, int]:
-    """A stretch of the run from the way's start on, as far as it is shown."""
-    first, last = (min(max(time - way.start, 0), end) for time in (since, until))
-    return first, last
+        ways.append(("token", (cell, way.read), after))
+    return [
+        LaneLink(kind, (row, time - way.start), (other, until - way.start))
+        for kind, (row, time), (other, until) in ways
+    ]
