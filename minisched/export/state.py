@@ -21,7 +21,7 @@ from ..checks.history import kept
 from ..trace import Mark, Trace
 from ..trace.events import is_host
 from ..trace.sides import one_side, shown_side, sides
-from .future_slots import stays_of
+from .views.future_map import stays_of
 from .views.marks import lacking, many, named, number, numbers, word
 
 

@@ -16,8 +16,8 @@ from minisched.checks.judge import hash_model
 from minisched.checks.judge import run as run_case
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
-from minisched.export.future_slots import stays_of
 from minisched.export.state import Panel, Stay, panels
+from minisched.export.views.future_map import stays_of
 from minisched.scheduler import Scheduler
 from minisched.trace import Trace
 from minisched.trace.sides import one_side

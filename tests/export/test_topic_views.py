@@ -176,7 +176,7 @@ def schedule_policy(trace: Trace, forms: Forms, _: Engine) -> None:
         admitted = {str(mark.attrs["rid"]) for mark in story[start + 1 : end]}
         now = [box["data-rid"] for box in column if "admitted" in box["class"]]
         assert {*now} == admitted & {*orders[at]}
-    boxes = forms.picture.shapes("rect", "left", tokens="*")
+    boxes = forms.picture.shapes("rect", "admitted", tokens="*")
     admits, told = marks(trace, "admit"), sum(int(box["data-tokens"]) for box in boxes)
     assert told == sum(int(mark.attrs["extend_len"]) for mark in admits)
 

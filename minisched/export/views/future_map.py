@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from ...checks.overlap import forward_lane, forwards
 from ...trace import Trace
-from ..future_slots import Ring, SlotStay, ring_of, stays_of
-from ..scene import CellGrid, Data, GridCell, LaneItem, LaneRow, Lanes, Part, Scene, about_run
+from ..scene import Data, LaneItem, LaneRow, Lanes, Part, Scene, about_run
 from ..units import ms
-from .marks import NothingToShow, short
+from .marks import NothingToShow, lacking, named, number, numbers, short
 from .steps import opening
 
-MOST_STEPS, MOST_SLOTS, MOST_MOMENTS = 36, 24, 5
+MOST_STEPS = 36
 LEGEND = {
     "promised": "allocated: promised to a step that is launched; no token yet",
-    "queued": "never used yet",
     "stored": "stored: its sample has run, the token is there",
     "read": "resolved: a forward reads it",
     "stale": "nobody will read it any more",
@@ -21,7 +24,7 @@ LEGEND = {
 
 
 def scene(trace: Trace) -> Scene:
-    """The ring when it is first filled and reused, and one lane a future slot.
+    """A lane for each future slot.
 
     Raises:
         NothingToShow: no step ran, or no future map was used.
@@ -29,69 +32,130 @@ def scene(trace: Trace) -> Scene:
     part, shown = opening(trace, MOST_STEPS)
     if not (stays := stays_of(part)):
         raise NothingToShow("the trace has no future slots mark: no future map was used.")
-    ring = ring_of(part)
+    limit, size = ring_of(part)
     rows = [
         LaneRow(
             f"slot {at}",
             [item for stay in stays if stay.slot == at for item in items_of(stay)],
-            "beyond the limit" if ring and at > ring.limit else "",
+            "beyond the limit" if 0 < limit < at else "",
         )
         for at in range(1, 1 + max(stay.slot for stay in stays))
     ]
-    parts = [Part("Future slots", "labels: whose token", [Lanes(rows, part.end)])]
-    size = "no ring: a request keeps the slot of its row"
-    if ring:
-        size = (f"future_ct wraps at future_limit = {ring.limit}; the buffer has {ring.size} "
-                "slots, so that a batch never wraps in its middle")  # fmt: skip
-        if ring.limit <= MOST_SLOTS:
-            note = "when a step is launched, and whose token each slot has then"
-            parts.insert(0, Part(f"The ring of {ring.limit}", note, [grid_of(stays, ring)]))
     resolved, lost = sum(len(stay.reads) for stay in stays), sum(len(stay.lost) for stay in stays)
-    reused = sum(stay.reuses for stay in stays)
     when = f"{lost} of them somebody else's" if lost else "none of them overwritten before"
-    counts = (f"slots allocated {len(stays)}, stored {sum(stay.sampled for stay in stays)}, "
-              f"resolved {resolved}, reused {reused}")  # fmt: skip
+    counts = f"slots allocated {len(stays)}, stored {sum(stay.sampled for stay in stays)}, "
+    counts += f"resolved {resolved}, reused {sum(stay.reuses for stay in stays)}"
     counts += f", too early {lost}" * bool(lost)
-    return Scene(f"future_map: {resolved} tokens are read on the device, {when}",
-                 about_run(trace, shown), parts, LEGEND, [counts, size])  # fmt: skip
+    ring = (f"future_ct wraps at future_limit = {limit}; the buffer has {size} slots, so that a "
+            "batch never wraps in its middle")  # fmt: skip
+    return Scene(
+        f"future_map: {resolved} tokens are read on the device, {when}",
+        about_run(trace, shown),
+        [Part("Future slots", "labels: whose token", [Lanes(rows, part.end)])],
+        LEGEND,
+        [counts, ring if limit else "no ring: a request keeps the slot of its row"],
+    )
+
+
+def ring_of(trace: Trace) -> tuple[int, int]:
+    """How many slots there are before the counter wraps, and in the buffer; zeros where the cells
+    are rows of the request table.
+
+    Raises:
+        NothingToShow: the mark is not what it should be.
+    """
+    for mark in named(trace, "future map"):
+        if mark.attrs.get("side") != "prefill":
+            return number(mark, "limit"), number(mark, "size")
+    return 0, 0
 
 
 def items_of(stay: SlotStay) -> list[LaneItem]:
     """One token's time in a slot, and the moments at which it is read."""
     whose = f"slot {stay.slot}: the token of {stay.rid} from step {stay.step}"
     where: Data = {"slot": stay.slot, "rid": stay.rid, "step": stay.step}
+    phases = [*stay.phases]
+    if stay.sampled and stay.last_read == stay.stored:  # read at once, or never
+        phases.append(("stored", stay.stored, stay.stored))
     items = [
         LaneItem(kind, start, end, short(stay.rid, 12) if kind == "promised" else "",
-             about=f"{whose}, {kind}", data=where)
-        for kind, start, end in stay.phases
+                 about=f"{whose}, {kind}", data=where)
+        for kind, start, end in phases
     ]  # fmt: skip
-    if stay.sampled and stay.last_read == stay.stored:  # read at once, or never
-        about = f"{whose}, stored"
-        items.append(LaneItem("stored", stay.stored, stay.stored, about=about, data=where))
     for time in stay.reads:
         kind = "flag-head" if time in stay.lost else "read"
         items.append(LaneItem(kind, time, time, about=f"{whose}, read at {ms(time)} ms",
-                          data={"slot": stay.slot, "rid": stay.rid}))  # fmt: skip
+                              data={"slot": stay.slot, "rid": stay.rid}))  # fmt: skip
     return items
 
 
-def grid_of(stays: list[SlotStay], ring: Ring) -> CellGrid:
-    """The ring when its first steps, and the first ones that reuse a slot, were launched: a row
-    each, a column a slot.
+# -- Which token was in which future slot when, read from a trace ----------------------------------
+
+
+@dataclass(frozen=True)
+class SlotStay:
+    """One token's time in one future slot."""
+
+    slot: int
+    rid: str
+    step: int  # the step that samples it
+    promised: int  # when its step was bound
+    stored: int  # when that step's sample had run
+    gone: int  # when the slot was promised to the next token, and nobody was to read this one
+    reads: list[int] = field(default_factory=list)  # when a forward looked it up
+    lost: list[int] = field(default_factory=list)  # those who looked for an older token
+    sampled: bool = True  # its sample has run
+    reuses: bool = False  # it took the slot from an older token, on the ring
+
+    @property
+    def last_read(self) -> int:
+        """When it was of use for the last time."""
+        return max([self.stored, *self.reads])
+
+    @property
+    def phases(self) -> Iterator[tuple[str, int, int]]:
+        """What it is when, as far as that takes time: promised, stored, stale."""
+        moments = (self.promised, self.stored, self.last_read, max(self.last_read, self.gone))
+        kinds = ("promised", "stored", "stale")
+        for kind, (start, end) in zip(kinds, pairwise(moments), strict=True):
+            if end > start:
+                yield kind, start, end
+
+
+def stays_of(trace: Trace) -> list[SlotStay]:
+    """Every stay, from the ``future slots`` marks and the ops of their steps.
+
+    A step may read a slot and get the same one for its own token: it reads before it stores.
+
+    Raises:
+        NothingToShow: a mark is not what it should be.
     """
-    launched = {stay.step: stay.promised for stay in reversed(stays)}
-    steps, reusing = sorted(launched), {stay.step for stay in stays if stay.reuses}
-    chosen = sorted({*steps[:3], *sorted(reusing)[:2]})[:MOST_MOMENTS]
-    cells: dict[tuple[int, int], GridCell] = {}
-    for row, step in enumerate(chosen):
-        time = launched[step]
-        for slot in range(1, ring.limit + 1):
-            kind, whose = "queued", ""
-            for stay in (s for s in stays if s.slot == slot and s.promised <= time < s.gone):
-                now = [kind for kind, start, end in stay.phases if start <= time < end]
-                kind, whose = (now or [kind])[0], stay.rid if "stale" not in now else ""
-            about = f"slot {slot} at {ms(time)} ms: {LEGEND[kind]}"
-            data = {"slot-of-ring": slot, "ring": step}
-            cells[row, slot - 1] = GridCell(kind, whose, about=about, data=data)
-    names = [f"step {step}" + ", reuses" * (step in reusing) for step in chosen]
-    return CellGrid(names, [str(slot) for slot in range(1, ring.limit + 1)], cells)
+    steps, (limit, _) = {item.step: item for item in forwards(trace)}, ring_of(trace)
+    sampled = {item.step: item.end for item in trace.on(forward_lane(trace))
+               if item.name == "sample"}  # fmt: skip
+    newest, found = dict[int, SlotStay](), list[SlotStay]()
+    for mark in named(trace, "future slots"):
+        step = number(mark, "step")
+        if mark.attrs.get("side") == "prefill" or step not in steps:
+            continue  # it never ran, or is cut off
+        rids, slots = steps[step].rids, numbers(mark, "slots")
+        if len(slots) != len(rids):
+            raise lacking(mark, "a slot for each request of its step")
+        for slot in numbers(mark, "reads"):
+            if slot not in newest:
+                raise lacking(mark, f"a token in slot {slot}, which it reads")
+            newest[slot].reads.append(steps[step].start)
+            if newest[slot].rid not in rids:
+                newest[slot].lost.append(steps[step].start)
+        for rid, slot in zip(rids, slots, strict=True):
+            promised = mark.time
+            if before := newest.pop(slot, None):
+                promised = max(promised, before.last_read)
+                found.append(replace(before, gone=promised))
+            stored = max(promised, sampled.get(step, trace.end))
+            newest[slot] = SlotStay(
+                slot, rid, step, promised, stored, max(trace.end, stored),
+                sampled=step in sampled, reuses=limit > 0 and before is not None,
+            )  # fmt: skip
+    found += newest.values()
+    return sorted(found, key=lambda stay: (stay.promised, stay.slot))

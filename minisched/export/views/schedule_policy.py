@@ -2,119 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from ...trace import Trace
-from ..scene import (
-    CellGrid,
-    Data,
-    GridCell,
-    LaneItem,
-    LaneLink,
-    LaneRow,
-    Lanes,
-    Part,
-    Scene,
-    about_run,
-)
-from ..state import panels_of
+from ..scene import CellGrid, Data, GridCell, LaneLink, Part, Scene, about_run
 from ..units import ms
-from .marks import first_of, named, needed, number, ordinal, short, short_end, word
+from .marks import named, needed, number, ordinal, short_end, word
 
-MOST_ROUNDS, MOST_LANES = 10, 24
-TOKEN = 1_000_000  # on an axis of tokens
+MOST_ROUNDS = 10
 LEGEND = {
     "queued": "waits",
-    "admitted": "admitted now, or has memory",
-    "evictable": "tokens it finds in the cache",
-    "left": "tokens it has to compute",
+    "admitted": "admitted now; below: its prompt's tokens, cached + to compute",
 }
-Column = tuple[str, list[str], list[str]]  # its name, who waits in order, who was admitted then
+
+
+@dataclass
+class QueueOrder:
+    """Who waits at a moment, in order; and who of them was admitted then, with the tokens of its
+    prompt that were cached, and those to compute.
+    """
+
+    name: str
+    rids: list[str]
+    admitted: dict[str, list[int]] = field(default_factory=dict)
 
 
 def scene(trace: Trace) -> Scene:
-    """A column for each time the queue was sorted; a lane for how long each request waited.
+    """A column for each time the queue was sorted.
 
     Raises:
-        NothingToShow: nobody was ever admitted.
+        NothingToShow: nobody was ever admitted, or no order was recorded.
     """
     needed(trace, "admit", "nobody ever left the queue")
+    sorted_ = needed(trace, "queue order", "in which order they waited was not recorded")
     came = {rid: item.end for item in trace.slices if item.name == "receive" for rid in item.rids}
-    orders = list[Column]()
-    admitted, hits, to_compute = dict[str, int](), dict[str, int](), dict[str, int]()
+    orders, prompts = list[QueueOrder](), dict[str, list[int]]()
     for mark in named(trace, "queue order", "admit"):
         if mark.name == "queue order":
-            orders.append((f"{ms(mark.time)} ms", word(mark, "rids").split(), []))
+            orders.append(QueueOrder(f"{ms(mark.time)} ms", word(mark, "rids").split()))
             continue
         rid = word(mark, "rid")
-        if orders and rid in orders[-1][1]:  # who only gets one more chunk is in no queue
-            orders[-1][2].append(rid)
-        admitted.setdefault(rid, mark.time)
-        hits.setdefault(rid, number(mark, "hit_len"))
-        to_compute[rid] = to_compute.get(rid, 0) + number(mark, "extend_len")
-    orders = [order for order in orders if order[1]]
-    seen = dict.fromkeys([*came, *admitted, *(rid for order in orders for rid in order[1])])
+        if orders and rid in orders[-1].rids:  # who only gets one more chunk is in no queue
+            orders[-1].admitted[rid] = prompts[rid] = [number(mark, "hit_len"), 0]
+        prompts.setdefault(rid, [0, 0])[1] += number(mark, "extend_len")
+    orders = [order for order in orders if order.rids]
+    seen = dict.fromkeys([*came, *prompts, *(rid for order in orders for rid in order.rids)])
     arrived = sorted(seen, key=lambda rid: came.get(rid, 0))
-    place = {rid: at for at, rid in enumerate(admitted, 1)}  # in the order of admissions
-    visits = [rid for rid in arrived if rid in admitted]
-    rids, end = visits[:MOST_LANES], max(admitted[rid] for rid in visits[:MOST_LANES])
-    stays = [stay for name in ("queue", "set") for stay in panels_of(trace)[name].stays]
-    rows = [
-        LaneRow(short(rid, 20), [
-            LaneItem(stay.kind, stay.start, min(stay.end, end),
-                     "waits" if stay.kind == "queued" else ordinal(place[rid]), data={"rid": rid})
-            for stay in stays
-            if stay.rid == rid and stay.kind in ("queued", "admitted") and stay.start < end
-        ], ordinal(place[rid]))
-        for rid in rids
-    ]  # fmt: skip
-    bars = [LaneRow(short(rid, 20), [*prompt_of(rid, hits[rid], to_compute[rid])]) for rid in rids]
-    longest = max(hits[rid] + to_compute[rid] for rid in rids) * TOKEN
-    parts = [
-        Part("How long they waited", f"in the order in which they came "
-             f"{first_of(MOST_LANES, len(visits))}".strip(), [Lanes(rows, end)]),
-        Part("What of their prompts was cached", "", [Lanes(bars, longest, across="tokens")]),
-    ]  # fmt: skip
-    if orders:
-        some = orders
-        if len(orders) > MOST_ROUNDS:  # the first in which there was something to sort
-            some = [one for one in orders if len(one[1]) > 1][:MOST_ROUNDS] or orders[:1]
-        cut = f"; {len(some)} of {len(orders)} rounds" * (some != orders)
-        note = f"first on top; in the left column as they came{cut}"
-        parts.insert(0, Part("The queue, sorted", note, [grid_of(arrived, some)]))
-    passed = sum(place[rid] < max((place[other] for other in visits[:at]), default=0)
+    some, cut = orders, ""
+    if len(orders) > MOST_ROUNDS:  # the first in which there was something to sort
+        some = [one for one in orders if len(one.rids) > 1][:MOST_ROUNDS] or orders[:1]
+        cut = f"; {len(some)} of {len(orders)} rounds"
+    admitted, visits = [*prompts], [rid for rid in arrived if rid in prompts]
+    passed = sum(admitted.index(rid) < max(map(admitted.index, visits[:at]), default=0)
                  for at, rid in enumerate(visits))  # fmt: skip
-    title = f"schedule_policy: {passed} of {len(visits)} overtake somebody who came before"
-    policies = [word(mark, "policy") for mark in named(trace, "queue order")]
-    policy = policies[0] if orders else "the order of the queue was not recorded"
-    return Scene(title, about_run(trace, f"policy: {policy}"), parts, LEGEND)
+    note = f"first on top; in the left column as they came{cut}"
+    return Scene(
+        f"schedule_policy: {passed} of {len(visits)} overtake somebody who came before",
+        about_run(trace, f"policy: {word(sorted_[0], 'policy')}"),
+        [Part("The queue, sorted", note, [grid_of(arrived, some)])],
+        LEGEND,
+    )
 
 
-def prompt_of(rid: str, hit: int, computed: int) -> Iterator[LaneItem]:
-    """A prompt's tokens from left to right: those found in the cache, and those to compute."""
-    for kind, start, count in (("evictable", 0, hit), ("left", hit, computed)):
-        if count:
-            about = f"{rid}: {LEGEND[kind]}: {count}"
-            data: Data = {"rid": rid, "tokens": count}
-            end = (start + count) * TOKEN
-            yield LaneItem(kind, start * TOKEN, end, str(count), about=about, data=data)
-
-
-def grid_of(arrived: list[str], orders: list[Column]) -> CellGrid:
+def grid_of(arrived: list[str], orders: list[QueueOrder]) -> CellGrid:
     """The rounds; lines follow a request from one to the next."""
-    there = {rid for _, rids, _ in orders for rid in rids}
-    columns: list[Column] = [("arrival", [rid for rid in arrived if rid in there], []), *orders]
+    there = {rid for order in orders for rid in order.rids}
+    columns = [QueueOrder("arrival", [rid for rid in arrived if rid in there]), *orders]
     cells, links = dict[tuple[int, int], GridCell](), list[LaneLink]()
-    for at, (_, rids, admitted) in enumerate(columns):
-        for place, rid in enumerate(rids):
-            cells[place, at] = GridCell(
-                "admitted" if rid in admitted else "queued",
-                short_end(rid, 9),
-                about=f"{rid}: place {place + 1}",
-                data={"rid": rid, "round": at, "place": place},
-            )
-            if at and rid in columns[at - 1][1]:
-                before = columns[at - 1][1].index(rid), at - 1
+    for at, order in enumerate(columns):
+        for place, rid in enumerate(order.rids):
+            data: Data = {"rid": rid, "round": at, "place": place}
+            kind, below, about = "queued", "", f"{rid}: place {place + 1}"
+            if rid in order.admitted:
+                hit, new = order.admitted[rid]
+                kind, below, data = "admitted", f"{hit} + {new}", {**data, "tokens": new}
+            cells[place, at] = GridCell(kind, short_end(rid, 9), below, about, data=data)
+            if at and rid in columns[at - 1].rids:
+                before = columns[at - 1].rids.index(rid), at - 1
                 links.append(LaneLink("link", before, (place, at)))
-    places = [ordinal(place + 1) for place in range(max(len(rids) for _, rids, _ in columns))]
-    return CellGrid(places, [name for name, *_ in columns], cells, links)
+    places = [ordinal(1 + place) for place in range(max(len(order.rids) for order in columns))]
+    return CellGrid(places, [order.name for order in columns], cells, links)

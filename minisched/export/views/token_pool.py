@@ -31,7 +31,6 @@ class TokenCell:
     step: int  # that wrote it
     written: int  # when that took effect
     gathered_by: int = 0  # the step that read it; 0: none
-    gathered: int = 0  # when
 
 
 @dataclass
@@ -57,14 +56,14 @@ def scene(trace: Trace) -> Scene:
     when = f"{late} of them over the next owner's prompt" if late else "none late"
     cut = first_of(MOST_POSITIONS, positions, "position"), first_of(MOST_TENANCIES, len(tenancies),
                                                                     "owner")  # fmt: skip
-    cells: dict[tuple[int, int], GridCell] = {}
-    for at, tenancy in enumerate(tenancies[:MOST_TENANCIES]):
-        for position, cell in tenancy.cells.items():
-            if position < MOST_POSITIONS:
-                cells[at, position] = cell_of(tenancy, position, cell)
-    names = [f"row {tenancy.row}: {short(tenancy.rid, 8)}" for tenancy in tenancies]
-    grid = CellGrid(names[:MOST_TENANCIES], [*map(str, range(min(positions, MOST_POSITIONS)))],
-                    cells)  # fmt: skip
+    cells = {
+        (at, position): cell_of(tenancy, position, cell)
+        for at, tenancy in enumerate(tenancies[:MOST_TENANCIES])
+        for position, cell in tenancy.cells.items()
+        if position < MOST_POSITIONS
+    }
+    rows = [f"row {tenancy.row}: {short(tenancy.rid, 8)}" for tenancy in tenancies[:MOST_TENANCIES]]
+    grid = CellGrid(rows, [*map(str, range(min(positions, MOST_POSITIONS)))], cells)
     note = "in a cell: the step that wrote it; below it: the step that gathered it"
     sampled = many(looks["sample"] + looks["wasted"] + late, "token")
     return Scene(
@@ -91,35 +90,30 @@ def tenancies_of(trace: Trace) -> list[Tenancy]:
     for mark in named(trace, "token pool"):
         if (step := number(mark, "step")) not in ran:
             continue
+        uploaded, sampled = (ends.get((op, step), mark.time) for op in ("upload", "sample"))
         columns = [numbers(mark, name, least=-1) for name in COLUMNS]
         if any(len(column) != len(ran[step].rids) for column in columns):
             raise lacking(mark, "a number for each request of its step")
         for rid, row, upload, start, end, write in zip(ran[step].rids, *columns, strict=True):
+            before = current.get(row)
             if upload == 0:
                 current[row] = Tenancy(row, rid)
                 found.append(current[row])
             if row not in current or current[row].rid != rid:
                 raise lacking(mark, f"an upload for {rid}, which has just got row {row}")
             cells = current[row].cells
-            for position in range(upload, end) if upload >= 0 else ():
-                look = "upload" if position >= start else "stale"
-                cells[position] = TokenCell(look, step, ends.get(("upload", step), mark.time))
-            for position in range(start, end):
-                if position not in cells:
-                    raise lacking(mark, f"a token of {rid} at position {position}")
-                cells[position] = replace(cells[position], gathered_by=step,
-                                          gathered=ran[step].start)  # fmt: skip
+            for at in range(upload, end) if upload >= 0 else ():
+                cells[at] = TokenCell("upload" if at >= start else "stale", step, uploaded)
+                late = before.cells.get(at) if upload == 0 and before else None
+                if late and late.written > uploaded:
+                    cells[at] = TokenCell("lacking", late.step, late.written)
+            for at in range(start, end):
+                if at not in cells:
+                    raise lacking(mark, f"a token of {rid} at position {at}")
+                cells[at] = replace(cells[at], gathered_by=step)
             if write >= 0:
                 look = "wasted" if (step, rid) in wasted else "sample"
-                cells[write] = TokenCell(look, step, ends.get(("sample", step), mark.time))
-    before: dict[int, Tenancy] = {}
-    for tenancy in found:
-        last, before[tenancy.row] = before.get(tenancy.row, tenancy), tenancy
-        for position, late in last.cells.items():
-            cell = tenancy.cells.get(position)
-            if cell and cell.written < late.written:
-                tenancy.cells[position] = replace(cell, look="lacking", step=late.step,
-                                                  written=late.written)  # fmt: skip
+                cells[write] = TokenCell(look, step, sampled)
     return sorted(found, key=lambda tenancy: tenancy.row)
 
 
@@ -130,6 +124,5 @@ def cell_of(tenancy: Tenancy, position: int, cell: TokenCell) -> GridCell:
     data: dict[str, str | int] = {"slot": tenancy.row, "position": position, "rid": tenancy.rid,
                                   "step": cell.step}  # fmt: skip
     if cell.gathered_by:
-        about += f"; gathered by step {cell.gathered_by} at {ms(cell.gathered)} ms"
         data["gathered"] = cell.gathered_by
     return GridCell(cell.look, str(cell.step), str(cell.gathered_by or ""), about, data=data)
