@@ -42,7 +42,8 @@ def scene(trace: Trace) -> Scene:
             orders.append(QueueOrder(f"{ms(mark.time)} ms", word(mark, "rids").split()))
             continue
         rid = word(mark, "rid")
-        if orders and rid in orders[-1].rids:  # who only gets one more chunk is in no queue
+        # who only gets one more chunk is in no queue, or was admitted from it
+        if orders and rid in orders[-1].rids and rid not in orders[-1].admitted:
             orders[-1].admitted[rid] = prompts[rid] = [number(mark, "hit_len"), 0]
         prompts.setdefault(rid, [0, 0])[1] += number(mark, "extend_len")
     orders = [order for order in orders if order.rids]
