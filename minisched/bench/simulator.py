@@ -1,22 +1,18 @@
-"""The simulator's speed, beside vidur's on the same trace, and its memory over a long run."""
+"""The simulator's speed, beside vidur's on the same trace."""
 
 from __future__ import annotations
 
 import random
-import resource
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from ..core import Request, SamplingParams
 from ..devices.profiles import DEFAULT_PROFILE, find_profile
-from ..replay.replay import FlatMetrics, LengthModel, default_settings, play
+from ..replay.replay import LengthModel, config_for, play
 from ..replay.trace_file import TraceFile
-from ..scheduler import SchedulerConfig
 from .figures import (
     PEER_AIM,
     BenchCall,
@@ -26,11 +22,8 @@ from .figures import (
     contest,
     figure,
     peer_or_reason,
-    ratio,
 )
-from .peers.peer import Answer, Peer, serve, start_peer
-
-# -- A trace, beside vidur -------------------------------------------------------------------------
+from .peers.peer import Peer
 
 AZURE = Path("data/processed_traces/splitwise_conv.csv")  # in a checkout of vidur
 REQUESTS = 2000
@@ -44,7 +37,7 @@ SLOWER = (
 
 
 def simulator_rows(call: BenchCall) -> list[Figure]:
-    """What a trace takes beside vidur, then the memory of long runs.
+    """What a trace takes beside vidur.
 
     The trace is Azure's, as vidur's checkout has it; without one, a made-up trace of its shape.
     vidur's own order is that of ``serial``. Reading the trace is in neither's time.
@@ -66,8 +59,7 @@ def simulator_rows(call: BenchCall) -> list[Figure]:
                 out.writelines(islice(lines, limit + 1))
         trace, profile = TraceFile(file, limit), find_profile(DEFAULT_PROFILE)
         survey = trace.survey()
-        settings: dict[str, Any] = {**default_settings(survey, profile, survey.format.page_size)}
-        config = SchedulerConfig(**settings)
+        config = config_for(survey, profile, {})
         steps: list[float] = []  # simulated a second, in the loop ``serial``
 
         def ours(loop: str) -> float:
@@ -93,7 +85,7 @@ def simulator_rows(call: BenchCall) -> list[Figure]:
         title = f"{survey.requests:,} requests"
         rows = contest(title, arms, "s", {PEER: PEER_AIM}, call, why=SLOWER)
         rows.append(figure(f"{title}: steps a second of minisched serial", steps, "1/s"))
-        return rows + memory(call)
+        return rows
 
 
 def seconds_of(peer: Peer) -> float:
@@ -116,57 +108,4 @@ def made_up_trace(requests: int) -> Iterator[str]:
         now += draw.expovariate(5.5)
 
 
-# -- Memory: the most that a long run of ours ever had, in a process that nobody has used before ---
-
-LENGTHS = (10_000, 100_000, 1_000_000)  # steps of the runs whose memory is looked at
-FLAT = 1.1  # at most a tenth more memory for a hundred times the steps
-SHORT, LONG = 64, 256  # tokens of a prompt, and of an answer
-RUNNING = 4  # requests at any time
-STEP = 6_600_000  # nanoseconds; a little more than a step takes, so that no queue grows
-STATUS = Path("/proc/self/status")
-
-
-def memory(call: BenchCall) -> list[Figure]:
-    """The most memory of runs, by length."""
-    rows, most = [], []
-    for steps in LENGTHS:
-        name = f"memory, {steps} steps"
-        call.report(name)
-        with start_peer(__name__, {}, call.report) as peer:
-            most.append(peer.ask({"steps": steps})["bytes"] / (1 << 20))
-        rows.append(figure(name, [most[-1]], "MiB"))
-    name = f"memory, {LENGTHS[-1]} steps / {LENGTHS[0]}"
-    return [*rows, ratio(name, [most[-1]], [most[0]], FLAT)]
-
-
-def long_run(asked: Answer) -> Answer:
-    """The most bytes of a run of about so many steps, of prompts that share nothing."""
-    number = asked["steps"] * RUNNING // LONG
-    config = SchedulerConfig(max_running_requests=RUNNING, kv_tokens=8192, page_size=16)
-    requests = (  # one behind the other, nearly as fast as they can be served
-        Request(
-            f"r{at}", (at,) * SHORT, SamplingParams(max_new_tokens=LONG, ignore_eos=True, seed=at),
-            at * LONG // RUNNING * STEP,
-        )
-        for at in range(number)
-    )  # fmt: skip
-    model, cost = LengthModel(number, number, SHORT + LONG), find_profile(DEFAULT_PROFILE).cost
-    play("overlap", model, requests, config, cost, metrics=FlatMetrics())
-    return {"bytes": most_memory()}
-
-
-def most_memory() -> int:
-    """The most bytes that this process has had.
-
-    Linux's ``getrusage`` counts what the parent had when it started us; ``VmHWM`` does not.
-    """
-    if STATUS.exists():
-        lines = STATUS.read_text(encoding="utf-8").splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
 PART = BenchPart(simulator_rows, ("requests", "vidur"))
-
-if __name__ == "__main__":
-    serve(lambda settings: long_run)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property, wraps
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_type_hints
 
@@ -142,6 +143,17 @@ def options_of(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
             )  # fmt: skip
 
 
+def in_range(option: str, value: float | None, least: float, most: float = inf) -> None:
+    """Refuse the value of an option that is outside its limits.
+
+    Raises:
+        ValueError: it is.
+    """
+    if value is not None and not least <= value <= most:
+        limits = f"at least {least:g}" if most == inf else f"between {least:g} and {most:g}"
+        raise ValueError(f"--{option} is {value:g}, but it must be {limits}.")
+
+
 @contextmanager
 def in_words_of_options() -> Iterator[None]:
     """What is wrong with settings is said with their names as the command line spells them.
@@ -228,18 +240,10 @@ class WorkloadOptions(OptionGroup):
                 raise ValueError(
                     f"--{name} is for --device {device}, but --device is {self.device}."
                 )
-        if self.tp is not None and self.tp < 2:
-            raise ValueError(f"--tp is {self.tp}, but it must be at least 2.")
-        if self.requests is not None and self.requests < 1:
-            raise ValueError(f"--requests is {self.requests}, but it must be at least 1.")
-        for name, number, least, most in (
-            ("host-work", self.host_work, 0, MOST_HOST_WORK),
-            ("deadline", self.deadline, 1, MOST_DEADLINE),
-        ):
-            if not least <= number <= most:
-                raise ValueError(
-                    f"--{name} is {number:g}, but it must be between {least} and {most}."
-                )
+        in_range("tp", self.tp, 2)
+        in_range("requests", self.requests, 1)
+        in_range("host-work", self.host_work, 0, MOST_HOST_WORK)
+        in_range("deadline", self.deadline, 1, MOST_DEADLINE)
         if problem := self.sampling.problem():
             name, rest = problem.split(" ", 1)
             rest = rest.replace("return_logprob", "--return-logprob")

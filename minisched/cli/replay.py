@@ -14,18 +14,18 @@ from rich.console import Console
 from ..checks.history import counted
 from ..core import Output
 from ..devices.profiles import DEFAULT_PROFILE, PROFILES, find_profile
-from ..replay.replay import (
-    FlatMetrics,
-    LengthModel,
-    as_json,
-    check_size,
-    default_settings,
-    play,
-)
+from ..replay.replay import LengthModel, as_json, config_for, play
 from ..replay.trace_file import TraceFile
 from .exit import BAD_INPUT
 from .layout import print_json, say, say_table, work_progress
-from .options import ReportOptions, SchedulerOptions, choose_loops, with_option_groups
+from .options import (
+    ReportOptions,
+    SchedulerOptions,
+    choose_loops,
+    in_range,
+    in_words_of_options,
+    with_option_groups,
+)
 
 LoopName = Annotated[str | None, typer.Option("--loop", help="The loop; overlap.")]
 ProfileName = Annotated[
@@ -51,19 +51,18 @@ def replay(
     requests run at once, and the KV pool is the profile's, or larger where one request needs it.
     """
 
+    in_range("requests", requests, 1)
     machine = find_profile(profile)
     [name] = choose_loops([] if loop is None else [loop], "sim", scheduler.serial_only)
     source = TraceFile(file, requests)
     with work_progress() as work:
         survey = source.survey(work.reading(file))
-    page_size = scheduler.page_size or survey.format.page_size
-    config = scheduler.make_config(**default_settings(survey, machine, page_size))
-    check_size(config)
+    with in_words_of_options():
+        config = config_for(survey, machine, scheduler.over_preset)
     model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
     errors: list[str] = []
     with request_progress(survey.requests, errors) as on_output, report.logging():
-        arrivals, kept = source.requests(), FlatMetrics()
-        run = play(name, model, arrivals, config, machine.cost, on_output, metrics=kept)
+        run = play(name, model, source.requests(), config, machine.cost, on_output)
     result: dict[str, Any] = as_json(run, survey.requests, machine.name)
     if report.json:
         print_json(result)

@@ -75,9 +75,8 @@ class Metrics:
     """Collects from the engine; cheap enough to be always on.
 
     A request that has ended keeps eight bytes for each of its tokens, so that all can be asked of a
-    run that has an end; for one that has none there is ``replay/replay.py``. ``started``:
-    when the engine was made. On a wall clock nobody can have arrived before that, whatever a
-    request says.
+    run that has an end. ``started``: when the engine was made. On a wall clock nobody can have
+    arrived before that, whatever a request says.
     """
 
     started: int = 0

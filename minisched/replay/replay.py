@@ -1,30 +1,28 @@
-"""What a replay says: the same figures for a table and for JSON."""
+"""Recorded requests on the simulator, by their lengths alone, and what that shows as JSON."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, cast
 
-from ..core import Output, Request, SamplingParams, ScheduleBatch
+from ..core import Output, Request, ScheduleBatch
 from ..devices.base import Array, Buffer, Device
 from ..devices.cost import CostModel
 from ..devices.profiles import Profile
 from ..devices.sim import SimDevice, Vector
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
-from ..engine.metrics import Metrics, Percentiles, RequestMetrics
+from ..engine.metrics import Metrics, Percentiles
 from ..loops.design import Design, find_loop
 from ..loops.run import drive, fit_config
 from ..models.base import ForwardBatch
 from ..relay import Relay
 from ..relay.registry import RelayShape, make_relay
 from ..scheduler import Scheduler, SchedulerConfig
-from ..trace import NullRecorder, Recorder, Slice
+from ..trace import NullRecorder, Recorder
 from ..worker import Step, Worker
 from ..worker.worker import COPY, FORWARD, SAMPLE
 from .trace_file import Survey
@@ -37,122 +35,36 @@ MOST_PAGES = 2**24  # of a pool: the simulation keeps a number for each
 MOST_RUNNING = 2**20
 
 
-def default_settings(survey: Survey, profile: Profile, page_size: int) -> dict[str, int]:
-    """Fields of ``SchedulerConfig`` for a trace on a machine, at a page size.
+def config_for(survey: Survey, profile: Profile, given: Mapping[str, Any]) -> SchedulerConfig:
+    """The settings ``given`` by name, and what suits a trace on a machine for the others.
 
     The KV pool is what the machine has room for; if that is too small for the longest request, as
     much as that takes. Admission wants a page beyond what a request needs, and one that stays over.
+
+    Raises:
+        ValueError: a value is outside its limits, or would fill the memory of the machine that
+            simulates.
     """
-    longest_pages = -(-survey.longest // page_size) + 2
-    kv_pages = max(profile.kv_tokens // page_size, longest_pages)
-    return {
+    page_size = given.get("page_size") or survey.format.page_size
+    kv_pages = max(profile.kv_tokens // page_size, -(-survey.longest // page_size) + 2)
+    usual = {
         "page_size": page_size,
         "kv_tokens": kv_pages * page_size,
         "max_running_requests": MAX_RUNNING_REQUESTS,
         "chunked_prefill_size": -(-CHUNK // page_size) * page_size,
         "context_len": survey.longest,
     }
-
-
-def check_size(config: SchedulerConfig) -> None:
-    """Refuse what would fill the memory of the machine that simulates.
-
-    Raises:
-        ValueError: the pool or the number of requests is beyond bounds.
-    """
-    if config.num_pages > MOST_PAGES:
-        raise ValueError(
-            f"the KV pool would have {config.num_pages} pages, but it may have at most "
-            f"{MOST_PAGES}: lower --kv-tokens or raise --page-size."
-        )
-    if config.max_running_requests > MOST_RUNNING:
-        raise ValueError(
-            f"--max-running-requests is {config.max_running_requests}, but it may be at most "
-            f"{MOST_RUNNING}."
-        )
-
-
-# -- How long clients waited, over a run of any length: no request is kept when it has ended -------
-
-EXACT = 1 << 16  # different values that are kept as they are: some megabytes
-DIGITS = 4  # of a value beyond that: percentiles are wrong by at most one in two thousand
-
-
-class Sample:
-    """Times of which percentiles are wanted; exact up to ``EXACT`` of them, then to ``DIGITS``."""
-
-    def __init__(self) -> None:
-        self._counted: Counter[int] = Counter()
-        self._is_exact = True
-
-    def extend(self, values: Iterable[int]) -> None:
-        """Add some."""
-        self._counted.update(values if self._is_exact else map(rounded, values))
-        if self._is_exact and len(self._counted) > EXACT:
-            self._is_exact, exact, self._counted = False, self._counted, Counter()
-            for value, times in exact.items():
-                self._counted[rounded(value)] += times
-
-    @property
-    def percentiles(self) -> Percentiles | None:
-        """Nearest rank; None of nothing."""
-        if not self._counted:
-            return None
-        ordered = sorted(self._counted)
-        ranks = list(accumulate(self._counted[value] for value in ordered))
-        wanted = (-(-ranks[-1] * percent // 100) for percent in (50, 90, 99))
-        return Percentiles(*(ordered[bisect_left(ranks, rank)] for rank in wanted))
-
-
-def rounded(value: int) -> int:
-    """A time to its first ``DIGITS`` digits."""
-    unit: int = 10 ** max(0, len(str(value)) - DIGITS)
-    return (value + unit // 2) // unit * unit
-
-
-@dataclass
-class FlatMetrics(Metrics):
-    """The figures of ``Metrics`` from sums and samples; ``ended`` stays empty."""
-
-    ttfts: Sample = field(default_factory=Sample)
-    itls: Sample = field(default_factory=Sample)
-    queues: Sample = field(default_factory=Sample)
-    retracted: int = 0
-    gone_well: int = 0
-
-    def _end(self, req: Request, metrics: RequestMetrics, now: int) -> None:
-        super()._end(req, metrics, now)
-        self.gone_well += super().num_finished
-        self.retracted += super().num_retractions
-        self.ended.clear()
-        self.itls.extend(metrics.itls)
-        self.ttfts.extend(() if metrics.ttft_ns is None else (metrics.ttft_ns,))
-        self.queues.extend(() if metrics.queue_ns is None else (metrics.queue_ns,))
-
-    @property
-    def num_finished(self) -> int:
-        """Requests that got all their tokens."""
-        return self.gone_well
-
-    @property
-    def num_retractions(self) -> int:
-        """How often requests lost their memory."""
-        return self.retracted
-
-    @property
-    def ttft(self) -> Percentiles | None:
-        """Time to first token."""
-        return self.ttfts.percentiles
-
-    @property
-    def itl(self) -> Percentiles | None:
-        """Inter-token latency."""
-        return self.itls.percentiles
-
-    @property
-    def queue(self) -> Percentiles | None:
-        """Time to the first batch."""
-        return self.queues.percentiles
+    config = SchedulerConfig(**{**usual, **given})
+    for what, count, most in (
+        ("pages", config.num_pages, MOST_PAGES),
+        ("running requests", config.max_running_requests, MOST_RUNNING),
+    ):
+        if count > most:
+            raise ValueError(
+                f"{count} {what} are more than a simulation keeps ({most}): lower kv_tokens or "
+                "max_running_requests, or raise page_size."
+            )
+    return config
 
 
 # -- A recorder that adds up and keeps nothing, however long the run -------------------------------
@@ -178,10 +90,6 @@ class LaneTally(NullRecorder):
             self.busy_ns[lane] += end - start
         self.end = max(self.end, end)
 
-    def slice(self, item: Slice) -> None:
-        """Add a slice that has ended."""
-        self.ran(item.id, item.lane, item.name, item.start, item.end)
-
 
 # -- A model that computes nothing: every request says how many tokens it wants, and gets them -----
 
@@ -205,10 +113,6 @@ class LengthModel:
         self.vocab_size = first_output_id + num_requests
         self.context_len = context_len
 
-    def token(self, params: SamplingParams) -> int:
-        """What a request with these parameters says, at every position."""
-        return self.first_output_id + params.seed
-
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
         """Nothing: there is no KV."""
 
@@ -217,7 +121,7 @@ class LengthModel:
 
     def sample(self, logits: Array, batch: ForwardBatch) -> Vector:
         """Each request's token, [num_reqs]."""
-        return Vector(self.token(params) for params, _, _ in batch.sampling)
+        return Vector(self.first_output_id + params.seed for params, _, _ in batch.sampling)
 
 
 # -- A worker whose steps take time on the device and next to none on the host that simulates it
@@ -252,19 +156,10 @@ class LengthWorker(Worker):
         self.peak_tokens = max(self.peak_tokens, step.batch.size[1])
 
 
-def do_nothing(worker: Worker) -> None:
-    """Device: a forward pass that only takes time."""
-
-
 def sample_rows(worker: Worker, batch: ScheduleBatch) -> Vector:
     """Device: each row's token, [num_reqs]."""
-    token = cast(LengthModel, worker.model).token
-    return Vector([token(req.params) for req in batch.reqs])
-
-
-def bring_over(worker: Worker, tokens: Vector) -> Vector:
-    """Device: the copy to the host."""
-    return tokens
+    first = cast(LengthModel, worker.model).first_output_id
+    return Vector([first + req.params.seed for req in batch.reqs])
 
 
 def forward_cost(worker: Worker, step: Step) -> int:
@@ -274,9 +169,11 @@ def forward_cost(worker: Worker, step: Step) -> int:
 
 
 LENGTHS = (
-    replace(FORWARD, run=do_nothing, takes=(), cost=forward_cost, touches=lambda *_: ()),
+    replace(FORWARD, run=lambda worker: None, takes=(), cost=forward_cost, touches=lambda *_: ()),
     replace(SAMPLE, run=sample_rows, takes=("batch",), touches=lambda *_: ()),
-    replace(COPY, run=bring_over, takes=("next_token_ids",), touches=lambda *_: ()),
+    replace(
+        COPY, run=lambda worker, tokens: tokens, takes=("next_token_ids",), touches=lambda *_: ()
+    ),
 )
 
 
@@ -293,7 +190,6 @@ class ReplayedRun:
     tally: LaneTally
     num_steps: int
     peak_tokens: int  # of one step
-    num_retractions: int
     host_seconds: float  # real ones
 
     @property
@@ -311,35 +207,30 @@ def play(
     cost: CostModel,
     on_output: Callable[[Output], None] = lambda output: None,
     recorder: Recorder | None = None,
-    metrics: Metrics | None = None,
 ) -> ReplayedRun:
     """Run requests, read as they arrive, through one loop on a fresh ``sim``.
-
-    With ``FlatMetrics`` and no ``recorder`` it takes no more memory however many there are.
 
     Raises:
         ValueError: the loop is unknown, or the requests are not in order of arrival.
         KeyboardInterrupt: somebody pressed Ctrl-C; the run has ended cleanly all the same.
     """
     began = perf_counter()
-    spec = find_loop(loop)
-    check_replayable(loop, spec)
+    spec = replayable(loop)
     frontend, tally, cost = Frontend(requests, on_output), LaneTally(), cost.of_loop(loop)
-    simulated = SimDevice(recorder or tally)
-    simulated.keep_pace(cost.pace)
-    device = cast(Device, simulated)
+    device = SimDevice(recorder or tally)
+    device.keep_pace(cost.pace)
     relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests, 0))
     config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
     worker = LengthWorker(device, model, relay, spec.in_flight, cost)
     scheduler = Scheduler(config, recorder or tally)
-    engine = Engine(scheduler, worker, device, frontend, cost, metrics or Metrics())
+    engine = Engine(scheduler, worker, device, frontend, cost)
     with abort_on_interrupt(frontend):
         drive(spec.start(engine), engine)
     if frontend.interrupted:
         raise KeyboardInterrupt
     if recorder:
-        for item in recorder.trace(loop, "sim", model.name, "virtual").slices:
-            tally.slice(item)
+        for it in recorder.trace(loop, "sim", model.name, "virtual").slices:
+            tally.ran(it.id, it.lane, it.name, it.start, it.end)
     return ReplayedRun(
         loop,
         scheduler.config,
@@ -347,18 +238,17 @@ def play(
         tally,
         worker.num_steps,
         worker.peak_tokens,
-        scheduler.retraction.num_retractions,
         perf_counter() - began,
     )
 
 
-def check_replayable(loop: str, spec: Design) -> None:
-    """Whether steps of which only lengths are known take the time that this loop's would.
+def replayable(loop: str) -> Design:
+    """The loop's design, if steps of which only lengths are known take the time that its would.
 
     Raises:
-        ValueError: they do not; the sentence says why.
+        ValueError: they do not, as the sentence says, or there is no such loop.
     """
-    why = ""
+    spec, why = find_loop(loop), ""
     if spec.whole_run is not None:
         why = "it is two engines"
     elif spec.relays[0] == "token_pool":
@@ -367,9 +257,7 @@ def check_replayable(loop: str, spec: Design) -> None:
         why = "it cuts the model into stages, and there is none"
     if why:
         raise ValueError(f"loop {loop!r} can't be replayed: {why}; take another, such as overlap.")
-
-
-MILLISECOND = 1e6  # nanoseconds
+    return spec
 
 
 def as_json(run: ReplayedRun, num_requests: int, profile: str) -> dict[str, Any]:
@@ -389,7 +277,7 @@ def as_json(run: ReplayedRun, num_requests: int, profile: str) -> dict[str, Any]
         "itl_ms": milliseconds(metrics.itl),
         "queue_ms": milliseconds(metrics.queue),
         "cache_hit_rate": metrics.cache_hit_rate,
-        "retractions": run.num_retractions,
+        "retractions": metrics.num_retractions,
         "device_busy": run.device_busy,
         "makespan_ns": run.tally.end,
         "tokens_per_second": metrics.throughput,
@@ -409,4 +297,4 @@ def milliseconds(times: Percentiles | None) -> dict[str, float | None]:
     """Percentiles for JSON."""
     if times is None:
         return dict.fromkeys(Percentiles._fields)
-    return {name: value / MILLISECOND for name, value in times._asdict().items()}
+    return {name: value / 1e6 for name, value in times._asdict().items()}

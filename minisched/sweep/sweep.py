@@ -31,9 +31,8 @@ from ..engine.metrics import Percentiles
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import run_to_end
 from ..models.hash import HashModel
-from ..replay.replay import FlatMetrics, LengthModel, as_json, check_size, default_settings, play
+from ..replay.replay import LengthModel, as_json, config_for, play
 from ..replay.trace_file import TraceFile
-from ..scheduler import SchedulerConfig
 from ..spread import HERE, Workers, spread
 from ..trace.files import write_whole
 from .grid import AIMS, COLUMNS, VOCAB, SweepCell, SweepGrid
@@ -100,11 +99,9 @@ def _replayed(cell: SweepCell) -> dict[str, Any]:
     profile = find_profile(cell["profile"] or DEFAULT_PROFILE)
     trace = TraceFile(Path(cell["trace"]), cell["trace_requests"])
     survey = trace.survey()
-    sizes = default_settings(survey, profile, cell.config.get("page_size", 16))
-    config = SchedulerConfig(**{**sizes, **cell.config})
-    check_size(config)
+    config = config_for(survey, profile, cell.config)
     model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
-    run = play(cell["loop"], model, trace.requests(), config, profile.cost, metrics=FlatMetrics())
+    run = play(cell["loop"], model, trace.requests(), config, profile.cost)
     found = as_json(run, survey.requests, profile.name)
     if found["finished"] < survey.requests:
         raise ValueError(f"{survey.requests - found['finished']} requests were refused.")

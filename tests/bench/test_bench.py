@@ -212,7 +212,6 @@ def test_a_part_measures_all_its_rows(
     monkeypatch.setattr(overlap_cells, "WORKS_MS", (0.0, 1.0))
     monkeypatch.setattr(overlap_cells, "MEASURE_S", 0.0)
     monkeypatch.setattr(overlap_cells, "SLOW_S", math.inf)  # a loaded machine measures it as well
-    monkeypatch.setattr("minisched.bench.simulator.LENGTHS", (300, 600))
     few = {"decode, batch 1": LimitShape(1, 1, 9), "prefill": LimitShape(1, 8, 0)}
     monkeypatch.setattr(limits, "SHAPES", few)
     monkeypatch.setattr(hosts, "SCRIPTS", {hosts.NANO_VLLM: "nano_vllm"})  # the others are large

@@ -19,21 +19,11 @@ from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.profiles import H100, LLAMA_8B, PROFILES, AttentionCost, Profile
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
-from minisched.engine.metrics import Metrics, percentiles
 from minisched.loops.design import LOOPS
 from minisched.loops.run import drive, make_engine
 from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
-from minisched.replay import replay as flat_metrics
-from minisched.replay.replay import (
-    FlatMetrics,
-    LengthModel,
-    ReplayedRun,
-    Sample,
-    default_settings,
-    play,
-)
+from minisched.replay.replay import LengthModel, ReplayedRun, config_for, play
 from minisched.replay.trace_file import BLOCK, TraceFile, TraceRequest
-from minisched.scheduler import SchedulerConfig
 from minisched.trace import Recorder
 from tests.support import many
 
@@ -60,17 +50,15 @@ def write(path: Path, rows: list[TraceRequest]) -> TraceFile:
 
 def replay(
     trace: TraceFile, loop: str = "overlap", machine: Profile = NO_MEMORY,
-    page_size: int | None = None, recorder: Recorder | None = None,
-    metrics: Metrics | None = None, **changed: Any,
+    page_size: int | None = None, recorder: Recorder | None = None, **changed: Any,
 ) -> ReplayedRun:  # fmt: skip
     """As the command does it; on a machine whose pool holds the longest request and little more."""
     survey = trace.survey()
-    fields = default_settings(survey, machine, page_size or survey.format.page_size)
-    config = SchedulerConfig(**{**fields, **changed})
-    model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
-    return play(
-        loop, model, trace.requests(), config, machine.cost, recorder=recorder, metrics=metrics
+    config = config_for(
+        survey, machine, {"page_size": page_size, **changed} if page_size else changed
     )
+    model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
+    return play(loop, model, trace.requests(), config, machine.cost, recorder=recorder)
 
 
 @st.composite
@@ -136,7 +124,7 @@ def test_small_pools_do_retract(tmp_path: Path) -> None:
     """That the law above holds under pressure would mean little if there was none."""
     rows = [TraceRequest(n * 20 * MILLISECOND, 100, 600) for n in range(5)]
     run = replay(write(tmp_path / "t", rows), kv_tokens=1600, rules="nano-vllm", loop="serial")
-    assert run.num_retractions > 0 and run.metrics.num_finished == 5
+    assert run.metrics.num_retractions > 0 and run.metrics.num_finished == 5
 
 
 @pytest.mark.parametrize("loop", sorted(REFUSED))
@@ -245,40 +233,27 @@ def test_the_long_document_is_as_its_page_tells_it() -> None:
     assert page["found"] == found
 
 
-# -- of any length -----------------------------------------------------------------------------
+# -- recorded or not ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loop", ["overlap", "vllm_async", "mixed"])
 @given(rows=traces(longest=40))
 @settings(max_examples=many(2, 30))
-def test_neither_a_recorder_nor_flat_metrics_change_a_figure(
+def test_a_recorder_changes_no_figure(
     tmp_path_factory: pytest.TempPathFactory, loop: str, rows: list[TraceRequest]
 ) -> None:
     folder = tmp_path_factory.mktemp("flat")
     trace, kept = write(folder / "rows", rows), Recorder()
     config = {"chunked_prefill_size": BLOCK, "page_size": 16, "max_running_requests": 4}
     one = replay(trace, loop, recorder=kept, **config)
-    other = replay(trace, loop, metrics=FlatMetrics(), **config)
+    other = replay(trace, loop, **config)
     in_memory = kept.trace(loop, "sim", "length", "virtual")
     assert in_memory.slices and in_memory.edges and in_memory.counters[-1].time > 0
-    assert not other.metrics.ended and not other.metrics.live
+    assert other.metrics.ended == one.metrics.ended and not other.metrics.live
     for figure in ("ttft", "itl", "queue", "num_finished", "num_retractions", "throughput"):
         assert getattr(one.metrics, figure) == getattr(other.metrics, figure), figure
     assert other.tally.busy_ns["forward"] == sum(s.duration for s in in_memory.on("forward"))
     assert one.tally.end == other.tally.end == in_memory.end
-
-
-@given(values=st.lists(st.integers(0, 10**12), max_size=60), exact=st.integers(0, 80))
-def test_percentiles_are_right_to_four_digits(values: list[int], exact: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flat_metrics, "EXACT", exact)
-        sample = Sample()
-        for at in range(0, len(values), 7):
-            sample.extend(values[at : at + 7])
-    right, found = percentiles(values), sample.percentiles
-    assert len(values) > exact or found == right
-    for one, other in zip(found or (), right or (), strict=True):
-        assert abs(one - other) * 2000 <= other
 
 
 # -- files --------------------------------------------------------------------------------------
