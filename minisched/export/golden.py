@@ -63,7 +63,6 @@ SCENES: dict[str, Callable[[], Scene]] = {  # diagrams/NAME.puml and NAME.svg
     "wait_history": waits.history,
     "wait_prefill": waits.prefills,
 }
-TEXTS = {**STORIES, "batches": to_batches}  # diagrams/NAME.puml, whose picture PlantUML draws
 DRAWINGS: dict[str, Callable[[], Scene]] = {  # traces/NAME.svg
     "as_profiled": lambda: as_profiled(run_of("overlap")),
     "mixed_attention": lambda: stages.attention(stages.mixed_batch()),
@@ -71,14 +70,20 @@ DRAWINGS: dict[str, Callable[[], Scene]] = {  # traces/NAME.svg
     "poster": lambda: poster([run_of(loop) for loop in compare.DESIGNS]),
     "waterfall": lambda: waterfall([run_of(loop) for loop in compare.FALLS]),
 }
-PAGES = {  # diagrams/NAME.md
-    "async_scheduling_three_way_compare": to_three_way,
-    "mindie_pipeline_refactor": pipelines_table,
-    "pd_or_mixed": pd_or_mixed,
-    "rules": rules_page,
-    "thread_or_stream": thread_or_stream,
+TEXTS: dict[str, Callable[[], str]] = {  # diagrams/NAME
+    **{f"{name}.puml": story for name, story in STORIES.items()},
+    "batches.puml": to_batches,
+    "async_scheduling_three_way_compare.md": to_three_way,
+    "mindie_pipeline_refactor.md": pipelines_table,
+    "pd_or_mixed.md": pd_or_mixed,
+    "rules.md": rules_page,
+    "thread_or_stream.md": thread_or_stream,
+    "compare.svg": lambda: playing(to_svg(compare_runs([*map(trace_of, ("serial", "overlap"))]))),
 }
-FROM_RUNS = ("token_pool", "placeholder_fill", "prev_sampled")  # as of loops, their diagram's text
+OF_RUNS = {  # topics whose diagram is drawn of their run, and its picture by the project itself
+    *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),
+    "token_pool", "placeholder_fill", "prev_sampled",
+}  # fmt: skip
 
 
 def makers() -> dict[str, Callable[[], Files]]:
@@ -86,10 +91,8 @@ def makers() -> dict[str, Callable[[], Files]]:
     return {
         **{topic: partial(topic_files, topic) for topic in RECIPES},
         **{name: partial(scene_files, name) for name in SCENES},
-        **{name: partial(text_file, f"diagrams/{name}.puml", text) for name, text in TEXTS.items()},
         **{name: partial(drawing_file, name) for name in DRAWINGS},
-        **{name: partial(text_file, f"diagrams/{name}.md", page) for name, page in PAGES.items()},
-        "compare": partial(text_file, "diagrams/compare.svg", readme_picture),
+        **{name.partition(".")[0]: partial(text_file, name) for name in TEXTS},
     }
 
 
@@ -107,9 +110,9 @@ def topic_files(topic: str) -> Files:
     files = {f"traces/{topic}.json": native.to_json(trace)}
     for at, part in enumerate(parts_of(topic) or ("",)):
         name = f"{topic}_{part}" if at else topic
-        if name not in SAME_PICTURE:
+        if part != "sequence" and name not in SAME_PICTURE:
             files[f"traces/{name}.svg"] = draw(topic, trace, part=part)
-        if not has_picture(name) and part != "steps":
+        if part == "sequence" or name in OF_RUNS:
             files[f"diagrams/{name}.puml"] = draw(topic, trace, "puml", part)
     return files
 
@@ -120,26 +123,19 @@ def scene_files(name: str) -> Files:
     return {f"diagrams/{name}.puml": to_puml(scene), f"diagrams/{name}.svg": to_svg(scene)}
 
 
-def text_file(path: str, text: Callable[[], str]) -> Files:
-    """A text of its own."""
-    return {path: text()}
-
-
 def drawing_file(name: str) -> Files:
     """A drawing of runs that is no topic's view."""
     return {f"traces/{name}.svg": to_svg(DRAWINGS[name]())}
 
 
-def readme_picture() -> str:
-    """The serial loop beside overlap; it plays."""
-    return playing(to_svg(compare_runs([trace_of("serial"), trace_of("overlap")])))
+def text_file(name: str) -> Files:
+    """A text of its own."""
+    return {f"diagrams/{name}": TEXTS[name]()}
 
 
 def has_picture(diagram: str) -> bool:
     """Whether PlantUML draws a diagram's picture: it shows what the project's own doesn't."""
-    topic = diagram.removesuffix("_sequence").removesuffix("_steps")
-    is_loop = TOPICS.get(topic, "").startswith("loops/")
-    return not is_loop and topic not in FROM_RUNS and topic not in SCENES
+    return diagram not in {*SCENES, *OF_RUNS, *SAME_PICTURE}
 
 
 ROOT = Path(__file__).resolve().parents[2]

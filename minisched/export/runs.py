@@ -274,8 +274,7 @@ def in_order(view: View) -> Scene:
               if box.lane == lane and box.slice.start >= view.start}  # fmt: skip
     begins = [LaneItem("begin", at, at, f"step {step} begins") for at, step in starts.items()]
     told = replace(lanes, rows=rows, flags=begins, runs_down=True)
-    about = about_run(view.trace, "time runs down, in order but not to scale")
-    return replace(scene, about=about, parts=[replace(scene.parts[0], shows=[told])])
+    return replace(scene, parts=[replace(scene.parts[0], shows=[told])])
 
 
 def way_of_tokens(view: View) -> str:

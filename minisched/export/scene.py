@@ -95,8 +95,8 @@ class LaneLink:
 class Lanes:
     """Rows over time. ``flags`` concern all rows: moments, or stretches, with a word or two.
 
-    Where it ``runs_down`` it is a sequence, who tells whom: the rows are life lines, and time runs
-    down, in order but not to scale.
+    Where it ``runs_down`` it is a sequence, who tells whom, in order but not to scale: a text is a
+    list then, and PlantUML has life lines. An SVG shows the same with time to the right.
     """
 
     rows: Sequence[LaneRow]

@@ -1,7 +1,7 @@
 """A scene as an SVG that stands alone, and follows its reader from light to dark.
 
 It brings its own paper, so that it is legible as an ``<img>`` on any page. The same scene gives the
-same bytes. Lanes are drawn by ``svg_lanes`` and ``svg_sequence``, all else here.
+same bytes. Lanes are drawn by ``svg_lanes``, all else here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from .looks import css
 from .scene import CellGrid, Curve, Lanes, NodeTree, Scene, TreeBox
 from .svg_lanes import LanesDrawing
 from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, width_of
-from .svg_sequence import SequenceDrawing
 from .units import tick_step
 
 CURVE = 84  # the height of a curve
@@ -47,8 +46,6 @@ def to_svg(scene: Scene) -> str:
 def draw(page: SvgPage, item: object, has_axis: bool) -> None:
     """One of the things that a part shows."""
     match item:
-        case Lanes(runs_down=True):
-            SequenceDrawing(page, item).draw()
         case Lanes():
             LanesDrawing(page, item).draw(has_axis)
         case Curve():

@@ -30,8 +30,7 @@ PLAIN = [  # (a class that must occur; empty: always, the rule)
     ("halo", ".halo { fill: var(--paper) }"),
     ("said", ".said { fill: var(--wrong); font-weight: 650; stroke: var(--paper); "
              "stroke-width: 3px; paint-order: stroke }"),
-    ("life", ".life { stroke: var(--faint); stroke-dasharray: 4 4 }"),
-    ("told", ".told { stroke: var(--lane); stroke-width: 3px; paint-order: stroke }"),
+    ("begin", ".begin { stroke: var(--faint) }"),
     ("span", ".span { stroke: var(--token); stroke-width: 1.2 } .spanned { fill: var(--token) }"),
     ("saved", ".saved, .saved-end { stroke: var(--ink); stroke-width: 1.2; fill: none }"),
     ("end", ".end { stroke: var(--ink); stroke-width: 1.4; stroke-dasharray: 3 3 }"),

@@ -146,13 +146,6 @@ def sequence(trace: Trace) -> None:
     lines = Counter(re.findall(r"^ *\d+\. .*\(([\d.]+) ms\)$", forms.text, re.M))
     assert lines - Counter({"0": lines["0"]}) == Counter(ms(box.slice.duration) for box in boxes)
     assert forms.text.count("└──▶") == len(view.arrows)
-    slices, spans = {str(box.slice.id): box.slice for box in boxes}, list[tuple[int, float]]()
-    for shape in forms.picture.shapes("rect", id="*"):
-        item, top = slices[shape["data-id"]], float(shape["y"])
-        spans += [(max(item.start, view.start), top)]
-        spans += [(min(item.end, view.end), top + float(shape["height"]))]
-    for (time, y), (later, lower) in pairwise(sorted(spans)):  # time runs down
-        assert y <= lower + 0.21 if time < later else abs(y - lower) < 0.21
 
 
 def steps(trace: Trace) -> None:

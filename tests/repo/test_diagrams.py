@@ -119,7 +119,8 @@ def test_the_check_names_each_stale_file_and_changes_nothing(
     for name in (name for maker in names for name in made(maker)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copy(DIAGRAMS / "decode.puml", tmp_path / "diagrams")
+    for name in ("decode.puml", "overlap_sequence.svg"):
+        shutil.copy(DIAGRAMS / name, tmp_path / "diagrams")
     monkeypatch.setattr(render_puml, "DRIVER", tmp_path / "render.mjs")
     monkeypatch.setenv("PATH", str(tmp_path))
     trace, picture = tmp_path / "traces/decode.json", tmp_path / "diagrams/compare.svg"
