@@ -13,9 +13,9 @@ the causes are those of Holistic Trace Analysis: ``host wait``, ``kernel wait`` 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -27,14 +27,12 @@ from .overlap import (
     forward_lanes,
     gaps,
     intersection,
-    is_blocked,
     is_profiled,
-    length,
     nobody_there,
     streams_of,
     union,
 )
-from .what_if import Course, Segment, course_of, in_time, path_to
+from .what_if import Course, Segment, course_of, path_to
 
 # What an op waited for, as far as what is recorded tells; besides these, a loop's own reasons.
 HOST = "host"  # a thread of the host was busy
@@ -48,8 +46,200 @@ LATENCY = "latency"  # it had been launched, and the device took that long to be
 UNKNOWN = "unknown"  # nothing recorded explains it
 HOST_WAIT, KERNEL_WAIT, OTHER = "host wait", "kernel wait", "other"  # of a profiler's trace
 
+BY_NAME = {"mask": MASK, "upload": UPLOAD, "transfer": TRANSFER}
+MOST_LATENCY = 100_000  # nanoseconds; what lasts longer has a reason that was not recorded
 
-# -- When each op of a device was launched, and in which calls the host was blocked before ---------
+
+@dataclass(frozen=True)
+class Bubble:
+    """A stretch, or a piece of one, in which a device idled between two things that it ran.
+
+    Times are in nanoseconds. ``op`` is the id of what could not start before, and ``during`` what
+    ran meanwhile and was waited for; None: nothing did.
+    """
+
+    lane: str
+    start: int
+    end: int
+    cause: str
+    op: int = 0
+    during: Slice | None = None
+
+    @property
+    def duration(self) -> int:
+        """Nanoseconds."""
+        return self.end - self.start
+
+    @property
+    def phase(self) -> str:
+        """What ran meanwhile; where nobody named it, the innermost function around it."""
+        if self.during is None:
+            return ""
+        name = self.during.name
+        return str(self.during.attrs.get("within", name)) if name == "work" else name
+
+    @property
+    def where(self) -> str:
+        """The lane that it ran on."""
+        return self.during.lane if self.during else ""
+
+
+def bubbles(trace: Trace, course: Course | None = None) -> list[Bubble]:
+    """Every piece of idle time with its cause, in order of time.
+
+    Together they are exactly ``bubble_ns`` of ``overlap.py``. ``course`` is that of the trace, if
+    it is there already.
+    """
+    found = _profiled(trace) if is_profiled(trace) else _explained(trace, course)
+    return sorted((item for item in found if item.start < item.end),
+                  key=attrgetter("start", "lane", "end"))  # fmt: skip
+
+
+def by_cause(items: Iterable[Bubble]) -> dict[str, int]:
+    """Nanoseconds by cause, the most first."""
+    sums = Counter[str]()
+    for item in items:
+        sums[item.cause] += item.duration
+    return dict(sums.most_common())
+
+
+def by_phase(items: Iterable[Bubble]) -> dict[tuple[str, str], int]:
+    """Nanoseconds by cause and phase, the most first."""
+    sums = Counter[tuple[str, str]]()
+    for item in items:
+        sums[item.cause, item.phase] += item.duration
+    return dict(sums.most_common())
+
+
+# -- When a device idled: for a wait that the trace names, for a request to come, or for the host
+#
+# A loop that lets an op of step N wait says so when it decides it, with a mark: ``recorder.mark(
+# "wait", step=N, reason="grammar", op="sample")``. What that cost is read off the intervals.
+
+
+def waits(trace: Trace) -> tuple[Mark, ...]:
+    """The marks of every wait, in order of time."""
+    says = {"step", "reason", "op"}
+    return tuple(m for m in trace.marks if m.name == "wait" and says <= m.attrs.keys())
+
+
+def num_waits(trace: Trace) -> Counter[str]:
+    """How often the loop said that an op must wait, by reason, the first reason first."""
+    return Counter(str(mark.attrs["reason"]) for mark in waits(trace))
+
+
+def lost_ns(trace: Trace) -> dict[str, int]:
+    """Nanoseconds for which devices idled, by reason; together exactly ``bubble_ns`` of the report.
+
+    A wait is charged the whole gap before its op, from the end of whatever ran before on that lane,
+    even if the host would have been late anyway: what the loop would have lost without the wait is
+    not known. A wait may cost nothing; then the device had something else to do meanwhile. What no
+    wait explains is ``arrival`` where nobody was there to be served, and else ``host``: the device
+    waited for the host's ordinary work (a pipeline's later stage, for that or for the one before).
+    """
+    lost = dict.fromkeys([*num_waits(trace), HOST, ARRIVAL], 0)
+    for item in _charged(trace):
+        lost[item.cause] += item.duration
+    return lost
+
+
+def idle_times(trace: Trace) -> Iterator[Bubble]:
+    """Every gap between two things a device runs, cut where an op starts that had to wait.
+
+    Such a wait's reason is the cause, as far as one is known here.
+    """
+    for lane in forward_lanes(trace):
+        late, ops = _late_ops(trace, lane), trace.on(lane)
+        first, cuts = {item.start: item.id for item in reversed(ops)}, sorted(late)
+        for start, end in gaps(union(ops)):
+            for cut in cuts[bisect_right(cuts, start) : bisect_right(cuts, end)]:
+                yield Bubble(lane, start, cut, late[cut], first[cut])
+                start = cut  # an op that takes no time leaves the rest of the gap to the next one
+            if start < end:
+                yield Bubble(lane, start, end, "", first[end])
+
+
+def _late_ops(trace: Trace, lane: str) -> dict[int, str]:
+    """When each op that had to wait started on a lane, and why; of several waits of one, the first.
+
+    ``forward`` is the first thing that a step does there: a later pipeline stage first receives.
+    """
+    starts: dict[tuple[int, str], int] = {}
+    for item in trace.on(lane):
+        starts.setdefault((item.step, item.name), item.start)
+        starts.setdefault((item.step, "forward"), item.start)
+    late: dict[int, str] = {}
+    for mark in waits(trace):
+        key = int(mark.attrs["step"]), str(mark.attrs["op"])
+        if key in starts and mark.attrs.get("side", "") == side_of(lane)[0]:
+            late.setdefault(starts[key], str(mark.attrs["reason"]))
+    return late
+
+
+def _charged(trace: Trace) -> Iterator[Bubble]:
+    """Idle times, of which ``arrival`` is cut out: then nobody was there to be served.
+
+    Whoever is received is there, and counted only afterwards.
+    """
+    absent: dict[str, tuple[Interval, ...]] = {}
+    for lane in forward_lanes(trace):
+        side = side_of(lane)[0]
+        receives = union(
+            item
+            for item in trace.slices
+            if item.name == "receive" and is_host(item.lane) and item.lane.startswith(side)
+        )
+        quiet = gaps(((0, 0), *receives, (trace.end, trace.end)))
+        absent[lane] = intersection(nobody_there(trace, side), quiet)
+    for idle in idle_times(trace):
+        at, here = idle.start, ((idle.start, idle.end),)
+        for start, end in () if idle.cause else intersection(here, absent[idle.lane]):
+            yield replace(idle, start=at, end=start, cause=HOST)
+            yield replace(idle, start=start, end=end, cause=ARRIVAL)
+            at = end
+        yield replace(idle, start=at, cause=idle.cause or HOST)
+
+
+def _explained(trace: Trace, course: Course | None) -> Iterator[Bubble]:
+    """What was waited for in each idle time, the newest first."""
+    launched, course = launches(trace).keys(), course or course_of(trace)
+    for idle in _charged(trace):
+        if idle.cause == ARRIVAL:
+            yield idle
+            continue
+        path: Iterable[Segment] = [Segment(idle.start, idle.end, 0, 0)]
+        if idle.op in course.ran:  # else its program waits in a circle
+            path = path_to(course.ran, idle.op, idle.start)
+        for start, end, number, before in path:
+            during = course.slices.get(number)
+            if during is None:
+                is_latency = before in launched and end - start <= MOST_LATENCY
+                cause = LATENCY if is_latency else UNKNOWN
+            else:
+                on_device = COPY if is_copy(during.lane) else STAGE
+                cause = BY_NAME.get(during.name) or (HOST if is_host(during.lane) else on_device)
+            cause, end = cause if idle.cause == HOST else idle.cause, min(end, idle.end)
+            yield Bubble(idle.lane, start, end, cause, idle.op, during)
+
+
+# -- When a GPU idled in a profiler's trace, and what for
+#
+# It idles, between the first thing it runs and the last, while neither a kernel nor a copy runs on
+# any of its streams. Each such gap is charged to what the op that ends it had waited for, as
+# Holistic Trace Analysis does (``get_temporal_breakdown``, ``get_idle_time_breakdown``):
+#
+# - ``host wait``: its launch began only after the gap had begun: the host was late;
+# - ``kernel wait``: it had been launched before, and the gap lasts less than 0.03 ms: the device
+#   takes that long from one op to the next;
+# - ``other``: it had been launched before and waited longer: for another stream, or for work of
+#   which the trace says nothing.
+#
+# On one stream the figures are that tool's to the nanosecond, if it doesn't round; rounding to
+# whole microseconds, as it does unless told otherwise, makes each of its gaps longer by up to 2.
+# Over all streams there is one thing more to know: what was launched in a gap and begins long after
+# its launch was late only until then. The rest of such a gap is ``other``.
+
+SHORT = 30_000  # nanoseconds of a kernel wait at most; that tool's own default
 
 
 class Launch(NamedTuple):
@@ -81,303 +271,44 @@ def launches(trace: Trace) -> dict[int, Launch]:
     return found
 
 
-class Blocked:
-    """The slices in which threads of the host were blocked."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.on: defaultdict[str, list[Slice]] = defaultdict(list)
-        for item in trace.slices:
-            if is_blocked(item):
-                self.on[item.lane].append(item)
-        self.ends = {lane: [item.end for item in items] for lane, items in self.on.items()}
-
-    def before(self, launch: Launch, since: int) -> Slice | None:
-        """What a lane was blocked in last before a launch, if that lasted until ``since``."""
-        at = bisect_right(self.ends.get(launch.lane, []), launch.time) - 1
-        if at < 0 or self.ends[launch.lane][at] < since:
-            return None
-        return self.on[launch.lane][at]
+def device_gaps(trace: Trace, lane: str, known: Mapping[int, Launch]) -> list[Bubble]:
+    """When the device of a forward lane idled, as if a profiler had seen it."""
+    lanes = streams_of(trace, lane)
+    return idle_gaps(lane, (item for item in trace.slices if item.lane in lanes), known)
 
 
-def call_of(item: Slice) -> str:
-    """What blocked the host: ``cudaStreamSynchronize (aten::item)``; in our traces, a copy."""
-    call = str(item.attrs.get("call", "the wait for a step's tokens"))
-    within = item.attrs.get("within", "")
-    return f"{call} ({within})" if within else call
+def idle_gaps(lane: str, ops: Iterable[Slice], known: Mapping[int, Launch]) -> list[Bubble]:
+    """The same of a device, or of one of its streams, of which ``ops`` are all that it ran.
 
-
-# -- When a device idled: for a wait that the trace names, for a request to come, or for the host
-#
-# A loop that lets an op of step N wait says so when it decides it, with a mark: ``recorder.mark(
-# "wait", step=N, reason="grammar", op="sample")``. What that cost is read off the intervals.
-
-
-@dataclass(frozen=True)
-class Idle:
-    """A stretch in which one device idled between two things that it ran; in nanoseconds.
-
-    ``reason``, ``step`` and ``op`` are those of the wait that it is charged to: the op starts where
-    it ends. Without one they are empty.
+    They are in order of time, and ``known`` are launches, by op.
     """
-
-    lane: str
-    start: int
-    end: int
-    reason: str = ""
-    step: int = 0
-    op: str = ""
-
-
-def lost_ns(trace: Trace) -> dict[str, int]:
-    """Nanoseconds for which devices idled, by reason; together exactly ``bubble_ns`` of the report.
-
-    A wait is charged the whole gap before its op, from the end of whatever ran before on that lane,
-    even if the host would have been late anyway: what the loop would have lost without the wait is
-    not known. A wait may cost nothing; then the device had something else to do meanwhile. What no
-    wait explains is ``arrival`` where nobody was there to be served, and else ``host``: the device
-    waited for the host's ordinary work (a pipeline's later stage, for that or for the one before).
-    """
-    lost = dict.fromkeys([*num_waits(trace), HOST, ARRIVAL], 0)
-    absent = {lane: absence(trace, side_of(lane)[0]) for lane in forward_lanes(trace)}
-    for item in idle_times(trace):
-        here = ((item.start, item.end),)
-        arrival = 0 if item.reason else length(intersection(here, absent[item.lane]))
-        lost[ARRIVAL] += arrival
-        lost[item.reason or HOST] += item.end - item.start - arrival
-    return lost
-
-
-def num_waits(trace: Trace) -> Counter[str]:
-    """How often the loop said that an op must wait, by reason, the first reason first."""
-    return Counter(str(mark.attrs["reason"]) for mark in waits(trace))
-
-
-def waits(trace: Trace) -> tuple[Mark, ...]:
-    """The marks of every wait, in order of time."""
-    says = {"step", "reason", "op"}
-    return tuple(m for m in trace.marks if m.name == "wait" and says <= m.attrs.keys())
-
-
-def idle_times(trace: Trace) -> list[Idle]:
-    """Every gap between two things a device runs, cut where an op starts that had to wait."""
-    return [idle for lane in forward_lanes(trace) for idle in _idle_on(trace, lane)]
-
-
-def _idle_on(trace: Trace, lane: str) -> Iterator[Idle]:
-    late = _starts_of_late_ops(trace, lane)
-    cuts = sorted(late)
-    for start, end in gaps(union(trace.on(lane))):
-        for cut in cuts[bisect_right(cuts, start) : bisect_right(cuts, end)]:
-            attrs = late[cut].attrs
-            yield Idle(lane, start, cut, str(attrs["reason"]), int(attrs["step"]), str(attrs["op"]))
-            start = cut  # an op that takes no time leaves the rest of the gap to the next one
-        if start < end:
-            yield Idle(lane, start, end)
-
-
-def _starts_of_late_ops(trace: Trace, lane: str) -> dict[int, Mark]:
-    """When each op that had to wait started on a lane; of several waits of one op, the first.
-
-    ``forward`` is the first thing that a step does there: a later pipeline stage first receives.
-    """
-    starts: dict[tuple[int, str], int] = {}
-    for item in trace.on(lane):
-        starts.setdefault((item.step, item.name), item.start)
-        starts.setdefault((item.step, ""), item.start)
-    late: dict[int, Mark] = {}
-    for mark in waits(trace):
-        op = str(mark.attrs["op"])
-        key = int(mark.attrs["step"]), "" if op == "forward" else op
-        if key in starts and mark.attrs.get("side", "") == side_of(lane)[0]:
-            late.setdefault(starts[key], mark)
-    return late
-
-
-def absence(trace: Trace, side: str) -> tuple[Interval, ...]:
-    """When nobody was there to be served; whoever is received is, and counted only afterwards."""
-    receives = union(
-        item
-        for item in trace.slices
-        if item.name == "receive" and is_host(item.lane) and item.lane.startswith(side)
-    )
-    quiet = gaps(((0, 0), *receives, (trace.end, trace.end)))
-    return intersection(nobody_there(trace, side), quiet)
-
-
-# -- When a GPU idled in a profiler's trace, and what for
-#
-# It idles, between the first thing it runs and the last, while neither a kernel nor a copy runs on
-# any of its streams. Each such gap is charged to what the op that ends it had waited for, as
-# Holistic Trace Analysis does (``get_temporal_breakdown``, ``get_idle_time_breakdown``):
-#
-# - ``host wait``: its launch began only after the gap had begun: the host was late;
-# - ``kernel wait``: it had been launched before, and the gap lasts less than 0.03 ms: the device
-#   takes that long from one op to the next;
-# - ``other``: it had been launched before and waited longer: for another stream, or for work of
-#   which the trace says nothing.
-#
-# On one stream the figures are that tool's to the nanosecond, if it doesn't round; rounding to
-# whole microseconds, as it does unless told otherwise, makes each of its gaps longer by up to 2.
-# Over all streams there is one thing more to know: what was launched in a gap and begins long after
-# its launch was late only until then. The rest of such a gap is ``other``.
-
-SHORT = 30_000  # nanoseconds of a kernel wait at most; that tool's own default
-
-
-class Gap(NamedTuple):
-    """A piece of idle time in nanoseconds, its cause, and the op that ends the gap it is of."""
-
-    start: int
-    end: int
-    cause: str
-    op: Slice
-    launch: Launch | None
-
-    @property
-    def duration(self) -> int:
-        """Nanoseconds."""
-        return self.end - self.start
-
-
-def idle_gaps(ops: Iterable[Slice], known: Mapping[int, Launch]) -> list[Gap]:
-    """The idle time of a device, or of one of its streams, in order; ``ops`` are all that it ran.
-
-    ``known`` are launches, by op.
-    """
-    ops, found = in_time(op for op in ops if op.duration), list[Gap]()
-    first = {op.start: op for op in reversed(ops)}
+    ops, found = [op for op in ops if op.duration], list[Bubble]()
+    first = {op.start: op.id for op in reversed(ops)}
     for start, end in gaps(union(ops)):
         op = first[end]
-        launch = known.get(op.id)
+        launch = known.get(op)
         if launch is None or launch.since <= start:
-            found.append(Gap(start, end, KERNEL_WAIT if end - start < SHORT else OTHER, op, launch))
+            cause = KERNEL_WAIT if end - start < SHORT else OTHER
+            found.append(Bubble(lane, start, end, cause, op))
             continue
         late = end if end - launch.since < SHORT else launch.since
-        found.append(Gap(start, late, HOST_WAIT, op, launch))
+        found.append(Bubble(lane, start, late, HOST_WAIT, op))
         if late < end:
-            found.append(Gap(late, end, OTHER, op, launch))
+            found.append(Bubble(lane, late, end, OTHER, op))
     return found
 
 
-def device_gaps(trace: Trace, lane: str, known: Mapping[int, Launch]) -> list[Gap]:
-    """When the device of a forward lane idled."""
-    lanes = streams_of(trace, lane)
-    return idle_gaps((item for item in trace.slices if item.lane in lanes), known)
-
-
-# -- Bubbles: idle time cut into pieces, each with its cause ---------------------------------------
-
-
-@dataclass(frozen=True)
-class Bubble:
-    """A piece of time in which a device idled, in nanoseconds, and why.
-
-    ``phase`` is what ran meanwhile (``process``, ``copy``), on ``where``, and ``waited_for`` the id
-    of that slice; empty and 0: nothing did. ``op`` is the one that could not start before.
-    """
-
-    lane: str
-    start: int
-    end: int
-    cause: str
-    phase: str
-    where: str
-    op: int
-    waited_for: int
-
-    @property
-    def duration(self) -> int:
-        """Nanoseconds."""
-        return self.end - self.start
-
-
-Piece = tuple[int, int, str, int]  # start, end, cause, the slice waited for (0: none)
-
-
-def bubbles(trace: Trace, course: Course | None = None) -> list[Bubble]:
-    """Every bubble of a run in order of time; together exactly ``bubble_ns`` of ``overlap.py``.
-
-    ``course`` is that of the trace, if it is there already.
-    """
-    slices, found = {item.id: item for item in trace.slices}, []
-    cut = _cut_profiled(trace) if is_profiled(trace) else _cut(trace, course or course_of(trace))
-    for lane, number, (start, end, cause, waited_for) in cut:
-        if start >= end:
-            continue
-        item = slices.get(waited_for)
-        phase, place = (_phase_of(item), item.lane) if item else ("", "")
-        found.append(Bubble(lane, start, end, cause, phase, place, number, item.id if item else 0))
-    return sorted(found, key=lambda bubble: (bubble.start, bubble.lane, bubble.end))
-
-
-def _phase_of(item: Slice) -> str:
-    """What a slice did; where nobody named it, the innermost function around it."""
-    return str(item.attrs.get("within", "work")) if item.name == "work" else item.name
-
-
-def by_cause(items: Iterable[Bubble]) -> dict[str, int]:
-    """Nanoseconds by cause, the most first."""
-    sums: Counter[str] = Counter()
-    for item in items:
-        sums[item.cause] += item.duration
-    return dict(sums.most_common())
-
-
-def by_phase(items: Iterable[Bubble]) -> dict[tuple[str, str], int]:
-    """Nanoseconds by cause and phase, the most first."""
-    sums: Counter[tuple[str, str]] = Counter()
-    for item in items:
-        sums[item.cause, item.phase] += item.duration
-    return dict(sums.most_common())
-
-
-def _cut_profiled(trace: Trace) -> Iterator[tuple[str, int, Piece]]:
-    """By lane and op, the pieces; of a ``host wait``, what the launching thread did meanwhile."""
+def _profiled(trace: Trace) -> Iterator[Bubble]:
+    """Each gap; of a ``host wait``, what the launching thread did meanwhile."""
     known = launches(trace)
     for lane in forward_lanes(trace):
         for gap in device_gaps(trace, lane, known):
-            at = gap.start
-            if gap.cause == HOST_WAIT and gap.launch is not None:
-                on = trace.on(gap.launch.lane)
-                for item in on[bisect_left(on, at, key=attrgetter("end")) :]:
-                    if item.start >= gap.end:
-                        break
-                    start, end = max(item.start, at), min(item.end, gap.end)
-                    yield lane, gap.op.id, (at, start, gap.cause, 0)
-                    yield lane, gap.op.id, (start, end, gap.cause, item.id)
-                    at = end
-            yield lane, gap.op.id, (at, gap.end, gap.cause, 0)
-
-
-MOST_LATENCY = 100_000  # nanoseconds; what lasts longer has a reason that was not recorded
-BY_NAME = {"mask": MASK, "upload": UPLOAD, "transfer": TRANSFER}
-
-
-def _cut(trace: Trace, course: Course) -> Iterator[tuple[str, int, Piece]]:
-    """By lane and op, the pieces of each gap, the newest first."""
-    launched = launches(trace).keys()
-    absent = {lane: absence(trace, side_of(lane)[0]) for lane in forward_lanes(trace)}
-    for idle in idle_times(trace):
-        op = course.first_at.get((idle.lane, idle.end), 0)
-        path: Iterable[Segment] = [Segment(idle.start, idle.end, 0, 0)]
-        if op in course.ran:  # else its program waits in a circle
-            path = path_to(course.ran, op, idle.start)
-        for segment in path:
-            start, end, waited_for, before = segment
-            is_latency = before in launched and end - start <= MOST_LATENCY
-            item = course.slices.get(waited_for)
-            cause = idle.reason or _cause_of(item, LATENCY if is_latency else UNKNOWN)
-            for since, until in () if idle.reason else reversed(absent[idle.lane]):
-                if since < end and until > start:
-                    yield idle.lane, op, (until, end, cause, waited_for)
-                    yield idle.lane, op, (max(start, since), min(until, end), ARRIVAL, 0)
-                    end = max(start, since)
-            yield idle.lane, op, (start, end, cause, waited_for)
-
-
-def _cause_of(item: Slice | None, nothing: str) -> str:
-    """What it is to wait for a slice; ``nothing`` where none ran."""
-    if item is None:
-        return nothing
-    device = COPY if is_copy(item.lane) else STAGE
-    return BY_NAME.get(item.name) or (HOST if is_host(item.lane) else device)
+            at, on = gap.start, trace.on(known[gap.op].lane) if gap.cause == HOST_WAIT else ()
+            for item in on[bisect_left(on, at, key=attrgetter("end")) :]:
+                if item.start >= gap.end:
+                    break
+                start, end = max(item.start, at), min(item.end, gap.end)
+                yield replace(gap, start=at, end=start)
+                yield replace(gap, start=start, end=end, during=item)
+                at = end
+            yield replace(gap, start=at)

@@ -7,10 +7,12 @@ how often the device ran dry, and in which call the host was blocked when it did
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from ..trace import Slice, Trace
@@ -19,12 +21,10 @@ from .causes import (
     HOST_WAIT,
     KERNEL_WAIT,
     OTHER,
-    Blocked,
     Bubble,
     bubbles,
     by_cause,
     by_phase,
-    call_of,
     device_gaps,
     launches,
 )
@@ -42,21 +42,14 @@ from .overlap import (
     span,
     union,
 )
-from .what_if import (
-    Course,
-    course_of,
-    free,
-    in_time,
-    launch_ahead,
-    makespan,
-)
+from .what_if import Course, course_of, free, launch_ahead, makespan
 
 # -- Whether the host launches a step before the one before it has ended ---------------------------
 
 MOST, FEW = 90, 10  # percent of steps launched ahead: overlapped from there, serial up to there
 LEAST = 2  # steps after another one: fewer say nothing about how a loop works
 UNTOLD = "no blocking call"
-VERBS = {"overlapped": "Overlapped", "partly": "Partly overlapped", "serial": "Serial"}
+VERDICTS = {"overlapped": "Overlapped", "partly": "Partly overlapped", "serial": "Serial"}
 
 
 @dataclass(frozen=True)
@@ -86,25 +79,29 @@ def overlap_verdict(trace: Trace) -> OverlapVerdict:
         return start >= end or not intersection(absent, ((start, end),))
 
     steps: defaultdict[int, list[Slice]] = defaultdict(list)  # in the order in which they began
-    for op in in_time(trace.on(lane)):
+    for op in trace.on(lane):
         if op.step:
             steps[op.step].append(op)
-    pairs = [
-        (max(item.end for item in before), known[after[0].id])
+    ahead = [  # whether it was launched so, of each step behind another one
+        known[after[0].id].time <= max(item.end for item in before)
         for before, after in pairwise(steps.values())
         if after[0].id in known and is_served(before[-1].end, after[0].start)
     ]
-    ahead = sum(launch.time <= end for end, launch in pairs)
-    blocked, calls, launchers = Blocked(trace), Counter[str](), Counter[str]()
+    blocked: defaultdict[str, list[Slice]] = defaultdict(list)
+    for item in filter(is_blocked, trace.slices):
+        blocked[item.lane].append(item)
+    calls, launchers = Counter[str](), Counter[str]()
     for gap in device_gaps(trace, lane, known):
-        if gap.launch and gap.cause == HOST_WAIT and is_served(gap.start, gap.end):
-            item = blocked.before(gap.launch, gap.start)
-            calls[call_of(item) if item else UNTOLD] += 1
-            launchers[gap.launch.lane] += 1
-    device, dry = device_named(trace, lane), calls.total()
-    percent = 100 * ahead / len(pairs) if pairs else 0.0
+        if gap.cause == HOST_WAIT and is_served(gap.start, gap.end):
+            launch = known[gap.op]
+            waits = blocked[launch.lane]
+            newest = waits[: bisect_right(waits, launch.time, key=attrgetter("end"))][-1:]
+            calls[call_of(newest[0]) if newest and newest[0].end >= gap.start else UNTOLD] += 1
+            launchers[launch.lane] += 1
+    percent = 100 * sum(ahead) / len(ahead) if ahead else 0.0
     word = "overlapped" if percent >= MOST else "serial" if percent <= FEW else "partly"
-    if len(pairs) < LEAST:
+    device = device_named(trace, lane)
+    if len(ahead) < LEAST:
         word, where = "unknown", "nothing tells where a step begins"
         where = f"{counted(len(steps), 'step')} here" if steps else where
         said = (
@@ -115,20 +112,30 @@ def overlap_verdict(trace: Trace) -> OverlapVerdict:
         said = said if trace.on(lane) else "Unknown: nothing ran on a device in this trace."
     else:
         said = (
-            f"{VERBS[word]}: {'' if device == 'the device' else f'on {device}, '}{ahead} of "
-            f"{len(pairs)} steps ({percent:.0f} %) were launched before the one before had ended; "
-            f"{device} "
+            f"{VERDICTS[word]}: {'' if device == 'the device' else f'on {device}, '}{sum(ahead)} "
+            f"of {len(ahead)} steps ({percent:.0f} %) were launched before the one before had "
+            f"ended; {device} {ran_dry(calls, launchers)}"
         )
-        if not dry:
-            said += "never ran dry."
-        else:
-            [(call, count)], [(launcher, _)] = calls.most_common(1), launchers.most_common(1)
-            who = "the host" if launcher == "host" else f"the {launcher}"
-            how = f"{who} had just been blocked in {call}"
-            how = how if call != UNTOLD else f"no call had blocked {who}"
-            each = "each time" if count == dry else f"{count} times"
-            said += f"ran dry once; {how}." if dry == 1 else f"ran dry {dry} times; {each} {how}."
-    return OverlapVerdict(word, lane, len(pairs), ahead, dict(calls.most_common()), said)
+    return OverlapVerdict(word, lane, len(ahead), sum(ahead), dict(calls.most_common()), said)
+
+
+def ran_dry(calls: Counter[str], launchers: Counter[str]) -> str:
+    """How often a device did, and what had blocked the thread that launches."""
+    if not calls:
+        return "never ran dry."
+    [(call, count)], [(launcher, _)] = calls.most_common(1), launchers.most_common(1)
+    who, dry = "the host" if launcher == "host" else f"the {launcher}", calls.total()
+    how = f"{who} had just been blocked in {call}"
+    how = how if call != UNTOLD else f"no call had blocked {who}"
+    each = "each time" if count == dry else f"{count} times"
+    return f"ran dry once; {how}." if dry == 1 else f"ran dry {dry} times; {each} {how}."
+
+
+def call_of(item: Slice) -> str:
+    """What blocked the host: ``cudaStreamSynchronize (aten::item)``; in our traces, a copy."""
+    call = str(item.attrs.get("call", "the wait for a step's tokens"))
+    within = item.attrs.get("within", "")
+    return f"{call} ({within})" if within else call
 
 
 # -- What took most of the idle time, and what the run would have taken without it: replayed -------
@@ -182,14 +189,13 @@ class Largest:
 
 
 def largest_bubble(
-    found: Iterable[Bubble], course: Course | None, verdict: OverlapVerdict
+    found: Sequence[Bubble], course: Course | None, verdict: OverlapVerdict
 ) -> Largest | None:
     """The largest cause and its remedies; None where no device idled.
 
     A remedy that another order gives comes before one that makes work free, where it gains at least
     as much. What a profiler saw has no ``course`` to replay: it does not say what waits for what.
     """
-    found = list(found)
     causes = by_cause(found)
     if not causes:
         return None
@@ -311,13 +317,13 @@ def _sentences(trace: Trace, found: OverlapFindings) -> Iterator[str]:
 
 def _blocked_words(trace: Trace) -> Iterator[str]:
     """In which call the host was blocked most."""
-    waits = [item for item in trace.slices if is_blocked(item)]
-    blocked = Counter[str]()
-    for item in waits:
+    blocked, threads = Counter[str](), set[str]()
+    for item in filter(is_blocked, trace.slices):
         blocked[call_of(item)] += item.duration
+        threads.add(item.lane)
     if total := blocked.total():
         [(call, ns)] = blocked.most_common(1)
         most = "" if len(blocked) == 1 else f", {milliseconds(ns)} of it"
-        threads = len({item.lane for item in waits})
-        who = "The host was" if threads == 1 else f"{threads} threads of the host, added up, were"
+        several = f"{len(threads)} threads of the host, added up, were"
+        who = "The host was" if len(threads) == 1 else several
         yield f"{who} blocked for {milliseconds(total)}{most} in {shortened(call)}."

@@ -199,10 +199,8 @@ class OverlapReport:
 
 def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
     """The report on one run; ``tokens`` is what it delivered, which a trace does not say."""
-    lanes = {lane: union(trace.on(lane)) for lane in {item.lane for item in trace.slices}}
-    devices = [busy for lane, busy in lanes.items() if is_forward(lane)]
-    if is_profiled(trace):
-        devices = [device_runs(trace, lane) for lane in lanes if is_forward(lane)]
+    devices = [device_runs(trace, lane) for lane in forward_lanes(trace)]
+    copies = {item.lane for item in trace.slices if is_copy(item.lane)}
     device, hosts = device_busy(trace), hosts_busy(trace)
     worked = union(item for item in trace.slices if not is_blocked(item))
     nobody = nobody_there(trace)
@@ -212,7 +210,7 @@ def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
         tokens=tokens,
         makespan_ns=trace.end,
         device_busy_ns=sum(map(length, devices)),
-        copy_busy_ns=sum(length(busy) for lane, busy in lanes.items() if is_copy(lane)),
+        copy_busy_ns=sum(length(union(trace.on(lane))) for lane in copies),
         host_busy_ns=sum(map(length, hosts)),
         host_hidden_ns=sum(length(intersection(host, device)) for host in hosts),
         bubble_ns=sum(length(gaps(busy)) for busy in devices),

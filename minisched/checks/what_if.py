@@ -7,7 +7,7 @@ have been scheduled otherwise, is not known. What an op waited for is read off t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -124,13 +124,6 @@ class Course:
         """When everything runs, as it was recorded."""
         return dict(play(self.lanes))
 
-    @cached_property
-    def first_at(self) -> dict[tuple[str, int], int]:
-        """By lane and moment, the slice that starts there first."""
-        items = [(lane, self.slices[item.id]) for lane, items in self.lanes.items()
-                 for item in items if item.kind == "run"]  # fmt: skip
-        return {(lane, item.start): item.id for lane, item in reversed(items)}
-
 
 def course_of(trace: Trace) -> Course:
     """The course of a recorded run; where nobody kept what each lane did, edges have to do.
@@ -142,11 +135,6 @@ def course_of(trace: Trace) -> Course:
     for _ in play(lanes, slices):
         pass
     return Course(slices, lanes)
-
-
-def in_time(slices: Iterable[Slice]) -> list[Slice]:
-    """Slices in the order in which they began."""
-    return sorted(slices, key=lambda item: (item.start, item.end, item.id))
 
 
 def from_program(trace: Trace, slices: dict[int, Slice]) -> Lanes:
@@ -181,7 +169,7 @@ def from_edges(trace: Trace, slices: dict[int, Slice]) -> Lanes:
         if src and dst and src.start <= dst.start:
             sources[edge.dst].append(edge.src)
     lanes: Lanes = defaultdict(list)
-    for item in in_time(slices.values()):
+    for item in slices.values():
         lanes[item.lane] += [Item("wait", src) for src in sources[item.id]]
         lanes[item.lane].append(_run(item))
     return lanes

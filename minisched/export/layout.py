@@ -237,7 +237,7 @@ def bubbles_of(trace: Trace) -> Iterator[IdleStretch]:
     """Where each device idles."""
     lanes = {item.lane: lane_of(item) for item in trace.slices if is_forward(item.lane)}
     for idle in idle_times(trace):
-        yield IdleStretch(lanes[idle.lane], idle.start, idle.end, idle.reason)
+        yield IdleStretch(lanes[idle.lane], idle.start, idle.end, idle.cause)
 
 
 def _touches(item: Slice, start: int, end: int) -> bool:

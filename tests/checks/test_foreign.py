@@ -171,7 +171,7 @@ def test_idle_time_is_the_oracles(path: Path) -> None:
     assert read.lacks == ()
     for lane in {item.lane for item in trace.slices if not is_host(item.lane)}:
         by_cause = found[len(trace.on(lane))] = Counter[str]()
-        for gap in idle_gaps(trace.on(lane), launches(trace)):
+        for gap in idle_gaps(lane, trace.on(lane), launches(trace)):
             by_cause[gap.cause] += gap.duration / 1000
     for stream, causes in exact["streams"].items():
         here = found[max(found) if len(found) == 1 or stream == "3" else min(found)]

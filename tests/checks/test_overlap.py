@@ -168,7 +168,8 @@ def check_bubbles(trace: Trace) -> None:
         assert not any(start < bubble.end and end > bubble.start for start, end in busy)
         if bubble.cause == ARRIVAL:
             continue
-        waited = slices[bubble.waited_for]
+        waited = bubble.during
+        assert waited is not None
         assert waited.start <= bubble.start and bubble.end <= waited.end
         assert (waited.lane, waited.name) == (bubble.where, bubble.phase) != (bubble.lane, "")
         assert bubble.cause != "host" or is_host(waited.lane)

@@ -48,7 +48,7 @@ def scene(trace: Trace) -> Scene:
         end = max(mark.time, sampled.get((side, step), part.end))
         lanes[rid] += items_of(mark, end, taken.get(key), is_text=trace.model == "hash")
     rows = [LaneRow(short(rid, 12), items) for rid, items in lanes.items()][:MOST_REQUESTS]
-    idle = [item for item in idle_times(part) if item.reason == "grammar"]
+    idle = [item for item in idle_times(part) if item.cause == "grammar"]
     told = [mark for mark in waits(part) if mark.attrs["reason"] == "grammar"]
     there = [item for item in part.slices
               if item.name in SHOWN and (is_host(item.lane) or is_forward(item.lane))]  # fmt: skip
