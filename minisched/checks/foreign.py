@@ -17,16 +17,17 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from ..trace.files import GZIP, PIECE, DamagedGzip, Hear, unheard, unpacked
+from .answers import Recorded
 from .profiled import (
+    ANNOTATION,
+    CALL,
     KERNEL,
+    RANGE,
     TO_DEVICE,
     TO_HOST,
-    Call,
-    DeviceOp,
-    Foreign,
     NoSuchRange,
-    Range,
     Seen,
+    SeenEvent,
     build,
 )
 
@@ -41,7 +42,7 @@ class BadEvent(ValueError):
     """What is wrong, in a few words that begin with the place: ``traceEvents[3] has ...``."""
 
 
-def read_foreign(path: Path, step: str = "", hear: Hear = unheard) -> Foreign:
+def read_foreign(path: Path, step: str = "", hear: Hear = unheard) -> Recorded:
     """The trace in a file of torch.profiler or of Nsight Systems.
 
     What a file is, is seen by how it begins, whatever its name; it may be compressed with gzip.
@@ -57,9 +58,9 @@ def read_foreign(path: Path, step: str = "", hear: Hear = unheard) -> Foreign:
         with unpacked(path) as file:
             start = file.read(len(MAGIC))
         if start == MAGIC:
-            return build(seen_by_nsys(path, hear), step)
+            return build(path, seen_by_nsys(path, hear), step)
         if start.lstrip()[:1] in (b"{", b"["):
-            return build(seen_by_torch(path, hear), step)
+            return build(path, seen_by_torch(path, hear), step)
     except DamagedGzip as error:
         raise NotAProfile(f"{path} is no trace: {error.strerror}.") from None
     except NoSuchRange as error:
@@ -88,6 +89,10 @@ def read_foreign(path: Path, step: str = "", hear: Hear = unheard) -> Foreign:
 DEVICE_OPS = {"kernel", "gpu_memcpy", "gpu_memset"}
 CALLS = {"cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "driver"}
 RANGES = {"cpu_op", "user_annotation", "python_function", "operator"}
+WAYS = {  # of copies, by what their names say
+    TO_HOST: ("DtoH", "Device -> Host", "DeviceToHost"),
+    TO_DEVICE: ("HtoD", "HostToDevice"),
+}
 OWN_EXPORT = {"loop", "device", "model", "clock"}  # what ``export/chrome.py`` says about a run
 
 
@@ -160,19 +165,15 @@ def see(event: dict[str, Any], index: int, seen: Seen) -> None:
     if cat in DEVICE_OPS:
         place = f"device {args.get('device', event.get('pid'))}"
         place += f" stream {args.get('stream', event.get('tid'))}"
-        seen.ops.append(DeviceOp(intern(place), _kind(cat, name), name, start, end, correlation))
+        kind = KERNEL if cat == "kernel" else cat.removeprefix("gpu_")
+        if kind == "memcpy":
+            kind = next((way for way, said in WAYS.items() if any(it in name for it in said)), kind)
+        seen.ops.append(SeenEvent(intern(place), kind, name, start, end, correlation))
     elif cat in CALLS:
-        seen.calls.append(Call(thread, name, start, end, correlation))
+        seen.calls.append(SeenEvent(thread, CALL, name, start, end, correlation))
     else:
-        seen.ranges.append(Range(thread, name, start, end, cat == "user_annotation"))
-
-
-def _kind(cat: str, name: str) -> str:
-    if cat == "kernel":
-        return KERNEL
-    if "DtoH" in name or "Device -> Host" in name or "DeviceToHost" in name:
-        return TO_HOST
-    return TO_DEVICE if "HtoD" in name or "HostToDevice" in name else cat.removeprefix("gpu_")
+        kind = ANNOTATION if cat == "user_annotation" else RANGE
+        seen.ranges.append(SeenEvent(thread, kind, name, start, end))
 
 
 # -- Reads what ``nsys export --type sqlite`` writes, with the standard library's sqlite3 ----------
@@ -234,14 +235,15 @@ def _seen(database: sqlite3.Connection, path: Path) -> Seen:
             stream = f"device {row.get('deviceId', 0)} stream {row.get('streamId', 0)}"
             what = COPIES.get(row.get("copyKind", 0), "memcpy") if kind == "MEMCPY" else what
             key = _correlation(row, "globalPid")
-            seen.ops.append(DeviceOp(stream, what, name, *_span(row), key))
+            seen.ops.append(SeenEvent(stream, what, name, *_span(row), key))
     for row in rows(CUPTI + "RUNTIME"):
         name, key = texts.get(row.get("nameId"), ""), _correlation(row, "globalTid")
-        seen.calls.append(Call(_thread(row), name, *_span(row), key))
+        seen.calls.append(SeenEvent(_thread(row), CALL, name, *_span(row), key))
     for row in rows("NVTX_EVENTS"):
         if row.get("end") is not None:
             name = row.get("text") or texts.get(row.get("textId"), "")
-            seen.ranges.append(Range(_thread(row), str(name), row["start"], row["end"], True))
+            times = row["start"], row["end"]
+            seen.ranges.append(SeenEvent(_thread(row), ANNOTATION, str(name), *times))
     return seen
 
 

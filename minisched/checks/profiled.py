@@ -13,48 +13,31 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
 from operator import attrgetter
+from pathlib import Path
 from typing import NamedTuple
 
 from ..trace import Edge, Slice, Trace
-from ..trace.events import Value
+from .answers import Recorded
 
 KERNEL, TO_HOST, TO_DEVICE = "forward", "copy", "upload"  # what ops are called; others: as they are
+CALL = "call"  # of the CUDA API, by a thread of the host
+RANGE = "range"  # anything else that a thread said it was doing: an operator, a function
+ANNOTATION = "annotation"  # the same where the engine's authors named it: an NVTX range
 
 
-class DeviceOp(NamedTuple):
-    """What ran on a stream; times in nanoseconds."""
+class SeenEvent(NamedTuple):
+    """An op on a stream, or a call or a range of a thread; times in nanoseconds.
 
-    stream: str
+    An op and the call that launched it have the same ``correlation``; empty: unknown.
+    """
+
+    place: str  # the stream, or the thread
     kind: str
     name: str
     start: int
     end: int
-    correlation: str  # that of the call that launched it; empty: unknown
-
-
-class Call(NamedTuple):
-    """A call of the CUDA API by a thread of the host; times in nanoseconds."""
-
-    thread: str
-    name: str
-    start: int
-    end: int
-    correlation: str  # that of the op it launched, if any
-
-
-class Range(NamedTuple):
-    """Anything else that a thread said it was doing: an operator, an annotation, a function.
-
-    ``is_annotation`` where the engine's authors named it: ``record_function``, an NVTX range.
-    """
-
-    thread: str
-    name: str
-    start: int
-    end: int
-    is_annotation: bool = False
+    correlation: str = ""
 
 
 @dataclass
@@ -62,9 +45,9 @@ class Seen:
     """What a file holds; ``source`` is the profiler that wrote it."""
 
     source: str
-    ops: list[DeviceOp] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    ranges: list[Range] = field(default_factory=list)
+    ops: list[SeenEvent] = field(default_factory=list)
+    calls: list[SeenEvent] = field(default_factory=list)
+    ranges: list[SeenEvent] = field(default_factory=list)
 
 
 # -- What ranges say: where a step begins and ends, and what the host was at in between ------------
@@ -83,7 +66,7 @@ class Seen:
 # outermost one counts.
 
 WORK = "work"  # where nothing is annotated
-COUNTED = re.compile(r"[\s#:_-]*\d+$")  # forward 12, forward#12: one phase, however often
+NUMBERED = re.compile(r"[\s#:_-]*\d+$")  # forward 12, forward#12: one phase, however often
 NOISE = re.compile(
     r", (op_id|seq) = \d+.*$| object at 0x[0-9a-f]+|^.*/(?=[^/]+\.py\(\d+\): )", re.DOTALL
 )
@@ -96,14 +79,6 @@ STEPS = (  # engines', anybody's, the profiler's: a kind is used if none above i
     re.compile(r"(step|iteration)[\s#:_-]*\d*", re.IGNORECASE),
     re.compile(r"ProfilerStep(#\d+)?\*?"),
 )
-
-
-class Phase(NamedTuple):
-    """What a thread was at; times in nanoseconds."""
-
-    name: str
-    start: int
-    end: int
 
 
 @lru_cache(1 << 12)
@@ -124,35 +99,34 @@ def phase_named(name: str) -> str:
     name = plain(name)
     if is_step(name) or name.startswith("aten::"):
         return ""
-    name = COUNTED.sub("", name)
+    name = NUMBERED.sub("", name)
     return f"{name} (annotated)" if name in TAKEN else name
 
 
-def phases_of(ranges: Sequence[Range]) -> Iterator[Phase]:
+def phases_of(ranges: Sequence[SeenEvent]) -> Iterator[tuple[str, int, int]]:
     """What a thread was at while it was in any range at all; ``ranges`` are by their start.
 
     The outermost annotation that is no step, and ``work`` where there is none.
     """
-    covered: list[tuple[int, int]] = []
+    covered = list[list[int]]()
+    named = deque[tuple[str, int, int]]()
     for item in ranges:
         if covered and item.start <= covered[-1][1]:
-            covered[-1] = covered[-1][0], max(covered[-1][1], item.end)
+            covered[-1][1] = max(covered[-1][1], item.end)
         else:
-            covered.append((item.start, item.end))
-    named = deque[Phase]()
-    for item in ranges:
-        is_outermost = not named or item.start >= named[-1].end
-        if item.is_annotation and is_outermost and (name := phase_named(item.name)):
-            named.append(Phase(name, item.start, item.end))
+            covered.append([item.start, item.end])
+        is_outermost = not named or item.start >= named[-1][2]
+        if item.kind == ANNOTATION and is_outermost and (name := phase_named(item.name)):
+            named.append((name, item.start, item.end))
     for start, end in covered:
-        while named and named[0].start < end:
-            phase = named.popleft()
-            if start < phase.start:
-                yield Phase(WORK, start, phase.start)
-            yield phase
-            start = phase.end
+        while named and named[0][1] < end:
+            name, since, until = named.popleft()
+            if start < since:
+                yield WORK, start, since
+            yield name, since, until
+            start = until
         if start < end:
-            yield Phase(WORK, start, end)
+            yield WORK, start, end
 
 
 # -- The host's lanes in a trace of a real engine: launches, blocking calls, and work between them
@@ -164,84 +138,55 @@ BLOCKS = re.compile(
 VERSION = re.compile(r"_v\d+(_ptsz|_ptds)?$")  # cudaLaunchKernel_v7000, as CUPTI names it
 
 
-class HostLanes:
-    """Makes the slices of all threads; ``op_ends`` is when what a correlation launched ended.
+def host_slices(
+    lane: str, calls: Iterable[SeenEvent], ranges: Sequence[SeenEvent], op_ends: Mapping[str, int],
+    launches: dict[str, int], numbers: Iterator[int],
+) -> Iterator[Slice]:  # fmt: skip
+    """What a thread did; ``op_ends`` is when what a correlation launched ended.
 
-    A call that launches is a ``launch``, one that blocks until the device is done a ``wait``, and
-    the rest of a thread's ranges is called as the outermost annotation around it, or ``work``. A
-    copy that returns only after it has ended blocks too, whatever it is called: its memory was not
-    pinned.
+    A call that launches is a ``launch`` and goes into ``launches``, by correlation; one that blocks
+    until the device is done is a ``wait``; and the rest of the thread's ranges, which are by their
+    start, is called as the outermost annotation around it, or ``work``. A copy that returns only
+    after it has ended blocks too, whatever it is called: its memory was not pinned.
     """
-
-    def __init__(self, op_ends: Mapping[str, int], numbers: Iterator[int]) -> None:
-        self.op_ends, self.numbers = op_ends, numbers
-        self.slices: list[Slice] = []
-        self.launches: dict[str, int] = {}  # correlation -> the slice that launched it
-
-    def add(self, lane: str, calls: Iterable[Call], ranges: Sequence[Range]) -> None:
-        """One thread."""
-        around, free = Around(ranges), 0
-        for call in sorted(calls, key=lambda call: (call.start, -call.end)):
-            if call.start < free and call.end <= free:  # a driver's call, of the runtime's
-                if call.correlation in self.op_ends and self.launches:
-                    newest = next(reversed(self.launches.values()))
-                    self.launches.setdefault(call.correlation, newest)
-                continue
-            call = call._replace(start=max(call.start, free))  # microseconds in floats are rounded
-            if made := self._slices_of(call, lane, around):
-                self.slices += around.work(free, call.start, lane, self.numbers)
-                self.slices += made
-                free = call.end
-
-    def _slices_of(self, call: Call, lane: str, around: Around) -> list[Slice]:
-        """The launch, the wait, or both that a call is."""
-        name = VERSION.sub("", call.name)
-        ended = self.op_ends.get(call.correlation)
+    phases, free = deque(phases_of(ranges)), 0
+    inside, opened = list[SeenEvent](), 0  # the ranges around a call; those that have begun by then
+    for call in sorted(calls, key=lambda call: (call.start, -call.end)):
+        start = max(call.start, free)  # microseconds in floats are rounded
+        name, ended = VERSION.sub("", call.name), op_ends.get(call.correlation)
+        if call.start < free and call.end <= free:  # a driver's call, of the runtime's
+            if ended is not None and launches:
+                launches.setdefault(call.correlation, next(reversed(launches.values())))
+            continue
         returns_late = ended is not None and "Memcpy" in name and call.end >= ended
         blocks = returns_late or bool(BLOCKS.fullmatch(name))
         if ended is None and not blocks:
-            return []
-        attrs: dict[str, Value] = {"call": name, **around.named(call)}
-        slices, ready = [], call.start
+            continue
+        while opened < len(ranges) and ranges[opened].start <= start:
+            inside.append(ranges[opened])
+            opened += 1
+        inside = [item for item in inside if item.end >= call.end]
+        while phases and phases[0][2] <= free:
+            phases.popleft()
+        for phase, since, until in phases:
+            if since >= start:
+                break
+            first = max(since, free)
+            inner = [item.name for item in inside if item.start <= first]
+            work = Slice(next(numbers), lane, phase, first, min(until, start))
+            work.attrs |= {"within": plain(inner[-1])} if inner else {}
+            yield work
+        torch = [item.name for item in inside if item.name.startswith("aten::")]
+        attrs = {"call": name}
+        if inside:  # the outermost operator of torch's own, or the innermost range
+            attrs["within"] = plain(torch[0] if torch else inside[-1].name)
+        ready = call.end if ended is not None and not blocks else start
         if ended is not None:
-            ready = call.start if blocks else call.end
-            number = self.launches[call.correlation] = next(self.numbers)
-            slices.append(Slice(number, lane, "launch", call.start, ready, attrs=attrs))
+            number = launches[call.correlation] = next(numbers)
+            yield Slice(number, lane, "launch", start, ready, attrs={**attrs})
         if blocks:
-            slices.append(Slice(next(self.numbers), lane, "wait", ready, call.end, attrs=attrs))
-        return slices
-
-
-class Around:
-    """What else a thread said it was doing; it has to be asked in order of time."""
-
-    def __init__(self, ranges: Sequence[Range]) -> None:
-        self.ranges = ranges  # by their start
-        self.open: list[Range] = []
-        self.opened = self.passed = 0
-        self.phases = list(phases_of(self.ranges))
-
-    def named(self, call: Call) -> dict[str, str]:
-        """The operator that a call is in: the outermost of torch's own, or the innermost range."""
-        while self.opened < len(self.ranges) and self.ranges[self.opened].start <= call.start:
-            self.open.append(self.ranges[self.opened])
-            self.opened += 1
-        self.open = [item for item in self.open if item.end >= call.end]
-        torch = [item.name for item in self.open if item.name.startswith("aten::")]
-        within = torch[0] if torch else self.open[-1].name if self.open else ""
-        return {"within": plain(within)} if within else {}
-
-    def work(self, start: int, end: int, lane: str, numbers: Iterator[int]) -> Iterator[Slice]:
-        """Slices for the time between two calls in which anything was said to go on."""
-        while self.passed < len(self.phases) and self.phases[self.passed].end <= start:
-            self.passed += 1
-        for name, since, until in islice(self.phases, self.passed, None):
-            if since >= end:
-                return
-            first, last = max(since, start), min(until, end)
-            inner = [item.name for item in self.open if item.start <= first]
-            attrs: dict[str, Value] = {"within": plain(inner[-1])} if inner else {}
-            yield Slice(next(numbers), lane, name, first, last, attrs=attrs)
+            yield Slice(next(numbers), lane, "wait", ready, call.end, attrs={**attrs})
+        free = call.end
 
 
 # -- Steps, which a file has no numbers for: what was launched inside of a range that marks one ----
@@ -265,7 +210,7 @@ class NoSuchRange(LookupError):
 def find_steps(
     launched: Mapping[int, Sequence[int]],
     lanes: Mapping[str, Sequence[Slice]],
-    ranges: Mapping[str, Sequence[Range]],
+    ranges: Mapping[str, Sequence[SeenEvent]],
     pattern: str = "",
 ) -> tuple[dict[int, int], str]:
     """The step of each slice that has one, and a sentence on what was taken for a step.
@@ -297,7 +242,7 @@ def find_steps(
             return steps, f"{what}; it has {one}: {marks[0]}."
     names = Counter(
         name for lane in lanes for item in ranges.get(lane, ())
-        if item.is_annotation and not (name := plain(item.name)).startswith("aten::")
+        if item.kind == ANNOTATION and not (name := plain(item.name)).startswith("aten::")
     )  # fmt: skip
     often = "; ".join(f"{name}, {count} times" for name, count in names.most_common(MOST_NAMED))
     instead = f" The most frequent ranges are {often}." if often else ""
@@ -309,20 +254,8 @@ def find_steps(
 # -- The trace: lanes, steps and edges -------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Foreign:
-    """A trace of another engine, and a sentence for each thing that its file lacks.
-
-    ``steps`` is a sentence on what was taken for a step; empty: the file numbers them itself.
-    """
-
-    trace: Trace
-    lacks: tuple[str, ...]
-    steps: str = ""
-
-
-def build(seen: Seen, step: str = "") -> Foreign:
-    """The trace of what was seen; ``step`` names the ranges that are steps.
+def build(path: Path, seen: Seen, step: str = "") -> Recorded:
+    """The trace of what was seen in a file; ``step`` names the ranges that are steps.
 
     The busiest stream is ``forward``, its launcher ``host``. Of several devices, each has these
     lanes, with its own name before: ``device 0 forward``, ``device 0 host``.
@@ -331,28 +264,30 @@ def build(seen: Seen, step: str = "") -> Foreign:
         NoSuchRange: in no range that ``step`` names anything was launched.
     """
     numbers, lanes = itertools.count(1), dict(lanes_of(seen.ops))
-    ordered = sorted(seen.ops, key=lambda op: (op.start, op.end, op.stream))
-    ops = {next(numbers): op for op in ordered}
-    host = HostLanes({op.correlation: op.end for op in ordered if op.correlation}, numbers)
-    calls: defaultdict[str, list[Call]] = defaultdict(list)
-    ranges: defaultdict[str, list[Range]] = defaultdict(list)  # both by thread
-    for call in seen.calls:
-        calls[call.thread].append(call)
-    for item in sorted(seen.ranges, key=lambda item: (item.start, -item.end)):
-        ranges[item.thread].append(item)
-    threads = dict(threads_of(seen, lanes))
-    for thread, made in calls.items():
-        host.add(threads[thread], made, ranges[thread])
-    launched: defaultdict[int, list[int]] = defaultdict(list)
-    for number, op in ops.items():
-        if op.correlation in host.launches:
-            launched[host.launches[op.correlation]].append(number)
-    named: dict[str, dict[str, Value]] = {op.name: {"kernel": op.name} for op in ordered}
-    slices = host.slices + [
-        Slice(number, lanes[op.stream], op.kind, op.start, op.end, attrs=named[op.name])
+    ops = {next(numbers): op
+           for op in sorted(seen.ops, key=attrgetter("start", "end", "place"))}  # fmt: skip
+    named: dict[str, dict[str, str | int | float | bool]] = {
+        op.name: {"kernel": op.name} for op in seen.ops
+    }
+    slices = [
+        Slice(number, lanes[op.place], op.kind, op.start, op.end, attrs=named[op.name])
         for number, op in ops.items()
     ]
+    calls: defaultdict[str, list[SeenEvent]] = defaultdict(list)
+    ranges: defaultdict[str, list[SeenEvent]] = defaultdict(list)  # both by thread
+    for call in seen.calls:
+        calls[call.place].append(call)
+    for item in sorted(seen.ranges, key=lambda item: (item.start, -item.end)):
+        ranges[item.place].append(item)
+    threads, launches = dict(threads_of(seen, lanes)), dict[str, int]()
+    op_ends = {op.correlation: op.end for op in ops.values() if op.correlation}
+    for thread, made in calls.items():
+        slices += host_slices(threads[thread], made, ranges[thread], op_ends, launches, numbers)
     slices.sort(key=attrgetter("start", "end", "id"))
+    launched: defaultdict[int, list[int]] = defaultdict(list)
+    for number, op in ops.items():
+        if op.correlation in launches:
+            launched[launches[op.correlation]].append(number)
     hosts: defaultdict[str, list[Slice]] = defaultdict(list)
     for one in slices:
         if one.lane.endswith("host") and one.id in launched:
@@ -364,20 +299,19 @@ def build(seen: Seen, step: str = "") -> Foreign:
         one.step = steps.get(one.id, 0)
         one.start, one.end = one.start - zero, max(one.start, one.end) - zero
     edges = {Edge(src, dst, "launch") for src, every in launched.items() for dst in every}
-    in_order = tuple(sorted(edges, key=attrgetter("src", "dst")))
     is_hip = any(call.name.startswith("hip") for call in seen.calls)  # AMD's calls
     device = ("HIP" if is_hip else "CUDA") if ops else "cpu"
-    trace = Trace(seen.source, device, "", "wall", tuple(slices), in_order, (), ())
-    return Foreign(trace, tuple(lacks(trace)), sentence)
+    trace = Trace(seen.source, device, "", "wall", tuple(slices), tuple(sorted(edges)), (), ())
+    return Recorded(str(path), trace, tuple(lacks(trace)), sentence)
 
 
-def lanes_of(ops: list[DeviceOp]) -> Iterator[tuple[str, str]]:
+def lanes_of(ops: Iterable[SeenEvent]) -> Iterator[tuple[str, str]]:
     """The lane of each stream: where most kernels run is ``forward``, a stream of copies a copy."""
     busy: Counter[str] = Counter()
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for op in ops:
-        busy[op.stream] += (op.end - op.start) * (op.kind == KERNEL)
-        kinds[op.stream][op.kind] += 1
+        busy[op.place] += (op.end - op.start) * (op.kind == KERNEL)
+        kinds[op.place][op.kind] += 1
     devices: defaultdict[str, list[str]] = defaultdict(list)
     for stream in kinds:
         devices[stream.partition(" stream ")[0]].append(stream)
@@ -393,17 +327,17 @@ def lanes_of(ops: list[DeviceOp]) -> Iterator[tuple[str, str]]:
                 yield stream, stream
 
 
-def threads_of(seen: Seen, lanes: dict[str, str]) -> Iterator[tuple[str, str]]:
+def threads_of(seen: Seen, lanes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The lane of each thread that calls the API: who launches most of ``forward`` is ``host``."""
-    forwards = {op.correlation: lanes[op.stream] for op in seen.ops if op.correlation}
+    forwards = {op.correlation: lanes[op.place] for op in seen.ops if op.correlation}
     launched: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for call in seen.calls:
         if (lane := forwards.get(call.correlation, "")).endswith("forward"):
-            launched[lane][call.thread] += 1
+            launched[lane][call.place] += 1
     hosts: dict[str, str] = {}
     for lane, threads in launched.items():
         hosts.setdefault(threads.most_common(1)[0][0], lane.removesuffix("forward") + "host")
-    for thread in {call.thread for call in seen.calls}:
+    for thread in {call.place for call in seen.calls}:
         yield thread, hosts.get(thread, f"{thread} thread")
 
 

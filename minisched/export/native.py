@@ -266,7 +266,6 @@ def read_recorded(path: Path, step: str = "", hear: Hear = unheard) -> Recorded:
             raise ValueError(f"{path}: {OWN_STEPS}")
         if is_own:
             return Recorded(str(path), read(path))
-        foreign = read_foreign(path, step, hear)
+        return read_foreign(path, step, hear)
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror}.") from error
-    return Recorded(str(path), foreign.trace, foreign.lacks, foreign.steps)
