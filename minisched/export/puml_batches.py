@@ -16,7 +16,7 @@ classDiagram {
   FontSize 12
   class { BackgroundColor #FFFFFF
     LineColor #59636E }
-  arrow { FontSize 11
+  arrow { FontSize 12
     LineColor #59636E }
 }
 </style>
@@ -32,7 +32,7 @@ ScheduleBatch --> ModelWorkerBatch : {flat}
 ModelWorkerBatch --> ForwardBatch : {shipped}
 @enduml
 """
-FLAT = ("get_model_worker_batch()", "requests become rows, pages", "become cells of the page table")
+FLAT = ("get_model_worker_batch()", "requests become rows,", "pages become cells", "of the page table")
 SHIPPED = ("make_forward_batch()", "lists become arrays", "on the device")
 CODE: Code = {
     "get_model_worker_batch": get_model_worker_batch,
@@ -64,4 +64,4 @@ def _form(batch_type: Any) -> str:
 def _row() -> str:
     """What stands behind ``rows``: the one form that still knows requests."""
     fields = "".join(f"  {{field}} {name}\n" for name in Row._fields)
-    return f"class Row {{\n  .. frozen at commit ..\n{fields}}}\n"
+    return f"class Row {{\n  frozen at commit\n  ..\n{fields}}}\n"

@@ -150,6 +150,14 @@ def sides_of(shape: ElementTree.Element) -> Sides | None:
 
 
 @pytest.mark.parametrize("path", BY_PLANTUML, ids=lambda path: path.stem)
+def test_no_word_that_plantuml_writes_is_below_ten_pixels_in_a_readme(path: Path) -> None:
+    text = path.read_text("utf-8")
+    width = float(re.findall(r'viewBox="0 0 ([\d.]+) ', text)[0])
+    sizes = {float(size) for size in re.findall(r'font-size="([\d.]+)"', text)}
+    assert min(sizes) * min(1.0, README / width) >= LEAST, (width, sizes)
+
+
+@pytest.mark.parametrize("path", BY_PLANTUML, ids=lambda path: path.stem)
 def test_what_plantuml_draws_is_legible_on_light_and_on_dark_paper(path: Path) -> None:
     text = path.read_text("utf-8")
     dark = {(name, old): new for name, old, new in RULE.findall(text)}
