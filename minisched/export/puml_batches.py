@@ -32,7 +32,12 @@ ScheduleBatch --> ModelWorkerBatch : {flat}
 ModelWorkerBatch --> ForwardBatch : {shipped}
 @enduml
 """
-FLAT = ("get_model_worker_batch()", "requests become rows,", "pages become cells", "of the page table")
+FLAT = (
+    "get_model_worker_batch()",
+    "requests become rows,",
+    "pages become cells",
+    "of the page table",
+)
 SHIPPED = ("make_forward_batch()", "lists become arrays", "on the device")
 CODE: Code = {
     "get_model_worker_batch": get_model_worker_batch,
