@@ -175,16 +175,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "rope_theta": None, "rope_parameters": {**LLAMA3, "rope_theta": 500.0, "factor": 32.0},
         "tie_word_embeddings": True, "head_dim": 32,
     },
-    "linear": {"rope_scaling": {"type": "linear", "factor": 4.0}, "num_key_value_heads": 4},
-    "biases": {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1},
-    "mlp bias": {"mlp_bias": True, "rope_scaling": {"rope_type": "linear", "factor": 2.5}},
+    "all heads": {"num_key_value_heads": 4},
+    "one kv head": {"num_key_value_heads": 1},
     "qwen2": {"model_type": "qwen2", "rope_theta": 1e6, "use_sliding_window": False,
               "sliding_window": 16, "max_window_layers": 1},
     "qwen2 tied": {"model_type": "qwen2", "tie_word_embeddings": True, "rope_theta": 300.0,
                    "rope_scaling": LLAMA3},
     "qwen3": {"model_type": "qwen3", "head_dim": 32, "rope_theta": 1e6},
-    "qwen3 biases": {"model_type": "qwen3", "head_dim": 16, "attention_bias": True,
-                     "rope_theta": 1000.0, "rope_scaling": LLAMA3},
+    "qwen3 scaled": {"model_type": "qwen3", "rope_theta": 1000.0, "rope_scaling": LLAMA3},
 }  # fmt: skip
 """Every kind of model that is taken; prompts are longer than the 64 positions of rope scaling."""
 

@@ -9,9 +9,9 @@ How it is used. Rank 0 is the program; every other rank does what rank 0 tells i
             message = ranks.receive(1, "done")
 
 ``part`` is a function of a module (it goes by name), and values are what pickle takes. A message
-goes to one rank under a tag; those of one tag come in order. Tensors travel as they are, through
-gloo on a CPU and NCCL where every rank has a GPU of its own. ``all_gather`` is for what all ranks
-do alike, each from one thread.
+goes to one rank under a tag, over gloo; those of one tag come in order. Tensors go through the
+host's memory, and lie on the other rank's device when they have come. ``all_gather`` is for what
+all ranks do alike, each from one thread.
 
 Every wait has an end. Each rank beats four times in ``deadline`` seconds, whatever it computes.
 If one dies, its connections close; if one stalls, or a link does, nothing comes for ``deadline``
@@ -38,10 +38,9 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from time import monotonic, perf_counter_ns, sleep
-from types import TracebackType
 from typing import Any
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what is lost, is said here
@@ -55,13 +54,11 @@ from ..trace.ranks import ClockOffset, RankEvents, RankRecorder
 from ..trace.recorder import NullRecorder
 from .base import RankLost as RankLost
 from .base import reason_of
-from .thread import TorchDevice
+from .thread import ThreadDevice, TorchDevice
 
 DEADLINE = 30.0  # seconds
 GATHERING = 60.0  # seconds until all ranks are there: each has to import torch first
-BEATS = 4  # in that time
-ENVELOPE = 2048  # bytes; what is longer follows it
-HEAD = 8  # of these: how long it is
+BEATS = 4  # in a deadline
 BEAT, GOODBYE = "beat", "goodbye"  # tags of what nobody receives
 LOOK = 0.02  # seconds between two looks at who is there
 ROUND_TRIPS = 100  # of each measurement of clocks
@@ -93,26 +90,23 @@ class Ranks:
 
     def __init__(self, rank: int, size: int, deadline: float = DEADLINE) -> None:
         self.rank, self.size, self.deadline = rank, size, deadline
+        self.others = [other for other in range(size) if other != rank]
         self.recorder: Recorder = NullRecorder()
         self.offsets: dict[int, ClockOffset] = {}  # of each rank; rank 0 alone knows them
         self.lost: RankLost | None = None
         self.news = threading.Condition()  # whoever waits for anything hears of it here
         self.gone: set[int] = set()  # who has said goodbye
-        self.processes: list[
-            subprocess.Popen[bytes]
-        ] = []  # of the others, if this one started them
-        self._wait_at_most = timedelta(seconds=deadline)
+        self.processes: list[subprocess.Popen[bytes]] = []  # the others, if this one started them
+        self._where = torch.device("cpu")
+        if torch.cuda.is_available():
+            self._where = torch.device("cuda", torch.cuda.current_device())
         self._inbox: defaultdict[tuple[int, str], deque[Message]] = defaultdict(deque)
         self._num_collectives = 0
         self._is_closed = threading.Event()
-        everybody = list(range(size))
+        everybody, wait = list(range(size)), timedelta(seconds=deadline)
         with self._bounded("the ranks have not come together"):
-            self.group = dist.new_group(everybody, self._wait_at_most, "gloo")
-            self._messages = dist.new_group(everybody, self._wait_at_most, "gloo")
-            has_nccl = torch.cuda.is_available() and torch.cuda.device_count() >= size
-            self._where, kind = ("cuda", "nccl") if has_nccl else ("cpu", "gloo")
-            self._payload = dist.new_group(everybody, self._wait_at_most, kind)
-        self.others = [other for other in everybody if other != rank]
+            self.group = dist.new_group(everybody, wait, "gloo")
+            self._messages = dist.new_group(everybody, wait, "gloo")
         self._locks = {other: threading.Lock() for other in self.others}
         self._last_sent = dict.fromkeys(self.others, monotonic())
         self._threads = [
@@ -139,7 +133,8 @@ class Ranks:
         if not after:
             after = program.new_id()
             program.say(after)
-        self._put(to, tag, value, tensors, after)
+        on_host = [tensor.detach().cpu() for tensor in tensors]
+        self._put(to, tag, Message(value, on_host, after, program.op))
 
     def receive(self, source: int, tag: str, patient: bool = False) -> Message:
         """Wait for the next message; what this lane does from now on comes after its sending.
@@ -147,17 +142,17 @@ class Ranks:
         Raises:
             RankLost: a rank is lost, or nothing of the kind has come in ``deadline`` seconds.
         """
-        queue, start = self._inbox[source, tag], monotonic()
+        queue = self._inbox[source, tag]
         with self.news:
-            while not queue:
+            self.news.wait_for(
+                lambda: queue or self.lost or source in self.gone,
+                None if patient else self.deadline,
+            )
+            if not queue:
+                has_ended = source in self.gone
+                late = f"{tag!r} has not come in {self.deadline:g} s"
+                self._lose(source, f"it has ended without sending {tag!r}" if has_ended else late)
                 self.check()
-                left = start + self.deadline - monotonic()
-                if source in self.gone:
-                    self._lose(source, f"it has ended without sending {tag!r}")
-                elif left <= 0 and not patient:
-                    self._lose(source, f"{tag!r} has not come in {self.deadline:g} s")
-                else:
-                    self.news.wait(self.deadline if patient else left)
             message = queue.popleft()
         self.recorder.program.wait(message.signal)
         return message
@@ -310,7 +305,7 @@ class Ranks:
         for other in self.others:
             if other not in self.gone and self.lost is None:
                 with suppress(RankLost):
-                    self._put(other, GOODBYE, reason)
+                    self._put(other, GOODBYE, Message(reason, [], 0, 0))
         for thread in self._threads:  # one that waits for a lost rank does so no longer than this
             thread.join(self.deadline)
         with suppress(Exception):  # what is lost can't be taken apart in order
@@ -321,81 +316,23 @@ class Ranks:
         _current = self
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         global _current
         _current = None
         self.close(error)
 
-    # -- the wire: an envelope, what is too long for it, and tensors
+    # -- the wire: how long what follows is, and that
 
-    def _put(
-        self, to: int, tag: str, value: Any = None, tensors: Sequence[Tensor] = (), signal: int = 0
-    ) -> None:
+    def _put(self, to: int, tag: str, message: Message) -> None:
         self.check()
         if to in self.gone:
             self._lose(to, "it has ended")
             self.check()
-        has_nccl = self._where == "cuda"  # else tensors are in the envelope, too: one message less
-        packed = [
-            (tuple(tensor.shape), tensor.dtype, b"" if has_nccl else bytes_of(tensor))
-            for tensor in tensors
-        ]
-        content = pickle.dumps((tag, value, signal, self.recorder.program.op, packed))
-        whole = bytearray(len(content).to_bytes(HEAD) + content)
-        whole += bytes(max(0, ENVELOPE - len(whole)))
+        content = torch.frombuffer(bytearray(pickle.dumps((tag, message))), dtype=torch.uint8)
         with self._locks[to], self._bounded("can't be told anything", to):
-            for part in torch.frombuffer(whole, dtype=torch.uint8).tensor_split([ENVELOPE]):
-                self._send(part, to, self._messages)
-            for tensor in tensors if has_nccl else ():
-                self._send(tensor.detach().to(self._where).contiguous(), to, self._payload)
+            dist.send(torch.tensor(content.size()), to, self._messages)
+            dist.send(content, to, self._messages)
             self._last_sent[to] = monotonic()
-
-    def _send(self, tensor: Tensor, to: int, group: Any) -> None:
-        if tensor.numel():
-            work = dist.isend(tensor, to, group)
-            assert work is not None
-            work.wait(self._wait_at_most)
-
-    def _take(self, tensor: Tensor, source: int, group: Any) -> bytes:
-        if tensor.numel():
-            work = dist.irecv(tensor, source, group)
-            assert work is not None
-            work.wait(self._wait_at_most)
-        return tensor.numpy().tobytes() if group is self._messages else b""
-
-    def _listen(self, source: int) -> None:
-        """A thread for each other rank: take in what it sends, as soon as it comes."""
-        with suppress(RankLost):
-            while source not in self.gone and self.lost is None:
-                with self._bounded("can't be heard any more", source):
-                    self._hear(source)
-
-    def _hear(self, source: int) -> None:
-        whole = self._take(torch.zeros(ENVELOPE, dtype=torch.uint8), source, self._messages)
-        end = HEAD + int.from_bytes(whole[:HEAD])
-        rest = torch.zeros(max(0, end - ENVELOPE), dtype=torch.uint8)
-        whole += self._take(rest, source, self._messages)
-        tag, value, signal, sent_by, packed = pickle.loads(whole[HEAD:end])
-        tensors: list[Tensor] = []
-        for shape, kind, content in packed:
-            tensors.append(torch.empty(shape, dtype=kind, device=self._where))
-            if content:
-                tensors[-1] = torch.frombuffer(bytearray(content), dtype=kind).view(shape)
-            elif self._where == "cuda":
-                self._take(tensors[-1], source, self._payload)
-        with self.news:
-            if tag == GOODBYE:
-                self.gone.add(source)
-            elif tag != BEAT:
-                self._inbox[source, tag].append(Message(value, tensors, signal, sent_by))
-            self.news.notify_all()
-        if tag == GOODBYE and value:
-            self._lose(source, value)
 
     def _beat(self, to: int) -> None:
         """A thread for each other rank: let it know that this one lives."""
@@ -403,7 +340,30 @@ class Ranks:
         with suppress(RankLost):
             while not self._is_closed.wait(pause / 2) and to not in self.gone:
                 if monotonic() - self._last_sent[to] > pause / 2:
-                    self._put(to, BEAT)
+                    self._put(to, BEAT, Message(None, [], 0, 0))
+
+    def _listen(self, source: int) -> None:
+        """A thread for each other rank: take in what it sends, as soon as it comes."""
+        size = torch.zeros(1, dtype=torch.int64)
+        with suppress(RankLost):
+            while source not in self.gone and self.lost is None:
+                with self._bounded("can't be heard any more", source):
+                    dist.recv(size, source, self._messages)
+                    content = torch.empty(int(size), dtype=torch.uint8)
+                    dist.recv(content, source, self._messages)
+                tag, message = pickle.loads(content.numpy().tobytes())
+                self._take(source, tag, message)
+
+    def _take(self, source: int, tag: str, message: Message) -> None:
+        tensors = [tensor.to(self._where) for tensor in message.tensors]
+        with self.news:
+            if tag == GOODBYE:
+                self.gone.add(source)
+            elif tag != BEAT:
+                self._inbox[source, tag].append(replace(message, tensors=tensors))
+            self.news.notify_all()
+        if tag == GOODBYE and message.value:
+            self._lose(source, message.value)
 
     @contextmanager
     def _bounded(self, what: str, other: int | None = None) -> Iterator[None]:
@@ -415,13 +375,10 @@ class Ranks:
         try:
             yield
         except (RuntimeError, ValueError) as error:  # a DistError is one
-            if isinstance(error, RankLost):
-                raise
             late = "timed out" in str(error).lower() or "timeout" in str(error).lower()
             why = f"nothing came in {self.deadline:g} s" if late else "its connection is closed"
-            with self.news:
-                if other is not None and other in self.gone:
-                    why = "it has ended"
+            if other in self.gone:
+                why = "it has ended"
             if not (self._is_closed.is_set() and other in self.gone):
                 self._lose(other, f"{what}: {why}" if other is None else why)
             self.check()
@@ -436,15 +393,8 @@ class Ranks:
             self.news.notify_all()
 
 
-def bytes_of(tensor: Tensor) -> bytes:
-    """The bytes of a tensor, on the host."""
-    flat: bytes = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-    return flat
-
-
 # -- Who they are: from torchrun's environment, or started here ------------------------------------
 
-STORE = "MINISCHED_STORE"  # an environment variable: the port at which ``started`` waits
 _current: Ranks | None = None
 
 
@@ -477,15 +427,12 @@ def join(deadline: float = DEADLINE) -> Ranks:
     rank = rank_here()
     if rank is None:
         return current()  # raises
-    size, port = int(os.environ["WORLD_SIZE"]), os.environ.get(STORE)
+    size = int(os.environ["WORLD_SIZE"])
     if size < 2:
         raise WrongRanks(f"device 'dist' needs at least 2 ranks, but there is {size}.")
     wait = timedelta(seconds=GATHERING)
     try:
-        if port:
-            store: dist.Store = dist.TCPStore("127.0.0.1", int(port), size, False, wait)
-        else:
-            store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=wait))
+        store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=wait))
     except RuntimeError as error:
         raise RankLost(f"rank {rank} has not met the others.") from error
     return meet(rank, size, deadline, store)
@@ -518,9 +465,9 @@ def meet(
             sleep(LOOK)
         wait = timedelta(seconds=deadline)
         dist.init_process_group("gloo", rank=rank, world_size=size, timeout=wait, store=store)
+    except RankLost:
+        raise
     except (RuntimeError, ValueError) as error:
-        if isinstance(error, RankLost):
-            raise
         said = str(error).splitlines()[0].rstrip(".")
         raise RankLost(f"rank {rank} has met the others, and lost them ({said}).") from error
     return Ranks(rank, size, deadline)
@@ -542,10 +489,10 @@ def started(size: int, deadline: float = DEADLINE) -> Iterator[Ranks]:
         raise WrongRanks("this process is among ranks already, and can't start others.")
     wait = timedelta(seconds=GATHERING)
     store = dist.TCPStore("127.0.0.1", 0, size, True, wait, wait_for_workers=False)
-    threads = str(max(1, (os.cpu_count() or 1) // size))
     shared = {
-        STORE: str(store.port), "WORLD_SIZE": str(size),
-        "OMP_NUM_THREADS": threads, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(size),
+        "OMP_NUM_THREADS": str(threads_each(size)),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }  # fmt: skip
     command = [sys.executable, "-m", "minisched.devices.dist", str(deadline)]
     processes = [
@@ -567,6 +514,11 @@ def started(size: int, deadline: float = DEADLINE) -> Iterator[Ranks]:
             process.wait()
 
 
+def threads_each(size: int) -> int:
+    """How many threads a rank computes with, where all are on this machine."""
+    return max(1, (os.cpu_count() or 1) // size)
+
+
 # -- A rank's device, and what all of them have recorded -------------------------------------------
 
 
@@ -584,10 +536,7 @@ def rank_device(recorder: Recorder | None = None) -> TorchDevice:
 
         device = CudaDevice(recorder)
     else:
-        from .thread import ThreadDevice
-
-        threads = max(1, (os.cpu_count() or 1) // ranks.size)
-        device = ThreadDevice(recorder, torch_threads=threads)
+        device = ThreadDevice(recorder, torch_threads=threads_each(ranks.size))
     device.name = "dist"
     return device
 

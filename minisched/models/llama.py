@@ -178,8 +178,10 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "quantization_config": (),
     "quantization": (),
     "partial_rotary_factor": (1,),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
 }
-ROPE_TYPES = ("default", "linear", "llama3")
+ROPE_TYPES = ("default", "llama3")
 SIZES = (
     "vocab_size",
     "hidden_size",
@@ -191,25 +193,22 @@ SIZES = (
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How rotary frequencies are stretched, for texts longer than the first training's.
+    """How Llama 3 stretches rotary frequencies, for texts longer than the first training's.
 
-    All by ``factor`` (``linear``); or (``llama3``) those that turn less than ``low_freq_factor``
-    times within ``original_len`` positions, and with a slope up to ``high_freq_factor`` times.
+    Those that turn less than ``low_freq_factor`` times within ``original_len`` positions are
+    divided by ``factor``, and those up to ``high_freq_factor`` times with a slope.
     """
 
     factor: float
-    low_freq_factor: float = float_info.max  # linear: every wave is long
-    high_freq_factor: float = float_info.max
-    original_len: int = 1
+    low_freq_factor: float
+    high_freq_factor: float
+    original_len: int
 
     def of(self, frequency: float) -> float:
         """The frequency to turn by, in radians a position (transformers modeling_rope_utils.py)."""
         turns = self.original_len * frequency / (2 * pi)
-        if turns < self.low_freq_factor:
-            return frequency / self.factor
-        if turns > self.high_freq_factor:
-            return frequency
-        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        span = self.high_freq_factor - self.low_freq_factor
+        kept = min(max(0.0, (turns - self.low_freq_factor) / span), 1.0)
         return (1 - kept) * frequency / self.factor + kept * frequency
 
 
@@ -231,8 +230,6 @@ class LlamaConfig:
     eos_ids: frozenset[int]
     rope_scaling: RopeScaling | None = None
     qkv_bias: bool = False  # added to queries, keys and values
-    out_bias: bool = False  # added to what attention gives
-    mlp_bias: bool = False
     qk_norm: bool = False  # each head's query and key are normalized before they are turned
 
     @classmethod
@@ -260,24 +257,22 @@ class LlamaConfig:
         hidden, inner = self.hidden_size, self.intermediate_size
         q, kv = (n * self.head_dim for n in (self.num_attention_heads, self.num_key_value_heads))
         norms = ("self_attn.q_norm", "self_attn.k_norm") if self.qk_norm else ()
-        layer: list[tuple[str, tuple[int, ...], bool]] = [  # the last: with a bias
-            ("input_layernorm", (hidden,), False),
-            ("self_attn.q_proj", (q, hidden), self.qkv_bias),
-            ("self_attn.k_proj", (kv, hidden), self.qkv_bias),
-            ("self_attn.v_proj", (kv, hidden), self.qkv_bias),
-            *((norm, (self.head_dim,), False) for norm in norms),
-            ("self_attn.o_proj", (hidden, q), self.out_bias),
-            ("post_attention_layernorm", (hidden,), False),
-            ("mlp.gate_proj", (inner, hidden), self.mlp_bias),
-            ("mlp.up_proj", (inner, hidden), self.mlp_bias),
-            ("mlp.down_proj", (hidden, inner), self.mlp_bias),
+        qkv = [("self_attn.q_proj", q), ("self_attn.k_proj", kv), ("self_attn.v_proj", kv)]
+        layer: list[tuple[str, tuple[int, ...]]] = [
+            ("input_layernorm.weight", (hidden,)),
+            *((f"{part}.weight", (size, hidden)) for part, size in qkv),
+            *((f"{part}.bias", (size,)) for part, size in qkv if self.qkv_bias),
+            *((f"{norm}.weight", (self.head_dim,)) for norm in norms),
+            ("self_attn.o_proj.weight", (hidden, q)),
+            ("post_attention_layernorm.weight", (hidden,)),
+            ("mlp.gate_proj.weight", (inner, hidden)),
+            ("mlp.up_proj.weight", (inner, hidden)),
+            ("mlp.down_proj.weight", (hidden, inner)),
         ]
-        yield "model.embed_tokens.weight", (self.vocab_size, hidden)
+        yield EMBED, (self.vocab_size, hidden)
         for index in range(self.num_hidden_layers):
-            for part, shape, has_bias in layer:
-                yield f"model.layers.{index}.{part}.weight", shape
-                if has_bias:
-                    yield f"model.layers.{index}.{part}.bias", shape[:1]
+            for part, shape in layer:
+                yield f"model.layers.{index}.{part}", shape
         yield "model.norm.weight", (hidden,)
         if not self.tie_word_embeddings:
             yield "lm_head.weight", (self.vocab_size, hidden)
@@ -314,7 +309,6 @@ def read_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     max_len = number(config, "max_position_embeddings", int, context)
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     theta = number(config, "rope_theta", float, 10_000.0)
-    bias = kind != "qwen2" and config.get("attention_bias") is True
     return {
         **fields,
         "num_key_value_heads": kv_heads,
@@ -324,9 +318,7 @@ def read_fields(config: Mapping[str, Any]) -> dict[str, Any]:
         "rope_theta": number(rope, "rope_theta", float, theta),
         "tie_word_embeddings": config.get("tie_word_embeddings") is True,
         "rope_scaling": read_scaling(rope, max_len),
-        "qkv_bias": kind == "qwen2" or bias,
-        "out_bias": bias,
-        "mlp_bias": kind == "llama" and config.get("mlp_bias") is True,
+        "qkv_bias": kind == "qwen2",
         "qk_norm": kind == "qwen3",
     }
 
@@ -344,8 +336,6 @@ def read_scaling(rope: Mapping[str, Any], max_len: int) -> RopeScaling | None:
     if kind == "default":
         return None
     factor = number(rope, "factor", float)
-    if kind == "linear":
-        return RopeScaling(factor)
     low: float = number(rope, "low_freq_factor", float)
     high: float = number(rope, "high_freq_factor", float)
     if low >= high:

@@ -37,30 +37,18 @@ DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 # -- Weights ---------------------------------------------------------------------------------------
 
 
-class Matrix(NamedTuple):
-    """What tokens are multiplied by, and what is added, if anything is."""
-
-    whole: mx.array  # [in, out]
-    bias: mx.array | None  # [out]
-
-
-def times(x: mx.array, matrix: Matrix) -> mx.array:
-    """x [tokens, in] by the matrix and plus its bias, [tokens, out]."""
-    y = x @ matrix.whole
-    return y if matrix.bias is None else y + matrix.bias
-
-
 class LayerWeights(NamedTuple):
     """One layer; ``dim`` is the hidden size, ``d`` a head's, ``width`` that of the MLP."""
 
     attention_norm: mx.array  # [dim]
-    qkv: Matrix  # [dim, (heads + 2 kv_heads) * d]
-    out: Matrix  # [heads * d, dim]
-    mlp_norm: mx.array  # [dim]
-    gate: Matrix  # [dim, width]
-    up: Matrix  # [dim, width]
-    down: Matrix  # [width, dim]
+    qkv: mx.array  # [dim, (heads + 2 kv_heads) * d]
+    qkv_bias: mx.array | None  # [(heads + 2 kv_heads) * d]: added, if it's there
     qk_norm: mx.array | None  # [heads + kv_heads, d]: queries and keys are normalized if it's there
+    out: mx.array  # [heads * d, dim]
+    mlp_norm: mx.array  # [dim]
+    gate: mx.array  # [dim, width]
+    up: mx.array  # [dim, width]
+    down: mx.array  # [width, dim]
 
 
 class LlamaMlxWeights(NamedTuple):
@@ -69,7 +57,7 @@ class LlamaMlxWeights(NamedTuple):
     embed: mx.array  # [vocab, dim]
     layers: list[LayerWeights]
     final_norm: mx.array  # [dim]
-    head: Matrix  # [dim, vocab]
+    head: mx.array  # [dim, vocab]
     cos: mx.array  # [context_len, d / 2]
     sin: mx.array  # [context_len, d / 2]
     eps: float  # of the norms
@@ -89,36 +77,31 @@ def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> Llama
     for file in weight_files(directory):
         tensors: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
         raw |= {name: tensor.astype(dtype) for name, tensor in tensors.items()}
-    head = EMBED.removesuffix(".weight") if config.tie_word_embeddings else "lm_head"
-    asked = {name for name, _ in config.tensor_shapes()}  # files may have more
 
-    def matrix(*names: str) -> Matrix:
+    def matrix(*names: str) -> mx.array:
         """Matrices side by side, [in, sum of out]."""
-        weight, bias = (
-            [raw[full] for name in names if (full := f"{name}.{part}") in asked]
-            for part in ("weight", "bias")
-        )
-        whole = mx.contiguous(mx.concatenate(weight).T)
-        return Matrix(whole, mx.concatenate(bias) if bias else None)
-
-    def qk_norm(at: str) -> mx.array:
-        """What each head's query and key are multiplied by."""
-        counts = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
-        return mx.concatenate([
-            mx.tile(raw[f"{at}.self_attn.{part}_norm.weight"], (n, 1)) for part, n in counts.items()
-        ])  # fmt: skip
+        return mx.contiguous(mx.concatenate([raw[f"{name}.weight"] for name in names]).T)
 
     def layer(index: int) -> LayerWeights:
         at = f"model.layers.{index}"
+        qkv = [f"{at}.self_attn.{part}_proj" for part in "qkv"]
+        bias = qk_norm = None
+        if config.qkv_bias:
+            bias = mx.concatenate([raw[f"{name}.bias"] for name in qkv])
+        if config.qk_norm:
+            counts = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
+            norms = {part: raw[f"{at}.self_attn.{part}_norm.weight"] for part in counts}
+            qk_norm = mx.concatenate([mx.tile(norms[part], (n, 1)) for part, n in counts.items()])
         return LayerWeights(
             attention_norm=raw[f"{at}.input_layernorm.weight"],
-            qkv=matrix(*(f"{at}.self_attn.{part}_proj" for part in "qkv")),
+            qkv=matrix(*qkv),
+            qkv_bias=bias,
+            qk_norm=qk_norm,
             out=matrix(f"{at}.self_attn.o_proj"),
             mlp_norm=raw[f"{at}.post_attention_layernorm.weight"],
             gate=matrix(f"{at}.mlp.gate_proj"),
             up=matrix(f"{at}.mlp.up_proj"),
             down=matrix(f"{at}.mlp.down_proj"),
-            qk_norm=qk_norm(at) if config.qk_norm else None,
         )
 
     cos, sin = rope_tables(config, dtype)
@@ -126,7 +109,7 @@ def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> Llama
         embed=raw[EMBED],
         layers=[layer(index) for index in range(config.num_hidden_layers)],
         final_norm=raw["model.norm.weight"],
-        head=matrix(head),
+        head=matrix("model.embed_tokens" if config.tie_word_embeddings else "lm_head"),
         cos=cos,
         sin=sin,
         eps=config.rms_norm_eps,
@@ -245,17 +228,17 @@ def hidden_states(
     x = weights.embed[ids]
     for layer, cache in zip(weights.layers, caches, strict=False):
         h = mx.fast.rms_norm(x, layer.attention_norm, weights.eps)
-        seen = attention(times(h, layer.qkv), layer.qk_norm, weights, cache, new, windows)
-        x = x + times(seen, layer.out)
+        qkv = h @ layer.qkv if layer.qkv_bias is None else h @ layer.qkv + layer.qkv_bias
+        x = x + attention(qkv, layer.qk_norm, weights, cache, new, windows) @ layer.out
         h = mx.fast.rms_norm(x, layer.mlp_norm, weights.eps)
-        gate = times(h, layer.gate)
-        x = x + times(gate * mx.sigmoid(gate) * times(h, layer.up), layer.down)
+        gate = h @ layer.gate
+        x = x + (gate * mx.sigmoid(gate) * (h @ layer.up)) @ layer.down
     return x
 
 
 def logits(weights: LlamaMlxWeights, x: mx.array) -> mx.array:
     """Hidden states [num_logits, dim] to logits [num_logits, vocab]."""
-    return times(mx.fast.rms_norm(x, weights.final_norm, weights.eps), weights.head)
+    return mx.fast.rms_norm(x, weights.final_norm, weights.eps) @ weights.head
 
 
 def attention(

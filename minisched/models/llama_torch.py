@@ -135,7 +135,7 @@ def attend_group(q: Tensor, keys: Tensor, values: Tensor, view: GroupView, group
 class LlamaWeights(NamedTuple):
     """Every weight; ``dim`` is the hidden size, ``d`` a head's. Matrices may be packed.
 
-    Lists have an entry for each layer; biases and ``qk_norm`` are None where there are none.
+    Lists have an entry for each layer; ``qkv_bias`` and ``qk_norm`` are None where there are none.
     """
 
     embed: Tensor  # [vocab, dim]
@@ -144,12 +144,9 @@ class LlamaWeights(NamedTuple):
     qkv_bias: list[Optional[Tensor]]  # noqa: UP045  (this, and not `|`, is what torch.jit reads)
     qk_norm: list[Optional[Tensor]]  # noqa: UP045  [heads + kv_heads, d]
     out: list[Tensor]  # [dim, heads * d]
-    out_bias: list[Optional[Tensor]]  # noqa: UP045
     mlp_norm: Tensor  # [layers, dim]
     gate_up: list[Tensor]  # [2 * width, dim]
-    gate_up_bias: list[Optional[Tensor]]  # noqa: UP045
     down: list[Tensor]  # [dim, width]
-    down_bias: list[Optional[Tensor]]  # noqa: UP045
     final_norm: Tensor  # [dim]
     head: Tensor  # [vocab, dim]
     cos: Tensor  # [context_len, d]
@@ -223,42 +220,20 @@ def attention(weights: LlamaWeights, layer: int, kv: PagedKV, step: StepView, x:
     for group, view in zip(step.groups, step.views):  # noqa: B905
         tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
         seen[tokens] = attend_group(q[tokens], keys, values, view, group)
-    return linear(seen.flatten(1), weights.out[layer], weights.out_bias[layer])
+    return linear(seen.flatten(1), weights.out[layer])
 
 
 def mlp(weights: LlamaWeights, layer: int, x: Tensor) -> Tensor:
     """What a layer's MLP adds to x [num_tokens, dim]."""
     h = F.rms_norm(x, [x.size(1)], weights.mlp_norm[layer], weights.eps)
-    h = linear(h, weights.gate_up[layer], weights.gate_up_bias[layer])
-    gate, up = h.chunk(2, -1)
-    return linear(silu(gate) * up, weights.down[layer], weights.down_bias[layer])
+    gate, up = linear(h, weights.gate_up[layer]).chunk(2, -1)
+    return linear(silu(gate) * up, weights.down[layer])
 
 
 def logits_of(weights: LlamaWeights, x: Tensor, logits_at: Tensor) -> Tensor:
     """Logits [num_logits, vocab] after some of the tokens."""
     x = F.rms_norm(x[logits_at], [x.size(1)], weights.final_norm, weights.eps)
     return linear(pad_rows(x), weights.head)[: logits_at.size(0)]
-
-
-def llama_step(
-    weights: LlamaWeights,
-    kv: PagedKV,
-    groups: list[Group],
-    ids: Tensor,
-    positions: Tensor,
-    token_rows: Tensor,
-    logits_at: Tensor,
-) -> Tensor:
-    """One forward pass: write the KV of the tokens, give logits [num_logits, vocab].
-
-    ``ids``, ``positions`` and ``token_rows`` [num_tokens] may be padded at the end; the KV of
-    padding is not written. ``logits_at`` [num_logits] says after which tokens logits are wanted.
-    """
-    x, step = weights.embed[ids], look_at_step(weights, kv, groups, positions, token_rows)
-    for layer in range(len(weights.qkv)):
-        x = x + attention(weights, layer, kv, step, x)
-        x = x + mlp(weights, layer, x)
-    return logits_of(weights, x, logits_at)
 
 
 def llama_layers(
@@ -271,12 +246,34 @@ def llama_layers(
     first: int,
     end: int,
 ) -> Tensor:
-    """A part of a pass, for a pipeline: x [num_tokens, dim] through layers ``first`` to ``end``."""
+    """x [num_tokens, dim] through layers ``first`` to ``end``; the KV of the tokens is written.
+
+    ``positions`` and ``token_rows`` [num_tokens] may be padded at the end; the KV of padding is not
+    written.
+    """
     step = look_at_step(weights, kv, groups, positions, token_rows)
     for layer in range(first, end):
         x = x + attention(weights, layer, kv, step, x)
         x = x + mlp(weights, layer, x)
     return x
+
+
+def llama_step(
+    weights: LlamaWeights,
+    kv: PagedKV,
+    groups: list[Group],
+    ids: Tensor,
+    positions: Tensor,
+    token_rows: Tensor,
+    logits_at: Tensor,
+) -> Tensor:
+    """One forward pass: through all layers, to logits [num_logits, vocab].
+
+    ``logits_at`` [num_logits] says after which of the ``ids`` [num_tokens] they are wanted.
+    """
+    num_layers, x = len(weights.qkv), weights.embed[ids]
+    x = llama_layers(weights, kv, groups, x, positions, token_rows, 0, num_layers)
+    return logits_of(weights, x, logits_at)
 
 
 def script(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -315,24 +312,25 @@ def make_groups(
     knows. The bits are the same.
     """
     groups: list[Group] = []
-
-    def add(first: int, prefixes: Sequence[int], extend_len: int) -> None:
-        window = -(-(max(prefixes) + extend_len) // BLOCK) * BLOCK
-        groups.append(Group(first, len(prefixes), extend_len, window))
-
     for run in equal_extents(extend_lens):
         first, prefixes, extend_len = run.tokens.start, prefix_lens[run.rows], run.extend_len
-        if bytes_each is None:
-            add(first, prefixes, extend_len)
-        elif len(prefixes) == 1:
-            for at in range(0, extend_len, QUERIES):
-                add(first + at, [prefixes[0] + at], min(QUERIES, extend_len - at))
-        else:
-            window = -(-(max(prefixes) + extend_len) // BLOCK) * BLOCK
-            count = max(1, CACHE // bytes_each // window)
-            for at in range(0, len(prefixes), count):
-                add(first + at * extend_len, prefixes[at : at + count], extend_len)
+        count, most = len(prefixes), extend_len  # rows, and positions of each, at once
+        if bytes_each is not None and count > 1:
+            count = max(1, CACHE // bytes_each // window_of(max(prefixes) + extend_len))
+        elif bytes_each is not None:
+            most = QUERIES
+        for row in range(0, len(prefixes), count):
+            some = prefixes[row : row + count]
+            for at in range(0, extend_len, most):
+                length = min(most, extend_len - at)
+                start, window = first + row * extend_len + at, window_of(max(some) + at + length)
+                groups.append(Group(start, len(some), length, window))
     return groups
+
+
+def window_of(length: int) -> int:
+    """As many positions, in whole blocks."""
+    return -(-length // BLOCK) * BLOCK
 
 
 # -- Weights ---------------------------------------------------------------------------------------
@@ -359,35 +357,38 @@ def read_weights(
     def keep(weight: Tensor) -> Tensor:
         return pack(weight) if packed else weight
 
-    def joined(kind: str, *parts: str, there: bool = True) -> list[Any]:
-        """For each layer its parts' weights or biases in one, [sum of output sizes, ...]; None."""
+    def joined(kind: str, *parts: str) -> list[Tensor]:
+        """For each layer its parts' weights or biases in one, [sum of output sizes, ...]."""
         names = [f"model.layers.{{}}.{part}.{kind}" for part in parts]
         return [
-            keep(torch.cat([raw.pop(name.format(index)) for name in names])) if there else None
+            keep(torch.cat([raw.pop(name.format(index)) for name in names]))
             for index in range(config.num_hidden_layers)
         ]
 
     embed = raw[EMBED]
     qkv = [f"self_attn.{part}_proj" for part in "qkv"]
-    norms = [joined("weight", f"self_attn.{part}_norm", there=config.qk_norm) for part in "qk"]
+    qkv_bias: list[Any] = [None] * config.num_hidden_layers
+    qk_norm = qkv_bias
+    if config.qkv_bias:
+        qkv_bias = joined("bias", *qkv)
+    if config.qk_norm:
+        norms = [joined("weight", f"self_attn.{part}_norm") for part in "qk"]
+        qk_norm = [
+            torch.cat([q.expand(heads, -1), k.expand(kv_heads, -1)])
+            for q, k in zip(*norms, strict=True)
+        ]
     angles = torch.arange(context_len).float()[:, None] * torch.tensor(config.frequencies())
     angles = torch.cat([angles, angles], -1)  # in float32, as in transformers
     return LlamaWeights(
         embed=embed,
         attention_norm=torch.stack(joined("weight", "input_layernorm")),
         qkv=joined("weight", *qkv),
-        qkv_bias=joined("bias", *qkv, there=config.qkv_bias),
-        qk_norm=[
-            torch.cat([q.expand(heads, -1), k.expand(kv_heads, -1)]) if config.qk_norm else None
-            for q, k in zip(*norms, strict=True)
-        ],
+        qkv_bias=qkv_bias,
+        qk_norm=qk_norm,
         out=joined("weight", "self_attn.o_proj"),
-        out_bias=joined("bias", "self_attn.o_proj", there=config.out_bias),
         mlp_norm=torch.stack(joined("weight", "post_attention_layernorm")),
         gate_up=joined("weight", "mlp.gate_proj", "mlp.up_proj"),
-        gate_up_bias=joined("bias", "mlp.gate_proj", "mlp.up_proj", there=config.mlp_bias),
         down=joined("weight", "mlp.down_proj"),
-        down_bias=joined("bias", "mlp.down_proj", there=config.mlp_bias),
         final_norm=raw["model.norm.weight"],
         head=keep(embed if config.tie_word_embeddings else raw["lm_head.weight"]),
         cos=angles.cos().to(dtype),

@@ -76,7 +76,7 @@ def part_of(rows: Tensor, block: int, num_blocks: int, multiple_of: int = 1) -> 
 
 
 def cut(weights: LlamaWeights, kv_heads: int, d: int, block: int) -> LlamaWeights:
-    """A block's weights, of so many blocks as there are KV heads; of biases it lacks the sum's.
+    """A block's weights, of so many blocks as there are KV heads.
 
     ``weights`` are plain. Embeddings and norms are everybody's.
     """
@@ -97,27 +97,23 @@ def cut(weights: LlamaWeights, kv_heads: int, d: int, block: int) -> LlamaWeight
     def each(function: Callable[[Tensor], Tensor], parts: list[Any]) -> list[Any]:
         return [None if part is None else function(part) for part in parts]
 
-    none: list[Any] = [None] * len(weights.qkv)
     return weights._replace(
         qkv=each(of_heads, weights.qkv),
         qkv_bias=each(of_heads, weights.qkv_bias),
         qk_norm=each(lambda norm: norm[mine], weights.qk_norm),
         out=[matrix.view(-1, heads, d)[:, mine[:-1]].flatten(1) for matrix in weights.out],
-        out_bias=none,
-        gate_up=each(of_width, weights.gate_up),
-        gate_up_bias=each(of_width, weights.gate_up_bias),
-        down=each(of_sum, weights.down),
-        down_bias=none,
+        gate_up=[of_width(matrix) for matrix in weights.gate_up],
+        down=[of_sum(matrix) for matrix in weights.down],
         head=part_of(weights.head, block, kv_heads),
     )
 
 
-def add_up(parts: Tensor, bias: Tensor | None) -> Tensor:
-    """The sum of parts [blocks, num_tokens, dim] and a bias, one after the other in fp32."""
+def add_up(parts: Tensor) -> Tensor:
+    """The sum of parts [blocks, num_tokens, dim], one after the other in fp32."""
     sums = parts[0].to(torch.promote_types(parts.dtype, torch.float32))
     for part in parts[1:]:
         sums = sums + part
-    return (sums if bias is None else sums + bias).to(parts.dtype)
+    return sums.to(parts.dtype)
 
 
 class LlamaTP(LlamaTorch):
@@ -185,9 +181,9 @@ class LlamaTP(LlamaTorch):
             parts = [
                 attention(block, layer, kv, step, x) for block, kv in zip(blocks, kvs, strict=True)
             ]
-            x = x + add_up(self.gather(torch.stack(parts)), weights.out_bias[layer])
+            x = x + add_up(self.gather(torch.stack(parts)))
             parts = [mlp(block, layer, x) for block in blocks]
-            x = x + add_up(self.gather(torch.stack(parts)), weights.down_bias[layer])
+            x = x + add_up(self.gather(torch.stack(parts)))
         parts = [logits_of(block, x, batch.logits_at) for block in blocks]
         every = self.gather(torch.stack(parts))  # [blocks, num_logits, vocab / blocks]
         return every.transpose(0, 1).flatten(1)[:, : self.vocab_size]

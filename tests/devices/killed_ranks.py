@@ -74,11 +74,15 @@ def be_rank(
     import torch
 
     from minisched.devices.base import RankLost
-    from minisched.devices.dist import STORE, join
+    from minisched.devices.dist import join
     from minisched.loops import tp_ranks
 
     torch.set_num_threads(1)
-    os.environ |= {STORE: str(port), "RANK": str(rank), "WORLD_SIZE": str(size)}
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0",
+    }  # fmt: skip
     report, engines, turn = Report(), list[Any](), tp_ranks.turn
     here = set(threading.enumerate())
 

@@ -109,7 +109,7 @@ def test_no_launch_waits_for_the_gpu(
 
     inner = CudaStream.launch
     monkeypatch.setattr(CudaStream, "launch", launch)
-    llama = kinds["qwen3 biases"]
+    llama = kinds["qwen3 scaled"]
     model: Any = LlamaGraphs(llama, "float32") if is_llama else HashTorch(eos_ids=frozenset())
     device: Any = CudaDevice()
     loop = "overlap" if relay != "token_pool" else "mini_overlap"

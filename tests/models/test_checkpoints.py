@@ -62,7 +62,6 @@ def complaint(directory: Path | str) -> str:
 
 # -- config.json -----------------------------------------------------------------------------------
 
-LINEAR = {"rope_type": "linear", "factor": 2.0}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "mistral"}, "model_type is 'mistral'; only 'llama', 'qwen2' and"),
     ({"hidden_size": "64"}, "hidden_size is '64', not a whole number above 0."),
@@ -75,11 +74,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"use_sliding_window": True}, "use_sliding_window True is not supported."),
     ({"layer_types": ["sliding_attention"]}, "layer_types ['sliding_attention'] is not supported"),
     ({"rope_scaling": {"type": "dynamic", "factor": 2.0}},
-     "rope of type 'dynamic' is not supported; only default, linear, llama3 are."),
-    ({"rope_parameters": {"full_attention": LINEAR}}, "rope of type 'default' is not supported"),
+     "rope of type 'dynamic' is not supported; only default, llama3 are."),
+    ({"rope_parameters": {"full_attention": LLAMA3}}, "rope of type 'default' is not supported"),
     ({"rope_scaling": LLAMA3, "partial_rotary_factor": 0.5},
      "partial_rotary_factor 0.5 is not supported."),
-    ({"rope_scaling": {"type": "linear"}}, "factor is None, not a number above 0."),
+    ({"attention_bias": True}, "attention_bias True is not supported."),
+    ({"rope_scaling": {"type": "llama3"}}, "factor is None, not a number above 0."),
     ({"rope_scaling": {**LLAMA3, "low_freq_factor": 4}},
      "low_freq_factor is 4.0, but it must be below 4.0"),
 ]  # fmt: skip

@@ -59,7 +59,7 @@ from tests.support import (
 DEVICES = ("thread", "mlx")
 ON_BOTH = pytest.mark.parametrize("device", DEVICES)
 CONTEXT = 448  # several blocks of attention
-THREE = ("llama", "biases", "qwen3 biases")  # between them, everything that a kind can add
+THREE = ("llama", "qwen2", "qwen3 scaled")  # between them, everything that a kind can add
 FEW_KINDS: list[Any] = [kind if kind in THREE else pytest.param(kind, marks=pytest.mark.thorough)
                         for kind in KINDS]  # fmt: skip
 CONFIG = SchedulerConfig(chunked_prefill_size=64, page_size=4, context_len=CONTEXT)

@@ -25,11 +25,11 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 THREE_BLOCKS = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 16}
 SPLIT: dict[str, dict[str, Any]] = {  # between them, all that a kind can add
     "uneven": {**THREE_BLOCKS, "vocab_size": 511},
-    "biases": {**KINDS["biases"], **THREE_BLOCKS},
-    "qwen3 biases": {**KINDS["qwen3 biases"], "num_key_value_heads": 4},
-    **{kind: KINDS[kind] for kind in ("norms", "llama 3.2", "linear", "qwen2 tied")},
+    "qwen2": {**KINDS["qwen2"], **THREE_BLOCKS},
+    "qwen3": {**KINDS["qwen3 scaled"], "num_key_value_heads": 4},
+    **{kind: KINDS[kind] for kind in ("norms", "llama 3.2", "all heads", "qwen2 tied")},
 }
-QUICK = ("uneven", "qwen3 biases")
+QUICK = ("uneven", "qwen2", "qwen3")
 SOME = [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.thorough) for kind in SPLIT]
 
 

@@ -151,7 +151,7 @@ def looked_up(text: list[int], count: int) -> list[int]:
 
 @pytest.fixture(scope="module", params=["thread", "mlx"])
 def llama(request: pytest.FixtureRequest, kinds: dict[str, Path]) -> tuple[str, Any]:
-    return request.param, open_model(str(kinds["qwen3 biases"]), request.param)
+    return request.param, open_model(str(kinds["qwen3 scaled"]), request.param)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
