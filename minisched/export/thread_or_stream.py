@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from ..checks.overlap import device_busy, host_busy, intersection, length, union
-from ..devices.base import Device, Event
+from ..devices.base import Event
 from ..devices.cost import MILLISECOND
-from ..devices.sim import SimDevice, SimEvent, SimOp, SimStream, Vector, VectorArrays
+from ..devices.sim import SimDevice, SimEvent, SimStream, Vector, VectorArrays
 from ..engine.frontend import Frontend
 from ..loops.design import find_loop
 from ..loops.run import drive, fresh, make_engine
@@ -19,70 +19,57 @@ from .layout import settled
 from .recipes import LAUNCH, MASK, SAMPLING, a_bit_of_everything, cost_of
 from .tables import filled, table
 
-# -- A simulated device that counts: what is shipped, who waits for what, and what stays alive -----
+# -- A simulated device that counts: what is shipped, and who waits for what -----------------------
 
 INTEGER = 8  # bytes of a token id, a KV slot or a position, which are 64-bit integers on torch
-
-
-class CountingArrays(VectorArrays):
-    """Counts each array that is made of the host's integers: a transfer to the device."""
-
-    def __init__(self) -> None:
-        self.transfers: Counter[str] = Counter()  # by the thread that ships
-        self.bytes_shipped = 0
-        self.shipper = "host"
-
-    def asarray(self, values: Sequence[int]) -> Vector:
-        """A vector of ``values``; an empty one needs no transfer."""
-        if values:
-            self.transfers[self.shipper] += 1
-            self.bytes_shipped += INTEGER * len(values)
-        return super().asarray(values)
-
-
-class CountingThread(SimStream):
-    """Counts the waits in its queue, and what it ships."""
-
-    def __init__(self, device: CountingSim, name: str) -> None:
-        super().__init__(device, name, is_thread=True)
-        self.counting = device
-
-    def wait(self, op: Event) -> None:
-        """Hold back what follows."""
-        self.counting.thread_waits[kind_of(op)] += 1
-        super().wait(op)
-
-    def _finish(self, op: SimOp) -> None:
-        self.counting.xp.shipper = self.name
-        super()._finish(op)
-        self.counting.xp.shipper = "host"
 
 
 class CountingSim(SimDevice):
     """``SimDevice`` with counters; it runs exactly as that one does."""
 
-    xp: CountingArrays
-
     def __init__(self) -> None:
         super().__init__()
-        self.xp = CountingArrays()
-        self.host_waits: Counter[str] = Counter()  # how often the host was blocked, by what for
-        self.thread_waits: Counter[str] = Counter()  # waits in a thread's queue, by what for
+        self.xp = CountingArrays(self)
+        self.transfers: Counter[str] = Counter()  # to the device, by the thread that ships
+        self.bytes_shipped = 0
+        self.waits: dict[str, Counter[str]] = defaultdict(Counter)  # of each thread, by what for
 
     def thread(self, name: str) -> SimStream:
         """The thread of that name."""
-        return self._lanes.setdefault(name, CountingThread(self, name))
+        return self._lanes.setdefault(name, CountingThread(self, name, is_thread=True))
 
     def run_until_done(self, op: SimEvent) -> None:
         """Let time pass; if there was something to wait for, it was a sync point."""
         if not op.done:
-            self.host_waits[kind_of(op)] += 1
+            self.count_wait("host", op)
         super().run_until_done(op)
 
+    def count_wait(self, lane: str, op: Event) -> None:
+        """A thread waits for something; its step's number does not matter."""
+        self.waits[lane][op.name.rstrip("0123456789 ")] += 1
 
-def kind_of(op: Event) -> str:
-    """What is waited for, without the step's number."""
-    return op.name.rstrip("0123456789 ")
+
+class CountingThread(SimStream):
+    """Counts the waits in its queue."""
+
+    def wait(self, op: Event) -> None:
+        """Hold back what follows."""
+        cast(CountingSim, self.device).count_wait(self.name, op)
+        super().wait(op)
+
+
+class CountingArrays(VectorArrays):
+    """Counts each array that is made of the host's integers: a transfer to the device."""
+
+    def __init__(self, device: CountingSim) -> None:
+        self.device = device
+
+    def asarray(self, values: Sequence[int]) -> Vector:
+        """A vector of ``values``; an empty one needs no transfer."""
+        if values:
+            self.device.transfers[self.device.recorder.program.lane] += 1
+            self.device.bytes_shipped += INTEGER * len(values)
+        return super().asarray(values)
 
 
 # -- What one run of an overlap loop did on such a device, a step ----------------------------------
@@ -95,9 +82,9 @@ COLUMNS = {  # heading -> loop, and whether every request has a mask
     "thread, with masks": ("overlap_thread", True),
 }
 SHIPPED = "host to device: bytes a step"
-ONLY_FAST = "logits wait for their sampling (ms a step)"
-WHEN_FAST = (  # what is told of the fast device
-    "a settled decode step (ms)", ONLY_FAST, "the device works during so much of building the mask",
+SETTLED, LOGITS, HIDDEN = (  # what is told of the fast device
+    "a settled decode step (ms)", "logits wait for their sampling (ms a step)",
+    "the device works during so much of building the mask",
 )  # fmt: skip
 
 
@@ -106,7 +93,7 @@ def counted(loop: str, has_masks: bool, fast: int = 1) -> dict[str, str]:
     recipe, device, model = a_bit_of_everything(loop), CountingSim(), HashModel()
     frontend = Frontend([fresh(request) for request in recipe.requests])
     cost = cost_of(loop, has_masks, fast)
-    engine = make_engine(loop, cast(Device, device), model, recipe.config, frontend, cost)
+    engine = make_engine(loop, device, model, recipe.config, frontend, cost)
     drive(find_loop(loop).start(engine, delay_sample=has_masks), engine)
     trace = device.recorder.trace(loop, device.name, model.name, device.clock)
     named: dict[str, list[Slice]] = defaultdict(list)
@@ -129,35 +116,36 @@ def counted(loop: str, has_masks: bool, fast: int = 1) -> dict[str, str]:
     blocked = sum(item.duration for item in trace.on("host") if item.name == "wait")
     logits = sum(item.start - ends[item.step] for item in named["sample"])
     return {
-        "a settled decode step (ms)": f"{settled_ns / MILLISECOND:.2f}",
+        SETTLED: f"{settled_ns / MILLISECOND:.2f}",
         "host threads busy (ms a step)": per_step(length(host_busy(trace)) / MILLISECOND),
         "the forward pass is launched on": lanes("launch"),
         "sampling is launched on": lanes("launch sample" if "launch sample" in named else "launch"),
         "the mask is built on": lanes("mask"),
-        WHEN_FAST[2]: f"{100 * hidden / length(masks):.0f} %" if masks else "-",
-        "host to device: transfers a step, by who ships": by_name(device.xp.transfers),
-        SHIPPED: per_step(device.xp.bytes_shipped),
-        "sync points that block the scheduler, a step": by_name(device.host_waits),
+        HIDDEN: f"{100 * hidden / length(masks):.0f} %" if masks else "-",
+        "host to device: transfers a step, by who ships": by_name(device.transfers),
+        SHIPPED: per_step(device.bytes_shipped),
+        "sync points that block the scheduler, a step": by_name(device.waits["host"]),
         "the scheduler is blocked (ms a step)": per_step(blocked / MILLISECOND),
-        "sync points of the thread, a step": by_name(device.thread_waits),
-        ONLY_FAST: per_step(logits / MILLISECOND),
+        "sync points of the thread, a step": by_name(device.waits["worker thread"]),
+        LOGITS: per_step(logits / MILLISECOND),
     }
 
 
 def thread_or_stream() -> str:
     """The comparison as a markdown page, the same every time."""
-    runs = {heading: counted(*column) for heading, column in COLUMNS.items()}
-    fast = {heading: counted(*column, FAST) for heading, column in COLUMNS.items()}
-    names = [name for name in runs["stream"] if name != ONLY_FAST]
+    usual, fast = (
+        {head: counted(*column, times) for head, column in COLUMNS.items()} for times in (1, FAST)
+    )
+    names = [name for name in usual["stream"] if name != LOGITS]
     figures = {
         "launch": LAUNCH / MILLISECOND,
         "sampling": SAMPLING / MILLISECOND,
         "mask": MASK / MILLISECOND,
         "fast": FAST,
-        "masked_stream": runs["stream, with masks"][SHIPPED],
-        "masked_thread": runs["thread, with masks"][SHIPPED],
-        "table": table_of(names, runs),
-        "table_when_fast": table_of(WHEN_FAST, fast),
+        "masked_stream": usual["stream, with masks"][SHIPPED],
+        "masked_thread": usual["thread, with masks"][SHIPPED],
+        "table": table_of(names, usual),
+        "table_when_fast": table_of((SETTLED, LOGITS, HIDDEN), fast),
     }
     return filled("thread_or_stream", {name: str(figure) for name, figure in figures.items()})
 
