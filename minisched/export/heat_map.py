@@ -8,12 +8,15 @@ break-even. Amounts go from pale to dark.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 
 from .scene import CellGrid, GridCell, Part, Scene
 
+Place = tuple[int, int]  # row and column
+Scale = Sequence[tuple[str, float, str]]  # a kind, up to which value a place is of it, its meaning
+
 TIE = 0.02  # what is so much faster or slower at most is a tie
-SPEEDUPS = (  # a kind, the speed-up up to which a place is of it, and what it means
+SPEEDUPS: Scale = (
     ("loses much", 0.85, "loses more than 15 %"),
     ("loses", 1 - TIE, "loses"),
     ("ties", 1 + TIE, "ties, within 2 %"),
@@ -24,66 +27,40 @@ SPEEDUPS = (  # a kind, the speed-up up to which a place is of it, and what it m
 SHADES = ("least", "low", "middle", "high", "most")
 
 
-@dataclass(frozen=True)
-class HeatPanel:
-    """One choice: its values by (row, column), a quiet note, and a sentence on each place."""
-
-    name: str
-    note: str
-    values: Mapping[tuple[int, int], float]
-    about: Mapping[tuple[int, int], str]
-
-
-def speedup_scene(
+def heat_map(
     title: str, about: str, rows: Sequence[str], columns: Sequence[str],
-    panels: Sequence[HeatPanel], notes: Sequence[str] = (),
+    panels: Mapping[str, Mapping[Place, float]], said: Mapping[str, str], is_speedup: bool,
+    notes: Sequence[str] = (),
 ) -> Scene:  # fmt: skip
-    """Speed-ups over another choice, with the line where they pass 1."""
+    """Each choice's values, which are speed-ups over another choice or any amounts; ``said`` is a
+    quiet note beside its name.
+    """
+    every = [value for values in panels.values() for value in values.values()]
+    scale, form = (SPEEDUPS, "{:.2f}×") if is_speedup else (shades_of(every), "{:.4g}")
     parts = []
-    for panel in panels:
-        cells = {
-            at: GridCell(kind_of(value), f"{value:.2f}×", about=panel.about.get(at, ""))
-            for at, value in panel.values.items()
-        }
-        walls = list(break_even(panel.values))
-        parts.append(Part(panel.name, panel.note, [CellGrid(rows, columns, cells, walls=walls)]))
-    legend = {kind: words for kind, _, words in SPEEDUPS} | {"wall": "break-even"}
+    for name, values in panels.items():
+        cells = {at: GridCell(kind_of(value, scale), form.format(value))
+                 for at, value in values.items()}  # fmt: skip
+        walls = [*break_even(values)] if is_speedup else []
+        parts.append(Part(name, said[name], [CellGrid(rows, columns, cells, walls=walls)]))
+    legend = {kind: words for kind, _, words in scale} | {"wall": "break-even"}
     return Scene(title, about, parts, legend, notes)
 
 
-def amount_scene(
-    title: str, about: str, rows: Sequence[str], columns: Sequence[str],
-    panels: Sequence[HeatPanel], notes: Sequence[str] = (),
-) -> Scene:  # fmt: skip
-    """Amounts of any kind, the same shade for the same amount in every panel."""
-    every = sorted(value for panel in panels for value in panel.values.values())
-    low, high = (every[0], every[-1]) if every else (0.0, 0.0)
-    step = (high - low) / len(SHADES)
-    parts = []
-    for panel in panels:
-        cells = {
-            at: GridCell(
-                SHADES[min(len(SHADES) - 1, int((value - low) / step))] if step else SHADES[0],
-                f"{value:.4g}", about=panel.about.get(at, ""),
-            )
-            for at, value in panel.values.items()
-        }  # fmt: skip
-        parts.append(Part(panel.name, panel.note, [CellGrid(rows, columns, cells)]))
-    legend = {
-        shade: f"{low + at * step:.4g} to {low + (at + 1) * step:.4g}"
-        for at, shade in enumerate(SHADES)
-    }
-    return Scene(title, about, parts, legend, notes)
+def shades_of(amounts: Sequence[float]) -> Scale:
+    """A scale of equal steps from the least amount to the most."""
+    low, high = min(amounts), max(amounts)
+    ends = [low + (high - low) * at / len(SHADES) for at in range(len(SHADES))] + [high]
+    return [(kind, end, f"{start:.4g} to {end:.4g}")
+            for kind, (start, end) in zip(SHADES, pairwise(ends), strict=True)]  # fmt: skip
 
 
-def kind_of(speedup: float) -> str:
+def kind_of(value: float, scale: Scale = SPEEDUPS) -> str:
     """The look of a place."""
-    return next(kind for kind, most, _ in SPEEDUPS if speedup <= most)
+    return next(kind for kind, most, _ in scale if value <= most)
 
 
-def break_even(
-    values: Mapping[tuple[int, int], float],
-) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+def break_even(values: Mapping[Place, float]) -> Iterator[tuple[Place, Place]]:
     """Neighbouring places of which one wins and the other doesn't."""
     for (row, column), value in values.items():
         for other in ((row, column + 1), (row + 1, column)):

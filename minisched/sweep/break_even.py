@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from ..checks.history import counted
-from ..export.heat_map import TIE, HeatPanel, speedup_scene
+from ..export.heat_map import TIE, heat_map
 from ..export.scene import Scene
 from ..spread import HERE, Workers, spread
 from .grid import SweepCell
@@ -104,25 +104,20 @@ class BreakEven:
     @property
     def scene(self) -> Scene:
         """The picture: a panel a design."""
-        rows = [counted(length, "token") for length in self.lengths]
-        columns = [f"{ratio:g}" + " (yours)" * (at == self.yours)
-                   for at, ratio in enumerate(self.ratios)]  # fmt: skip
-        panels = []
-        for design, values in self.speedups.items():
-            about = {
-                at: f"{design}, {self._place(at)}: {self.rows[design][at]['makespan_ms']:g} ms, "
-                f"serial {self.rows['serial'][at]['makespan_ms']:g} ms"
-                for at in values
-            }
-            panels.append(HeatPanel(design, self.why(design), values, about))
         ends = "a stop token ends each answer" if self.is_stopped else "each answer ends by length"
-        return speedup_scene(
+        columns = [f"{ratio:g}" for ratio in self.ratios]
+        columns[self.yours] += " (yours)"
+        return heat_map(
             self.title,
             f"speed-up over serial; across: host over device time of a step, down: length of an "
             f"answer; device {self.device_ms:g} ms, copy {self.copy_ms:g} ms",
-            rows, columns, panels,
+            [counted(length, "token") for length in self.lengths],
+            columns,
+            self.speedups,
+            {design: self.why(design) for design in self.designs},
+            True,
             (f"{REQUESTS} requests, {RUNNING} at a time, on sim, under SGLang's rules; {ends}.",),
-        )  # fmt: skip
+        )
 
     def as_json(self) -> dict[str, Any]:
         """What ``minisched map --json`` prints; a list a length, with a number a ratio."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from ..export.heat_map import HeatPanel, amount_scene, speedup_scene
+from ..export.heat_map import Place, heat_map
 from ..export.scene import Scene
 from .grid import AIMS
 from .sweep import Sweep
@@ -20,64 +20,46 @@ def picture(sweep: Sweep) -> Scene | None:
 
     Means over the seeds and over what did run. None where no axis has numbers, or nothing ran.
     """
-    grid = sweep.grid
+    axes = sweep.grid.axes
     numbers = [
         name
-        for name, values in grid.axes.items()
+        for name, values in axes.items()
         if name != "seed" and all(type(value) in (int, float) for value in values)
     ]
-    numbers.sort(key=lambda name: -len(grid.axes[name]))
     if not numbers:
         return None
-    across, down = numbers[0], numbers[1] if len(numbers) > 1 else ""
-    is_speedup = "serial" in grid.axes.get("loop", ())
-    column = "speedup" if is_speedup else AIMS[grid.aim][0]
-    others = [name for name in grid.axes if name not in (across, down, "seed")]
-    found: dict[tuple[Any, ...], dict[tuple[int, int], list[float]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    across, down, *_ = [*sorted(numbers, key=lambda name: -len(axes[name])), ""]
+    is_speedup = "serial" in axes.get("loop", ())
+    column = "speedup" if is_speedup else AIMS[sweep.grid.aim][0]
+    others = [name for name in axes if name not in (across, down, "seed")]
+    found: dict[str, dict[Place, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in sweep.table:
-        if row[column] is None or (is_speedup and row["loop"] == "serial"):
-            continue
-        at = (grid.axes[down].index(row[down]) if down else 0, grid.axes[across].index(row[across]))
-        found[tuple(row[name] for name in others)][at].append(row[column])
+        if row[column] is not None and not (is_speedup and row["loop"] == "serial"):
+            at = axes[down].index(row[down]) if down else 0, axes[across].index(row[across])
+            found[named(others, row)][at].append(row[column])
     if not found:
         return None
-    values = {key: {at: fmean(some) for at, some in of.items()} for key, of in found.items()}
-    panels = [HeatPanel(_named(others, key), _range(of), of, {}) for key, of in values.items()][
-        :MOST_PANELS
-    ]
-    rows = [f"{down} {value:g}" for value in grid.axes[down]] if down else [column]
-    columns = [f"{value:g}" for value in grid.axes[across]]
-    about = f"{column} of {len(sweep.rows)} cells; across: {across}" + f"; down: {down}" * bool(
-        down
-    )
-    hidden = len(values) - len(panels)
-    notes = [f"{hidden} more choices are in sweep.csv."] if hidden else []
-    draw = speedup_scene if is_speedup else amount_scene
-    return draw(_title(values, others, column), about, rows, columns, panels, notes)
-
-
-def _named(names: Sequence[str], values: Sequence[Any]) -> str:
-    """A panel's choice in words."""
-    said = [str(value) if name == "loop" else f"{name} {value}"
-            for name, value in zip(names, values, strict=True)]  # fmt: skip
-    return ", ".join(said) or "all cells"
-
-
-def _range(values: Mapping[tuple[int, int], float]) -> str:
-    low, high = min(values.values()), max(values.values())
-    return f"{low:.4g} to {high:.4g}"
-
-
-def _title(
-    values: Mapping[tuple[Any, ...], Mapping[tuple[int, int], float]],
-    names: Sequence[str], column: str,
-) -> str:  # fmt: skip
-    """Which choice has the most and the least of it, anywhere."""
-    every = [(value, key) for key, of in values.items() for value in of.values()]
+    values = {name: {at: fmean(some) for at, some in of.items()} for name, of in found.items()}
+    every = [(value, name) for name, of in values.items() for value in of.values()]
     (low, worst), (high, best) = (pick(every, key=lambda item: item[0]) for pick in (min, max))
-    if worst == best:
-        return f"{column} goes from {low:.4g} to {high:.4g}"
-    most, least = _named(names, best), _named(names, worst)
-    return f"{column} is {high:.4g} at most, with {most}, and {low:.4g} at least, with {least}"
+    title = f"{column} goes from {low:.4g} to {high:.4g}"
+    if worst != best:
+        title = f"{column} is {high:.4g} at most, with {best}, and {low:.4g} at least, with {worst}"
+    shown = dict([*values.items()][:MOST_PANELS])
+    hidden = len(values) - len(shown)
+    return heat_map(
+        title,
+        f"{column} of {len(sweep.rows)} cells; across: {across}" + f"; down: {down}" * bool(down),
+        [f"{down} {value:g}" for value in axes[down]] if down else [column],
+        [f"{value:g}" for value in axes[across]],
+        shown,
+        {name: f"{min(of.values()):.4g} to {max(of.values()):.4g}" for name, of in shown.items()},
+        is_speedup,
+        [f"{hidden} more choices are in sweep.csv."] if hidden else [],
+    )
+
+
+def named(names: Sequence[str], row: Any) -> str:
+    """A panel's choice in words."""
+    said = (str(row[name]) if name == "loop" else f"{name} {row[name]}" for name in names)
+    return ", ".join(said) or "all cells"
