@@ -61,7 +61,6 @@ SCENES: dict[str, Callable[[], Scene]] = {  # diagrams/NAME.puml and NAME.svg
     "three_way_async_scheduling_compare": compare.three_way,
     "wait_grammar": waits.grammars,
     "wait_history": waits.history,
-    "wait_prefill": waits.prefills,
 }
 DRAWINGS: dict[str, Callable[[], Scene]] = {  # traces/NAME.svg
     "as_profiled": lambda: as_profiled(run_of("overlap")),

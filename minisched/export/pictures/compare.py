@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...checks.overlap import measure
 from ..layout import View, choose_view, steady_views
 from ..one_token import finding, one_token, way_of
 from ..recipes import run_of
-from ..runs import side_by_side as one_above_another
+from ..runs import lanes_of, side_by_side
 from ..scene import LaneItem, LaneRow, Lanes, Scene
 from ..units import ms
-
-STEPS = 3
-
-
-def _figures(view: View, steps: int) -> str:
-    report = measure(view.trace)
-    return (
-        f"{steps} steps in {ms(view.duration)} ms; device busy "
-        f"{report.device_busy_percent:.0f} %, host hidden {report.host_hidden_percent:.0f} %"
-    )
-
 
 # -- The first steps, in the words of each design --------------------------------------------------
 
@@ -31,63 +19,59 @@ TOKEN = {
     "promised": "the next step names it, nobody knows it yet",
     "stored": "the device knows it, the host not yet",
 }
+WAYS = {  # a loop: its name, its means, its sync point in a word and in full, an unknown token
+    "serial": (
+        "No overlap", "a step is processed before the next is scheduled", "wait",
+        "the tokens of the only step", "none is named before it is known",
+    ),
+    "vllm_async": (
+        "vLLM", "a Future for each step in batch_queue", "result()",
+        "future.result() of the oldest",
+        "a placeholder each, filled from prev_sampled_token_ids on the device",
+    ),
+    "overlap": (
+        "SGLang", "result_queue, a forward and a copy stream", "copy_done",
+        "copy_done of the step before",
+        "a negative id each, resolved from the FutureMap on the device",
+    ),
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Way:
-    """How a design overlaps: what its settled steps alone do not show, since they take as long."""
-
-    name: str
-    means: str
-    blocks_on: str
-    sync: str  # the same in a word
-    token: str  # what stands for a token that nobody knows yet
-
-
-SERIAL = Way(
-    "No overlap", "a step is processed before the next is scheduled",
-    "the tokens of the only step", "wait", "none is named before it is known",
-)  # fmt: skip
-VLLM = Way(
-    "vLLM", "a Future for each step in batch_queue", "future.result() of the oldest", "result()",
-    "a placeholder each, filled from prev_sampled_token_ids on the device",
-)  # fmt: skip
-SGLANG = Way(
-    "SGLang", "result_queue, a forward and a copy stream", "copy_done of the step before",
-    "copy_done", "a negative id each, resolved from the FutureMap on the device",
-)  # fmt: skip
-
-
-def in_their_words(ways: Mapping[str, Way]) -> Scene:
-    """The first steps of several loops: what each step computes, what the host blocks on, and on a
-    lane of its own where a step's tokens are until the host has them."""
-    views = [choose_view(run_of(loop), 1, FIRST, FIRST) for loop in ways]
-    shown = [*zip(ways.values(), views, strict=True)]
+def cpu_gpu_overlap() -> Scene:
+    """No overlap, vLLM's and SGLang's: means, sync points, and what runs beside what."""
+    views = [choose_view(run_of(loop), 1, FIRST, FIRST) for loop in WAYS]
     names = [
-        (f"{way.name}, {ms(view.duration)} ms: {way.means}",
-         f"the host blocks on {way.blocks_on}; tokens: {way.token}")
-        for way, view in shown
+        (f"{name}, {ms(view.duration)} ms: {means}",
+         f"the host blocks on {blocks_on}; tokens: {token}")
+        for (name, means, _, blocks_on, token), view in zip(WAYS.values(), views, strict=True)
     ]  # fmt: skip
-    scene = one_above_another(views, "", names)
+    title = f"Launched ahead, the host works while the device does: {FIRST} steps from the first on"
+    scene, end = side_by_side(views, title, names), max(view.duration for view in views)
     parts = [
-        replace(part, shows=[_reworded(part.shows[0], view, way)])
-        for part, (way, view) in zip(scene.parts, shown, strict=True)
+        replace(part, shows=[in_their_words(view, way[2], end)])
+        for part, view, way in zip(scene.parts, views, WAYS.values(), strict=True)
     ]
     return replace(scene, parts=parts, legend={**scene.legend, **TOKEN})
 
 
-def _reworded(lanes: object, view: View, way: Way) -> Lanes:
-    assert isinstance(lanes, Lanes)
-    mode = {box.step: box.slice.mode for box in view.boxes}
-    when = {(box.slice.name, box.step): view.clip(box.slice.start, box.slice.end)
-            for box in view.boxes}  # fmt: skip
-
-    def named(item: LaneItem) -> LaneItem:
-        step = int(item.data.get("step", 0))
-        words = {"wait": f"{way.sync} {step}", "forward": f"{mode.get(step)} {step}"}
-        return replace(item, label=words.get(item.kind, item.label))
-
-    rows = [replace(row, spans=[*map(named, row.spans)]) for row in lanes.rows]
+def in_their_words(view: View, sync: str, end: int) -> Lanes:
+    """What each step computes, what the host blocks on, and on a lane of its own where a step's
+    tokens are until the host has them.
+    """
+    lanes, said = lanes_of(view, end), dict[int, str]()
+    when = dict[tuple[str, int], tuple[int, int]]()
+    for box in view.boxes:
+        when[box.slice.name, box.step] = view.clip(box.slice.start, box.slice.end)
+        if box.slice.name in ("wait", "forward"):
+            what = sync if box.slice.name == "wait" else box.slice.mode
+            said[box.slice.id] = f"{what} {box.step}"
+    rows = [
+        replace(row, spans=[
+            replace(item, label=said.get(int(item.data.get("id", 0)), item.label))
+            for item in row.spans
+        ])
+        for row in lanes.rows
+    ]  # fmt: skip
     tokens = []
     for step in range(1, FIRST):
         (_, sampled), (_, processed) = when["sample", step], when["process", step]
@@ -98,13 +82,9 @@ def _reworded(lanes: object, view: View, way: Way) -> Lanes:
     return replace(lanes, rows=[*rows, LaneRow("Tokens", tokens)])
 
 
-def cpu_gpu_overlap() -> Scene:
-    """No overlap, vLLM's and SGLang's: means, sync points, and what runs beside what."""
-    scene = in_their_words({"serial": SERIAL, "vllm_async": VLLM, "overlap": SGLANG})
-    title = f"Launched ahead, the host works while the device does: {FIRST} steps from the first on"
-    return replace(scene, title=title)
+# -- The three ways, and MindIE's two layers -------------------------------------------------------
 
-
+STEPS = 3
 MEANS = (
     "vLLM: a Future for each step in batch_queue; the host blocks where it pops the oldest; "
     "tokens by prev_sampled_token_ids",
@@ -125,11 +105,17 @@ def three_way() -> Scene:
 
 def mindie_refactor() -> Scene:
     """MindIE's two layers, and the proposal of one: the same settled steps."""
-    names = ("C++ scheduler over Python plugin", "a single main pipeline")
-    views = steady_views([run_of("mindie_dual"), run_of("mindie_single")], STEPS)
-    title = "MindIE: two layers, and one pipeline in their place"
-    shown = zip(names, views, strict=True)
-    return one_above_another(views, title, [(name, _figures(view, STEPS)) for name, view in shown])
+    loops = {
+        "mindie_dual": "C++ scheduler over Python plugin",
+        "mindie_single": "a single main pipeline",
+    }
+    views, names = steady_views([run_of(loop) for loop in loops], STEPS), []
+    for view, name in zip(views, loops.values(), strict=True):
+        report = measure(view.trace)
+        busy = f"device busy {report.device_busy_percent:.0f} %"
+        hidden = f"host hidden {report.host_hidden_percent:.0f} %"
+        names.append((name, f"{STEPS} steps in {ms(view.duration)} ms; {busy}, {hidden}"))
+    return side_by_side(views, "MindIE: two layers, and one pipeline in their place", names)
 
 
 # -- Of every design: what is shared ---------------------------------------------------------------

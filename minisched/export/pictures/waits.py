@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -17,8 +17,7 @@ from ...loops.run import run_loop
 from ...models.hash import HashModel
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
-from ..layout import View, steady_views, view_of_steps
-from ..recipes import Recipe
+from ..layout import View, steady_views
 from ..runs import side_by_side
 from ..scene import Scene
 from ..units import ms
@@ -54,7 +53,7 @@ class Feature:
     """Something that needs history; ``name`` is the one under which loops refuse it.
 
     ``params`` are those of the first of four requests, ``settings`` the scheduler's. Where all
-    requests speculate, the model has few tokens.
+    requests speculate, with three drafts a step, the model has few tokens.
     """
 
     name: str
@@ -67,23 +66,21 @@ class Feature:
         return HashModel(VOCAB) if "speculative_algorithm" in self.settings else HashModel()
 
 
-def speculation(algorithm: str, **settings: Any) -> Feature:
-    """All requests speculate, with three drafts a step."""
-    settings |= {"speculative_algorithm": algorithm, "speculative_num_draft_tokens": 3}
-    return Feature(algorithm, settings=settings)
-
-
+DRAFTS = {"speculative_num_draft_tokens": 3}
+BY_A_MODEL = {
+    **DRAFTS, "speculative_algorithm": "STANDALONE", "speculative_draft_model_path": "hash:8"
+}  # fmt: skip
 FEATURES = {
     "grammar": Feature("grammar", {"regex": "[a-z]{30}"}),
     "penalties": Feature("penalties", {"frequency_penalty": 0.5}),
     "late penalties": Feature("penalties", {"frequency_penalty": 0.5}, {"late_penalties": True}),
-    "NGRAM": speculation("NGRAM"),
-    "NGRAM_GPU": speculation("NGRAM_GPU"),
-    "STANDALONE": speculation("STANDALONE", speculative_draft_model_path="hash:8"),
+    "NGRAM": Feature("NGRAM", settings={**DRAFTS, "speculative_algorithm": "NGRAM"}),
+    "NGRAM_GPU": Feature("NGRAM_GPU", settings={**DRAFTS, "speculative_algorithm": "NGRAM_GPU"}),
+    "STANDALONE": Feature("STANDALONE", settings=BY_A_MODEL),
+    "grammar with speculation": Feature(
+        "grammar with speculation", {"regex": "[\x01-\x02]{30}"}, BY_A_MODEL
+    ),
 }
-FEATURES["grammar with speculation"] = replace(
-    FEATURES["STANDALONE"], name="grammar with speculation", params={"regex": "[\x01-\x02]{30}"}
-)
 
 
 def refusal(loop: str, feature: str) -> str:
@@ -98,15 +95,13 @@ def refusal(loop: str, feature: str) -> str:
 @cache
 def run_with(loop: str, feature: str, cost: str = "usual") -> Trace:
     """A loop's run, with one of ``COSTS``."""
-    asked = FEATURES[feature]
-    return _run(loop, asked, asked.model, COSTS[cost])
+    return _run(loop, FEATURES[feature], FEATURES[feature].model, COSTS[cost])
 
 
 @cache
 def run_without(loop: str, feature: str, cost: str = "usual") -> Trace:
     """The same requests without it."""
-    asked = FEATURES[feature]
-    return _run(loop, replace(asked, params={}, settings={}), asked.model, COSTS[cost])
+    return _run(loop, Feature(""), FEATURES[feature].model, COSTS[cost])
 
 
 def _run(loop: str, feature: Feature, model: HashModel, cost: CostModel) -> Trace:
@@ -172,32 +167,9 @@ def history() -> Scene:
     return stacked(runs, title, "with penalties sampling is slow, as with a large vocabulary")
 
 
-def prefills() -> Scene:
-    """Prompts that come at once, one a step, without the option that keeps them apart and with it.
-
-    SGLang ``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``.
-    """
-    requests = [
-        Request(
-            rid, range(32 * at, 32 * at + 32), SamplingParams(max_new_tokens=4, ignore_eos=True)
-        )
-        for at, rid in enumerate("abcd")
-    ]
-    config = SchedulerConfig(chunked_prefill_size=32)
-    runs = {
-        name: Recipe(
-            "overlap", requests, config, options={"disable_consecutive_prefill_overlap": apart}
-        ).run()
-        for name, apart in {"prefills may overlap": False, "they may not": True}.items()
-    }
-    title = "SGLang: a prefill behind a prefill waits if disable_consecutive_prefill_overlap is set"
-    views = [view_of_steps(trace, 2, 3) for trace in runs.values()]
-    return stacked(runs, title, "one prompt a step", views)
-
-
-def stacked(runs: Mapping[str, Trace], title: str, note: str, views: Sequence[View] = ()) -> Scene:
+def stacked(runs: Mapping[str, Trace], title: str, note: str) -> Scene:
     """A few steps of each run under its name, with the time that its device lost in them."""
-    views = views or steady_views(list(runs.values()), STEPS)
+    views = steady_views(list(runs.values()), STEPS)
     names = [
         (name, f"{STEPS} steps in {ms(view.duration)} ms, {lost_in(view)}")
         for name, view in zip(runs, views, strict=True)
