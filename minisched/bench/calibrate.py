@@ -35,7 +35,7 @@ LEAD = 500 * MILLISECOND  # before the first arrival: an engine takes time to be
 
 @dataclass(frozen=True)
 class CalibrationLoad:
-    """A workload by its figures: requests alike, ``every`` nanoseconds apart.
+    """A workload by its figures: requests alike, ``every`` nanoseconds apart, or all at once.
 
     ``work`` is pure-Python work added to each step, in nanoseconds.
     """

@@ -30,7 +30,6 @@ from .figures import (
     Figure,
     Measure,
     contest,
-    figure,
     not_measured,
     peer_or_reason,
     ratio,
@@ -174,14 +173,14 @@ def shape_rows(
         found = contest(shape, arms, "tokens/s", {PEER: 1.0}, call, at_most=False)
     bandwidth = [bytes_per_second() for _ in range(call.repetitions)]
     limit_ms = [1e3 * bytes_per_step(settings, rows, new_tokens) / each for each in bandwidth]
-    found.append(figure(f"{shape}: a step's memory at the measured bandwidth", limit_ms, "ms"))
+    found.append(Figure(f"{shape}: a step's memory at the measured bandwidth", limit_ms, "ms"))
     for loop, kept in traces.items():
         steps = [steady_step_ms(trace) for trace in kept]
         busy = [steady_busy_percent(trace) for trace in kept]
         aim = BUSY_AIM if loop == "overlap" else None
         found += [
-            figure(f"{shape}: {loop}, GPU busy in steady decode", busy, "%", aim),
-            figure(f"{shape}: {loop}, a step in steady decode", steps, "ms"),
+            Figure(f"{shape}: {loop}, GPU busy in steady decode", busy, "%", aim),
+            Figure(f"{shape}: {loop}, a step in steady decode", steps, "ms"),
             ratio(f"{shape}: {loop}, a step / its limit", steps, limit_ms, LIMIT_AIM),
         ]
     return found

@@ -7,7 +7,6 @@ median, its spread, an aim if there is one, and the reason if that is missed.
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ..spread import num_cores
 from ..trace.files import write_whole
 from .peers.peer import Peer, PeerError, start_peer
 
@@ -25,12 +25,7 @@ from .peers.peer import Peer, PeerError, start_peer
 
 def machine() -> dict[str, Any]:
     """System, processor, and cores that this process may use."""
-    return {"system": platform.platform(), "processor": processor(), "cpus": cpus()}
-
-
-def cpus() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"system": platform.platform(), "processor": processor(), "cpus": num_cores()}
 
 
 def processor() -> str:
@@ -115,17 +110,20 @@ class Figure:
     """One line of a bench's table.
 
     ``aim`` is what the median should reach, or with ``at_most`` not exceed in size, if anything.
-    ``reason`` says why nothing was measured, with None for the numbers, or why an aim is missed.
+    ``reason`` says why nothing was measured, or why an aim is missed.
     """
 
     name: str
-    median: float | None
-    min: float | None
-    max: float | None
+    values: Sequence[float]  # of each repetition; none: it could not be measured
     unit: str
     aim: float | None = None
     at_most: bool = False
     reason: str = ""
+
+    @property
+    def median(self) -> float | None:
+        """Of all repetitions; None of nothing."""
+        return median(self.values) if self.values else None
 
     @property
     def met(self) -> bool | None:
@@ -140,16 +138,10 @@ class Figure:
 
     def as_json(self) -> dict[str, Any]:
         """One of the ``rows``; ``reason`` is there only if there is one."""
-        names = ("name", "median", "min", "max", "unit", "aim", "met")
-        row = {name: getattr(self, name) for name in names}
+        numbers = {"median": self.median, "min": min(self.values, default=None),
+                   "max": max(self.values, default=None)}  # fmt: skip
+        row = {"name": self.name, **numbers, "unit": self.unit, "aim": self.aim, "met": self.met}
         return {**row, "reason": self.reason} if self.reason else row
-
-
-def figure(
-    name: str, values: Sequence[float], unit: str, aim: float | None = None, at_most: bool = False
-) -> Figure:
-    """The figure of repeated measurements."""
-    return Figure(name, median(values), min(values), max(values), unit, aim, at_most)
 
 
 def ratio(
@@ -161,14 +153,12 @@ def ratio(
 ) -> Figure:
     """How many times ``base`` it is, repetition by repetition."""
     times = [one / other for one, other in zip(values, base, strict=True)]
-    return figure(name, times, "ratio", aim, at_most)
+    return Figure(name, times, "ratio", aim, at_most)
 
 
-def not_measured(
-    name: str, unit: str, reason: str, aim: float | None = None, at_most: bool = True
-) -> Figure:
+def not_measured(name: str, unit: str, reason: str, aim: float | None = None) -> Figure:
     """A line for what could not be measured."""
-    return Figure(name, None, None, None, unit, aim, at_most, reason)
+    return Figure(name, (), unit, aim, reason=reason)
 
 
 # -- Arms that take turns: a machine that drifts drifts for all of them ----------------------------
@@ -215,17 +205,16 @@ def contest(
     rows = [
         not_measured(f"{title}: {name}", unit, reasons[name])
         if name in reasons
-        else figure(f"{title}: {name}", values[name], unit)
+        else Figure(f"{title}: {name}", values[name], unit)
         for name in arms
     ]
     first, *others = arms
     for other in others:
         name, aim = f"{title}: {first} / {other}", aims.get(other)
         if reason := reasons.get(first) or reasons.get(other):
-            rows.append(not_measured(name, "ratio", reason, aim, at_most))
+            rows.append(not_measured(name, "ratio", reason, aim))
         else:
-            row = ratio(name, values[first], values[other], aim, at_most)
-            rows.append(row.because(why))
+            rows.append(ratio(name, values[first], values[other], aim, at_most).because(why))
     return rows
 
 

@@ -14,7 +14,8 @@ from itertools import chain, cycle, islice
 from pathlib import Path
 
 from ..devices.registry import load
-from .figures import BenchCall, BenchPart, Figure, contest, cpus, figure, peer_or_reason
+from ..spread import num_cores
+from .figures import BenchCall, BenchPart, Figure, contest, peer_or_reason
 from .peers.peer import Answer, Peer
 
 OURS = "minisched"
@@ -58,10 +59,10 @@ def generation_rows(call: BenchCall) -> list[Figure]:
         if device == "mlx" and sys.platform.startswith("linux"):
             env = {
                 "LD_PRELOAD": find_library("openblas") or "",
-                "OPENBLAS_NUM_THREADS": str(cpus()),
+                "OPENBLAS_NUM_THREADS": str(num_cores()),
             }
         for dtype in DTYPES if device == "thread" else ("",):
-            told = {"device": device, "folder": str(folder), "dtype": dtype, "threads": cpus()}
+            told = {"device": device, "folder": str(folder), "dtype": dtype, "threads": num_cores()}
             scripts = {OURS: "ours", **{name: of for name, (of, _) in RIVALS[device].items()}}
             with ExitStack() as stack:
                 sides = {
@@ -105,13 +106,13 @@ def beside(
     rows = contest(title, arms, "tokens/s", aims, call, at_most=False, why=SLOWER)
     whole = {name: of for name, of in answers.items() if len(of) == call.repetitions}
     for name, taken in whole.items():
-        rows.append(figure(f"{title}: {name}, TTFT", [1000 * a["ttft"] for a in taken], "ms"))
+        rows.append(Figure(f"{title}: {name}, TTFT", [1000 * a["ttft"] for a in taken], "ms"))
         if name != OURS and OURS in whole:
             shares = []
             for one, other in zip(whole[OURS], taken, strict=True):
                 both = zip(*(chain(*side["tokens"]) for side in (one, other)), strict=True)
                 shares.append(sum(a == b for a, b in both) / (batch * new))
-            rows.append(figure(f"{title}: {name}, tokens equal to ours", shares, "share"))
+            rows.append(Figure(f"{title}: {name}, tokens equal to ours", shares, "share"))
     return rows
 
 

@@ -1,22 +1,16 @@
-"""What scheduling costs the host: by phase in a real loop, and beside other schedulers."""
+"""What scheduling costs the host, beside other schedulers: same requests, same pages, no device.
+
+Each is a process of its own, ours too (``steps.py``), which takes the time itself; only questions
+and answers pass the pipe. Theirs are ``fidelity``'s originals, with the stand-ins named there.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 
-from ..core import Request, SamplingParams
-from ..devices.registry import open_device
-from ..engine.frontend import Frontend
-from ..loops.design import find_loop
-from ..loops.run import make_engine
-from ..models.registry import open_model
-from ..scheduler import SchedulerConfig
-from ..trace import NullRecorder, Slice
 from .figures import (
     GROWTH_AIM,
     PEER_AIM,
@@ -25,89 +19,11 @@ from .figures import (
     Figure,
     Measure,
     contest,
-    figure,
     not_measured,
     peer_or_reason,
 )
 from .peers.peer import Peer, start_peer
 from .steps import HostWorkload
-
-# -- Microseconds of each phase of the host in a real loop -----------------------------------------
-#
-# The loop is ``serial`` on ``thread`` with the hash model: the device is idle while the host works,
-# so it does not take the interpreter away. Only as soon as a step is launched its thread wants that
-# too: of a launch of 1,024 rows up to a quarter is waiting for it. Only the phases' own slices are
-# recorded, nothing else.
-
-LOOP, DEVICE = "serial", "thread"
-PHASES = ("schedule", "prepare", "launch", "process", "output")
-PROMPT_LEN, PAGE_SIZE = 8, 16
-TURNS, SETTLED = 20, 4  # turns that decode, and those at the beginning that are left out
-ROWS = (1, 16, 256, 1024)  # requests that run
-MICROSECOND = 1000
-
-
-class OnlySlices(NullRecorder):
-    """Adds up the host's slices by name, and keeps nothing else."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.spent: dict[str, int] = defaultdict(int)
-
-    def slice(self, item: Slice) -> None:
-        """One more."""
-        if item.lane == "host":
-            self.spent[item.name] += item.duration
-
-
-def phases_us(rows: int) -> dict[str, float]:
-    """What each phase takes with so many requests, none of which ends: the median of some turns."""
-    most = PROMPT_LEN + TURNS + SETTLED + 8
-    pages = -(-most // PAGE_SIZE) + 1
-    config = SchedulerConfig(
-        kv_tokens=(rows + 1) * pages * PAGE_SIZE, page_size=PAGE_SIZE, max_running_requests=rows,
-        chunked_prefill_size=-1, max_prefill_tokens=rows * PAGE_SIZE + 1,
-        context_len=pages * PAGE_SIZE,
-    )  # fmt: skip
-    params = SamplingParams(max_new_tokens=most - PROMPT_LEN, ignore_eos=True)
-    requests = [Request(f"r{at}", [at % 256] * PROMPT_LEN, params) for at in range(rows)]
-    device = open_device(DEVICE)
-    device.recorder = recorder = OnlySlices()
-    recorder.now = device.now
-    taken: dict[str, list[int]] = {name: [] for name in PHASES}
-    try:
-        engine = make_engine(LOOP, device, open_model("hash", DEVICE), config, Frontend(requests))
-        turns = find_loop(LOOP).start(engine)
-        for _ in range(1 + SETTLED):
-            next(turns)
-        for _ in range(TURNS):
-            recorder.spent.clear()
-            next(turns)
-            for name in PHASES:
-                taken[name].append(recorder.spent[name])
-    finally:
-        device.close()
-    return {name: median(times) / MICROSECOND for name, times in taken.items()}
-
-
-def phase_figures(call: BenchCall) -> list[Figure]:
-    """Each phase for each number of requests that run."""
-    found: dict[int, list[dict[str, float]]] = {rows: [] for rows in ROWS}
-    for repetition in range(call.repetitions):
-        for rows, runs in found.items():
-            call.report(f"{rows} running, repetition {repetition + 1} of {call.repetitions}")
-            runs.append(phases_us(rows))
-    return [
-        figure(f"{name}, {rows:,} running", [run[name] for run in runs], "us")
-        for rows, runs in found.items()
-        for name in PHASES
-    ]
-
-
-# -- Schedulers side by side: the same requests, the same pages, no device -------------------------
-#
-# Each is a process of its own, ours too (``steps.py``), which takes the time itself; only questions
-# and answers pass the pipe. Theirs are ``fidelity``'s originals, with the stand-ins named there.
 
 OURS, NANO_VLLM, VLLM, SGLANG = "minisched", "nano-vllm", "vLLM", "SGLang"
 SCRIPTS = {NANO_VLLM: "nano_vllm", VLLM: "vllm", SGLANG: "sglang"}  # in fidelity/
@@ -209,7 +125,7 @@ GROWTH = (  # what the first costs, in units of the second: nothing of it should
 
 
 def host_rows(call: BenchCall) -> list[Figure]:
-    """Phases; then steps and admissions beside the peers'; then how ours grow.
+    """Steps and admissions beside the peers'; then how ours grow.
 
     Raises:
         ValueError: ``--nano-vllm`` is no checkout.
@@ -220,7 +136,7 @@ def host_rows(call: BenchCall) -> list[Figure]:
             f"--nano-vllm is {str(call.nano_vllm)!r}, which is no checkout of nano-vllm: "
             f"it has no {needed}."
         )
-    rows = phase_figures(call)
+    rows: list[Figure] = []
     with ExitStack() as stack:
         ours = stack.enter_context(start_peer(f"{__package__}.steps", {}, call.report))
         told = {"source": str(call.nano_vllm)}

@@ -1,8 +1,7 @@
 """How near a Llama's steps on torch come to what the machine allows.
 
-A decode step has to read weights and KV once: its limit is the memory's bandwidth. A prefill has
-to multiply: its limit is the rate of large matrices. Both are measured in the same run, in turn
-with the steps and on as many threads; the limit is the best of all repetitions.
+A decode step has to read weights and KV once: its limit is the memory's bandwidth, measured in the
+same run, in turn with the steps and on as many threads; the limit is the best of all repetitions.
 
 The number of threads is that of the ``thread`` device, which leaves a core to the host.
 """
@@ -10,14 +9,12 @@ The number of threads is that of the ``thread`` device, which leaves a core to t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ..models.llama import find_model
 from ..models.llama_torch import (
@@ -29,17 +26,12 @@ from ..models.llama_torch import (
     make_groups,
     pack,
 )
-from .figures import BenchCall, BenchPart, Figure, Measure, figure, interleave
+from .figures import BenchCall, BenchPart, Figure, Measure, interleave
 from .generation import SLOWER
 
-# -- What the machine allows: how fast it reads memory, and how fast it multiplies matrices --------
-#
-# A limit is what nothing exceeds, so each rate is the fastest of several ways to reach it. A sum
-# alone is now and then slower than a product by oneDNN; a plain float32 ``a @ b`` reaches a third
-# of the rate of matrices that lie in oneDNN's order.
+# -- What the machine allows: how fast it reads memory ---------------------------------------------
 
 READ = 1 << 28  # bytes: several times the caches
-SIDE = 1024  # of the plain matrices
 TRIES = 3  # in one measurement, of which the fastest counts
 
 
@@ -55,7 +47,11 @@ def fastest(work: Callable[[], object]) -> float:
 
 
 def bandwidth() -> Measure:
-    """Measures bytes a second: a sum, a product of two halves, and a matrix times one row."""
+    """Measures bytes a second: a sum, a product of two halves, and a matrix times one row.
+
+    A limit is what nothing exceeds, so it is the fastest of several ways to read: a sum alone is
+    now and then slower than a product by oneDNN.
+    """
     values = torch.ones(READ // 4)
     side = int(len(values) ** 0.5)
     matrix, row = pack(torch.ones(side, side)), torch.ones(1, side)
@@ -63,81 +59,37 @@ def bandwidth() -> Measure:
     return lambda: READ / min(fastest(way) for way in ways)
 
 
-def matrix_rate(matrices: Sequence[Tensor], num_tokens: int) -> Measure:
-    """Measures multiplications and additions a second, at best.
+# -- A Llama's decode step on torch, called by itself ----------------------------------------------
 
-    ``matrices`` are the model's own, each times ``num_tokens`` rows, again and again, so that they
-    come from a cache; beside them two plain square ones are multiplied.
+
+def step_of(model: LlamaTorch, batch: int, before: int) -> tuple[Callable[[], object], int]:
+    """A step of so many requests after ``before`` tokens each, and the bytes that it has to read.
+
+    KV are small numbers, row r + 1 has its positions in order.
     """
-    dtype = matrices[0].dtype
-    a, b = (torch.ones(SIDE, SIDE, dtype=dtype) for _ in range(2))
-    inputs = [torch.ones(num_tokens, matrix.size(1), dtype=dtype) for matrix in matrices]
-
-    def measure() -> float:
-        rates = [2 * SIDE**3 / fastest(lambda: a @ b)]
-        for x, matrix in zip(inputs, matrices, strict=True):
-            taken = fastest(partial(linear, x, matrix))
-            rates.append(2 * num_tokens * matrix.numel() / taken)
-        return max(rates)
-
-    return measure
-
-
-# -- A Llama's step on torch, called by itself -----------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LimitShape:
-    """``batch`` requests that compute ``extend`` positions each, after ``before`` others."""
-
-    batch: int
-    extend: int
-    before: int
-
-
-@dataclass(frozen=True)
-class LimitStep:
-    """What is run, the bytes that it has to read once, and its multiplications and additions."""
-
-    run: Callable[[], object]
-    num_bytes: int
-    operations: int
-
-
-def step_of(model: LlamaTorch, shape: LimitShape) -> LimitStep:
-    """A step of that shape; KV are small numbers, row r + 1 has its positions in order."""
     weights, (kv_heads, d), layers = model.weights, model.kv_shape, model.num_layers
-    batch, extend, end = shape.batch, shape.extend, shape.before + shape.extend
+    end = before + 1
     slots = 1 + batch * end
     keys = torch.full((layers, slots, kv_heads, d), 0.1).to(weights.embed.dtype)
     table = (torch.arange(slots - 1 + end) - end + 1).clamp(min=0)
     kv = PagedKV(keys, keys.clone(), table, end)
-    groups = make_groups([shape.before] * batch, [extend] * batch, bytes_each(keys))
-    padding = [0] * (-batch * extend % ROWS)
-    positions = torch.tensor([*range(shape.before, end)] * batch + padding)
-    rows = torch.tensor([r + 1 for r in range(batch) for _ in range(extend)] + padding)
+    groups = make_groups([before] * batch, [1] * batch, bytes_each(keys))
+    padding = [0] * (-batch % ROWS)
+    positions = torch.tensor([before] * batch + padding)
+    rows = torch.tensor([*range(1, batch + 1), *padding])
     ids = torch.arange(len(positions)) % model.vocab_size
-    last = torch.arange(1, batch + 1) * extend - 1
 
     per_layer = [*weights.qkv, *weights.out, *weights.gate_up, *weights.down]
-    size, head = sum(matrix.numel() for matrix in per_layer), weights.head.numel()
-    num_bytes = (size + head + 2 * layers * batch * end * kv_heads * d) * keys.element_size()
-    heads = weights.qkv[0].size(0) // d - 2 * kv_heads
-    pairs = batch * sum(range(shape.before + 1, end + 1))  # of a position and one that it sees
-    multiplied = batch * (extend * size + head) + 2 * layers * heads * d * pairs
-    run = partial(model.step, weights, kv, groups, ids, positions, rows, last)
-    return LimitStep(run, num_bytes, 2 * multiplied)
+    size = sum(matrix.numel() for matrix in (*per_layer, weights.head))
+    num_bytes = (size + 2 * layers * batch * end * kv_heads * d) * keys.element_size()
+    run = partial(model.step, weights, kv, groups, ids, positions, rows, torch.arange(batch))
+    return run, num_bytes
 
 
 # -- All of it -------------------------------------------------------------------------------------
 
-SHAPES = {
-    "decode, batch 1": LimitShape(1, 1, 255),
-    "decode, batch 4": LimitShape(4, 1, 255),
-    "decode, batch 16": LimitShape(16, 1, 255),
-    "prefill of 512": LimitShape(1, 512, 0),
-}
-AIM, AIMED = 50.0, "decode, batch 1"  # percent of the limit: under twice the time
+BATCHES, BEFORE = (1, 4, 16), 255
+AIM, AIMED = 50.0, 1  # percent of the limit: under twice the time; the batch that it is of
 DTYPES = ("float32", "bfloat16")
 WARM_UP = 3  # runs of each step before the first that counts: torch.jit compiles in two of them
 
@@ -154,46 +106,39 @@ def threads(count: int) -> Iterator[None]:
 
 
 def limit_rows(call: BenchCall) -> list[Figure]:
-    """Each shape in each dtype."""
+    """Each batch in each dtype."""
     folder = Path(find_model(call.model or "smollm2"))
     rows = []
     for dtype in [call.dtype] if call.dtype else DTYPES:
         call.report(f"{dtype}: loading")
         model = LlamaTorch(folder, dtype)
         with threads(max(1, torch.get_num_threads() - 1)), torch.inference_mode():
-            for name, shape in SHAPES.items():
-                aim = AIM if name == AIMED else None
-                rows += shape_rows(model, f"{dtype} {name}", shape, aim, call)
+            for batch in BATCHES:
+                rows += batch_rows(model, f"{dtype} decode, batch {batch}", batch, call)
     return rows
 
 
-def shape_rows(
-    model: LlamaTorch, title: str, shape: LimitShape, aim: float | None, call: BenchCall
-) -> list[Figure]:
+def batch_rows(model: LlamaTorch, title: str, batch: int, call: BenchCall) -> list[Figure]:
     """The limit, one step, and the share of the limit that it reaches."""
-    decodes = shape.extend == 1
-    step = step_of(model, shape)
-    layer = [matrices[0] for matrices in (model.weights.qkv, model.weights.gate_up)]
+    step, num_bytes = step_of(model, batch, BEFORE)
     emptying = torch.ones(READ // 4)
 
     def milliseconds() -> float:
         emptying.sum()  # nothing of the model is left in a cache, as other layers leave nothing
         start = time.perf_counter()
-        step.run()
+        step()
         return 1000 * (time.perf_counter() - start)
 
     for _ in range(WARM_UP):
-        step.run()
-    rate = bandwidth() if decodes else matrix_rate(layer, shape.batch * shape.extend)
-    arms: dict[str, Measure | str] = {"rate": rate, "step": milliseconds}
+        step()
+    arms: dict[str, Measure | str] = {"rate": bandwidth(), "step": milliseconds}
     values, _ = interleave(arms, call.repetitions, lambda doing: call.report(f"{title}: {doing}"))
-    work = step.num_bytes if decodes else step.operations
-    shares = [1e5 * work / max(values["rate"]) / ms for ms in values["step"]]
-    unit = "GB/s" if decodes else "GFLOP/s"
+    shares = [1e5 * num_bytes / max(values["rate"]) / ms for ms in values["step"]]
+    aim = AIM if batch == AIMED else None
     return [
-        figure(f"{title}: limit", [rate / 1e9 for rate in values["rate"]], unit),
-        figure(f"{title}: step", values["step"], "ms"),
-        figure(f"{title}: step, of the limit", shares, "%", aim).because(SLOWER),
+        Figure(f"{title}: limit", [rate / 1e9 for rate in values["rate"]], "GB/s"),
+        Figure(f"{title}: step", values["step"], "ms"),
+        Figure(f"{title}: step, of the limit", shares, "%", aim).because(SLOWER),
     ]
 
 

@@ -32,7 +32,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from ..checks.overlap import Interval, device_busy, forwards, intersection, length
-from ..core import NoBatch, Request, SamplingParams, ScheduleBatch
+from ..core import NoBatch, Request, ScheduleBatch
 from ..defaults import overlapped_loop
 from ..devices.cost import MILLISECOND, NO_COST
 from ..devices.registry import open_device
@@ -40,13 +40,13 @@ from ..devices.wall_clock import Way, compute, done_by
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..loops.design import find_loop, line_of
-from ..loops.run import drive, fresh, make_engine, run_to_end, warm_up
+from ..loops.run import drive, make_engine, run_to_end, warm_up
 from ..models.base import Model
 from ..models.llama import AUTO, write_tiny_llama
 from ..models.registry import open_model
-from ..scheduler import SchedulerConfig
 from ..trace import Trace
-from .figures import BenchCall, BenchPart, Figure, figure, not_measured
+from .calibrate import CalibrationLoad
+from .figures import BenchCall, BenchPart, Figure, not_measured
 
 # -- What is run: requests alike that decode together, on models of two sizes ----------------------
 
@@ -54,31 +54,6 @@ PROMPT_LEN = 8  # tokens; decode is what is measured
 SMALL = "small"  # what a bench calls a model of these sizes
 SIZES: dict[str, Any] = {"vocab": 4096, "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 2,
          "intermediate": 1024, "context": 256}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class BenchCase:
-    """A workload for one device."""
-
-    device: str
-    model: Model
-    requests: Sequence[Request]
-    config: SchedulerConfig
-
-
-def batch_of(device: str, model: Model, batch: int, new_tokens: int) -> BenchCase:
-    """``batch`` requests alike that come at once and run to their length together."""
-    params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
-    requests = [
-        Request(f"r{row}", [(row + at) % model.vocab_size for at in range(PROMPT_LEN)], params)
-        for row in range(batch)
-    ]
-    longest = PROMPT_LEN + new_tokens
-    config = SchedulerConfig(
-        kv_tokens=batch * (longest + 1) + 1, max_running_requests=batch, context_len=longest,
-        chunked_prefill_size=-1,
-    )  # fmt: skip
-    return BenchCase(device, model, requests, config)
 
 
 @contextmanager
@@ -97,7 +72,7 @@ def opened(name: str, device: str, dtype: str | None = None) -> Iterator[Model]:
 
 # -- A loop that can be stopped between two of its turns, so that several go on side by side -------
 
-SETTLING = 4  # turns: the prompts, then a pipeline that fills
+SETTLING = 5  # turns: the prompts, then a pipeline that fills
 # Options of devices that are open together: teams of threads of several would delay each other
 # (``devices/thread.py``).
 TOGETHER = {"thread": {"torch_threads": 1}}
@@ -112,7 +87,7 @@ class Arm:
     """A loop in the middle of its run, on a device of its own."""
 
     loop: str
-    case: BenchCase
+    requests: Sequence[Request]
     engine: Engine
     turns: Iterator[ScheduleBatch | NoBatch]
 
@@ -124,7 +99,7 @@ class Arm:
         """
         for _ in range(turns):
             if not next(self.turns):
-                why = next((req.error for req in self.case.requests if req.error), "nothing left")
+                why = next((req.error for req in self.requests if req.error), "nothing left")
                 raise ArmStopped(f"{self.loop} has nothing to run: {why}")
 
     def finish(self) -> Trace:
@@ -132,25 +107,26 @@ class Arm:
         drive(self.turns, self.engine)
         device = self.engine.device
         device.close()
-        return device.recorder.trace(self.loop, device.name, self.case.model.name, device.clock)
+        return device.recorder.trace(self.loop, device.name, "", device.clock)
 
 
 @contextmanager
-def running(case: BenchCase, loop: str, work_ms: float = 0.0) -> Iterator[Arm]:
+def running(
+    name: str, model: Model, load: CalibrationLoad, loop: str, work_ms: float = 0.0
+) -> Iterator[Arm]:
     """A loop after its first ``SETTLING`` turns; its device is open as long as the context.
 
     Raises:
         ArmStopped: a request has failed, or there are fewer steps.
     """
-    device = open_device(case.device, **TOGETHER.get(case.device, {}))
+    device = open_device(name, **TOGETHER.get(name, {}))
     try:
-        # The weights are shared; where its KV lies, a model keeps in itself.
-        own = replace(case, model=copy(case.model), requests=[*map(fresh, case.requests)])
-        cost = NO_COST.with_host_work(round(work_ms * MILLISECOND))
-        engine = make_engine(loop, device, own.model, own.config, Frontend(own.requests), cost)
+        requests, cost = load.make(model.vocab_size), NO_COST.with_host_work(round(work_ms * 1e6))
+        own = copy(model)  # the weights are shared; where its KV lies, a model keeps in itself
+        engine = make_engine(loop, device, own, load.config, Frontend(requests), cost)
         turns = find_loop(loop).start(engine)
         device.recorder.line = line_of(turns)
-        arm = Arm(loop, own, engine, turns)
+        arm = Arm(loop, requests, engine, turns)
         arm.go_on(SETTLING)
         yield arm
     finally:
@@ -227,7 +203,9 @@ class LoneWork:
         time.sleep(self.slowness * cost / 1e9)
 
 
-def measure(case: BenchCase, loop: str, work_ms: float, rounds: int) -> dict[str, MeasuredStep]:
+def measure(
+    device: str, model: Model, load: CalibrationLoad, work_ms: float, rounds: int
+) -> dict[str, MeasuredStep]:
     """A step of each way, from loops that take turns; the serial one tells how fast it was.
 
     Raises:
@@ -238,10 +216,10 @@ def measure(case: BenchCase, loop: str, work_ms: float, rounds: int) -> dict[str
     if not work_ms:  # nobody can tell who does it
         del ways[SLEEP]
     with ExitStack() as stack:
-        arms = {
-            way: stack.enter_context(running(case, SERIAL if way == SERIAL else loop, work_ms))
-            for way in ways
-        }
+        arms = {}
+        for way in ways:
+            loop = SERIAL if way == SERIAL else overlapped_loop(device)
+            arms[way] = stack.enter_context(running(device, model, load, loop, work_ms))
         for _ in range(rounds):
             for way, arm in arms.items():
                 with done_by(ways[way]):
@@ -276,10 +254,10 @@ def overlap_rows(call: BenchCall) -> list[Figure]:
 def cell_rows(title: str, device: str, model: Model, batch: int, call: BenchCall) -> list[Figure]:
     """One batch with each amount of added work. Where steps are slow, or one fails, it says why."""
     call.report(title)
-    probe, loop = batch_of(device, model, batch, PROBE), overlapped_loop(device)
+    probe = CalibrationLoad(batch, PROMPT_LEN, PROBE)
     warm_up(device, model, probe.config)
     start = time.perf_counter()
-    run_to_end(SERIAL, device, model, probe.requests, probe.config)
+    run_to_end(SERIAL, device, model, probe.make(model.vocab_size), probe.config)
     step_s = (time.perf_counter() - start) / (PROBE + 1)
     if step_s > SLOW_S:
         share = WORKS_MS[-1] / 1000 / step_s
@@ -291,12 +269,12 @@ def cell_rows(title: str, device: str, model: Model, batch: int, call: BenchCall
         round_s = ROUND * 3 * (step_s + added / 1000)
         most = min(MOST, (model.context_len - PROMPT_LEN - SETTLING - SPARE) // ROUND)
         rounds = min(most, max(FEWEST, round(MEASURE_S / round_s)))
-        case = batch_of(device, model, batch, SETTLING + rounds * ROUND + SPARE)
+        load = CalibrationLoad(batch, PROMPT_LEN, SETTLING + rounds * ROUND + SPARE)
         steps = []
         try:
             for repetition in range(call.repetitions):
                 call.report(f"{name}, repetition {repetition + 1} of {call.repetitions}")
-                steps.append(measure(case, loop, added, rounds))
+                steps.append(measure(device, model, load, added, rounds))
             rows += share_rows(name, steps)
         except ArmStopped as error:
             rows.append(not_measured(f"{name}: hidden", "%", str(error)))
@@ -320,7 +298,7 @@ def share_rows(name: str, steps: Sequence[Mapping[str, MeasuredStep]]) -> list[F
     def hidden(way: str, label: str, why: str = "") -> Figure:
         saved = less(taken[SERIAL], taken[way])
         share = [100 * a / b if b else 0.0 for a, b in zip(saved, hideable, strict=True)]
-        row = figure(f"{name}: {label}", share, "%", AIM if median(hideable) >= LEAST_MS else None)
+        row = Figure(f"{name}: {label}", share, "%", AIM if median(hideable) >= LEAST_MS else None)
         same_side = [(value >= AIM) == row.met for value in share]
         if row.met is not None and sum(same_side) < AGREE * len(share):
             alone = f"from {min(taken[SERIAL]):.1f} to {max(taken[SERIAL]):.1f} ms"
@@ -330,7 +308,7 @@ def share_rows(name: str, steps: Sequence[Mapping[str, MeasuredStep]]) -> list[F
 
     longer = less([step[PYTHON].device_ms for step in steps], device)
     why = f"beside the host the device takes {median(longer):.1f} ms longer"
-    rows = [figure(f"{name}: host", host, "ms"), figure(f"{name}: device", device, "ms")]
+    rows = [Figure(f"{name}: host", host, "ms"), Figure(f"{name}: device", device, "ms")]
     if SLEEP not in taken:
         return [*rows, hidden(PYTHON, "hidden", why)]
     cost = less(taken[PYTHON], taken[SLEEP])
@@ -339,7 +317,7 @@ def share_rows(name: str, steps: Sequence[Mapping[str, MeasuredStep]]) -> list[F
         *rows,
         hidden(PYTHON, "hidden", why),
         hidden(SLEEP, "hidden, by a sleep"),
-        figure(f"{name}: the lock and the cores cost", cost, "ms"),
+        Figure(f"{name}: the lock and the cores cost", cost, "ms"),
     ]
 
 

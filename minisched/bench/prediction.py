@@ -24,7 +24,7 @@ from .calibrate import (
     rotated,
     settle,
 )
-from .figures import BenchCall, BenchPart, Figure, figure, not_measured
+from .figures import BenchCall, BenchPart, Figure, not_measured
 from .overlap import opened
 
 # Device and model; stock MLX on a CPU takes seconds for a prompt of SmolLM2.
@@ -98,7 +98,7 @@ def figures(title: str, taken: Sequence[Makespans], foreseen: Makespans) -> list
         return makespans["serial", run[1]] / makespans[run]
 
     def row(run: tuple[str, str], what: str, errors: list[float]) -> Figure:
-        return figure(f"{title}, {', '.join(run)}: {what}, off by", errors, "%", AIM, at_most=True)
+        return Figure(f"{title}, {', '.join(run)}: {what}, off by", errors, "%", AIM, at_most=True)
 
     rows = {
         "makespans": [
@@ -111,14 +111,14 @@ def figures(title: str, taken: Sequence[Makespans], foreseen: Makespans) -> list
         ],
     }  # fmt: skip
     near = [
-        figure(f"{title}: {what} off by at most {AIM:g} %",
+        Figure(f"{title}: {what} off by at most {AIM:g} %",
                [100 * sum(bool(each.met) for each in of) / len(of)], "%")
         for what, of in rows.items() if of
     ]  # fmt: skip
     middle = {run: median(times[run] for times in taken) for run in foreseen}
     drift = [abs(off(times[run], middle[run])) for times in taken for run in foreseen]
     name = f"{title}: one repetition's makespan, off their median by"
-    return [*near, figure(name, drift, "%"), *rows["makespans"], *rows["speed-ups"]]
+    return [*near, Figure(name, drift, "%"), *rows["makespans"], *rows["speed-ups"]]
 
 
 def off(foreseen: float, measured: float) -> float:

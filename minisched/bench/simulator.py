@@ -20,7 +20,6 @@ from .figures import (
     Figure,
     Measure,
     contest,
-    figure,
     peer_or_reason,
 )
 from .peers.peer import Peer
@@ -84,7 +83,7 @@ def simulator_rows(call: BenchCall) -> list[Figure]:
         arms["minisched overlap"] = partial(ours, "overlap")
         title = f"{survey.requests:,} requests"
         rows = contest(title, arms, "s", {PEER: PEER_AIM}, call, why=SLOWER)
-        rows.append(figure(f"{title}: steps a second of minisched serial", steps, "1/s"))
+        rows.append(Figure(f"{title}: steps a second of minisched serial", steps, "1/s"))
         return rows
 
 

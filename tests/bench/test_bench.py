@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,15 @@ from hypothesis import strategies as st
 from minisched.bench import host as hosts
 from minisched.bench import limit as limits
 from minisched.bench import overlap as overlap_cells
+from minisched.bench.calibrate import CalibrationLoad
 from minisched.bench.cuda import COMMON, SHAPES, num_parameters
 from minisched.bench.figures import BenchCall, Figure, contest
-from minisched.bench.limit import LimitShape, step_of
+from minisched.bench.limit import step_of
 from minisched.bench.overlap import (
     AIM,
     PYTHON,
     SERIAL,
     MeasuredStep,
-    batch_of,
     running,
     share_rows,
 )
@@ -57,11 +58,11 @@ def test_arms_take_turns_and_a_ratio_is_taken_repetition_by_repetition() -> None
         *("it: ours", "it: a", "it: c"), *("it: ours", "it: a")
     ]  # fmt: skip
     assert list(rows) == ["ours", "a", "b", "c", "ours / a", "ours / b", "ours / c"]
-    told = {name: (row.min, row.max, row.met, row.reason) for name, row in rows.items()}
+    told = {name: (*sorted(row.values), row.met, row.reason) for name, row in rows.items()}
     assert told["ours"] == (2.0, 3.0, None, "") and told["ours / a"] == (0.5, 1.5, False, "so")
-    assert told["b"] == told["ours / b"] == (None, None, None, "none")
-    assert told["c"] == told["ours / c"] == (None, None, None, "it has ended")
-    assert Figure("it", 2.0, 2.0, 2.0, "us", aim=3.0).met is False, "an aim is a floor, or at most"
+    assert told["b"] == told["ours / b"] == (None, "none")
+    assert told["c"] == told["ours / c"] == (None, "it has ended")
+    assert Figure("it", [2.0], "us", aim=3.0).met is False, "an aim is a floor, or at most"
 
 
 # -- loops that take turns, and overlap: what is hidden of what could be ------------------------
@@ -69,8 +70,8 @@ def test_arms_take_turns_and_a_ratio_is_taken_repetition_by_repetition() -> None
 
 def test_whatever_happens_devices_are_closed_and_settings_are_given_back() -> None:
     before = threading.active_count(), torch.get_num_threads()
-    case = batch_of("thread", HashTorch(eos_ids=frozenset()), 1, 50)
-    with pytest.raises(KeyboardInterrupt), running(case, "serial"), running(case, "overlap") as arm:
+    run = partial(running, "thread", HashTorch(eos_ids=frozenset()), CalibrationLoad(1, 8, 50))
+    with pytest.raises(KeyboardInterrupt), run("serial"), run("overlap") as arm:
         arm.go_on(2)
         raise KeyboardInterrupt
     assert (threading.active_count(), torch.get_num_threads()) == before
@@ -154,7 +155,6 @@ def test_an_environment_has_what_the_head_names_is_made_once_and_sees_only_this_
     called: list[tuple[str, ...]] = []
     monkeypatch.setattr(peers, "call", lambda name, *command: called.append(command[4:]))
     monkeypatch.setattr(peers.venv, "create", lambda folder, **_: folder.mkdir(parents=True))
-    monkeypatch.setattr(peers.shutil, "which", lambda name: None)
     monkeypatch.setenv("MINISCHED_HOME", str(tmp_path))
     module = "minisched.fidelity.vllm"
     pythons = {peers.interpreter(module, lambda doing: None) for _ in range(2)}
@@ -162,9 +162,6 @@ def test_an_environment_has_what_the_head_names_is_made_once_and_sees_only_this_
     (_, *needed), (_, bare, *alone) = called
     assert (needed, alone, bare) == (*peers.packages(module), "--no-deps")
     assert peers.version_of(module, "vllm") == alone[0].partition("==")[2]
-    monkeypatch.setattr(peers.shutil, "which", lambda name: f"/bin/{name}")
-    monkeypatch.setattr(peers, "call", lambda name, *command: " ".join(command[1:3]))
-    assert peers.interpreter(module, lambda doing: None) == Path("python find"), "uv's"
     (folder,) = peers.environment()["PYTHONPATH"].split(os.pathsep)
     assert [path.name for path in Path(folder).iterdir()] == ["minisched"]
 
@@ -175,17 +172,15 @@ def test_an_environment_has_what_the_head_names_is_made_once_and_sees_only_this_
 def test_a_step_reads_each_weight_and_what_is_remembered_once(tiny_llama: Path) -> None:
     model = LlamaTorch(tiny_llama)
     w, (kv_heads, d) = model.weights, model.kv_shape
-    step = step_of(model, LimitShape(batch=3, extend=1, before=99))
+    _, num_bytes = step_of(model, batch=3, before=99)
     remembered = 2 * model.num_layers * 3 * 100 * kv_heads * d
     numbers = sum(m.numel() for m in [*w.qkv, *w.out, *w.gate_up, *w.down, w.head])
-    heads = w.qkv[0].size(0) // d - 2 * kv_heads
-    assert step.num_bytes == 4 * (numbers + remembered)
-    assert step.operations == 2 * 3 * numbers + remembered * 2 * heads // kv_heads
-    for shape in (LimitShape(3, 1, 70), LimitShape(1, 66, 0), LimitShape(2, 40, 5)):
+    assert num_bytes == 4 * (numbers + remembered)
+    for batch, before in ((3, 70), (1, 0), (16, 5)):
         with torch.inference_mode():
-            logits = step_of(model, shape).run()
+            logits = step_of(model, batch, before)[0]()
         assert isinstance(logits, torch.Tensor) and logits.isfinite().all()
-        assert logits.shape == (shape.batch, model.vocab_size)
+        assert logits.shape == (batch, model.vocab_size)
 
 
 # -- cuda --------------------------------------------------------------------------------------
@@ -212,8 +207,7 @@ def test_a_part_measures_all_its_rows(
     monkeypatch.setattr(overlap_cells, "WORKS_MS", (0.0, 1.0))
     monkeypatch.setattr(overlap_cells, "MEASURE_S", 0.0)
     monkeypatch.setattr(overlap_cells, "SLOW_S", math.inf)  # a loaded machine measures it as well
-    few = {"decode, batch 1": LimitShape(1, 1, 9), "prefill": LimitShape(1, 8, 0)}
-    monkeypatch.setattr(limits, "SHAPES", few)
+    monkeypatch.setattr(limits, "BATCHES", (1, 4))
     monkeypatch.setattr(hosts, "SCRIPTS", {hosts.NANO_VLLM: "nano_vllm"})  # the others are large
     monkeypatch.setattr(hosts, "BESIDE", (hosts.pool_full(10), hosts.admitting(10)))
     monkeypatch.setattr(hosts, "GROWTH", ((hosts.after(8), hosts.after(4)),))

@@ -1,8 +1,8 @@
 """A peer: a script that names its packages, in an environment of its own, asked line by line.
 
 Measurements of several peers can take turns, although each needs other versions of packages. A
-script here begins with what it needs (PEP 723). uv makes an environment of that where it is
-installed; elsewhere one is made with ``venv`` and ``pip``, once, below the folder of the models.
+script here begins with what it needs (PEP 723). ``venv`` and ``pip`` make an environment of that,
+once, below the folder of the models.
 
 Nothing here imports more than the standard library: both ends of the pipe do.
 """
@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -80,10 +79,6 @@ def interpreter(module: str, report: Say) -> Path:
     if not needed:
         return Path(sys.executable)
     name = module.rpartition(".")[2]
-    if uv := shutil.which("uv"):
-        report(f"asking uv for the packages of {name}")
-        call(name, uv, "sync", "--quiet", "--script", str(path_of(module)))
-        return Path(call(name, uv, "python", "find", "--script", str(path_of(module))))
     folder = home() / hashlib.sha256(repr((needed, alone)).encode()).hexdigest()[:8]
     python = folder / "bin" / "python"
     if not (folder / "done").exists():
@@ -108,8 +103,8 @@ def home() -> Path:
     return model_home() / "peers"
 
 
-def call(name: str, *command: str) -> str:
-    """What a command prints.
+def call(name: str, *command: str) -> None:
+    """Run a command.
 
     Raises:
         PeerError: it failed, so that ``name`` can't be installed.
@@ -118,7 +113,6 @@ def call(name: str, *command: str) -> str:
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["no reason was given"]
         raise PeerError(f"{name} can't be installed: {said[-1]}")
-    return done.stdout.strip()
 
 
 def environment() -> dict[str, str]:
