@@ -24,7 +24,7 @@ from ..scheduler import SchedulerConfig
 from ..trace import Slice, Trace
 from ..trace.cells import cells_of, is_in, spans_of
 from ..trace.events import is_host
-from .history import Done, MarkMoment, Offence, Words, heard, numbers, order_of
+from .history import Done, MarkMoment, Offence, Words, heard, order_of
 from .leaks import ledgers
 
 # -- Whether two recorded runs are of one workload, as far as their traces can tell ----------------
@@ -134,14 +134,20 @@ def first_difference(
     loop: str, baseline: Mapping[str, Sequence[int]], outputs: Mapping[str, Sequence[int]]
 ) -> Difference | None:
     """The earliest position at which any request differs, by position and then by request."""
-    found = [
-        Difference(loop, rid, at, expected, got, total=total if None in (expected, got) else None)
-        for rid, tokens in baseline.items()
-        for total in [max(len(tokens), len(outputs.get(rid, ())))]
-        for at, (expected, got) in enumerate(zip_longest(tokens, outputs.get(rid, ())))
-        if expected != got
-    ]
-    return min(found, key=lambda item: item.position, default=None)
+    every = (differs(loop, rid, one, outputs.get(rid, ())) for rid, one in baseline.items())
+    return min(filter(None, every), key=lambda item: item.position, default=None)
+
+
+def differs(
+    loop: str, rid: str, baseline: Sequence[int], output: Sequence[int]
+) -> Difference | None:
+    """The first difference of one request."""
+    total = max(len(baseline), len(output))
+    for at, (expected, got) in enumerate(zip_longest(baseline, output)):
+        if expected != got:
+            is_end = None in (expected, got)
+            return Difference(loop, rid, at, expected, got, total=total if is_end else None)
+    return None
 
 
 # -- What clients heard, from a trace alone; and where two runs of one workload differ -------------
@@ -186,14 +192,12 @@ def differences(baseline: Trace, trace: Trace) -> list[Difference]:
         ValueError: a trace does not say which tokens were delivered.
     """
     expected, got = tokens_heard(baseline), tokens_heard(trace)
-    cut = {*gave_up(baseline), *gave_up(trace)}
-    found = []
+    cut, found = {*gave_up(baseline), *gave_up(trace)}, list[Difference | None]()
     for rid in dict.fromkeys([*expected, *got]):
         one, other = ([item.token for item in side.get(rid, [])] for side in (expected, got))
         size = min(len(one), len(other)) if rid in cut else None
-        difference = first_difference(trace.loop, {rid: one[:size]}, {rid: other[:size]})
-        found += [difference] if difference else []
-    return sorted(found, key=lambda item: item.position)
+        found.append(differs(trace.loop, rid, one[:size], other[:size]))
+    return sorted(filter(None, found), key=lambda item: item.position)
 
 
 def gave_up(trace: Trace) -> Iterator[str]:
@@ -337,10 +341,10 @@ class Past:
     """Who touched what in a run, and who changed it; ``side``: the scheduler that clients hear."""
 
     def __init__(self, trace: Trace, side: str = "") -> None:
-        self.side, self.order, self.words = side, order_of(trace), Words(trace)
+        self.side, self.words, self.ledger = side, Words(trace), ledgers(trace)[side]
         self.of_op: defaultdict[int, list[Done]] = defaultdict(list)
         self.changes: defaultdict[str, list[Done]] = defaultdict(list)  # of each resource
-        for done in self.order.done:
+        for done in order_of(trace).done:
             if done.act.at:
                 self.of_op[done.act.op].append(done)
             if done.act.kind in ("write", "free"):
@@ -348,42 +352,53 @@ class Past:
         self.of_step: defaultdict[int, list[Slice]] = defaultdict(list)
         for item in trace.slices:
             self.of_step[item.step].append(item)
-        misread = ledgers(trace)[side].misread
-        self.misread = {(step, item.rid): item.sentence for step, item in misread}
+        self.misread = {(step, item.rid): item.sentence for step, item in self.ledger.misread}
         self.wrong = {(mark.attrs["step"], mark.attrs["rid"]): mark.attrs for mark in trace.marks
                       if mark.name == "wrong token"}  # fmt: skip
-        self.steps_of: defaultdict[tuple[str, int], list[int]] = defaultdict(list)  # of each life
-        self.lives: dict[tuple[str, int], int] = {}  # of request and step, which time it has a row
-        times, rows = Counter[str](), dict[int, str]()
-        for mark, _ in heard(trace)[side]:
-            if mark.name == "row alloc":
-                rid = rows[int(mark.attrs["row"])] = str(mark.attrs["rid"])
-                times[rid] += 1
-            elif mark.name == "commit":
-                for rid in (rows[row] for row in numbers(mark.attrs["rows"]) if row in rows):
-                    step = int(mark.attrs["step"])
-                    self.lives[rid, step] = times[rid]
-                    self.steps_of[rid, times[rid]].append(step)
 
-    def ids(self, step: int, name: str) -> tuple[int, ...]:
-        """What the devices ran of a step by a name."""
-        return tuple(item.id for item in self._ops(step) if item.name == name)
-
-    def _ops(self, step: int) -> Iterator[Slice]:
+    def ops(self, step: int) -> Iterator[Slice]:
+        """What the devices ran of a step."""
         before = f"{self.side} " if self.side else ""
         for item in self.of_step[step]:
             if item.lane.startswith(before) and not is_host(item.lane):
                 yield item
 
-    def _reads(self, step: int, rid: str, *memory: str) -> Iterator[Done]:
+    def ids(self, step: int, name: str) -> tuple[int, ...]:
+        """The same, of those by a name."""
+        return tuple(item.id for item in self.ops(step) if item.name == name)
+
+    def reads(self, step: int, rid: str, *memory: str) -> Iterator[Done]:
         """What a step's ops read for a request, and its ``process``, of some kinds of memory."""
         processes = (it for it in self.of_step[step] if it.name == "process")
-        for item in chain(self._ops(step), processes):
+        for item in chain(self.ops(step), processes):
             for done in self.of_op[item.id]:
                 act = done.act
                 is_asked = any(name in act.resource for name in memory)
                 if act.kind == "read" and act.rid in ("", rid) and is_asked:
                     yield done
+
+    def sources(self, step: int, rid: str) -> Iterator[tuple[int, str, str]]:
+        """Whose work a step's KV is: the step, the request, and a slot in words."""
+        for read in self.reads(step, rid, "kv"):
+            for cell, change in self.newest(read).items():
+                if change is not None:
+                    what = self.words.cells(change.act.resource, str(cell))
+                    yield self.words.step(change.act.op), change.act.rid, what
+
+    def newest(self, read: Done) -> dict[int, Done | None]:
+        """By cell, the last write or free before it is read, if there is one."""
+        changes, cells = self.changes[read.act.resource], cells_of(read.act.at)
+        found, wanted = dict[int, Done | None].fromkeys(cells), set(cells)
+        for at in range(bisect_left(changes, read.when, key=lambda it: it.when) - 1, -1, -1):
+            if not wanted:
+                break
+            for first, last in spans_of(changes[at].act.at):
+                here = {cell for cell in wanted if first <= cell <= last}
+                found |= dict.fromkeys(here, changes[at])
+                wanted -= here
+        return found
+
+    # -- what is not as it should be -------------------------------------------------------------
 
     def faults(self, step: int, rid: str, is_last: bool) -> Iterator[Offence]:
         """What a step read and is not as it should be; of the last one, its output too.
@@ -392,7 +407,7 @@ class Past:
         """
         wrong = self.wrong.get((step, rid))
         memory = (*((OUTPUT,) if is_last else ()), *(RELAYS if wrong else ()))
-        for read in self._reads(step, rid, *memory):
+        for read in self.reads(step, rid, *memory):
             yield from self._faults_of(read, step, rid)
         if said := self.misread.get((step, rid)):
             yield Offence(said, self.ids(step, "forward"))
@@ -404,12 +419,13 @@ class Past:
                 f"step {step} computes {rid} from {took}, which is not its newest one{values}",
                 tuple(int(wrong[end]) for end in ("source", "reader") if wrong[end]),
             )
-        for read in self._reads(step, rid, *MEMORY):
+        for read in self.reads(step, rid, *MEMORY):
             yield from self._faults_of(read, step, rid)
 
     def _faults_of(self, read: Done, step: int, rid: str) -> Iterator[Offence]:
         """The rules: what is read was written, for it, not freed since, and in order with all."""
-        name, who = read.act.resource, self.words.op(read.act.op, read.act.lane)
+        name, reader = read.act.resource, read.act.op
+        who = self.words.op(reader, read.act.lane)
         for change in self.changes[name]:
             act = change.act
             if act.lane != read.act.lane and read.is_unordered(change):
@@ -418,64 +434,36 @@ class Past:
                     verb = "frees" if act.kind == "free" else "writes"
                     what, other = self.words.cells(name, str(at)), self.words.op(act.op, act.lane)
                     said = f"{who} reads {what}, which {other} {verb}, and nothing orders the two"
-                    pair = act.op, read.act.op
-                    yield Offence(said, pair, missing=pair)
-        for cell, newest in self._newest(read):
+                    yield Offence(said, (act.op, reader), missing=(act.op, reader))
+        for cell, newest in self.newest(read).items():
             what = self.words.cells(name, str(cell))
             if newest is None:
                 if name.endswith("kv"):
                     said = f"{what}, which {who} reads for {rid}, was never written"
-                    yield Offence(said, (read.act.op,))
+                    yield Offence(said, (reader,))
                 continue
             act = newest.act
-            verb = "freed" if act.kind == "free" else "written"
-            whom = f" for {act.rid}" if act.rid and act.kind == "write" else ""
-            did = f"was {verb} by {self.words.op(act.op, act.lane)}{whom}"
             if act.kind == "free" or self._is_anothers(cell, newest, step, rid):
-                said = f"{what} {did} before {who} reads it for {rid}"
-                yield Offence(said, (act.op, read.act.op))
+                did = "was freed" if act.kind == "free" else "was written"
+                did += f" by {self.words.op(act.op, act.lane)}"
+                did += f" for {act.rid}" if act.rid and act.kind == "write" else ""
+                yield Offence(f"{what} {did} before {who} reads it for {rid}", (act.op, reader))
 
     def _is_anothers(self, cell: int, change: Done, step: int, rid: str) -> bool:
         """Whether a write took a buffer that a step still needs, or KV that was a request's.
 
-        It was if a step touched the slot before, in the same life of the request.
+        It was if a step touched the slot before, under the same lease.
         """
-        act = change.act
+        act, commits = change.act, self.ledger.commits
         if OUTPUT in act.resource:
             return self.words.step(act.op) != step
         if not act.resource.endswith("kv") or act.rid == rid:
             return False
-        mine = self.steps_of[rid, self.lives.get((rid, step), 0)]
-        return any(
+        mine = next((it for it in commits.get(step, ()) if it and it.rid == rid), None)
+        return mine is not None and any(
             done.act.rid == rid and done.act.resource == act.resource
             and done.when < change.when and is_in(cell, done.act.at)
-            for earlier in mine if earlier < step
+            for earlier, leases in commits.items() if earlier < step and mine in leases
             for item in self.of_step[earlier]
             for done in self.of_op[item.id]
         )  # fmt: skip
-
-    def _newest(self, read: Done) -> Iterator[tuple[int, Done | None]]:
-        """By cell, the last write or free before it is read, if there is one."""
-        changes = self.changes[read.act.resource]
-        cells = cells_of(read.act.at)
-        wanted, found = set(cells), dict[int, Done]()
-        for at in range(bisect_left(changes, read.when, key=lambda it: it.when) - 1, -1, -1):
-            if not wanted:
-                break
-            for first, last in spans_of(changes[at].act.at):
-                here = {cell for cell in wanted if first <= cell <= last}
-                found |= dict.fromkeys(here, changes[at])
-                wanted -= here
-        return ((cell, found.get(cell)) for cell in cells)
-
-    def sources(self, step: int, rid: str) -> Iterator[tuple[int, str, str]]:
-        """Whose work a step's KV is: the step, the request, and a slot in words."""
-        for read in self._reads(step, rid, "kv"):
-            for cell, change in self._newest(read):
-                if change is not None:
-                    act = change.act
-                    yield (
-                        self.words.step(act.op),
-                        act.rid,
-                        self.words.cells(act.resource, str(cell)),
-                    )
