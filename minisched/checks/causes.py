@@ -32,7 +32,7 @@ from .overlap import (
     streams_of,
     union,
 )
-from .what_if import Course, Segment, course_of, path_to
+from .what_if import Segment, course_of, path_to
 
 # What an op waited for, as far as what is recorded tells; besides these, a loop's own reasons.
 HOST = "host"  # a thread of the host was busy
@@ -84,13 +84,9 @@ class Bubble:
         return self.during.lane if self.during else ""
 
 
-def bubbles(trace: Trace, course: Course | None = None) -> list[Bubble]:
-    """Every piece of idle time with its cause, in order of time.
-
-    Together they are exactly ``bubble_ns`` of ``overlap.py``. ``course`` is that of the trace, if
-    it is there already.
-    """
-    found = _profiled(trace) if is_profiled(trace) else _explained(trace, course)
+def bubbles(trace: Trace) -> list[Bubble]:
+    """Every piece of idle time with its cause, in order of time: exactly ``overlap.py:bubble_ns``."""
+    found = _profiled(trace) if is_profiled(trace) else _explained(trace)
     return sorted((item for item in found if item.start < item.end),
                   key=attrgetter("start", "lane", "end"))  # fmt: skip
 
@@ -200,9 +196,9 @@ def _charged(trace: Trace) -> Iterator[Bubble]:
         yield replace(idle, start=at, cause=idle.cause or HOST)
 
 
-def _explained(trace: Trace, course: Course | None) -> Iterator[Bubble]:
+def _explained(trace: Trace) -> Iterator[Bubble]:
     """What was waited for in each idle time, the newest first."""
-    launched, course = launches(trace).keys(), course or course_of(trace)
+    launched, course = launches(trace).keys(), course_of(trace)
     for idle in _charged(trace):
         if idle.cause == ARRIVAL:
             yield idle

@@ -42,7 +42,7 @@ from .overlap import (
     span,
     union,
 )
-from .what_if import Course, course_of, free, launch_ahead, makespan
+from .what_if import course_of, free, launch_ahead, makespan
 
 # -- Whether the host launches a step before the one before it has ended ---------------------------
 
@@ -189,12 +189,12 @@ class Largest:
 
 
 def largest_bubble(
-    found: Sequence[Bubble], course: Course | None, verdict: OverlapVerdict
+    trace: Trace, found: Sequence[Bubble], verdict: OverlapVerdict
 ) -> Largest | None:
     """The largest cause and its remedies; None where no device idled.
 
     A remedy that another order gives comes before one that makes work free, where it gains at least
-    as much. What a profiler saw has no ``course`` to replay: it does not say what waits for what.
+    as much. What a profiler saw is not played again: it does not say what waits for what.
     """
     causes = by_cause(found)
     if not causes:
@@ -202,7 +202,8 @@ def largest_bubble(
     cause = HOST_WAIT if HOST_WAIT in causes else next(iter(causes))
     phase = next(phase for (of, phase) in by_phase(found) if of == cause)
     better: list[Removal] = []
-    if course is not None:
+    if not is_profiled(trace):
+        course = course_of(trace)
         was, changed = makespan(course.lanes), {}
         if verdict.word in ("serial", "partly") and cause in BY_HOST:
             changed[AHEAD] = launch_ahead(course)
@@ -259,8 +260,7 @@ class OverlapFindings:
 
 def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> OverlapFindings:
     """The findings on a trace; ``lacks`` and ``steps`` as ``foreign.py`` gives them."""
-    course = None if is_profiled(trace) else course_of(trace)
-    found, verdict, lanes = bubbles(trace, course), overlap_verdict(trace), forward_lanes(trace)
+    found, verdict, lanes = bubbles(trace), overlap_verdict(trace), forward_lanes(trace)
     idle, whole = by_cause(found), sum(span(device_runs(trace, lane)) for lane in lanes)
     total = sum(idle.values())
     work = {
@@ -279,7 +279,7 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
         busiest=busiest,
         bound_ns=work.get(busiest, 0),
         verdict=verdict,
-        largest=largest_bubble(found, course, verdict),
+        largest=largest_bubble(trace, found, verdict),
         devices=max(1, len(lanes)),
     )
     said = [*lacks, verdict.sentence, *filter(None, [steps]), *_sentences(trace, figures)]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 from ..trace import Slice, Trace
 from ..trace.events import is_forward, is_host
+from .history import kept
 from .overlap import is_blocked
 
 # -- Plays the lanes of a run again: each item starts as soon as what it comes after has happened --
@@ -77,9 +77,17 @@ def play(lanes: Lanes, recorded: Mapping[int, Slice] | None = None) -> Iterator[
                         break
                     launch, launcher = launched.get(item.id, (0, 0))
                     if recorded is not None:
-                        _calibrate(item, recorded[item.id], time, launch)
+                        start = recorded[item.id].start
+                        item.lane_lag, item.launch_lag = (
+                            min(0, start - time),
+                            min(0, start - launch),
+                        )
                     by_lane, by_launch = time + item.lane_lag, launch + item.launch_lag
                     ready = max(by_lane, by_launch)
+                    if recorded is not None and recorded[item.id].name == "receive":
+                        item.release = start if start > ready else 0
+                    elif recorded is not None:
+                        item.delay = start - ready
                     start = max(ready + item.delay, item.release)
                     end = start + item.duration
                     held_by = launcher if by_launch > by_lane else after
@@ -98,33 +106,18 @@ def play(lanes: Lanes, recorded: Mapping[int, Slice] | None = None) -> Iterator[
             free[lane], here[lane] = (time, after), at
 
 
-def _calibrate(item: Item, was: Slice, lane: int, launch: int) -> None:
-    """Set what makes it start when it did, where its lane and its launch were there by then."""
-    item.lane_lag = min(0, was.start - lane)
-    item.launch_lag = min(0, was.start - launch)
-    late = was.start - max(lane + item.lane_lag, launch + item.launch_lag)
-    if was.name == "receive":
-        item.release = was.start if late else 0
-    else:
-        item.delay = late
-
-
 # -- A recorded run as a program: what each lane does, in its own order, and how long it takes -----
 
 
-@dataclass
-class Course:
-    """Items by lane, and the slices that ``run`` items are; what was recorded is never changed."""
+class Course(NamedTuple):
+    """Items by lane, the slices that ``run`` items are, and when each of them ran."""
 
     slices: dict[int, Slice]
     lanes: Lanes
-
-    @cached_property
-    def ran(self) -> dict[int, Ran]:
-        """When everything runs, as it was recorded."""
-        return dict(play(self.lanes))
+    ran: dict[int, Ran]
 
 
+@kept
 def course_of(trace: Trace) -> Course:
     """The course of a recorded run; where nobody kept what each lane did, edges have to do.
 
@@ -132,9 +125,7 @@ def course_of(trace: Trace) -> Course:
     """
     slices = {item.id: item for item in trace.slices if not is_blocked(item)}
     lanes = from_program(trace, slices) if trace.program else from_edges(trace, slices)
-    for _ in play(lanes, slices):
-        pass
-    return Course(slices, lanes)
+    return Course(slices, lanes, dict(play(lanes, slices)))
 
 
 def from_program(trace: Trace, slices: dict[int, Slice]) -> Lanes:
