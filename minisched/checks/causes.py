@@ -85,7 +85,7 @@ class Bubble:
 
 
 def bubbles(trace: Trace) -> list[Bubble]:
-    """Every piece of idle time with its cause, in order of time: exactly ``overlap.py:bubble_ns``."""
+    """Every piece of idle time with its cause, in order of time: ``bubble_ns`` in all."""
     found = _profiled(trace) if is_profiled(trace) else _explained(trace)
     return sorted((item for item in found if item.start < item.end),
                   key=attrgetter("start", "lane", "end"))  # fmt: skip
