@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import groupby
 
 from ..checks.overlap import forwards, measure
 from ..devices.cost import MILLISECOND
 from ..loops.design import LOOPS
 from ..trace import Trace
-from ..trace.events import Slice
 from .layout import DECODES, View, make_view
 from .runs import LEGEND, lanes_of
 from .scene import LaneRow, Lanes, Part, Scene
@@ -83,10 +83,9 @@ def poster(traces: Sequence[Trace], is_slide: bool = False) -> Scene:
     rows = [row for alike in drawn.values() for row in rows_of(alike, end, is_slide)]
     title = "no run has settled steps"
     if strips:
-        best = strips[0]
         title = (
-            f"{len(strips)} designs, one workload: {best.view.trace.loop} is the quickest, "
-            f"{best.speedup:.2f} times as fast as {traces[0].loop}"
+            f"{len(strips)} designs, one workload: {strips[0].view.trace.loop} is the quickest, "
+            f"{strips[0].speedup:.2f} times as fast as {traces[0].loop}"
         )
     notes = [
         "Below each name, and behind it the relay (host: none): the time from one step of a "
@@ -99,26 +98,18 @@ def poster(traces: Sequence[Trace], is_slide: bool = False) -> Scene:
         notes.append(f"Alike in these periods: {'; '.join(shared)}.")
     if left_out:
         notes.append(f"Without settled steps, so not shown: {', '.join(left_out)}.")
-    legend = {kind: words for kind, words in LEGEND.items() if not kind.startswith("arrow")}
     about = f"{traces[0].what_ran}; {PERIODS} settled periods of each, from the device's start on"
-    return Scene(
-        title,
-        about,
-        [Part("Host and devices", "one scale for all", [Lanes(rows, end)])],
-        legend,
-        notes,
-    )
+    part = Part("Host and devices", "one scale for all", [Lanes(rows, end)])
+    return Scene(title, about, [part], LEGEND, notes)
 
 
 def periods_of(trace: Trace) -> View | None:
-    """Three periods from the middle of the run, or None."""
+    """Three periods from the middle of the longest stretch with the same requests, or None."""
     passes = [item for item in forwards(trace) if item.mode in DECODES]
     counts = Counter(rid for item in passes for rid in item.rids)
-    if not counts:
-        return None
-    rid = max(counts, key=lambda name: (counts[name], name))
-    mine = [item for item in passes if rid in item.rids and item.lane == passes[0].lane]
-    stretch = longest_alike(mine)
+    most = max(counts, key=lambda name: (counts[name], name), default="")
+    alike = groupby((item for item in passes if most in item.rids), lambda item: item.rids)
+    stretch = max((list(items) for _, items in alike), key=len, default=[])
     if len(stretch) <= PERIODS:
         return None
     first = (len(stretch) - PERIODS - 1) // 2
@@ -126,37 +117,25 @@ def periods_of(trace: Trace) -> View | None:
     return make_view(trace, some[0].start, some[-1].start, some[0].step, some[-2].step)
 
 
-def longest_alike(passes: Sequence[Slice]) -> list[Slice]:
-    """The longest stretch with the same requests."""
-    stretches: list[list[Slice]] = [[]]
-    for item in passes:
-        if stretches[-1] and item.rids != stretches[-1][-1].rids:
-            stretches.append([])
-        stretches[-1].append(item)
-    return max(stretches, key=len)
-
-
 def rows_of(alike: Sequence[Strip], end: int, is_slide: bool) -> list[LaneRow]:
     """The host, and each device, of those that share a strip; on a slide no second thread."""
     strip, others = alike[0], len(alike) - 1
     steps = "step" if abs(strip.more_steps) == 1 else "steps"
     more = f", {strip.more_steps:+d} {steps}" if strip.more_steps else ""
-    least, most = (f"{choose(one.busy for one in alike):.0f}" for choose in (min, max))
-    busy = least if least == most else f"{least} to {most}"
-    note = f"{strip.period / MILLISECOND:.1f} ms, {busy} %, {strip.speedup:.2f}×{more}"
-    drawn = zip(strip.view.lanes, lanes_of(strip.view, end).rows, strict=True)
-    lanes = [(lane, row) for lane, row in drawn if not (is_slide and lane.key.endswith("_thread"))]
-    kept = [(lane, row) for lane, row in lanes if lane.side == "host" or has_forward(row)]
+    busy = " to ".join(dict.fromkeys(
+        f"{choose(one.busy for one in alike):.0f}" for choose in (min, max)))  # fmt: skip
+    kept = [
+        (lane, row)
+        for lane, row in zip(strip.view.lanes, lanes_of(strip.view, end).rows, strict=True)
+        if not (is_slide and lane.key.endswith("_thread"))
+        and (lane.side == "host" or any(item.kind == "forward" for item in row.spans))
+    ]
     return [
-        replace(
-            row, name=lane.name.lower() if len(kept) > 2 else lane.side, measure=None,
+        LaneRow(
+            lane.name.lower() if len(kept) > 2 else lane.side,
+            row.spans,
             group=f"{strip.view.trace.loop} + {others} alike" if others else strip.name,
-            group_note=note, note="",
+            group_note=f"{strip.period / MILLISECOND:.1f} ms, {busy} %, {strip.speedup:.2f}×{more}",
         )
         for lane, row in kept
-    ]  # fmt: skip
-
-
-def has_forward(row: LaneRow) -> bool:
-    """Whether a device computes on it."""
-    return any(item.kind in ("forward", "sample") for item in row.spans)
+    ]

@@ -26,7 +26,7 @@ NAMES = {  # a cause, and what the device does or waits for then
     "needs": "waits for what a step needs",
     "device": "waits for another device",
     "other": "waits for something else",
-    "ends": "before it begins, after it ends",
+    "ends": "idles at both ends",
     "work": "computes for requests",
     "wasted": "computes for nobody",
 }
@@ -57,11 +57,8 @@ def spent(trace: Trace) -> dict[str, Fraction]:
     for item in bubbles(trace):
         cause = CAUSES.get(item.cause, "needs")
         sums["copy" if cause == "host" and is_copy(item.where) else cause] += item.duration
-    wasted = {
-        (mark.attrs.get("side", ""), mark.attrs["step"], mark.attrs["rid"])
-        for mark in trace.marks
-        if mark.name == "wasted row"
-    }
+    wasted = {(mark.attrs.get("side", ""), mark.attrs["step"], mark.attrs["rid"])
+              for mark in trace.marks if mark.name == "wasted row"}  # fmt: skip
     for lane in lanes:
         streams, side = streams_of(trace, lane), side_of(lane)[0]
         ops = [item for item in trace.slices if item.lane in streams]
@@ -90,18 +87,14 @@ def waterfall(traces: Sequence[Trace]) -> Scene:
     if len(traces) < 2:
         raise ValueError(f"a waterfall leads from one run to another, but got {len(traces)}.")
     base, *others = traces
-    drawn = [(trace, rows_of(base, trace)) for trace in others]
-    end = max(span.end for _, rows in drawn for row in rows for span in row.spans)
+    drawn = [rows_of(base, trace) for trace in others]
+    end = max(span.end for rows in drawn for row in rows for span in row.spans)
     parts = []
-    for trace, rows in drawn:
-        report = measure(trace)
-        note = f"{base.end / trace.end:.2f}×, {report.steps} steps" if trace.end else ""
+    for trace, rows in zip(others, drawn, strict=True):
+        note = f"{base.end / trace.end:.2f}×, {measure(trace).steps} steps" if trace.end else ""
         parts.append(Part(f"{base.loop} to {trace.loop}", note, [Lanes(rows, max(1, end))]))
-    return Scene(
-        finding(base, min(others, key=lambda trace: trace.end)),
-        f"{base.what_ran}; whole runs: what the device does, and what it waits for",
-        parts, LEGEND,
-    )  # fmt: skip
+    about = f"{base.what_ran}; whole runs: what the device does, and what it waits for"
+    return Scene(finding(base, min(others, key=lambda run: run.end)), about, parts, LEGEND)
 
 
 def finding(base: Trace, trace: Trace) -> str:
@@ -109,21 +102,12 @@ def finding(base: Trace, trace: Trace) -> str:
     change = trace.end - base.end
     if not change:
         return f"{trace.loop} takes as long as {base.loop}"
-    steps = steps_between(base, trace)
-    name = max(steps, key=lambda name: steps[name] * (1 if change > 0 else -1))
-    most, word = abs(steps[name]), "less" if change < 0 else "more"
-    return (
-        f"{trace.loop} takes {ms(abs(change))} ms {word} than {base.loop}: the device "
-        f"{SAID[name].format(f'{ms(round(most))} ms {word}')}"
-    )
-
-
-SAID = {
-    "host": "waits {} for the host", "copy": "waits {} for the copy",
-    "needs": "waits {} for what a step needs", "device": "waits {} for another one",
-    "other": "waits {} for something else", "ends": "is left alone {} at both ends",
-    "work": "computes {}", "wasted": "computes {} for nobody",
-}  # fmt: skip
+    steps, sign = steps_between(base, trace), 1 if change > 0 else -1
+    name, more = max(steps, key=lambda name: sign * steps[name]), "more" if change > 0 else "less"
+    does, _, what = NAMES[name].partition(" ")
+    most = f"{ms(abs(round(steps[name])))} ms {more}"
+    took = f"{ms(abs(change))} ms {more}"
+    return f"{trace.loop} takes {took} than {base.loop}: the device {does} {most} {what}"
 
 
 def rows_of(base: Trace, trace: Trace) -> list[LaneRow]:

@@ -65,7 +65,8 @@ def test_its_title_is_the_largest_cause_of_the_quickest() -> None:
     said = "overlap takes 200.05 ms less than serial: the device waits 194.6 ms less for the host"
     assert waterfall([serial, overlap]).title == said
     assert waterfall([serial, run_of("vllm_batch_queue")]).title == (
-        "vllm_batch_queue takes 41.1 ms more than serial: the device computes 243 ms more"
+        "vllm_batch_queue takes 41.1 ms more than serial: "
+        "the device computes 243 ms more for requests"
     )
     assert waterfall([serial, serial]).title == "serial takes as long as serial"
     assert spent(run_of("mindie_plugin"))["wasted"] == 9_050_000, "a step without a taker"
