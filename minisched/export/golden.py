@@ -26,7 +26,6 @@ from .one_token import one_token
 from .pd_or_mixed import pd_or_mixed
 from .pictures import compare, stages, waits
 from .pictures.stories import STORIES
-from .pipelines_table import pipelines_table
 from .poster import poster
 from .puml_batches import to_batches
 from .recipes import RECIPES, run_of, trace_of
@@ -44,7 +43,7 @@ from .scene import Scene
 from .scene_puml import to_puml
 from .scene_svg import to_svg
 from .thread_or_stream import thread_or_stream
-from .three_way import to_three_way
+from .three_way import pipelines_table, to_three_way
 from .views import draw, parts_of
 from .waterfall import waterfall
 

@@ -22,6 +22,7 @@ CONFIG = SchedulerConfig(
     schedule_conservativeness=0.0, enable_priority_scheduling=True,
 )  # fmt: skip
 EOS = range(0, 250, 40)
+OTHERS = ("mini-sglang", "nano-vllm")
 
 HEADS = (
     "rules", "steps", "prompt tokens computed", "prefix hits", "retractions",
@@ -33,9 +34,13 @@ def rules_page() -> str:
     """The page, the same every time."""
     sglang, sglang_same = changes("sglang")
     vllm, vllm_same = changes("vllm")
-    others = ("mini-sglang", "nano-vllm")
+    answers = (
+        (f"`{item.name}`", item.metadata["question"],
+         *(getattr(rules, item.name) for rules in RULES.values()))
+        for item in fields(Rules)
+    )  # fmt: skip
     figures = {
-        "answers": answers_table(),
+        "answers": table(("rule", "question", *RULES), answers),
         "words": "\n".join(words()),
         "count": str(len(workload())),
         "kv": str(CONFIG.kv_tokens),
@@ -43,19 +48,11 @@ def rules_page() -> str:
         "sglang_same": sglang_same,
         "vllm": vllm,
         "vllm_same": vllm_same,
-        "others": table(HEADS, ((f"`{name}`{on(name)}", *figures_of(name)) for name in others)),
+        "others": table(
+            HEADS, (row_of(f"`{name}`", name) for name in ("mini-sglang", "nano-vllm"))
+        ),
     }
     return filled("rules", figures)
-
-
-def answers_table() -> str:
-    """Markdown: a row for each rule, a column for each system."""
-    rows = (
-        (f"`{item.name}`", item.metadata["question"],
-         *(getattr(rules, item.name) for rules in RULES.values()))
-        for item in fields(Rules)
-    )  # fmt: skip
-    return table(("rule", "question", *RULES), rows)
 
 
 def words() -> Iterator[str]:
@@ -72,55 +69,37 @@ def changes(system: str) -> tuple[str, str]:
     Left out is who runs first, as that is another system altogether; and of systems other than
     SGLang what they answer as SGLang does.
     """
-    as_it_is = figures_of(system)
-    rows, same = [(f"`{system}`", *as_it_is)], []
+    rows, same = [row_of(f"`{system}`", system)], []
     for item in fields(Rules):
-        is_theirs = getattr(RULES[system], item.name) != getattr(Rules(), item.name)
-        asked = (is_theirs or system == "sglang") and item.name != "run_first"
-        for answer in item.metadata["answers"] if asked else ():
+        theirs = getattr(RULES[system], item.name)
+        is_asked = system == "sglang" or theirs != getattr(Rules(), item.name)
+        for answer in item.metadata["answers"] if is_asked and item.name != "run_first" else ():
             change = f"{item.name}={answer}"
-            if answer == getattr(RULES[system], item.name) or not fits(f"{system},{change}"):
-                continue
-            changed = figures_of(f"{system},{change}")
-            if changed == as_it_is:
-                same.append(f"`{change}`")
-            else:
-                rows.append((f"`{change}`{on(f'{system},{change}')}", *changed))
+            row = row_of(f"`{change}`", f"{system},{change}") if answer != theirs else ()
+            if row and row[1:] == rows[0][1:]:
+                same.append(row[0])
+            elif row:
+                rows.append(row)
     return table(HEADS, rows), ", ".join(same)
 
 
-def fits(rules: str) -> bool:
-    """Whether the answers go together."""
-    try:
-        find_rules(rules)
-    except ValueError:
-        return False
-    return True
-
-
-def on(rules: str) -> str:
-    """Where rules run that are not for a loop that runs ahead."""
-    return " (on `serial`)" if loop_for(rules) == "serial" else ""
-
-
-def loop_for(rules: str) -> str:
-    """Memory for the prompt alone is for loops that wait for each step."""
-    return "serial" if find_rules(rules).reserves == "prompt" else "overlap"
-
-
-@cache
-def figures_of(rules: str) -> tuple[str, ...]:
-    """A row of a table.
+def row_of(name: str, rules: str) -> tuple[str, ...]:
+    """A row of a table; nothing where the answers do not go together.
 
     Raises:
         RuntimeError: the tokens are not those of SGLang's rules; a bug.
     """
+    try:
+        on = " (on `serial`)" * (loop_for(rules) == "serial")
+    except ValueError:
+        return ()
     run = played(rules)
     if run.outputs != played("sglang").outputs:
         raise RuntimeError(f"rules {rules!r} changed tokens")
     first = [m.ttft_ns for m in run.metrics.ended if m.ttft_ns is not None]
     admitted = [mark.attrs for mark in run.trace.marks if mark.name == "admit"]
     return (
+        f"{name}{on}",
         str(measure(run.trace).steps),
         str(sum(int(attrs["extend_len"]) for attrs in admitted)),
         f"{run.metrics.cache_hit_rate:.0%}",
@@ -128,6 +107,15 @@ def figures_of(rules: str) -> tuple[str, ...]:
         f"{sum(first) / len(first) / MILLISECOND:.1f}",
         f"{run.metrics.last_output / MILLISECOND:.1f}",
     )
+
+
+def loop_for(rules: str) -> str:
+    """Memory for the prompt alone is for loops that wait for each step.
+
+    Raises:
+        ValueError: the answers do not go together.
+    """
+    return "serial" if find_rules(rules).reserves == "prompt" else "overlap"
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The written comparison of the designs, as Markdown; its figures come from runs."""
+"""The written comparisons of the designs, as Markdown; their figures come from runs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,39 @@ from ..devices.registry import open_device
 from ..loops.design import LOOPS
 from ..loops.run import run_loop
 from ..models.hash import HashModel
+from ..trace import Trace
+from ..trace.events import is_host
 from .pictures.waits import FEATURES, refusal, run_with, run_without, time_lost, waits_for
-from .recipes import Recipe, run_of, tokens
+from .recipes import Recipe, a_bit_of_everything, run_of, tokens
 from .tables import filled, table
 from .units import MILLISECOND, ms
 
-# -- What the designs do with one workload: the figures of the written comparison ------------------
+# -- vLLM, SGLang and MindIE, and two more beside them ---------------------------------------------
+
+COLUMNS = {  # the head of each column, and the loop that it is
+    "vLLM": "vllm_async",
+    "SGLang": "overlap",
+    "MindIE": "mindie_dual",
+    "mini-sglang": "mini_overlap",
+    "SGLang on MLX": "mlx_async",
+}
+
+
+def to_three_way() -> str:
+    """The comparison's text."""
+    names = {"serial": "no overlap (`serial`)"}
+    names |= {loop: f"{name} (`{loop}`)" for name, loop in COLUMNS.items()}
+    figures = {f"follows {loop}": LOOPS[loop].follows for loop in COLUMNS.values()}
+    figures["costs"] = table(HEADS, ([name, *figures_of(loop)] for loop, name in names.items()))
+    figures["every"] = table(HEADS, [[f"`{loop}`", *figures_of(loop)] for loop in LOOPS])
+    for feature in FEATURES:
+        rows = [row_of(loop, name, feature) for loop, name in names.items()]
+        figures[f"waits {feature}"] = table(WAITS_HEADS, rows)
+    return filled("async_scheduling_three_way_compare", figures)
+
 
 LENGTHS = (4, 7, 10, 13)  # tokens of the requests whose ends are counted
 SHORT, LONG = 12, 36  # tokens of the two runs whose difference is settled steps only
-
-
 HEADS = ("loop", "ms for one more token each", "device busy", "host hidden", "speed-up over serial",
          "rows wasted by a stop token", "rows wasted by a length stop", "whole run")  # fmt: skip
 
@@ -94,23 +116,43 @@ def row_of(loop: str, name: str, feature: str) -> Sequence[str]:
     return cells
 
 
-COLUMNS = {  # the head of each column, and the loop that it is
-    "vLLM": "vllm_async",
-    "SGLang": "overlap",
-    "MindIE": "mindie_dual",
-    "mini-sglang": "mini_overlap",
-    "SGLang on MLX": "mlx_async",
-}
+# -- MindIE's two layers and the pipeline in their place -------------------------------------------
+
+BOOKS = ("ledger", "context")  # marks; whoever keeps a book of requests records it under its name
 
 
-def to_three_way() -> str:
-    """The comparison's text."""
-    names = {"serial": "no overlap (`serial`)"}
-    names |= {loop: f"{name} (`{loop}`)" for name, loop in COLUMNS.items()}
-    figures = {f"follows {loop}": LOOPS[loop].follows for loop in COLUMNS.values()}
-    figures["costs"] = table(HEADS, ([name, *figures_of(loop)] for loop, name in names.items()))
-    figures["every"] = table(HEADS, [[f"`{loop}`", *figures_of(loop)] for loop in LOOPS])
-    for feature in FEATURES:
-        rows = [row_of(loop, name, feature) for loop, name in names.items()]
-        figures[f"waits {feature}"] = table(WAITS_HEADS, rows)
-    return filled("async_scheduling_three_way_compare", figures)
+def pipelines_table() -> str:
+    """The comparison as a markdown page, the same every time."""
+    columns = {
+        "two layers": run_of("mindie_dual"),
+        "two layers, filled on the device": a_bit_of_everything("mindie_dual", "fill_device").run(),
+        "one pipeline": run_of("mindie_single"),
+    }
+    counted = [pipeline_figures(trace) for trace in columns.values()]
+    rows = [[name, *(f"{figures[name]:g}" for figures in counted)] for name in counted[0]]
+    return filled("mindie_pipeline_refactor", {"table": table(["", *columns], rows)})
+
+
+def pipeline_figures(trace: Trace) -> dict[str, float]:
+    """The table's column of one run.
+
+    ``host work`` is that of all host threads together, without what they wait. ``books`` counts
+    what is kept on requests beside the scheduler's own state: the ledger of placeholders, the
+    plugin's context.
+    """
+    report = measure(trace)
+    return {
+        "steps": report.steps,
+        "makespan (ms)": in_ms(report.makespan_ns),
+        "device busy (%)": round(report.device_busy_percent, 1),
+        "host work (ms)": in_ms(report.host_busy_ns),
+        "host work a step (ms)": in_ms(report.host_busy_ns / max(1, report.steps)),
+        "wasted rows": report.wasted_rows,
+        "host threads": len({item.lane for item in trace.slices if is_host(item.lane)}),
+        "books of requests": len({mark.name for mark in trace.marks if mark.name in BOOKS}),
+    }
+
+
+def in_ms(nanoseconds: float) -> float:
+    """Milliseconds, to a hundredth."""
+    return round(nanoseconds / 1e6, 2)

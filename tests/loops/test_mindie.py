@@ -17,7 +17,7 @@ from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.export.pipelines_table import pipeline_figures
+from minisched.export.three_way import pipeline_figures
 from minisched.loops.design import LOOPS
 from minisched.loops.mindie_placeholder import PlaceholderLedger
 from minisched.loops.mindie_plugin import (
