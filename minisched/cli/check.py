@@ -27,8 +27,9 @@ from ..checks.oracle import oracle_trace
 from ..devices.registry import open_device
 from ..export import native
 from ..export.native import read_recorded
-from ..export.offence import draw as draw_offence
-from ..export.offence import to_text
+from ..export.offence import offence_scene
+from ..export.scene_svg import to_svg
+from ..export.scene_text import to_text
 from ..museum.blame import offence_of
 from ..spread import Workers, num_cores
 from ..trace import Trace
@@ -151,7 +152,7 @@ def save_failure(found: Check, folder: Path) -> list[str]:
         f"{stem}.json": native.to_json(verdict.trace),
     }
     if (broken := verdict.broke(failure.law)) is not None:
-        texts[f"{stem}.svg"] = draw_offence(verdict.trace, offence_of(verdict, broken))
+        texts[f"{stem}.svg"] = to_svg(offence_scene(verdict.trace, offence_of(verdict, broken)))
     for name, text in texts.items():
         write_whole(folder / name, text, f"--out {folder}", with_folders=True)
     return [str(folder / name) for name in texts]
@@ -202,5 +203,6 @@ def draw_first(target: Path, found: Check) -> None:
     if not wrong:
         complain(f"nothing was found that could be drawn, so {target} is not written.", 0)
         return
-    drawn = draw_offence(*wrong[0]) if target.suffix == ".svg" else to_text(*wrong[0])
+    scene = offence_scene(*wrong[0])
+    drawn = to_svg(scene) if target.suffix == ".svg" else to_text(scene)
     write_whole(target, drawn, f"--draw {target}")

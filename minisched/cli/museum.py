@@ -12,11 +12,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from ..export.looks import MARK
+from ..export.scene_svg import to_svg
 from ..export.scene_text import to_text
 from ..museum import Exhibit, Refuted, exhibits, find, refuted
 from ..museum.exhibit import Standing, address, nothing_broken, standing_of
 from ..museum.page import PagePart, bug_json, page, refuted_json
-from ..museum.picture import draw, exhibit_scene
+from ..museum.picture import exhibit_scene
 from ..trace.files import write_whole
 from .layout import Json, columns_of, named_progress, print_json, say, say_command, say_table
 
@@ -118,7 +119,7 @@ def write(item: Exhibit | Refuted, out: Path) -> None:
         raise ValueError(f"--out is {str(out)!r}, but its name must end in .svg.")
     if isinstance(item, Refuted):
         raise ValueError(f"{item.name} is refuted: nothing went wrong that could be drawn.")
-    write_whole(out, draw(item), with_folders=True)
+    write_whole(out, to_svg(exhibit_scene(item)), with_folders=True)
 
 
 def run_all(as_json: bool) -> int:

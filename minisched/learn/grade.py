@@ -22,7 +22,8 @@ from ..checks.judge import Finding, Verdict, judge
 from ..checks.overlap import measure
 from ..export.looks import GREEN, VERMILLION
 from ..export.notebook import NotebookPicture
-from ..export.offence import draw as draw_offence
+from ..export.offence import offence_scene
+from ..export.scene_svg import to_svg
 from ..export.views.marks import NothingToShow
 from ..museum.blame import offence_of, plainly
 from ..trace import Trace
@@ -316,7 +317,7 @@ def told(exercise: Exercise, attempt: Attempt) -> ExerciseVerdict:
         story = offence.sentence.removeprefix(plainly(found)).lstrip("; ")
         said.insert(1, in_full(story, names))
     offence = replace(offence, sentence=shorten(plainly(found), 160, placeholder=" …"))
-    figures = [NotebookPicture(draw_offence(trace, offence))]
+    figures = [NotebookPicture(to_svg(offence_scene(trace, offence)))]
     if exercise.picture != "timing":
         with suppress(NothingToShow):  # it may have stopped before there was any
             figures += pictures(exercise, trace)

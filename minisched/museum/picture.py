@@ -25,15 +25,6 @@ from .exhibit import Exhibit, exhibits
 LONGEST = 110 * MILLISECOND  # what of a run can be read at this width
 
 
-def draw(exhibit: Exhibit) -> str:
-    """The picture of one bug.
-
-    Raises:
-        ValueError: the bug is not caught, so there is nothing to show in red.
-    """
-    return to_svg(exhibit_scene(exhibit))
-
-
 def exhibit_scene(exhibit: Exhibit) -> Scene:
     """Both runs, whole if they are not too long.
 
@@ -154,4 +145,4 @@ def museum_makers() -> dict[str, Callable[[], dict[str, str]]]:
 
 def picture_file(exhibit: Exhibit) -> dict[str, str]:
     """One picture."""
-    return {path_of(exhibit): draw(exhibit)}
+    return {path_of(exhibit): to_svg(exhibit_scene(exhibit))}

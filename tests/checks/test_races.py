@@ -17,9 +17,10 @@ from minisched.checks.races import find_endless, find_races
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
-from minisched.export import offence as pictures
 from minisched.export.native import NotATrace, from_json, to_json
-from minisched.export.offence import to_text
+from minisched.export.offence import offence_scene
+from minisched.export.scene_svg import to_svg
+from minisched.export.scene_text import to_text
 from minisched.loops.design import LOOPS
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
@@ -217,11 +218,11 @@ def test_a_changed_engine_is_seen_and_told_once(
             count = sum(item.name == "sample" for item in trace.slices)
             assert race.sentence.endswith(f"; {count} such pairs")
             assert "(copy stream; r0, r1)" in str(race) and "(forward stream; r0, r1)" in str(race)
-        drawn = pictures.draw(trace, race)
+        drawn = to_svg(scene := offence_scene(trace, race))
         assert race.slices and all(f'data-offence="{one}"' in drawn for one in race.slices)
         if race.missing:
             assert f'data-missing="{race.missing[0]} {race.missing[1]}"' in drawn
-            assert "\nmissing: " in to_text(trace, race)
+            assert "\nmissing: " in to_text(scene)
     assert found == facts
 
 

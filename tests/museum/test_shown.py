@@ -17,12 +17,13 @@ import minisched
 from minisched.checks.races import find_races
 from minisched.cli import museum
 from minisched.export.looks import MARK
+from minisched.export.scene_svg import to_svg
 from minisched.export.scene_text import to_text
 from minisched.museum import Exhibit, exhibits
 from minisched.museum.blame import exhibit_offence
 from minisched.museum.exhibit import OWN_LAWS
 from minisched.museum.patch import Edit, StalePatch, put_in
-from minisched.museum.picture import draw, exhibit_scene
+from minisched.museum.picture import exhibit_scene
 
 SPECIMEN = '''
 from functools import cached_property, wraps
@@ -163,7 +164,7 @@ def test_what_did_it_is_found_and_shown_in_red(exhibit: Exhibit) -> None:
         race = find_races(verdict.trace)[0]
         assert by_law_alone == race
         assert len(by_law_alone.slices) == 2
-    offence, drawn = exhibit_offence(exhibit, verdict), draw(exhibit)
+    offence, drawn = exhibit_offence(exhibit, verdict), to_svg(exhibit_scene(exhibit))
     assert drawn.count("http") == drawn.count("http://www.w3.org/")
     root = ElementTree.fromstring(drawn)
     marked = [item for item in root.iter() if "data-offence" in item.attrib]
@@ -180,7 +181,9 @@ def test_what_did_it_is_found_and_shown_in_red(exhibit: Exhibit) -> None:
 
 def test_one_is_drawn_into_a_folder_that_is_made(cli: Any, tmp_path: Path) -> None:
     assert cli(f"museum run {EXHIBITS[0].name} --out new/a.svg")[0] == 0
-    assert (tmp_path / "new/a.svg").read_text(encoding="utf-8") == draw(EXHIBITS[0])
+    assert (tmp_path / "new/a.svg").read_text(encoding="utf-8") == to_svg(
+        exhibit_scene(EXHIBITS[0])
+    )
 
 
 @pytest.mark.parametrize("is_caught", [False, True])

@@ -12,7 +12,8 @@ from ...checks.overlap import forwards
 from ...core import ScheduleBatch
 from ...devices.base import Array, Buffer, Device
 from ...export.notebook import Table
-from ...export.offence import draw
+from ...export.offence import offence_scene
+from ...export.scene_svg import to_svg
 from ...export.views.marks import named, number, word
 from ...loops.run import Run
 from ...museum.blame import of_identity
@@ -191,7 +192,7 @@ def lapped_run(size: Any, most: int, context: int, chunk: int) -> str:
 
     verdict = judge(small, put_in)
     found = verdict.broke("identity")
-    return draw(verdict.trace, of_identity(verdict, found)) if found else ""
+    return to_svg(offence_scene(verdict.trace, of_identity(verdict, found))) if found else ""
 
 
 def limits() -> Iterator[tuple[int, int, int]]:
