@@ -65,10 +65,14 @@ class LanesDrawing:
             group = strip.row.group
         self.x.grid(page, self.top, self.bottom)
         spans = [(span, strip) for strip in self.strips for span in strip.row.spans]
-        for span, strip in sorted(spans, key=lambda pair: pair[0].kind != "both"):
+        over = [pair for pair in spans if pair[0].kind in OVER]  # arrows run below these
+        below = [pair for pair in spans if pair[0].kind not in OVER]
+        for span, strip in sorted(below, key=lambda pair: pair[0].kind != "both"):
             self._shape(span, strip)
         for link in self.lanes.links:
             self._arrow(link)
+        for span, strip in over:
+            self._shape(span, strip)
         for span, strip in spans:
             self._label(span, strip)
         for strip in self.strips:
