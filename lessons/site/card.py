@@ -64,8 +64,9 @@ def strip(view: View, top: int, scale: float) -> list[str]:
         drawn.append(f'<text class="low" x="50" y="{y + 31}">{lane.side}</text>')
         drawn.append(f'<rect class="lane" x="{LEFT}" y="{y - 4}" width="{RIGHT - LEFT}" '
                      f'height="{HIGH + 8}"/>')  # fmt: skip
-        shown = [(box.slice.name, box.slice.start, box.slice.end) for box in view.on(lane)]
-        shown += [("bubble", idle.start, idle.end) for idle in view.bubbles if idle.lane == lane]
+        shown = [(item.name, item.start, item.end) for item in view.on(lane)]
+        shown += [("bubble", idle.start, idle.end) for idle in view.bubbles
+                  if idle.lane == lane.key]  # fmt: skip
         for name, start, end in shown:
             start, end = view.clip(start, end)
             x, width = LEFT + start * scale, (end - start) * scale

@@ -90,8 +90,8 @@ def items_of(lanes: Lanes, calls: Calls) -> list[LaneItem]:
 
 def finding(view: View) -> str:
     """How long the host is blocked, and whether the device works meanwhile."""
-    waits = union(box.slice for box in view.boxes if box.slice.name == "wait")
-    works = union(box.slice for box in view.boxes if box.slice.name in ("forward", "sample"))
+    waits = union(item for item in view.slices if item.name == "wait")
+    works = union(item for item in view.slices if item.name in ("forward", "sample"))
     shown = ((view.start, view.end),)
     waits = intersection(waits, shown)
     blocked = sum(end - start for start, end in waits)

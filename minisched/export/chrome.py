@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..trace import Mark, Trace
-from .layout import Lane, View, whole_run
+from .layout import Lane, View, lane_of, whole_run
 from .units import counted
 
 # -- Which marks a Chrome trace shows: the events, in a lane of their own, and no bookkeeping ------
@@ -85,21 +85,21 @@ def _slices(view: View, tids: dict[Lane, int]) -> list[Event]:
     return [
         {
             "ph": "X",
-            "name": box.label,
-            "cat": box.slice.name,
-            **_place(box.lane, tids),
-            "ts": _us(box.slice.start),
-            "dur": _us(box.slice.duration),
+            "name": item.label,
+            "cat": item.name,
+            **_place(item.lane, tids),
+            "ts": _us(item.start),
+            "dur": _us(item.duration),
             "args": {
-                "id": box.slice.id,
-                "phase": box.slice.name,
-                "step": box.step,
-                "mode": box.slice.mode,
-                "rids": list(box.slice.rids),
-                **box.slice.attrs,
+                "id": item.id,
+                "phase": item.name,
+                "step": item.step,
+                "mode": item.mode,
+                "rids": list(item.rids),
+                **item.attrs,
             },
         }
-        for box in view.boxes
+        for item in view.slices
     ]
 
 
@@ -107,9 +107,9 @@ def _flows(view: View, tids: dict[Lane, int]) -> list[Event]:
     """Each edge leaves one nanosecond before its source ends, so that it binds to that slice."""
     events: list[Event] = []
     for index, arrow in enumerate(view.arrows, 1):
-        leaves = max(arrow.src.slice.start, arrow.start - 1)
+        leaves = max(arrow.src.start, arrow.start - 1)
         flow = {"name": arrow.kind, "cat": "edge", "id": index}
-        ids = {"src": arrow.src.slice.id, "dst": arrow.dst.slice.id}
+        ids = {"src": arrow.src.id, "dst": arrow.dst.id}
         src, dst = _place(arrow.src.lane, tids), _place(arrow.dst.lane, tids)
         events.append({"ph": "s", **flow, **src, "ts": _us(leaves), "args": ids})
         events.append({"ph": "f", "bp": "e", **flow, **dst, "ts": _us(arrow.end), "args": ids})
@@ -119,9 +119,9 @@ def _flows(view: View, tids: dict[Lane, int]) -> list[Event]:
 def _waits(view: View, tids: dict[Lane, int]) -> list[Event]:
     """The stretches in which a device idled because of a wait, a row for each reason."""
     return [
-        {"ph": phase, "cat": "waits for", "id": bubble.reason, "name": f"waits for {bubble.reason}",
+        {"ph": phase, "cat": "waits for", "id": bubble.cause, "name": f"waits for {bubble.cause}",
          **_place(bubble.lane, tids), "ts": _us(time)}
-        for bubble in view.bubbles if bubble.reason
+        for bubble in view.bubbles if bubble.cause
         for phase, time in (("b", bubble.start), ("e", bubble.end))
     ]  # fmt: skip
 
@@ -135,15 +135,15 @@ def _rest(view: View, tids: dict[Lane, int]) -> list[Event]:
         for of in [counted(c.name)]
     ]  # fmt: skip
     marks = [
-        {"ph": "i", "s": "t", "name": mark.name, **_place(EVENTS, tids), "ts": _us(mark.time),
-         "args": mark.attrs}
+        {"ph": "i", "s": "t", "name": mark.name, "pid": PID, "tid": tids[EVENTS],
+         "ts": _us(mark.time), "args": mark.attrs}
         for mark in events_of(view.trace.marks)
     ]  # fmt: skip
     return counters + marks
 
 
-def _place(lane: Lane, tids: dict[Lane, int]) -> dict[str, int]:
-    return {"pid": PID, "tid": tids[lane]}
+def _place(lane: str, tids: dict[Lane, int]) -> dict[str, int]:
+    return {"pid": PID, "tid": tids[lane_of(lane)]}
 
 
 def _us(nanoseconds: int) -> float:

@@ -16,9 +16,9 @@ from typing import Any
 
 from ..checks.overlap import forwards, step_intervals
 from ..loops.design import LoopSource, source_of
-from ..trace import Mark, Trace
+from ..trace import Mark, Slice, Trace
 from ..trace.sides import one_side
-from .layout import Box, Lane, View, steady_views, whole_run
+from .layout import Lane, View, lane_of, steady_views, whole_run
 from .looks import LOOKS, OWNERS, PHASES, flat
 from .state import Panel, Stay, arrivals, pool
 from .units import counted
@@ -93,7 +93,7 @@ def run_data(view: View, state: Sequence[Panel]) -> dict[str, Any]:
         "steps": sorted({item.start for item in forwards(trace)}),
         "lanes": [lane_data(view, lane) for lane in view.lanes],
         "edges": [
-            {"src": arrow.src.slice.id, "dst": arrow.dst.slice.id, "start": arrow.start,
+            {"src": arrow.src.id, "dst": arrow.dst.id, "start": arrow.start,
              "end": arrow.end, "kind": "wrong" if arrow.wrong else arrow.kind}
             for arrow in view.arrows
         ],
@@ -113,21 +113,20 @@ def lane_data(view: View, lane: Lane) -> dict[str, Any]:
     return {
         "key": lane.key,
         "title": lane.title,
-        "slices": [slice_data(box) for box in view.on(lane)],
+        "slices": [slice_data(item) for item in view.on(lane)],
         "bubbles": [
-            {"start": item.start, "end": item.end, "reason": item.reason}
+            {"start": item.start, "end": item.end, "reason": item.cause}
             for item in view.bubbles
-            if item.lane == lane
+            if lane_of(item.lane) == lane
         ],
     }
 
 
-def slice_data(box: Box) -> dict[str, Any]:
+def slice_data(item: Slice) -> dict[str, Any]:
     """A slice; ``line`` is the one of its loop's source that it was recorded at."""
-    item = box.slice
     found = {
         "id": item.id, "lane": item.lane, "phase": item.name, "start": item.start,
-        "end": item.end, "step": box.step, "mode": item.mode, "rids": item.rids,
+        "end": item.end, "step": item.step, "mode": item.mode, "rids": item.rids,
     }  # fmt: skip
     return found | ({"line": item.attrs["line"]} if "line" in item.attrs else {})
 

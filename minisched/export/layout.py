@@ -1,14 +1,16 @@
-"""One layout for every picture: which lanes there are, what lies on them, what points where.
+"""Which part of a run a picture shows: its lanes, what ran on them when, and what waited for what.
 
-The exporters differ only in how they draw a ``View``, so all of them tell the same story.
+Every exporter draws a ``View``, so all of them tell the same story.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
 
-from ..checks.causes import idle_times
+from ..checks.causes import Bubble, idle_times
+from ..checks.history import kept
 from ..checks.overlap import Interval, forwards
 from ..trace import Slice, Trace
 from ..trace.events import is_forward, is_host
@@ -31,9 +33,6 @@ class Lane:
         return f"{self.name} ({self.side})"
 
 
-HOST = Lane("host", "Host", "host")
-FORWARD = Lane("forward", "Forward stream", "device")
-COPY = Lane("copy", "Copy stream", "device")
 ORDER = (  # how keys begin, from top to bottom: the hosts, then the way of a token on the devices
     "host", "thread_prefill", "thread_",
     "stream_prefill_forward", "stream_prefill", "stream_kv", "stream_decode_forward",
@@ -41,18 +40,17 @@ ORDER = (  # how keys begin, from top to bottom: the hosts, then the way of a to
 )  # fmt: skip
 
 
-def lane_of(item: Slice) -> Lane:
-    """The lane that shows a slice."""
-    if item.lane == "host":
-        return HOST
-    if item.lane in (FORWARD.key, COPY.key):
-        return FORWARD if item.lane == FORWARD.key else COPY
-    key = "".join(char if char.isalnum() else "_" for char in item.lane)
-    name = item.lane.capitalize().replace("Kv", "KV")
-    if is_host(item.lane):
-        return Lane(f"thread_{key}", name, "host")
-    suffix = "" if is_forward(item.lane) or name == "KV transfer" else " stream"
-    return Lane(f"stream_{key}", f"{name}{suffix}", "device")
+@cache
+def lane_of(name: str) -> Lane:
+    """The lane that shows the slices of a trace's lane."""
+    key = "".join(char if char.isalnum() else "_" for char in name)
+    title = name.capitalize().replace("Kv", "KV")
+    if is_host(name):
+        return Lane(key if name == "host" else f"thread_{key}", title, "host")
+    if name in ("forward", "copy"):
+        return Lane(key, f"{title} stream", "device")
+    suffix = "" if is_forward(name) or title == "KV transfer" else " stream"
+    return Lane(f"stream_{key}", f"{title}{suffix}", "device")
 
 
 def in_order(lanes: Iterable[Lane]) -> tuple[Lane, ...]:
@@ -70,34 +68,19 @@ def _rank(lane: Lane) -> tuple[int, int]:
     return side.index(True) if any(side) else 0, among
 
 
-@dataclass(frozen=True)
-class Box:
-    """A slice where it is shown. ``step`` is the slice's, or for a schedule the one it led to.
-
-    ``wrong`` says what is wrong with the tokens that it took, if they are not the newest ones.
-    """
-
-    slice: Slice
-    lane: Lane
-    step: int
-    wrong: str = ""  # got 5, needs 12
-
-    @property
-    def label(self) -> str:
-        """Phase and step: ``forward 5``."""
-        return f"{self.slice.name} {self.step}" if self.step else self.slice.name
+# -- A part of a run -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """An edge between two boxes, with the moments it leaves and arrives.
+    """An edge between two slices, with the moments it leaves and arrives.
 
     On a wall clock an op may start before the launch that holds its call has returned; the arrow
     then leaves at the op's start, so that none points back in time.
     """
 
-    src: Box
-    dst: Box
+    src: Slice
+    dst: Slice
     kind: str
     wrong: str = ""  # what is wrong with the token that it brings, in words
 
@@ -106,40 +89,46 @@ class Arrow:
         """The edge's kind, by which an arrow is drawn; what leaves a KV transfer is no token."""
         if self.wrong:
             return "wrong"
-        is_kv = self.kind == "token" and self.src.slice.name == "transfer"
+        is_kv = self.kind == "token" and self.src.name == "transfer"
         return "transfer" if is_kv else self.kind
 
     @property
     def end(self) -> int:
         """When the later slice started."""
-        return self.dst.slice.start
+        return self.dst.start
 
     @property
     def start(self) -> int:
         """When the earlier slice ended, or ``end`` if that was before."""
-        return min(self.src.slice.end, self.end)
+        return min(self.src.end, self.end)
 
+    @property
+    def words(self) -> str:
+        """``launch 5``, ``tokens of 5``, ``token for 6``, ``wrong token for 6``, ``KV for 6``."""
+        if self.src.name == "send":
+            return f"send {self.dst.step}"
+        if self.brings == "result":
+            return f"tokens of {self.src.step}"
+        said = {"token": "token for", "transfer": "KV for", "wrong": "wrong token for"}
+        return f"{said.get(self.brings, self.brings)} {self.dst.step}"
 
-@dataclass(frozen=True)
-class IdleStretch:
-    """A stretch in which a device idles between two things it runs; ``lane`` is where it forwards.
-
-    Of several devices each has its own. ``reason`` is that of the wait which it is charged to
-    (``checks/causes.py``), if there is one.
-    """
-
-    lane: Lane
-    start: int
-    end: int
-    reason: str = ""
+    @property
+    def meaning(self) -> str:
+        """The whole sentence; of a token also which way it goes."""
+        if self.kind != "token" or self.brings == "transfer":
+            return self.words
+        stays = self.src.name != "copy" and not is_host(self.src.lane)
+        said = f"{self.words} {'stays on the device' if stays else 'goes over the host'}"
+        return f"{said}: {self.wrong}" if self.wrong else said
 
 
 @dataclass(frozen=True)
 class View:
     """What a picture shows of a run: everything that touches the time from ``start`` to ``end``.
 
-    Times are the run's own, in nanoseconds. A box may stick out on either side; ``clip`` says
-    what of it is inside. A slice of length zero is a box too, though not one that can be seen.
+    Times are the run's own, in nanoseconds. A slice may stick out on either side; ``clip`` says
+    what of it is inside. One of length zero is there too, though it cannot be seen. ``bubbles``
+    have a cause where the device waited for what a step needs.
     """
 
     trace: Trace
@@ -148,9 +137,9 @@ class View:
     first_step: int
     last_step: int
     lanes: tuple[Lane, ...]
-    boxes: tuple[Box, ...]
+    slices: tuple[Slice, ...]
     arrows: tuple[Arrow, ...]
-    bubbles: tuple[IdleStretch, ...]
+    bubbles: tuple[Bubble, ...]
     zero: int | None = None  # what a picture's times count from, if it is not ``start``
 
     @property
@@ -163,13 +152,14 @@ class View:
         zero = self.start if self.zero is None else self.zero
         return max(start, self.start) - zero, min(end, self.end) - zero
 
-    def on(self, lane: Lane) -> tuple[Box, ...]:
-        """The boxes of one lane, in order of time."""
-        return tuple(box for box in self.boxes if box.lane == lane)
+    def on(self, lane: Lane) -> tuple[Slice, ...]:
+        """The slices of one lane, in order of time."""
+        return tuple(item for item in self.slices if lane_of(item.lane) == lane)
 
 
-def boxes_of(trace: Trace) -> tuple[Box, ...]:
-    """Every slice on its lane. A schedule belongs to the step whose prepare follows it."""
+@kept
+def slices_of(trace: Trace) -> tuple[Slice, ...]:
+    """Every slice; a schedule has the step whose prepare follows it on its host."""
     led_to: dict[int, int] = {}
     schedule: dict[str, int] = {}  # of each host, the last one that has led to nothing yet
     for item in trace.slices:
@@ -177,10 +167,8 @@ def boxes_of(trace: Trace) -> tuple[Box, ...]:
             schedule[item.lane] = item.id
         elif item.name == "prepare":
             led_to[schedule.pop(item.lane, 0)] = item.step
-    wrong = {reader: "; ".join(dict.fromkeys(words.values()))
-             for reader, words in wrong_words(trace).items()}  # fmt: skip
     return tuple(
-        Box(item, lane_of(item), item.step or led_to.get(item.id, 0), wrong.get(item.id, ""))
+        replace(item, step=led_to[item.id]) if item.id in led_to and not item.step else item
         for item in trace.slices
     )
 
@@ -190,28 +178,25 @@ def make_view(
 ) -> View:
     """What is to be seen of a run between two moments; the whole run by default."""
     end = trace.end if end is None else end
-    boxes = {box.slice.id: box for box in boxes_of(trace) if _touches(box.slice, start, end)}
-    wrong = wrong_words(trace)
-    arrows = (
+    slices = tuple(item for item in slices_of(trace) if _touches(item, start, end))
+    idle = tuple(item for item in idle_times(trace) if item.end > start and item.start < end)
+    names = {item.lane for item in slices} | {item.lane for item in idle}
+    arrows = arrows_between(trace, slices)
+    lanes = in_order(map(lane_of, names))
+    return View(trace, start, end, first_step, last_step, lanes, slices, arrows, idle)
+
+
+def arrows_between(trace: Trace, slices: Iterable[Slice]) -> tuple[Arrow, ...]:
+    """The edges that begin and end at one of these."""
+    by_id, wrong = {item.id: item for item in slices}, wrong_words(trace)
+    return tuple(
         Arrow(
-            boxes[edge.src], boxes[edge.dst], edge.kind,
+            by_id[edge.src], by_id[edge.dst], edge.kind,
             wrong.get(edge.dst, {}).get(edge.src, "") if edge.kind == "token" else "",
         )
         for edge in trace.edges
-        if edge.src in boxes and edge.dst in boxes
+        if edge.src in by_id and edge.dst in by_id
     )  # fmt: skip
-    idle = [item for item in bubbles_of(trace) if item.end > start and item.start < end]
-    return View(
-        trace,
-        start,
-        end,
-        first_step,
-        last_step,
-        in_order({*(box.lane for box in boxes.values()), *(item.lane for item in idle)}),
-        tuple(boxes.values()),
-        tuple(arrows),
-        tuple(idle),
-    )
 
 
 def wrong_words(trace: Trace) -> dict[int, dict[int, str]]:
@@ -231,13 +216,6 @@ def wrong_words(trace: Trace) -> dict[int, dict[int, str]]:
         said, at = found.setdefault(reader, {}), int(source or 0)
         said[at] = f"{said[at]}; {words}" if at in said else words
     return found
-
-
-def bubbles_of(trace: Trace) -> Iterator[IdleStretch]:
-    """Where each device idles."""
-    lanes = {item.lane: lane_of(item) for item in trace.slices if is_forward(item.lane)}
-    for idle in idle_times(trace):
-        yield IdleStretch(lanes[idle.lane], idle.start, idle.end, idle.cause)
 
 
 def _touches(item: Slice, start: int, end: int) -> bool:
@@ -373,28 +351,3 @@ def steady_views(traces: list[Trace], count: int) -> list[View]:
     if None in found:
         return [whole_run(trace) for trace in traces]
     return [view_of_steps(trace, *some) for trace, some in zip(traces, found, strict=True) if some]
-
-
-# -- What an arrow between two slices says: the same words in every form of a sequence -------------
-
-
-def says(arrow: Arrow) -> str:
-    """``launch 5``, ``tokens of 5``, ``token for 6``, ``wrong token for 6``, ``KV for 6``."""
-    words = {
-        "token": f"token for {arrow.dst.step}",
-        "transfer": f"KV for {arrow.dst.step}",
-        "result": f"tokens of {arrow.src.step}",
-        "wrong": f"wrong token for {arrow.dst.step}",
-    }
-    if arrow.src.slice.name == "send":
-        return f"send {arrow.dst.step}"
-    return words.get(arrow.brings, f"{arrow.brings} {arrow.dst.step}")
-
-
-def meaning(arrow: Arrow) -> str:
-    """The whole sentence; of a token also which way it goes."""
-    if arrow.kind != "token" or arrow.brings == "transfer":
-        return says(arrow)
-    stays = arrow.src.slice.name != "copy" and arrow.src.lane.side == "device"
-    said = f"{says(arrow)} {'stays on the device' if stays else 'goes over the host'}"
-    return f"{said}: {arrow.wrong}" if arrow.wrong else said

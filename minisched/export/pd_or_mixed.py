@@ -19,7 +19,7 @@ from ..loops.run import Run, fresh, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
 from ..trace import Slice, Trace
-from .layout import DECODES, View, boxes_of, make_view
+from .layout import DECODES, View, make_view, slices_of
 from .recipes import RECIPES, tokens
 from .runs import side_by_side
 from .scene import Scene
@@ -159,8 +159,8 @@ def prompt_view(trace: Trace, rid: str) -> View | None:
     if not decodes:
         return None
     side, _ = side_of(steps[0].lane)
-    begun = (box.slice.start for box in boxes_of(trace)
-             if box.step == steps[0].step and box.slice.lane.startswith(side))  # fmt: skip
+    begun = (item.start for item in slices_of(trace)
+             if item.step == steps[0].step and item.lane.startswith(side))  # fmt: skip
     return make_view(trace, min(begun), decodes[0].end)
 
 

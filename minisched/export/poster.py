@@ -40,9 +40,9 @@ class Strip:
     def looks(self) -> object:
         """What is seen of it, but for the steps' numbers and how busy its devices are."""
         boxes = sorted(
-            (*self.view.clip(box.slice.start, box.slice.end), box.slice.name, box.lane.key)
-            for box in self.view.boxes
-            if box.slice.duration
+            (*self.view.clip(item.start, item.end), item.name, item.lane)
+            for item in self.view.slices
+            if item.duration
         )
         return tuple(boxes), f"{self.speedup:.2f}", self.more_steps
 

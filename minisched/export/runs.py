@@ -6,15 +6,15 @@ axis, and the first of them is the baseline that speed-ups refer to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..checks.causes import waits
 from ..checks.overlap import measure
 from ..devices.cost import MICROSECOND
-from ..trace import Mark, Trace
+from ..trace import Mark, Slice, Trace
 from ..trace.ranks import clock_error
-from .layout import Box, View, choose_view, meaning, says, shown, steady_views, whole_run
+from .layout import View, choose_view, lane_of, shown, steady_views, whole_run, wrong_words
 from .looks import ARROWS, LOOKS, PHASES, SHARES
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_run
 from .units import busy, ms
@@ -101,11 +101,12 @@ def is_whole(view: View) -> bool:
 
 def finding(view: View) -> str:
     """How much the devices idle in the time shown, and what for: true of this run."""
-    devices = {box.lane for box in view.boxes if box.slice.name == "forward"}
+    forwards = [item for item in view.slices if item.name == "forward"]
+    devices = {item.lane for item in forwards}
     spans = [view.clip(item.start, item.end) for item in view.bubbles]
     idle = sum(end - start for start, end in spans)
-    steps = len({box.step for box in view.boxes if box.slice.name == "forward"})
-    reasons = ", ".join(dict.fromkeys(item.reason for item in view.bubbles if item.reason))
+    steps = len({item.step for item in forwards})
+    reasons = ", ".join(dict.fromkeys(item.cause for item in view.bubbles if item.cause))
     why = f", waiting for {reasons}" if reasons else ""
     if len(devices) > 1:
         share = 100 * idle / (len(devices) * max(1, view.duration))
@@ -133,7 +134,7 @@ def _title(views: Sequence[View]) -> str:
     loops, base, last = loops_shown([view.trace for view in views]), views[0], views[-1]
     if len(views) == 1:
         return f"{loops}: {finding(base)}"
-    rows = max((len(box.slice.rids) for box in base.boxes), default=0)
+    rows = max((len(item.rids) for item in base.slices), default=0)
     count = base.last_step - base.first_step + 1
     what = f"the same {count} decode steps of {many(rows, 'request')}"
     what = "the whole run" if is_whole(base) else what
@@ -145,25 +146,27 @@ def _title(views: Sequence[View]) -> str:
 def lanes_of(view: View, duration: int) -> Lanes:
     """Boxes, idle stretches, arrows and waits; the axis is ``duration`` nanoseconds long."""
     spans: dict[str, list[LaneItem]] = {lane.key: [] for lane in view.lanes}
-    idle_ns = [item.end - item.start for item in view.bubbles]
+    idle_ns = [item.duration for item in view.bubbles]
     # of a long profile's gaps, thinner than a line and hardly any in all, nothing would be seen
     is_seen = max(idle_ns, default=0) >= duration / 1000 or sum(idle_ns) >= duration / 100
-    for item in view.bubbles if is_seen else ():
-        kind, idle = "waited" if item.reason else "bubble", ms(item.end - item.start)
-        about = f"bubble: {item.lane.name.lower()} waits {idle} ms" + (
-            f" for {item.reason}" if item.reason else ""
+    for idle in view.bubbles if is_seen else ():
+        lane, length = lane_of(idle.lane), f"{ms(idle.duration)} ms"
+        about = f"bubble: {lane.name.lower()} waits {length}" + f" for {idle.cause}" * bool(
+            idle.cause
         )
-        spans[item.lane.key].append(
-            LaneItem(kind, *view.clip(item.start, item.end), f"{item.reason or 'idle'} {idle} ms",
-                 f"{idle} ms", about)
+        spans[lane.key].append(
+            LaneItem("waited" if idle.cause else "bubble", *view.clip(idle.start, idle.end),
+                     f"{idle.cause or 'idle'} {length}", length, about)
         )  # fmt: skip
-    for box in view.boxes:
-        if box.slice.duration:
-            spans[box.lane.key].append(span_of(view, box))
-    for box in (box for box in view.boxes if box.wrong):
-        first, *more = box.wrong.split("; ")  # all of them are on the arrow
-        ends = view.clip(box.slice.start, box.slice.end)
-        spans[box.lane.key].append(LaneItem("said", *ends, f"{first} …" if more else first))
+    for item in view.slices:
+        if item.duration:
+            spans[lane_of(item.lane).key].append(span_of(view, item))
+    for item, wrong in wrong_of(view):
+        first, *more = wrong.split("; ")  # all of them are on the arrow
+        ends = view.clip(item.start, item.end)
+        spans[lane_of(item.lane).key].append(
+            LaneItem("said", *ends, f"{first} …" if more else first)
+        )
     for mark in waits_of(view):
         side = str(mark.attrs.get("side", "")).capitalize()
         hosts = (lane for lane in view.lanes if lane.side == "host" and lane.name.startswith(side))
@@ -175,20 +178,21 @@ def lanes_of(view: View, duration: int) -> Lanes:
         for lane, note in zip(view.lanes, notes, strict=True)
     ]
     start, _ = view.clip(view.start, view.start)
-    return Lanes(rows, start + duration, start, links_of(view))
+    at = {lane: number for number, lane in enumerate(view.lanes)}
+    links = links_of(view, {item.id: at.get(lane_of(item.lane), 0) for item in view.slices})
+    return Lanes(rows, start + duration, start, links)
 
 
-def links_of(view: View) -> list[LaneLink]:
-    """An arrow for each edge between two boxes that are shown."""
-    at = {lane.key: number for number, lane in enumerate(view.lanes)}
+def links_of(view: View, rows: Mapping[int, int]) -> list[LaneLink]:
+    """An arrow for each edge that is shown; ``rows`` says on which row a slice is, by its id."""
     return [
         LaneLink(
             arrow.brings if arrow.brings in ARROWS else "launch",
-            (at[arrow.src.lane.key], view.clip(arrow.start, arrow.start)[0]),
-            (at[arrow.dst.lane.key], view.clip(arrow.end, arrow.end)[0]),
-            says(arrow),
-            meaning(arrow),
-            {"kind": arrow.kind, "src": arrow.src.slice.id, "dst": arrow.dst.slice.id},
+            (rows[arrow.src.id], view.clip(arrow.start, arrow.start)[0]),
+            (rows[arrow.dst.id], view.clip(arrow.end, arrow.end)[0]),
+            arrow.words,
+            arrow.meaning,
+            {"kind": arrow.kind, "src": arrow.src.id, "dst": arrow.dst.id},
         )
         for arrow in view.arrows
     ]
@@ -210,26 +214,33 @@ def waits_of(view: View) -> list[Mark]:
     return [mark for mark in waits(view.trace) if view.start <= mark.time <= view.end]
 
 
+def wrong_of(view: View) -> Iterator[tuple[Slice, str]]:
+    """Each slice that took a token that is not the newest one, and what is wrong with it."""
+    found = wrong_words(view.trace)
+    for item in view.slices:
+        if item.id in found:
+            yield item, "; ".join(dict.fromkeys(found[item.id].values()))
+
+
 def wrong_tokens(view: View) -> Iterator[str]:
     """A sentence for each slice that took a wrong token, and where that came from."""
-    for box in (box for box in view.boxes if box.wrong):
-        sources = [one.src.label for one in view.arrows if one.wrong and one.dst is box]
+    for item, wrong in wrong_of(view):
+        sources = [one.src.label for one in view.arrows if one.wrong and one.dst is item]
         came_from = f", from {', '.join(sources)}" if sources else ""
-        yield f"wrong token for {box.label}: {box.wrong}{came_from}"
+        yield f"wrong token for {item.label}: {wrong}{came_from}"
 
 
-def span_of(view: View, box: Box, label: str = "") -> LaneItem:
+def span_of(view: View, item: Slice, label: str = "") -> LaneItem:
     """A slice that takes time; its step alone stands in it where its name has no room."""
-    item = box.slice
-    about = [box.label, f"{ms(item.start)} to {ms(item.end)} ms", f"{ms(item.duration)} ms"]
+    about = [item.label, f"{ms(item.start)} to {ms(item.end)} ms", f"{ms(item.duration)} ms"]
     about += [item.mode, " ".join(item.rids)] if item.rids else []
     return LaneItem(
         item.name if item.name in LOOKS else "other",
         *view.clip(item.start, item.end),
-        label or box.label,
-        "" if label or item.name in ("wait", *SHARES) else str(box.step or ""),
+        label or item.label,
+        "" if label or item.name in ("wait", *SHARES) else str(item.step or ""),
         ", ".join(about),
-        {"id": item.id, "start": item.start, "end": item.end, "step": box.step},
+        {"id": item.id, "start": item.start, "end": item.end, "step": item.step},
     )
 
 
@@ -268,10 +279,10 @@ def in_order(view: View) -> Scene:
     lanes = lanes_of(view, view.duration)
     rows = [replace(row, note="", group=lane.side)
             for row, lane in zip(lanes.rows, view.lanes, strict=True)]  # fmt: skip
-    forwards = [box for box in view.boxes if box.slice.name == "forward"]
-    lane = min((box.lane for box in forwards), key=view.lanes.index, default=None)
-    starts = {view.clip(box.slice.start, box.slice.start)[0]: box.step for box in forwards
-              if box.lane == lane and box.slice.start >= view.start}  # fmt: skip
+    forwards = [item for item in view.slices if item.name == "forward"]
+    first = min((lane_of(item.lane) for item in forwards), key=view.lanes.index, default=None)
+    starts = {view.clip(item.start, item.start)[0]: item.step for item in forwards
+              if lane_of(item.lane) == first and item.start >= view.start}  # fmt: skip
     begins = [LaneItem("begin", at, at, f"step {step} begins") for at, step in starts.items()]
     told = replace(lanes, rows=rows, flags=begins, runs_down=True)
     return replace(scene, parts=[replace(scene.parts[0], shows=[told])])
@@ -279,7 +290,7 @@ def in_order(view: View) -> Scene:
 
 def way_of_tokens(view: View) -> str:
     """How the tokens in a view get to the next step: true of these steps."""
-    ways = [meaning(arrow) for arrow in view.arrows if arrow.brings == "token"]
+    ways = [arrow.meaning for arrow in view.arrows if arrow.brings == "token"]
     on_device = sum("stays on the device" in way for way in ways)
     if not ways:
         return "who tells whom, in order"

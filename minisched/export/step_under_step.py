@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..checks.history import side_of
-from ..trace import Trace
+from ..trace import Slice, Trace
 from ..trace.events import is_host
 from ..trace.sides import sides
-from .layout import Arrow, Box, Lane, View, boxes_of, shown
+from .layout import View, arrows_between, make_view, shown, slices_of
 from .runs import LEGEND, flag_of, links_of, span_of, waits_of
 from .scene import LaneItem, LaneRow, Lanes, Part, Scene, about_run
 from .units import ms
@@ -22,29 +22,33 @@ from .views.marks import many
 class StepRow:
     """A step, from the moment it was scheduled until its result was processed.
 
-    Its lanes: the host's, its thread's, then the device's; a second of one where two things of a
-    step overlap there.
+    Its lanes: the host's, its thread's, then the device's, each with what ran on it; a second of
+    one (``device also``) where two things of a step overlap there.
     """
 
     side: str  # whose step (``prefill``, ``decode``; empty where there is one scheduler)
     step: int
-    lanes: tuple[Lane, ...]
-    boxes: tuple[Box, ...]  # on those lanes
+    lanes: tuple[tuple[str, tuple[Slice, ...]], ...]
+
+    @property
+    def slices(self) -> list[Slice]:
+        """All that belongs to it."""
+        return [item for _, slices in self.lanes for item in slices]
 
     @property
     def start(self) -> int:
         """When the host began to schedule it."""
-        return min(box.slice.start for box in self.boxes)
+        return min(item.start for item in self.slices)
 
     @property
     def end(self) -> int:
         """When its last part was over."""
-        return max(box.slice.end for box in self.boxes)
+        return max(item.end for item in self.slices)
 
     @property
     def device_end(self) -> int:
         """When the last device had done with it."""
-        return max(box.slice.end for box in self.boxes if box.lane.side == "device")
+        return max(item.end for item in self.slices if not is_host(item.lane))
 
 
 def steps(trace: Trace, count: int = 4) -> Scene:
@@ -60,7 +64,7 @@ def steps(trace: Trace, count: int = 4) -> Scene:
         step, time = int(mark.attrs["step"]), view.clip(mark.time, mark.time)[0]
         flags[step if step in known else rows[0].step][time] = flag_of(mark, time)
     before: dict[str, StepRow] = {}
-    drawn, both = list[LaneRow](), dict[str, str]()
+    drawn, at, both = list[LaneRow](), dict[int, int](), dict[str, str]()
     for row in rows:
         earlier = before.get(row.side)
         before[row.side] = row
@@ -70,18 +74,18 @@ def steps(trace: Trace, count: int = 4) -> Scene:
             both = {"both": "the step above is on its way, too"}
             measure = LaneItem("span", *tint, f"{ms(common)} ms together",
                                data={"overlap": row.step})  # fmt: skip
-        item = next(box.slice for box in row.boxes if box.slice.name == "forward")
+        item = next(item for item in row.slices if item.name == "forward")
         name, who = (
             f"{row.side} step {row.step}".strip(),
             f"{item.mode}, {many(len(item.rids), 'row')}",
         )
-        for at, lane in enumerate(row.lanes):
+        for number, (lane, slices) in enumerate(row.lanes):
+            at |= {item.id: len(drawn) for item in slices}
             spans = [LaneItem("both", *tint)] if common else []
-            spans += [span_of(view, box, box.slice.name) for box in row.boxes
-                      if box.lane == lane and box.slice.duration]  # fmt: skip
-            spans += flags[row.step].values() if not at else ()
-            drawn.append(LaneRow(lane.name, spans, "", name, who, None if at else measure))
-    lanes = Lanes(drawn, view.duration, links=links_of(view))
+            spans += [span_of(view, item, item.name) for item in slices if item.duration]
+            spans += flags[row.step].values() if not number else ()
+            drawn.append(LaneRow(lane, spans, "", name, who, None if number else measure))
+    lanes = Lanes(drawn, view.duration, links=links_of(view, at))
     about = about_run(trace, "0 is when the first of these steps is scheduled")
     title = f"{trace.loop}: {rhythm(rows)}"
     return Scene(title, about, [Part("Step under step", "", [lanes])], LEGEND | both)
@@ -94,51 +98,42 @@ def rows_of(trace: Trace, count: int) -> list[StepRow]:
         NothingToShow: no step ran.
     """
     view, link = shown(trace, count), sides(trace)[0]  # between two sides: that of who sends
-    found: dict[tuple[str, int], list[Box]] = defaultdict(list)
-    for box in boxes_of(trace):
-        if box.step:
-            found[side_of(box.slice.lane)[0] or link, box.step].append(box)
+    found: dict[tuple[str, int], list[Slice]] = defaultdict(list)
+    for item in slices_of(trace):
+        if item.step:
+            found[side_of(item.lane)[0] or link, item.step].append(item)
     rows = [
-        _row(side, step, boxes)
-        for (side, step), boxes in found.items()
-        if (passes := [box.slice.start for box in boxes if box.slice.name == "forward"])
+        _row(side, step, slices)
+        for (side, step), slices in found.items()
+        if (passes := [item.start for item in slices if item.name == "forward"])
         and view.start <= min(passes) < view.end
     ]
     return sorted(rows, key=lambda row: (row.start, row.step))
 
 
-def _row(side: str, step: int, boxes: list[Box]) -> StepRow:
-    """A step's boxes on as few lanes as hold them without overlap: host, thread, device."""
-    groups: dict[str, list[list[Box]]] = {"host": [], "thread": [], "device": []}
-    for box in boxes:
-        name = box.slice.lane
-        where = "thread" if name.endswith("thread") else "host" if is_host(name) else "device"
-        room = (lane for lane in groups[where] if lane[-1].slice.end <= box.slice.start)
-        if (found := next(room, None)) is None:
-            groups[where].append(found := [])
-        found.append(box)
-    moved = []
-    for where, packed in groups.items():
-        for number, found in enumerate(packed):
-            lane = Lane(f"{side}step{step}{where}{number}", where + " also" * bool(number),
-                        "device" if where == "device" else "host")  # fmt: skip
-            moved += [Box(box.slice, lane, box.step) for box in found]
-    return StepRow(side, step, tuple(dict.fromkeys(box.lane for box in moved)), tuple(moved))
+def _row(side: str, step: int, slices: Sequence[Slice]) -> StepRow:
+    """A step's slices on as few lanes as hold them without overlap: host, thread, device."""
+    groups: dict[str, list[list[Slice]]] = {"host": [], "thread": [], "device": []}
+    for item in slices:
+        where = "thread" if item.lane.endswith("thread") else "host"
+        packed = groups[where if is_host(item.lane) else "device"]
+        lane = next((lane for lane in packed if lane[-1].end <= item.start), None)
+        if lane is None:
+            packed.append(lane := [])
+        lane.append(item)
+    lanes = [
+        (where + " also" * bool(number), tuple(lane))
+        for where, packed in groups.items()
+        for number, lane in enumerate(packed)
+    ]
+    return StepRow(side, step, tuple(lanes))
 
 
 def steps_view(trace: Trace, rows: list[StepRow]) -> View:
     """The rows as a view: everything that belongs to one of them, and the edges between that."""
-    boxes = {box.slice.id: box for row in rows for box in row.boxes}
-    arrows = (
-        Arrow(boxes[edge.src], boxes[edge.dst], edge.kind)
-        for edge in trace.edges
-        if edge.src in boxes and edge.dst in boxes
-    )
-    start, end = min(row.start for row in rows), max(row.end for row in rows)
-    lanes = tuple(lane for row in rows for lane in row.lanes)
-    numbers = [row.step for row in rows]
-    return View(trace, start, end, min(numbers), max(numbers), lanes, tuple(boxes.values()),
-                tuple(arrows), ())  # fmt: skip
+    slices = tuple(item for row in rows for item in row.slices)
+    view = make_view(trace, min(row.start for row in rows), max(row.end for row in rows))
+    return replace(view, slices=slices, arrows=arrows_between(trace, slices), bubbles=())
 
 
 def rhythm(rows: Sequence[StepRow]) -> str:

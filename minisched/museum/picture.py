@@ -18,7 +18,7 @@ from ..export.runs import lanes_of, wrong_tokens
 from ..export.scene import Part, Scene
 from ..export.scene_svg import to_svg
 from ..export.units import MILLISECOND, ms
-from ..trace import Slice, Trace
+from ..trace import Trace
 from .blame import exhibit_offence
 from .exhibit import Exhibit, exhibits
 
@@ -103,15 +103,10 @@ def wrong_takes(trace: Trace) -> Iterator[tuple[Deed, Deed]]:
         attrs = mark.attrs
         reader, source = (slices.get(int(attrs.get(at, 0))) for at in ("reader", "source"))
         if mark.name == "wrong token" and reader is not None and "got" in attrs:
-            origin, by = f", of {named(source)}" if source else "", (reader.start, named(reader))
+            origin, by = f", of {source.label}" if source else "", (reader.start, reader.label)
             yield (*by, f"takes {attrs['got']} for {attrs['rid']}{origin}"), (
                 *by, f"takes {attrs['needs']}",
             )  # fmt: skip
-
-
-def named(item: Slice) -> str:
-    """What a slice is called: ``forward 3``."""
-    return f"{item.name} {item.step}" if item.step else item.name
 
 
 def deeds(trace: Trace) -> Iterator[Deed]:
@@ -121,13 +116,13 @@ def deeds(trace: Trace) -> Iterator[Deed]:
         if act.resource and (ran := words.slices.get(act.op)):
             whom = f" for {act.rid}" if act.rid else ""
             cells = words.cells(act.resource, act.at)
-            yield ran.start, named(ran), f"{VERBS[act.kind]} {cells}{whom}"
+            yield ran.start, ran.label, f"{VERBS[act.kind]} {cells}{whom}"
     ends = {item.step: item for item in trace.slices if item.name == "process"}
     for mark in trace.marks:
         if mark.name == "tokens" and (ran := ends.get(int(mark.attrs["step"]))):
             heard = (str(mark.attrs[name]).split() for name in ("rids", "tokens"))
             for rid, token in zip(*heard, strict=True):
-                yield ran.start, named(ran), f"{rid} hears {token}"
+                yield ran.start, ran.label, f"{rid} hears {token}"
 
 
 # -- Among the files that the repository keeps of its own output -----------------------------------

@@ -69,6 +69,11 @@ class Slice:
         """Nanoseconds from start to end."""
         return self.end - self.start
 
+    @property
+    def label(self) -> str:
+        """What it is called: ``forward 5``."""
+        return f"{self.name} {self.step}" if self.step else self.name
+
 
 @dataclass(unsafe_hash=True, order=True, slots=True)
 class Edge:

@@ -70,7 +70,7 @@ def test_perfetto_s_tables_have_all_that_the_trace_has_and_nothing_else(
 
     assert not ask("select * from stats where value and severity in ('error', 'data_loss')")
     assert sorted(ask(SLICES)) == sorted(
-        (item.id, item.start, item.duration, item.name, lane_of(item).title)
+        (item.id, item.start, item.duration, item.name, lane_of(item.lane).title)
         for item in trace.slices
     )
     assert Counter(ask(FLOWS)) == Counter((edge.kind, edge.src, edge.dst) for edge in trace.edges)

@@ -292,9 +292,9 @@ def test_a_stretch_says_what_everybody_did_in_it(browser: Browser, tmp_path: Pat
             view = whole_run(trace)
             for lane, found in zip(view.lanes, sums["lanes"], strict=True):
                 inside = [
-                    (box.slice.name, min(box.slice.end, end) - max(box.slice.start, start))
-                    for box in view.on(lane)
-                    if box.slice.start < end and start < box.slice.end
+                    (item.name, min(item.end, end) - max(item.start, start))
+                    for item in view.on(lane)
+                    if item.start < end and start < item.end
                 ]
                 assert found["busy"] == sum(time for name, time in inside if name != "wait")
         x, y = x_of(page, end) + 30, point_at(page, both[0].slices[0])[1]

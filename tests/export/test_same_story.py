@@ -124,12 +124,12 @@ def read_svg(text: str, trace: Trace) -> Shown:
     tops = [float(rect.attrib["y"]) + 3 for rect in lanes]
     left = float(lanes[0].attrib["x"]) if lanes else 0.0
     scale = (EDGE - left) / max(1, view.duration)
-    by_id = {str(box.slice.id): box for box in view.boxes}
+    by_id = {str(item.id): item for item in view.slices}
     boxes, arrows = Counter[Any](), Counter[Any]()
     for rect in rects:
         if not (found := rect.get("data-id")):
             continue
-        item = by_id[found].slice
+        item = by_id[found]
         x, y, width = (float(rect.attrib[name]) for name in ("x", "y", "width"))
         assert abs(x - left - item.start * scale) < 0.051
         assert abs(width - max(1, item.duration * scale)) < 0.051  # at least a pixel, to be seen
@@ -139,7 +139,7 @@ def read_svg(text: str, trace: Trace) -> Shown:
     for path in root.iter(f"{SVG}path"):
         if "data-src" not in path.attrib:
             continue
-        src, dst = (by_id[path.attrib[f"data-{name}"]].slice for name in ("src", "dst"))
+        src, dst = (by_id[path.attrib[f"data-{name}"]] for name in ("src", "dst"))
         points = [float(number) for number in re.findall(r"-?[\d.]+", path.attrib["d"])]
         if "L" in path.attrib["d"]:  # not a bow within a lane
             assert abs(points[0] - left - src.end * scale) < 0.051
@@ -218,11 +218,11 @@ def check_steps(trace: Trace, first: int, last: int) -> None:
     keys = {lane.key: f"lane{at}" for at, lane in enumerate(view.lanes)}
     notes, arrows = read_sequence(text := to_puml(messages(trace, first, last)))
     assert notes == Counter(
-        (keys[box.lane.key], box.label, ms(box.slice.duration))
-        for box in view.boxes
-        if box.slice.duration
+        (keys[lane_key(item)], item.label, ms(item.duration))
+        for item in view.slices
+        if item.duration
     )
-    ids = {box.slice.id: keys[lane_key(box.slice)] for box in view.boxes}
+    ids = {item.id: keys[lane_key(item)] for item in view.slices}
     assert arrows == Counter(
         (ids[e.src], ids[e.dst]) for e in trace.edges if {e.src, e.dst} <= ids.keys()
     )
@@ -262,7 +262,7 @@ def test_each_device_idles_on_its_own_lane() -> None:
         (3, "stage 0", "forward", 4, 8, 2), (4, "stage 1", "forward", 8, 10, 2),
     )  # fmt: skip
     (bubble,) = make_view(trace).bubbles
-    assert (bubble.lane.name, bubble.start, bubble.end) == ("Stage 1", 6, 8)
+    assert (bubble.lane, bubble.start, bubble.end) == ("stage 1", 6, 8)
     scene = compare([trace])
     assert to_svg(scene).count('class="box bubble"') == 2  # one on its lane, one in the legend
     assert to_puml(scene).count(f" {flat('bubble')}") == 1
@@ -277,7 +277,7 @@ def test_a_schedule_belongs_to_the_step_that_its_own_host_prepared_next() -> Non
         (3, "prefill host", "prepare", 2, 3, 5), (4, "decode host", "prepare", 3, 4, 8),
         (5, "decode host", "prepare", 4, 5, 9), (6, "decode host", "schedule", 6, 7),
     )  # fmt: skip
-    assert [box.step for box in make_view(trace).boxes] == [5, 8, 5, 8, 9, 0]
+    assert [item.step for item in make_view(trace).slices] == [5, 8, 5, 8, 9, 0]
 
 
 # -- text ------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def test_runs_are_compared_over_the_same_steps_and_name_what_they_show() -> None
     traces = [trace_of(name) for name in ("serial", "overlap", "mlx_async")]
     views = steady_views(traces, 3)
     assert len({(view.first_step, view.last_step) for view in views}) == 1
-    assert len({box.slice.rids for view in views for box in view.boxes if box.slice.rids}) == 1
+    assert len({item.rids for view in views for item in view.slices if item.rids}) == 1
     assert [v.duration for v in views] == [3 * 16_400_000, *[3 * 9_200_000] * 2]  # d+h+c, d, d
     page = to_html(traces)
     assert "21.6 ms saved" in " ".join(

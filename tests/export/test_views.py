@@ -117,7 +117,7 @@ def ids(picture: Picture) -> list[int]:
 
 
 def edges_of(view: View) -> Counter[tuple[str, ...]]:
-    return Counter((str(a.src.slice.id), str(a.dst.slice.id)) for a in view.arrows)
+    return Counter((str(a.src.id), str(a.dst.id)) for a in view.arrows)
 
 
 def timing(trace: Trace) -> None:
@@ -132,19 +132,19 @@ def timing(trace: Trace) -> None:
     lanes = [line for line in forms.text.splitlines() if " │" in line]
     for lane, drawn in zip(view.lanes, lanes, strict=True):
         seen = set(drawn.partition("│")[2])
-        assert seen & {glyph(box.slice.name) for box in view.on(lane)} or not any(
-            box.slice.duration for box in view.on(lane)
+        assert seen & {glyph(item.name) for item in view.on(lane)} or not any(
+            item.duration for item in view.on(lane)
         )
 
 
 def sequence(trace: Trace) -> None:
     view, forms = shown(trace, 2), forms_of("serial", trace, "sequence")
     assert forms
-    boxes = [box for box in view.boxes if box.slice.duration]
-    assert ids(forms.picture) == sorted(box.slice.id for box in boxes)
+    boxes = [item for item in view.slices if item.duration]
+    assert ids(forms.picture) == sorted(item.id for item in boxes)
     assert forms.picture.count("src", "dst", tag="path") == edges_of(view)
     lines = Counter(re.findall(r"^ *\d+\. .*\(([\d.]+) ms\)$", forms.text, re.M))
-    assert lines - Counter({"0": lines["0"]}) == Counter(ms(box.slice.duration) for box in boxes)
+    assert lines - Counter({"0": lines["0"]}) == Counter(ms(item.duration) for item in boxes)
     assert forms.text.count("└──▶") == len(view.arrows)
 
 
@@ -160,8 +160,9 @@ def steps(trace: Trace) -> None:
     assert {at for at in ids(forms.picture) if by_id[at].name != "schedule"} == wanted
     assert forms.picture.count("src", "dst", tag="path") == edges_of(view)
     lanes = [line.partition("│")[2] for line in forms.text.splitlines() if " │" in line]
-    for lane, drawn in zip(view.lanes, lanes, strict=True):  # however short, if there is room
-        letters = {glyph(box.slice.name) for box in view.on(lane) if box.slice.duration}
+    tracks = [slices for row in rows for _, slices in row.lanes]
+    for slices, drawn in zip(tracks, lanes, strict=True):  # however short, if there is room
+        letters = {glyph(item.name) for item in slices if item.duration}
         assert letters <= {*drawn}
 
 
@@ -171,7 +172,7 @@ def test_what_is_said_of_a_golden_run_is_its_design_s(topic: str) -> None:
     rows = rows_of(trace, 6 if topic == "multi_step" else 4)
     fresh = [row for a, row in pairwise(rows) if a.side == row.side]
     if topic == "multi_step":  # the first step of a burst is alone
-        fresh = [row for row in fresh if all(box.slice.name != "schedule" for box in row.boxes)]
+        fresh = [row for row in fresh if all(item.name != "schedule" for item in row.slices)]
     assert forms
     overlaps = len(forms.picture.shapes("line", overlap="*"))
     assert overlaps == (0 if LOOPS[trace.loop].depth == 1 else len(fresh))

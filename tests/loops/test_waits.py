@@ -242,5 +242,5 @@ def test_a_wait_is_charged_the_gap_before_its_op_in_numbers_and_views() -> None:
     assert lost_ns(trace) == {"grammar": 6 * US, "penalty": 0, HOST: 3 * US, ARRIVAL: 0}
     odd = replace(trace, marks=(Mark("wait", 3, {"step": 2}),))
     assert lost_ns(odd) == {HOST: 9 * US, ARRIVAL: 0}, "a mark that says too little is no wait"
-    stretches = [(b.start, b.end, b.reason) for b in make_view(trace).bubbles]
+    stretches = [(b.start, b.end, b.cause) for b in make_view(trace).bubbles]
     assert stretches == [(30 * US, 36 * US, "grammar"), (38 * US, 41 * US, "")]

@@ -60,11 +60,10 @@ def in_their_words(view: View, sync: str, end: int) -> Lanes:
     """
     lanes, said = lanes_of(view, end), dict[int, str]()
     when = dict[tuple[str, int], tuple[int, int]]()
-    for box in view.boxes:
-        when[box.slice.name, box.step] = view.clip(box.slice.start, box.slice.end)
-        if box.slice.name in ("wait", "forward"):
-            what = sync if box.slice.name == "wait" else box.slice.mode
-            said[box.slice.id] = f"{what} {box.step}"
+    for item in view.slices:
+        when[item.name, item.step] = view.clip(item.start, item.end)
+        if item.name in ("wait", "forward"):
+            said[item.id] = f"{sync if item.name == 'wait' else item.mode} {item.step}"
     rows = [
         replace(row, spans=[
             replace(item, label=said.get(int(item.data.get("id", 0)), item.label))

@@ -16,7 +16,7 @@ from ...models.llama import equal_extents
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from ...trace.sides import one_side, sides
-from ..layout import in_order, make_view
+from ..layout import in_order, lane_of, make_view
 from ..pd_or_mixed import both, one, pause
 from ..recipes import RECIPES, tokens
 from ..runs import LEGEND, lanes_of
@@ -92,9 +92,9 @@ def row_of(trace: Trace, rid: str, steps: list[StepWork]) -> LaneRow:
 def devices_of(trace: Trace) -> list[LaneRow]:
     """The devices, and the way that KV takes from one to the other."""
     whole = make_view(trace)
-    lanes = {box.lane for box in whole.boxes if box.slice.name in ("forward", "transfer")}
-    boxes = tuple(box for box in whole.boxes if box.lane in lanes)
-    view = replace(whole, lanes=in_order(lanes), boxes=boxes, arrows=())
+    used = {item.lane for item in whole.slices if item.name in ("forward", "transfer")}
+    slices = tuple(item for item in whole.slices if item.lane in used)
+    view = replace(whole, lanes=in_order(map(lane_of, used)), slices=slices, arrows=())
     return [*lanes_of(view, trace.end).rows]
 
 

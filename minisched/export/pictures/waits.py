@@ -183,6 +183,6 @@ def lost_in(view: View) -> str:
     lost = Counter[str]()
     for bubble in view.bubbles:
         start, end = view.clip(bubble.start, bubble.end)
-        lost[bubble.reason or "the host"] += end - start
+        lost[bubble.cause or "the host"] += end - start
     parts = [f"{ms(time)} ms for {why}" for why, time in lost.items()]
     return f"the device waits {' and '.join(parts)}" if parts else "the device never waits"
