@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...checks.causes import idle_times, waits
-from ...checks.history import side_of
 from ...trace import Mark, Trace
 from ...trace.events import is_forward, is_host
+from ...trace.sides import shown_side, side_words
 from ..scene import Data, LaneItem, LaneRow, Lanes, Part, Scene, about_run
 from ..units import ms
 from .marks import first_of, lacking, many, named, needed, number, numbers, short, word
@@ -35,48 +35,46 @@ def scene(trace: Trace) -> Scene:
         NothingToShow: no step ran, or no request had a grammar.
     """
     part, shown = opening(trace, MOST_STEPS)
+    part = shown_side(part)
     rules = {word(mark, "rid"): word(mark, "rule")
              for mark in needed(part, "grammar", "no request had a grammar")}  # fmt: skip
-    sampled = {(side_of(item.lane)[0], item.step): item.end for item in part.slices
+    sampled = {item.step: item.end for item in part.slices
                if item.name == "sample" and is_forward(item.lane)}  # fmt: skip
-    taken = {key_of(mark): mark for mark in named(part, "grammar accept")}
+    taken = {(number(mark, "step"), word(mark, "rid")): mark
+             for mark in named(part, "grammar accept")}  # fmt: skip
     lanes: dict[str, list[LaneItem]] = {rid: [] for rid in rules}
     for mark in named(part, "grammar mask"):
-        side, step, rid = key = key_of(mark)
+        step, rid = number(mark, "step"), word(mark, "rid")
         if rid not in lanes:
             raise lacking(mark, f"a grammar of {rid}")
-        end = max(mark.time, sampled.get((side, step), part.end))
-        lanes[rid] += items_of(mark, end, taken.get(key), is_text=trace.model == "hash")
+        end = max(mark.time, sampled.get(step, part.end))
+        lanes[rid] += items_of(mark, end, taken.get((step, rid)), is_text=trace.model == "hash")
     rows = [LaneRow(short(rid, 12), items) for rid, items in lanes.items()][:MOST_REQUESTS]
     idle = [item for item in idle_times(part) if item.cause == "grammar"]
     told = [mark for mark in waits(part) if mark.attrs["reason"] == "grammar"]
-    there = [item for item in part.slices
-              if item.name in SHOWN and (is_host(item.lane) or is_forward(item.lane))]  # fmt: skip
     run: dict[str, list[LaneItem]] = {}
-    for item in sorted(there, key=lambda item: (is_forward(item.lane), item.lane)):
-        about = f"step {item.step}, {item.name}"
-        data: Data = {"step": item.step, "op": item.name}
-        run.setdefault(item.lane, []).append(
-            LaneItem(item.name, item.start, item.end, str(item.step), about=about, data=data)
-        )
+    for item in sorted(part.slices, key=lambda item: (is_forward(item.lane), item.lane)):
+        if item.name in SHOWN and (is_host(item.lane) or is_forward(item.lane)):
+            about, data = f"step {item.step}, {item.name}", {"step": item.step}
+            run.setdefault(item.lane, []).append(
+                LaneItem(item.name, item.start, item.end, str(item.step), about=about, data=data)
+            )
     for gap in idle:
-        lost = gap.end - gap.start
+        lost = gap.duration
         about = f"the device waits {ms(lost)} ms for the mask"
         run[gap.lane].append(LaneItem("waited", gap.start, gap.end, f"{ms(lost)} ms", about=about,
                                       data={"lost": lost}))  # fmt: skip
     for mark in told:
         about = "the {op} of step {step} waits for a token its mask needs".format(**mark.attrs)
         run[next(iter(run))].append(LaneItem("flag-head", mark.time, mark.time, about=about))
-    total = ms(sum(gap.end - gap.start for gap in idle))
+    total = ms(sum(gap.duration for gap in idle))
     steps = many(len(told), "step")
+    both = Lanes([LaneRow(lane, items) for lane, items in run.items()], part.end)
     return Scene(
         f"grammar_manager: {steps} told to wait, for which devices idled {total} ms",
-        about_run(trace, shown, first_of(MOST_REQUESTS, len(lanes), "request")),
-        [
-            Part("Requests with a grammar", NOTE, [Lanes(rows, part.end)]),
-            Part("Host and device", "numbers: steps",
-                 [Lanes([LaneRow(lane, items) for lane, items in run.items()], part.end)]),
-        ],
+        about_run(trace, shown, first_of(MOST_REQUESTS, len(lanes), "request"), side_words(trace)),
+        [Part("Requests with a grammar", NOTE, [Lanes(rows, part.end)]),
+         Part("Host and device", "numbers: steps", [both])],
         LEGEND,
         [f"{short(rid, 12)} follows {short(printable(rule), 100)}"
          for rid, rule in [*rules.items()][:MOST_REQUESTS]],
@@ -89,32 +87,23 @@ def items_of(mark: Mark, sampled: int, taken: Mark | None, is_text: bool) -> lis
     Where nobody wanted the token, or the trace ends, the grammar has taken none.
     """
     rid, step, allowed = word(mark, "rid"), number(mark, "step"), numbers(mark, "allowed")
-    came = numbers(taken, "tokens") if taken else []
     until = max(sampled, taken.time) if taken else sampled
-    words = " ".join(map(str, allowed))
-    if came:
+    allows = words = " ".join(map(str, allowed))
+    if taken and (came := numbers(taken, "tokens")):
         words += " → " + " ".join(character(one) if is_text else f"#{one}" for one in came)
     about = f"{rid}, step {step}: {words}"
     data: Data = {"rid": rid, "step": step}
-    moments = (("promised", mark.time, sampled), ("stored", sampled, until))
-    longest = max(moments, key=lambda phase: phase[2] - phase[1])
-    items = [
-        LaneItem(
-            *phase, *((words, words.replace(" ", "")) if phase is longest else ("", "")),
-            about=f"{about}; {LEGEND[phase[0]]}",
-            data={**data, "allowed": " ".join(map(str, allowed))} if not at else data,
-        )
-        for at, phase in enumerate(moments)
-        if not at or phase[2] > phase[1]
-    ]  # fmt: skip
+    is_early = sampled - mark.time >= until - sampled  # the words go where there is more room
+    label = words, words.replace(" ", "")
+    first, second = (label, ("", "")) if is_early else (("", ""), label)
+    items = [LaneItem("promised", mark.time, sampled, *first, f"{about}; {LEGEND['promised']}",
+                      {**data, "allowed": allows})]  # fmt: skip
+    if until > sampled:
+        about_it = f"{about}; {LEGEND['stored']}"
+        items.append(LaneItem("stored", sampled, until, *second, about_it, data))
     if taken and number(taken, "terminated"):
         items.append(LaneItem("end", until, until, about=about, data=data))
     return items
-
-
-def key_of(mark: Mark) -> tuple[str, int, str]:
-    """Side, step and request of a mark."""
-    return str(mark.attrs.get("side", "")), number(mark, "step"), word(mark, "rid")
 
 
 def printable(rule: str) -> str:
