@@ -107,25 +107,21 @@ def numbers(mark: Mark, name: str) -> list[int]:
 
 def radix_cache(trace: Trace, forms: Forms, _: Engine) -> None:
     tree, changes = panels_of(trace)["tree"], changes_of(trace)
-    sections = re.split(r"^\d+ at .* ms", forms.text, flags=re.M)[1:]
     chosen = choose(changes, tree.stays)
-    assert len(sections) == len(chosen) == forms.puml.count("\npackage ") / 2
+    sections = re.split(r"^  after \d+.*$", forms.text, flags=re.M)[1:]
+    assert len(sections) == len(chosen) == forms.puml.count("\npackage ")
     is_cut = "more nodes" in forms.picture.words + forms.text + forms.puml
     for at, time in enumerate([] if is_cut else chosen, 1):
-        lists = sections[at - 1].split("\n\n")[0].split("\n  before")[1].split("\n  after")
-        gone = {mark.attrs["node"] for mark in changes[time] if mark.name == "radix evict"}
-        for name, when, text in (("before", time - 1, lists[0]), ("after", time, lists[1])):
-            panel = forms.picture.shapes("rect", panel=f"{at} {name}", node="*")
-            nodes = {stay.place: stay for stay in tree.at(when).values()}
-            told = {(place, str(s.size), s.kind) for place, s in nodes.items()}
-            drawn = {(f"node {b['data-node']}", b["data-pages"], b["data-state"]) for b in panel}
-            evicted = {box for box in drawn if box[2] == "evicted"}
-            assert drawn - evicted == told and len(evicted) <= len(gone) * (name == "after")
-            states = Counter(glyph(box[2]) for box in drawn)
-            assert Counter(line.split("─ ")[1][0] for line in text.splitlines()[1:]) == states
-            number = 2 * (at - 1) + (name == "after")
-            boxes = re.findall(rf" as t{number}_([1-9]\d*) #", forms.puml)
-            assert {f"node {box}" for box in boxes} == {box[0] for box in drawn}
+        panel = forms.picture.shapes("rect", panel=f"after {at}", node="*")
+        told = {(place, str(s.size), s.kind) for place, s in tree.at(time).items()}
+        drawn = {(f"node {b['data-node']}", b["data-pages"], b["data-state"]) for b in panel}
+        gone = {f"node {m.attrs['node']}" for m in changes[time] if m.name == "radix evict"}
+        assert drawn - {box for box in drawn if box[0] in gone} == told
+        states = Counter(glyph(box[2]) for box in drawn)
+        lines = sections[at - 1].split("\n\n")[0].splitlines()
+        assert Counter(line.split("─ ")[1][0] for line in lines if "─ " in line) == states
+        boxes = re.findall(rf" as t{at - 1}_([1-9]\d*) #", forms.puml)
+        assert {f"node {box}" for box in boxes} == {box[0] for box in drawn}
 
 
 def page_allocator(trace: Trace, forms: Forms, _: Engine) -> None:

@@ -1,4 +1,4 @@
-"""The prefix cache's tree, before and after what changed it: shared, locked, and given up."""
+"""The prefix cache's tree, just after what changed it: shared, locked, and given up."""
 
 from __future__ import annotations
 
@@ -37,37 +37,27 @@ def scene(trace: Trace) -> Scene:
             "there is no tree: by the rules of this run pages are found by the hash of their "
             "tokens (prefix_cache blocks); the view page_allocator shows them."
         )
-    changes = changes_of(own)
-    tree, chosen = panels_of(own)["tree"], choose(changes, panels_of(own)["tree"].stays)
-    end = max(own.end, *changes)
-    evicts = {flag.start: flag for flag in eviction_flags(own)}
-    flags = {time: LaneItem("flag", time, time, f"{at}: {evicts[time].label}" if time in evicts
-                            else str(at)) for at, time in enumerate(chosen, 1)}  # fmt: skip
-    flags = {**evicts, **flags}
-    series = [Series(kind, kind, count(tree.stays, kind)) for kind in ("protected", "evictable")]
-    parts = [
-        Part(
-            "Pages in the tree",
-            "the numbers: the moments shown below",
-            [Curve(series, end, "pages", flags=[*dict(sorted(flags.items())).values()])],
-        )
-    ]
+    changes, tree = changes_of(own), panels_of(own)["tree"]
+    chosen, end = choose(changes, tree.stays), max(own.end, *changes)
+    flags = {flag.start: flag for flag in eviction_flags(own)}
     for at, time in enumerate(chosen, 1):
-        before, after = tree.at(time - 1), tree.at(time)
-        after |= {place: stay for place, stay in before.items() if place not in after}
-        gone = {f"node {mark.attrs['node']}" for mark in changes[time] if "evict" in mark.name}
+        said = f"{at}: {flags[time].label}" if time in flags else str(at)
+        flags[time] = LaneItem("flag", time, time, said)
+    series = [Series(kind, kind, count(tree.stays, kind)) for kind in ("protected", "evictable")]
+    curve = Curve(series, end, "pages", flags=[flags[time] for time in sorted(flags)])
+    parts = [Part("Pages in the tree", "the numbers: the moments shown below", [curve])]
+    for at, time in enumerate(chosen, 1):
+        evicted = {f"node {m.attrs['node']}" for m in changes[time] if m.name == "radix evict"}
+        before = tree.at(time - 1).items()
+        now = tree.at(time) | {place: stay for place, stay in before if place in evicted}
         touched = {f"node {mark.attrs[key]}" for mark in changes[time] for key in ("node", "child")
                    if mark.name != "radix lock" and key in mark.attrs}  # fmt: skip
-        trees = [
-            tree_of(f"{at} before", before, tree.places, set(), set()),
-            tree_of(f"{at} after", after, tree.places, touched, gone),
-        ]
-        said = short(story(own, changes[time], time), 110)
-        parts.append(Part(f"{at} at {ms(time)} ms", said, trees))
+        shown = tree_of(f"after {at}", now, tree.places, touched, evicted)
+        parts.append(Part(f"{at} at {ms(time)} ms", story(own, changes[time], time), [shown]))
     most = max((value for _, value in series[0].values), default=0)
-    evicted = sum(number(mark, "pages") for mark in named(own, "radix evict"))
+    gone = sum(number(mark, "pages") for mark in named(own, "radix evict"))
     return Scene(
-        f"radix_cache: at most {many(most, 'page')} locked, {many(evicted, 'page')} evicted",
+        f"radix_cache: at most {many(most, 'page')} locked, {many(gone, 'page')} evicted",
         about_run(trace, many(len(changes), "change"), side_words(trace)),
         parts,
         LEGEND,
@@ -90,7 +80,9 @@ def changes_of(trace: Trace) -> dict[int, list[Mark]]:
 
 
 def choose(changes: dict[int, list[Mark]], stays: tuple[Stay, ...]) -> list[int]:
-    """The moments worth a picture, in order of time."""
+    """The moments worth a picture, in order of time: a split, an eviction, the end, a branch, when
+    the tree is fullest, and the beginning.
+    """
 
     def first(name: str, since: int = 0) -> list[int]:
         found = (time for time, marks in changes.items()
@@ -127,7 +119,7 @@ def tree_of(
                     {"parent": parent, "pages": stay.size, "state": kind, "panel": name})
         )  # fmt: skip
     more = f", and {many(len(nodes) - MOST_NODES, 'more node')}" * (len(nodes) > MOST_NODES)
-    return NodeTree(name.split()[1] + more, nodes[:MOST_NODES])
+    return NodeTree(f"{name}{more}", nodes[:MOST_NODES])
 
 
 def number_of(place: str) -> int:
@@ -144,4 +136,4 @@ def story(trace: Trace, marks: list[Mark], time: int) -> str:
     what = [f"{many(count, 'node')} {said[name]}" for name, count in counts.items()]
     wanted = dict.fromkeys(word(m, "rid") for m in named(trace, "page alloc") if m.time == time)
     for_whom = f" for {' and '.join(wanted)}" if wanted and counts["radix evict"] else ""
-    return "; ".join(filter(None, [*who, ", ".join(what) + for_whom]))
+    return short("; ".join(filter(None, [*who, ", ".join(what) + for_whom])), 110)
