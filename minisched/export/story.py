@@ -7,13 +7,13 @@ order is read off a trace.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..trace import Slice, Trace
 from ..trace.events import is_forward, is_host
-from .layout import View, view_of_steps
+from .layout import View
 from .looks import LOOKS, flat
 from .puml_style import LINK_STYLE, Code, creole, ink, linked
 from .units import ms
@@ -141,62 +141,41 @@ SIDES = {"host": "#FFF8EC", "device": "#EEF6FC", "relay": "#F3F0FA"}
 LINE = re.compile(r"(\w+)(?: (-+>+) (\w+))?: (.*)", re.S)
 
 
-def to_story(trace: Trace, story: Story, first_step: int, last_step: int, title: str) -> str:
-    """The diagram of the steps from ``first_step`` to ``last_step``.
-
-    Raises:
-        ValueError: the run has no such steps.
-    """
-    view = view_of_steps(trace, first_step, last_step)
-    about = f"{trace.loop} on {trace.device}: steps {first_step} to {last_step}, "
-    title = f"{creole(title)}\\n{creole(about)}{ms(view.duration)} ms; time runs down"
-    return _document(title, story, _body(story, events(trace, view.start, view.end)))
-
-
 class Chapter(NamedTuple):
-    """What one of several runs shows; ``says`` are lines that only it is told in."""
+    """A stretch of a run, under its heading; ``says`` are lines that only it is told in."""
 
-    heading: str
     view: View
-    says: Mapping[str, Sequence[str]]
+    heading: str = ""
+    says: Mapping[str, Sequence[str]] = {}
 
 
-def to_chapters(story: Story, chapters: Sequence[Chapter], title: str) -> str:
-    """One diagram of several runs, each under its heading."""
-    body: list[str] = []
-    for heading, view, says in chapters:
-        body.append(f"== {creole(f'{heading} ({ms(view.duration)} ms)')} ==")
+def to_story(story: Story, title: str, *chapters: Chapter) -> str:
+    """The diagram of one stretch of a run, or of several, each under its heading."""
+    about, body = "time runs down", list[str]()
+    for view, heading, says in chapters:
+        if heading:
+            body.append(f"== {creole(f'{heading} ({ms(view.duration)} ms)')} ==")
+        else:
+            run = f"{view.trace.loop} on {view.trace.device}"
+            steps = f"steps {view.first_step} to {view.last_step}, {ms(view.duration)} ms"
+            about = f"{creole(run)}: {steps}; {about}"
         told = replace(story, says={**story.says, **says})
         body += _body(told, events(view.trace, view.start, view.end))
-    return _document(f"{creole(title)}\\ntime runs down", story, body)
-
-
-def _document(title: str, story: Story, body: Iterable[str]) -> str:
-    """The text around the body; ``title`` is PlantUML text."""
-    return "\n".join(
-        [
-            "@startuml",
-            "!pragma teoz true",
-            f"title {title}",
-            "hide footbox",
-            "skinparam sequenceMessageAlign center",
-            "skinparam defaultFontSize 12",
-            *(LINK_STYLE if story.code else ()),
-            *_participants(story),
-            *body,
-            "@enduml",
-            "",
-        ]
-    )
-
-
-def _participants(story: Story) -> Iterator[str]:
+    lines = [
+        "@startuml",
+        "!pragma teoz true",
+        f"title {creole(title)}\\n{about}",
+        "hide footbox",
+        "skinparam sequenceMessageAlign center",
+        "skinparam defaultFontSize 12",
+        *(LINK_STYLE if story.code else ()),
+    ]
     for side in dict.fromkeys(actor.side for actor in story.actors.values()):
-        yield f"box {side.capitalize()} {SIDES[side]}"
-        for key, actor in story.actors.items():
-            if actor.side == side:
-                yield f'participant "{actor.title}" as {key}'
-        yield "end box"
+        lines.append(f"box {side.capitalize()} {SIDES[side]}")
+        lines += [f'participant "{actor.title}" as {key}'
+                  for key, actor in story.actors.items() if actor.side == side]  # fmt: skip
+        lines.append("end box")
+    return "\n".join([*lines, *body, "@enduml", ""])
 
 
 def _body(story: Story, told: list[StoryEvent]) -> Iterator[str]:

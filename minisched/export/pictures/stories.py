@@ -15,9 +15,9 @@ from ...models.base import ModelWorkerBatch
 from ...relay.future_map import FutureMapRing
 from ...relay.prev_sampled import PrevSampled
 from ...scheduler import Scheduler
-from ..layout import make_view, steady_steps
+from ..layout import View, make_view, shown, view_of_steps
 from ..recipes import Recipe, run_of, tokens, trace_of
-from ..story import ON_DEVICE, Actor, Chapter, Story, to_chapters, to_story
+from ..story import ON_DEVICE, Actor, Chapter, Story, to_story
 from .waits import run_with
 
 # -- SGLang: the event loop, and the FutureMap between two steps -----------------------------------
@@ -95,17 +95,14 @@ FUTURE_MAP = Story(
 
 def event_loop() -> str:
     """Two settled turns: what the host does while the device runs a step."""
-    trace = trace_of("overlap")
     title = "SGLang event_loop_overlap: the host works on the steps before and after"
-    return to_story(trace, EVENT_LOOP, *(steady_steps(trace, 2) or (1, 2)), title)
+    return to_story(EVENT_LOOP, title, Chapter(shown(trace_of("overlap"), 2)))
 
 
 def future_map() -> str:
     """Three steps with a ring for two requests: the third one's slots are the first one's again."""
     title = "SGLang FutureMap: a token reaches the next step without the host"
-    trace = trace_of("future_map")
-    first, _ = steady_steps(trace, 3) or (1, 3)
-    return to_story(trace, FUTURE_MAP, first, first + 2, title)
+    return to_story(FUTURE_MAP, title, Chapter(shown(trace_of("future_map"), 3)))
 
 
 # -- vLLM: the batch queue, filled before it is harvested ------------------------------------------
@@ -161,13 +158,13 @@ def batch_queue() -> str:
     trace = run_of("vllm_async")
     _, second, third = [item.start for item in trace.on("host") if item.name == "schedule"][:3]
     end = next(item.end for item in trace.on("host") if item.name == "wait" and item.step == 2)
-    chapters = [
-        Chapter("The queue is empty: fill it", make_view(trace, 0, second, 1, 1), FIRST),
-        Chapter("It is full: block on the oldest", make_view(trace, second, third, 1, 2), SECOND),
-        Chapter("And so on: launch N+1, block on N", make_view(trace, third, end, 2, 3), {}),
-    ]
-    title = "vLLM step_with_batch_queue: fill the queue, then launch N+1 and block on N"
-    return to_chapters(BATCH_QUEUE, chapters, title)
+    return to_story(
+        BATCH_QUEUE,
+        "vLLM step_with_batch_queue: fill the queue, then launch N+1 and block on N",
+        Chapter(make_view(trace, 0, second), "The queue is empty: fill it", FIRST),
+        Chapter(make_view(trace, second, third), "It is full: block on the oldest", SECOND),
+        Chapter(make_view(trace, third, end), "And so on: launch N+1, block on N"),
+    )
 
 
 # -- Where vLLM's host and device depend on one another: what waits, and what needs not ------------
@@ -201,6 +198,7 @@ DEPENDENCY_POINTS = Story(
     },
 )
 GRAMMAR_WAITS = "A grammar (and penalties alike): sampling waits for the token before"
+DRAFTS_GO_ON = "Drafts: no step waits for the host, which corrects later"
 DRAFTS_WAIT = (
     "Drafts and a grammar: sampling waits for tokens and drafts (deferred_scheduler_output)"
 )
@@ -251,25 +249,23 @@ def dependency_points() -> str:
 
     What penalties wait for is told alike; in vLLM itself it is the worker that waits for them.
     """
-    chapters = [
-        chapter(GRAMMAR_WAITS, "grammar", "slow mask", GRAMMAR),
-        chapter(
-            "Drafts: no step waits for the host, which corrects later", "NGRAM_GPU", "usual", DRAFTS
-        ),
-        chapter(DRAFTS_WAIT, "grammar with speculation", "usual", BOTH),
-    ]
-    title = "vLLM: where the host waits for the device, and the device for the host"
-    return to_chapters(DEPENDENCY_POINTS, chapters, title)
+    return to_story(
+        DEPENDENCY_POINTS,
+        "vLLM: where the host waits for the device, and the device for the host",
+        Chapter(step_with("grammar", "slow mask"), GRAMMAR_WAITS, GRAMMAR),
+        Chapter(step_with("NGRAM_GPU"), DRAFTS_GO_ON, DRAFTS),
+        Chapter(step_with("grammar with speculation"), DRAFTS_WAIT, BOTH),
+    )
 
 
-def chapter(heading: str, feature: str, cost: str, says: dict[str, list[str]]) -> Chapter:
+def step_with(feature: str, cost: str = "usual") -> View:
     """A settled step of one run, from its schedule until it is sampled."""
     trace = run_with("vllm_async", feature, cost)
-    step, _ = steady_steps(trace, 1) or (1, 1)
+    step = shown(trace, 1).first_step
     of_step = {item.name: item for item in trace.slices if item.step == step}
     schedules = (item.start for item in trace.on("host") if item.name == "schedule")
     start = max(time for time in schedules if time < of_step["prepare"].start)
-    return Chapter(heading, make_view(trace, start, of_step["sample"].start + 1, step, step), says)
+    return make_view(trace, start, of_step["sample"].start + 1)
 
 
 # -- MindIE: the plugin pipeline with its thread, and the scheduler's placeholders -----------------
@@ -361,16 +357,15 @@ PLACEHOLDERS = Story(
 
 def plugin_pipeline() -> str:
     """Two settled turns of the Python layer."""
-    trace = run_of("mindie_plugin")
     title = "MindIE's plugin pipeline: a call puts N and answers with the tokens of N-1"
-    return to_story(trace, PIPELINE, *(steady_steps(trace, 2) or (1, 2)), title)
+    return to_story(PIPELINE, title, Chapter(shown(run_of("mindie_plugin"), 2)))
 
 
 def scheduler_placeholders() -> str:
     """From the prompt to the third token of one request."""
     trace = Recipe("mindie_dual", [Request("s", range(12), tokens(4))]).run()
     title = "MindIE's scheduler: -1 stands for a token to come"
-    return to_story(trace, PLACEHOLDERS, 1, 3, title)
+    return to_story(PLACEHOLDERS, title, Chapter(view_of_steps(trace, 1, 3)))
 
 
 STORIES = {
