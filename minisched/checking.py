@@ -17,11 +17,11 @@ from .checks.case import MOST_TRIALS, Case, case_text, shrink
 from .checks.history import counted
 from .checks.judge import Finding, breaks_the_same, judge
 from .checks.many import (
-    CAUSES,
     LAWS,
     CaseTally,
     FailedCase,
     Tried,
+    by_cause,
     case_of,
     laws_on,
     try_workloads,
@@ -210,15 +210,15 @@ def check_workloads(
     for tried in try_workloads(range(seed, seed + count), loops, device, workers):
         cases += tried
         hear(len(cases))
-    tally = CaseTally(seed, count, device, cases, tuple(loops))
+    tally = CaseTally(seed, count, device, cases)
     lines = verdict_on_cases(tally), *failures_told(tally, again)
     return Check(not tally.failures if cases else None, lines, tally=tally)
 
 
 def verdict_on_cases(tally: CaseTally) -> str:
     """How much was tried, and whether every law held."""
-    cases, count = len(tally.cases), len(tally.by_loop)
-    where = next(iter(tally.by_loop)) if count == 1 else f"{count} loops"
+    cases, count = len(tally.cases), len(tally.loops)
+    where = next(iter(tally.loops)) if count == 1 else f"{count} loops"
     tried = f"{counted(tally.workloads, 'random workload')} on {where}, on {tally.device}"
     broken = len({(item.seed, item.loop) for item in tally.failures})
     if broken:
@@ -256,7 +256,7 @@ def failures_told(tally: CaseTally, again: str = "") -> Iterator[str]:
         small = made_small(tally.first[0], tally.device)
         yield from (f"  {line}" for line in case_text(small))
         verdict = judge(small)
-        for finding in sorted(verdict.findings, key=lambda item: CAUSES.index(item.law)):
+        for finding in sorted(verdict.findings, key=lambda item: by_cause(item.law)):
             yield f"  {finding.law}: {shortened(finding.sentence)}"
             difference = wrong_token(verdict) if finding.law == "identity" else None
             story = story_of(difference, verdict.trace)[0] if difference else ()

@@ -17,40 +17,41 @@ from .case import Case
 from .draw import designs_for, draw, read_design
 from .judge import Finding, judge
 
-# -- Random workloads, each on several loops -------------------------------------------------------
-
 LAWS = {
-    "identity": "each request gets the tokens that it would get alone",
-    "ends": "each request ends once, and its client heard it",
-    "client": "it hears why it ended, its usage, and each token at once",
-    "logprobs": "it hears the log-probabilities that it would hear alone",
-    "abort": "who is given up ends in that turn, and hears no more tokens",
-    "progress": "who may run is in the next step, or there is a reason",
-    "order": "nobody goes before their turn, or loses memory before others",
-    "budget": "no step has more tokens or rows than its budget",
-    "leak": "nothing is held, lost or freed twice",
     "race": "what lanes do to memory is ordered, and what is freed is left alone",
     "touches": "an op touches what it says that it does, and nothing else (on sim)",
     "ownership": "no page or row is handed out while somebody has it",
-    "time": "nothing ends before it starts",
-    "livelock": "turns bring every request to its end",
+    "leak": "nothing is held, lost or freed twice",
     "deadlock": "nobody waits for what never comes",
     "crash": "no error stops a loop",
+    "order": "nobody goes before their turn, or loses memory before others",
+    "progress": "who may run is in the next step, or there is a reason",
+    "livelock": "turns bring every request to its end",
+    "budget": "no step has more tokens or rows than its budget",
+    "time": "nothing ends before it starts",
+    "abort": "who is given up ends in that turn, and hears no more tokens",
+    "ends": "each request ends once, and its client heard it",
+    "client": "it hears why it ended, its usage, and each token at once",
+    "identity": "each request gets the tokens that it would get alone",
+    "logprobs": "it hears the log-probabilities that it would hear alone",
 }
-"""Each law, and what it says."""
-CAUSES = (
-    "lifetime", "race", "touches", "ownership", "leak", "deadlock", "crash", "order", "progress",
-    "livelock", "budget", "time", "abort", "ends", "client", "identity", "logprobs",
-)  # fmt: skip
-"""The laws again, a cause before what follows from it: wrong tokens follow from anything. Lifetimes
-are judged where somebody watches the memory (``Device.lifetimes``), which is in tests."""
+"""Each law, and what it says; causes first, as wrong tokens follow from anything.
+Before all comes ``lifetime``: it is judged where somebody watches memory, which is in tests."""
 SEEN_AT_THE_END = ("identity", "ends", "client", "logprobs", "abort")  # not of a run that stopped
 ON_SIM_ALONE = ("touches",)  # nowhere else can it be watched what an op does
+
+
+def by_cause(law: str) -> int:
+    """A law's place among the others, causes first."""
+    return list(LAWS).index(law) if law in LAWS else -1
 
 
 def laws_on(device: str) -> list[str]:
     """The laws that a run on a device can be judged by."""
     return [law for law in LAWS if device == "sim" or law not in ON_SIM_ALONE]
+
+
+# -- Random workloads, each on several loops -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +130,15 @@ class FailedCase(NamedTuple):
 
 @dataclass(frozen=True)
 class CaseTally:
-    """The cases of the workloads from ``seed`` on, in their order.
+    """The cases of so many workloads from the one of ``seed`` on, in their order.
 
-    A case is one workload on one loop, with one relay and its options. ``loops`` are those that it
-    was to be on; without any, all.
+    A case is one workload on one loop, with one relay and its options.
     """
 
     seed: int
     workloads: int
     device: str
     cases: Sequence[Tried]
-    loops: Sequence[str] = ()
 
     @cached_property
     def failures(self) -> list[FailedCase]:
@@ -157,20 +156,20 @@ class CaseTally:
         Of an early free, tokens that are wrong are the last thing to look at.
         """
         by_law = {failure.law: failure for failure in reversed(self.failures)}
-        return [by_law[law] for law in CAUSES if law in by_law]
+        return [by_law[law] for law in sorted(by_law, key=by_cause)]
 
-    def holding(self, law: str, loop: str | None = None) -> int:
-        """Cases that were looked at for a law and did not break it; all, or those of one loop."""
-        return sum(case.holds(law) for case in self.cases if loop in (None, base_of(case.loop)))
+    @property
+    def loops(self) -> Counter[str]:
+        """Cases of each loop, whatever its relay and options."""
+        return Counter(case.loop.partition(":")[0] for case in self.cases)
+
+    def holding(self, law: str) -> int:
+        """Cases that were looked at for a law and did not break it."""
+        return sum(case.holds(law) for case in self.cases)
 
     def unjudged(self, law: str) -> int:
         """Cases in which nothing happened that a law looks at."""
         return sum(law in case.unjudged for case in self.cases)
-
-    @property
-    def by_loop(self) -> Counter[str]:
-        """Cases of each loop, whatever its relay and options."""
-        return Counter(base_of(case.loop) for case in self.cases)
 
     def as_json(self) -> dict[str, Any]:
         """What ``minisched check --workloads --json`` prints; all the numbers are counts.
@@ -201,11 +200,6 @@ class CaseTally:
             **sums,
             "holding": {law: self.holding(law) for law in LAWS},
             "unjudged": {law: self.unjudged(law) for law in LAWS},
-            "loops": dict(self.by_loop),
+            "loops": dict(self.loops),
             "designs": dict(Counter(case.loop for case in self.cases)),
         }
-
-
-def base_of(loop: str) -> str:
-    """A loop's name without relay and options."""
-    return loop.partition(":")[0]

@@ -127,12 +127,6 @@ def host_busy(trace: Trace) -> tuple[Interval, ...]:
     return union(it for it in trace.slices if is_host(it.lane) and not is_blocked(it))
 
 
-def hosts_busy(trace: Trace) -> list[tuple[Interval, ...]]:
-    """When each host thread worked."""
-    lanes = sorted({item.lane for item in trace.slices if is_host(item.lane)})
-    return [union(filterfalse(is_blocked, trace.on(lane))) for lane in lanes]
-
-
 def nobody_there(trace: Trace, side: str = "") -> tuple[Interval, ...]:
     """When no request was waiting, running or holding memory, as the counters of a side say."""
     values = dict.fromkeys([f"{side} {name}".strip() for name in PRESENT], 0)
@@ -199,18 +193,22 @@ class OverlapReport:
 
 def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
     """The report on one run; ``tokens`` is what it delivered, which a trace does not say."""
-    devices = [device_runs(trace, lane) for lane in forward_lanes(trace)]
-    copies = {item.lane for item in trace.slices if is_copy(item.lane)}
-    device, hosts = device_busy(trace), hosts_busy(trace)
-    worked = union(item for item in trace.slices if not is_blocked(item))
-    nobody = nobody_there(trace)
+    lanes, first = sorted({item.lane for item in trace.slices}), forward_lane(trace)
+    work = {lane: union(filterfalse(is_blocked, trace.on(lane))) for lane in lanes}
+    hosts = [work[lane] for lane in lanes if is_host(lane)]
+    devices = [device_runs(trace, lane) for lane in lanes if is_forward(lane)]
+    device, nobody = device_busy(trace), nobody_there(trace)
+    worked = union(filterfalse(is_blocked, trace.slices))
+    steps = {(item.lane, item.step) for item in trace.slices
+             if item.name == "forward" and is_forward(item.lane)
+             and (item.lane == first or not item.lane.startswith("stage "))}  # fmt: skip
     return OverlapReport(
         loop=trace.loop,
-        steps=len(steps_in(trace)),
+        steps=len(steps),
         tokens=tokens,
         makespan_ns=trace.end,
         device_busy_ns=sum(map(length, devices)),
-        copy_busy_ns=sum(length(union(trace.on(lane))) for lane in copies),
+        copy_busy_ns=sum(length(busy) for lane, busy in work.items() if is_copy(lane)),
         host_busy_ns=sum(map(length, hosts)),
         host_hidden_ns=sum(length(intersection(host, device)) for host in hosts),
         bubble_ns=sum(length(gaps(busy)) for busy in devices),
@@ -219,13 +217,6 @@ def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
         devices=max(1, len(devices)),
         unserved_ns=length(nobody) - length(intersection(nobody, worked)),
     )
-
-
-def steps_in(trace: Trace) -> set[tuple[str, int]]:
-    """Every step that ran: where it began, and its number."""
-    every = [item for item in trace.slices if is_forward(item.lane) and item.name == "forward"]
-    later = {item.lane for item in every if item.lane.startswith("stage ")} - {forward_lane(trace)}
-    return {(item.lane, item.step) for item in every if item.lane not in later}
 
 
 def ideal_speedup(serial: OverlapReport) -> float:
