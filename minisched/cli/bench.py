@@ -5,12 +5,12 @@ A part loads when it is asked for: parts need different libraries.
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from ..bench.figures import BenchCall, BenchPart, as_json, cells, save
 from ..bench.overlap import ArmStopped
@@ -18,7 +18,8 @@ from ..bench.peers.peer import PeerError, version_in, version_of
 from ..devices.registry import load
 from ..loops.run import RunStopped
 from .exit import complain
-from .layout import Json, print_json, say_table
+from .layout import Json, print_json, say_table, work_progress
+from .options import in_range
 
 PARTS = ("overlap", "generation", "limit", "host", "simulator", "prediction", "cuda")
 
@@ -43,47 +44,38 @@ def bench(
     """Measure one part, and print its table."""
     if part not in PARTS:
         raise ValueError(f"unknown part {part!r}; the parts are {', '.join(PARTS)}.")
-    if repeat < 1:
-        raise ValueError(f"--repeat is {repeat}, but it must be at least 1.")
+    in_range("repeat", repeat, 1)
     found: Any = load(f"minisched.bench.{part}", "PART", "torch", f"bench {part}")
     measured: BenchPart = found
-    err = Console(stderr=True)
     try:
-        with err.status("warming up") as status:
+        with work_progress() as work:
+            work.at("warming up")
             call = BenchCall(part, device, model, requests, max_new_tokens, repeat, nano_vllm,
-                             vidur, dtype, status.update)  # fmt: skip
+                             vidur, dtype, work.at)  # fmt: skip
             figures = measured.measure(call)
     except (ArmStopped, RunStopped, PeerError) as error:
         return complain(f"bench {part} stopped: {error}", 1)  # and there is no table
     # What the command line said, and when: a table says which run it is of.
     asked = {**call.options, "repetitions": repeat, "date": datetime.now(UTC).date().isoformat()}
-    document = as_json(figures, peer_versions(call), asked)
+    peers = {}  # which are not installed here
+    if part == "host":
+        wheels = ("vllm", "sglang")
+        peers = {name: version_of(f"minisched.fidelity.{name}", name) for name in wheels}
+        peers |= {"nano-vllm": version_in(nano_vllm)} if nano_vllm else {}
+    document = as_json(figures, peers, asked)
     if json:
         print_json(document)
     else:
-        say_figures(Console(emoji=False), document["rows"])
+        rows = document["rows"]
+        reasons = sorted({
+            f"{'Not measured' if row['median'] is None else row['name']}: {row['reason']}."
+            for row in rows if row.get("reason")
+        })  # fmt: skip
+        heads = ("what", ">median", ">min", ">max", "unit", "aim", "met")
+        say_table(heads, [cells(row)[:-1] for row in rows], "\n".join(reasons))
     # A run of a part of a part does not take the place of the whole.
     given = [f"{name}-{Path(str(value)).name}" for name, value in call.options.items()]
     few = [f"repeat-{repeat}"] if repeat < BenchCall.repetitions else []
     for path in save("-".join([part, *given, *few]), document, Path.cwd()) if keep else ():
-        err.print(f"written: {path}", highlight=False)
+        print(f"written: {path}", file=sys.stderr)
     return 0
-
-
-def peer_versions(call: BenchCall) -> dict[str, str]:
-    """Versions of the peers of ``host``, which are not installed here."""
-    if call.part != "host":
-        return {}
-    found = {name: version_of(f"minisched.fidelity.{name}", name) for name in ("vllm", "sglang")}
-    return found | ({"nano-vllm": version_in(call.nano_vllm)} if call.nano_vllm else {})
-
-
-def say_figures(console: Console, rows: list[dict[str, Any]]) -> None:
-    """Medians with their spread, whether they are where they should be, and below it why not."""
-    told = [(row, cells(row)) for row in rows]
-    reasons = sorted({
-        f"{'Not measured' if row['median'] is None else row['name']}: {row['reason']}."
-        for row in rows if row.get("reason")
-    })  # fmt: skip
-    heads = ("what", ">median", ">min", ">max", "unit", "aim", "met")
-    say_table(console, heads, [found[:-1] for _, found in told], "\n".join(reasons))

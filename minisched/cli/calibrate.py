@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..bench.calibrate import check_model, check_real_time, fit_costs
 from ..bench.figures import machine, versions
-from ..devices.profiles import MeasuredCost, Profile, as_json
+from ..devices.profiles import Profile, as_json
 from ..models.llama import AUTO
 from ..models.registry import open_model
 from ..trace.files import write_whole
-from .layout import say, say_command
-from .options import DTYPE_HELP, choose_loops
+from .layout import say, say_command, work_progress
+from .options import DTYPE_HELP, choose_loops, in_range
+
+KV_TOKENS = 65_536  # of the profile's pool, for replay; a round figure
+SHOWN_TOKENS = (1, 8, 128)
 
 
 def calibrate(
@@ -37,56 +39,34 @@ def calibrate(
 
     Runs a few designed workloads through every loop, and fits costs to their traces.
     """
-
-    if repeat < 1:
-        raise ValueError(f"--repeat is {repeat}, but it must be at least 1.")
+    in_range("repeat", repeat, 1)
     check_real_time(device, "calibrate")
     names = choose_loops((loops or "all").split(","), device, only_serial=False)
     opened = open_model(model, device, dtype)
     check_model(opened)
-    file = check_file(out or Path(f"{device}-{opened.name}.json"))
-    with Console(stderr=True).status("warming up") as status:
-        cost = fit_costs(device, opened, names, repeat, report=status.update)
+    file = out or Path(f"{device}-{opened.name}.json")
+    if file.suffix != ".json":
+        raise ValueError(f"--out {file} must end in .json.")
+    if file.is_dir() or not file.parent.is_dir():
+        raise ValueError(f"--out {file} can't be written: there is no folder {file.parent}.")
+    with work_progress() as work:
+        work.at("warming up")
+        cost = fit_costs(device, opened, names, repeat, report=work.at)
     computing = f"{opened.name} on {device}" + f" in {opened.dtype}" * bool(opened.dtype)
     description = f"{computing}, measured with {repeat} repetitions"
     profile = Profile(file.stem, description, cost, KV_TOKENS)
     about = {"device": device, "model": opened.name, "dtype": opened.dtype, "machine": machine(),
              "versions": versions()}  # fmt: skip
     write_whole(file, json.dumps(as_json(profile, cost, about), indent=1) + "\n", f"--out {file}")
-    tell(Console(highlight=False, emoji=False), cost, file)
-    return 0
-
-
-KV_TOKENS = 65_536  # of the profile's pool, for replay; a round figure
-MICROSECONDS = 1000
-SHOWN_TOKENS = (1, 8, 128)
-
-
-def check_file(file: Path) -> Path:
-    """A file that the profile can be written to.
-
-    Raises:
-        ValueError: it can't, or ``--profile`` would not take its name for a file.
-    """
-    if file.suffix != ".json":
-        raise ValueError(f"--out {file} must end in .json.")
-    if file.is_dir() or not file.parent.is_dir():
-        raise ValueError(f"--out {file} can't be written: there is no folder {file.parent}.")
-    return file
-
-
-def tell(console: Console, cost: MeasuredCost, file: Path) -> None:
-    """What was found, in a few lines."""
     serial = cost.loops["serial"]
     host = sum(serial.base.values()) + sum(serial.after.values())
-    passes = ", ".join(
-        f"{tokens} tokens {cost.forward(tokens) / 1e6:.2f} ms" for tokens in SHOWN_TOKENS
-    )
-    console.print(f"A forward pass without attention: {passes}.")
-    console.print(f"The host's phases of a serial step: {host / MICROSECONDS:.0f} us.")
-    console.print(
+    passes = ", ".join(f"{n} tokens {cost.forward(n) / 1e6:.2f} ms" for n in SHOWN_TOKENS)
+    say(f"A forward pass without attention: {passes}.")
+    say(f"The host's phases of a serial step: {host / 1000:.0f} us.")
+    say(
         f"While both work, the host loses {cost.pace.host_lost / 10:.1f} % of its time, the device "
         f"{cost.pace.device_lost / 10:.1f} %."
     )
-    say(console, f"written: {file}; try this:")
-    say_command(console, f"minisched compare --device sim --profile {file}")
+    say(f"written: {file}; try this:")
+    say_command(f"minisched compare --device sim --profile {file}")
+    return 0

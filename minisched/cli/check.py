@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..checking import (
     LAW_HEADS,
@@ -35,7 +34,7 @@ from ..spread import Workers, num_cores
 from ..trace import Trace
 from ..trace.files import write_whole
 from .exit import complain
-from .layout import Json, named_progress, print_json, say, say_command, say_table, work_progress
+from .layout import Json, print_json, say, say_command, say_table, work_progress
 from .options import BackendName, ClusterAddress
 
 
@@ -88,17 +87,14 @@ def check(
         "--device": device != "sim", "--jobs": jobs is not None, "--out": out,
         "--backend": backend != "processes", "--address": address,
     }  # fmt: skip
-    recording = {"--draw": draw is not None, "--step": step}
-    for name, is_given in (drawing if traces else recording).items():
-        if is_given:
-            is_about = "draws workloads, but {} is a recorded run: one or the other"
-            raise ValueError(
-                f"{name} {is_about.format(traces[0])}."
-                if traces
-                else f"{name} is about recorded runs, but none is named."
-            )
+    if traces and (name := next((name for name, is_given in drawing.items() if is_given), "")):
+        is_one = f"but {traces[0]} is a recorded run: one or the other"
+        raise ValueError(f"{name} draws workloads, {is_one}.")
     if traces:
         return check_traces(traces, draw, step, json)
+    if step or draw:
+        name = "--draw" if draw else "--step"
+        raise ValueError(f"{name} is about recorded runs, but none is named.")
     if loop and any(name.partition(":")[0].endswith(".py") for name in loop):
         if len(loop) > 1:
             raise ValueError("a loop in a file is checked alone: give one --loop.")
@@ -110,10 +106,10 @@ def check(
     count = WORKLOADS[opened.clock] if workloads is None else workloads
     cores = num_cores() if opened.clock == "virtual" else 1
     workers = Workers(cores if jobs is None else jobs, backend, address)
-    with named_progress(count) as hear:
+    with work_progress(count) as work:
         found = check_workloads(
             loop or (), count, seed, device, workers,
-            hear=lambda cases: hear(f"workloads, {cases} cases"),
+            hear=lambda cases: work.advance(f"workloads, {cases} cases"),
         )  # fmt: skip
     return report(found, save_failure(found, out) if out else [], json)
 
@@ -124,13 +120,14 @@ def report(found: Check, files: Sequence[str], as_json: bool) -> int:
     if as_json:
         print_json({**found.as_json(), "files": files})
     else:
-        console = Console(highlight=False, emoji=False)
-        say_table(console, LAW_HEADS, law_rows(found.tally))
+        say_table(LAW_HEADS, law_rows(found.tally))
         for line in (*found.lines, *files):
-            is_command = line.lstrip().startswith("minisched check")
-            (say_command if is_command else say)(console, line.strip() if is_command else line)
+            if line.lstrip().startswith("minisched check"):
+                say_command(line.strip())
+            else:
+                say(line)
         if pair := [file for file in files if file.endswith(".json")]:
-            say_command(console, f"minisched check {' '.join(pair)}")
+            say_command(f"minisched check {' '.join(pair)}")
     return 1 if found.tally.failures else 0
 
 
@@ -179,9 +176,8 @@ def check_traces(paths: Sequence[Path], draw: Path | None, step: str, as_json: b
     if as_json:
         print_json(found.as_json())
     else:
-        console = Console(highlight=False, emoji=False)
         for line in found.lines:
-            say(console, line)
+            say(line)
     if draw is not None:
         draw_first(draw, found)
     return 1 if found.holds is False else 0

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from ..comparison import COLUMNS, Comparison, cells, compare_loops, sentences
 from ..core import Output
@@ -73,20 +72,6 @@ def compare(
     minisched compare --host-work 20          a slower host: 20 ms more a step
     minisched compare --device thread --model smollm2
     """
-    with workload.ranks() as is_first:
-        given = workload, scheduler, report, loops, out, png
-        return compare_here(*given) if is_first else 0
-
-
-def compare_here(
-    workload: WorkloadOptions,
-    scheduler: SchedulerOptions,
-    report: ReportOptions,
-    loops: str | None,
-    out: Path,
-    png: bool,
-) -> int:
-    """The same, in the process that does it."""
     asked = [] if loops is None else [name.strip() for name in loops.split(",")]
     names = workload.split(choose_loops(asked, workload.device, scheduler.serial_only))
     open_device(workload.device).close()
@@ -130,13 +115,12 @@ def compare_here(
     if report.json:
         print_json(comparison_json(found, files))
     else:
-        console = Console(highlight=False, emoji=False)
-        say_table(console, COLUMNS, [cells(found, one) for one in found.reports])
+        say_table(COLUMNS, [cells(found, one) for one in found.reports])
         for sentence in sentences(found):
-            say(console, sentence)
+            say(sentence)
         if pair := find_runs(found.runs):  # the guides' comparison
-            say_table(console, ("", "PD separation", "mixed chunks"), rows(*pair))
-        say(console, f"Pictures and traces are in {out}; open {out / 'compare.html'} first.")
+            say_table(("", "PD separation", "mixed chunks"), rows(*pair))
+        say(f"Pictures and traces are in {out}; open {out / 'compare.html'} first.")
     print_errors(found.errors)
     if not found.identical:
         return DIFFERENT

@@ -5,43 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from rich.console import Console
-
 from ..devices.registry import DEVICES, load, open_device
 from ..export.chromium import find_driver
 from ..export.render_puml import find_renderer
 from ..models.registry import open_model
 from .layout import Json, print_json, say_table
 
-Findings = dict[str, dict[str, str]]  # kind -> name -> what it needs ("" if it works)
 
-
-def doctor(
-    json: Json = False,
-) -> None:
+def doctor(json: Json = False) -> None:
     """Say which devices, models and renderers work here, and what the others need."""
-    findings = examine()
+    devices = {name: needs(partial(try_device, name)) for name in DEVICES}
+    hashes = {
+        f"hash on {name}": needs(partial(open_model, "hash", name))
+        for name, trouble in devices.items()
+        if not trouble
+    }
+    findings = {
+        "device": devices,
+        "model": {**hashes, "smollm2": needs(find_smollm2)},
+        "renderer": {"plantuml": needs(find_renderer), "chromium": needs(find_driver)},
+    }
     if json:
         print_json(findings)
         return
     rows = [
-        (kind, name, "no" if needs else "yes", needs)
+        (kind, name, "no" if trouble else "yes", trouble)
         for kind, names in findings.items()
-        for name, needs in names.items()
+        for name, trouble in names.items()
     ]
-    say_table(Console(highlight=False), ("", "name", "works", "what it needs"), rows)
-
-
-def examine() -> Findings:
-    """What each device, model and renderer needs; an empty text where it works."""
-    works_here = {name: needs(partial(try_device, name)) for name in DEVICES}
-    devices = [name for name, trouble in works_here.items() if not trouble]
-    hashes = {f"hash on {name}": needs(partial(open_model, "hash", name)) for name in devices}
-    return {
-        "device": works_here,
-        "model": {**hashes, "smollm2": needs(find_smollm2)},
-        "renderer": {"plantuml": needs(find_renderer), "chromium": needs(find_driver)},
-    }
+    say_table(("", "name", "works", "what it needs"), rows)
 
 
 def needs(attempt: Callable[[], object]) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..bench.peers.peer import PeerError
 from ..fidelity.lockstep import UNEXPLAINED, in_words
@@ -22,15 +21,8 @@ from ..fidelity.run import (
 )
 from ..spread import HERE, Workers
 from .exit import BAD_INPUT, complain
-from .layout import (
-    Json,
-    named_progress,
-    print_json,
-    say,
-    say_table,
-    work_progress,
-)
-from .options import BackendName, ClusterAddress
+from .layout import Json, print_json, say, say_table, work_progress
+from .options import BackendName, ClusterAddress, in_range
 
 
 def fidelity(
@@ -59,8 +51,7 @@ def fidelity(
     if original not in ORIGINALS:
         known = ", ".join(ORIGINALS)
         raise ValueError(f"there is no original {original!r}; it must be one of {known}.")
-    if cases < 1:
-        raise ValueError(f"--cases is {cases}, but it must be at least 1.")
+    in_range("cases", cases, 1)
     named = ORIGINALS[original]
     named.check_source(source)
     try:
@@ -70,7 +61,7 @@ def fidelity(
     if json:
         print_json(report.as_json())
     else:
-        show(report, named, Console(highlight=False, emoji=False))
+        show(report, named)
     return 1 if report.unexplained else 0
 
 
@@ -80,39 +71,34 @@ def play(
     """Start the original, and play all cases, with a bar."""
     with work_progress() as work:
         player = Player(original, source, work.at)
-    with player, named_progress(cases) as hear:
+    with player, work_progress(cases) as work:
         version, others = player.about["version"], None
         if workers != HERE:
             others = partial(differs_from_own, original.name, source and source.resolve())
-        return in_lockstep(original, player.play, version, cases, seed, hear, workers, others)
+        return in_lockstep(
+            original, player.play, version, cases, seed, work.advance, workers, others
+        )
 
 
-def show(report: Report, original: Original, console: Console) -> None:
+def show(report: Report, original: Original) -> None:
     """The counts by part, one sentence, and the smallest case that no rule explains."""
     rows = []
     for part, count in report.parts.items():
         known = (EQUAL, UNEXPLAINED)
         rules = [f"{rule} {n}" for rule, n in count.most_common() if rule not in known]
-        left = count[UNEXPLAINED]
-        numbers = str(count.total()), str(count[EQUAL])
-        rows.append((part, *numbers, f"✗ {left}" if left else "", ", ".join(rules)))
-    say_table(console, ("part", ">cases", ">equal", ">else", "on purpose"), rows)
-    say(console, verdict(report, original))
-    if report.smallest is not None:
-        name = next(item.seed for item, found in report.differences if not found.is_explained)
-        say(console, f"\nThe first of them (seed {name!r}), made small:\n")
-        for line in in_words(report.smallest, (original.title, "minisched")):
-            say(console, line)
-        if report.agreeing:
-            say(console, f"Both would do the same with {' or with '.join(report.agreeing)}.")
-
-
-def verdict(report: Report, original: Original) -> str:
-    """One sentence on all of it."""
-    whole = report.all_parts
-    explained = whole.total() - whole[EQUAL] - whole[UNEXPLAINED]
+        other = f"✗ {count[UNEXPLAINED]}" if count[UNEXPLAINED] else ""
+        rows.append((part, str(count.total()), str(count[EQUAL]), other, ", ".join(rules)))
+    say_table(("part", ">cases", ">equal", ">else", "on purpose"), rows)
+    whole, left = report.all_parts, report.unexplained
+    explained = whole.total() - whole[EQUAL] - left
     purpose = f", {explained} differ by rules that differ on purpose" if explained else ""
     said = f"{whole[EQUAL]} of {whole.total()} cases are equal to {original.title} {report.version}"
-    if report.unexplained:
-        return f"✗ {said}{purpose}, and {report.unexplained} by nothing that is known."
-    return f"✓ {said}{purpose}."
+    rest = f", and {left} by nothing that is known" if left else ""
+    say(f"{'✗' if left else '✓'} {said}{purpose}{rest}.")
+    if report.smallest is not None:
+        name = next(item.seed for item, found in report.differences if not found.is_explained)
+        say(f"\nThe first of them (seed {name!r}), made small:\n")
+        for line in in_words(report.smallest, (original.title, "minisched")):
+            say(line)
+        if report.agreeing:
+            say(f"Both would do the same with {' or with '.join(report.agreeing)}.")

@@ -9,15 +9,14 @@ import typer
 
 from ..export.chromium import CODECS, fitting, write_film
 from ..export.motion import playing
+from ..export.native import read_recorded
 from ..export.recipes import run_of
 from ..export.runs import compare
 from ..export.scene_svg import to_svg
 from ..loops.design import LOOPS, find_loop
 from ..trace import Trace
-from .layout import named_progress
-from .view import read_trace
-
-MOST_WIDE, MOST_FPS, MOST_S = 3840, 50, 120
+from .layout import work_progress
+from .options import in_range
 
 
 def film(
@@ -39,21 +38,18 @@ def film(
 
     Needs the extra film, Chromium and ffmpeg.
     """
-
     if out.suffix not in CODECS:
         raise ValueError(f"--out is {str(out)!r}, but it must end in .gif or .mp4.")
-    for name, value, least, most in (
-        ("--steps", steps, 0, 1000), ("--seconds", seconds, 0.1, MOST_S),
-        ("--fps", fps, 1, MOST_FPS), ("--width", width, 100, MOST_WIDE),
-    ):  # fmt: skip
-        if not least <= value <= most:
-            raise ValueError(f"{name} is {value:g}, but it must be from {least:g} to {most}.")
+    in_range("steps", steps, 0, 1000)
+    in_range("seconds", seconds, 0.1, 120)
+    in_range("fps", fps, 1, 50)
+    in_range("width", width, 100, 3840)
     scene = compare([run_named(source) for source in sources], max(1, steps), whole=not steps)
     svg = to_svg(scene)
     out.parent.mkdir(parents=True, exist_ok=True)
     frame, count = fitting(svg, width, dark), max(2, round(seconds * fps))
-    with named_progress(count + 1) as hear:
-        write_film(playing(svg), out, frame, count, fps, lambda: hear("frames"))
+    with work_progress(count + 1) as work:
+        write_film(playing(svg), out, frame, count, fps, lambda: work.advance("frames"))
     print(f"{scene.title}: {out}, {frame.width} × {frame.height} pixels, {count} frames")
 
 
@@ -68,4 +64,4 @@ def run_named(source: str) -> Trace:
         return run_of(source)
     if not source.endswith(".json"):
         raise ValueError(f"{source!r} is no loop ({', '.join(LOOPS)}) and no recorded run (.json).")
-    return read_trace(Path(source))
+    return read_recorded(Path(source)).trace

@@ -28,7 +28,7 @@ from rich.text import Text
 
 from ..comparison import text_table
 
-INDENT, USUAL = 2, 100  # columns: of what stands below a name; of a drawing
+USUAL = 100  # columns of a drawing
 HANGS = re.compile(r" *(?:[✓✗~?-] \w+\? +|[✓✗!~?] )?")  # where a sentence's other lines begin
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
@@ -43,8 +43,9 @@ def width_of(console: Console) -> int | None:
     return console.width if console.is_terminal or "COLUMNS" in os.environ else None
 
 
-def say(console: Console, line: str | Text) -> None:
+def say(line: str | Text = "") -> None:
     """Print a line; where it is too long, its other lines hang below its first word."""
+    console = Console(highlight=False, emoji=False)
     text, width = Text(line) if isinstance(line, str) else line, width_of(console)
     for sign, colour in (("✓", "green"), ("✗", "red"), ("^!", "yellow")):
         text.highlight_regex(sign, colour)
@@ -58,28 +59,23 @@ def say(console: Console, line: str | Text) -> None:
         console.print(Text.assemble(" " * hang if at else text[:hang], part), soft_wrap=True)
 
 
-def say_table(
-    console: Console, heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str = ""
-) -> None:
+def say_table(heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> None:
     """Print rows below their heads, a sentence in the last column; see ``text_table``."""
-    for line in ["", *text_table(heads, list(rows), width_of(console)), ""]:
-        say(console, line)
-    for line in caption.splitlines():
-        say(console, line)
+    table = text_table(heads, list(rows), width_of(Console()))
+    for line in ["", *table, "", *caption.splitlines()]:
+        say(line)
 
 
-def say_command(console: Console, line: str) -> None:
+def say_command(line: str) -> None:
     """Print a command; a long one goes on behind a backslash, so that it can still be copied."""
-    width = width_of(console) or len(line) + INDENT + 2
-    room = max(1, width - INDENT - 2)
+    room = max(1, (width_of(Console()) or len(line) + 4) - 4)
     parts = textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False)
-    lines = " \\\n".join(" " * INDENT + part for part in parts)
-    console.print(Text(lines), soft_wrap=True)
+    print(" \\\n".join(f"  {part}" for part in parts))
 
 
-def columns_of(console: Console) -> int:
+def columns() -> int:
     """How wide a drawing is to be: as the terminal, but no wider than what is easy to read."""
-    return min(width_of(console) or USUAL, USUAL)
+    return min(width_of(Console()) or USUAL, USUAL)
 
 
 # -- A progress bar on stderr, so that stdout stays what it is for ---------------------------------
@@ -117,10 +113,3 @@ def work_progress(total: int | None = None) -> Iterator[Work]:
         console=console, transient=True, disable=not console.is_terminal,
     ) as shown:  # fmt: skip
         yield Work(shown, total)
-
-
-@contextmanager
-def named_progress(total: int) -> Iterator[Callable[[str], None]]:
-    """One bar that names what is being worked on, each name a step."""
-    with work_progress(total) as work:
-        yield work.advance

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from ..learn.exercise import exercises
 from ..learn.keep import MINE, parts
@@ -21,8 +20,6 @@ from .layout import Json, print_json, say, say_command, say_table
 
 FOLDER = Path("minisched-lessons")
 COLAB = "https://colab.research.google.com/#create=true"  # File, Upload notebook
-HEAD = re.compile(r"^#\s+title: \"?(.*?)\"?$", re.MULTILINE)
-EXTRAS = re.compile(r"^#\s+extras: \[(.*)\]$", re.MULTILINE)
 
 
 def learn(
@@ -38,9 +35,8 @@ def learn(
     A lesson is copied into the folder, where you may change it; what you got
     right is kept beside it in mine.py. Without JupyterLab it says how to get it.
     """
-    every, kept = lessons(), parts(folder / MINE)
-    for one in every:
-        one["done"] = sum(name in kept for name in one["exercises"])
+    sources, kept = home(), parts(folder / MINE)
+    every = [about(path, kept) for path in sources]
     left = [one for one in every if one["done"] < len(one["exercises"])]
     chosen = next(iter(left), every[-1])
     if lesson is not None:
@@ -52,59 +48,58 @@ def learn(
     if json:
         print_json({"lessons": every, "next": chosen["name"]})
         return 0
-    console = Console(highlight=False)
     rows = [
         ("→" if one is chosen else "", one["name"], one["title"],
          f"{one['done']} of {len(one['exercises'])}")
         for one in every
     ]  # fmt: skip
-    say_table(console, ("", "lesson", "", ">exercises right"), rows)
-    return 0 if no_open else open_lesson(chosen["name"], chosen["extras"], folder, console)
+    say_table(("", "lesson", "", ">exercises right"), rows)
+    return 0 if no_open else open_lesson(sources[every.index(chosen)], chosen["extras"], folder)
 
 
-def home() -> Path:
-    """Where the lessons are: in a clone, or where pip has put them.
+def home() -> list[Path]:
+    """The lessons: those of a clone, or where pip has put them.
 
     Raises:
-        ValueError: nowhere.
+        ValueError: there are none.
     """
     clone = Path(__file__).resolve().parents[2] / "lessons"
     installed = Path(sysconfig.get_path("data")) / "share" / "minisched" / "lessons"
     for place in (clone, installed):
-        if list(place.glob("[0-9][0-9]_*.py")):
-            return place
+        if found := sorted(place.glob("[0-9][0-9]_*.py")):
+            return found
     raise ValueError(f"there are no lessons in {clone} or {installed}; install minisched again.")
 
 
-def lessons() -> list[dict[str, Any]]:
-    """Of each, in their order: its name, title, extras and exercises, and how many are done."""
-    found = []
-    for path in sorted(home().glob("[0-9][0-9]_*.py")):
-        text = path.read_text(encoding="utf-8")
-        title, extras = HEAD.search(text), EXTRAS.search(text)
-        found.append({
-            "name": path.stem, "title": title[1] if title else path.stem,
-            "extras": extras[1].split(", ") if extras else [],
-            "exercises": [name for name, one in exercises().items() if one.lesson == path.stem],
-            "done": 0,
-        })  # fmt: skip
-    return found
+def about(path: Path, kept: Any) -> dict[str, Any]:
+    """A lesson's name, title, extras and exercises, and how many of these are kept."""
+    text = path.read_text(encoding="utf-8")
+    title = re.search(r"^#\s+title: \"?(.*?)\"?$", text, re.MULTILINE)
+    extras = re.search(r"^#\s+extras: \[(.*)\]$", text, re.MULTILINE)
+    names = [name for name, one in exercises().items() if one.lesson == path.stem]
+    return {
+        "name": path.stem,
+        "title": title[1] if title else path.stem,
+        "extras": extras[1].split(", ") if extras else [],
+        "exercises": names,
+        "done": sum(name in kept for name in names),
+    }
 
 
-def open_lesson(name: str, extras: list[str], folder: Path, console: Console) -> int:
+def open_lesson(source: Path, extras: list[str], folder: Path) -> int:
     """Copy a lesson, as a notebook if that can be made here, and open it; a copy stays as it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    source, has_jupytext = home() / f"{name}.py", find_spec("jupytext") is not None
-    path = folder / f"{name}.{'ipynb' if has_jupytext else 'py'}"
+    has_jupytext = find_spec("jupytext") is not None
+    path = folder / f"{source.stem}.{'ipynb' if has_jupytext else 'py'}"
     if not path.exists() and has_jupytext:
         jupytext = import_module("jupytext")
         jupytext.write(jupytext.read(source), path)
     elif not path.exists():
         shutil.copy(source, path)
     if find_spec("jupyterlab") is None:
-        say(console, f"{path} is yours. To open it, JupyterLab is needed:")
-        say_command(console, f"pip install 'minisched[{','.join(extras)}]' && minisched learn")
-        say(console, f"Or upload it at {COLAB}, with `%pip install minisched` in its first cell.")
+        say(f"{path} is yours. To open it, JupyterLab is needed:")
+        say_command(f"pip install 'minisched[{','.join(extras)}]' && minisched learn")
+        say(f"Or upload it at {COLAB}, with `%pip install minisched` in its first cell.")
         return 0
-    say(console, f"Opening {path} in JupyterLab; Ctrl-C ends it.")
+    say(f"Opening {path} in JupyterLab; Ctrl-C ends it.")
     return subprocess.call([sys.executable, "-m", "jupyterlab", path.name], cwd=folder)

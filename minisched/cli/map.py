@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..export.scene_puml import to_puml
 from ..export.scene_svg import to_svg
@@ -14,7 +13,7 @@ from ..export.scene_text import to_text
 from ..spread import Workers, num_cores
 from ..sweep.break_even import DESIGNS, measure_break_even
 from ..trace.files import write_whole
-from .layout import Json, columns_of, named_progress, print_json
+from .layout import Json, columns, print_json, work_progress
 from .options import choose_loops
 
 WRITERS = {".svg": to_svg, ".puml": to_puml, ".txt": to_text}
@@ -42,20 +41,18 @@ def map(
     measures. A line is the break-even, and each design says why it loses where
     it does.
     """
-
     names = choose_loops(loops.split(","), "sim", only_serial=False)
     if out is not None and out.suffix not in WRITERS:
         raise ValueError(f"--out is {str(out)!r}, but it must end in {', '.join(WRITERS)}.")
     workers = Workers(num_cores() if jobs is None else jobs)
-    with named_progress(35 * (len(names) + 1)) as hear:
-        found = measure_break_even(names, host, device, copy, stop, workers=workers, hear=hear)
+    with work_progress(35 * (len(names) + 1)) as work:
+        found = measure_break_even(
+            names, host, device, copy, stop, workers=workers, hear=work.advance
+        )
     if out is not None:
         write_whole(out, WRITERS[out.suffix](found.scene), with_folders=True)
     if json:
         print_json(found.as_json())
-    elif out is None:
-        console = Console()
-        print(to_text(found.scene, columns_of(console)))
     else:
-        print(f"{found.title}: {out}")
+        print(f"{found.title}: {out}" if out else to_text(found.scene, columns()))
     return 0

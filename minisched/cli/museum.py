@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 from ..export.looks import MARK
@@ -19,7 +17,7 @@ from ..museum.exhibit import Standing, address, nothing_broken, standing_of
 from ..museum.page import PagePart, bug_json, page, refuted_json
 from ..museum.picture import exhibit_scene
 from ..trace.files import write_whole
-from .layout import Json, columns_of, named_progress, print_json, say, say_command, say_table
+from .layout import Json, columns, print_json, say, say_command, say_table, work_progress
 
 museum = typer.Typer(help="Published bugs, each put back, caught by a law, drawn, and cured.")
 
@@ -38,17 +36,14 @@ def list_bugs(json: Json = False) -> int:
     """List the bugs by chapter, and the suspicions that were refuted; with --json it tries all."""
     if json:  # which says what stands
         return run_all(json)
-    console = Console(highlight=False, emoji=False)
     every: list[Exhibit | Refuted] = [*exhibits(), *refuted()]
     for chapter, items in groupby(every, lambda item: item.chapter):
-        console.print(f"\n[bold]{chapter[0].upper()}{chapter[1:]}[/bold]")
+        say(Text(f"\n{chapter[0].upper()}{chapter[1:]}", "bold"))
         for item in items:
             is_confirmed = isinstance(item, Exhibit) and item.suspected_at
             confirmed = " (a suspicion, confirmed)" if is_confirmed else ""
-            title = Text.assemble((item.name, "cyan"), f": {item.title}")
-            console.print(Padding(title, (0, 0, 0, 2)))
-            references = Text(", ".join(item.references) + confirmed, style="dim")
-            console.print(Padding(references, (0, 0, 0, 4)))
+            say(Text.assemble("  ", (item.name, "cyan"), f": {item.title}"))
+            say(Text(f"    {', '.join(item.references)}{confirmed}", "dim"))
     return 0
 
 
@@ -71,81 +66,67 @@ def run_bugs(
         return run_all(json)
     item = find(name)
     if out:
-        write(item, out)
+        if out.suffix != ".svg":
+            raise ValueError(f"--out is {str(out)!r}, but its name must end in .svg.")
+        if isinstance(item, Refuted):
+            raise ValueError(f"{item.name} is refuted: nothing went wrong that could be drawn.")
+        write_whole(out, to_svg(exhibit_scene(item)), with_folders=True)
     standing = standing_of(item) if isinstance(item, Exhibit) else None
     if json:
         print_all([standing] if standing else [], [item] if isinstance(item, Refuted) else [])
     else:
-        console = Console(highlight=False, emoji=False)
-        console.print(f"\n[bold]{item.title}[/bold]  [dim]{item.chapter}[/dim]")
+        say(Text.assemble("\n", (item.title, "bold"), "  ", (item.chapter, "dim")))
         for part in page(item):
-            show(part, item, console)
+            show(part, item)
         if out:
             print(f"\nDrawn in {out}.")
     is_good = standing.is_good if standing else isinstance(item, Refuted) and nothing_broken(item)
     return 0 if is_good else 1
 
 
-STYLES = {"+": "green", "-": "red", "@": "cyan"}  # of a diff's lines
+COLOURS = {"bad": "red", "good": "green", "+": "green", "-": "red", "@": "cyan"}
 
 
-def show(part: PagePart, item: Exhibit | Refuted, console: Console) -> None:
+def show(part: PagePart, item: Exhibit | Refuted) -> None:
     """One part of an exhibit."""
-    console.print(f"\n[bold]{part.heading}[/bold]")
+    say(Text(f"\n{part.heading}", "bold"))
     if part.kind == "picture" and isinstance(item, Exhibit):
-        for line in to_text(exhibit_scene(item), columns_of(console)).splitlines():
-            style = "bold red" if MARK in line else ""
-            console.print(Text(line, style), soft_wrap=True)
+        for line in to_text(exhibit_scene(item), columns()).splitlines():
+            say(Text(line, "bold red" if MARK in line else ""))
     for line in part.body.splitlines():
         if part.kind == "code":
-            say_command(console, line)
-        elif part.kind in ("diff", "links"):  # only broken where the terminal ends
-            style = STYLES.get(line[:1], "") if part.kind == "diff" else ""
-            link = f"  {address(line)}" if part.kind == "links" else ""
-            say(console, Text.assemble("  ", (f"{line}{link}", style)))
-        else:
-            style = {"bad": "red", "good": "green"}.get(part.kind, "")
-            bullet = "- " if part.kind == "list" else ""
-            console.print(Padding(Text(bullet + line, style), (0, 0, 0, 2)))
-
-
-def write(item: Exhibit | Refuted, out: Path) -> None:
-    """The picture of an exhibit, as SVG.
-
-    Raises:
-        ValueError: it can't be written so, or nothing is to be drawn of a suspicion.
-    """
-    if out.suffix != ".svg":
-        raise ValueError(f"--out is {str(out)!r}, but its name must end in .svg.")
-    if isinstance(item, Refuted):
-        raise ValueError(f"{item.name} is refuted: nothing went wrong that could be drawn.")
-    write_whole(out, to_svg(exhibit_scene(item)), with_folders=True)
+            say_command(line)
+            continue
+        colour = COLOURS.get(line[:1] if part.kind == "diff" else part.kind, "")
+        sign = "- " if part.kind == "list" else ""
+        link = f"  {address(line)}" if part.kind == "links" else ""
+        say(Text.assemble("  ", (f"{sign}{line}{link}", colour)))
 
 
 def run_all(as_json: bool) -> int:
     """Try every exhibit and every refuted suspicion, with a bar; then a table, or JSON."""
-    standings, holds = list[Standing](), dict[str, bool]()
-    with named_progress(len(exhibits()) + len(refuted())) as hear:
+    standings, holds = list[Standing](), list[bool]()
+    with work_progress(len(exhibits()) + len(refuted())) as work:
         for exhibit in exhibits():
-            hear(exhibit.name)
+            work.advance(exhibit.name)
             standings.append(standing_of(exhibit))
         for item in refuted():
-            hear(item.name)
-            holds[item.name] = nothing_broken(item)
+            work.advance(item.name)
+            holds.append(nothing_broken(item))
     good = sum(item.is_good for item in standings)
     if as_json:
         print_all(standings, list(refuted()))
     else:
-        console, rows = Console(highlight=False, emoji=False), list[tuple[str, ...]]()
+        rows = []
         for it in standings:
             green = "passes" if it.healthy_passes else "✗ fails"
             green = f"✗ nothing to judge: {it.lacking}" if it.lacking else green
             caught = it.caught_by or "✗ not caught"
             rows.append((it.exhibit.name, it.exhibit.references[0], caught, green))
-        say_table(console, ("bug", "reference", "caught by", "healthy code"), rows)
+        say_table(("bug", "reference", "caught by", "healthy code"), rows)
         print(f"{good} of {len(standings)} bugs are caught, with the healthy code green.")
-        print(f"{sum(holds.values())} of {len(holds)} refuted suspicions break nothing.")
-    return 0 if good == len(standings) and all(holds.values()) else 1
+        print(f"{sum(holds)} of {len(holds)} refuted suspicions break nothing.")
+    return 0 if good == len(standings) and all(holds) else 1
 
 
 def print_all(standings: list[Standing], items: list[Refuted]) -> None:

@@ -94,7 +94,8 @@ def with_option_groups(command: Callable[..., int]) -> Callable[..., int]:
     """The command, with an option for each field in the place of a group.
 
     typer asks a command for its signature; this one answers with the fields in the place of the
-    parameter, and builds the group when it is called.
+    parameter, and builds the group when it is called. On a rank that serves another one the command
+    itself is not.
     """
     own = inspect.signature(command, eval_str=True).parameters
     options = {
@@ -108,7 +109,9 @@ def with_option_groups(command: Callable[..., int]) -> Callable[..., int]:
         for name, (group, parameters) in options.items():
             found = [(it.name, values.pop(it.name), it.default) for it in parameters]
             values[name] = group(**{key: value for key, value, empty in found if value != empty})
-        return command(**values)
+        workload = values.get("workload")
+        with workload.ranks() if workload else nullcontext(True) as is_first:
+            return command(**values) if is_first else 0
 
     merged = [one for name, item in own.items() for one in options.get(name, ("", [item]))[1]]
     keyword_only = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in merged]

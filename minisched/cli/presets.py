@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
-from rich.console import Console
-
 from ..devices.registry import load
 from .layout import Json, print_json, say, say_table
 
@@ -108,9 +106,7 @@ LEGEND = (
 )
 
 
-def presets(
-    json: Json = False,
-) -> None:
+def presets(json: Json = False) -> None:
     """List the classes of GPUs that --preset knows, with their sizes and what they are told."""
     if json:  # which knows no infinity
         ends = {it.name: None if it.below_gib == inf else it.below_gib for it in PRESETS}
@@ -119,7 +115,7 @@ def presets(
              "prefill_decode_ratio": it.prefill_decode_ratio} for it in PRESETS
         ]})  # fmt: skip
         return
-    console, rows = Console(highlight=False), list[tuple[str, ...]]()
+    rows = []
     for it in PRESETS:
         memory = f"{it.min_gib:g}-{it.below_gib:g}".replace("-inf", "+")
         parallel = "any" if it.min_tensor_parallel == 1 else f"{it.min_tensor_parallel}+"
@@ -127,6 +123,6 @@ def presets(
         ratio = f"{it.prefill_decode_ratio:.1f}"
         rows.append((it.name, memory, parallel, *sizes, ratio, ", ".join(it.gpus)))
     heads = ("preset", ">GiB", ">TP", ">chunk", ">graphs", ">ratio", "such as")
-    say_table(console, heads, rows, LEGEND)
+    say_table(heads, rows, LEGEND)
     for it in PRESETS:
-        say(console, f"{it.name}: {it.recommendation}")
+        say(f"{it.name}: {it.recommendation}")

@@ -6,13 +6,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.console import Console
-
 from ..checks.answers import count_drafts
 from ..core import Request
-from ..engine.metrics import Metrics, RequestMetrics
+from ..engine.metrics import Metrics
 from ..loops.run import Run
-from .layout import say_table
 
 METRICS = ("prompt_tokens", "cached_tokens", "output_tokens", "queue_ms", "ttft_ms", "itl_ms")
 
@@ -23,33 +20,18 @@ def metrics_json(metrics: Metrics) -> dict[str, dict[str, Any]]:
     Times are in milliseconds, ``itl_ms`` is the mean; None is for what was not.
     """
     ended = sorted(metrics.ended, key=lambda it: (it.arrival, len(it.rid), it.rid))
-    return {request.rid: figures(request) for request in ended}
-
-
-def figures(request: RequestMetrics) -> dict[str, Any]:
-    """One request's."""
-    itls, queue, ttft = request.itls, request.queue_ns, request.ttft_ns
     return {
-        "prompt_tokens": request.prompt_tokens,
-        "cached_tokens": request.cached_tokens,
-        "output_tokens": request.output_tokens,
-        "queue_ms": None if queue is None else queue / 1e6,
-        "ttft_ms": None if ttft is None else ttft / 1e6,
-        "itl_ms": sum(itls) / len(itls) / 1e6 if itls else None,
-        "retractions": request.retractions,
+        it.rid: {
+            "prompt_tokens": it.prompt_tokens,
+            "cached_tokens": it.cached_tokens,
+            "output_tokens": it.output_tokens,
+            "queue_ms": None if it.queue_ns is None else it.queue_ns / 1e6,
+            "ttft_ms": None if it.ttft_ns is None else it.ttft_ns / 1e6,
+            "itl_ms": sum(it.itls) / len(it.itls) / 1e6 if it.itls else None,
+            "retractions": it.retractions,
+        }
+        for it in ended
     }
-
-
-def say_metrics(console: Console, metrics: Metrics) -> None:
-    """The same to read; a dash for what was not."""
-    heads = ("request", *(f">{name.replace('_', ' ')}" for name in METRICS))
-    rows = [
-        (rid, *("-" if found[name] is None
-                else f"{found[name]:.1f}" if name.endswith("ms") else str(found[name])
-                for name in METRICS))
-        for rid, found in metrics_json(metrics).items()
-    ]  # fmt: skip
-    say_table(console, heads, rows)
 
 
 def logprobs_json(requests: Iterable[Request]) -> dict[str, dict[str, Any]]:

@@ -22,7 +22,7 @@ from ..loops.run import run_loop
 from ..models.base import Model
 from ..models.tokenizer import StreamDecoder
 from .exit import BAD_INPUT, INTERRUPTED
-from .layout import print_json, say
+from .layout import print_json, say, say_table
 from .options import (
     ReportOptions,
     SchedulerOptions,
@@ -30,7 +30,7 @@ from .options import (
     choose_loops,
     with_option_groups,
 )
-from .report import drafts_as_json, logprobs_json, metrics_json, print_errors, say_metrics
+from .report import METRICS, drafts_as_json, logprobs_json, metrics_json, print_errors
 
 
 @with_option_groups
@@ -46,50 +46,44 @@ def run(
 
     Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
     """
-    with workload.ranks() as is_first:
-        return run_here(workload, scheduler, report, loop) if is_first else 0
-
-
-def run_here(
-    workload: WorkloadOptions,
-    scheduler: SchedulerOptions,
-    report: ReportOptions,
-    loop: list[str] | None,
-) -> int:
-    """The same, in the process that does it."""
     if loop and len(loop) > 1:
         raise ValueError(f"--loop was given {len(loop)} times, but run takes exactly one loop.")
     chosen = choose_loops(loop or [], workload.device, scheduler.serial_only)
     name, *more = workload.split(chosen)
     if more:
         raise ValueError(f"--loop all is {1 + len(more)} loops, but run takes exactly one.")
-    device = open_device(workload.device)
-    model = workload.open_model()
+    device, model = open_device(workload.device), workload.open_model()
     requests = workload.make_requests(model)
     config, cost = scheduler.config_for(requests, model.context_len), workload.cost()
-    console = Console(stderr=report.json, highlight=False, emoji=False)
     transcript = Transcript(model, requests)
-    with streaming(console, transcript), report.logging():
+    with transcript.shown(not report.json), report.logging():
         run = run_loop(name, device, model, requests, config, cost, on_output=transcript.hear)
+    metrics, wants_logprobs = metrics_json(run.metrics), workload.sampling.return_logprob
     if report.json:
         result = {"loop": name, "dtype": run.trace.dtype, "outputs": run.outputs,
-                  "errors": run.errors, "requests": metrics_json(run.metrics)}  # fmt: skip
-        if workload.sampling.return_logprob:
+                  "errors": run.errors, "requests": metrics}  # fmt: skip
+        if wants_logprobs:
             result["logprobs"] = logprobs_json(run.requests)
         print_json(result | drafts_as_json(run))
-    say_metrics(console, run.metrics)
-    if workload.sampling.return_logprob and not report.json:
-        say(console, "Log-probabilities are in what --json prints.")
-    if drafts := count_drafts(run.trace):
-        say(console, f"{run.loop}: {drafts}.")
-    took = measure(run.trace, sum(map(len, run.outputs.values())))
-    computed = f" in {run.trace.dtype}" * bool(run.trace.dtype)
-    say(
-        console,
-        f"{took.tokens} tokens in {took.steps} steps of the loop {run.loop}{computed}, "
-        f"{milliseconds(took.makespan_ns)}; "
-        f"the device was busy {took.device_busy_percent:.0f} % of the time.",
-    )
+    else:
+        rows = [
+            (rid, *("-" if found[name] is None
+                    else f"{found[name]:.1f}" if name.endswith("ms") else str(found[name])
+                    for name in METRICS))
+            for rid, found in metrics.items()
+        ]  # fmt: skip
+        say_table(("request", *(f">{name.replace('_', ' ')}" for name in METRICS)), rows)
+        if wants_logprobs:
+            say("Log-probabilities are in what --json prints.")
+        if drafts := count_drafts(run.trace):
+            say(f"{run.loop}: {drafts}.")
+        took = measure(run.trace, sum(map(len, run.outputs.values())))
+        computed = f" in {run.trace.dtype}" * bool(run.trace.dtype)
+        say(
+            f"{took.tokens} tokens in {took.steps} steps of the loop {run.loop}{computed}, "
+            f"{milliseconds(took.makespan_ns)}; "
+            f"the device was busy {took.device_busy_percent:.0f} % of the time."
+        )
     print_errors(run.errors)
     if run.interrupted:
         print("interrupted; every request was ended and its memory given back", file=sys.stderr)
@@ -97,30 +91,28 @@ def run_here(
     return BAD_INPUT if run.errors else 0
 
 
-# -- Shows what requests say while they say it: text, or token ids where there is no tokenizer -----
-
-
 class Transcript:
-    """What each request has said so far."""
+    """What each request has said so far: text, or token ids where there is no tokenizer."""
 
     def __init__(self, model: Model, requests: Sequence[Request]) -> None:
-        self.tokenizer = model.tokenizer
         self.said = {request.rid: "" for request in requests}
         self.ended = {request.rid: "" for request in requests}
-        self.decoders: dict[str, StreamDecoder] = {}
+        self.decoders = (
+            {request.rid: StreamDecoder(model.tokenizer) for request in requests}
+            if model.tokenizer
+            else None
+        )
 
     def hear(self, output: Output) -> None:
         """Note an output."""
-        self.said[output.rid] += self._text(output)
+        rid, token = output.rid, output.token
+        if self.decoders is None:
+            self.said[rid] += "" if token is None else f"{token} "
+        elif token is not None:
+            self.said[rid] += self.decoders[rid].push(token)
         if output.finish_reason:
-            self.ended[output.rid] = output.finish_reason.value
-
-    def _text(self, output: Output) -> str:
-        if self.tokenizer is None:
-            return "" if output.token is None else f"{output.token} "
-        decoder = self.decoders.setdefault(output.rid, StreamDecoder(self.tokenizer))
-        text = decoder.push(output.token) if output.token is not None else ""
-        return text + (decoder.finish() if output.finish_reason else "")
+            self.said[rid] += self.decoders[rid].finish() if self.decoders else ""
+            self.ended[rid] = output.finish_reason.value
 
     def __rich__(self) -> Table:
         """One line for each request."""
@@ -129,14 +121,14 @@ class Transcript:
             table.add_row(Text(rid, "bold"), Text(text), Text(self.ended[rid], "dim"))
         return table
 
-
-@contextmanager
-def streaming(console: Console, transcript: Transcript) -> Iterator[None]:
-    """Keep the transcript on show; where nobody watches, print it once, at the end, unwrapped."""
-    if console.is_terminal:
-        with Live(transcript, console=console, refresh_per_second=12):
-            yield
-        return
-    yield
-    for rid, text in transcript.said.items():
-        say(console, f"{rid}: {text} ({transcript.ended[rid]})")
+    @contextmanager
+    def shown(self, is_wanted: bool) -> Iterator[None]:
+        """Keep it on show; where nobody watches, print it once, at the end, unwrapped."""
+        console = Console()
+        if is_wanted and console.is_terminal:
+            with Live(self, console=console, refresh_per_second=12):
+                yield
+            return
+        yield
+        for rid, text in self.said.items() if is_wanted else ():
+            say(f"{rid}: {text} ({self.ended[rid]})")

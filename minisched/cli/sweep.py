@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from ..export.scene_svg import to_svg
 from ..spread import Workers, num_cores
-from ..sweep.grid import AIMS, SweepGrid, read_grid
+from ..sweep.grid import AIMS, read_grid
 from ..sweep.picture import picture
 from ..sweep.sweep import Sweep, run_grid, write_tables
 from ..trace.files import write_whole
-from .layout import Json, named_progress, print_json, say, say_table
+from .layout import Json, print_json, say, say_table, work_progress
 from .options import BackendName, ClusterAddress
 
 MOST_SHOWN = 20  # rows of a table
@@ -47,81 +46,63 @@ def sweep(
     workers = Workers(num_cores() if jobs is None else jobs, backend, address)
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file, but it must be a folder.")
-    with named_progress(len(grid.cells)) as hear:
-        done = run_grid(grid, out, workers, lambda at, row: hear(row["state"]))
+    with work_progress(len(grid.cells)) as work:
+        done = run_grid(grid, out, workers, lambda at, row: work.advance(row["state"]))
     files = [str(path) for path in write_tables(done, out)]
     if (scene := picture(done)) is not None:
         write_whole(out / "sweep.svg", to_svg(scene))
         files.append(str(out / "sweep.svg"))
     if json:
-        print_json(as_json(done, files))
+        print_json({
+            "cells": len(done.rows), "done_before": done.done_before, "states": done.states(),
+            "aim": grid.aim, "limits": dict(grid.limits), "best": done.best,
+            "capacity": done.capacity, "rows": done.table, "files": files,
+        })  # fmt: skip
     else:
-        report(Console(highlight=False, emoji=False), done, files)
+        report(done, out)
     return 1 if {"failed", "lost"} & done.states().keys() else 0
 
 
-def as_json(sweep: Sweep, files: Sequence[str]) -> dict[str, Any]:
-    """What ``--json`` prints; rows as in the CSV."""
-    return {
-        "cells": len(sweep.rows),
-        "done_before": sweep.done_before,
-        "states": sweep.states(),
-        "aim": sweep.grid.aim,
-        "limits": dict(sweep.grid.limits),
-        "best": sweep.best,
-        "capacity": sweep.capacity,
-        "rows": sweep.table,
-        "files": files,
-    }
-
-
-def report(console: Console, sweep: Sweep, files: Sequence[str]) -> None:
+def report(sweep: Sweep, folder: Path) -> None:
     """How many cells there are, what is best for each workload, and why some did not run."""
     grid = sweep.grid
     states = ", ".join(f"{count} {state}" for state, count in sweep.states().items())
     before = f", {sweep.done_before} of them done before" if sweep.done_before else ""
-    say(console, f"{len(grid.cells)} cells{before}: {states}.")
+    say(f"{len(grid.cells)} cells{before}: {states}.")
     if best := sweep.best:
-        some_of(console, best, shown_columns(grid))
         column, less = AIMS[grid.aim]
+        axes = [name for name in grid.axes if name != "seed"]
+        speedup = ["speedup"] if "serial" in grid.axes.get("loop", ()) else []
+        some_of(best, dict.fromkeys([*axes, column, *grid.limits, *speedup]))
         kept = f" within {', '.join(f'{k} <= {v:g}' for k, v in grid.limits.items())}"
         say(
-            console,
             f"Of each workload the choice with the {'least' if less else 'most'} {column}"
             f"{kept if grid.limits else ''}; the {len(best)} that have one.",
         )
     elif "ok" in sweep.states():
-        say(console, "Nothing keeps the limits, so nothing is best.")
+        say("Nothing keeps the limits, so nothing is best.")
     if capacity := sweep.capacity:
-        say(console, "The highest rate at which a choice keeps the limits:")
-        some_of(console, capacity, list(capacity[0]))
+        say("The highest rate at which a choice keeps the limits:")
+        some_of(capacity, capacity[0])
     reasons = dict.fromkeys(
         f"{row['state']}: {row['reason']}" for row in sweep.rows if row["state"] != "ok"
     )
     for reason in list(reasons)[:MOST_REASONS]:
-        say(console, f"! {reason}")
+        say(f"! {reason}")
     if len(reasons) > MOST_REASONS:
-        say(console, f"and {len(reasons) - MOST_REASONS} reasons more; column reason has them.")
-    say(console, f"All rows and columns are in {Path(files[0]).parent}.")
+        say(f"and {len(reasons) - MOST_REASONS} reasons more; column reason has them.")
+    say(f"All rows and columns are in {folder}.")
 
 
-def shown_columns(grid: SweepGrid) -> list[str]:
-    """The axes, what the aim is about, and the limits."""
-    column, _ = AIMS[grid.aim]
-    axes = [name for name in grid.axes if name != "seed"]
-    speedup = ["speedup"] if "serial" in grid.axes.get("loop", ()) else []
-    return list(dict.fromkeys([*axes, column, *grid.limits, *speedup]))
-
-
-def some_of(console: Console, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+def some_of(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None:
     """Print some columns of the first rows."""
-    heads = []
-    for name in columns:
-        is_number = all(isinstance(row[name], int | float) for row in rows)
-        heads.append(">" * is_number + name.replace("_", " "))
+    heads = [
+        ">" * all(isinstance(row[name], int | float) for row in rows) + name.replace("_", " ")
+        for name in columns
+    ]
     shown = [
         ["-" if row[name] is None else f"{row[name]}" for name in columns]
         for row in rows[:MOST_SHOWN]
     ]
     more = len(rows) - MOST_SHOWN
-    say_table(console, heads, shown, f"and {more} more; --json has them" if more > 0 else "")
+    say_table(heads, shown, f"and {more} more; --json has them" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""``minisched view``: a recorded run as the picture of one topic."""
+"""``minisched view`` and ``stepper``: a recorded run as one topic's picture, or as a page."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from ..export import native
 from ..export.html import to_html
+from ..export.native import read_recorded
 from ..export.scene_text import LEAST
 from ..export.views import FORMS, NothingToShow, draw, parts_of
 from ..topics import TOPICS
-from ..trace import Trace
 from ..trace.files import write_whole
-from .layout import columns_of
+from .layout import columns
 
 
 def view(
@@ -40,13 +38,11 @@ def view(
 
     Of a loop: who works when (timing), who tells whom (sequence), and step under step (steps).
     """
-
     parts_of(topic)  # whether there is such a topic
     if form not in FORMS:
         raise ValueError(f"--form is {form!r}, but it must be one of {', '.join(FORMS)}.")
-    console = Console()
     try:
-        drawn = draw(topic, read_trace(trace), form, part, max(LEAST, columns_of(console)))
+        drawn = draw(topic, read_recorded(trace).trace, form, part, max(LEAST, columns()))
     except NothingToShow as error:
         raise ValueError(f"{trace} can't be shown as {topic}: {error}") from error
     name = f"{topic}_{part}" if part and part != parts_of(topic)[0] else topic
@@ -64,24 +60,10 @@ def stepper(
     out: Annotated[Path, typer.Option(help="The page.")] = Path("out/stepper.html"),
 ) -> None:
     """Write one page that plays, steps and drags recorded runs: source, queue, KV map, tree."""
-
-    runs = [read_trace(source) for source in traces]
     try:
-        html = to_html(runs)
+        html = to_html([read_recorded(source).trace for source in traces])
     except NothingToShow as error:
         names = ", ".join(map(str, traces))
         raise ValueError(f"{names} can't be stepped through: {error}") from error
     write_whole(out, html, with_folders=True)
     print(out)
-
-
-def read_trace(source: Path) -> Trace:
-    """A recorded run.
-
-    Raises:
-        ValueError: the file can't be read, or is no trace.
-    """
-    try:
-        return native.read(source)
-    except OSError as error:
-        raise ValueError(f"{source} can't be read: {error.strerror}.") from error

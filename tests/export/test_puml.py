@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minisched.cli.diagrams import run_diagrams
+from minisched.cli.diagrams import diagrams as regenerate
 from minisched.export import render_puml
 from minisched.export.looks import SHARES
 from minisched.export.pictures.stages import row_of, works
@@ -158,7 +158,7 @@ def test_a_server_draws_refuses_or_is_not_there(diagrams: Path) -> None:
         assert failure(good, wrong, server=server) == said
         web.shutdown()
     with pytest.raises(ValueError, match="so it cannot be used with --check"):
-        run_diagrams(["good"], True, True, diagrams.parent, server)
+        regenerate(["good"], check=True, server=server)
     nobody = "http://127.0.0.1:9/plantuml"
     assert failure(good, server=nobody).startswith(f"the PlantUML server {nobody} does not answer")
 

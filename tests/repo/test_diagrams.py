@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minisched.cli.diagrams import run_diagrams
+from minisched.cli.diagrams import diagrams
 from minisched.export import golden, native, render_puml, tables
 from minisched.export.golden import SCENES, makers, measured
 from minisched.export.puml_style import LINK_STYLE
@@ -82,7 +82,7 @@ def test_a_figure_has_its_place_in_a_page_and_a_place_its_figure() -> None:
 
 @pytest.mark.usefixtures("plantuml")
 def test_nothing_is_stale_by_the_pinned_renderer(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_diagrams([], True, True, ROOT) == 0, capsys.readouterr().out
+    assert diagrams(check=True) == 0, capsys.readouterr().out
 
 
 @pytest.mark.thorough
@@ -128,16 +128,17 @@ def test_the_check_names_each_stale_file_and_changes_nothing(
     trace.unlink()
     picture.write_text(picture.read_text().replace("overlap", "overlap!", 1))
     before = contents(tmp_path)
-    assert run_diagrams(names, True, True, tmp_path) == 1
+    monkeypatch.setattr(golden, "checkout", lambda: tmp_path)
+    assert diagrams(names, check=True) == 1
     *lines, last = capsys.readouterr().out.splitlines()
     assert {
         f"{name} is stale"
         for name in ("diagrams/compare.svg", "traces/decode.json", "diagrams/decode.svg")
     } == {*lines}
     assert last.endswith(f"`minisched diagrams {' '.join(names)}` brings them up to date")
-    assert run_diagrams(names, False, True, tmp_path) == 2, "nothing is written"
+    assert diagrams(names) == 2, "nothing is written"
     assert contents(tmp_path) == before and capsys.readouterr().err.count("\n") == 1
-    assert run_diagrams(names, False, False, tmp_path) == 0
+    assert diagrams(names, svg=False) == 0
     assert trace.is_file() and "overlap!" not in picture.read_text()
 
 
