@@ -208,7 +208,7 @@ def oracle_trace(workload: Workload, refused: Collection[str] = ()) -> Trace:
 OF_HASH = {"": 0.0, "torch": 1e-12, "mlx": 1e-6}
 """By the library of the device's arrays, how far those of ``hash`` may be from the oracle's: its
 logits are exact in float64 everywhere, but the exponential of MLX is that of float32
-(``models/sampling_mlx.py``)."""
+(``models/sampling_arrays.py``)."""
 
 
 def find_unlike(

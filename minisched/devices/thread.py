@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import chain
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,7 +38,13 @@ def ship(values: Numbers, where: torch.device, dtype: torch.dtype = torch.int64)
 
 
 class TorchArrays:
-    """``devices/base.py:Arrays`` with int64 tensors on one torch device."""
+    """``devices/base.py:Arrays`` with int64 tensors on one torch device; and what sampling needs.
+
+    ``lib`` is the library, for what torch and MLX have under one name.
+    """
+
+    lib: Any = torch
+    word = torch.int64  # in which 32 bits are computed with; nothing overflows
 
     def __init__(self, where: torch.device) -> None:
         self.device = where
@@ -66,6 +74,61 @@ class TorchArrays:
     def clamp(self, values: Tensor, min: int) -> Tensor:
         """Values below ``min`` raised to it."""
         return torch.clamp(values, min=min)
+
+    # -- for ``models/sampling_arrays.py`` and the hash model; ``MlxArrays`` has the same
+
+    def in_float64(self) -> AbstractContextManager[None]:
+        """Where float64 can be computed: anywhere."""
+        return nullcontext()
+
+    def numbers(self, values: Any, dtype: torch.dtype) -> Tensor:
+        """Numbers of the host, or a tensor's, in another dtype on the device."""
+        on_device = isinstance(values, Tensor)
+        return values.to(dtype) if on_device else ship(values, self.device, dtype)
+
+    def wide(self, values: Tensor) -> Tensor:
+        """In 32 bits at least."""
+        return values.float() if values.element_size() < 4 else values
+
+    def arange(self, end: int) -> Tensor:
+        """The integers from 0 on."""
+        return torch.arange(end, device=self.device)
+
+    def take(self, values: Tensor, at: Tensor) -> Tensor:
+        """Of each row those ``at`` [num_rows, any]."""
+        return values.gather(-1, at)
+
+    def put(self, values: Tensor, at: Any, new: Tensor) -> Tensor:
+        """A copy with others ``at`` an index, or several."""
+        return values.index_put(at if isinstance(at, tuple) else (at,), new)
+
+    def argmax(self, values: Tensor) -> Tensor:
+        """Of each row the index of the largest, of equals the first."""
+        return values.argmax(-1)
+
+    def argsort(self, values: Tensor) -> Tensor:
+        """Of each row the indices of rising values, of equals in order."""
+        return values.argsort(stable=True)
+
+    def largest(self, values: Tensor, count: int) -> Tensor:
+        """Of each row the ``count`` largest, falling."""
+        if count < values.size(-1):
+            return values.topk(count).values
+        if values.is_cuda:
+            return values.sort(descending=True).values
+        rising = np.sort(self.wide(values).numpy())  # a tenth of torch's time
+        return torch.from_numpy(rising).flip(-1)
+
+    def exp(self, values: Tensor) -> Tensor:
+        """In float64 to its last digits."""
+        return values.exp()
+
+    def log_softmax(self, values: Tensor) -> Tensor:
+        """Each row by itself, in an order of adding up that is the same in every batch.
+
+        ``logsumexp`` would not: on the CPU it gives a single long row to several threads.
+        """
+        return values.log_softmax(-1)
 
 
 # -- What ``thread`` and ``cuda`` have in common: memory in tensors --------------------------------

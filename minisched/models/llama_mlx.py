@@ -28,7 +28,7 @@ from .llama import (
     read_config,
     weight_files,
 )
-from .sampling_mlx import logprobs, sample
+from .sampling_arrays import logprobs, sample
 from .tokenizer import Tokenizer
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}

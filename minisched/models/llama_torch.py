@@ -35,7 +35,7 @@ from .llama import (
     read_config,
     weight_files,
 )
-from .sampling_torch import logprobs, sample
+from .sampling_arrays import logprobs, sample
 from .tokenizer import Tokenizer
 
 ROWS = 4

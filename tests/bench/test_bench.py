@@ -35,8 +35,8 @@ from minisched.bench.overlap import (
 from minisched.bench.peers import peer as peers
 from minisched.bench.peers.peer import PACKAGE, Peer, PeerError
 from minisched.devices.thread import ThreadDevice
+from minisched.models.hash_arrays import HashArrays
 from minisched.models.llama_torch import LlamaTorch
-from minisched.models.registry import HashTorch
 
 times = st.floats(0.01, 100.0)
 
@@ -70,7 +70,7 @@ def test_arms_take_turns_and_a_ratio_is_taken_repetition_by_repetition() -> None
 
 def test_whatever_happens_devices_are_closed_and_settings_are_given_back() -> None:
     before = threading.active_count(), torch.get_num_threads()
-    run = partial(running, "thread", HashTorch(eos_ids=frozenset()), CalibrationLoad(1, 8, 50))
+    run = partial(running, "thread", HashArrays(eos_ids=frozenset()), CalibrationLoad(1, 8, 50))
     with pytest.raises(KeyboardInterrupt), run("serial"), run("overlap") as arm:
         arm.go_on(2)
         raise KeyboardInterrupt

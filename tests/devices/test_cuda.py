@@ -21,9 +21,9 @@ from minisched.devices import thread as torch_arrays
 from minisched.devices.cuda import PATIENCE, ZERO_LASTS, CudaDevice, CudaStream, GpuClock
 from minisched.devices.thread import ThreadDevice
 from minisched.loops.run import run_loop
+from minisched.models.hash_arrays import HashArrays
 from minisched.models.llama_graphs import LlamaGraphs
 from minisched.models.llama_torch import LlamaTorch
-from minisched.models.registry import HashTorch
 from minisched.scheduler import SchedulerConfig
 from minisched.worker.worker import Worker
 from tests.devices.fake_cuda import Gpu, fake_cuda
@@ -110,7 +110,7 @@ def test_no_launch_waits_for_the_gpu(
     inner = CudaStream.launch
     monkeypatch.setattr(CudaStream, "launch", launch)
     llama = kinds["qwen3 scaled"]
-    model: Any = LlamaGraphs(llama, "float32") if is_llama else HashTorch(eos_ids=frozenset())
+    model: Any = LlamaGraphs(llama, "float32") if is_llama else HashArrays(eos_ids=frozenset())
     device: Any = CudaDevice()
     loop = "overlap" if relay != "token_pool" else "mini_overlap"
     wishes = dict(top_k=7, seed=5, ignore_eos=True, max_new_tokens=12)
@@ -134,7 +134,7 @@ def test_a_step_of_decodes_is_one_copy_to_the_gpu(
         assert len(shipped) - before == 1
 
     monkeypatch.setattr(Worker, "prepare", count)
-    run_loop(loop, ThreadDevice(), HashTorch(), some_requests(), CONFIG, relay=relay)
+    run_loop(loop, ThreadDevice(), HashArrays(), some_requests(), CONFIG, relay=relay)
     assert len(shipped) > 10
 
 

@@ -18,7 +18,7 @@ from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.loops.design import LOOPS
 from minisched.loops.run import run_loop
-from minisched.models import sampling, sampling_mlx, sampling_torch
+from minisched.models import sampling, sampling_arrays
 from minisched.models.base import read_marks
 from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
@@ -256,10 +256,10 @@ def chosen(backend: str, rows: list[list[float]], params: SamplingParams) -> lis
     if backend == "sim":
         return [sampling.choose(row, *one) for row, one in zip(rows, how, strict=True)]
     if backend == "thread":
-        of_torch: list[int] = sampling_torch.choose(torch.tensor(rows), how).tolist()
+        of_torch: list[int] = sampling_arrays.choose(torch.tensor(rows), how).tolist()
         return of_torch
     with mx.stream(mx.cpu):
-        of_mlx: list[int] = sampling_mlx.choose(mx.array(rows), how).tolist()
+        of_mlx: list[int] = sampling_arrays.choose(mx.array(rows), how).tolist()
     return of_mlx
 
 

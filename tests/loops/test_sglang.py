@@ -42,8 +42,8 @@ from minisched.loops.overlap import is_disable_overlap_for_batch
 from minisched.loops.overlap_thread import FutureStep, TpModelWorkerClient
 from minisched.loops.run import Run, fresh, make_engine, run_loop
 from minisched.models.hash import HashModel
+from minisched.models.hash_arrays import HashArrays
 from minisched.models.llama_mlx import LlamaMlx
-from minisched.models.registry import HashMlx
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from minisched.worker import Step
@@ -421,7 +421,7 @@ STARTS = ("prefill_start", "extend_start", "decode_batch_start", "decode_batch_s
 
 
 @pytest.mark.parametrize(
-    ("device", "model"), [(SimDevice, HashModel), (MlxDevice, HashMlx)], ids=["sim", "mlx"]
+    ("device", "model"), [(SimDevice, HashModel), (MlxDevice, HashArrays)], ids=["sim", "mlx"]
 )
 def test_every_step_is_launched_by_the_start_of_its_first_row(
     device: Any, model: Any, monkeypatch: pytest.MonkeyPatch
@@ -484,7 +484,7 @@ def test_tokens_and_caches_are_handed_over_together(
         async_eval(*arrays)  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(mlx_steps.mx, "async_eval", look)
-    loaded: Any = HashMlx(eos_ids=frozenset()) if model == "hash" else LlamaMlx(tiny_llama)
+    loaded: Any = HashArrays(eos_ids=frozenset()) if model == "hash" else LlamaMlx(tiny_llama)
     done = run_loop("mlx_async", device, loaded, some_requests(6))
     assert len(handed) == len({s.step for s in done.trace.slices if s.name == "forward"})
     state = [array.shape for array in device._cache_state_arrays()]

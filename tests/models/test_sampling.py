@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,7 +19,7 @@ from minisched.core import Request, SamplingParams
 from minisched.core.sampling import KINDS
 from minisched.devices.sim import SimDevice
 from minisched.loops.run import run_loop
-from minisched.models import sampling, sampling_mlx, sampling_torch
+from minisched.models import sampling, sampling_arrays
 from minisched.models.hash import HashModel
 from minisched.models.sampling import WORD, threefry
 from tests.support import many
@@ -37,9 +36,10 @@ def noise(backend: str, keys: Sequence[int], positions: Sequence[int], vocab: in
         return np.array([[*sampling.gumbel(*pair, range(vocab)).values()] for pair in pairs])
     if backend == "thread":
         columns = (torch.tensor(values)[:, None] for values in (keys, positions))
-        return sampling_torch.gumbel(*columns, vocab).numpy()
+        return sampling_arrays.gumbel(*columns, vocab).numpy()
     with mx.stream(mx.cpu):
-        return np.array(sampling_mlx.gumbel(*map(sampling_mlx.column, (keys, positions)), vocab))
+        columns = (mx.array(values, mx.int64)[:, None] for values in (keys, positions))
+        return np.array(sampling_arrays.gumbel(*columns, vocab))
 
 
 def chosen(backend: str, logits: Any, how: Sampling) -> Any:
@@ -47,9 +47,9 @@ def chosen(backend: str, logits: Any, how: Sampling) -> Any:
         pairs = zip(logits, how, strict=True)
         return np.array([sampling.choose([*map(float, row)], *each) for row, each in pairs])
     if backend == "thread":
-        return sampling_torch.choose(torch.tensor(logits), how).numpy()
+        return sampling_arrays.choose(torch.tensor(logits), how).numpy()
     with mx.stream(mx.cpu):  # the only place for float64
-        return np.array(sampling_mlx.choose(mx.array(np.array(logits), dtype=mx.float64), how))
+        return np.array(sampling_arrays.choose(mx.array(np.array(logits), dtype=mx.float64), how))
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ def test_the_noise_of_the_first_and_last_word_is_finite(monkeypatch: pytest.Monk
         return like, like + WORD
 
     wanted = [-math.log(-math.log((word + 0.5) / 2**32)) for word in (0, WORD)]
-    modules = {"sim": sampling, "thread": sampling_torch, "mlx": sampling_mlx}
+    modules = {"sim": sampling, "thread": sampling_arrays, "mlx": sampling_arrays}
     for backend, of_it in modules.items():
         monkeypatch.setattr(of_it, "threefry", ends)
         assert noise(backend, [5], [7], 2).tolist() == [pytest.approx(wanted, rel=1e-12)]
@@ -192,16 +192,13 @@ def test_top_k_and_top_p_leave_the_fewest_most_likely(
                   | st.lists(ties, min_size=vocab, max_size=vocab),
                   params, keys, st.integers(0, 5000)),
         min_size=1, max_size=5)),
-    first_look=st.sampled_from([1, 2, 5, 1024]),
 )  # fmt: skip
 @settings(max_examples=many(150, 1000))
 def test_every_backend_chooses_what_each_row_gets_alone(
-    rows: list[tuple[list[float], SamplingParams, int, int]], first_look: int
+    rows: list[tuple[list[float], SamplingParams, int, int]],
 ) -> None:
     logits, how = np.array([row for row, *_ in rows]), [(*rest,) for _, *rest in rows]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampling_torch, "FIRST_LOOK", first_look)  # both ways of finding the best
-        truth, *others = (chosen(backend, logits, how) for backend in ("sim", "thread", "mlx"))
+    truth, *others = (chosen(backend, logits, how) for backend in ("sim", "thread", "mlx"))
     for found in others:
         for at, row in enumerate(logits):
             if any(map(math.isnan, row)):
@@ -214,32 +211,15 @@ def test_every_backend_chooses_what_each_row_gets_alone(
 # -- what is left, where it depends on the last bit ------------------------------------------------
 
 
-def on_torch(
-    logits: torch.Tensor, params: list[SamplingParams], on_gpu: bool, first_look: int
-) -> list[set[int]]:
-    """As ``sampling_torch.choose`` asks, on a CPU or as on a GPU."""
-    vocab_size = logits.size(-1)
-    limits = [p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampling_torch, "FIRST_LOOK", first_look)
-        width, enough = sampling_torch.look_at(params, limits, vocab_size, on_gpu)
-    if not width:
-        return [set(range(vocab_size))] * len(params)
-    column = partial(torch.tensor, dtype=torch.float64)
-    temperature = column([p.temperature for p in params])[:, None]
-    top_p = column([p.top_p for p in params])[:, None]
-    left = sampling_torch.kept(
-        logits, logits.double() / temperature, temperature, torch.tensor(limits)[:, None], top_p,
-        width, enough,
-    )  # fmt: skip
+def on_torch(logits: torch.Tensor, params: list[SamplingParams]) -> list[set[int]]:
+    left = sampling_arrays.kept(logits, params)
     return [set(row.nonzero()[:, 0].tolist()) for row in left]
 
 
 def on_mlx(logits: torch.Tensor, params: list[SamplingParams]) -> list[set[int]]:
     with mx.stream(mx.cpu):
-        temperature = sampling_mlx.column([p.temperature for p in params], mx.float64)
-        scaled = mx.array(logits.double().numpy(), dtype=mx.float64) / temperature
-        left = sampling_mlx.kept(scaled, params).tolist()
+        array = mx.array(logits.double().numpy(), dtype=mx.float64)
+        left: Any = sampling_arrays.kept(array, params).tolist()
     return [{at for at, stays in enumerate(row) if stays} for row in left]
 
 
@@ -257,8 +237,8 @@ def at_the_boundary(draw: st.DrawFn) -> tuple[torch.Tensor, list[SamplingParams]
         rows.append([kinds[hash((at, len(rows))) % len(kinds)] for at in range(vocab)])
         temperature = draw(st.sampled_from([1.0, 0.7, 1.3]))
         logits = torch.tensor([rows[-1]], dtype=dtype).double()
-        falling = (logits / temperature).sort(descending=True).values
-        reached = sampling_torch.whole_numbers(falling, falling)[0].cumsum(-1)
+        falling = (logits / temperature).sort(descending=True).values[0]
+        reached = ((falling - falling[0]).exp() * sampling.UNIT).floor().cumsum(-1)
         share = float(reached[draw(st.integers(0, vocab - 1))] / reached[-1])
         top_p = draw(st.sampled_from([share, math.nextafter(share, 0), math.nextafter(share, 1)]))
         top_k = draw(st.sampled_from([-1, -1, 1, 3, vocab // 2 + 1, vocab + 5]))
@@ -267,21 +247,19 @@ def at_the_boundary(draw: st.DrawFn) -> tuple[torch.Tensor, list[SamplingParams]
     return torch.tensor(rows, dtype=dtype), params
 
 
-@given(
-    case=at_the_boundary(), on_gpu=st.booleans(), first_look=st.sampled_from([1, 2, 5, 40, 1024])
-)
+@given(case=at_the_boundary())
 @settings(max_examples=many(40, 250))
 def test_every_device_leaves_what_the_reference_leaves(
-    case: tuple[torch.Tensor, list[SamplingParams]], on_gpu: bool, first_look: int
+    case: tuple[torch.Tensor, list[SamplingParams]],
 ) -> None:
     logits, params = case
     truth = [
         set(sampling.kept([logit / how.temperature for logit in row], how))
         for row, how in zip(logits.tolist(), params, strict=True)
     ]
-    assert on_torch(logits, params, on_gpu, first_look) == truth
+    assert on_torch(logits, params) == truth
     alone = zip(logits[:, None], params, strict=True)
-    assert [on_torch(row, [p], on_gpu, first_look)[0] for row, p in alone] == truth
+    assert [on_torch(row, [p])[0] for row, p in alone] == truth
     assert on_mlx(logits, params) == truth
 
 

@@ -31,12 +31,7 @@ from minisched.core import (
 )
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.loops.run import Run, run_loop
-from minisched.models import sampling as adjust
-from minisched.models import sampling as logprobs
-from minisched.models import sampling_mlx as adjust_mlx
-from minisched.models import sampling_mlx as logprobs_mlx
-from minisched.models import sampling_torch as adjust_torch
-from minisched.models import sampling_torch as logprobs_torch
+from minisched.models import sampling, sampling_arrays
 from minisched.models.hash import HashModel
 from minisched.models.llama_torch import LlamaTorch
 from minisched.models.tokenizer import ByteTokenizer, StopStrings, TextCodec
@@ -54,15 +49,15 @@ Wishes = list[LogitAdjustment | None]
 
 def adjusted(backend: str, logits: Rows, wishes: Wishes, wide: bool = True) -> Rows:
     if backend == "sim":
-        return adjust.adjust(logits, wishes)
+        return sampling.adjust(logits, wishes)
     rows: Any
     if backend == "mlx":
         with mx.stream(mx.cpu):
             dtype = mx.float64 if wide else mx.float32
-            rows = adjust_mlx.adjust(mx.array(logits, dtype=dtype), wishes)
+            rows = sampling_arrays.adjust(mx.array(logits, dtype=dtype), wishes)
     else:
         kind = torch.float64 if wide else torch.float32
-        rows = adjust_torch.adjust(torch.tensor(logits, dtype=kind), wishes)
+        rows = sampling_arrays.adjust(torch.tensor(logits, dtype=kind), wishes)
     found: Rows = rows.tolist()
     return found
 
@@ -135,8 +130,8 @@ def test_masks_at_their_edges(backend: str) -> None:
 def test_sixteen_bits_are_enough_for_a_penalty() -> None:
     wish = LogitAdjustment(presence_penalty=0.1, counts={0: 1})
     halves = torch.tensor([[100.0, 100.0]], dtype=torch.bfloat16)
-    assert adjust_torch.adjust(halves, [wish]).argmax() == 1
-    assert mx.argmax(adjust_mlx.adjust(mx.array([[100.0, 100.0]], mx.bfloat16), [wish])) == 1
+    assert sampling_arrays.adjust(halves, [wish]).argmax() == 1
+    assert mx.argmax(sampling_arrays.adjust(mx.array([[100.0, 100.0]], mx.bfloat16), [wish])) == 1
 
 
 # -- stop strings are heard in a tail of the text --------------------------------------------------
@@ -219,15 +214,15 @@ def places(
 ) -> list[TokenLogprob]:
     at, found = list(range(len(rows))), list[Any]()
     if backend == "sim":
-        found = list(logprobs.logprobs(rows, at, tokens, top))
+        found = list(sampling.logprobs(rows, at, tokens, top))
     elif backend == "thread":
         wide = torch.tensor(rows, dtype=torch.float64)
         chosen = torch.tensor(at), torch.tensor(tokens)
-        found += logprobs_torch.logprobs(wide, *chosen, top).tolist()
+        found += sampling_arrays.logprobs(wide, *chosen, top).tolist()
     else:
         with mx.stream(mx.cpu):
             array = mx.array(rows, dtype=mx.float64)
-            values: Any = logprobs_mlx.logprobs(array, mx.array(at), mx.array(tokens), top)
+            values: Any = sampling_arrays.logprobs(array, mx.array(at), mx.array(tokens), top)
             found += values.tolist()
     return [read_place(token, place, top) for token, place in zip(tokens, found, strict=True)]
 
