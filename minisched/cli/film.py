@@ -44,7 +44,7 @@ def film(
     in_range("seconds", seconds, 0.1, 120)
     in_range("fps", fps, 1, 50)
     in_range("width", width, 100, 3840)
-    scene = compare([run_named(source) for source in sources], max(1, steps), whole=not steps)
+    scene = compare([run_named(source) for source in sources], steps)
     svg = to_svg(scene)
     out.parent.mkdir(parents=True, exist_ok=True)
     frame, count = fitting(svg, width, dark), max(2, round(seconds * fps))

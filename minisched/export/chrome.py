@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..trace import Mark, Trace
-from .layout import Lane, View, lane_of, whole_run
+from .layout import Lane, View, lane_of, make_view
 from .units import counted
 
 # -- Which marks a Chrome trace shows: the events, in a lane of their own, and no bookkeeping ------
@@ -48,7 +48,7 @@ PID = 1
 
 def to_chrome(trace: Trace) -> str:
     """A whole run as text, one event a line."""
-    view = whole_run(trace)
+    view = make_view(trace)
     tids = _tids(view)
     events = [*_names(view, tids), *_slices(view, tids), *_flows(view, tids), *_waits(view, tids)]
     events += _rest(view, tids)

@@ -18,7 +18,7 @@ from ..checks.overlap import forwards, step_intervals
 from ..loops.design import LoopSource, source_of
 from ..trace import Mark, Slice, Trace
 from ..trace.sides import one_side
-from .layout import Lane, View, lane_of, steady_views, whole_run
+from .layout import Lane, View, lane_of, make_view, steady_views
 from .looks import LOOKS, OWNERS, PHASES, flat
 from .state import Panel, Stay, arrivals, pool
 from .units import counted
@@ -54,7 +54,7 @@ def page_data(traces: Sequence[Trace], states: Sequence[Sequence[Panel]]) -> str
     rids = (rid for trace in traces for item in trace.slices for rid in item.rids)
     data = {
         "runs": [
-            {"loop": name, **run_data(whole_run(trace), state)}
+            {"loop": name, **run_data(make_view(trace), state)}
             for name, trace, state in zip(run_names(traces), traces, states, strict=True)
         ],
         "few": [few.start, few.end],

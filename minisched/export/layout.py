@@ -5,7 +5,7 @@ Every exporter draws a ``View``, so all of them tell the same story.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -319,35 +319,17 @@ def shown(trace: Trace, count: int) -> View:
     return view_of_steps(trace, first, steps[steps.index(first) + count - 1])
 
 
-def whole_run(trace: Trace) -> View:
-    """Everything."""
-    steps = [item.step for item in forwards(trace)]
-    return make_view(trace, 0, trace.end, min(steps, default=0), max(steps, default=0))
-
-
-def choose_view(trace: Trace, first_step: int | None, last_step: int | None, count: int) -> View:
-    """The steps asked for; without any, ``count`` settled ones, or the whole run if it has fewer.
-
-    Raises:
-        ValueError: the run has no such steps.
-    """
-    if given := [step for step in (first_step, last_step) if step is not None]:
-        return view_of_steps(trace, given[0], given[-1])
-    steps = steady_steps(trace, count)
-    return view_of_steps(trace, *steps) if steps else whole_run(trace)
-
-
-def steady_views(traces: list[Trace], count: int) -> list[View]:
-    """The same number of settled steps of each run; whole runs if one of them has too few.
+def steady_views(traces: Sequence[Trace], count: int) -> list[View]:
+    """The same number of settled steps of each run; whole runs if one has too few, or for 0.
 
     Where they can, all runs show the same steps with the same requests: equal work.
     """
     rids = settled(traces[0])[0].rids if settled(traces[0]) else None
     steps = [[item.step for item in settled(trace, rids)] for trace in traces]
     common = set.intersection(*(set(inner(some, count)) for some in steps))
-    if first := middle(sorted(common)):
+    if (first := middle(sorted(common))) and count:
         return [view_of_steps(trace, first, first + count - 1) for trace in traces]
     found = [steady_steps(trace, count) for trace in traces]
-    if None in found:
-        return [whole_run(trace) for trace in traces]
+    if None in found or not count:
+        return [make_view(trace) for trace in traces]
     return [view_of_steps(trace, *some) for trace, some in zip(traces, found, strict=True) if some]

@@ -14,7 +14,7 @@ from ..checks.overlap import measure
 from ..devices.cost import MICROSECOND
 from ..trace import Mark, Slice, Trace
 from ..trace.ranks import clock_error
-from .layout import View, choose_view, lane_of, shown, steady_views, whole_run, wrong_words
+from .layout import View, lane_of, shown, steady_views, wrong_words
 from .looks import ARROWS, LOOKS, PHASES, SHARES
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_run
 from .units import busy, ms
@@ -48,25 +48,15 @@ def timing(trace: Trace, count: int = 3) -> Scene:
     return side_by_side([view], f"{trace.loop}: {finding(view)}")
 
 
-def compare(traces: Sequence[Trace], steps: int = 3, whole: bool = False, title: str = "") -> Scene:
-    """A few settled steps of each run, or the whole runs.
+def compare(traces: Sequence[Trace], steps: int = 3, title: str = "") -> Scene:
+    """So many settled steps of each run; 0: the whole runs.
 
     Raises:
         ValueError: there is no trace.
     """
     if not traces:
         raise ValueError("a picture needs at least one trace, but got 0.")
-    views = [whole_run(t) for t in traces] if whole else steady_views(list(traces), steps)
-    return side_by_side(views, title)
-
-
-def stretch(trace: Trace, first_step: int | None = None, last_step: int | None = None) -> Scene:
-    """From one step of a run to another; three settled ones unless told which.
-
-    Raises:
-        ValueError: the run has no such steps.
-    """
-    return side_by_side([choose_view(trace, first_step, last_step, count=3)])
+    return side_by_side(steady_views(traces, steps), title)
 
 
 def side_by_side(
@@ -262,15 +252,6 @@ def sequence(trace: Trace, count: int = 2) -> Scene:
         NothingToShow: no step ran.
     """
     return in_order(shown(trace, count))
-
-
-def messages(trace: Trace, first_step: int | None = None, last_step: int | None = None) -> Scene:
-    """From one step of a run to another; two settled ones unless told which.
-
-    Raises:
-        ValueError: the run has no such steps.
-    """
-    return in_order(choose_view(trace, first_step, last_step, count=2))
 
 
 def in_order(view: View) -> Scene:

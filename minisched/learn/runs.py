@@ -126,7 +126,7 @@ def timing(
     Raises:
         ValueError: there is no run.
     """
-    return NotebookPicture(to_svg(compare(traces_of(runs), steps, whole, title)))
+    return NotebookPicture(to_svg(compare(traces_of(runs), 0 if whole else steps, title)))
 
 
 def view(topic: str, run: Run | Trace) -> NotebookPicture:

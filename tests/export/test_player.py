@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Frame, Page, expect
 from minisched.checks.overlap import forwards
 from minisched.export.html import to_html
 from minisched.export.html_data import FLAGS
-from minisched.export.layout import whole_run
+from minisched.export.layout import make_view
 from minisched.export.notebook import show
 from minisched.export.recipes import RECIPES
 from minisched.export.state import panels
@@ -284,12 +284,12 @@ def test_a_stretch_says_what_everybody_did_in_it(browser: Browser, tmp_path: Pat
         page.keyboard.press("]")
         settle(page)
         told = page.locator("#span tbody tr").all_inner_texts()
-        assert len(told) == sum(len(whole_run(trace).lanes) for trace in both)
+        assert len(told) == sum(len(make_view(trace).lanes) for trace in both)
         for at, trace in enumerate(both):
             sums = page.evaluate("(at) => sumsOf(runs[at], page.span)", at)
             steps = {item.step: item.start for item in reversed(forwards(trace))}
             assert sums["steps"] == sum(start <= time < end for time in steps.values())
-            view = whole_run(trace)
+            view = make_view(trace)
             for lane, found in zip(view.lanes, sums["lanes"], strict=True):
                 inside = [
                     (item.name, min(item.end, end) - max(item.start, start))

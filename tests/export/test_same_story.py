@@ -29,7 +29,7 @@ from minisched.export.html import SCRIPTS, to_html
 from minisched.export.layout import View, make_view, steady_views, view_of_steps
 from minisched.export.looks import PHASES, flat, glyph
 from minisched.export.recipes import trace_of
-from minisched.export.runs import compare, messages, side_by_side, stretch
+from minisched.export.runs import compare, in_order, side_by_side, timing
 from minisched.export.scene import LaneItem, LaneRow
 from minisched.export.scene_puml import to_puml
 from minisched.export.scene_svg import to_svg
@@ -196,10 +196,10 @@ def check_every_exporter(trace: Trace) -> None:
     assert sum(line.startswith("{") for line in text.splitlines()[1:]) == sum(map(len, kinds))
     view = make_view(trace)
     assert read_chrome(to_chrome(trace), {lane.title: lane.key for lane in view.lanes}) == told
-    assert read_svg(to_svg(compare([trace], whole=True)), trace) == told
+    assert read_svg(to_svg(compare([trace], 0)), trace) == told
     assert read_html(to_html([trace])) == told
     assert shown_by_timing(to_puml(side_by_side([view])), view) == told
-    lines = to_text(compare([trace], whole=True)).splitlines()
+    lines = to_text(compare([trace], 0)).splitlines()
     drawn = [line.partition("│")[0].strip() for line in lines if "│" in line]
     assert f"whole run: {ms(trace.end)} ms" in " ".join(lines[:6])
     assert len(drawn) == len(view.lanes)
@@ -213,10 +213,10 @@ def check_steps(trace: Trace, first: int, last: int) -> None:
         (lane_key(s), phase(s.name), *(min(max(t - view.start, 0), view.duration) for t in
                                        (s.start, s.end))) for s in inside
     )  # fmt: skip
-    timing = shown_by_timing(to_puml(stretch(trace, first, last)), view)
+    timing = shown_by_timing(to_puml(side_by_side([view])), view)
     assert timing.boxes == wanted and timing.end == view.duration
     keys = {lane.key: f"lane{at}" for at, lane in enumerate(view.lanes)}
-    notes, arrows = read_sequence(text := to_puml(messages(trace, first, last)))
+    notes, arrows = read_sequence(text := to_puml(in_order(view)))
     assert notes == Counter(
         (keys[lane_key(item)], item.label, ms(item.duration))
         for item in view.slices
@@ -347,9 +347,9 @@ def test_names_and_lanes_from_outside_are_shown_as_they_are() -> None:
     edges = (Edge(1, 2, "token"), Edge(2, 3, "token"))
     trace = replace(trace_with(*slices, edges=edges), loop="<l>", model="&")
     check_every_exporter(trace)
-    assert "</script><b>" not in to_html([trace]) and '"<l>' not in to_puml(stretch(trace))
+    assert "</script><b>" not in to_html([trace]) and '"<l>' not in to_puml(timing(trace))
     with pytest.raises(ValueError, match=r"steps 3 to 99 .* the run has steps 1 to 1"):
-        stretch(trace, 3, 99)
+        view_of_steps(trace, 3, 99)
 
 
 GOOD = Trace(

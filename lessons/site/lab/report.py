@@ -25,7 +25,7 @@ def report(settings: Settings, comparison: Comparison, whole: bool) -> dict[str,
         "lost": [lost(comparison, run.loop) for run in comparison.runs],
         "ideal": comparison.ideal,
         "settled": settled(settings),
-        "svg": to_svg(compare(traces, whole=whole)),
+        "svg": to_svg(compare(traces, 0 if whole else 3)),
         "errors": list(comparison.errors.values())[:1],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...checks.overlap import measure
-from ..layout import View, choose_view, steady_views
+from ..layout import View, steady_views, view_of_steps
 from ..one_token import finding, one_token, way_of
 from ..recipes import run_of
 from ..runs import lanes_of, side_by_side
@@ -39,7 +39,7 @@ WAYS = {  # a loop: its name, its means, its sync point in a word and in full, a
 
 def cpu_gpu_overlap() -> Scene:
     """No overlap, vLLM's and SGLang's: means, sync points, and what runs beside what."""
-    views = [choose_view(run_of(loop), 1, FIRST, FIRST) for loop in WAYS]
+    views = [view_of_steps(run_of(loop), 1, FIRST) for loop in WAYS]
     names = [
         (f"{name}, {ms(view.duration)} ms: {means}",
          f"the host blocks on {blocks_on}; tokens: {token}")

@@ -86,7 +86,7 @@ class QueueAndClock:
         """Who worked when."""
         slices = tuple(sorted(self.slices, key=lambda item: (item.start, item.end, item.id)))
         trace = Trace("your device", "sim", "hash", "virtual", slices, (), (), ())
-        return to_svg(compare([trace], 3, True, title))
+        return to_svg(compare([trace], 0, title))
 
 
 # -- Exercise 1: a script of launches, work and waits on a learner's device ------------------------

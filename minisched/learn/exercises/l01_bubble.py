@@ -140,7 +140,7 @@ def overlap_loses(costs: Any) -> str:
 def both_pictures(costs: Any) -> str:
     """The two runs from beginning to end."""
     try:
-        return to_svg(compare([run.trace for run in both(costs)], whole=True))
+        return to_svg(compare([run.trace for run in both(costs)], steps=0))
     except (TypeError, ValueError):
         return ""
 

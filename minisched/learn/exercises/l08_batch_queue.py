@@ -12,7 +12,8 @@ from ...checks.case import Case
 from ...checks.history import counted
 from ...devices.profiles import of_milliseconds
 from ...engine.engine import Engine
-from ...export.runs import stretch
+from ...export.layout import view_of_steps
+from ...export.runs import side_by_side
 from ...export.scene_svg import to_svg
 from ...loops.design import Turns
 from ...loops.run import Run
@@ -69,7 +70,7 @@ def is_idle_as_measured(share: Any, batches: int, stages: int, stage_ms: int, re
 def draw_run(share: Any, batches: int, stages: int, stage_ms: int, rest_ms: int) -> str:
     """Two rounds of the run, from its middle."""
     trace = run_of(batches, stages, rest_ms).trace
-    return to_svg(stretch(trace, 5 * batches + 1, 7 * batches + 1))
+    return to_svg(side_by_side([view_of_steps(trace, 5 * batches + 1, 7 * batches + 1)]))
 
 
 # -- The loop --------------------------------------------------------------------------------------

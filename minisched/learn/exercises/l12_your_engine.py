@@ -138,7 +138,7 @@ def draw_ops(share: Any, ops: list[Op]) -> str:
     if len(ops) > 10:
         return ""
     trace = Trace("the ops", "sim", "hash", "virtual", tuple(slices_of(ops)), (), (), ())
-    return to_svg(compare([trace], whole=True, title="what runs when"))
+    return to_svg(compare([trace], steps=0, title="what runs when"))
 
 
 CALLED = "what the host calls"
@@ -187,7 +187,7 @@ def draw_calls(answer: Any, calls: list[Call]) -> str:
         slices.append(Slice(at, "host", name, now, end, at))
         now = end
     trace = Trace("the calls", "sim", "hash", "virtual", tuple(slices), (), (), ())
-    return to_svg(compare([trace], whole=True, title=CALLED)) if len(calls) < 7 else ""
+    return to_svg(compare([trace], steps=0, title=CALLED)) if len(calls) < 7 else ""
 
 
 # -- Whether steps overlap -------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def as_many_ahead(answer: Any, steps: list[tuple[int, int, int]]) -> str:
 def draw_loop(answer: Any, steps: list[tuple[int, int, int]]) -> str:
     """The run."""
     found = run_with(steps)
-    return timing(found[1], whole=True).svg if found else ""
+    return timing(found[1], steps=0).svg if found else ""
 
 
 EXERCISES = (
