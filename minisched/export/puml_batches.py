@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..core import Row, ScheduleBatch
 from ..core.fields import residences
 from ..models.base import ForwardBatch, ModelWorkerBatch, get_model_worker_batch, make_forward_batch
@@ -48,25 +46,15 @@ COLOURS = {"host": "#FFF8EC", "device": "#EEF6FC"}
 
 def to_batches() -> str:
     """PlantUML text: every field of each form, with its shape, host and device apart."""
-    forms = (ScheduleBatch, ModelWorkerBatch, ForwardBatch)
+    lines = [*LINK_STYLE, "class Row {", "  frozen at commit", "  .."]
+    lines += [*(f"  {{field}} {name}" for name in Row._fields), "}"]
+    for form in (ScheduleBatch, ModelWorkerBatch, ForwardBatch):
+        lines.append(f"class {form.__name__} {{")
+        for place, colour in COLOURS.items():
+            fields = [f"  {{field}} {name}" + f" {of.shape}" * (of.shape != "one")
+                      for name, of in residences(form).items() if of.where == place]  # fmt: skip
+            if fields:
+                lines += [f"  .. <back:{colour}>on the {place}</back> ..", *fields]
+        lines.append("}")
     tail = TAIL.format(flat=r"\n".join(FLAT), shipped=r"\n".join(SHIPPED))
-    style = "".join(f"{line}\n" for line in LINK_STYLE)
-    return HEAD + style + _row() + "".join(map(_form, forms)) + linked(tail, CODE)
-
-
-def _form(batch_type: Any) -> str:
-    where: dict[str, list[str]] = {"host": [], "device": []}
-    for name, residence in residences(batch_type).items():
-        shape = "" if residence.shape == "one" else f" {residence.shape}"
-        where[residence.where].append(f"  {{field}} {name}{shape}")
-    lines = [f"class {batch_type.__name__} {{"]
-    for place, fields in where.items():
-        if fields:
-            lines += [f"  .. <back:{COLOURS[place]}>on the {place}</back> ..", *fields]
-    return "\n".join([*lines, "}", ""])
-
-
-def _row() -> str:
-    """What stands behind ``rows``: the one form that still knows requests."""
-    fields = "".join(f"  {{field}} {name}\n" for name in Row._fields)
-    return f"class Row {{\n  frozen at commit\n  ..\n{fields}}}\n"
+    return "\n".join([HEAD + lines[0], *lines[1:], linked(tail, CODE)])

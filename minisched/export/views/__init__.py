@@ -88,18 +88,6 @@ def _pictures(topic: str) -> dict[str, Callable[[Trace], Scene]]:
     return found
 
 
-# -- The names under which a view is found: topics, loops, and the words that people try first -----
-
-NEAR = {  # a word -> the topic that is about it
-    "copy": "generation_batch_result", "copies": "generation_batch_result",
-    "grammar": "grammar_manager", "pages": "page_allocator", "memory": "page_allocator",
-    "kv": "page_allocator", "radix": "radix_cache", "prefix": "radix_cache", "tree": "radix_cache",
-    "queue": "schedule_policy", "admission": "prefill", "budget": "prefill", "running": "decode",
-    "chunked": "mixed_chunk", "ring": "future_map", "future": "future_map", "chain": "lazy_chain",
-    "placeholder": "placeholder_fill", "thread": "overlap_thread",
-}  # fmt: skip
-
-
 def kind_of_loop(name: str) -> str:
     """The loop, or the topic, as which a trace of that name is drawn; empty: there is no such loop.
 
@@ -113,6 +101,7 @@ def kind_of_loop(name: str) -> str:
 
 def unknown(topic: str) -> str:
     """What to say where there is no such topic: the nearest, and all of them."""
-    near = [NEAR[topic]] if topic in NEAR else get_close_matches(topic, [*TOPICS, *LOOPS], 1)
+    known = [*TOPICS, *LOOPS]
+    near = [name for name in known if topic and topic in name] or get_close_matches(topic, known, 1)
     hint = f"perhaps {near[0]} is meant; the" if near else "the"
     return f"unknown topic {topic!r}; {hint} topics are {', '.join(TOPICS)}."

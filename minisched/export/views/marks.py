@@ -32,10 +32,9 @@ def number(mark: Mark, name: str) -> int:
     Raises:
         NothingToShow: it is not there.
     """
-    value = mark.attrs.get(name)
-    if not isinstance(value, int):
-        raise lacking(mark, f"{name} as a whole number")
-    return value
+    if isinstance(value := mark.attrs.get(name), int):
+        return value
+    raise lacking(mark, f"{name} as a whole number")
 
 
 def word(mark: Mark, name: str) -> str:
@@ -44,10 +43,9 @@ def word(mark: Mark, name: str) -> str:
     Raises:
         NothingToShow: it is not there.
     """
-    value = mark.attrs.get(name)
-    if not isinstance(value, str):
-        raise lacking(mark, f"{name} as a text")
-    return value
+    if isinstance(value := mark.attrs.get(name), str):
+        return value
+    raise lacking(mark, f"{name} as a text")
 
 
 def numbers(mark: Mark, name: str, least: int = 0) -> list[int]:
@@ -56,10 +54,10 @@ def numbers(mark: Mark, name: str, least: int = 0) -> list[int]:
     Raises:
         NothingToShow: it is not there, or holds something else.
     """
-    parts = word(mark, name).split()
-    if not all(part.removeprefix("-" * (least < 0)).isdecimal() for part in parts):
-        raise lacking(mark, f"{name} as whole numbers")
-    found = [int(part) for part in parts]
+    try:
+        found = [int(part) for part in word(mark, name).split()]
+    except ValueError:
+        found = [least - 1]
     if min(found, default=least) < least:
         raise lacking(mark, f"{name} as whole numbers")
     return found
