@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, ClassVar
 
@@ -45,28 +46,21 @@ def evaluate_async(*arrays: mx.array) -> None:
 # -- An op of MLX: part of a lazy graph, until somebody sees its numbers ---------------------------
 
 
+@dataclass(eq=False)
 class MlxOp(Op):
     """Part of a lazy graph: its arrays are there at once, their numbers later."""
 
-    def __init__(
-        self,
-        device: MlxDevice,
-        lane: str,
-        name: str,
-        label: Label,
-        slice_id: int,
-        after: MlxOp | None,
-    ) -> None:
-        self.device = device
-        self.lane = lane
-        self.name = name
-        self.label = label
-        self.slice_id, self.program = slice_id, device.recorder.program
-        self.after = after
-        self.value: Any = None
-        self.error: Exception | None = None
-        self.end = 0
-        self.done: Future[None] = Future()
+    device: MlxDevice
+    lane: str
+    label: Label
+    slice_id: int
+    after: MlxOp | None  # of another lane, for the trace
+    name: str = ""
+    end: int = 0
+    done: Future[None] = field(default_factory=Future)
+
+    def __post_init__(self) -> None:
+        self.program = self.device.recorder.program
 
     def build(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Build the graph, or keep the error of ``fn`` or of the op that it builds upon."""
@@ -82,9 +76,6 @@ class MlxOp(Op):
         if self in self.device.launched:
             self.device.flush(self)
         self.done.result()
-
-
-# -- Runs lazy steps: one thread hands graphs over, another one watches them end -------------------
 
 
 class Streams:
@@ -139,64 +130,8 @@ class Streams:
         return markers
 
 
-class StepRunner:
-    """Two threads beside the host.
-
-    The first one calls async_eval. On a GPU this returns at once, but on the CPU it blocks until
-    all but the last hundred or so pieces of the step have run; the interpreter lock is released
-    meanwhile, so the host goes on. The second one waits for the end of each op and takes the time.
-    """
-
-    def __init__(self, device: MlxDevice) -> None:
-        self.device = device
-        self.streams = Streams.take()
-        self._evaluator = ThreadPoolExecutor(1, "mlx evaluator")
-        self._watcher = ThreadPoolExecutor(1, "mlx watcher")
-        self._lane_ends: dict[str, int] = {}
-
-    def submit(self, ops: list[MlxOp], memory: list[mx.array]) -> None:
-        """Hand a step over; ``memory`` are handles that nobody writes through any more."""
-        built = [op for op in ops if op.error is None]
-        markers = self.streams.mark(built)
-        arrays = [*(op.value for op in built), *markers, *memory]
-        handed = self._evaluator.submit(self._evaluate, arrays)
-        self._watcher.submit(self._watch, ops, markers, handed)
-
-    def close(self) -> None:
-        """Let both threads finish and end."""
-        self._evaluator.shutdown()
-        self._watcher.shutdown()
-        self.streams.give_back()
-
-    def _evaluate(self, arrays: list[mx.array]) -> int:
-        start = self.device.now()
-        evaluate_async(*arrays)
-        return start
-
-    def _watch(self, ops: list[MlxOp], markers: list[mx.array], handed: Future[int]) -> None:
-        left = iter(markers)
-        for op in ops:
-            try:
-                if op.error is None:
-                    self._time(op, handed.result(), next(left))
-            except Exception as error:
-                op.error = error
-            op.done.set_result(None)
-
-    def _time(self, op: MlxOp, handed: int, marker: mx.array) -> None:
-        """Wait for an op's end and record its slice."""
-        mx.eval(marker)
-        op.end = self.device.now()
-        after = op.after.end if op.after else 0
-        start = max(handed, after, self._lane_ends.get(op.lane, 0))
-        self._lane_ends[op.lane] = op.end
-        self.device.record(op.lane, op.name, start, op.end, op.label, op.slice_id)
-
-
 INTEGER = mx.int32  # Metal has no scatter for 64-bit integers; tokens and KV slots need 31 bits
 SWITCH_INTERVAL = 0.0005  # seconds; how late a busy host can make a time stamp
-
-
 BLOCK = 256  # numbers that ``log_softmax`` adds up by themselves
 
 
@@ -308,7 +243,8 @@ class MlxStream:
         touches: Sequence[Touch] = (),
     ) -> MlxOp:
         """Run ``fn`` on the host, now, to build its part of the graph; an error stays in the op."""
-        op = MlxOp(self.device, self.name, name, label, self.device.recorder.new_id(), self.after)
+        slice_id = self.device.recorder.new_id()
+        op = MlxOp(self.device, self.name, label, slice_id, self.after, name)
         self.device.recorder.program.launch(self.name, op.slice_id, args, touches)
         with self.device.streams.using(self.compute):
             op.build(fn, args)
@@ -325,7 +261,12 @@ class MlxDevice(WallClock):
     """Lazy graphs on MLX's default device: Metal, or the CPU (``devices/base.py:Device``).
 
     A model's state must be reachable from what its ops return, or be made by ``memory``; then no
-    graph outlives its step. While a device is open, Python switches threads more often, so that
+    graph outlives its step.
+
+    Two threads work beside the host. The first one calls async_eval. On a GPU this returns at once,
+    but on the CPU it blocks until all but the last hundred or so pieces of the step have run; the
+    interpreter lock is released meanwhile, so the host goes on. The second one waits for the end of
+    each op and takes the time. While a device is open, Python switches threads more often, so that
     the ends of ops are seen at most half a millisecond late.
     """
 
@@ -337,15 +278,17 @@ class MlxDevice(WallClock):
         self.xp = MlxArrays()
         self.launched: list[MlxOp] = []
         self.arrays: list[mx.array] = []
-        self._streams: dict[str, MlxStream] = {}
-        self._runner = StepRunner(self)
-        self.streams = self._runner.streams
+        self.streams = Streams.take()
+        self._lanes: dict[str, MlxStream] = {}
+        self._lane_ends: dict[str, int] = {}
+        self._evaluator = ThreadPoolExecutor(1, "mlx evaluator")
+        self._watcher = ThreadPoolExecutor(1, "mlx watcher")
         switch_interval.want(SWITCH_INTERVAL)
 
     def stream(self, name: str) -> MlxStream:
         """The stream of that name. ``copy`` has an MLX stream of its own, the others share one."""
         compute = self.streams.copy if name == "copy" else self.streams.compute
-        return self._streams.setdefault(name, MlxStream(self, name, compute))
+        return self._lanes.setdefault(name, MlxStream(self, name, compute))
 
     def memory(self, name: str, size: int) -> mx.array:
         """An array; writing to it puts a new lazy array in its place."""
@@ -368,7 +311,34 @@ class MlxDevice(WallClock):
     def flush(self, *ops: Op) -> None:
         """Hand over everything launched since the last flush, and the memory it changed."""
         step, self.launched = self.launched, []
-        self._runner.submit(step, self._cache_state_arrays())
+        built = [op for op in step if op.error is None]
+        markers = self.streams.mark(built)
+        arrays = [*(op.value for op in built), *markers, *self._cache_state_arrays()]
+        handed = self._evaluator.submit(self._evaluate, arrays)
+        self._watcher.submit(self._watch, step, markers, handed)
+
+    def _evaluate(self, arrays: list[mx.array]) -> int:
+        start = self.now()
+        evaluate_async(*arrays)
+        return start
+
+    def _watch(self, ops: list[MlxOp], markers: list[mx.array], handed: Future[int]) -> None:
+        """Wait for the end of each op, in order, and record its slice."""
+        left = iter(markers)
+        for op in ops:
+            try:
+                if op.error is None:
+                    began = handed.result()
+                    mx.eval(next(left))
+                    op.end = self.now()
+                    start = max(
+                        began, op.after.end if op.after else 0, self._lane_ends.get(op.lane, 0)
+                    )
+                    self._lane_ends[op.lane] = op.end
+                    self.record(op.lane, op.name, start, op.end, op.label, op.slice_id)
+            except Exception as error:
+                op.error = error
+            op.done.set_result(None)
 
     def _cache_state_arrays(self) -> list[mx.array]:
         """What steps write in place, to be evaluated with their tokens: page table, KV, outputs.
@@ -396,7 +366,9 @@ class MlxDevice(WallClock):
         if not self.is_closed:
             try:
                 self.close_threads()
-                self._runner.close()
+                self._evaluator.shutdown()
+                self._watcher.shutdown()
+                self.streams.give_back()
                 self.launched = []
             finally:
                 switch_interval.give_back(SWITCH_INTERVAL)

@@ -12,10 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import cache
 from queue import SimpleQueue
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..trace import Program, Recorder, Touch
 from .base import NO_LABEL, Device, Event, Label, Op, Signal, value_of, without_frames
@@ -95,10 +96,7 @@ class WallClock(Device):
 class ThreadEvent(Event):
     """Something that happens on one thread and that others wait for."""
 
-    def __init__(self, name: str, program: Program) -> None:
-        self.name = name
-        self.program = program
-        self.done = threading.Event()
+    done: threading.Event
 
     def _has_ended(self) -> bool:
         return self.done.is_set()
@@ -111,8 +109,8 @@ class ThreadSignal(ThreadEvent, Signal):
     """Something that one thread says and others wait for."""
 
     def __init__(self, name: str, program: Program) -> None:
-        super().__init__(name, program)
-        self.slice_id = program.new_id()
+        self.name, self.program, self.slice_id = name, program, program.new_id()
+        self.done = threading.Event()
 
     def set(self) -> None:
         """Say it; once is enough."""
@@ -121,18 +119,18 @@ class ThreadSignal(ThreadEvent, Signal):
         self.done.set()
 
 
+@dataclass(eq=False)
 class ThreadOp(ThreadEvent, Op):
     """A launched op: an event, and after it a value or an error."""
 
-    def __init__(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], name: str, cost: int, program: Program
-    ) -> None:
-        super().__init__(name, program)
-        self.fn = fn
-        self.args = args
-        self.cost = cost
-        self.slice_id = 0
-        self.label = NO_LABEL
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    cost: int
+    label: Label
+    slice_id: int
+    program: Program
+    name: str = ""
+    done: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Compute the value on this thread; an argument's error is passed on."""
@@ -146,12 +144,6 @@ class ThreadOp(ThreadEvent, Op):
         except BaseException as error:  # whatever it was, the host must hear of it
             self.error = without_frames(error)
         self.args = ()  # they may hold the step before, and that one the step before it
-
-
-class Held(NamedTuple):
-    """In a queue: what follows is held back until this has ended."""
-
-    until: Event
 
 
 class ThreadLane:
@@ -176,7 +168,7 @@ class ThreadLane:
         self.name = name
         self.inside = inside
         self.is_stream = is_stream
-        self.queue: SimpleQueue[ThreadOp | Held | None] = SimpleQueue()
+        self.queue: SimpleQueue[tuple[str, Any]] = SimpleQueue()  # "run", "wait" or "end"; and what
         self.thread = threading.Thread(target=self._work, name=f"stream {name}", daemon=True)
         self.thread.start()
 
@@ -196,37 +188,36 @@ class ThreadLane:
         """
         if self.device.is_closed:
             raise RuntimeError(f"{name} can't be launched: the device is closed")
-        recorder = self.device.recorder
-        op = ThreadOp(fn, args, name, 0 if self.is_stream else cost, recorder.program)
-        op.label, op.slice_id = label, recorder.new_id()
+        recorder, cost = self.device.recorder, 0 if self.is_stream else cost
+        op = ThreadOp(fn, args, cost, label, recorder.new_id(), recorder.program, name)
         if self.is_stream:
             recorder.program.launch(self.name, op.slice_id, args, touches)
         else:
             recorder.program.call(op.slice_id)  # what the call does, it says itself
-        self.queue.put(op)
+        self.queue.put(("run", op))
         return op
 
     def wait(self, op: Event) -> None:
         """Hold back what follows until ``op`` has ended, or was said."""
         if self.is_stream:
             self.device.recorder.program.wait(op.slice_id, self.name)
-        self.queue.put(Held(op))
+        self.queue.put(("wait", op))
 
     def close(self) -> None:
         """End the thread; what is still queued is dropped, and its error says so."""
-        self.queue.put(None)
+        self.queue.put(("end", None))
         self.thread.join()
 
     def _work(self) -> None:
-        """The thread: work the queue off until None comes."""
+        """The thread: work the queue off until it is to end."""
         self.device.recorder.program.enter("" if self.is_stream else self.name)
         with self.inside():
-            while (item := self.queue.get()) is not None:
-                if isinstance(item, Held):
-                    with suppress(Exception):  # whoever takes its value hears of it
-                        item.until.synchronize()
+            while (item := self.queue.get())[0] != "end":
+                if item[0] == "run":
+                    self._run(item[1])
                 else:
-                    self._run(item)
+                    with suppress(Exception):  # whoever takes its value hears of it
+                        item[1].synchronize()
 
     def _run(self, op: ThreadOp) -> None:
         device, start = self.device, self.device.now()
@@ -288,14 +279,9 @@ def nanoseconds_per_round() -> float:
     return min(times) / ROUNDS
 
 
-def rounds_of(cost: int) -> int:
-    """How many rounds take ``cost`` nanoseconds when a thread runs alone."""
-    return round(cost / nanoseconds_per_round())
-
-
 def compute(cost: int) -> None:
-    """The work itself, in this thread."""
-    work(rounds_of(cost))
+    """In this thread, as many rounds as take ``cost`` nanoseconds when it runs alone."""
+    work(round(cost / nanoseconds_per_round()))
 
 
 _ways: list[Way] = [compute]
