@@ -19,7 +19,6 @@ from .checks.judge import Finding, breaks_the_same, judge
 from .checks.many import (
     LAWS,
     CaseTally,
-    FailedCase,
     Tried,
     by_cause,
     case_of,
@@ -220,7 +219,7 @@ def verdict_on_cases(tally: CaseTally) -> str:
     cases, count = len(tally.cases), len(tally.loops)
     where = next(iter(tally.loops)) if count == 1 else f"{count} loops"
     tried = f"{counted(tally.workloads, 'random workload')} on {where}, on {tally.device}"
-    broken = len({(item.seed, item.loop) for item in tally.failures})
+    broken = sum(bool(case.findings) for case in tally.cases)
     if broken:
         return f"✗ {broken} of {counted(cases, 'case')} broke a law: {tried}."
     if not cases:
@@ -245,15 +244,15 @@ def law_rows(tally: CaseTally) -> Iterator[tuple[str, str, str, str]]:
 
 def failures_told(tally: CaseTally, again: str = "") -> Iterator[str]:
     """The first that broke each law with what repeats it, causes first; the first of all small."""
-    for failure in tally.first:
-        said = f"{failure.law}: {shortened(failure.sentence)}"
-        yield f"✗ seed {failure.seed}, {failure.loop}: {said}"
-        yield f"    {again.format(seed=failure.seed) or command(failure, tally.device)}"
+    for case, broken in tally.first:
+        said = f"{broken.law}: {shortened(broken.sentence)}"
+        yield f"✗ seed {case.seed}, {case.loop}: {said}"
+        yield f"    {again.format(seed=case.seed) or command(case.seed, case.loop, tally.device)}"
     if (more := len(tally.failures) - len(tally.first)) > 0:
         yield f"  and {more} more; --json has them all"
     if tally.failures:
         yield "The first of them, made as small as it could be:"
-        small = made_small(tally.first[0], tally.device)
+        small = made_small(*tally.first[0], tally.device)
         yield from (f"  {line}" for line in case_text(small))
         verdict = judge(small)
         for finding in sorted(verdict.findings, key=lambda item: by_cause(item.law)):
@@ -264,16 +263,16 @@ def failures_told(tally: CaseTally, again: str = "") -> Iterator[str]:
 
 
 @cache
-def made_small(failure: FailedCase, device: str) -> Case:
-    """The failure's case with everything taken away that its law does not need."""
-    shows = breaks_the_same(Finding(failure.law, failure.sentence))
-    return shrink(case_of(failure.seed, failure.loop, device), shows, MOST_TRIALS)
+def made_small(tried: Tried, finding: Finding, device: str) -> Case:
+    """A case that failed, with everything taken away that its law does not need."""
+    case = case_of(tried.seed, tried.loop, device)
+    return shrink(case, breaks_the_same(finding), MOST_TRIALS)
 
 
-def command(failure: FailedCase, device: str) -> str:
+def command(seed: int | str, loop: str, device: str) -> str:
     """What repeats a failure."""
     on = "" if device == "sim" else f" --device {device}"
-    return f"minisched check --workloads 1 --seed {failure.seed} --loop {failure.loop}{on}"
+    return f"minisched check --workloads 1 --seed {seed} --loop {loop}{on}"
 
 
 def shortened(sentence: str) -> str:
@@ -333,8 +332,7 @@ def check_file(where: str, workloads: int | None, seed: int, device: str) -> Che
         has = f"it has {', '.join(loops)}" if loops else "it has none"
         what = f"loop {asked!r}" if asked else "loop: a generator that takes `engine`"
         raise ValueError(f"{path} has no {what}; {has}.")
-    own, on = names.get("Scheduler"), "" if device == "sim" else f" --device {device}"
-    again = f"minisched check --workloads 1 --seed {{seed}} --loop {where}{on}"
+    own, again = names.get("Scheduler"), command("{seed}", where, device)
     decides = (
         swapped(made_with(own)) if isinstance(own, type) and wanted == "loop" else nullcontext()
     )

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core import FinishReason
 from ..spread import HERE, Workers, in_order, spread
@@ -119,15 +119,6 @@ def try_workloads(
 # -- What many cases came to: how many there were, and how many of them broke which law ------------
 
 
-class FailedCase(NamedTuple):
-    """One law that one case broke; seed and loop repeat it."""
-
-    seed: int
-    loop: str
-    law: str
-    sentence: str
-
-
 @dataclass(frozen=True)
 class CaseTally:
     """The cases of so many workloads from the one of ``seed`` on, in their order.
@@ -141,21 +132,17 @@ class CaseTally:
     cases: Sequence[Tried]
 
     @cached_property
-    def failures(self) -> list[FailedCase]:
-        """Every law that was broken, in the order of the seeds."""
-        return [
-            FailedCase(case.seed, case.loop, item.law, item.sentence)
-            for case in self.cases
-            for item in case.findings
-        ]
+    def failures(self) -> list[tuple[Tried, Finding]]:
+        """Every law that was broken, with the case that broke it, in the order of the seeds."""
+        return [(case, item) for case in self.cases for item in case.findings]
 
     @property
-    def first(self) -> list[FailedCase]:
+    def first(self) -> list[tuple[Tried, Finding]]:
         """The first failure of each law, causes first; what is shown and made small is the first.
 
         Of an early free, tokens that are wrong are the last thing to look at.
         """
-        by_law = {failure.law: failure for failure in reversed(self.failures)}
+        by_law = {item.law: (case, item) for case, item in reversed(self.failures)}
         return [by_law[law] for law in sorted(by_law, key=by_cause)]
 
     @property
@@ -192,7 +179,10 @@ class CaseTally:
             "identical": self.holding("identity"),
             "races": len(self.cases) - self.holding("race"),
             "leaks": len(self.cases) - self.holding("leak"),
-            "failures": [failure._asdict() for failure in self.failures],
+            "failures": [
+                {"seed": case.seed, "loop": case.loop, "law": item.law, "sentence": item.sentence}
+                for case, item in self.failures
+            ],
             "workloads": self.workloads,
             "seed": self.seed,
             "device": self.device,

@@ -141,14 +141,14 @@ def save_failure(found: Check, folder: Path) -> list[str]:
     """
     if found.tally is None or not found.tally.failures:
         return []
-    failure = found.tally.first[0]
-    verdict = judge(made_small(failure, found.tally.device))
-    stem = f"seed-{failure.seed}-{failure.loop.replace(':', '-')}"
+    case, finding = found.tally.first[0]
+    verdict = judge(made_small(case, finding, found.tally.device))
+    stem = f"seed-{case.seed}-{case.loop.replace(':', '-')}"
     texts = {
         f"{stem}{ORACLE}.json": native.to_json(oracle_trace(verdict.workload, verdict.refused)),
         f"{stem}.json": native.to_json(verdict.trace),
     }
-    if (broken := verdict.broke(failure.law)) is not None:
+    if (broken := verdict.broke(finding.law)) is not None:
         texts[f"{stem}.svg"] = to_svg(offence_scene(verdict.trace, offence_of(verdict, broken)))
     for name, text in texts.items():
         write_whole(folder / name, text, f"--out {folder}", with_folders=True)

@@ -133,7 +133,8 @@ def test_a_loop_of_ones_own_is_judged() -> None:
     assert good.holds is True and len(good.tally.cases) == 12 and repr(good).startswith("✓ ")
     bad: Any = ms.check(too_late, workloads=12)
     first = bad.tally.first[0]
-    again = f"check(too_late, seed={first.seed}, workloads=1)"
+    seed = first[0].seed
+    again = f"check(too_late, seed={seed}, workloads=1)"
     assert bad.holds is False and again in repr(bad)
-    once_more: Any = ms.check(too_late, seed=first.seed, workloads=1)
+    once_more: Any = ms.check(too_late, seed=seed, workloads=1)
     assert first in once_more.tally.failures

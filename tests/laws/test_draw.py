@@ -142,14 +142,14 @@ def test_a_bug_is_counted_where_it_strikes_and_its_cause_is_shown_first() -> Non
         case = case_of(0, "serial")
         assert breaks_the_same(Finding("crash", judge(case).findings[0].sentence))(case)
         assert not breaks_the_same(Finding("crash", "KeyError: 'r7'"))(case), "it is another one"
-    crashed = {(item.seed, item.loop) for item in tally.failures if item.law == "crash"}
+    crashed = {(case.seed, case.loop) for case, item in tally.failures if item.law == "crash"}
     left = len(tally.cases) - len(crashed)
     assert crashed and tally.as_json()["identical"] == left, "a run that stopped is not identical"
     assert tally.holding("ends") == tally.holding("crash") == left, "nor has it ended"
     with put_in(BUGS["the copy does not wait for the sample"].edits):
         tally = tally_of(range(1, 3), ("overlap",))
-    assert tally.failures[0].law == "identity", "it is looked at first"
-    assert [failure.law for failure in tally.first] == ["race", "identity"]
+    assert tally.failures[0][1].law == "identity", "it is looked at first"
+    assert [broken.law for _, broken in tally.first] == ["race", "identity"]
 
 
 # -- a failure made small --------------------------------------------------------------------------

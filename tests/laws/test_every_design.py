@@ -19,7 +19,7 @@ from minisched.checking import command
 from minisched.checks.draw import DRAFTERS, THEMES, Variant, all_designs, dealt, read_design
 from minisched.checks.judge import judge
 from minisched.checks.laws import Touched
-from minisched.checks.many import FailedCase, case_of
+from minisched.checks.many import case_of
 from minisched.core import Request, SamplingParams
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
@@ -66,8 +66,10 @@ def check_holds(design: Variant, seeds: list[int], device: str) -> None:
         engines: list[Engine] = []
         verdict = judge(case_of(seed, design.name, device), engines.append)
         for found in verdict.findings:
-            failure = FailedCase(seed, design.name, found.law, found.sentence)
-            said += [f"{found.law}: {found.sentence[:LONGEST]}", f"    {command(failure, device)}"]
+            said += [
+                f"{found.law}: {found.sentence[:LONGEST]}",
+                f"    {command(seed, design.name, device)}",
+            ]
         devices = [it.device for it in engines if isinstance(it.device, SimDevice)]
         if verdict.holds and not all(it.is_idle for it in devices):
             said.append(f"seed {seed}: something is on its way when all have ended")
