@@ -1,7 +1,7 @@
 """Our half of the lockstep: what a loop of ours makes of a case, and which rule is to blame.
 
-The loop is the real one, and so is the scheduler that it turns. The device is not there: a step's
-tokens are those that the case says, and they are back as soon as the loop waits for them.
+Loop, scheduler and engine are the real ones, on the simulator, where nothing costs anything. Only
+the model is not: a step's tokens are those that the case says.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from ..checks import case as of_checks
-from ..core import NoBatch, Output, Request, Result, SamplingParams, ScheduleBatch
+from ..checks.case import Workload
+from ..checks.judge import Livelock, play
+from ..core import Request, SamplingParams, ScheduleBatch
+from ..devices.base import Buffer
+from ..devices.sim import SimDevice, Vector
 from ..engine.engine import Engine
-from ..loops.design import find_loop
+from ..models.base import ForwardBatch
+from ..models.hash import HashModel
 from ..policy.rules import DELIBERATE, Rules
-from ..scheduler import Scheduler
-from ..scheduler.scheduler import SchedulerStuck
+from ..scheduler import SchedulerStuck
 from .case import (
     EOS,
-    LONGEST,
-    MOST_TURNS,
     NOTHING,
-    QUIET,
     VOCAB_SIZE,
     Arrival,
     FidelityCase,
@@ -36,111 +36,67 @@ from .case import (
     trimmed,
 )
 
-AHEAD = ("host",)  # the one relay that waits for tokens (relay/base.py)
 MOST_TRIALS = 1000  # cases that are looked at for a smaller one
 Side = Callable[[FidelityCase], Schedule]
 
 # -- ours ------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Pending:
-    """A step on its way, which has in fact arrived."""
+class Script(HashModel):
+    """A model that computes nothing: a step's tokens are those that the case says."""
 
-    batch: ScheduleBatch
-    copy_done: None = None
-    delay_sample_func: None = None
-
-
-class LockstepEngine:
-    """What a loop asks of its engine: a real scheduler, and no device (``engine/engine.py``)."""
-
-    def __init__(self, case: FidelityCase, rules: str) -> None:
-        spec = find_loop(case.loop)
-        run_ahead = spec.relays[0] not in AHEAD and spec.depth > 1
-        config = replace(
-            case.config, **{**spec.settings}, rules=rules, run_ahead=run_ahead,
-            overrun=spec.overrun, context_len=LONGEST, vocab_size=VOCAB_SIZE,
-            eos_ids=frozenset({EOS}),
-        )  # fmt: skip
-        self.case, self.turn = case, 0
+    def __init__(self, case: FidelityCase) -> None:
+        super().__init__(VOCAB_SIZE, eos_ids=frozenset({EOS}))
         self.arrivals = {arrival.rid: arrival for arrival in case.arrivals}
-        self.waiting = list(case.arrivals)
-        self.scheduler = Scheduler(config)
-        self.reqs: dict[str, Request] = {}
-        self.step = NOTHING
-        self.worker = SimpleNamespace(relay=SimpleNamespace(most_in_flight=None), depth=spec.depth)
-        recorder = SimpleNamespace(mark=lambda name, **attrs: None)
-        self.device = SimpleNamespace(recorder=recorder)
-        self.loop = spec.run(cast(Engine, self), **spec.options)
 
-    def take_turn(self) -> ScheduledStep:
-        """One turn of the loop, and what it launched."""
-        self.step = NOTHING
-        lost = {rid: req.retractions for rid, req in self.reqs.items()}
-        next(self.loop)
-        self.turn += 1
-        retracted = sorted(
-            rid for rid, req in self.reqs.items() if req.retractions > lost.get(rid, 0)
-        )
-        return self.step._replace(retracted=tuple(retracted))
+    def forward(self, batch: ForwardBatch, ids: Vector, page_table: Buffer) -> None:
+        """Nothing: there are no logits."""
 
-    @property
-    def is_done(self) -> bool:
-        """Whether everybody has come and gone."""
-        scheduler = self.scheduler
-        return not (self.waiting or scheduler.live or scheduler.batches_in_flight)
+    def sample(self, logits: Any, batch: ForwardBatch) -> Vector:
+        """The tokens behind the positions that the step computes."""
+        rows = zip(batch.label.rids, batch.extents, strict=True)
+        return Vector(self.arrivals[rid].token(start + length) for rid, (start, length) in rows)
 
-    # What loops call.
 
-    def recv_requests(self) -> None:
-        """Take in those whose turn has come."""
-        while self.waiting and self.waiting[0].turn <= self.turn:
-            arrival = self.waiting.pop(0)
-            req = self.reqs[arrival.rid] = request_of(arrival)
-            refused = self.scheduler.receive([req])
-            assert not refused, refused[0].error
+def our_schedule(case: FidelityCase, rules: str) -> Schedule:
+    """What our loop launches, turn by turn, until everybody is served or nobody ever will be."""
+    steps: Schedule = []
+    try:
+        serve(case, rules, steps.append)
+    except (SchedulerStuck, Livelock):
+        pass  # it says so, where the original waits for ever
+    except Exception as error:  # a difference like any other
+        steps.append(ScheduledStep(f"{type(error).__name__}: {error}"))
+    return trimmed(steps)
 
-    def get_next_batch_to_run(self) -> ScheduleBatch | NoBatch:
-        """Let the scheduler commit a batch, and note it."""
-        batch = self.scheduler.next_batch()
-        self.scheduler.take_outputs()
-        if batch:
-            self.step = step_of(batch, self.scheduler.config.in_force.run_first == "unified")
-        return batch
 
-    def run_batch(self, batch: ScheduleBatch, delay_sample: bool = False) -> Pending:
-        """It has run."""
-        return Pending(batch)
+def serve(case: FidelityCase, rules: str, hear: Callable[[ScheduledStep], None]) -> list[Request]:
+    """Serve the requests of a case; ``hear`` is told what each turn has launched.
 
-    def wait_for(self, pending: Pending) -> Result:
-        """The tokens that the case says."""
-        rows = pending.batch.rows
-        return Result([self.arrivals[row.req.rid].token(row.end) for row in rows])
+    Raises:
+        ValueError: one of them is refused.
+    """
+    requests = [request_of(arrival) for arrival in case.arrivals]
+    longest = max(req.max_device_len for req in requests)
+    config = replace(case.config, rules=rules, context_len=longest)
+    turns = [arrival.turn for arrival in case.arrivals]
+    launched, lost = list[ScheduledStep](), dict.fromkeys(requests, 0)
 
-    def process_result(self, pending: Pending, result: Result) -> list[Output]:
-        """Let the scheduler say what they mean."""
-        return self.scheduler.process(pending.batch, result)
+    def watch(engine: Engine) -> None:
+        is_unified = engine.scheduler.config.in_force.run_first == "unified"
+        engine.scheduler.on_commit = lambda batch: launched.append(step_of(batch, is_unified))
 
-    def process_batch_result(self, pending: Pending) -> None:
-        """Both."""
-        self.process_result(pending, self.wait_for(pending))
+    def look(engine: Engine) -> None:
+        gone = sorted(req.rid for req in requests if req.retractions > lost[req])
+        lost.update((req, req.retractions) for req in requests)
+        hear((launched.pop() if launched else NOTHING)._replace(retracted=tuple(gone)))
 
-    def must_delay_sample(self, batch: ScheduleBatch) -> bool:
-        """Nobody has a grammar here, or a penalty; the same goes for the next three."""
-        return False
-
-    needs_mask = must_delay_sample
-
-    def missing_history(self, batch: ScheduleBatch) -> str:
-        """None."""
-        return ""
-
-    def launch_batch_sample_if_needed(self, pending: Pending) -> None:
-        """It has sampled."""
-
-    def on_idle(self) -> None:
-        """Nobody waits for a clock."""
+    workload = Workload(requests, turns, {}, config)
+    play(workload, case.loop, "", {}, SimDevice(), Script(case), patch=watch, each_turn=look)
+    for req in requests:
+        if req.error:
+            raise ValueError(req.error)
+    return requests
 
 
 def request_of(arrival: Arrival) -> Request:
@@ -158,23 +114,6 @@ def step_of(batch: ScheduleBatch, is_unified: bool) -> ScheduledStep:
     return ScheduledStep(
         batch.mode.value, tuple(rows[:count]), tuple(sorted(row.rid for row in rows[count:]))
     )
-
-
-def our_schedule(case: FidelityCase, rules: str) -> Schedule:
-    """What our loop launches, turn by turn, until everybody is served or nobody ever will be."""
-    steps: Schedule = []
-    quiet = 0
-    try:
-        engine = LockstepEngine(case, rules)
-        while not engine.is_done and quiet < QUIET and len(steps) < MOST_TURNS:
-            steps.append(engine.take_turn())
-            is_quiet = steps[-1] == NOTHING and engine.turn > case.last_turn
-            quiet = quiet + 1 if is_quiet else 0
-    except SchedulerStuck:
-        pass  # it says so, where the original waits for ever
-    except Exception as error:  # a difference like any other
-        steps.append(ScheduledStep(f"{type(error).__name__}: {error}"))
-    return trimmed(steps)
 
 
 # -- differences, and which rule is to blame -------------------------------------------------------
