@@ -1,8 +1,8 @@
 """An exercise is a table: a hole in the package, what fills it, and what that is held against.
 
 Each lesson has a file of them in ``learn/exercises``, whose ``EXERCISES`` is found by itself
-(``l04_long_prompt.py`` begins with one that has nearly everything). The lesson's cell holds
-``start`` and ends with ``learn.check("cut", cut)``. From the same table come the tests.
+(``l04_long_prompt.py`` begins with one that has nearly everything). What a learner begins with is
+the lesson's cell, which ends with ``learn.check("cut", cut)``. From the same table come the tests.
 """
 
 from __future__ import annotations
@@ -337,7 +337,6 @@ class Exercise:
     name: str  # of the function or class that they write
     lesson: str  # its file, without .py
     hole: Loop | Function | Pure
-    start: str
     solution: str
     mistakes: tuple[tuple[str, str, str], ...]  # words of it, others instead, what must be said
     workloads: Workloads = field(default_factory=Workloads)

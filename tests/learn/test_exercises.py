@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 from xml.etree import ElementTree
@@ -19,6 +20,14 @@ from minisched.loops.design import LOOPS
 from minisched.museum.patch import function_at
 
 EXERCISES = exercises()
+LESSONS = Path(__file__).resolve().parents[2] / "lessons"
+
+
+def start_of(one: Exercise) -> str:
+    """What a learner begins with: the lesson's cell."""
+    cells = (LESSONS / f"{one.lesson}.py").read_text("utf-8").split("\n# %%")
+    cell = next(cell for cell in cells if f'\nlearn.check("{one.name}"' in cell)
+    return cell.partition("\n")[2].partition("\nlearn.check(")[0]
 
 
 def mistaken(one: Exercise) -> Iterator[tuple[str, str]]:
@@ -65,7 +74,7 @@ def test_the_solution_passes_and_what_the_cell_starts_with_does_not(one: Exercis
     assert verdict.passed, repr(verdict)
     check_verdict(verdict)
     assert one.why and one.why in verdict.sentences and len(one.hints) >= 2
-    start = grade(one, one.lines(one.start))
+    start = grade(one, one.lines(start_of(one)))
     assert not start.passed
     check_verdict(start)
 
@@ -198,7 +207,7 @@ def test_what_is_right_is_kept_and_hints_come_one_by_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     one = EXERCISES["generate_ahead"]
-    assert not learn.check("generate_ahead", one.lines(one.start)).passed
+    assert not learn.check("generate_ahead", one.lines(start_of(one))).passed
     assert keep.parts() == {}
     verdict = learn.check("generate_ahead", one.lines(one.solution))
     assert f"Kept in `mine.py`: 1 of {len(EXERCISES)}" in verdict.sentences[-1]

@@ -244,21 +244,6 @@ EXERCISES = (
         name="Device",
         lesson="00_from_nothing",
         hole=Pure(lambda: SCRIPTS, call=played, holds=as_a_queue, draw=as_it_should_be),
-        start="""
-            class Device:
-                def __init__(self):
-                    self.now = 0
-
-                def work(self, ms):
-                    self.now += ms
-
-                def launch(self, fn, ms):
-                    self.now += ms
-                    return fn()
-
-                def wait(self, op):
-                    return op
-        """,
         solution="""
             class Device:
                 def __init__(self):
@@ -299,15 +284,6 @@ EXERCISES = (
         name="generate_tokens",
         lesson="00_from_nothing",
         hole=Pure(lambda: PROMPTS, call=generated, holds=right_tokens, draw=as_it_ran),
-        start="""
-            def generate_tokens(device, model, prompt, count):
-                tokens = list(prompt)
-                ops = [device.launch(lambda: model(tokens), 10) for _ in range(count)]
-                for op in ops:
-                    tokens.append(device.wait(op))
-                    device.work(6)
-                return tokens[len(prompt):]
-        """,
         solution="""
             def generate_tokens(device, model, prompt, count):
                 tokens = list(prompt)
@@ -336,21 +312,6 @@ EXERCISES = (
         name="generate_ahead",
         lesson="00_from_nothing",
         hole=Pure(lambda: PROMPTS, call=generated, holds=ahead, draw=as_it_ran),
-        start="""
-            def generate_ahead(device, model, prompt, count):
-                memory = list(prompt)  # lies on the device
-
-                def step():
-                    memory.append(model(memory))
-                    return memory[-1]
-
-                tokens = []
-                for _ in range(count):
-                    op = device.launch(step, 10)
-                    tokens.append(device.wait(op))
-                    device.work(6)
-                return tokens
-        """,
         solution="""
             def generate_ahead(device, model, prompt, count):
                 memory = list(prompt)  # lies on the device

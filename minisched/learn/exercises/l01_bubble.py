@@ -155,18 +155,6 @@ EXERCISES = (
         name="my_loop",
         lesson="01_bubble",
         hole=Loop("overlap"),
-        start="""
-            def my_loop(engine):
-                while True:
-                    engine.recv_requests()
-                    batch = engine.get_next_batch_to_run()
-                    if batch:
-                        pending = engine.run_batch(batch)
-                        engine.process_batch_result(pending)
-                    else:
-                        engine.on_idle()
-                    yield
-        """,
         solution="""
             def my_loop(engine):
                 last = None
@@ -207,10 +195,6 @@ EXERCISES = (
         name="step_time",
         lesson="01_bubble",
         hole=Pure(lambda: STEP_CASES, holds=as_in_the_run, draw=steady_picture),
-        start="""
-            def step_time(host, device, copy, in_flight):
-                return host + device + copy
-        """,
         solution="""
             def step_time(host, device, copy, in_flight):
                 if in_flight == 1:
@@ -238,10 +222,6 @@ EXERCISES = (
         name="losing_costs",
         lesson="01_bubble",
         hole=Pure(lambda: [()], holds=overlap_loses, draw=both_pictures),
-        start="""
-            def losing_costs():
-                return {"host_ms": 6, "device_ms": 10, "copy_ms": 1, "new_tokens": 12}
-        """,
         solution="""
             def losing_costs():
                 return {"host_ms": 1, "device_ms": 20, "copy_ms": 1, "new_tokens": 3}

@@ -205,10 +205,6 @@ EXERCISES = (
         name="resolve",
         lesson="02_future_map",
         hole=Function("relay.future_map:FutureMap.look_up", call=resolved),
-        start="""
-            def resolve(ids, token_ids_map):
-                return ids
-        """,
         solution="""
             def resolve(ids, token_ids_map):
                 return [token_ids_map[-token] if token < 0 else token for token in ids]
@@ -240,11 +236,6 @@ EXERCISES = (
             call=allotted,
             also={"relay.future_map:FutureMapRing.bind": sticky_bind},
         ),
-        start="""
-            def alloc(future_ct, num_reqs, limit):
-                slots = range(future_ct + 1, future_ct + 1 + num_reqs)
-                return slots, future_ct + num_reqs
-        """,
         solution="""
             def alloc(future_ct, num_reqs, limit):
                 slots = range(future_ct + 1, future_ct + 1 + num_reqs)
@@ -272,10 +263,6 @@ EXERCISES = (
         name="limit",
         lesson="02_future_map",
         hole=Pure(limits, holds=large_enough, draw=lapped_run),
-        start="""
-            def limit(max_running_requests, context_len, chunk):
-                return 3 * max_running_requests
-        """,
         solution="""
             from math import ceil
 

@@ -357,16 +357,6 @@ EXERCISES = (
         name="generate",
         lesson="03_lazy_graphs",
         hole=Pure(lambda: PAIRS, holds=in_order, call=generated, draw=drawn),
-        start="""
-            def generate(step, first, count, async_eval, host_work):
-                tokens, y = [], step(first)
-                for _ in range(count):
-                    async_eval(y)
-                    tokens.append(y.item())
-                    host_work(tokens[-1])
-                    y = step(y)
-                return tokens
-        """,
         solution="""
             def generate(step, first, count, async_eval, host_work):
                 tokens, y = [], step(first)
@@ -408,13 +398,6 @@ EXERCISES = (
             call=loop_of_turns,
             also={"relay.lazy_chain:LazyChain.bind": newest_or_lazy},
         ),
-        start="""
-            def turn(engine, pending):
-                engine.process_batch_result(pending)
-                batch = engine.chain(pending.batch)
-                following = engine.run_batch(batch) if batch else None
-                return following
-        """,
         solution="""
             def turn(engine, pending):
                 batch = engine.chain(pending.batch)
@@ -445,10 +428,6 @@ EXERCISES = (
         name="may_chain",
         lesson="03_lazy_graphs",
         hole=Function("scheduler.scheduler:Scheduler.can_chain", call=chains),
-        start="""
-            def may_chain(batch, running, waiting, chunked, pages_short):
-                return True
-        """,
         solution="""
             def may_chain(batch, running, waiting, chunked, pages_short):
                 if waiting or chunked is not None:

@@ -168,10 +168,6 @@ EXERCISES = (
         name="cut",
         lesson="04_long_prompt",
         hole=Function("policy.budget:PrefillBudget.cut", cut_to),
-        start="""
-            def cut(rem_chunk, page_size, extend_len):
-                return extend_len
-        """,
         solution="""
             def cut(rem_chunk, page_size, extend_len):
                 if rem_chunk is None or extend_len <= rem_chunk:
@@ -213,10 +209,6 @@ EXERCISES = (
         name="fits",
         lesson="04_long_prompt",
         hole=Function("policy.budget:PrefillBudget.fits", asked_to_fit),
-        start="""
-            def fits(extend_len, new_tokens, page_size, left):
-                return extend_len < left
-        """,
         solution="""
             def fits(extend_len, new_tokens, page_size, left):
                 return extend_len + new_tokens + page_size < left
@@ -252,10 +244,6 @@ EXERCISES = (
         name="order",
         lesson="04_long_prompt",
         hole=Function("policy.waiting:lpm", in_their_order),
-        start="""
-            def order(waiting):
-                return waiting
-        """,
         solution="""
             def order(waiting):
                 return sorted(waiting, key=lambda one: -one.cached_len)

@@ -124,10 +124,6 @@ EXERCISES = (
         name="shared_pages",
         lesson="05_whose_page",
         hole=Function("memory.radix_cache:TreeNode.shared_pages", within_an_edge),
-        start="""
-            def shared_pages(edge, tokens, page_size):
-                return min(len(edge), len(tokens)) // page_size
-        """,
         solution="""
             def shared_pages(edge, tokens, page_size):
                 same = 0
@@ -166,10 +162,6 @@ EXERCISES = (
         hole=Function(
             "memory.radix_cache:RadixCache._path", lambda lines, tree, node: list(lines(node))
         ),
-        start="""
-            def to_lock(node):
-                return [node]
-        """,
         solution="""
             def to_lock(node):
                 path = []
@@ -202,10 +194,6 @@ EXERCISES = (
         name="evict",
         lesson="05_whose_page",
         hole=Function("memory.radix_cache:RadixCache.evict", one_by_one),
-        start="""
-            def evict(leaves):
-                return leaves[0]
-        """,
         solution="""
             def evict(leaves):
                 free = [leaf for leaf in leaves if leaf.lock_ref == 0]

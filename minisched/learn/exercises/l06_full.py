@@ -114,10 +114,6 @@ EXERCISES = (
         name="pages_short",
         lesson="06_full",
         hole=Function("memory.pool:LeasePool.pages_short", of_next_step),
-        start="""
-            def pages_short(running, free, page_size):
-                return len(running) - free
-        """,
         solution="""
             def pages_short(running, free, page_size):
                 lacking = 0
@@ -150,10 +146,6 @@ EXERCISES = (
         name="choose_victim",
         lesson="06_full",
         hole=Function("policy.retraction:choose_victim", one_of_them),
-        start="""
-            def choose_victim(running):
-                return running[0]
-        """,
         solution="""
             def choose_victim(running):
                 latest = reversed(running)
@@ -187,10 +179,6 @@ EXERCISES = (
         name="may_free",
         lesson="06_full",
         hole=Function("memory.pool:lease", of_steps),
-        start="""
-            def may_free(last_step, launched, returned):
-                return True
-        """,
         solution="""
             def may_free(last_step, launched, returned):
                 return last_step <= returned

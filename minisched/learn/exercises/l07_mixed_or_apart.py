@@ -199,10 +199,6 @@ EXERCISES = (
         name="rides",
         lesson="07_mixed_or_apart",
         hole=Function("policy.admission:mix_with_running", all_or_nobody),
-        start="""
-            def rides(prompt_pages, decode_pages, free):
-                return False
-        """,
         solution="""
             def rides(prompt_pages, decode_pages, free):
                 return sum(prompt_pages) + sum(decode_pages) <= free
@@ -234,10 +230,6 @@ EXERCISES = (
         name="longest_pause",
         lesson="07_mixed_or_apart",
         hole=Pure(situations, holds=as_long_as_that, draw=pause_picture),
-        start="""
-            def longest_pause(how, prompt, chunk, running, base, per_token):
-                return base + per_token * prompt
-        """,
         solution="""
             def longest_pause(how, prompt, chunk, running, base, per_token):
                 decode = base + per_token * running
@@ -274,10 +266,6 @@ EXERCISES = (
         name="prompts_a_second",
         lesson="07_mixed_or_apart",
         hole=Pure(links, holds=as_many_as_that),
-        start="""
-            def prompts_a_second(prompt, chunk, base, per_token, link):
-                return 1000 / (base + per_token * prompt + link * prompt)
-        """,
         solution="""
             def prompts_a_second(prompt, chunk, base, per_token, link):
                 read = -(-prompt // chunk) * base + per_token * prompt

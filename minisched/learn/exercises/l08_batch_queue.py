@@ -131,10 +131,6 @@ EXERCISES = (
         name="bubble",
         lesson="08_batch_queue",
         hole=Pure(pipelines, holds=unwatched(is_idle_as_measured), draw=draw_run),
-        start="""
-            def bubble(batches, stages, stage_ms, rest_ms):
-                return 1 - batches / stages
-        """,
         solution="""
             def bubble(batches, stages, stage_ms, rest_ms):
                 round_ms = stages * stage_ms + rest_ms
@@ -163,17 +159,6 @@ EXERCISES = (
         name="batch_queue_loop",
         lesson="08_batch_queue",
         hole=Loop("vllm_pp4", call=at_depth),
-        start="""
-            def batch_queue_loop(engine, depth):
-                while True:
-                    engine.recv_requests()
-                    batch = engine.get_next_batch_to_run()
-                    if batch:
-                        engine.process_batch_result(engine.run_batch(batch))
-                    else:
-                        engine.on_idle()
-                    yield
-        """,
         solution="""
             def batch_queue_loop(engine, depth):
                 queue = []
@@ -222,10 +207,6 @@ EXERCISES = (
                 req.computed_len, req.num_output_placeholders, req.max_device_len
             ),
         ),
-        start="""
-            def ends_in_flight(computed, placeholders, length):
-                return False
-        """,
         solution="""
             def ends_in_flight(computed, placeholders, length):
                 return computed + 1 >= length

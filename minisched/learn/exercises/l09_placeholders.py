@@ -99,10 +99,6 @@ EXERCISES = (
         name="fill",
         lesson="09_placeholders",
         hole=Function("relay.placeholder_fill:FillHost.fill", call=fill_inputs),
-        start="""
-            def fill(ids, prev_rows, sampled):
-                return ids
-        """,
         solution="""
             def fill(ids, prev_rows, sampled):
                 filled = list(ids)
@@ -132,10 +128,6 @@ EXERCISES = (
         name="rows_to_fill",
         lesson="09_placeholders",
         hole=Function("relay.placeholder_fill:prepare_masks_for_filling", call=masks_of),
-        start="""
-            def rows_to_fill(rids, known, last_rids):
-                return [last_rids.index(rid) if rid in last_rids else None for rid in rids]
-        """,
         solution="""
             def rows_to_fill(rids, known, last_rids):
                 rows = []
@@ -169,10 +161,6 @@ EXERCISES = (
             "loops.mindie_placeholder:PlaceholderLedger.replace_placeholder_with_token",
             call=put_in_ledger,
         ),
-        start="""
-            def put_token(output_ids, token):
-                return [*output_ids, token]
-        """,
         solution="""
             def put_token(output_ids, token):
                 at = output_ids.index(-1)

@@ -100,10 +100,6 @@ EXERCISES = (
         name="must_wait",
         lesson="10_must_wait",
         hole=Function("worker.sampling_info:_lacks", call=reason_to_wait),
-        start="""
-            def must_wait(has_grammar, has_penalties, unknown):
-                return False
-        """,
         solution="""
             def must_wait(has_grammar, has_penalties, unknown):
                 return unknown > 0 and (has_grammar or has_penalties)
@@ -134,24 +130,6 @@ EXERCISES = (
         name="waiting_loop",
         lesson="10_must_wait",
         hole=Loop("overlap"),
-        start="""
-            def waiting_loop(engine):
-                last = None
-                while True:
-                    engine.recv_requests()
-                    batch = engine.get_next_batch_to_run()
-                    delay = bool(batch) and engine.must_delay_sample(batch)
-                    if delay and last:
-                        engine.process_batch_result(last)
-                        last = None
-                    pending = engine.run_batch(batch) if batch else None
-                    if last:
-                        engine.process_batch_result(last)
-                    elif not batch:
-                        engine.on_idle()
-                    last = pending
-                    yield
-        """,
         solution="""
             def waiting_loop(engine):
                 last = None
@@ -201,10 +179,6 @@ EXERCISES = (
         name="accept",
         lesson="10_must_wait",
         hole=Function("worker.verify:count_accepted", call=count_of),
-        start="""
-            def accept(drafts, sampled):
-                return sampled[:1]
-        """,
         solution="""
             def accept(drafts, sampled):
                 count = 0

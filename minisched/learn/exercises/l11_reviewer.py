@@ -282,10 +282,6 @@ EXERCISES = (
         name="happens_before",
         lesson="11_reviewer",
         hole=Pure(only_programs, holds=unwatched(are_true_clocks), draw=draw_program),
-        start="""
-            def happens_before(program):
-                return [{"host": at, "forward": at, "copy": at} for at in range(len(program))]
-        """,
         solution="""
             def happens_before(program):
                 clocks, newest, launched, ended = [], {}, {}, {}
@@ -340,11 +336,6 @@ EXERCISES = (
         name="race",
         lesson="11_reviewer",
         hole=Pure(with_clocks, holds=unwatched(is_a_race), draw=draw_program),
-        start="""
-            def race(program, clocks):
-                touches = [i for i, act in enumerate(program) if act[1] in ("read", "write")]
-                return (touches[0], touches[1]) if len(touches) > 1 else None
-        """,
         solution="""
             TOUCHES = ("read", "write", "free")
 
@@ -391,14 +382,6 @@ EXERCISES = (
             letters, holds=unwatched(is_diagnosed), draw=draw_bug,
             call=lambda lines, letter: lines().get(letter),
         ),
-        start="""
-            def diagnose():
-                return {
-                    "A": ("leak", "forward", 1),
-                    "B": ("leak", "forward", 1),
-                    "C": ("leak", "forward", 1),
-                }
-        """,
         solution="""
             def diagnose():
                 return {

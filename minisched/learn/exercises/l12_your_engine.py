@@ -249,12 +249,6 @@ EXERCISES = (
         name="bubble_fraction",
         lesson="12_your_engine",
         hole=Pure(ops_of_devices, holds=idle_is_right, draw=draw_ops),
-        start="""
-            def bubble_fraction(ops):
-                first = min(start for stream, start, end in ops)
-                last = max(end for stream, start, end in ops)
-                return 1 - sum(end - start for stream, start, end in ops) / (last - first)
-        """,
         solution="""
             def bubble_fraction(ops):
                 first = done = min(start for stream, start, end in ops)
@@ -284,11 +278,6 @@ EXERCISES = (
         name="blocking_call",
         lesson="12_your_engine",
         hole=Pure(calls_of_hosts, holds=is_the_longest, draw=draw_calls),
-        start="""
-            def blocking_call(calls):
-                longest = max(calls, key=lambda one: one[2])
-                return longest[0], longest[1]
-        """,
         solution="""
             def blocking_call(calls):
                 blocked = {}
@@ -321,10 +310,6 @@ EXERCISES = (
         name="launched_ahead",
         lesson="12_your_engine",
         hole=Pure(runs_of_loops, holds=as_many_ahead, draw=draw_loop),
-        start="""
-            def launched_ahead(steps):
-                return len(steps) - 1
-        """,
         solution="""
             def launched_ahead(steps):
                 pairs = zip(steps, steps[1:])

@@ -266,26 +266,6 @@ EXERCISES = (
         name="capstone",
         lesson="13_capstone",
         hole=Loop("overlap", call=lambda lines: lines[1], scheduler=own_scheduler),
-        start="""
-            class Scheduler:
-                def receive(self, req):
-                    pass
-
-                def ended(self, req):
-                    pass
-
-                def next_batch(self, room):
-                    return [], []
-
-
-            def loop(engine):
-                while True:
-                    engine.recv_requests()
-                    yield
-
-
-            capstone = Scheduler, loop
-        """,
         solution=SOLUTION,
         mistakes=(
             ("self.waiting.append(req)", "pass", "Level 1 of 5"),
