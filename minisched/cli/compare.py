@@ -23,14 +23,13 @@ from ..export.poster import poster
 from ..export.recipes import RECIPES
 from ..export.runs import compare as compare_runs
 from ..export.runs import sequence, timing
-from ..export.scene import Scene
 from ..export.scene_puml import to_puml
 from ..export.scene_svg import to_svg
 from ..export.waterfall import waterfall
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import RunStopped, fresh
 from ..trace import Trace
-from ..trace.files import whole_file, write_whole
+from ..trace.files import write_whole
 from .exit import BAD_INPUT, complain
 from .layout import print_json, say, say_table, work_progress
 from .options import (
@@ -40,7 +39,7 @@ from .options import (
     choose_loops,
     with_option_groups,
 )
-from .report import drafts_as_json, logprobs_json, print_errors
+from .run import drafts_as_json, logprobs_json, print_errors
 
 DIFFERENT = 1  # exit code
 
@@ -109,9 +108,7 @@ def compare(
             )
         except RunStopped as stopped:
             return report_stop(stopped, out, report.json)
-    files = [str(path) for path in write_pictures(found, out)]
-    if png:
-        files += [str(path) for path in write_pngs(found, out)]
+    files = write(pictures(found, png), out)
     if report.json:
         print_json(comparison_json(found, files))
     else:
@@ -129,8 +126,7 @@ def compare(
 
 def report_stop(stopped: RunStopped, out: Path, as_json_only: bool) -> int:
     """Write what there is of the runs, and say in a sentence what to do with it."""
-    texts = {f"{stem(trace)}.json": to_json(trace) for trace in stopped.traces}
-    files = [str(path) for path in write(texts, out)]
+    files = write({f"{stem(trace)}.json": to_json(trace) for trace in stopped.traces}, out)
     if as_json_only:
         print_json({"identical": False, "error": str(stopped), "files": files})
     told, line = str(stopped).rstrip(".: "), f"minisched check {' '.join(files)}"
@@ -143,54 +139,35 @@ FEW = 5  # runs that are drawn with all their lanes; of more it is a poster
 WALL, SLIDE = 3440, Frame(1920, 1080)  # pixels
 
 
-def write_pictures(comparison: Comparison, out: Path) -> list[Path]:
-    """The page, the picture, and for each loop its diagrams and its trace, in two forms.
+def pictures(found: Comparison, png: bool) -> dict[str, str | bytes]:
+    """The page, the picture, and for each loop its diagrams and its trace in two forms, by file.
 
-    The picture plays; of many runs it is a poster. ``LOOP.trace.json`` is for Perfetto,
-    ``LOOP.json`` for ``minisched view``.
-
-    Raises:
-        ValueError: a file can't be written.
+    The picture plays: a few settled steps of each run, or PD separation and mixed chunks while a
+    prompt comes; of many runs it is a poster. ``png``: also as large as a wall needs it, and what
+    of it fits a slide. ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
     """
-    traces = [run.trace for run in comparison.runs]
-    drawn = to_svg(picture_of(comparison))
-    files = {
-        "compare.html": to_html(traces, comparison.reports),
-        "compare.svg": drawn if len(traces) > FEW else playing(drawn),
+    traces, pair = [run.trace for run in found.runs], find_runs(found.runs)
+    is_poster = len(traces) > FEW
+    scene = beside_a_prompt(*pair) if pair else None
+    drawn = to_svg(poster(traces) if is_poster else scene or compare_runs(traces))
+    files: dict[str, str | bytes] = {
+        "compare.html": to_html(traces, found.reports),
+        "compare.svg": drawn if is_poster else playing(drawn),
     }
-    if len(traces) > 1 and all(report.steps for report in comparison.reports):
+    if len(traces) > 1 and all(report.steps for report in found.reports):
         files["waterfall.svg"] = to_svg(waterfall(traces))
-    for report, trace in zip(comparison.reports, traces, strict=True):
+    for report, trace in zip(found.reports, traces, strict=True):
         name = stem(trace)
         if report.steps:  # nothing to draw where every request was refused
             files[f"{name}_timing.puml"] = to_puml(timing(trace))
             files[f"{name}_sequence.puml"] = to_puml(sequence(trace))
         files[f"{name}.trace.json"] = to_chrome(trace)
         files[f"{name}.json"] = to_json(trace)
-    return write(files, out)
-
-
-def picture_of(comparison: Comparison, is_slide: bool = False) -> Scene:
-    """A few settled steps of each run, or PD separation and mixed chunks while a prompt comes."""
-    traces = [run.trace for run in comparison.runs]
-    if len(traces) > FEW:
-        return poster(traces, is_slide=is_slide)
-    pair = find_runs(comparison.runs)
-    return (beside_a_prompt(*pair) if pair else None) or compare_runs(traces)
-
-
-def write_pngs(comparison: Comparison, out: Path) -> list[Path]:
-    """The picture as large as a wall needs it, and what of it fits a slide.
-
-    Raises:
-        ValueError: Playwright or Chromium is missing.
-    """
-    wall, slide = to_svg(picture_of(comparison)), to_svg(picture_of(comparison, is_slide=True))
-    images = {"compare.png": to_png(wall, fitting(wall, WALL)), "slide.png": to_png(slide, SLIDE)}
-    for name, image in images.items():
-        with whole_file(out / name) as file:
-            file.buffer.write(image)
-    return [out / name for name in images]
+    if png:
+        slide = to_svg(poster(traces, is_slide=True)) if is_poster else drawn
+        files["compare.png"] = to_png(drawn, fitting(drawn, WALL))
+        files["slide.png"] = to_png(slide, SLIDE)
+    return files
 
 
 def stem(trace: Trace) -> str:
@@ -198,15 +175,15 @@ def stem(trace: Trace) -> str:
     return trace.loop.replace(":", "-")
 
 
-def write(files: Mapping[str, str], out: Path) -> list[Path]:
-    """Texts by the name of their file.
+def write(files: Mapping[str, str | bytes], out: Path) -> list[str]:
+    """Write what files are to hold, by their names; the paths.
 
     Raises:
         ValueError: a file can't be written.
     """
-    for name, text in files.items():
-        write_whole(out / name, text)
-    return [out / name for name in files]
+    for name, content in files.items():
+        write_whole(out / name, content)
+    return [str(out / name) for name in files]
 
 
 JSON_FIELDS = (
@@ -215,31 +192,28 @@ JSON_FIELDS = (
 )  # fmt: skip
 
 
-def comparison_json(comparison: Comparison, files: list[str]) -> dict[str, Any]:
+def comparison_json(found: Comparison, files: list[str]) -> dict[str, Any]:
     """The object; times are integer nanoseconds."""
-    trace, lost = comparison.runs[0].trace, comparison.lost_ns
+    trace, lost = found.runs[0].trace, found.lost_ns
     result: dict[str, Any] = {
-        "identical": comparison.identical,
-        "device": trace.device,
-        "model": trace.model,
-        "dtype": trace.dtype,
-        "clock": trace.clock,
+        "identical": found.identical,
+        **{name: getattr(trace, name) for name in ("device", "model", "dtype", "clock")},
         "runs": [
             {name: getattr(report, name) for name in JSON_FIELDS}
             | {"lost_ns": lost[report.loop]}
             | drafts_as_json(run)
-            for run, report in zip(comparison.runs, comparison.reports, strict=True)
+            for run, report in zip(found.runs, found.reports, strict=True)
         ],
-        "speedup": comparison.speedup,
-        "ideal": comparison.ideal,
+        "speedup": found.speedup,
+        "ideal": found.ideal,
         "files": files,
-        "differences": [vars(item) for item in comparison.differences],
-        "errors": comparison.errors,
-        "outputs": comparison.runs[0].outputs,
+        "differences": [vars(item) for item in found.differences],
+        "errors": found.errors,
+        "outputs": found.runs[0].outputs,
     }
-    if pair := find_runs(comparison.runs):
+    if pair := find_runs(found.runs):
         result["pd_or_mixed"] = [list(row) for row in rows(*pair)]
-    if comparison.logprob_difference is not None:
-        result["logprob_difference"] = comparison.logprob_difference
-        result["logprobs"] = logprobs_json(comparison.runs[0].requests)
+    if found.logprob_difference is not None:
+        result["logprob_difference"] = found.logprob_difference
+        result["logprobs"] = logprobs_json(found.runs[0].requests)
     return result

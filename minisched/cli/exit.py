@@ -101,10 +101,6 @@ class Heard:
         except OSError as error:
             self._lose(error)
 
-    def writelines(self, lines: list[str]) -> None:
-        """Write some texts."""
-        self.write("".join(lines))
-
     def flush(self) -> None:
         """Write what is held."""
         try:

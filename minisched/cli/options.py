@@ -333,13 +333,9 @@ class SchedulerOptions(OptionGroup):
 
     def check(self) -> None:
         """Refuse what is outside its limits."""
-        page = max(1, self.page_size or 1)
-        self.make_config(kv_tokens=page, chunked_prefill_size=page)
-
-    @property
-    def page_size(self) -> int | None:
-        """KV slots to a page, if that was given."""
-        return self.given.get("page_size")
+        page = max(1, self.given.get("page_size", 1))
+        with in_words_of_options():
+            SchedulerConfig(**{"kv_tokens": page, "chunked_prefill_size": page, **self.over_preset})
 
     @property
     def serial_only(self) -> bool:
@@ -349,8 +345,11 @@ class SchedulerOptions(OptionGroup):
     @property
     def over_preset(self) -> dict[str, Any]:
         """What was given, over what the preset says."""
-        preset = {} if self.preset is None else preset_named(self.preset).settings
-        return {**preset, **self.given}
+        if self.preset is None:
+            return self.given
+        found = preset_named(self.preset)
+        decides = ("chunked_prefill_size", "cuda_graph_max_bs")
+        return {**{name: getattr(found, name) for name in decides}, **self.given}
 
     def config_for(self, requests: list[Request], context_len: int) -> SchedulerConfig:
         """Room for every request that may run at once, unless options say otherwise.
@@ -361,15 +360,6 @@ class SchedulerOptions(OptionGroup):
         """
         with in_words_of_options():
             return config_from(self.over_preset, requests, context_len)
-
-    def make_config(self, **defaults: Any) -> SchedulerConfig:
-        """``defaults``, and over them the options.
-
-        Raises:
-            ValueError: a value is outside its limits.
-        """
-        with in_words_of_options():
-            return SchedulerConfig(**{**defaults, **self.over_preset})
 
 
 @dataclass(init=False)

@@ -25,7 +25,7 @@ class Preset:
 
     name: str
     min_gib: float
-    below_gib: float
+    below_gib: float | None
     min_tensor_parallel: int  # GPUs that share the model; 1 where their number changes nothing
     chunked_prefill_size: int  # prompt tokens of one step
     cuda_graph_max_bs: int  # requests of the largest decode batch that is captured as a graph
@@ -36,14 +36,6 @@ class Preset:
     def prefill_decode_ratio(self) -> float:
         """Prompt tokens for each token decoded, in a step with as much as possible of both."""
         return self.chunked_prefill_size / self.cuda_graph_max_bs
-
-    @property
-    def settings(self) -> dict[str, int]:
-        """The fields of ``SchedulerConfig`` that it decides."""
-        return {
-            "chunked_prefill_size": self.chunked_prefill_size,
-            "cuda_graph_max_bs": self.cuda_graph_max_bs,
-        }
 
 
 PRESETS = (
@@ -63,7 +55,7 @@ PRESETS = (
            "Chunks of 8,192: half the steps for a long prompt, and none of them takes long."),
     Preset("h100-tp4", 60, 160, MANY_GPUS, 8192, 512, ("A100 80 GB", "H100", "H200"),
            "For many users at once: of all classes the one with the most decodes for a chunk."),
-    Preset("b200", 160, inf, 1, 16384, 512, ("B200", "MI300"),
+    Preset("b200", 160, None, 1, 16384, 512, ("B200", "MI300"),
            "Chunks of 16,384, for the same reason; however many GPUs share a model."),
 )  # fmt: skip
 
@@ -95,7 +87,7 @@ def preset_named(text: str) -> Preset:
             f"preset is {text!r}, but it must be one of {names}, or an amount of GPU memory such "
             "as 24GiB or 4x24GiB."
         )
-    fits = [it for it in PRESETS if it.min_gib <= memory < it.below_gib
+    fits = [it for it in PRESETS if it.min_gib <= memory < (it.below_gib or inf)
             and it.min_tensor_parallel <= gpus]  # fmt: skip
     return max(fits, key=lambda preset: preset.min_tensor_parallel)
 
@@ -108,16 +100,13 @@ LEGEND = (
 
 def presets(json: Json = False) -> None:
     """List the classes of GPUs that --preset knows, with their sizes and what they are told."""
-    if json:  # which knows no infinity
-        ends = {it.name: None if it.below_gib == inf else it.below_gib for it in PRESETS}
-        print_json({"presets": [
-            {**asdict(it), "below_gib": ends[it.name],
-             "prefill_decode_ratio": it.prefill_decode_ratio} for it in PRESETS
-        ]})  # fmt: skip
+    if json:
+        ratios = {it.name: {"prefill_decode_ratio": it.prefill_decode_ratio} for it in PRESETS}
+        print_json({"presets": [asdict(it) | ratios[it.name] for it in PRESETS]})
         return
     rows = []
     for it in PRESETS:
-        memory = f"{it.min_gib:g}-{it.below_gib:g}".replace("-inf", "+")
+        memory = f"{it.min_gib:g}-{it.below_gib:g}" if it.below_gib else f"{it.min_gib:g}+"
         parallel = "any" if it.min_tensor_parallel == 1 else f"{it.min_tensor_parallel}+"
         sizes = str(it.chunked_prefill_size), str(it.cuda_graph_max_bs)
         ratio = f"{it.prefill_decode_ratio:.1f}"

@@ -72,8 +72,10 @@ def read_text(path: Path) -> str:
         return file.read().decode("utf-8")
 
 
-def write_whole(path: Path, text: str, named: str = "", with_folders: bool = False) -> None:
-    """Write a file, in UTF-8 and with Unix line ends; see ``whole_file``.
+def write_whole(
+    path: Path, content: str | bytes, named: str = "", with_folders: bool = False
+) -> None:
+    """Write a file, a text in UTF-8 and with Unix line ends; see ``whole_file``.
 
     ``named`` is what a user calls it, such as ``--out x.svg``; ``with_folders`` makes the folders
     that it is to lie in.
@@ -85,7 +87,10 @@ def write_whole(path: Path, text: str, named: str = "", with_folders: bool = Fal
         if with_folders:
             path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
-            file.write(text)
+            if isinstance(content, bytes):
+                file.buffer.write(content)
+            else:
+                file.write(content)
     except OSError as error:
         raise ValueError(f"{named or path} can't be written: {error.strerror}.") from error
 
