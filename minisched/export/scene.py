@@ -186,9 +186,8 @@ class TreeBox:
 
 @dataclass(frozen=True)
 class NodeTree:
-    """Nodes, parents before children; ``name`` tells two trees of one picture apart."""
+    """Nodes, parents before children."""
 
-    name: str
     nodes: Sequence[TreeBox]
 
 

@@ -211,7 +211,7 @@ def _trees(scene: Scene, trees: list[tuple[int, NodeTree]]) -> Iterator[str]:
     before = ""
     for number, (part, tree) in enumerate(trees):
         name = f"t{number}"
-        yield f'package "{creole(f"{scene.parts[part].heading}: {tree.name}")}" as {name} {{'
+        yield f'package "{creole(scene.parts[part].heading)}" as {name} {{'
         yield f'  rectangle "root" as {name}_0 {flat("queued")}'
         for node in tree.nodes:
             lines = "\\n".join(ink(node.kind, creole(line)) for line in node.lines if line)

@@ -19,25 +19,15 @@ ROOT, LEVEL, LEAF, NODE = 44, 168, 44, 36  # a tree: the root, a level, a leaf's
 
 
 def to_svg(scene: Scene) -> str:
-    """The picture's text; two narrow trees of a part stand beside one another."""
+    """The picture's text."""
     page = SvgPage(max((_left_of(one) for part in scene.parts for one in part.shows), default=96.0))
     shown = [one for part in scene.parts for one in part.shows]
     afters = iter([*shown[1:], None])
     for part in scene.parts:
-        trees = [one for one in part.shows if isinstance(one, NodeTree)]
-        is_pair = len(trees) == 2 and max(max(levels(tree).values()) for tree in trees) <= 2
-        top, bottom, half = 0.0, 0.0, (EDGE - MARGIN) / 2 - 10
-        for at, item in enumerate(part.shows):
-            if not at:
-                page.heading(part.heading, part.note)
-                top = page.top
+        page.heading(part.heading, part.note)
+        for item in part.shows:
             after = next(afters)
-            if isinstance(item, NodeTree) and is_pair:
-                page.top = top
-                draw_tree(page, item, MARGIN + at * (half + 20), half)
-                bottom = page.top = max(bottom, page.top)
-            else:
-                draw(page, item, getattr(item, "axis", None) != getattr(after, "axis", None))
+            draw(page, item, getattr(item, "axis", None) != getattr(after, "axis", None))
     page.legend(scene)
     page.notes(scene.notes)
     return page.finish(scene)
@@ -135,36 +125,33 @@ def draw_grid(page: SvgPage, grid: CellGrid) -> None:
     page.top = top + pitch * len(grid.rows) + 16
 
 
-def draw_tree(
-    page: SvgPage, tree: NodeTree, begin: float = MARGIN, room: float = EDGE - MARGIN
-) -> None:
+def draw_tree(page: SvgPage, tree: NodeTree) -> None:
     """The root at the left, a box a node, a row a leaf, a parent amid its children."""
     below: dict[int, list[TreeBox]] = {}
+    level, rows, leaves = {0: 0}, dict[int, float](), 0
     for node in tree.nodes:
         below.setdefault(node.parent, []).append(node)
-    level, rows, leaves = levels(tree), dict[int, float](), 0
+        level[node.id] = level[node.parent] + 1
     for node in tree.nodes:
         if node.id not in below:
             rows[node.id], leaves = leaves, leaves + 1
     for at in [*(node.id for node in reversed(tree.nodes)), 0]:
         if at in below:
             rows[at] = sum(rows[child.id] for child in below[at]) / len(below[at])
-    pitch = min(LEVEL, (room - ROOT) / max(1, *level.values()))
-    page.words(begin, page.top + 12, tree.name, "small bold")
-    top = page.top + 16
+    pitch = min(LEVEL, (EDGE - MARGIN - ROOT) / max(1, *level.values()))
+    top = page.top + 4
     places = {
-        at: (begin + (ROOT + (level[at] - 1) * pitch if at else 0), top + row * LEAF)
+        at: (MARGIN + (ROOT + (level[at] - 1) * pitch if at else 0), top + row * LEAF)
         for at, row in rows.items()
     }
-    page.rect("box queued", begin, top + rows.get(0, 0) * LEAF + 7, 33, 22, "the root")
-    page.words(begin + 16.5, top + rows.get(0, 0) * LEAF + 22, "root", "small", "middle")
+    page.rect("box queued", MARGIN, top + rows.get(0, 0) * LEAF + 7, 33, 22, "the root")
+    page.words(MARGIN + 16.5, top + rows.get(0, 0) * LEAF + 22, "root", "small", "middle")
     for node in tree.nodes:
-        (x, y), (x0, y0) = places[node.id], places.get(node.parent, (begin, top))
+        (x, y), (x0, y0) = places[node.id], places.get(node.parent, (MARGIN, top))
         x0 += pitch - 22 if node.parent else 33
         page.path("link", f"M{x0:.1f} {y0 + 18:.1f}L{x:.1f} {y + 18:.1f}")
         kind = f"box {css(node.kind)}" + " changed" * node.is_changed
-        data = {"node": node.id, "panel": tree.name, **node.data}
-        page.rect(kind, x, y, pitch - 22, NODE, node.about, data)
+        page.rect(kind, x, y, pitch - 22, NODE, node.about, {"node": node.id, **node.data})
         for words, dy, bold in zip(node.lines, (15, 29), (" bold", ""), strict=True):
             words = cut(words, pitch - 30, bool(bold))
             page.words(x + pitch / 2 - 11, y + dy, words, f"small in-{css(node.kind)}{bold}",
@@ -187,14 +174,6 @@ def left_edge(names: Sequence[str]) -> float:
     """Where drawing begins, right of the longest name."""
     longest = max((width_of(name, 12) for name in names), default=0.0)
     return min(300.0, max(96.0, round(MARGIN + longest + 12)))
-
-
-def levels(tree: NodeTree) -> dict[int, int]:
-    """How far each node is from the root."""
-    level = {0: 0}
-    for node in tree.nodes:
-        level[node.id] = level[node.parent] + 1
-    return level
 
 
 def stacked(

@@ -169,7 +169,8 @@ class _TextSheet:
         below: dict[int, list[TreeBox]] = {}
         for node in tree.nodes:
             below.setdefault(node.parent, []).append(node)
-        self.write(f"  {tree.name}" + ("" if tree.nodes else ": nothing"))
+        if not tree.nodes:
+            self.write("  nothing")
         waiting = [("  ", node, node is below[0][-1]) for node in reversed(below.get(0, ()))]
         while waiting:
             indent, node, is_last = waiting.pop()

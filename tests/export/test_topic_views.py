@@ -108,20 +108,20 @@ def numbers(mark: Mark, name: str) -> list[int]:
 def radix_cache(trace: Trace, forms: Forms, _: Engine) -> None:
     tree, changes = panels_of(trace)["tree"], changes_of(trace)
     chosen = choose(changes, tree.stays)
-    sections = re.split(r"^  after \d+.*$", forms.text, flags=re.M)[1:]
+    sections = re.split(r"^After \d+, at .*$", forms.text, flags=re.M)[1:]
     assert len(sections) == len(chosen) == forms.puml.count("\npackage ")
-    is_cut = "more nodes" in forms.picture.words + forms.text + forms.puml
+    is_cut = re.search(r"the first \d+ of \d+ nodes", forms.words)
     for at, time in enumerate([] if is_cut else chosen, 1):
-        panel = forms.picture.shapes("rect", panel=f"after {at}", node="*")
+        boxes = forms.picture.shapes("rect", tree=str(at), node="*")
         told = {(place, str(s.size), s.kind) for place, s in tree.at(time).items()}
-        drawn = {(f"node {b['data-node']}", b["data-pages"], b["data-state"]) for b in panel}
+        drawn = {(f"node {b['data-node']}", b["data-pages"], b["data-state"]) for b in boxes}
         gone = {f"node {m.attrs['node']}" for m in changes[time] if m.name == "radix evict"}
         assert drawn - {box for box in drawn if box[0] in gone} == told
         states = Counter(glyph(box[2]) for box in drawn)
         lines = sections[at - 1].split("\n\n")[0].splitlines()
         assert Counter(line.split("─ ")[1][0] for line in lines if "─ " in line) == states
-        boxes = re.findall(rf" as t{at - 1}_([1-9]\d*) #", forms.puml)
-        assert {f"node {box}" for box in boxes} == {box[0] for box in drawn}
+        named = re.findall(rf" as t{at - 1}_([1-9]\d*) #", forms.puml)
+        assert {f"node {one}" for one in named} == {box[0] for box in drawn}
 
 
 def page_allocator(trace: Trace, forms: Forms, _: Engine) -> None:

@@ -9,7 +9,7 @@ from ...trace.sides import shown_side, side_words
 from ..scene import Curve, LaneItem, NodeTree, Part, Scene, Series, TreeBox, about_run
 from ..state import Stay, count, panels_of
 from ..units import ms
-from .marks import NothingToShow, many, named, number, short, word
+from .marks import NothingToShow, first_of, many, named, number, short, word
 from .page_allocator import eviction_flags
 
 PICTURES, MOST_NODES = 4, 24
@@ -52,8 +52,10 @@ def scene(trace: Trace) -> Scene:
         now = tree.at(time) | {place: stay for place, stay in before if place in evicted}
         touched = {f"node {mark.attrs[key]}" for mark in changes[time] for key in ("node", "child")
                    if mark.name != "radix lock" and key in mark.attrs}  # fmt: skip
-        shown = tree_of(f"after {at}", now, tree.places, touched, evicted)
-        parts.append(Part(f"{at} at {ms(time)} ms", story(own, changes[time], time), [shown]))
+        nodes = nodes_of(at, now, tree.places, touched, evicted)
+        said = first_of(MOST_NODES, len(nodes), "node")
+        said = "; ".join(filter(None, [story(own, changes[time], time), said]))
+        parts.append(Part(f"After {at}, at {ms(time)} ms", said, [NodeTree(nodes[:MOST_NODES])]))
     most = max((value for _, value in series[0].values), default=0)
     gone = sum(number(mark, "pages") for mark in named(own, "radix evict"))
     return Scene(
@@ -96,10 +98,10 @@ def choose(changes: dict[int, list[Mark]], stays: tuple[Stay, ...]) -> list[int]
     return sorted([time for time in dict.fromkeys(worth) if time in changes][:PICTURES])
 
 
-def tree_of(
-    name: str, now: dict[str, Stay], places: tuple[str, ...], touched: set[str], gone: set[str]
-) -> NodeTree:
-    """The nodes there are, of many the first; a lock holds the whole path from where it ends."""
+def nodes_of(
+    number: int, now: dict[str, Stay], places: tuple[str, ...], touched: set[str], gone: set[str]
+) -> list[TreeBox]:
+    """The nodes of a tree; a lock holds the whole path from where it ends."""
     lockers: dict[str, set[str]] = defaultdict(set)
     for stay in now.values():
         at: Stay | None = stay
@@ -116,10 +118,9 @@ def tree_of(
         nodes.append(
             TreeBox(at_, parent, kind, (tokens, f"{many(stay.size, 'page')}, {state}"),
                     f"{stay.place}: tokens {tokens}", stay.place in touched,
-                    {"parent": parent, "pages": stay.size, "state": kind, "panel": name})
+                    {"parent": parent, "pages": stay.size, "state": kind, "tree": number})
         )  # fmt: skip
-    more = f", and {many(len(nodes) - MOST_NODES, 'more node')}" * (len(nodes) > MOST_NODES)
-    return NodeTree(f"{name}{more}", nodes[:MOST_NODES])
+    return nodes
 
 
 def number_of(place: str) -> int:
