@@ -11,20 +11,17 @@ thread".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
-from ..trace import Mark, Trace
-from .layout import Lane, View, lane_of, make_view
+from ..trace import Trace
+from .layout import Lane, lane_of, make_view
 from .units import counted
 
-# -- Which marks a Chrome trace shows: the events, in a lane of their own, and no bookkeeping ------
-#
 # A run of 30 steps has a few dozen marks that a reader looks for (a wait, a retraction, a wasted
-# row, an end) and many hundreds that say which page went where. Perfetto draws each as an arrowhead
-# and stacks those of one moment, so that the second kind would bury everything else. They are all
-# in the trace itself (``LOOP.json``), from which the views draw them.
-
+# row, an end), which are in a lane of their own, and many hundreds that say which page went where.
+# Perfetto draws each as an arrowhead and stacks those of one moment, so that the second kind would
+# bury everything else. They are all in the trace itself (``LOOP.json``); a mark that nobody has
+# heard of is shown.
 EVENTS = Lane("thread_events", "Events", "host")
 BOOKKEEPING = frozenset(
     {"kv pool", "row alloc", "row free", "row hold", "row let go", "page alloc",
@@ -35,13 +32,6 @@ BOOKKEEPING = frozenset(
      "grammar accept", "future map", "future slots", "token pool", "lazy tokens",
      "placeholder fill", "prev sampled", "ledger", "context"}
 )  # fmt: skip
-
-
-def events_of(marks: Iterable[Mark]) -> list[Mark]:
-    """The marks to show; one that nobody has heard of is shown."""
-    return [mark for mark in marks if mark.name not in BOOKKEEPING]
-
-
 Event = dict[str, Any]
 PID = 1
 
@@ -49,9 +39,48 @@ PID = 1
 def to_chrome(trace: Trace) -> str:
     """A whole run as text, one event a line."""
     view = make_view(trace)
-    tids = _tids(view)
-    events = [*_names(view, tids), *_slices(view, tids), *_flows(view, tids), *_waits(view, tids)]
-    events += _rest(view, tids)
+    marks = [mark for mark in trace.marks if mark.name not in BOOKKEEPING]
+    lanes = [lane for lane in view.lanes if lane.side == "host"]
+    lanes += [EVENTS] * bool(marks)  # between host and device
+    lanes += [lane for lane in view.lanes if lane.side != "host"]
+    tids = {lane: tid for tid, lane in enumerate(lanes, PID + 10)}
+
+    def place(lane: str | Lane, time: int) -> Event:
+        at = lane if isinstance(lane, Lane) else lane_of(lane)
+        return {"pid": PID, "tid": tids[at], "ts": _us(time)}
+
+    events: list[Event] = []
+    named = [("process", 0, f"{trace.loop} on {trace.device}", PID)]
+    for what, tid, name, order in [
+        *named, *(("thread", tid, lane.title, tid) for lane, tid in tids.items())
+    ]:  # fmt: skip
+        head = {"ph": "M", "pid": PID, "tid": tid, "ts": 0}
+        events.append({**head, "name": f"{what}_name", "args": {"name": name}})
+        events.append({**head, "name": f"{what}_sort_index", "args": {"sort_index": order}})
+    for item in view.slices:
+        args = {"id": item.id, "phase": item.name, "step": item.step, "mode": item.mode,
+                "rids": list(item.rids), **item.attrs}  # fmt: skip
+        events.append({"ph": "X", "name": item.label, "cat": item.name,
+                       **place(item.lane, item.start), "dur": _us(item.duration),
+                       "args": args})  # fmt: skip
+    for number, arrow in enumerate(view.arrows, 1):
+        # it leaves a nanosecond before its source ends, so that it binds to that slice
+        leaves = max(arrow.src.start, arrow.start - 1)
+        flow = {"name": arrow.kind, "cat": "edge", "id": number,
+                "args": {"src": arrow.src.id, "dst": arrow.dst.id}}  # fmt: skip
+        events.append({"ph": "s", **flow, **place(arrow.src.lane, leaves)})
+        events.append({"ph": "f", "bp": "e", **flow, **place(arrow.dst.lane, arrow.end)})
+    for idle in (idle for idle in view.bubbles if idle.cause):  # a row for each cause
+        wait = {"cat": "waits for", "id": idle.cause, "name": f"waits for {idle.cause}"}
+        events.append({"ph": "b", **wait, **place(idle.lane, idle.start)})
+        events.append({"ph": "e", **wait, **place(idle.lane, idle.end)})
+    for counter in trace.counters:
+        of = counted(counter.name)
+        events.append({"ph": "C", "name": of.title, "pid": PID, "ts": _us(counter.time),
+                       "args": {of.unit or "number": of.value(counter.value)}})  # fmt: skip
+    for mark in marks:
+        events.append({"ph": "i", "s": "t", "name": mark.name, **place(EVENTS, mark.time),
+                       "args": mark.attrs})  # fmt: skip
     about = {"loop": trace.loop, "device": trace.device, "model": trace.model, "clock": trace.clock}
     about |= {"dtype": trace.dtype} if trace.dtype else {}
     lines = ",".join("\n" + json.dumps(event) for event in events)
@@ -59,91 +88,6 @@ def to_chrome(trace: Trace) -> str:
         f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [{lines}\n]}}'
         "\n"
     )
-
-
-def _tids(view: View) -> dict[Lane, int]:
-    """A number for each lane, from top to bottom; events stand between host and device."""
-    events = [EVENTS] if events_of(view.trace.marks) else []
-    host = [lane for lane in view.lanes if lane.side == "host"]
-    rest = [lane for lane in view.lanes if lane.side != "host"]
-    return {lane: at for at, lane in enumerate([*host, *events, *rest], PID + 10)}
-
-
-def _names(view: View, tids: dict[Lane, int]) -> list[Event]:
-    """Names and order of the process and its lanes."""
-    named = [("process", 0, f"{view.trace.loop} on {view.trace.device}", PID)]
-    named += [("thread", tid, lane.title, tid) for lane, tid in tids.items()]
-    events = []
-    for what, tid, name, order in named:
-        place = {"ph": "M", "pid": PID, "tid": tid, "ts": 0}
-        events.append({**place, "name": f"{what}_name", "args": {"name": name}})
-        events.append({**place, "name": f"{what}_sort_index", "args": {"sort_index": order}})
-    return events
-
-
-def _slices(view: View, tids: dict[Lane, int]) -> list[Event]:
-    return [
-        {
-            "ph": "X",
-            "name": item.label,
-            "cat": item.name,
-            **_place(item.lane, tids),
-            "ts": _us(item.start),
-            "dur": _us(item.duration),
-            "args": {
-                "id": item.id,
-                "phase": item.name,
-                "step": item.step,
-                "mode": item.mode,
-                "rids": list(item.rids),
-                **item.attrs,
-            },
-        }
-        for item in view.slices
-    ]
-
-
-def _flows(view: View, tids: dict[Lane, int]) -> list[Event]:
-    """Each edge leaves one nanosecond before its source ends, so that it binds to that slice."""
-    events: list[Event] = []
-    for index, arrow in enumerate(view.arrows, 1):
-        leaves = max(arrow.src.start, arrow.start - 1)
-        flow = {"name": arrow.kind, "cat": "edge", "id": index}
-        ids = {"src": arrow.src.id, "dst": arrow.dst.id}
-        src, dst = _place(arrow.src.lane, tids), _place(arrow.dst.lane, tids)
-        events.append({"ph": "s", **flow, **src, "ts": _us(leaves), "args": ids})
-        events.append({"ph": "f", "bp": "e", **flow, **dst, "ts": _us(arrow.end), "args": ids})
-    return events
-
-
-def _waits(view: View, tids: dict[Lane, int]) -> list[Event]:
-    """The stretches in which a device idled because of a wait, a row for each reason."""
-    return [
-        {"ph": phase, "cat": "waits for", "id": bubble.cause, "name": f"waits for {bubble.cause}",
-         **_place(bubble.lane, tids), "ts": _us(time)}
-        for bubble in view.bubbles if bubble.cause
-        for phase, time in (("b", bubble.start), ("e", bubble.end))
-    ]  # fmt: skip
-
-
-def _rest(view: View, tids: dict[Lane, int]) -> list[Event]:
-    """Counters with their units, and the marks that are events."""
-    counters = [
-        {"ph": "C", "name": of.title, "pid": PID, "ts": _us(c.time),
-         "args": {of.unit or "number": of.value(c.value)}}
-        for c in view.trace.counters
-        for of in [counted(c.name)]
-    ]  # fmt: skip
-    marks = [
-        {"ph": "i", "s": "t", "name": mark.name, "pid": PID, "tid": tids[EVENTS],
-         "ts": _us(mark.time), "args": mark.attrs}
-        for mark in events_of(view.trace.marks)
-    ]  # fmt: skip
-    return counters + marks
-
-
-def _place(lane: str, tids: dict[Lane, int]) -> dict[str, int]:
-    return {"pid": PID, "tid": tids[lane_of(lane)]}
 
 
 def _us(nanoseconds: int) -> float:

@@ -19,7 +19,7 @@ hear in one sentence what is wrong with theirs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from operator import attrgetter
 from pathlib import Path
@@ -180,6 +180,9 @@ def _typed(holder: dict[str, Any], name: str, kind: type, where: str) -> Any:
     return value
 
 
+KINDS = ("launch", "begin", "end", "wait", "say", "read", "write", "free")
+
+
 def check_program(program: Iterable[Act]) -> None:
     """Look at each act, and at each op: launched once, begun once, ended once where it began.
 
@@ -194,48 +197,40 @@ def check_program(program: Iterable[Act]) -> None:
     seen: dict[tuple[str, int], str] = {}  # kind and op -> lane
     running: dict[str, int] = {}  # lane -> op
     for index, act in enumerate(acts):
-        for wrong in _wrong_with(act, launched, seen, running):
+        kind, op, lane = act.kind, act.op, act.lane
+        wrong = ""
+        if kind not in KINDS:
+            wrong = f"has kind = {kind!r}, but it must be one of {', '.join(KINDS)}"
+        elif not lane:
+            wrong = "has no lane"
+        elif kind in ("read", "write", "free"):
+            if not act.resource or not act.at:
+                wrong = (
+                    f"is a {kind}, but it lacks {'cells (at)' if act.resource else 'a resource'}"
+                )
+            elif not _are_cells(act.at):
+                wrong = f"has at = {act.at[:40]!r}, but cells are written in order, as in '3-7 9'"
+        elif act.resource or act.at:
+            wrong = f"is a {kind} and touches nothing, but it has a resource or cells"
+        elif op < 1:
+            wrong = f"has op = {op}, but an op is a number above 0"
+        elif kind in ("launch", "begin", "end") and (kind, op) in seen:
+            wrong = f"is a second {kind} of op {op}"
+        elif kind == "say" and seen.get((kind, op), lane) != lane:
+            wrong = f"says signal {op}, which lane {seen[kind, op]!r} says too"
+        elif kind == "begin" and op not in launched:
+            wrong = f"is a begin of op {op}, which nobody launches"
+        elif kind == "begin" and lane in running:
+            wrong = f"is a begin of op {op}, but op {running[lane]} has not ended on its lane"
+        elif kind == "end" and running.get(lane) != op:
+            wrong = f"is an end of op {op}, which has not begun on its lane"
+        if wrong:
             raise NotATrace(f"program[{index}] {wrong}")
-        seen[act.kind, act.op] = act.lane
-        if act.kind == "begin":
-            running[act.lane] = act.op
-        elif act.kind == "end":
-            del running[act.lane]
-
-
-KINDS = ("launch", "begin", "end", "wait", "say", "read", "write", "free")
-TOUCHES = ("read", "write", "free")
-
-
-def _wrong_with(
-    act: Act, launched: set[int], seen: dict[tuple[str, int], str], running: dict[str, int]
-) -> Iterator[str]:
-    """What is wrong with an act, by itself and behind those before it."""
-    kind, op, lane = act.kind, act.op, act.lane
-    if kind not in KINDS:
-        yield f"has kind = {kind!r}, but it must be one of {', '.join(KINDS)}"
-    if not lane:
-        yield "has no lane"
-    if kind in TOUCHES:
-        if not act.resource or not act.at:
-            yield f"is a {kind}, but it lacks {'cells (at)' if act.resource else 'a resource'}"
-        if not _are_cells(act.at):
-            yield f"has at = {act.at[:40]!r}, but cells are written in order, as in '3-7 9'"
-        return
-    if act.resource or act.at:
-        yield f"is a {kind} and touches nothing, but it has a resource or cells"
-    if op < 1:
-        yield f"has op = {op}, but an op is a number above 0"
-    if kind in ("launch", "begin", "end") and (kind, op) in seen:
-        yield f"is a second {kind} of op {op}"
-    if kind == "say" and seen.get((kind, op), lane) != lane:
-        yield f"says signal {op}, which lane {seen[kind, op]!r} says too"
-    if kind == "begin" and op not in launched:
-        yield f"is a begin of op {op}, which nobody launches"
-    if kind == "begin" and lane in running:
-        yield f"is a begin of op {op}, but op {running[lane]} has not ended on its lane"
-    if kind == "end" and running.get(lane) != op:
-        yield f"is an end of op {op}, which has not begun on its lane"
+        seen[kind, op] = lane
+        if kind == "begin":
+            running[lane] = op
+        elif kind == "end":
+            del running[lane]
 
 
 def _are_cells(text: str) -> bool:
