@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -223,7 +223,7 @@ def overlaps(recorded: Recorded) -> Answer:
     found = report(recorded.trace, recorded.lacks, recorded.steps)
     said = tuple(item for item in found.sentences if item != found.verdict.sentence)
     word = OVERLAPS[found.verdict.word]
-    return Answer("overlaps", word, found.verdict.sentence, said, figures=found.to_json())
+    return Answer("overlaps", word, found.verdict.sentence, said, figures=asdict(found))
 
 
 # -- Whether there is anything to judge: what a law looks at, and what a trace lacks of it ---------

@@ -10,10 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any
 
 from ..trace import Slice, Trace
 from .causes import (
@@ -40,7 +39,7 @@ from .overlap import (
     length,
     nobody_there,
     span,
-    union,
+    work_of,
 )
 from .what_if import course_of, free, launch_ahead, makespan
 
@@ -253,22 +252,14 @@ class OverlapFindings:
     devices: int
     sentences: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
-        return asdict(self)
-
 
 def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> OverlapFindings:
     """The findings on a trace; ``lacks`` and ``steps`` as ``foreign.py`` gives them."""
     found, verdict, lanes = bubbles(trace), overlap_verdict(trace), forward_lanes(trace)
     idle, whole = by_cause(found), sum(span(device_runs(trace, lane)) for lane in lanes)
     total = sum(idle.values())
-    work = {
-        lane: length(union(item for item in trace.on(lane) if not is_blocked(item)))
-        for lane in sorted({item.lane for item in trace.slices})
-    }
+    work = {lane: length(busy) for lane, busy in work_of(trace).items()}
     busiest = max(work, key=lambda lane: work[lane], default="")
-
     figures = OverlapFindings(
         makespan_ns=trace.end,
         bubble_ns=total,

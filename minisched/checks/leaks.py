@@ -102,7 +102,6 @@ class Ledger:
         self.nodes: dict[int, list[int]] = {}  # the other way round
         self.disowned: dict[int, tuple[HeldLease, MarkMoment]] = {}  # and not free or cached as yet
         self.knows_all = False  # nobody held a page before the first mark
-        self.knows_tree = True  # the trace says which pages a node has
         self.newest: dict[str, HeldLease] = {}  # of each request
         self.ending: dict[HeldLease, None] = {}  # closed or released, and not seen to be empty
         self.whose: HeldLease | None = None  # whoever takes or leaves the next locks
@@ -142,7 +141,7 @@ class Ledger:
                 for page in pages:
                     self._free(page, now)
             case "radix add":
-                self._cache(int(of["node"]), numbers(of.get("page_ids", "")))
+                self._cache(int(of["node"]), numbers(of["page_ids"]))
             case "block add":
                 for page in pages:
                     self._cache(page, [page])
@@ -255,7 +254,6 @@ class Ledger:
 
     def _cache(self, node: int, pages: Sequence[int]) -> None:
         """A node of the prefix cache has them."""
-        self.knows_tree = self.knows_tree and bool(pages)
         self.nodes[node] = list(pages)
         for page in pages:
             self.cached[page] = node
@@ -365,7 +363,7 @@ class Ledger:
         It is named by a step in flight, or by a transfer.
         """
         by_owner: defaultdict[tuple[HeldLease, MarkMoment], list[int]] = defaultdict(list)
-        for page, owner in self.disowned.items() if self.knows_tree else ():
+        for page, owner in self.disowned.items():
             by_owner[owner].append(page)
         self.disowned.clear()
         for (lease, when), pages in by_owner.items():

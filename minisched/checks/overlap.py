@@ -127,6 +127,12 @@ def host_busy(trace: Trace) -> tuple[Interval, ...]:
     return union(it for it in trace.slices if is_host(it.lane) and not is_blocked(it))
 
 
+def work_of(trace: Trace) -> dict[str, tuple[Interval, ...]]:
+    """When each lane worked, and did not merely wait."""
+    lanes = sorted({item.lane for item in trace.slices})
+    return {lane: union(filterfalse(is_blocked, trace.on(lane))) for lane in lanes}
+
+
 def nobody_there(trace: Trace, side: str = "") -> tuple[Interval, ...]:
     """When no request was waiting, running or holding memory, as the counters of a side say."""
     values = dict.fromkeys([f"{side} {name}".strip() for name in PRESENT], 0)
@@ -193,10 +199,9 @@ class OverlapReport:
 
 def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
     """The report on one run; ``tokens`` is what it delivered, which a trace does not say."""
-    lanes, first = sorted({item.lane for item in trace.slices}), forward_lane(trace)
-    work = {lane: union(filterfalse(is_blocked, trace.on(lane))) for lane in lanes}
-    hosts = [work[lane] for lane in lanes if is_host(lane)]
-    devices = [device_runs(trace, lane) for lane in lanes if is_forward(lane)]
+    work, first = work_of(trace), forward_lane(trace)
+    hosts = [busy for lane, busy in work.items() if is_host(lane)]
+    devices = [device_runs(trace, lane) for lane in forward_lanes(trace)]
     device, nobody = device_busy(trace), nobody_there(trace)
     worked = union(filterfalse(is_blocked, trace.slices))
     steps = {(item.lane, item.step) for item in trace.slices

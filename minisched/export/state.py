@@ -353,9 +353,9 @@ class Books:
         """The radix tree changes; a split takes the front of a node, and holds every lock of it."""
         at, time = number(mark, "node"), mark.time
         if mark.name == "radix add":
-            ids = numbers(mark, "page_ids") if "page_ids" in mark.attrs else []
-            pages, tokens = number(mark, "pages"), word(mark, "tokens")
-            self.tree[at] = Node(at, number(mark, "parent"), pages, tokens, ids)
+            ids, tokens = numbers(mark, "page_ids"), word(mark, "tokens")
+            pages, parent = number(mark, "pages"), number(mark, "parent")
+            self.tree[at] = Node(at, parent, pages, tokens, ids)
             touched = self._path(mark, at)[:1]
         elif mark.name == "radix split":
             if (child := number(mark, "child")) not in self.tree:
