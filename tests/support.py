@@ -35,7 +35,7 @@ from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
 from minisched.export.chromium import QUIET, find_chromium
-from minisched.export.puml_style import UNITS
+from minisched.export.scene_puml import UNITS
 from minisched.export.scene_text import COLUMNS
 from minisched.export.svg_page import char_width
 from minisched.export.views import FORMS, NothingToShow

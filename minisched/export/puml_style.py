@@ -1,45 +1,70 @@
-"""What all that writes PlantUML shares: its time axis, links to code, escaping, colours."""
+"""What all that writes PlantUML shares: sequences, links to code, escaping, colours."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from .looks import ARROW_COLOURS, DARK_TEXT, LIGHT, look
-from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, tick_step
+from .looks import ARROW_COLOURS, DARK_TEXT, LIGHT, flat, look
 
-# -- The time axis of a PlantUML timing diagram ----------------------------------------------------
+Code = Mapping[str, Callable[..., Any]]  # a name in a diagram -> what of the package it means
+HEAD = "#E4E7EB"  # behind the heading of a part
 
-WIDTH = 860  # pixels
-UNITS = {"milliseconds": MILLISECOND, "microseconds": MICROSECOND, "nanoseconds": NANOSECOND}
+# -- A sequence diagram: who tells whom, in order --------------------------------------------------
+
+SIDES = {"host": "#FFF8EC", "device": "#EEF6FC", "relay": "#F3F0FA"}
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The time axis, ``duration`` nanoseconds long."""
+class Actor(NamedTuple):
+    """A participant's title, as PlantUML text; ``side`` is the box in which it stands."""
 
-    duration: int
+    title: str
+    side: str
 
-    @property
-    def scale(self) -> float:
-        """Pixels a nanosecond."""
-        return WIDTH / self.duration
 
-    @property
-    def tick(self) -> int:
-        """Nanoseconds from tick to tick."""
-        return tick_step(self.duration, most=14)
+class Told(NamedTuple):
+    """A note over an actor in the look of ``kind``, for as long as that takes; or a message.
 
-    @property
-    def unit(self) -> str:
-        """The largest unit of which a tick is a whole number."""
-        return next(name for name, unit in UNITS.items() if self.tick % unit == 0)
+    With ``to`` it is a message, with no actor a heading.
+    """
 
-    def at(self, time: int) -> str:
-        """A time since the view's start, as the diagram writes it."""
-        return exact(time, UNITS[self.unit])
+    actor: str
+    words: str
+    start: int = 0
+    end: int = 0
+    kind: str = ""
+    to: str = ""
+    arrow: str = "->"
+
+
+def sequence(actors: Mapping[str, Actor], told: Iterable[Told], code: Code) -> Iterator[str]:
+    """The diagram behind its title; notes of what runs at the same time stand in one row.
+
+    Links are on messages only: on a note, which has a colour, none could be told.
+    """
+    yield "!pragma teoz true"
+    yield "hide footbox"
+    yield "skinparam sequenceMessageAlign center"
+    yield "skinparam defaultFontSize 12"
+    yield from LINK_STYLE if code else ()
+    for side in dict.fromkeys(actor.side for actor in actors.values()):
+        yield f"box {side.capitalize()} {SIDES.get(side, HEAD)}"
+        for name, actor in actors.items():
+            if actor.side == side:
+                yield f'participant "{actor.title}" as {name}'
+        yield "end box"
+    row: dict[str, Told] = {}  # who has a note in the row that is being written
+    for one in told:
+        if one.to or not one.actor:
+            row, words = {}, creole(one.words)
+            message = f"{one.actor} {one.arrow} {one.to} : {linked(words, code)}"
+            yield message if one.actor else f"== {words} =="
+            continue
+        beside = row and one.actor not in row and all(it.end > one.start for it in row.values())
+        row = {**row, one.actor: one} if beside else {one.actor: one}
+        about = "\\n".join(ink(one.kind, creole(line)) for line in one.words.split("\n"))
+        yield f"{'& ' if beside else ''}rnote over {one.actor} {flat(one.kind)} : {about}"
 
 
 # -- Names of functions in a diagram as links to their code ----------------------------------------
@@ -48,7 +73,6 @@ class Axis:
 # ``diagrams/``, so that a code host and a browser find it, then the function. The function itself
 # is given, and never its path, so that a link cannot outlive what it leads to.
 
-Code = Mapping[str, Callable[..., Any]]  # a name in a diagram -> what of the package it means
 
 LINK_COLOUR = "#0B57A4"
 LINK_STYLE = (f"skinparam hyperlinkColor {LINK_COLOUR}", "skinparam hyperlinkUnderline false")

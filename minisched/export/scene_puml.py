@@ -9,14 +9,16 @@ would collide with the names of the lanes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from .looks import LIGHT, OVER, SIGNS, UNDER, flat
-from .puml_style import Axis, arrow_colour, creole, ink
-from .scene import CellGrid, LaneItem, LaneLink, LaneRow, Lanes, NodeTree, Scene
-from .units import ms
+from .puml_style import HEAD, Actor, Told, arrow_colour, creole, ink, sequence
+from .scene import CellGrid, LaneItem, LaneRow, Lanes, NodeTree, Scene
+from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, ms, tick_step
 
 FAINT = "66"  # the opacity of an arrow that runs along its lane, over what is written there
-HEAD = "#E4E7EB"  # behind the heading of a part
+WIDTH = 860  # pixels
+UNITS = {"milliseconds": MILLISECOND, "microseconds": MICROSECOND, "nanoseconds": NANOSECOND}
 STYLE = f"""<style>
 legend {{
   BackgroundColor {LIGHT.background}
@@ -76,6 +78,32 @@ def to_puml(scene: Scene) -> str:
             "",
         ]
     )
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The time axis, ``duration`` nanoseconds long."""
+
+    duration: int
+
+    @property
+    def scale(self) -> float:
+        """Pixels a nanosecond."""
+        return WIDTH / self.duration
+
+    @property
+    def tick(self) -> int:
+        """Nanoseconds from tick to tick."""
+        return tick_step(self.duration, most=14)
+
+    @property
+    def unit(self) -> str:
+        """The largest unit of which a tick is a whole number."""
+        return next(name for name, unit in UNITS.items() if self.tick % unit == 0)
+
+    def at(self, time: int) -> str:
+        """A time since the view's start, as the diagram writes it."""
+        return exact(time, UNITS[self.unit])
 
 
 def _timing(scene: Scene, shown: list[tuple[str, Lanes]]) -> Iterator[str]:
@@ -138,70 +166,26 @@ def _state(span: LaneItem, width: float) -> str:
     return f'"{ink(span.kind, creole(next(fits, " ")))}" {flat(span.kind)}'
 
 
-# -- Who tells whom: what runs at the same time stands in one row ----------------------------------
-
-GROUPS = {"host": "#FFF8EC", "device": "#EEF6FC"}
 HEADS = {"launch": ("-", ">>"), "result": ("-", "->")}  # around the colour
-IDLE = ("bubble", "waited")
 
 
 def _sequence(lanes: Lanes) -> Iterator[str]:
-    """Participants by group, then notes in rows, and behind each row the arrows that leave it."""
-    yield "!pragma teoz true"
-    yield "hide footbox"
-    yield "skinparam sequenceMessageAlign center"
-    yield "skinparam defaultFontSize 12"
-    for group in dict.fromkeys(row.group for row in lanes.rows):
-        yield f"box {group.capitalize()} {GROUPS.get(group, HEAD)}"
-        for at, row in enumerate(lanes.rows):
-            if row.group == group:
-                yield f'participant "{creole(row.name)}" as lane{at}'
-        yield "end box"
-    begins, links = list(lanes.flags), list(lanes.links)
-    notes = {span.data.get("id") for row in lanes.rows for span in row.spans}
-    for beside in rows_of(lanes):
-        while begins and begins[0].start <= max(span.start for _, span in beside):
-            yield f"== {begins.pop(0).label} =="
-        for joined, (at, span) in zip(("", *("& " for _ in beside)), beside, strict=False):
-            about = "\\n".join(ink(span.kind, creole(line))
-                              for line in (span.label, f"{ms(span.duration)} ms"))  # fmt: skip
-            yield f"{joined}rnote over lane{at} {flat(span.kind)} : {about}"
-        ids = {span.data.get("id") for _, span in beside}
-        end = max(span.end for _, span in beside)
-        for link in list(links):  # what takes no time has no note: its arrows go with the others
-            src = link.data.get("src")
-            if src in ids or (src not in notes and link.src[1] <= end):
-                links.remove(link)
-                yield _message(link)
-    yield from (_message(link) for link in links)
-
-
-def rows_of(lanes: Lanes) -> Iterator[list[tuple[int, LaneItem]]]:
-    """What takes time and stands in its lane, in order; what runs at once and apart together."""
-    told = [(at, span) for at, row in enumerate(lanes.rows) for span in row.spans
-            if span.end > span.start and span.kind not in (*IDLE, *OVER, *UNDER)]  # fmt: skip
-    told.sort(key=lambda item: (item[1].start, item[1].end, item[1].data.get("id", 0)))
-    linked_ = {(link.data.get("src"), link.data.get("dst")) for link in lanes.links}
-    row: list[tuple[int, LaneItem]] = []
-    for at, span in told:
-        if row and not all(
-            span.start < other.end
-            and at != lane
-            and (other.data.get("id"), span.data.get("id")) not in linked_
-            for lane, other in row
-        ):
-            yield row
-            row = []
-        row.append((at, span))
-    if row:
-        yield row
-
-
-def _message(link: LaneLink) -> str:
-    tail, head = HEADS.get(link.kind, ("-", ">"))
-    words = creole(link.words)
-    colour = arrow_colour(link.kind)
-    return f"lane{link.src[0]} {tail}[{colour}]{head} lane{link.dst[0]} : {words}"
+    """A row is an actor, a box a note, in order of time: at one moment what ends comes first."""
+    actors = {f"lane{at}": Actor(creole(row.name), row.group) for at, row in enumerate(lanes.rows)}
+    told = [(flag.start, 1, flag.start, Told("", flag.label)) for flag in lanes.flags]
+    for link in lanes.links:
+        tail, head = HEADS.get(link.kind, ("-", ">"))
+        arrow = f"{tail}[{arrow_colour(link.kind)}]{head}"
+        message = Told(f"lane{link.src[0]}", link.words, to=f"lane{link.dst[0]}", arrow=arrow)
+        told.append((link.src[1], 0, link.src[1], message))
+    for at, row in enumerate(lanes.rows):
+        for span in row.spans:
+            if span.end > span.start and span.kind not in ("bubble", "waited", *OVER, *UNDER):
+                words = f"{span.label}\n{ms(span.duration)} ms"
+                note = Told(f"lane{at}", words, span.start, span.end, span.kind)
+                told.append((span.start, 2, span.end, note))
+    told.sort(key=lambda item: item[:3])
+    return sequence(actors, [one for *_, one in told], {})
 
 
 def _trees(scene: Scene, trees: list[tuple[int, NodeTree]]) -> Iterator[str]:

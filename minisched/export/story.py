@@ -14,19 +14,11 @@ from typing import NamedTuple
 from ..trace import Slice, Trace
 from ..trace.events import is_forward, is_host
 from .layout import View
-from .looks import LOOKS, flat
-from .puml_style import LINK_STYLE, Code, creole, ink, linked
+from .looks import LOOKS
+from .puml_style import Actor, Code, Told, creole, sequence
 from .units import ms
 
 Field = str | int
-
-
-@dataclass(frozen=True)
-class Actor:
-    """A participant; ``side`` is the box in which it stands."""
-
-    title: str
-    side: str
 
 
 @dataclass(frozen=True)
@@ -137,7 +129,6 @@ def _relayed(trace: Trace) -> Iterator[StoryEvent]:
 
 # -- A story as a PlantUML sequence diagram: the design's own participants, in the run's order -----
 
-SIDES = {"host": "#FFF8EC", "device": "#EEF6FC", "relay": "#F3F0FA"}
 LINE = re.compile(r"(\w+)(?: (-+>+) (\w+))?: (.*)", re.S)
 
 
@@ -151,65 +142,31 @@ class Chapter(NamedTuple):
 
 def to_story(story: Story, title: str, *chapters: Chapter) -> str:
     """The diagram of one stretch of a run, or of several, each under its heading."""
-    about, body = "time runs down", list[str]()
+    about, body = "time runs down", list[Told]()
     for view, heading, says in chapters:
         if heading:
-            body.append(f"== {creole(f'{heading} ({ms(view.duration)} ms)')} ==")
+            body.append(Told("", f"{heading} ({ms(view.duration)} ms)"))
         else:
             run = f"{view.trace.loop} on {view.trace.device}"
             steps = f"steps {view.first_step} to {view.last_step}, {ms(view.duration)} ms"
             about = f"{creole(run)}: {steps}; {about}"
-        told = replace(story, says={**story.says, **says})
-        body += _body(told, events(view.trace, view.start, view.end))
-    lines = [
-        "@startuml",
-        "!pragma teoz true",
-        f"title {creole(title)}\\n{about}",
-        "hide footbox",
-        "skinparam sequenceMessageAlign center",
-        "skinparam defaultFontSize 12",
-        *(LINK_STYLE if story.code else ()),
-    ]
-    for side in dict.fromkeys(actor.side for actor in story.actors.values()):
-        lines.append(f"box {side.capitalize()} {SIDES[side]}")
-        lines += [f'participant "{actor.title}" as {key}'
-                  for key, actor in story.actors.items() if actor.side == side]  # fmt: skip
-        lines.append("end box")
-    return "\n".join([*lines, *body, "@enduml", ""])
+        mine = replace(story, says={**story.says, **says})
+        for event in events(view.trace, view.start, view.end):
+            body += _told(mine, event)
+    drawn = sequence(story.actors, body, story.code)
+    return "\n".join(["@startuml", f"title {creole(title)}\\n{about}", *drawn, "@enduml", ""])
 
 
-def _body(story: Story, told: list[StoryEvent]) -> Iterator[str]:
-    """Every event's lines. Notes of what runs at the same time stand in one row.
-
-    Links are on arrows only: a note has the colour of its phase, on which no link could be told.
-    """
-    row: dict[str, StoryEvent] = {}  # who has a note in the row that is being written
-    for event in told:
-        for line in story.lines(event):
-            actor, arrow, other, words = _parsed(line, event)
-            if arrow:
-                row = {}
-                yield f"{actor} {arrow} {other} : {linked(creole(words), story.code)}"
-                continue
-            beside = row and actor not in row and all(e.end > event.start for e in row.values())
-            row = {**row, actor: event} if beside else {actor: event}
-            yield _note("& " if beside else "", actor, event, words)
-
-
-def _note(joined: str, actor: str, event: StoryEvent, words: str) -> str:
-    """A note in the colour of its phase; lines of words are kept apart."""
+def _told(story: Story, event: StoryEvent) -> Iterator[Told]:
+    """An event's lines, with its numbers in them."""
     kind = "waited" if event.name == "mark wait" else event.name
-    kind = kind if kind in LOOKS else "other"
-    about = "\\n".join(ink(kind, creole(line)) for line in words.split("\n"))
-    return f"{joined}rnote over {actor} {flat(kind)} : {about}"
-
-
-def _parsed(line: str, event: StoryEvent) -> tuple[str, str, str, str]:
-    """Who says what to whom, with the event's numbers in it."""
-    found = LINE.fullmatch(line)
-    assert found, f"{line!r} is no line of a story"
-    actor, arrow, other, words = found.groups("")
-    return actor, arrow, other, words.format_map(event.fields)
+    for line in story.lines(event):
+        found = LINE.fullmatch(line)
+        assert found, f"{line!r} is no line of a story"
+        actor, arrow, other, words = found.groups("")
+        words = words.format_map(event.fields)
+        kind = kind if kind in LOOKS else "other"
+        yield Told(actor, words, event.start, event.end, kind, other, arrow)
 
 
 # -- What most designs' figures say about the device -----------------------------------------------

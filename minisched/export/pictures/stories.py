@@ -16,8 +16,9 @@ from ...relay.future_map import FutureMapRing
 from ...relay.prev_sampled import PrevSampled
 from ...scheduler import Scheduler
 from ..layout import View, make_view, shown, view_of_steps
+from ..puml_style import Actor
 from ..recipes import Recipe, run_of, tokens, trace_of
-from ..story import ON_DEVICE, Actor, Chapter, Story, to_story
+from ..story import ON_DEVICE, Chapter, Story, to_story
 from .waits import run_with
 
 # -- SGLang: the event loop, and the FutureMap between two steps -----------------------------------
