@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..checks.history import Offence
-from ..checks.identity import Difference, explain, first_difference
+from ..checks.identity import Difference, differences, explain
 from ..checks.judge import STOPPED_BY, Finding, Verdict
 from ..checks.leaks import find_leaks
-from ..checks.oracle import tokens_alone
+from ..checks.oracle import oracle_trace
 from ..checks.overlap import forwards
 from ..checks.races import find_endless, find_races
-from ..core import FinishReason
 from .exhibit import Exhibit
 
 
@@ -72,15 +71,9 @@ def of_identity(verdict: Verdict, finding: Finding) -> Offence:
 
 
 def wrong_token(verdict: Verdict) -> Difference | None:
-    """The first token that a request would not get alone, up to where it was given up."""
-    said, alone = dict[str, list[int]](), dict[str, list[int]]()
-    for req in verdict.workload.requests:
-        is_refused = req.name in verdict.refused
-        said[req.rid] = req.output_ids
-        alone[req.rid] = [] if is_refused else tokens_alone(verdict.workload, req)
-        if req.finish_reason is FinishReason.ABORT:
-            alone[req.rid] = alone[req.rid][: len(req.output_ids)]
-    return first_difference(verdict.trace.loop, alone, said)
+    """The first token that a client would not hear alone, up to where its request was given up."""
+    baseline = oracle_trace(verdict.workload, verdict.refused)
+    return next(iter(differences(baseline, verdict.trace)), None)
 
 
 def of_leak(verdict: Verdict, finding: Finding) -> Offence:
