@@ -23,6 +23,7 @@ from .llama import (
     AUTO,
     EMBED,
     LlamaConfig,
+    RowRun,
     choose_dtype,
     equal_extents,
     read_config,
@@ -62,7 +63,6 @@ class LlamaMlxWeights(NamedTuple):
     sin: mx.array  # [context_len, d / 2]
     eps: float  # of the norms
     heads: int
-    kv_heads: int
 
 
 def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> LlamaMlxWeights:
@@ -114,7 +114,6 @@ def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> Llama
         sin=sin,
         eps=config.rms_norm_eps,
         heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
     )
     evaluate(weights)  # type: ignore[arg-type]
     return weights
@@ -135,7 +134,7 @@ def rope_tables(config: LlamaConfig, dtype: mx.Dtype) -> tuple[mx.array, mx.arra
     return cos, sin
 
 
-# -- A paged KV cache, and which of its slots a step writes and reads ------------------------------
+# -- Which slots of the paged KV cache a step writes and reads, and what rows see ------------------
 #
 # SGLang's MLX backend has a cache for each request, mlx-lm one for a batch; here pages are gathered
 # by each step. lessons/site/docs/mlx_caches.md says which is good for what.
@@ -157,119 +156,12 @@ class Window(NamedTuple):
     adds zeros at the end and changes no bit.
     """
 
-    read: mx.array  # [2 * kv_heads, rows, width] heads of KV slots: where the window's numbers lie
+    read: mx.array  # [2 * kv_heads, rows, width] where in a pool the window's numbers lie
     mask: mx.array  # [rows, 1, extent, width] booleans
 
 
-def new_tokens(slots: mx.array, positions: mx.array, rope: tuple[mx.array, mx.array]) -> NewTokens:
-    """Tokens at ``positions`` [tokens], whose KV goes to ``slots`` [tokens].
-
-    ``rope`` are cosines and sines [context_len, d / 2].
-    """
-    cos, sin = (part[positions[:, None]] for part in rope)
-    return NewTokens(
-        write=slots,
-        cos=mx.concatenate([cos, cos], axis=-1),
-        sin=mx.concatenate([-sin, sin], axis=-1),
-    )
-
-
-def window_of(
-    table: mx.array, cells: list[int], positions: mx.array, width: int, kv_heads: int
-) -> Window:
-    """The window of rows whose page tables begin at ``cells`` of ``table``.
-
-    They compute ``positions`` [rows, extent]. ``width`` covers every row, and may be wider: the
-    host need not know how long each row is.
-    """
-    begin, seen = mx.array(cells)[:, None], mx.arange(width)
-    slots = table[begin + mx.minimum(seen, positions[:, -1:])]
-    heads = mx.arange(2 * kv_heads, dtype=slots.dtype)
-    return Window(
-        read=slots * (2 * kv_heads) + heads[:, None, None],
-        mask=(seen <= positions[..., None])[:, None],
-    )
-
-
-class PagedCache:
-    """One layer's keys and values, side by side: [num_slots, 2 * kv_heads, head_dim].
-
-    Read heads first, each head of a row is a matrix that BLAS takes as it lies.
-    """
-
-    def __init__(self, num_slots: int, kv_heads: int, head_dim: int, dtype: mx.Dtype) -> None:
-        self.kv_heads, self.head_dim = kv_heads, head_dim
-        self.pool = mx.zeros((num_slots, 2 * kv_heads, head_dim), dtype)
-
-    def write(self, new: NewTokens, keys: mx.array, values: mx.array) -> None:
-        """Keep [tokens, kv_heads, head_dim] of each."""
-        self.pool[new.write] = mx.concatenate([keys, values], axis=1)
-
-    def read(self, window: Window) -> tuple[mx.array, mx.array]:
-        """Keys and values that the rows attend to, [kv_heads, rows, width, head_dim] each."""
-        both = self.pool.reshape(-1, self.head_dim)[window.read]
-        return both[: self.kv_heads], both[self.kv_heads :]
-
-
-# -- A forward pass --------------------------------------------------------------------------------
-
-
-def hidden_states(
-    weights: LlamaMlxWeights,
-    caches: Sequence[PagedCache],
-    new: NewTokens,
-    windows: Sequence[Window],
-    ids: mx.array,
-) -> mx.array:
-    """``ids`` [tokens] to hidden states [tokens, dim], through a layer per cache.
-
-    ``windows`` are of neighbouring rows, and cover all tokens in order.
-    """
-    x = weights.embed[ids]
-    for layer, cache in zip(weights.layers, caches, strict=False):
-        h = mx.fast.rms_norm(x, layer.attention_norm, weights.eps)
-        qkv = h @ layer.qkv if layer.qkv_bias is None else h @ layer.qkv + layer.qkv_bias
-        x = x + attention(qkv, layer.qk_norm, weights, cache, new, windows) @ layer.out
-        h = mx.fast.rms_norm(x, layer.mlp_norm, weights.eps)
-        gate = h @ layer.gate
-        x = x + (gate * mx.sigmoid(gate) * (h @ layer.up)) @ layer.down
-    return x
-
-
-def logits(weights: LlamaMlxWeights, x: mx.array) -> mx.array:
-    """Hidden states [num_logits, dim] to logits [num_logits, vocab]."""
-    return mx.fast.rms_norm(x, weights.final_norm, weights.eps) @ weights.head
-
-
-def attention(
-    qkv: mx.array,
-    qk_norm: mx.array | None,
-    weights: LlamaMlxWeights,
-    cache: PagedCache,
-    new: NewTokens,
-    windows: Sequence[Window],
-) -> mx.array:
-    """What the tokens of qkv [tokens, (heads + 2 * kv_heads) * d] see, [tokens, heads * d].
-
-    All keys and values are written at once, before any are read.
-    """
-    heads, kv_heads, d = weights.heads, cache.kv_heads, cache.head_dim
-    qkv = qkv.reshape(-1, heads + 2 * kv_heads, d)
-    qk = qkv[:, : heads + kv_heads]  # queries and keys in one go
-    if qk_norm is not None:
-        qk = mx.fast.rms_norm(qk, None, weights.eps) * qk_norm
-    one, two = mx.split(qk, 2, axis=-1)  # the halves of a head, turned against each other
-    turned = qk * new.cos + mx.concatenate([two, one], axis=-1) * new.sin
-    cache.write(new, turned[:, heads:], qkv[:, heads + kv_heads :])
-    counts = (window.mask.shape[0] * window.mask.shape[2] for window in windows)
-    ends = list(accumulate(counts))  # of the windows' tokens: rows times extent
-    queries = mx.split(turned[:, :heads] * d**-0.5, ends[:-1])
-    pairs = zip(queries, windows, strict=True)
-    return mx.concatenate([attend(q, *cache.read(window), window.mask) for q, window in pairs])
-
-
 def attend(q: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
-    """The same for rows of equal extent: q [rows * extent, heads, d], [kv_heads, rows, width, d].
+    """What q [rows * extent, heads, d] see, in that shape; keys are [kv_heads, rows, width, d].
 
     Query heads that share a KV head are rows of one matrix, so K and V are never repeated.
     """
@@ -314,7 +206,7 @@ class LlamaMlx:
         self.weights = read_weights(directory, config, DTYPES[self.dtype])
         self.num_layers = config.num_hidden_layers
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
-        self.caches: list[PagedCache] = []
+        self.pools: list[mx.array] = []
 
     def first_layers(self, count: int) -> LlamaMlx:
         """A draft model: the first 1 to ``num_layers`` layers, with the same weights."""
@@ -323,21 +215,77 @@ class LlamaMlx:
         return draft
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
-        """Keys and values of ``num_slots`` positions for every layer that runs."""
+        """Keys and values for every layer that runs, side by side: [num_slots, 2 * kv_heads, d].
+
+        Read heads first, each head of a row is a matrix that BLAS takes as it lies.
+        """
         self.max_len = max_len
-        dtype = self.weights.embed.dtype
-        self.caches = [PagedCache(num_slots, *self.kv_shape, dtype) for _ in range(self.num_layers)]
-        evaluate(*(cache.pool for cache in self.caches))
+        shape = (num_slots, 2 * self.kv_shape[0], self.kv_shape[1])
+        self.pools = [mx.zeros(shape, self.weights.embed.dtype) for _ in range(self.num_layers)]
+        evaluate(*self.pools)
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
         """Logits [num_logits, vocab] after each of the tokens that are asked for."""
-        windows = []
-        for group in equal_extents(batch.extend_lens):
-            cells = [row * self.max_len for row in batch.rows[group.rows]]
-            positions = batch.positions[group.tokens].reshape(-1, group.extend_len)
-            width = max(batch.prefix_lens[group.rows]) + group.extend_len
-            windows.append(window_of(page_table, cells, positions, width, self.kv_shape[0]))
-        slots = page_table[batch.token_rows * self.max_len + batch.positions]
-        new = new_tokens(slots, batch.positions, (self.weights.cos, self.weights.sin))
-        x = hidden_states(self.weights, self.caches, new, windows, ids)
-        return logits(self.weights, x[batch.logits_at])
+        w, new = self.weights, self.new_tokens(batch, page_table)
+        windows = [
+            self.window_of(group, batch, page_table) for group in equal_extents(batch.extend_lens)
+        ]
+        x = w.embed[ids]
+        for layer, pool in zip(w.layers, self.pools, strict=False):
+            h = mx.fast.rms_norm(x, layer.attention_norm, w.eps)
+            qkv = h @ layer.qkv if layer.qkv_bias is None else h @ layer.qkv + layer.qkv_bias
+            x = x + self.attention(qkv, layer.qk_norm, pool, new, windows) @ layer.out
+            h = mx.fast.rms_norm(x, layer.mlp_norm, w.eps)
+            gate = h @ layer.gate
+            x = x + (gate * mx.sigmoid(gate) * (h @ layer.up)) @ layer.down
+        return mx.fast.rms_norm(x[batch.logits_at], w.final_norm, w.eps) @ w.head
+
+    def new_tokens(self, batch: ForwardBatch, page_table: mx.array) -> NewTokens:
+        """Where the tokens of a batch go."""
+        cos, sin = (part[batch.positions[:, None]] for part in (self.weights.cos, self.weights.sin))
+        return NewTokens(
+            write=page_table[batch.token_rows * self.max_len + batch.positions],
+            cos=mx.concatenate([cos, cos], axis=-1),
+            sin=mx.concatenate([-sin, sin], axis=-1),
+        )
+
+    def window_of(self, group: RowRun, batch: ForwardBatch, page_table: mx.array) -> Window:
+        """What rows of equal extent attend to, as far as the host knows how long they are."""
+        cells = mx.array([row * self.max_len for row in batch.rows[group.rows]])[:, None]
+        positions = batch.positions[group.tokens].reshape(-1, group.extend_len)
+        seen = mx.arange(max(batch.prefix_lens[group.rows]) + group.extend_len)
+        slots = page_table[cells + mx.minimum(seen, positions[:, -1:])]
+        heads = mx.arange(2 * self.kv_shape[0], dtype=slots.dtype)
+        return Window(
+            read=slots * len(heads) + heads[:, None, None],
+            mask=(seen <= positions[..., None])[:, None],
+        )
+
+    def attention(
+        self,
+        qkv: mx.array,
+        qk_norm: mx.array | None,
+        pool: mx.array,
+        new: NewTokens,
+        windows: Sequence[Window],
+    ) -> mx.array:
+        """What the tokens of qkv [tokens, (heads + 2 * kv_heads) * d] see, [tokens, heads * d].
+
+        ``windows`` are of neighbouring rows, and cover all tokens in order. All keys and values are
+        written at once, before any are read.
+        """
+        heads, (kv_heads, d) = self.weights.heads, self.kv_shape
+        qkv = qkv.reshape(-1, heads + 2 * kv_heads, d)
+        qk = qkv[:, : heads + kv_heads]  # queries and keys in one go
+        if qk_norm is not None:
+            qk = mx.fast.rms_norm(qk, None, self.weights.eps) * qk_norm
+        one, two = mx.split(qk, 2, axis=-1)  # the halves of a head, turned against each other
+        turned = qk * new.cos + mx.concatenate([two, one], axis=-1) * new.sin
+        pool[new.write] = mx.concatenate([turned[:, heads:], qkv[:, heads + kv_heads :]], axis=1)
+        counts = (window.mask.shape[0] * window.mask.shape[2] for window in windows)
+        ends = list(accumulate(counts))  # of the windows' tokens: rows times extent
+        queries, seen = mx.split(turned[:, :heads] * d**-0.5, ends[:-1]), []
+        for q, window in zip(queries, windows, strict=True):
+            both = pool.reshape(-1, d)[window.read]
+            seen.append(attend(q, both[:kv_heads], both[kv_heads:], window.mask))
+        return mx.concatenate(seen)

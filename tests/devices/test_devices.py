@@ -238,7 +238,7 @@ def test_no_graph_outlives_its_step(tiny_llama: Any) -> None:
         if runs_on(loop, "mlx"):
             device = MlxDevice()
             run_loop(loop, device, model, some_requests(20), relay=relay, **options)
-            state = [*device.arrays, *(layer.pool for layer in model.caches)]
+            state = [*device.arrays, *model.pools]
             assert [operations_behind(array) for array in state] == [0] * len(state)
     assert operations_behind(state[0] + 1) > 0  # the count can see one
 

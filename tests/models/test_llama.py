@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -24,14 +25,7 @@ from minisched.checks.laws import find_ends, told_each
 from minisched.core import Request, SamplingParams
 from minisched.loops.run import Run, run_loop
 from minisched.models import sampling
-from minisched.models.llama_mlx import (
-    LlamaMlx,
-    PagedCache,
-    hidden_states,
-    new_tokens,
-    window_of,
-)
-from minisched.models.llama_mlx import logits as mlx_logits
+from minisched.models.llama_mlx import LlamaMlx
 from minisched.models.llama_torch import (
     BLOCK,
     DTYPES,
@@ -100,13 +94,15 @@ def alone_on_torch(model: LlamaTorch, tokens: tuple[int, ...]) -> list[float]:
 
 
 def alone_on_mlx(model: LlamaMlx, tokens: tuple[int, ...]) -> list[float]:
-    count, weights = len(tokens), model.weights
-    caches = [PagedCache(count + 1, *model.kv_shape, weights.embed.dtype) for _ in weights.layers]
-    at, table = mx.arange(count), mx.array([0] * count + list(range(1, count + 1)))
-    new = new_tokens(table[count + at], at, (weights.cos, weights.sin))
-    window = window_of(table, [count], at[None], count, model.kv_shape[0])
-    x = hidden_states(weights, caches, new, [window], mx.array(tokens))
-    last: list[float] = mlx_logits(weights, x[-1:])[0].tolist()
+    count, alone = len(tokens), model.first_layers(model.num_layers)  # with memory of its own
+    device: Any = None
+    alone.allocate(device, count + 1, count)
+    batch: Any = SimpleNamespace(
+        rows=[1], prefix_lens=[0], extend_lens=[count], positions=mx.arange(count),
+        token_rows=mx.ones(count, mx.int32), logits_at=mx.array([count - 1]),
+    )  # fmt: skip
+    table = mx.array([0] * count + list(range(1, count + 1)))
+    last: list[float] = alone.forward(batch, mx.array(tokens), table)[0].tolist()
     return last
 
 
@@ -262,7 +258,7 @@ def test_auto_means_the_same_on_every_device(
     for device in DEVICES:
         model: Any = open_model(str(folder), device)
         run = run_loop("serial", open_device(device), model, some(2), CONFIG)
-        kept = model.keys if device == "thread" else model.caches[0].pool
+        kept = model.keys if device == "thread" else model.pools[0]
         weights = model.weights.embed.dtype, model.weights.final_norm.dtype, kept.dtype
         assert [str(dtype).split(".")[-1] for dtype in weights] == [computed] * 3
         assert (model.dtype, run.trace.dtype) == (computed, computed)
