@@ -141,7 +141,7 @@ class Engine:
                 raise  # it is the host's own
             step.error = error
             return step
-        if phase == "prepare" and not self.worker.gives_every_input:
+        if phase == "prepare" and not self.worker.relay.gives_every_input:
             self.recording.tokens_by_host(step.batch, step.edges, prepare)
         return step
 

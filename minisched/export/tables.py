@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..loops.design import LOOPS
-from ..relay.registry import RELAYS
+from ..relay import RELAYS
 
 # -- Tables as Markdown ----------------------------------------------------------------------------
 

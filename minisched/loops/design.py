@@ -19,7 +19,7 @@ from ..core import NoBatch, Request, ScheduleBatch
 from ..devices.registry import DEVICES
 from ..engine.engine import Engine
 from ..engine.metrics import Metrics
-from ..relay.registry import check_relay
+from ..relay import check_relay
 from ..scheduler import SchedulerConfig
 from ..worker.worker import PLAIN, Recipe
 

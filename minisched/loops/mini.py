@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from ..core import NoBatch, ScheduleBatch
 from ..devices.base import Array
@@ -40,8 +39,8 @@ from .design import design
 
 def upload(worker: Worker, prompts: Prompts) -> Array:
     """What the relay lacks of a step's rows, now in its cells."""
-    relay: Any = worker.relay
-    return relay.write(prompts.cells, prompts.tokens)
+    worker.relay.store(prompts.cells, prompts.tokens)
+    return prompts.tokens
 
 
 def with_upload(stream: str) -> Recipe:

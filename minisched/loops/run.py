@@ -27,8 +27,8 @@ from ..models.base import GraphModel, Model
 from ..models.registry import opened_again, origin_of
 from ..models.tokenizer import StopStrings, text_codec_of
 from ..policy.rules import find_rules
-from ..relay import Relay, RowRelay, UploadRelay
-from ..relay.registry import RelayShape, make_relay
+from ..relay import make_relay
+from ..relay.base import Relay, RelayShape
 from ..scheduler import Scheduler, SchedulerConfig
 from ..speculative import Drafter
 from ..speculative.draft_model import make_drafter
@@ -246,7 +246,7 @@ def wire(
                 "such as 'serial'."
             )
         pins, algorithm = spec.pins, config.speculative_algorithm
-        uploads = spec.recipe is PLAIN and isinstance(made, UploadRelay)
+        uploads = spec.recipe is PLAIN and made.gives_every_input
         parts: dict[str, Any] = {"recipe": UPLOAD if uploads else spec.recipe}
         drafter: Drafter | None = None
         if algorithm:
@@ -353,8 +353,7 @@ def fit_config(
                 f"speculative_num_draft_tokens is {config.num_draft_tokens}, but then drafts in "
                 f"flight could reach {slack} positions past a request, and leave nothing of {what}."
             )
-    both = isinstance(relay, UploadRelay) and isinstance(relay, RowRelay)
-    waits = "lease" if both and not config.rules else ""
+    waits = "lease" if relay.gives_every_input and not config.rules else ""
     first = config.run_first or find_rules(config.rules or spec.rules).run_first
     mixes = config.enable_mixed_chunk and (first == "prefill" or bool(config.rules))
     return replace(

@@ -1,13 +1,36 @@
-"""The small interface of every relay."""
+"""What every relay is: how a token that the host does not know comes to the step that reads it.
+
+A relay keeps tokens in cells. An input token that the host does not know travels as a negative
+number, which names a cell; the device looks it up when the step runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from ..core import ScheduleBatch
-from ..devices.base import Array, Buffer
-from ..trace import Touch
+from ..devices.base import Array, Arrays, Buffer, Device
+from ..trace import Recorder, Touch
+
+Bound = tuple[list[int], list[int]]
+"""Input ids, unknown ones as negative numbers, [num_tokens]; a destination for each row's token."""
+
+
+class RelayShape(NamedTuple):
+    """What a relay has room for: rows of the request table (from 1), positions in each."""
+
+    max_running_requests: int
+    max_len: int = 0
+    num_draft_tokens: int = 0  # that a row may carry
+
+
+class Prompts(NamedTuple):
+    """What a relay copies to the device for a step: ``tokens`` into ``cells``, both [num_cells]."""
+
+    cells: Array
+    tokens: Array
+    touches: Sequence[Touch]
 
 
 class Relay(Protocol):
@@ -18,19 +41,29 @@ class Relay(Protocol):
     relay says more: no memory on the device, which then nobody reads or writes.
     """
 
-    name: str  # as in ``registry.py:RELAYS``
-    run_ahead: bool  # whether a step may be launched on tokens the host does not know
+    name: str  # as ``LOOP:RELAY`` has it
+    needs: str  # what a loop must do so that it fits
+    xp: Arrays
+    recorder: Recorder
+    run_ahead: bool = True  # whether a step may be launched on tokens the host does not know
     most_in_flight: int | None = None  # steps, where one may leave out a request; None: any number
-    kept_in: Buffer = None  # the device's memory in which tokens wait; None: in none
     is_chained: bool = False  # a step takes the value of an op before it, and no cell of that
+    gives_every_input: bool = False  # also what the host knows, which ``upload`` has to bring there
+    kept_in: Buffer = None  # the device's memory in which tokens wait; None: in none
 
-    def bind(
-        self, batch: ScheduleBatch, previous: ScheduleBatch | None
-    ) -> tuple[list[int], list[int]]:
-        """Host: input ids, unknown ones as negative numbers, and a destination for each row."""
+    def __init__(self, device: Device, shape: RelayShape) -> None:
+        self.xp = device.xp
+        self.recorder = device.recorder
+
+    def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
+        """Host: what the step's inputs are, and where its tokens go.
+
+        ``previous`` is the step that it may be built upon, for a relay that is chained.
+        """
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
         """Device: real tokens in place of the negative numbers, [num_tokens]."""
+        return ids
 
     def store(self, dests: Array, tokens: Array) -> None:
         """Device: keep the sampled tokens, [num_reqs], for later steps."""
@@ -44,64 +77,27 @@ class Relay(Protocol):
         """
         return {}
 
-    def reads(self, batch: ScheduleBatch, ids: list[int]) -> Sequence[Touch]:
+    def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
         """Host: what ``resolve`` will touch of the device's memory, given what ``bind`` gave."""
         return []
 
-    def writes(self, batch: ScheduleBatch, dests: list[int]) -> Sequence[Touch]:
+    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
         """Host: what ``store`` will touch, given what ``bind`` gave."""
         return []
 
-
-@runtime_checkable
-class DraftRelay(Relay, Protocol):
-    """A relay that also carries drafts and lengths, so that a step with drafts can run ahead."""
-
-    def start_of(self, rows: Sequence[int]) -> Array:
-        """Device: the position of each row's newest token, [num_reqs]."""
-
-    def stash_lens(self, rows: Sequence[int], seq_lens: Array) -> None:
-        """Device: how many tokens each row has now, [num_reqs]."""
-
-    def stash_drafts(self, rows: Sequence[int], drafts: Array) -> None:
-        """Device: what is drafted for each row's next step, [num_reqs * k]."""
-
-    def touch_lens(self, kind: str, rows: Sequence[int]) -> Touch:
-        """Host: what ``start_of`` will read, or ``stash_lens`` write."""
-
-    def touch_drafts(self, rows: Sequence[int]) -> Touch:
-        """Host: what ``stash_drafts`` will write."""
-
-
-@runtime_checkable
-class RowRelay(Relay, Protocol):
-    """A relay that keeps something for each row of the request table, which goes with the row."""
-
     def of_row(self, row: int, length: int) -> Sequence[tuple[str, Sequence[int]]]:
-        """Host: what it keeps for a row of ``length`` positions: cells by resource."""
+        """Host: cells, by resource, that go with a row of the request table; of so many positions.
 
-
-class Prompts(NamedTuple):
-    """What a relay copies to the device for a step: ``tokens`` into ``cells``, both [num_cells]."""
-
-    cells: Array
-    tokens: Array
-    touches: Sequence[Touch]
-
-
-@runtime_checkable
-class UploadRelay(Relay, Protocol):
-    """A relay that takes every input from the device, so what the host knows has to get there."""
+        Nothing, where cells do not belong to rows.
+        """
+        return []
 
     def upload(self, batch: ScheduleBatch) -> Prompts | None:
-        """Host: what a step's rows lack there, to be copied before it runs; None if nothing.
+        """Host: what a step's rows lack on the device, stored there before it runs.
 
-        Called once for each step, after ``bind``.
+        Called once for each step after ``bind``, if ``gives_every_input``; None: they lack nothing.
         """
-
-    def write(self, cells: Array, tokens: Array) -> Array:
-        """Device: put tokens into cells; gives the tokens."""
-        ...
+        return None
 
 
 # -- The host round trip: every token goes to the host and comes back as an input ------------------
@@ -111,11 +107,10 @@ class HostTrip(Relay):
     """No relay, and no device memory: a step waits for the host (SGLang's normal loop)."""
 
     name = "host"
+    needs = "a loop that launches a step only when the host has every token of it"
     run_ahead = False
 
-    def bind(
-        self, batch: ScheduleBatch, previous: ScheduleBatch | None
-    ) -> tuple[list[int], list[int]]:
+    def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
         """The known ids, and no destinations.
 
         Raises:
@@ -127,7 +122,3 @@ class HostTrip(Relay):
                 "this relay cannot run ahead, yet a row's input token is still unknown"
             )
         return known, []
-
-    def resolve(self, ids: Array, previous: Array | None) -> Array:
-        """The ids as they are."""
-        return ids

@@ -11,7 +11,7 @@ from ..core import ScheduleBatch
 from ..core.batch import placeholders
 from ..devices.base import Array, Buffer, Device
 from ..trace import Touch
-from .base import Relay
+from .base import Bound, Relay, RelayShape
 
 
 class FutureMap(Relay):
@@ -19,12 +19,6 @@ class FutureMap(Relay):
 
     Cell 0 stands for "known already": it is read, and thrown away, for every id that is a token.
     """
-
-    run_ahead = True
-
-    def __init__(self, device: Device) -> None:
-        self.xp = device.xp
-        self.recorder = device.recorder
 
     def look_up(self, buffer: Buffer, ids: Array) -> Array:
         """Tokens for the negative ids, the others as they are: the ring's line, on every device."""
@@ -63,16 +57,17 @@ class FutureMapRing(FutureMap):
     """
 
     name = "ring"
+    needs = (
+        "a loop that runs ahead and reads a token within three steps (a fourth may lap the ring)"
+    )
     most_in_flight: int | None = 4
 
-    def __init__(self, device: Device, max_running_requests: int) -> None:
-        super().__init__(device)
-        self.kept_in = self.token_ids_map = device.memory(
-            "future map", 5 * max_running_requests + 1
-        )
-        self.future_ct = 0
-        self.future_limit = 3 * max_running_requests
-        self.recorder.mark("future map", limit=self.future_limit, size=5 * max_running_requests)
+    def __init__(self, device: Device, shape: RelayShape) -> None:
+        super().__init__(device, shape)
+        self.future_ct, self.future_limit = 0, 3 * shape.max_running_requests
+        size = 5 * shape.max_running_requests
+        self.kept_in = self.token_ids_map = device.memory("future map", size + 1)
+        self.recorder.mark("future map", limit=self.future_limit, size=size)
 
     def alloc_future_indices(self, num_reqs: int) -> range:
         """Future slots for a batch: ``num_reqs`` in a row, never 0."""
@@ -80,9 +75,7 @@ class FutureMapRing(FutureMap):
         self.future_ct = (self.future_ct + num_reqs) % self.future_limit
         return range(start, start + num_reqs)
 
-    def bind(
-        self, batch: ScheduleBatch, previous: ScheduleBatch | None
-    ) -> tuple[list[int], list[int]]:
+    def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
         """Unknown ids become minus their future slot; every row gets a new slot."""
         ids = [
             -lease.future_slot if token is None else token
@@ -96,18 +89,12 @@ class FutureMapRing(FutureMap):
         self.record(batch, ids, indices)
         return ids, indices
 
-    def resolve(self, ids: Array, previous: Array | None) -> Array:
-        """Real tokens in place of the placeholders."""
-        return self.resolve_future(ids)
-
-    def store(self, dests: Array, tokens: Array) -> None:
-        """Keep this step's tokens."""
-        self.store_to_map(dests, tokens)
-
-    def resolve_future(self, ids: Array) -> Array:
+    def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
         """What the future slots hold, in place of the negative ids."""
         return self.look_up(self.token_ids_map, ids)
 
-    def store_to_map(self, indices: Array, tokens: Array) -> None:
+    def store_to_map(self, dests: Array, tokens: Array) -> None:
         """Write the sampled tokens, [num_reqs], to their future slots."""
-        self.token_ids_map[indices] = tokens
+        self.token_ids_map[dests] = tokens
+
+    resolve, store = resolve_future, store_to_map  # as every relay calls them

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..core import ScheduleBatch
 from ..devices.base import Array, Device
 from ..trace import Touch
+from .base import Bound, RelayShape
 from .future_map import FutureMap
 
 
@@ -23,20 +24,18 @@ class FutureMapPool(FutureMap):
     """
 
     name = "pool"
+    needs = "a loop that runs ahead"
 
-    def __init__(
-        self, device: Device, max_running_requests: int, num_draft_tokens: int = 0
-    ) -> None:
-        super().__init__(device)
-        self.num_rows, self.num_draft_tokens = max_running_requests + 1, num_draft_tokens
-        size = self.num_rows * (1 + num_draft_tokens)
+    def __init__(self, device: Device, shape: RelayShape) -> None:
+        super().__init__(device, shape)
+        self.num_rows = shape.max_running_requests + 1
+        self.num_draft_tokens = shape.num_draft_tokens
+        size = self.num_rows * (1 + self.num_draft_tokens)
         self.kept_in = self.output_tokens_buf = device.memory("future map", size)
-        if num_draft_tokens:
+        if self.num_draft_tokens:
             self.new_seq_lens_buf = device.memory("new seq lens", self.num_rows)
 
-    def bind(
-        self, batch: ScheduleBatch, previous: ScheduleBatch | None
-    ) -> tuple[list[int], list[int]]:
+    def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
         """Unknown ids become minus their row; the destination is the row.
 
         The trace is told of tokens alone: drafts are no future slots of a step's own.
@@ -50,51 +49,47 @@ class FutureMapPool(FutureMap):
         self.record(batch, [token for token in ids if -token < self.num_rows], rows)
         return ids, rows
 
-    def resolve(self, ids: Array, previous: Array | None) -> Array:
-        """Real tokens in place of the placeholders."""
-        return self.resolve_forward_inputs(ids)
+    def resolve_forward_inputs(self, ids: Array, previous: Array | None = None) -> Array:
+        """Gather: what the rows hold, in place of the negative ids."""
+        return self.look_up(self.output_tokens_buf, ids)
 
-    def store(self, dests: Array, tokens: Array) -> None:
-        """Keep this step's tokens."""
-        self.stash(dests, tokens)
+    def stash(self, dests: Array, tokens: Array) -> None:
+        """Write the sampled tokens, [num_reqs], to their rows."""
+        self.output_tokens_buf[dests] = tokens
+
+    resolve, store = resolve_forward_inputs, stash  # as every relay calls them
+
+    # -- drafts and lengths, by row
 
     def cell(self, row: int, draft: int) -> int:
         """Where a row's newest token is (``draft`` 0), or one of its drafts (from 1 on)."""
         return row if not draft else self.num_rows + row * self.num_draft_tokens + draft - 1
 
+    def draft_cells(self, rows: Sequence[int]) -> list[int]:
+        """Where the rows' drafts are, [num_reqs * num_draft_tokens]."""
+        return [self.cell(row, at) for row in rows for at in range(1, self.num_draft_tokens + 1)]
+
     def start_of(self, rows: Sequence[int]) -> Array:
-        """The position of each row's newest token, [num_reqs]."""
+        """Device: the position of each row's newest token, [num_reqs]."""
         return self.new_seq_lens_buf[self.xp.asarray(rows)] - 1
 
     def stash_lens(self, rows: Sequence[int], seq_lens: Array) -> None:
-        """Write how many tokens each row has now, [num_reqs]."""
+        """Device: write how many tokens each row has now, [num_reqs]."""
         self.new_seq_lens_buf[self.xp.asarray(rows)] = seq_lens
 
     def stash_drafts(self, rows: Sequence[int], drafts: Array) -> None:
-        """Write each row's drafts, [num_reqs * num_draft_tokens], behind the tokens."""
+        """Device: write the drafts of each row's next step, [num_reqs * num_draft_tokens]."""
         self.output_tokens_buf[self.xp.asarray(self.draft_cells(rows))] = drafts
 
     def touch_lens(self, kind: str, rows: Sequence[int]) -> Touch:
-        """The rows' lengths."""
+        """Host: what ``start_of`` will read, or ``stash_lens`` write."""
         return Touch(kind, "new seq lens", rows)
 
     def touch_drafts(self, rows: Sequence[int]) -> Touch:
-        """The cells of the rows' drafts."""
+        """Host: what ``stash_drafts`` will write."""
         return Touch("write", "future map", self.draft_cells(rows))
 
     def of_row(self, row: int, length: int) -> list[tuple[str, Sequence[int]]]:
         """Its token and its drafts, and how long it is."""
         cells = [row, *self.draft_cells([row])]
         return [("future map", cells), ("new seq lens", [row] if self.num_draft_tokens else [])]
-
-    def draft_cells(self, rows: Sequence[int]) -> list[int]:
-        """Where the rows' drafts are, [num_reqs * num_draft_tokens]."""
-        return [self.cell(row, at) for row in rows for at in range(1, self.num_draft_tokens + 1)]
-
-    def resolve_forward_inputs(self, ids: Array) -> Array:
-        """Gather: what the rows hold, in place of the negative ids."""
-        return self.look_up(self.output_tokens_buf, ids)
-
-    def stash(self, future_indices: Array, tokens: Array) -> None:
-        """Write the sampled tokens, [num_reqs], to their rows."""
-        self.output_tokens_buf[future_indices] = tokens

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..core import ScheduleBatch
 from ..core.batch import placeholders
-from ..devices.base import Array, Device
-from .base import Relay
+from ..devices.base import Array
+from .base import Bound, Relay
 
 
 class LazyChain(Relay):
@@ -18,16 +18,10 @@ class LazyChain(Relay):
     """
 
     name = "chain"
-    run_ahead = True
+    needs = "a loop that runs ahead and tells the relay which step each one is built on"
     is_chained = True
 
-    def __init__(self, device: Device, max_running_requests: int = 0) -> None:
-        self.xp = device.xp
-        self.recorder = device.recorder
-
-    def bind(
-        self, batch: ScheduleBatch, previous: ScheduleBatch | None
-    ) -> tuple[list[int], list[int]]:
+    def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
         """Unknown ids become places in the previous batch; nothing has to be stored.
 
         Raises:

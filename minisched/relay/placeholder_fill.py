@@ -14,8 +14,8 @@ from ..core import ScheduleBatch
 from ..core.batch import placeholders
 from ..devices.base import WRONG_TOKEN, Array, Device
 from ..models.base import ModelWorkerBatch
-from ..trace import Recorder, Touch
-from .base import Relay
+from ..trace import Touch
+from .base import Bound, Relay, RelayShape
 
 PLACEHOLDER_TOKEN = -1
 
@@ -55,37 +55,28 @@ class PlaceholderFill(Relay):
     Unless the device does it, the host fills the placeholders: no step touches any memory for that.
     """
 
-    run_ahead = True
     most_in_flight: int | None = 2
     filling_masks: FillingMasks  # of the step bound last
+    last_sequence_ids: tuple[str, ...] = ()
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self.last_sequence_ids: tuple[str, ...] = ()
+    def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
+        """For each unknown id a placeholder, less the row of the last step that will fill it.
 
-    def bind(
-        self, batch: ScheduleBatch, previous: ScheduleBatch | None
-    ) -> tuple[list[int], list[int]]:
-        """A placeholder for each unknown id; a destination for each row: its place in the batch.
+        A row's destination is its place in the batch.
 
         Raises:
             KeyError: an unknown token is not the last step's.
         """
         self.filling_masks = masks = prepare_masks_for_filling(batch, self.last_sequence_ids)
         ids = [PLACEHOLDER_TOKEN if token is None else token for row in batch.ids for token in row]
-        self.record(batch, masks)
-        self.last_sequence_ids = batch.rids
-        return ids, list(range(len(batch.reqs)))
-
-    def record(self, batch: ScheduleBatch, masks: FillingMasks) -> None:
-        """Mark which rows are filled, each with the row of the last batch that it is filled from.
-
-        ``rows`` has a number for each row of the step, -1 where its tokens are known.
-        """
-        if self.recorder.is_on:
+        for at, row in zip(masks.update_indices, masks.hit_indices, strict=True):
+            ids[at] = PLACEHOLDER_TOKEN - row
+        if self.recorder.is_on:  # for each row the one that fills it, -1 where its token is known
             sources = dict(zip(masks.hit_rows, masks.hit_indices, strict=True))
             rows = " ".join(str(sources.get(row, -1)) for row in range(len(batch.reqs)))
             self.recorder.mark("placeholder fill", step=batch.step, rows=rows)
+        self.last_sequence_ids = batch.rids
+        return ids, list(range(len(batch.reqs)))
 
     def reset(self) -> None:
         """Forget the last batch: its tokens are on the host, and nobody will be filled from it."""
@@ -100,9 +91,7 @@ class FillHost(PlaceholderFill):
     """
 
     name = "fill_host"
-
-    def __init__(self, device: Device, max_running_requests: int = 0) -> None:
-        super().__init__(device.recorder)
+    needs = "a loop that lays a step out before it waits for the tokens, and then writes them in"
 
     def fill(self, model_inputs: ModelWorkerBatch, tokens: Sequence[int]) -> None:
         """Host: ``input_ids[hit] = tokens``; ``tokens`` [num_reqs of N-1].
@@ -112,10 +101,6 @@ class FillHost(PlaceholderFill):
         masks = self.filling_masks
         for at, row in zip(masks.update_indices, masks.hit_indices, strict=True):
             model_inputs.input_ids[at] = tokens[row] if tokens else WRONG_TOKEN
-
-    def resolve(self, ids: Array, previous: Array | None) -> Array:
-        """The ids as they are: the host has filled them."""
-        return ids
 
 
 class FillDevice(PlaceholderFill):
@@ -128,40 +113,35 @@ class FillDevice(PlaceholderFill):
     """
 
     name = "fill_device"
+    needs = (
+        "a loop that runs ahead, in which the very next step reads a token that nobody knows "
+        "(only the last step's rows fill)"
+    )
 
-    def __init__(self, device: Device, max_running_requests: int) -> None:
-        super().__init__(device.recorder)
-        self.xp = device.xp
-        self.kept_in = self.token_ids = device.memory("last tokens", max_running_requests)
-
-    def bind(
-        self, batch: ScheduleBatch, previous: ScheduleBatch | None
-    ) -> tuple[list[int], list[int]]:
-        """As above, and each placeholder says which row it waits for: -1 - row."""
-        ids, dests = super().bind(batch, previous)
-        masks = self.filling_masks
-        for at, row in zip(masks.update_indices, masks.hit_indices, strict=True):
-            ids[at] = PLACEHOLDER_TOKEN - row
-        return ids, dests
+    def __init__(self, device: Device, shape: RelayShape) -> None:
+        super().__init__(device, shape)
+        self.kept_in = device.memory("last tokens", shape.max_running_requests)
 
     def resolve(self, ids: Array, previous: Array | None) -> Array:
-        """The last step's tokens in place of the placeholders; the other ids as they are."""
-        xp = self.xp
-        rows = xp.clamp(-ids - 1, min=0)
-        return xp.where(ids < 0, self.token_ids[rows], ids)
+        """The last step's tokens in place of the placeholders; the other ids as they are.
+
+        Row 0 is read in vain for what is known.
+        """
+        rows = self.xp.clamp(-ids - 1, min=0)
+        return self.xp.where(ids < 0, self.kept_in[rows], ids)
+
+    def store(self, dests: Array, tokens: Array) -> None:
+        """Keep this step's tokens until the next one has run."""
+        self.kept_in[dests] = tokens
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
         """By row, which one of the last step it waits for."""
         return {row: -1 - token for row, _, token in placeholders(batch, ids)}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
-        """The rows that placeholders wait for; row 0 is read in vain for what is known."""
-        return [Touch("read", "last tokens", [-token - 1 for token in ids if token < 0])]
+        """The rows that placeholders wait for."""
+        return [Touch("read", "last tokens", [-1 - token for token in ids if token < 0])]
 
     def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
         """A cell for each row."""
         return [Touch("write", "last tokens", dests)]
-
-    def store(self, dests: Array, tokens: Array) -> None:
-        """Keep this step's tokens until the next one has run."""
-        self.token_ids[dests] = tokens

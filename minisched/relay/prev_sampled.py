@@ -9,7 +9,7 @@ from ..core import ScheduleBatch
 from ..core.batch import placeholders
 from ..devices.base import Array, Device
 from ..trace import Touch
-from .base import Relay
+from .base import Bound, Relay, RelayShape
 
 UNKNOWN = -1  # what the CPU copy holds where only the device knows the token
 MOST_IN_FLIGHT = 2
@@ -47,24 +47,24 @@ class PrevSampled(Relay):
     """
 
     name = "prev_sampled"
-    run_ahead = True
+    needs = (
+        "a loop that runs ahead, in which the very next step reads a token that nobody knows "
+        "(it holds the last step's tokens only)"
+    )
     most_in_flight: int | None = MOST_IN_FLIGHT
     sources: list[int]  # rows of the step before that the newest plan reads,
     targets: list[int]  # and where in the flat ids it puts them
 
-    def __init__(self, device: Device, max_running_requests: int, max_len: int) -> None:
-        self.xp = device.xp
-        self.recorder = device.recorder
-        self.input_ids = device.memory("input ids", max_running_requests * max_len)
-        self.prev_sampled_token_ids = device.memory("prev sampled", max_running_requests)
-        self.kept_in = self.prev_sampled_token_ids
+    def __init__(self, device: Device, shape: RelayShape) -> None:
+        super().__init__(device, shape)
+        rows = shape.max_running_requests
+        self.input_ids = device.memory("input ids", rows * shape.max_len)
+        self.kept_in = self.prev_sampled_token_ids = device.memory("prev sampled", rows)
         self.prev_req_id_to_index: dict[str, int] = {}
         self.plans: deque[InputPlan] = deque()
         self.used: deque[InputPlan] = deque(maxlen=MOST_IN_FLIGHT)
 
-    def bind(
-        self, batch: ScheduleBatch, previous: ScheduleBatch | None
-    ) -> tuple[list[int], list[int]]:
+    def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
         """The ids with -1 where the device has to fill them in; nothing needs a destination.
 
         Raises:

@@ -10,7 +10,7 @@ from ..core import Lease, ScheduleBatch
 from ..core.batch import Row, placeholders
 from ..devices.base import Array, Device
 from ..trace import Touch
-from .base import Prompts, Relay
+from .base import Bound, Prompts, Relay, RelayShape
 
 DUMP = 0  # a cell of row 0, which is nobody's: samples that mean nothing go there
 
@@ -29,19 +29,20 @@ class TokenPool(Relay):
     """
 
     name = "token_pool"
-    run_ahead = True
+    needs = (
+        "a loop that runs ahead, or mini-sglang's own, with whole steps on one stream that waits "
+        "for the copies of prompts"
+    )
+    gives_every_input = True
 
-    def __init__(self, device: Device, max_running_requests: int, max_len: int) -> None:
-        self.xp = device.xp
-        self.recorder = device.recorder
-        self.max_len = max_len
-        self.token_pool = device.memory("token pool", (max_running_requests + 1) * max_len)
-        self.kept_in = self.token_pool
+    def __init__(self, device: Device, shape: RelayShape) -> None:
+        super().__init__(device, shape)
+        self.max_len = shape.max_len
+        size = (shape.max_running_requests + 1) * self.max_len
+        self.kept_in = self.token_pool = device.memory("token pool", size)
         self.filled_for: dict[int, Lease] = {}  # row -> whose tokens it holds
 
-    def bind(
-        self, batch: ScheduleBatch, previous: ScheduleBatch | None
-    ) -> tuple[list[int], list[int]]:
+    def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
         """Minus its cell for every input, known or not; one cell further for what is sampled."""
         ids = [-self.cell(row, at) for row in batch.rows for at in range(row.start, row.end)]
         return ids, [self.cell(row, row.end) if row.deliver else DUMP for row in batch.rows]
@@ -75,7 +76,7 @@ class TokenPool(Relay):
 
     def store(self, dests: Array, tokens: Array) -> None:
         """Scatter: keep the sampled tokens."""
-        self.write(dests, tokens)
+        self.token_pool[dests] = tokens
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
         """By row that decodes, the cell of its newest token; prompts come from the host."""
@@ -94,11 +95,6 @@ class TokenPool(Relay):
         """A cell for each position, and for the token behind the last."""
         first = row * self.max_len
         return [("token pool", range(first, first + min(length + 1, self.max_len)))]
-
-    def write(self, cells: Array, tokens: Array) -> Array:
-        """Put tokens into cells; gives the tokens."""
-        self.token_pool[cells] = tokens
-        return tokens
 
     def cell(self, row: Row, position: int) -> int:
         """Where in the pool a position of a row lies; never 0."""

@@ -19,8 +19,8 @@ from ..engine.metrics import Metrics, Percentiles
 from ..loops.design import Design, find_loop
 from ..loops.run import drive, fit_config
 from ..models.base import ForwardBatch
-from ..relay import Relay
-from ..relay.registry import RelayShape, make_relay
+from ..relay import make_relay
+from ..relay.base import Relay, RelayShape
 from ..scheduler import Scheduler, SchedulerConfig
 from ..trace import NullRecorder, Recorder
 from ..worker import Step, Worker
@@ -219,7 +219,7 @@ def play(
     frontend, tally, cost = Frontend(requests, on_output), LaneTally(), cost.of_loop(loop)
     device = SimDevice(recorder or tally)
     device.keep_pace(cost.pace)
-    relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests, 0))
+    relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests))
     config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
     worker = LengthWorker(device, model, relay, spec.in_flight, cost)
     scheduler = Scheduler(config, recorder or tally)

@@ -23,7 +23,7 @@ from ..core.batch import placeholders, slots_of
 from ..devices.base import NO_LABEL, Array, Device, Label, Op, OrNone
 from ..devices.sim import SimMemory
 from ..models.base import ForwardBatch, ModelWorkerBatch
-from ..relay import Relay, RowRelay
+from ..relay.base import Relay
 from ..scheduler import Scheduler
 from ..trace import Program, Slice, Touch
 
@@ -119,9 +119,8 @@ class Touches:
         cells = range(lease.row * self.max_len, lease.row * self.max_len + length)
         for place in self.places:
             self.program.touch("free", place + PAGE_TABLE, cells, lease.rid)
-        if isinstance(self.relay, RowRelay):
-            for resource, of_row in self.relay.of_row(lease.row, length):
-                self.program.touch("free", resource, of_row, lease.rid)
+        for resource, of_row in self.relay.of_row(lease.row, length):
+            self.program.touch("free", resource, of_row, lease.rid)
 
     def memory(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> Iterator[Touch]:
         """The page table's rows, and the KV slots that they list.

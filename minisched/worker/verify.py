@@ -8,7 +8,7 @@ step.
 
 How far a row comes depends on how many drafts count. A step that is launched before the one in
 front of it has come back takes its last token, its drafts and its lengths from the relay
-(``DraftRelay``), on the device. Where the ops are built by the host (CUDA, MLX:
+(``FutureMapPool``), on the device. Where the ops are built by the host (CUDA, MLX:
 ``Device.built_by_host``) a step's shapes and positions must be numbers when it is launched: there
 the host waits for the step in front. (SGLang keeps the lengths on the device and has CUDA kernels
 that read them there, for upper bounds that the host knows.)
@@ -25,7 +25,7 @@ from typing import Any
 from ..core import Lease, Result, Row, ScheduleBatch
 from ..devices.base import Array, Arrays
 from ..models.base import ForwardBatch, ModelWorkerBatch
-from ..relay.base import DraftRelay
+from ..relay.future_map_pool import FutureMapPool
 from ..speculative import Drafter, Reach
 from ..trace import Touch
 from .recording import NOTHING, StepEdges, StepTouches, Touches
@@ -61,7 +61,7 @@ class DraftTouches(Touches):
             return NOTHING
         inputs, rows = self.inputs(batch), flat.req_pool_indices
         forward, verify, draft = list(plain.forward), list(plain.sample), [inputs]
-        if isinstance(self.relay, DraftRelay):
+        if isinstance(self.relay, FutureMapPool):
             hidden = list(compress(rows, flat.start_unknown))
             forward.append(self.relay.touch_lens("read", hidden))
             verify.append(self.relay.touch_lens("write", rows))
@@ -185,7 +185,7 @@ def resolve_starts(worker: Worker, inputs: ForwardBatch, room: Sequence[int]) ->
     the row is nobody's, but it must not write where its request has no memory, nor into a prefix
     that others read.
     """
-    assert isinstance(worker.relay, DraftRelay)
+    assert isinstance(worker.relay, FutureMapPool)
     starts = list(inputs.prefix_lens)
     hidden = [row for row, unknown in enumerate(inputs.start_unknown) if unknown]
     real = worker.relay.start_of([inputs.rows[row] for row in hidden]).tolist()
@@ -215,7 +215,7 @@ def verify(worker: Worker, tokens: Array, drafts: Drafts, dests: Array, buffer: 
     firsts = list(accumulate(inputs.sample_lens, initial=0))[:-1]
     at = xp.asarray(firsts) + accepted - 1  # each row's newest token
     relay.store(dests, tokens[at])
-    if isinstance(relay, DraftRelay):
+    if isinstance(relay, FutureMapPool):
         before = xp.asarray([inputs.sampling[first][2] for first in firsts])
         relay.stash_lens(inputs.rows, before + accepted)
     start = len(inputs.sampling)
@@ -229,7 +229,7 @@ def draft(
     """Device: drafts for the step behind this one, [num_reqs * k]."""
     inputs, relay = drafts.inputs, worker.relay
     guesses = drafter.draft(inputs, drafts.bound, tokens, accepted, worker.page_table)
-    if isinstance(relay, DraftRelay):
+    if isinstance(relay, FutureMapPool):
         relay.stash_drafts(inputs.rows, guesses)
     start = len(inputs.sampling) + len(inputs.rows)
     worker.outputs[buffer][start : start + len(guesses)] = guesses

@@ -30,7 +30,7 @@ from ..models.base import (
     read_marks,
     without_marks,
 )
-from ..relay.base import Prompts, Relay, UploadRelay
+from ..relay.base import Prompts, Relay
 from ..trace import Touch
 from .recording import NOTHING, StepEdges, StepTouches, TokenEdges, Touches
 from .sampling_info import make_adjustments
@@ -257,7 +257,6 @@ class Worker:
         self.max_len, self.page_size, self.depth = max_len, page_size, depth
         self.recipe, self.logprobs, self.begin = recipe, logprobs, begin
         self.late_penalties = late_penalties
-        self.gives_every_input = isinstance(relay, UploadRelay)  # also what the host knows
         model.allocate(device, num_slots, max_len)
         places = tuple(dict.fromkeys(op.place for op in recipe if op.name == "forward"))
         size = (max_running_requests + 1) * max_len
@@ -309,7 +308,7 @@ class Worker:
             step.rest.extend(self.logprobs)
         if step.rest[0].gives == "upload":
             copies = step.rest.popleft()
-            if isinstance(self.relay, UploadRelay) and (prompts := self.relay.upload(batch)):
+            if prompts := self.relay.upload(batch):
                 step.prompts = prompts
                 self.queue(step, copies)
                 step.prompts = None  # from now on the op names them

@@ -11,7 +11,7 @@ from minisched.export.pictures.compare import RELAYS as LOOPS
 from minisched.export.recipes import run_of
 from minisched.export.scene import Lanes
 from minisched.export.views.marks import NothingToShow
-from minisched.relay.registry import RELAYS
+from minisched.relay import RELAYS
 
 
 @pytest.fixture(scope="module")

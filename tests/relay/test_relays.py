@@ -15,12 +15,12 @@ from minisched.devices.sim import SimDevice, Vector
 from minisched.export.recipes import RECIPES
 from minisched.models.base import get_model_worker_batch
 from minisched.models.hash import HashModel
-from minisched.relay import FillHost, FutureMapPool, FutureMapRing, PrevSampled
+from minisched.relay import RELAYS, FillHost, FutureMapPool, FutureMapRing, PrevSampled, RelayShape
 from minisched.relay.placeholder_fill import PLACEHOLDER_TOKEN, prepare_masks_for_filling
-from minisched.relay.registry import RELAYS, RelayShape
 from tests.support import VOCAB, Workload, many, play, workloads
 
-MOST, LONGEST = 4, 40  # requests at once, and positions of each
+MOST = 4  # requests at once
+SHAPE = RelayShape(MOST, 40)
 
 # -- whatever the relay ----------------------------------------------------------------------------
 
@@ -39,7 +39,7 @@ def batch_of(step: int, rows: dict[str, tuple[int | None, ...]], prompts: int = 
 @pytest.mark.parametrize("name", ["host", "prev_sampled", "chain", "fill_host", "fill_device"])
 def test_a_token_that_a_relay_does_not_hold_is_refused_by_name(name: str) -> None:
     """The relays of one step: what the step before did not sample, or only as a chunk's."""
-    relay = RELAYS[name].make(SimDevice(), RelayShape(MOST, LONGEST))
+    relay = RELAYS[name](SimDevice(), SHAPE)
     first, second = batch_of(1, {"a": (1,)}), batch_of(2, {"b": (1,)})
     relay.bind(first, None)
     relay.bind(second, first)
@@ -53,7 +53,7 @@ def test_a_token_that_a_relay_does_not_hold_is_refused_by_name(name: str) -> Non
 @given(sizes=st.lists(st.integers(1, MOST), min_size=1, max_size=40))
 def test_a_batch_takes_slots_in_a_row_inside_the_buffer(sizes: list[int]) -> None:
     """And a slot is not taken again before two full batches more have been."""
-    ring, taken = FutureMapRing(SimDevice(), MOST), list[set[int]]()
+    ring, taken = FutureMapRing(SimDevice(), SHAPE), list[set[int]]()
     assert ring.most_in_flight == 4, "a step, two in between, and the one that reads it"
     for size in sizes:
         indices = ring.alloc_future_indices(size)
@@ -66,7 +66,7 @@ def test_a_batch_takes_slots_in_a_row_inside_the_buffer(sizes: list[int]) -> Non
 
 def test_a_placeholder_that_waits_too_long_is_lapped() -> None:
     """What nothing bounds in the ring (SGLang #13713): enough launches overwrite a slot."""
-    ring = FutureMapRing(SimDevice(), 1)
+    ring = FutureMapRing(SimDevice(), RelayShape(1))
     slot = ring.alloc_future_indices(1)[0]
     ring.store_to_map(Vector([slot]), Vector([42]))
     for token in range(3):
@@ -78,7 +78,7 @@ def test_a_placeholder_that_waits_too_long_is_lapped() -> None:
 @given(row=st.integers(1, MOST), drafts=st.integers(0, 3), length=st.integers(1, 9))
 def test_what_a_row_gives_back_is_what_its_steps_touch(row: int, drafts: int, length: int) -> None:
     """So whoever has the row next is told of every cell that may still be written."""
-    pool = FutureMapPool(SimDevice(), MOST, drafts)
+    pool = FutureMapPool(SimDevice(), RelayShape(MOST, 40, drafts))
     touched = {("future map", pool.cell(row, 0))}
     for touch in (pool.touch_drafts([row]), pool.touch_lens("write", [row])) if drafts else ():
         touched |= {(touch.resource, cell) for cell in touch.cells}
@@ -127,7 +127,7 @@ def test_only_prompts_travel_and_streams_are_the_order(loop: str, workload: Work
     ],
 )
 def test_the_path_is_the_cheapest_that_will_do(rows: Any, path: str) -> None:
-    relay = PrevSampled(SimDevice(), MOST, LONGEST)
+    relay = PrevSampled(SimDevice(), SHAPE)
     first = batch_of(1, {"a": (1,), "b": (1,), "chunk": (2, 3)}, chunks=("chunk",))
     relay.bind(first, None)
     assert relay.prev_req_id_to_index == {"a": 0, "b": 1}, "what a chunk samples means nothing"
@@ -145,7 +145,7 @@ def test_prompts_alone_are_not_hit_even_if_their_ids_were_in_the_last_batch() ->
 
 
 def test_a_failed_step_leaves_no_placeholder_for_the_model_to_read() -> None:
-    relay = FillHost(SimDevice())
+    relay = FillHost(SimDevice(), SHAPE)
     relay.bind(batch_of(1, {"a": (1,)}), None)
     batch = batch_of(2, {"a": (None,)})
     flat = get_model_worker_batch(batch, *relay.bind(batch, None), 16, 1)
@@ -156,7 +156,7 @@ def test_a_failed_step_leaves_no_placeholder_for_the_model_to_read() -> None:
 
 @pytest.mark.parametrize("name", ["fill_host", "fill_device"])
 def test_after_a_flush_nobody_can_be_filled(name: str) -> None:
-    relay: Any = RELAYS[name].make(SimDevice(), RelayShape(MOST, LONGEST))
+    relay: Any = RELAYS[name](SimDevice(), SHAPE)
     relay.bind(batch_of(1, {"a": (1,)}), None)
     relay.reset()
     with pytest.raises(KeyError, match="a"):

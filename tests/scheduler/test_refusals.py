@@ -16,7 +16,7 @@ from minisched.devices.sim import SimDevice
 from minisched.loops.design import DEVICES, LOOPS, find_loop
 from minisched.loops.run import Run, run_loop
 from minisched.models.hash import HashModel
-from minisched.relay.registry import RELAYS
+from minisched.relay import RELAYS
 from minisched.scheduler import SchedulerConfig
 
 # -- settings --------------------------------------------------------------------------------------
