@@ -13,7 +13,7 @@ with ops on a stream in the place of graphs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -53,7 +53,7 @@ def mlx_async(
     (``_launch_behind``). lessons/site/docs/mlx_caches.md has what it brings.
     """
     tp_worker = MlxTpModelWorker(engine, clear_cache_every)
-    pending_curr = _launch_fresh(tp_worker, NOBODY)
+    pending_curr = tp_worker.async_forward_batch_generation_mlx(NOBODY)
     while True:
         engine.recv_requests()
         pending_next: MlxPendingJob | None = None
@@ -74,7 +74,7 @@ def mlx_async(
             engine.on_idle()
         elif unsafe:
             engine.recording.must_wait(next_batch, unsafe, "forward")
-        pending_curr = _launch_fresh(tp_worker, next_batch or NOBODY)
+        pending_curr = tp_worker.async_forward_batch_generation_mlx(next_batch or NOBODY)
         yield next_batch
 
 
@@ -86,11 +86,6 @@ def _chain_unsafe(engine: Engine, prev: MlxPendingJob, chain_extend: bool) -> st
     chains = prev.mode == "decode" and engine.scheduler.can_chain(prev.batch_copy)
     chains = chains or chain_extend
     return engine.missing_history(prev.batch_copy, steps_ahead=1) if chains else ""
-
-
-def _launch_fresh(tp_worker: MlxTpModelWorker, batch: ScheduleBatch) -> MlxPendingJob:
-    launch = tp_worker.async_forward_batch_generation_mlx(batch)
-    return MlxPendingJob(*launch, batch_copy=batch, schedule_batch=batch, reqs=batch.reqs)
 
 
 def _launch_chained(
@@ -106,8 +101,8 @@ def _launch_chained(
     batch = engine.chain(prev.batch_copy)
     if batch is None:
         return None
-    launch = tp_worker.async_chained_decode_mlx(batch, prev.decode)
-    return MlxPendingJob(*launch, batch, prev.schedule_batch, prev.reqs)
+    job = tp_worker.async_chained_decode_mlx(batch, prev.decode)
+    return replace(job, schedule_batch=prev.schedule_batch)
 
 
 def _launch_behind(
@@ -124,10 +119,7 @@ def _launch_behind(
     overlap's, too. Memory comes back a step later, and who has ended is in one more step.
     """
     batch = engine.get_next_batch_to_run() if prev.lazy_tokens else NoBatch.IDLE
-    if not batch:
-        return None
-    launch = tp_worker.async_forward_batch_generation_mlx(batch, prev.lazy_tokens)
-    return MlxPendingJob(*launch, batch_copy=batch, schedule_batch=batch, reqs=batch.reqs)
+    return tp_worker.async_forward_batch_generation_mlx(batch, prev.lazy_tokens) if batch else None
 
 
 def _finalize_mlx_pending_job(
@@ -194,24 +186,22 @@ class MlxPendingJob:
 
     ``mode`` is ``decode``, ``extend`` or ``idle``. ``decode`` also holds the decoding rows of a
     mixed batch, whose mode is ``extend``. ``batch_copy`` is this step's snapshot;
-    ``schedule_batch`` the batch that the scheduler made, of which a chained step is one more
-    round; ``reqs`` who is in it.
+    ``schedule_batch`` the batch that the scheduler made, of which a chained step is one more round.
     """
 
-    lazy_tokens: LazyTokens | None
-    prefills: list[MlxPendingPrefill]
-    extends: list[MlxPendingExtend]
-    decode: MlxPendingDecode | None
     mode: str
     batch_copy: ScheduleBatch
     schedule_batch: ScheduleBatch
-    reqs: list[Request]
+    lazy_tokens: LazyTokens | None = None
+    prefills: Sequence[MlxPendingPrefill] = ()
+    extends: Sequence[MlxPendingExtend] = ()
+    decode: MlxPendingDecode | None = None
 
+    @property
+    def reqs(self) -> list[Request]:
+        """Who is in it."""
+        return self.batch_copy.reqs
 
-Launch = tuple[
-    LazyTokens | None, list[MlxPendingPrefill], list[MlxPendingExtend], MlxPendingDecode | None, str
-]
-"""lazy_tokens, prefills, extends, decode, mode: the first five fields of a ``MlxPendingJob``."""
 
 NOBODY = ScheduleBatch(step=0, mode=ForwardMode.IDLE, num_extend_reqs=0)
 
@@ -235,29 +225,31 @@ class MlxTpModelWorker:
 
     def async_forward_batch_generation_mlx(
         self, batch: ScheduleBatch, prev: LazyTokens | None = None
-    ) -> Launch:
+    ) -> MlxPendingJob:
         """Launch a freshly scheduled batch.
 
         ``prev`` are the tokens of the step before, where that may be in flight (``chain_extend``;
         the original has none in flight here). Finalize it before this one.
         """
         if batch.mode is ForwardMode.IDLE:
-            return None, [], [], None, "idle"
+            return MlxPendingJob("idle", batch, batch)
         if batch.mode is ForwardMode.DECODE:
             decode = self.decode_batch_start(batch, prev)
-            return decode.lazy_tokens, [], [], decode, "decode"
+            return MlxPendingJob("decode", batch, batch, decode.lazy_tokens, decode=decode)
         return self._async_extend_batch(batch, prev)
 
-    def async_chained_decode_mlx(self, batch: ScheduleBatch, prev: MlxPendingDecode) -> Launch:
+    def async_chained_decode_mlx(
+        self, batch: ScheduleBatch, prev: MlxPendingDecode
+    ) -> MlxPendingJob:
         """Launch a decode on ``prev``'s lazy tokens. Finalize ``prev`` before this one.
 
         ``batch`` is what the original lacks: it takes no slot for a chained step and advances no
         length in the scheduler (#30093).
         """
         decode = self.decode_batch_start_chained(batch, prev)
-        return decode.lazy_tokens, [], [], decode, "decode"
+        return MlxPendingJob("decode", batch, batch, decode.lazy_tokens, decode=decode)
 
-    def _async_extend_batch(self, batch: ScheduleBatch, prev: LazyTokens | None) -> Launch:
+    def _async_extend_batch(self, batch: ScheduleBatch, prev: LazyTokens | None) -> MlxPendingJob:
         """Start every row of a batch with prompts in it, each as what it is.
 
         Never the number of new tokens decides: a last chunk may be one token, and is no decode.
@@ -273,7 +265,7 @@ class MlxTpModelWorker:
         if batch.num_extend_reqs < len(batch.reqs):
             decode = self.decode_batch_start(batch, prev)
         tokens = self._forward_lazy_tokens(batch, prev, slice(None))
-        return tokens, prefills, extends, decode, "extend"
+        return MlxPendingJob("extend", batch, batch, tokens, prefills, extends, decode)
 
     def prefill_start(
         self, batch: ScheduleBatch, at: int, prev: LazyTokens | None = None

@@ -30,7 +30,6 @@ from ..policy.rules import find_rules
 from ..relay import make_relay
 from ..relay.base import Relay, RelayShape
 from ..scheduler import Scheduler, SchedulerConfig
-from ..speculative import Drafter
 from ..speculative.draft_model import make_drafter
 from ..speculative.lookup import propose
 from ..trace import Trace
@@ -245,15 +244,12 @@ def wire(
                 "(reserves is 'prompt', as in nano-vllm) need a loop that waits for each step, "
                 "such as 'serial'."
             )
-        pins, algorithm = spec.pins, config.speculative_algorithm
+        pins, drafter = spec.pins, make_drafter(config, device.name, model)
         uploads = spec.recipe is PLAIN and made.gives_every_input
         parts: dict[str, Any] = {"recipe": UPLOAD if uploads else spec.recipe}
-        drafter: Drafter | None = None
-        if algorithm:
-            if algorithm != "NGRAM":  # which drafts on the host
-                drafter = make_drafter(config, device.name, model)
-            speculation = Speculation(config.num_draft_tokens, drafter)
-            parts, pins = speculation.parts, max(2, pins)
+        if config.speculative_algorithm:
+            parts = Speculation(config.num_draft_tokens, drafter).parts
+            pins = max(2, pins)
         worker = Worker(
             device,
             model,
@@ -277,7 +273,7 @@ def wire(
             table = model.init_cuda_graphs(device, worker.page_table, max_bs)
             worker.page_table = worker.page_tables[""] = table
         scheduler = scheduler_class(config, device.recorder)
-    if algorithm == "NGRAM":
+    if config.speculative_algorithm == "NGRAM":
         scheduler.propose = propose
     if config.in_force.free_rule == "lease":  # under the others what is freed may still be written
         scheduler.allocator.on_free = worker.touches.free_pages

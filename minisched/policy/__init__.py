@@ -1,8 +1,8 @@
 """Who runs next: admission of prompts, the set of running requests, and who has to give way."""
 
-from .admission import PrefillAdder, PrefillManager
-from .budget import AddReqResult, PrefillBudget
+from .admission import PrefillManager
 from .plan import DecodeManager, NewTokenRatio, Plan, RunFirst
+from .prefill_adder import AddReqResult, PrefillAdder
 from .retraction import Retraction, choose_victim
 from .unified import UnifiedBudget
 from .waiting import SchedulePolicy, WaitingQueue
@@ -13,7 +13,6 @@ __all__ = [
     "NewTokenRatio",
     "Plan",
     "PrefillAdder",
-    "PrefillBudget",
     "PrefillManager",
     "Retraction",
     "RunFirst",

@@ -19,7 +19,7 @@ from ..core import Request
 from ..memory import LeasePool
 from ..trace import Recorder
 from .admission import PrefillManager, mix_with_running
-from .budget import hold_back
+from .prefill_adder import AddReqResult, refuse
 from .retraction import RETRACT_DECODE_STEPS, Retraction
 from .rules import Rules
 
@@ -61,15 +61,17 @@ class RunFirst:
         """The next step's work; retracts whoever has to give way."""
         first, retraction, prefill = self.rules.run_first, self.retraction, self.prefill
         num_retractions, queue = retraction.num_retractions, prefill.waiting_queue
+        recorder = retraction.recorder
         if first == "unified":
             plan = self.unified()
         elif first == "decode" and (decodes := self._decodes()):
             plan = Plan([], decodes)
-            self._hold_back("those who decode run first")
+            refuse(recorder, queue.first(), AddReqResult.OTHER, "those who decode run first")
         else:
             prompts: Work = []
             if retraction.starved:
-                self._hold_back("a decode step waits for memory that is on its way back")
+                reason = "a decode step waits for memory that is on its way back"
+                refuse(recorder, queue.first(), AddReqResult.OTHER, reason)
             elif prefill.chunked_req or ((queue.waiting or queue.aside) and prefill.may_start):
                 prompts, decodes = self._prompts()
             plan = Plan(prompts, decodes if prompts else self._decodes())
@@ -104,9 +106,6 @@ class RunFirst:
         elif still_there:
             self.retraction.recorder.mark("not mixed", running=len(still_there))
         return prompts, decodes
-
-    def _hold_back(self, reason: str) -> None:
-        hold_back(self.retraction.recorder, self.prefill.waiting_queue.first(), reason)
 
 
 # -- Those who decode -----------------------------------------------------------------------------

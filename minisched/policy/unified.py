@@ -9,8 +9,8 @@ from ..memory import LeasePool
 from ..trace import Recorder
 from ..trace.events import Value
 from .admission import PrefillManager
-from .budget import AddReqResult, hold_back, refuse
 from .plan import DecodeManager, Plan, Work
+from .prefill_adder import AddReqResult, refuse
 from .retraction import Retraction
 
 
@@ -49,7 +49,8 @@ class UnifiedBudget:
             prompts += self._waiting(left)
         else:
             reason = "somebody was preempted or starves, or a prompt is in chunks"
-            hold_back(self.recorder, self.prefill.waiting_queue.first(), reason)
+            first = self.prefill.waiting_queue.first()
+            refuse(self.recorder, first, AddReqResult.OTHER, reason)
         return Plan(prompts, decodes, draft_lens)
 
     def _running(self) -> tuple[list[Request], list[int]]:

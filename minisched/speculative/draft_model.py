@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ..core import ForwardMode, SamplingParams, ScheduleBatch
-from ..devices.base import Array, Arrays, Buffer, Device
+from ..devices.base import Array, Buffer, Device
 from ..devices.cost import CostModel
 from ..devices.registry import library
 from ..models.base import ForwardBatch, Model, ModelWorkerBatch, make_forward_batch, without_marks
@@ -20,8 +20,7 @@ from ..models.registry import hash_class, open_model
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import DRAFT_MODELS
 from ..trace import Touch
-from . import Drafter, Reach
-from .lookup import LOOKUPS, LookupDrafter
+from .lookup import LOOKUPS, LookupDrafter, Reach
 
 
 class DraftModel:
@@ -54,7 +53,7 @@ class DraftModel:
         self.page_table = device.memory("draft page table", num_rows * max_len)
         self.drafts = device.memory("drafts", num_rows * k)
 
-    def bind(self, batch: ScheduleBatch, xp: Arrays) -> bool:
+    def bind(self, batch: ScheduleBatch) -> bool:
         """Host: whether anybody wants drafts; behind a chunk that is not the last nobody does."""
         return any(batch.delivers)
 
@@ -66,7 +65,11 @@ class DraftModel:
         num_accepted: Array,
         page_table: Buffer,
     ) -> Array:
-        """Device: the k tokens behind each row's newest, [num_reqs * k]."""
+        """Device: the k tokens behind each row's newest, [num_reqs * k].
+
+        ``batch`` has real ids and positions; of the ``tokens`` [num_samples] that the target chose
+        ``num_accepted`` [num_reqs] of each row count.
+        """
         xp = self.xp
         self._map_slots(batch, page_table)
         drafts = self._run(self._extend_batch(batch, tokens, num_accepted))
@@ -78,7 +81,7 @@ class DraftModel:
         return self.drafts[xp.asarray(range(num_reqs * k))]
 
     def touches(self, reaches: Sequence[Reach]) -> list[Touch]:
-        """Its own page table and KV, spare slots too; and the target's page table, to copy it.
+        """Host: its own page table and KV, spare slots too; and the target's page table it copies.
 
         In a pass all rows write before any reads, so a prompt may read what a row behind it writes
         (rule ``prompt_pages`` "scheduled"): that is said last, as in the target's pass.
@@ -107,7 +110,7 @@ class DraftModel:
             ]
         return [*touches, *late]
 
-    def cost(self, cost: CostModel, num_tokens: int) -> int:
+    def cost(self, cost: CostModel) -> int:
         """Nanoseconds on ``sim``: k forward passes."""
         return cost.draft * self.num_draft_tokens
 
@@ -207,6 +210,8 @@ class DraftModel:
 
 # -- Who drafts, and with which model --------------------------------------------------------------
 
+Drafter = DraftModel | LookupDrafter
+
 
 def open_draft_model(path: str, device: str, target: Any) -> Model:
     """A draft model by its name, which is one of ``DRAFT_MODELS``; in the target's dtype.
@@ -260,13 +265,15 @@ def check_fits(draft: Model, target: Model, context_len: int) -> None:
         )
 
 
-def make_drafter(config: SchedulerConfig, device: str, model: Model) -> Drafter:
-    """What drafts on the device: ``NGRAM_GPU`` or ``STANDALONE``.
+def make_drafter(config: SchedulerConfig, device: str, model: Model) -> Drafter | None:
+    """What drafts on the device, for ``NGRAM_GPU`` or ``STANDALONE``; else nothing does.
 
     Raises:
         ValueError: there is no such draft model, or it does not fit the target.
     """
     count = config.num_draft_tokens
+    if config.speculative_algorithm in ("", "NGRAM"):
+        return None
     if config.speculative_algorithm == "NGRAM_GPU":
         return LookupDrafter(LOOKUPS[library(device)], count)
     draft = open_draft_model(config.speculative_draft_model_path, device, model)

@@ -13,15 +13,14 @@ and looks up every row at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core import Lease, ScheduleBatch
-from ..devices.base import Array, Arrays, Buffer, Device
+from ..devices.base import Array, Buffer, Device
 from ..devices.cost import CostModel
 from ..devices.sim import Vector
 from ..models.base import ForwardBatch
 from ..trace import Touch
-from . import Reach
 
 MIN_N, MAX_N = 1, 3  # lengths of the n-grams that are looked up
 
@@ -113,6 +112,20 @@ def lookup_at_once(
 LOOKUPS = {"": lookup, "torch": lookup_torch, "mlx": lookup_mlx}  # by library of the arrays
 
 
+# -- A drafter on the device -----------------------------------------------------------------------
+
+
+class Reach(NamedTuple):
+    """Where the positions of one row of a step may lie, as far as the host knows."""
+
+    row: int  # of the request table
+    rid: str
+    is_prompt: bool
+    start: int  # the least
+    end: int  # one past the most
+    slots: Sequence[int]  # that the page table lists for it; the last page may go on past ``end``
+
+
 HISTORY = "token history"
 Cached = tuple[Array, Array]  # cells of the history, and the tokens that go there
 
@@ -138,7 +151,7 @@ class LookupDrafter:
         self.max_len = max_len
         self.history = device.memory(HISTORY, (max_running_requests + 1) * max_len)
 
-    def bind(self, batch: ScheduleBatch, xp: Arrays) -> Cached | None:
+    def bind(self, batch: ScheduleBatch) -> Cached | None:
         """Host: cached prefixes of the rows that are new, or None."""
         cells: list[int] = []
         tokens: list[int] = []
@@ -148,7 +161,7 @@ class LookupDrafter:
                 cells += range(at, at + row.start)
                 tokens += row.req.known_tokens(0, row.start)
                 self.filled_for[row.lease.row] = row.lease
-        return (xp.asarray(cells), xp.asarray(tokens)) if cells else None
+        return (self.xp.asarray(cells), self.xp.asarray(tokens)) if cells else None
 
     def draft(
         self,
@@ -159,6 +172,10 @@ class LookupDrafter:
         page_table: Buffer,
     ) -> Array:
         """Device: write down what the step has read and chosen, and look up what came next.
+
+        ``batch`` has real ids and positions; of the ``tokens`` [num_samples] that the target chose
+        ``num_accepted`` [num_reqs] of each row count. Gives ``num_draft_tokens`` guesses for each
+        row, [num_reqs * k].
 
         Rejected drafts are overwritten by what was chosen in their place; what the target chose
         behind a rejected draft lies beyond the row's length, until a later step overwrites it.
@@ -182,7 +199,7 @@ class LookupDrafter:
         return self.lookup(self.history, self.max_len, batch.rows, lengths, self.num_draft_tokens)
 
     def touches(self, reaches: Sequence[Reach]) -> list[Touch]:
-        """The rows' histories up to what was chosen last; of a new row all of it is written."""
+        """Host: the rows' histories up to what was chosen last; all of a new row's is written."""
         touches = []
         for reach in reaches:
             first = reach.row * self.max_len
@@ -192,6 +209,6 @@ class LookupDrafter:
             touches.append(Touch("read", HISTORY, range(first, end), reach.rid))
         return touches
 
-    def cost(self, cost: CostModel, num_tokens: int) -> int:
+    def cost(self, cost: CostModel) -> int:
         """Nanoseconds on ``sim``: one lookup."""
         return cost.draft

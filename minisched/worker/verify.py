@@ -26,7 +26,8 @@ from ..core import Lease, Result, Row, ScheduleBatch
 from ..devices.base import Array, Arrays
 from ..models.base import ForwardBatch, ModelWorkerBatch
 from ..relay.future_map_pool import FutureMapPool
-from ..speculative import Drafter, Reach
+from ..speculative.draft_model import Drafter
+from ..speculative.lookup import Reach
 from ..trace import Touch
 from .recording import NOTHING, StepEdges, StepTouches, Touches
 from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker, sample
@@ -116,7 +117,7 @@ class Speculation:
             kept = {lease: of for lease, of in self.newest.items() if not lease.is_released}
             self.newest = kept | dict.fromkeys(batch.leases, step)
         room = [len(lease.pages) * worker.page_size for lease in batch.leases]
-        step.extra = Drafts(room, self.drafter.bind(batch, device.xp) if self.drafter else None)
+        step.extra = Drafts(room, self.drafter.bind(batch) if self.drafter else None)
         num_drafts = len(batch.reqs) * self.num_draft_tokens if self.drafter is not None else 0
         step.num_outputs = counts(step).stop + num_drafts
         return known
@@ -301,7 +302,7 @@ def verify_recipe(drafter: Drafter | None = None) -> Recipe:
             takes=("next_token_ids", "num_accepted_tokens", "extra", "buffer"),
             gives="next_draft_input",
             awaited_by="copy",
-            cost=lambda worker, step: drafter.cost(worker.cost, step.inputs.num_tokens),
+            cost=lambda worker, step: drafter.cost(worker.cost),
             touches=lambda worker, step: [
                 *step.touches.draft,
                 Touch("write", f"output {step.buffer}", range(counts(step).stop, step.num_outputs)),

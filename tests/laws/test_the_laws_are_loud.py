@@ -150,7 +150,8 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             "serial", [0, 0, 3], enable_priority_scheduling=True, max_running_requests=2,
             priority_scheduling_preemption_threshold=0,
         ), "order",
-        Edit("policy.admission:preempt_to_schedule", "-running.order", "running.order"),
+        Edit("policy.prefill_adder:PrefillAdder.preempt_to_schedule",
+             "-other.order", "other.order"),
     ),
     "the first of equals is retracted": (
         a_case(  # their outputs do not fit together
@@ -165,7 +166,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             enable_mixed_chunk=True, enable_priority_scheduling=True,
             priority_scheduling_preemption_threshold=0,
         ), "identity",
-        Edit("policy.admission:PrefillAdder.add_alone", "if not extend_len:", "if False:"),
+        Edit("policy.prefill_adder:PrefillAdder.add_alone", "if not extend_len:", "if False:"),
     ),
 }  # fmt: skip
 

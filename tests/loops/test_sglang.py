@@ -332,15 +332,14 @@ class Watched(MlxTpModelWorker):
         self, batch: ScheduleBatch, prev: LazyTokens | None = None
     ) -> Any:
         assert batch.mode is ForwardMode.IDLE or self.in_flight <= self.most
-        launch = super().async_forward_batch_generation_mlx(batch, prev)
-        _, prefills, extends, decode, _ = launch
-        parts = [part.lazy_token for part in (*prefills, *extends)]
-        parts += [decode.lazy_tokens] if decode else []
+        job = super().async_forward_batch_generation_mlx(batch, prev)
+        parts = [part.lazy_token for part in (*job.prefills, *job.extends)]
+        parts += [job.decode.lazy_tokens] if job.decode else []
         rows = [row for part in parts for row in batch.rows[part.at]]
         assert sorted(map(batch.rows.index, rows)) == list(range(len(batch.reqs)))
-        assert all(rows_of(part)[0].lease.num_chunks == 1 for part in prefills)
-        assert all(rows_of(part)[0].lease.num_chunks > 1 for part in extends)
-        return launch
+        assert all(rows_of(part)[0].lease.num_chunks == 1 for part in job.prefills)
+        assert all(rows_of(part)[0].lease.num_chunks > 1 for part in job.extends)
+        return job
 
     def finalize_mlx_result(self, job: MlxPendingJob) -> Result:
         self.jobs.append(job)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minisched.core import ForwardMode, Lease, Request, Result, SamplingParams
 from minisched.memory import LeasePool, PageAllocator, PrefixCache, RadixCache, ReqToTokenPool
-from minisched.policy import AddReqResult, DecodeManager, PrefillAdder, PrefillBudget
+from minisched.policy import AddReqResult, DecodeManager, PrefillAdder
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import NullRecorder, Recorder
 from tests.support import turn
@@ -115,8 +115,8 @@ def test_the_adder_follows_the_published_rules(
         Request("x", [1], SamplingParams(max_new_tokens=new), output_ids=[1] * min(new, out))
         for new, out in running
     ]
-    budget = PrefillBudget(leases, runs, ratio, rem_input, chunk, mixed)
-    adder = PrefillAdder(budget, leases, PrefixCache(leases, NullRecorder()), NullRecorder())
+    cache, recorder = PrefixCache(leases, NullRecorder()), NullRecorder()
+    adder = PrefillAdder(leases, cache, recorder, runs, ratio, rem_input, chunk, mixed)
     reserve = sum(min(new - min(new, out), 4096) * ratio for new, out in running)
     rules = Rules(
         page, NUM_PAGES - len(prefixes), prefixes, mixed + reserve, mixed, rem_input - mixed,
@@ -127,10 +127,10 @@ def test_the_adder_follows_the_published_rules(
         result = adder.add_one_req(req)
         assert result.name == rules.add_one_req(prompt, new)
         assert [length for _, length in adder.can_run_list] == rules.added
-        assert budget.rem_total_tokens == pytest.approx(rules.memory() - rules.total_offset)
-        assert budget.cur_rem_tokens == rules.memory() - rules.cur_offset
-        assert budget.rem_input_tokens == rules.rem_input
-        assert budget.rem_chunk_tokens == rules.rem_chunk
+        assert adder.rem_total_tokens == pytest.approx(rules.memory() - rules.total_offset)
+        assert adder.cur_rem_tokens == rules.memory() - rules.cur_offset
+        assert adder.rem_input_tokens == rules.rem_input
+        assert adder.rem_chunk_tokens == rules.rem_chunk
         if result is not AddReqResult.CONTINUE:
             break
 
@@ -157,9 +157,9 @@ def test_a_chunk_goes_on_by_the_published_rule(
     req.computed_len = 1
     leases.extend(leases.open(), held)
     running = [Request("x", [1], SamplingParams(max_new_tokens=reserve))] if reserve else []
-    budget = PrefillBudget(leases, running, 1.0, 999, chunk, mixed)
     recorder = Recorder()
-    adder = PrefillAdder(budget, leases, PrefixCache(leases, NullRecorder()), recorder)
+    cache = PrefixCache(leases, NullRecorder())
+    adder = PrefillAdder(leases, cache, recorder, running, 1.0, 999, chunk, mixed)
     memory = NUM_PAGES - 1 - held
     total = memory - mixed - reserve
     wanted = min(chunk - mixed, total) if total >= 1 else chunk - mixed
@@ -169,7 +169,7 @@ def test_a_chunk_goes_on_by_the_published_rule(
     assert is_chunked == (expected < prompt - 1)
     if expected:
         future = 0 if is_chunked else new
-        assert budget.rem_total_tokens == total - expected - future - 1
+        assert adder.rem_total_tokens == total - expected - future - 1
     else:
         mark = recorder.trace("", "", "", "").marks[-1]
         assert mark.attrs["reason"] == f"the next chunk: needs 1 token, {min(wanted, 0)} left"

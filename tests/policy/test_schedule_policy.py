@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 from minisched.core import FinishReason, Request, Result, SamplingParams, ScheduleBatch
 from minisched.memory import RadixCache
 from minisched.memory.radix_cache import TreeNode
-from minisched.policy import NewTokenRatio, SchedulePolicy, WaitingQueue, choose_victim
-from minisched.policy.admission import preempt_to_schedule
-from minisched.policy.budget import PrefillBudget
+from minisched.policy import (
+    NewTokenRatio,
+    PrefillAdder,
+    SchedulePolicy,
+    WaitingQueue,
+    choose_victim,
+)
 from minisched.policy.plan import DECAY_STEPS
 from minisched.policy.rules import RUN_FIRST
 from minisched.policy.waiting import LONG_QUEUE
@@ -231,14 +235,15 @@ def test_preemption_for_a_row_takes_as_many_as_free_what_is_asked_for(
         ended.last_step = 1  # launched, and not back
         scheduler.leases.close(ended)
     new = Request("new", [1], SamplingParams(max_new_tokens=4), priority=priority, asked_len=asked)
-    budget = PrefillBudget(scheduler.leases, reqs, ratio, 99, None)
+    leases, cache = scheduler.leases, scheduler.prefix_cache
+    adder = PrefillAdder(leases, cache, NullRecorder(), reqs, ratio, 99, None)
     in_turn = sorted(reqs, key=lambda req: (req.priority, -req.order))
     allowed = [req for req in in_turn if priority - req.priority > threshold]
-    short = asked + 4 - budget.rem_total_tokens
+    short = asked + 4 - adder.rem_total_tokens
     enough = [n for n in range(1, len(allowed) + 1)
-              if sum(map(budget.reserve, allowed[:n])) >= short]  # fmt: skip
+              if sum(map(adder.reserve, allowed[:n])) >= short]  # fmt: skip
     expected = enough[0] if enough and not returning else 0
-    assert preempt_to_schedule(new, budget, reqs, threshold) == in_turn[:expected]
+    assert adder.preempt_to_schedule(new, threshold) == in_turn[:expected]
 
 
 def test_what_several_share_comes_back_only_with_the_last_of_them() -> None:

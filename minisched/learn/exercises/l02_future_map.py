@@ -18,8 +18,7 @@ from ...export.views.marks import named, number, word
 from ...loops.run import Run
 from ...museum.blame import of_identity
 from ...museum.exhibit import case
-from ...relay import FutureMapRing
-from ...relay.future_map import FutureMap
+from ...relay.future_map import FutureMap, FutureMapRing
 from ..exercise import COST, Exercise, Function, Pure, Workloads
 from ..guard import Mistake
 from ..runs import VOCAB
@@ -75,7 +74,7 @@ class StickyRing(FutureMapRing):
     """Such a ring, which wraps at a limit of one's own."""
 
     def __init__(self, device: Device, max_running_requests: int, limit: int) -> None:
-        FutureMap.__init__(self, device)
+        FutureMap.__init__(self, device, RelayShape(max_running_requests))
         self.future_ct, self.future_limit = 0, limit
         size = limit + max_running_requests
         self.kept_in = self.token_ids_map = device.memory("future map", size + 1)

@@ -18,7 +18,7 @@ from ...export.scene_svg import to_svg
 from ...loops.design import Turns
 from ...models.hash import mix
 from ...museum.exhibit import case
-from ...relay import LazyChain
+from ...relay.lazy_chain import LazyChain
 from ...scheduler import Scheduler
 from ...trace import Trace
 from ...worker import Step

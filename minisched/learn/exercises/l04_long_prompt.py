@@ -12,7 +12,7 @@ from ...checks.history import counted
 from ...core import Request
 from ...memory import Match, RadixCache
 from ...museum.exhibit import case
-from ...policy.budget import PrefillBudget
+from ...policy import PrefillAdder
 from ..exercise import COST, Attempt, Exercise, Function, Workloads
 from ..guard import Mistake
 
@@ -26,14 +26,14 @@ def asked(random: Random, rid: str, turn: int, prompt: int, new: int) -> str:
 # -- cut: a chunk is a number of whole pages -------------------------------------------------------
 
 
-def cut_to(lines: Callable[..., Any], budget: PrefillBudget, extend_len: int) -> int:
+def cut_to(lines: Callable[..., Any], adder: PrefillAdder, extend_len: int) -> int:
     """The learner's ``cut`` in the place of the method.
 
     Raises:
         Mistake: it cuts what fits.
     """
-    rem = budget.rem_chunk_tokens
-    length = int(lines(rem, budget.page_size, extend_len))
+    rem = adder.rem_chunk_tokens
+    length = int(lines(rem, adder.page_size, extend_len))
     if length < extend_len and (rem is None or extend_len <= rem):
         left = "there is no limit" if rem is None else f"{rem} are left"
         raise Mistake(
@@ -81,11 +81,11 @@ JUST = case(  # a's row leaves 7 tokens of a step to b, which has as many: no nu
 
 
 def asked_to_fit(
-    lines: Callable[..., Any], budget: PrefillBudget, req: Request, extend_len: int, to_lock: int
+    lines: Callable[..., Any], adder: PrefillAdder, req: Request, extend_len: int, to_lock: int
 ) -> bool:
     """The learner's ``fits`` in the place of the method."""
-    left = ceil(budget.rem_total_tokens - to_lock)  # which is a fraction, for a share is
-    return bool(lines(extend_len, budget.new_tokens(req), budget.page_size, left))
+    left = ceil(adder.rem_total_tokens - to_lock)  # which is a fraction, for a share is
+    return bool(lines(extend_len, adder.new_tokens(req), adder.page_size, left))
 
 
 def tight(seed: int) -> Case:
@@ -167,7 +167,7 @@ EXERCISES = (
     Exercise(
         name="cut",
         lesson="04_long_prompt",
-        hole=Function("policy.budget:PrefillBudget.cut", cut_to),
+        hole=Function("policy.prefill_adder:PrefillAdder.cut", cut_to),
         solution="""
             def cut(rem_chunk, page_size, extend_len):
                 if rem_chunk is None or extend_len <= rem_chunk:
@@ -208,7 +208,7 @@ EXERCISES = (
     Exercise(
         name="fits",
         lesson="04_long_prompt",
-        hole=Function("policy.budget:PrefillBudget.fits", asked_to_fit),
+        hole=Function("policy.prefill_adder:PrefillAdder.fits", asked_to_fit),
         solution="""
             def fits(extend_len, new_tokens, page_size, left):
                 return extend_len + new_tokens + page_size < left

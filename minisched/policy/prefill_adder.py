@@ -1,4 +1,4 @@
-"""What admission counts: four numbers of tokens, and why somebody is refused.
+"""One prefill batch in the making: what is left for it, who still fits, and why the next does not.
 
 Prompts take KV memory and the tokens of a step. How much memory must be left for one to start is
 where schedulers differ most (``Rules.reserves``): SGLang keeps back a share of what those who run
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from ..core import Request
-from ..memory import LeasePool
+from ..memory import LeasePool, PrefixCache
 from ..trace import Recorder
 from .rules import Rules
 
@@ -27,30 +27,31 @@ class AddReqResult(Enum):
 
 
 def refuse(
-    recorder: Recorder, req: Request, result: AddReqResult, what: str, need: int, left: int
+    recorder: Recorder,
+    req: Request | None,
+    result: AddReqResult,
+    what: str,
+    need: int = 0,
+    left: int = 0,
 ) -> AddReqResult:
-    """Record that ``req`` was refused for want of ``what``; gives ``result`` back."""
-    if recorder.is_on:
+    """Record that ``req`` was refused for want of ``what``; gives ``result`` back.
+
+    Without a ``need`` that is why the first who waits, if there is one, was not even asked.
+    """
+    if req is not None and recorder.is_on:
         unit = "row" if what == "max_running_requests" else "token" if need == 1 else "tokens"
+        reason = f"{what}: needs {need} {unit}, {left} left" if need else what
         recorder.mark(
-            "refuse", rid=req.rid, result=result.name, need=need, left=left,
-            reason=f"{what}: needs {need} {unit}, {left} left",
-        )  # fmt: skip
+            "refuse", rid=req.rid, result=result.name, need=need, left=left, reason=reason
+        )
     return result
 
 
-def hold_back(recorder: Recorder, req: Request | None, reason: str) -> None:
-    """Record that ``req``, the first who waits, was not even asked, and why."""
-    if req is not None and recorder.is_on:
-        other = AddReqResult.OTHER.name
-        recorder.mark("refuse", rid=req.rid, result=other, need=0, left=0, reason=reason)
+class PrefillAdder:
+    """Adds one request after the other (SGLang ``schedule_policy.py:PrefillAdder``).
 
-
-class PrefillBudget:
-    """What is left for one prefill batch (SGLang ``schedule_policy.py:PrefillAdder``).
-
-    ``rem_total_tokens``: memory, less what those who run may still come to need.
-    ``cur_rem_tokens``: memory now. ``rem_input_tokens``: prompt tokens of one batch.
+    Four numbers say what is left. ``rem_total_tokens``: memory, less what those who run may still
+    come to need. ``cur_rem_tokens``: memory now. ``rem_input_tokens``: prompt tokens of one batch.
     ``rem_chunk_tokens``: the same, but here a prompt is cut instead of refused; None: no limit.
     Whoever runs while batches are mixed is paid first (``num_mixed_decode_tokens``).
 
@@ -70,6 +71,8 @@ class PrefillBudget:
     def __init__(
         self,
         leases: LeasePool,
+        cache: PrefixCache,
+        recorder: Recorder,
         running: Iterable[Request],
         new_token_ratio: float,
         rem_input_tokens: int,
@@ -77,17 +80,120 @@ class PrefillBudget:
         num_mixed_decode_tokens: int = 0,
         rules: Rules | None = None,
     ) -> None:
-        self.leases = leases
+        self.leases, self.cache, self.recorder = leases, cache, recorder
         self.running = list(running)
         self.rules = rules or Rules()
         self.reserves = self.rules.reserves
         self.page_size = leases.allocator.page_size
         self.new_token_ratio = new_token_ratio
+        self.can_run_list: list[tuple[Request, int]] = []  # with the tokens to compute now
         mixed = num_mixed_decode_tokens
         self.rem_input_tokens = rem_input_tokens - mixed
         self.rem_chunk_tokens = None if rem_chunk_tokens is None else rem_chunk_tokens - mixed
         self.cur_rem_token_offset = mixed
         self.rem_total_token_offset = mixed + self.inflight_tokens
+
+    # -- who comes
+
+    def add_chunked_req(self, req: Request) -> bool:
+        """Go on with a prompt that has started; whether it is still not done after this.
+
+        It goes on even with no memory to spare, as far as there is any: what it holds comes back
+        only once it is done.
+        """
+        assert req.lease is not None
+        wanted, rem = req.extend_len, self.rem_chunk_tokens
+        if rem is not None:
+            if self.reserves == "ratio" and self.rem_total_tokens >= 1:
+                rem = min(rem, int(self.rem_total_tokens))  # by the others it has its memory
+            wanted = min(wanted, rem)
+        pages = self.leases.available_pages + len(req.lease.pages)
+        extend_len = max(0, min(wanted, pages * self.page_size - req.computed_len))
+        if extend_len:
+            self._add(req, extend_len)
+        else:
+            refuse(self.recorder, req, AddReqResult.OTHER, "the next chunk", 1, min(wanted, 0))
+        return extend_len < req.extend_len or not extend_len
+
+    def add_one_req(self, req: Request) -> AddReqResult:
+        """Add a waiting request, cut to a chunk if need be, or say why not.
+
+        Locking the prefix that it found would take that out of what can be evicted, so that counts,
+        too; it is locked only once nothing speaks against it, as being refused is no use of it.
+        """
+        match = self.cache.match_prefix(req)
+        hit_len = len(match.pages) * self.page_size if match else 0
+        extend_len = req.asked_len = req.known_len - hit_len
+        to_lock = self.leases.pages_to_lock(match) * self.page_size
+        if not self.fits(req, extend_len, to_lock):
+            need, left = self.total_tokens(req, extend_len) + to_lock, int(self.rem_total_tokens)
+            return refuse(self.recorder, req, AddReqResult.NO_TOKEN, "KV memory", need, left)
+        rem = self.rem_input_tokens
+        is_much = self.ceil_paged_tokens(extend_len) >= rem and self.rem_chunk_tokens is None
+        if is_much and self.can_run_list:
+            return refuse(
+                self.recorder, req, AddReqResult.OTHER, "max_prefill_tokens", extend_len, rem
+            )
+        length = self.cut(extend_len)
+        must_be_whole = self.rules.who_is_cut == "first" and bool(self.can_run_list)
+        if length < extend_len and (must_be_whole or not length):
+            return self._no_page(req)
+        req.start(self.leases.open(match, req.rid))
+        self._add(req, self.cut(req.extend_len))
+        return self.state()
+
+    def add_alone(self, req: Request) -> AddReqResult:
+        """Add a request that the rules refuse although nobody else holds memory.
+
+        They would refuse it for ever. It fits, or it would not have been received; what does not
+        is the page that the rules add. Where those who were to decode beside it have just made way
+        for it, their part of the chunk is still taken off; without a page of it, it waits until it
+        is asked again.
+        """
+        lease = self.leases.open(self.cache.match_prefix(req), req.rid)
+        extend_len = self.cut(req.known_len - lease.settled_len)
+        if not extend_len:
+            self.leases.close(lease)
+            return self._no_page(req)
+        req.start(lease)
+        self._add(req, extend_len)
+        return self.state()
+
+    def _no_page(self, req: Request) -> AddReqResult:
+        need, left = self.page_size, self.rem_chunk_tokens or 0
+        return refuse(self.recorder, req, AddReqResult.OTHER, "a page of a chunk", need, left)
+
+    def _add(self, req: Request, extend_len: int) -> None:
+        """Put a request into the batch, and charge for it."""
+        is_chunked = extend_len < req.extend_len
+        self.can_run_list.append((req, extend_len))
+        self.charge(req, extend_len)
+        self.recorder.mark(
+            "admit", rid=req.rid, hit_len=req.hit_len, extend_len=extend_len,
+            is_chunked=is_chunked, **self.remains(),
+        )  # fmt: skip
+
+    def preempt_to_schedule(self, req: Request, threshold: int) -> list[Request]:
+        """Who has to go so that ``req`` can come: all that is needed, or nobody.
+
+        A request of higher priority takes the place of running ones of lower priority. It is asked
+        where rows are lacking, and nothing else: want of memory is waited for, and so is a row on
+        its way back. Lowest priority first, the newest first among equals, and only those lower by
+        more than ``threshold``; nobody, if they would not do. What counts of a prompt is what was
+        to be computed when it was asked last, which is nothing for one that never was; of a victim
+        only what was kept back for it.
+        """
+        if self.leases.returning:
+            return []
+        need = req.asked_len + min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+        short = need - self.rem_total_tokens
+        victims: list[Request] = []
+        for victim in sorted(self.running, key=lambda other: (other.priority, -other.order)):
+            if (victims and short <= 0) or req.priority - victim.priority <= threshold:
+                break
+            victims.append(victim)
+            short -= self.reserve(victim)
+        return victims if victims and short <= 0 else []
 
     # -- memory
 
@@ -112,14 +218,11 @@ class PrefillBudget:
         Of ``rest`` those of the steps that are not launched yet.
         """
         if self.reserves == "ratio":
-            return self.new_tokens(req) * self.share(req)
+            share = 1.0 if req.params.ignore_eos else self.new_token_ratio
+            return self.new_tokens(req) * share
         remain_len = req.max_device_len - req.device_len
         is_kept = self.reserves == "rest" and remain_len > 0
         return remain_len + self.page_size - 1 if is_kept else 0
-
-    def share(self, req: Request) -> float:
-        """The part of its tokens that a request is expected to produce."""
-        return 1.0 if req.params.ignore_eos else self.new_token_ratio
 
     def new_tokens(self, req: Request) -> int:
         """Tokens that a request is expected to produce at most."""
@@ -167,11 +270,6 @@ class PrefillBudget:
             pages if is_prompt else self.total_tokens(req, req.extend_len)
         )
 
-    def gave_way(self, req: Request) -> None:
-        """A running request has been preempted: nothing is kept back for it any more."""
-        self.rem_total_token_offset -= self.reserve(req)
-        self.running.remove(req)
-
     def ceil_paged_tokens(self, tokens: int) -> int:
         """Tokens of the whole pages that these need."""
         return self.leases.allocator.pages_for(tokens) * self.page_size
@@ -189,16 +287,6 @@ class PrefillBudget:
             return extend_len
         is_anywhere = self.rules.chunk_ends == "anywhere"
         return max(0, rem if is_anywhere else rem // self.page_size * self.page_size)
-
-    def next_chunk(self) -> int | None:
-        """What a prompt that goes on may take; of memory no more than is left, if any is.
-
-        Unless its memory was kept back when it began.
-        """
-        rem = self.rem_chunk_tokens
-        if rem is not None and self.reserves == "ratio" and self.rem_total_tokens >= 1:
-            return min(rem, int(self.rem_total_tokens))
-        return rem
 
     def paid_tokens(self, extend_len: int) -> int:
         """What the budget of a step pays for so many tokens of a prompt."""
