@@ -8,10 +8,10 @@ library, which has JSON schemas as well (``llguidance_grammar.py``).
 from __future__ import annotations
 
 from ..core import SamplingParams
-from ..core.sampling import Grammar
+from ..core.sampling import Grammar, shown
 from ..devices.registry import load
 from ..models.base import Tokenizer
-from .regex import TokenGrammar, build, shown
+from .regex import TokenGrammar, build
 
 BACKEND = ("minisched.grammar.llguidance_grammar", "LLGuidanceGrammar", "grammar")
 

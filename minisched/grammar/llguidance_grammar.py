@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from ..core.sampling import shown
 from ..models.base import Tokenizer
-from .regex import BEYOND, BYTES, Part, parse, shown
+from .regex import BEYOND, BYTES, Part, parse
 
 # -- What llguidance is given to compile, and what it complains of as one sentence -----------------
 

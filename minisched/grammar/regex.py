@@ -24,6 +24,8 @@ from functools import lru_cache
 from re import _parser as parser  # type: ignore[attr-defined]  # Hypothesis reads it, too
 from typing import Any
 
+from ..core.sampling import shown
+
 # -- The tree --------------------------------------------------------------------------------------
 
 Part = tuple[Any, ...]
@@ -84,30 +86,18 @@ def parse(regex: str) -> Part:
             warnings.simplefilter("ignore")  # of signs that may once mean sets
             found = parser.parse(regex, re.ASCII)
         if found.state.flags & ~(re.ASCII | re.UNICODE):
-            raise Refused("flags, which change what signs mean")
+            raise ValueError("there is flags, which change what signs mean")
         return read(found)
-    except Refused as error:
-        raise ValueError(f"regex {shown(regex)} can't be compiled: there is {error}.") from None
-    except RecursionError as error:
-        raise ValueError(f"regex {shown(regex)} can't be compiled: it is too deep.") from error
-    except (re.error, OverflowError) as error:
-        raise ValueError(f"regex {shown(regex)} can't be compiled: {error}.") from error
-
-
-class Refused(ValueError):
-    """What a regex has that is not known here."""
-
-
-def shown(text: str) -> str:
-    """A text in quotes, cut where it is long."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    except (ValueError, RecursionError, re.error, OverflowError) as error:
+        why = "it is too deep" if isinstance(error, RecursionError) else error
+        raise ValueError(f"regex {shown(regex)} can't be compiled: {why}.") from error
 
 
 def read(items: Iterable[tuple[Any, Any]]) -> Part:
     """What Python's parser has found, as a part.
 
     Raises:
-        Refused: it is not known here.
+        ValueError: it is not known here.
     """
     return then(read_one(str(kind), of) for kind, of in items)
 
@@ -128,22 +118,25 @@ def read_one(kind: str, of: Any) -> Part:
         case "SUBPATTERN":
             _, flags, other_flags, body = of
             if flags or other_flags:
-                raise Refused("flags, which change what signs mean")
+                raise ValueError("there is flags, which change what signs mean")
             return read(body)
         case "MAX_REPEAT" | "MIN_REPEAT":  # which differ in how they look, not in what they find
             least, most, body = of
             return repeat(read(body), least, None if most is parser.MAXREPEAT else int(most))
         case "AT":
-            raise Refused("a place, such as ^ or $, though all of the output has to match anyway")
+            raise ValueError(
+                "there is a place, such as ^ or $, though all of the output has to match anyway"
+            )
         case _:
-            raise Refused(f"{kind.lower().replace('_', ' ')}, which is not known here")
+            what = kind.lower().replace("_", " ")
+            raise ValueError(f"there is {what}, which is not known here")
 
 
 def read_class(members: Iterable[tuple[Any, Any]]) -> Part:
     """What stands in brackets.
 
     Raises:
-        Refused: of characters beyond ASCII there is a range, or all but one.
+        ValueError: of characters beyond ASCII there is a range, or all but one.
     """
     codes, beyond, is_negated = frozenset[int](), list[Part](), False
     for kind, of in members:
@@ -157,12 +150,15 @@ def read_class(members: Iterable[tuple[Any, Any]]) -> Part:
             case "RANGE":
                 span = frozenset(range(of[0], of[1] + 1))
                 if max(span) > 127 and (not span >= BEYOND or max(span) > 255):
-                    raise Refused("a range beyond ASCII, where each character has to be named")
+                    raise ValueError(
+                        "there is a range beyond ASCII, where each character has to be named"
+                    )
                 codes |= span
             case "CATEGORY":
                 codes |= CATEGORIES[str(of)]
     if is_negated and beyond:
-        raise Refused(f"{beyond[0][1]!r} in a class of all others, which names ASCII only")
+        char = beyond[0][1]
+        raise ValueError(f"there is {char!r} in a class of all others, which names ASCII only")
     return either([chars(BYTES - codes if is_negated else codes), *beyond])
 
 

@@ -18,6 +18,7 @@ from ...export.views.marks import named, number, word
 from ...loops.run import Run
 from ...museum.blame import of_identity
 from ...museum.exhibit import case
+from ...relay.base import RelayShape
 from ...relay.future_map import FutureMap, FutureMapRing
 from ..exercise import COST, Exercise, Function, Pure, Workloads
 from ..guard import Mistake
