@@ -1,11 +1,11 @@
 """A pipeline on several processes: each stage a rank, and the scheduler on rank 0 with the first.
 
-The loop is that of ``vllm_pp.py``, unchanged. What it launches on rank 0 is the first stage and,
-in the place of the others, messages: the batch with its hidden states goes to the next rank when
-the first stage has run (``send``), what the sampling needs goes to the last one, and the copy of
-the tokens waits for its answer. Every other rank has no scheduler: it takes in what the rank before
-it sends, runs its layers on a stream of its own, and sends on what comes out, the last one tokens.
-So the batch that a stage runs was decided once, and nobody can disagree about it.
+The loop is that of ``vllm_pp.py``, unchanged. What it launches on rank 0 is the first stage and, in
+the place of the others, a message: the batch, with its hidden states and what sampling needs beside
+it, goes to the next rank when the first stage has run (``send``), and the copy of the tokens waits
+for the last one's answer. Every other rank has no scheduler: it takes in what the rank before it
+sends, runs its layers on a stream of its own, and sends on what comes out, the last one tokens. So
+the batch that a stage runs was decided once, and nobody can disagree about it.
 
 Each rank has the whole model open, and memory for all its KV, although only its own layers are
 used. Hidden states travel as they are, so the tokens are those of one process to the bit.
@@ -33,7 +33,7 @@ from ..worker.worker import COPY, FORWARD, StepOp, Worker
 from .run import RunSetup, drive, setup_of, wire
 from .vllm_pp import IntermediateTensors, LayeredModel, Stage
 
-BATCH, ASK, TOKENS = "pp batch", "pp sample", "pp tokens"  # tags of messages
+BATCH, TOKENS = "pp batch", "pp tokens"  # tags of messages
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,8 @@ class Job:
     touches: dict[int, list[Touch]]  # by stage
     reply: int  # the signal that the last rank says when it answers
     sent_by: int  # the slice whose hidden states it has with it
-    error: str = ""  # of a stage before
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What the last rank is asked for, once for every job: to sample, or not to, where it failed.
-
-    ``adjustments`` are what sampling needs beside the batch.
-    """
-
-    adjustments: list[LogitAdjustment | None] | None = None
-    is_lost: bool = False
+    adjustments: list[LogitAdjustment | None] | None  # what sampling needs beside the batch
+    error: str = ""  # of a stage before, or of sending it
 
 
 # -- Rank 0: what stands in for the stages behind the first one ------------------------------------
@@ -68,11 +58,6 @@ class Sent:
 
     step: Step
     reply: int
-
-    @property
-    def forward(self) -> Op:
-        """Its pass through the first stage."""
-        return cast(Op, self.step.hidden)
 
 
 @dataclass
@@ -97,48 +82,50 @@ class FirstRank:
         stage = Stage(0, self.count)
         forward = replace(
             FORWARD, run=stage, stream="stage 0", place=stage.place, touches=stage.touches,
-            takes=("inputs",), gives="hidden", awaited_by="send",
+            takes=("inputs",), awaited_by="send",
         )  # fmt: skip
         send = StepOp(
-            "send", self.send, "send", takes=("extra", "hidden"), gives="logits_output",
-            edge=("recv", "hidden"),
-        )  # fmt: skip
-        ask = replace(
-            send, run=self.ask, takes=("extra", "logits_output", "adjustments"),
-            gives="next_token_ids", edge=("", ""), awaited_by="copy",
+            "send", self.send, "send", takes=("extra", "logits_output", "adjustments"),
+            gives="next_token_ids", awaited_by="copy", edge=("recv", "logits_output"),
         )  # fmt: skip
         copy = replace(
             COPY, run=self.take, touches=self.touches_of_copy, edge=("", ""),
             takes=("next_token_ids", "buffer", "num_outputs"),
         )  # fmt: skip
-        return forward, send, ask, copy
+        return forward, send, copy
 
-    def send(self, worker: Worker, sent: Sent, stage: IntermediateTensors) -> None:
-        """The batch and hidden states, to the next rank."""
-        step, ran = sent.step, sent.forward.slice_id
-        assert step.flat is not None
-        stages = [Stage(number, self.count) for number in range(1, self.count)]
-        touches = {each.number: of_place(each, worker, step) for each in stages}
-        job = Job(step.flat, step.label, touches, sent.reply, ran, said(stage.error))
-        self.ranks.send(1, BATCH, job, [] if job.error else [stage.hidden], after=ran)
-
-    def ask(
-        self, worker: Worker, sent: Sent, gone: None, adjustments: list[LogitAdjustment | None]
+    def send(
+        self,
+        worker: Worker,
+        sent: Sent,
+        stage: IntermediateTensors,
+        adjustments: list[LogitAdjustment | None] | None,
     ) -> None:
-        """What sampling needs beside the batch, to the last rank.
+        """The batch and hidden states, to the next rank.
 
-        That one waits for it: where it can't be sent, at least this is.
+        All have a page table to fill, so where something can't be sent, at least that is, and the
+        last rank answers that the step has failed.
         """
-        wish, after = Wish(adjustments), sent.forward.slice_id
+        step = sent.step
+        assert step.flat is not None and step.logits_output is not None
+        ran, touches = step.logits_output.slice_id, dict[int, list[Touch]]()
+        for number in range(1, self.count):
+            later = Stage(number, self.count)
+            touches[number] = [
+                touch._replace(cells=to_text(touch.cells))
+                for touch in later.touches(worker, step)
+                if touch.resource.startswith(later.place)
+            ]
+        job = Job(step.flat, step.label, touches, sent.reply, ran, adjustments, said(stage.error))
         try:
-            self.ranks.send(self.last, ASK, wish, after=after)
+            self.ranks.send(1, BATCH, job, [] if job.error else [stage.hidden], after=ran)
         except RankLost:
             raise
-        except Exception:
-            self.ranks.send(self.last, ASK, Wish(is_lost=True), after=after)
-            raise
+        except Exception as error:
+            failed = replace(job, adjustments=None, error=said(error))
+            self.ranks.send(1, BATCH, failed, after=ran)
 
-    def take(self, worker: Worker, asked: None, buffer: int, size: int) -> Array:
+    def take(self, worker: Worker, sent: None, buffer: int, size: int) -> Array:
         """Wait for the tokens, or raise what went wrong elsewhere."""
         come = self.ranks.receive(self.last, TOKENS, patient=True)
         if come.value:
@@ -154,17 +141,17 @@ class FirstRank:
 
 
 class TokensOfLastRank(Event):
-    """The last rank's answer, as an event that a stream can wait for; or it was never asked."""
+    """The last rank's answer, as an event that a stream can wait for; or nothing was ever sent."""
 
     name = "tokens"
 
     def __init__(self, first: FirstRank, worker: Worker, step: Step) -> None:
-        self.ranks, self.source, self.asked = first.ranks, first.last, step.next_token_ids
+        self.ranks, self.source, self.sent = first.ranks, first.last, step.next_token_ids
         self.slice_id = step.extra.reply
         self.program = worker.device.recorder.program
 
     def _has_ended(self) -> bool:
-        failed = self.asked is not None and self.asked.error is not None
+        failed = self.sent is not None and self.sent.error is not None
         return failed or self.ranks.has_come(self.source, TOKENS)
 
     def _wait(self) -> None:
@@ -175,12 +162,6 @@ class TokensOfLastRank(Event):
 def said(error: BaseException | None) -> str:
     """What went wrong, in words; empty: nothing."""
     return "" if error is None else f"{type(error).__name__}: {error}"
-
-
-def of_place(stage: Stage, worker: Worker, step: Step) -> list[Touch]:
-    """What a stage touches of memory of its own."""
-    own = [touch for touch in stage.touches(worker, step) if touch.resource.startswith(stage.place)]
-    return [touch._replace(cells=to_text(touch.cells)) for touch in own]
 
 
 def whole_run(setup: RunSetup, **options: Any) -> Metrics:
@@ -263,18 +244,17 @@ class LaterRank:
         ranks, before = self.ranks, self.stage.number - 1
         while (come := ranks.receive(before, BATCH, patient=True)).value is not None:
             job, hidden = come.value, come.tensors[0] if come.tensors else None
-            wish = ranks.receive(0, ASK, patient=True).value if self.is_last else Wish()
             with self.device.host("receive", 0, job.label) as receive:
-                self.launch(job, hidden, receive, wish)
+                self.launch(job, hidden, receive)
         if not self.is_last:
             ranks.send(self.stage.number + 1, BATCH)
 
-    def launch(self, job: Job, hidden: Array | None, receive: int, wish: Wish) -> None:
+    def launch(self, job: Job, hidden: Array | None, receive: int) -> None:
         """Queue a step's ops on this rank."""
         device, program = self.device, self.device.recorder.program
         inputs = make_forward_batch(job.flat, device.xp, self.model.pad_to)
-        if wish.adjustments:
-            inputs = replace(inputs, adjustments=wish.adjustments)
+        if job.adjustments:
+            inputs = replace(inputs, adjustments=job.adjustments)
         stream, send = device.stream(f"stage {self.stage.number}"), device.stream("send")
 
         def forward() -> Array:
@@ -290,8 +270,6 @@ class LaterRank:
         last = stream.launch(forward, name="forward", label=label, touches=own)
         device.recorder.edge("recv", job.sent_by, last.slice_id)
         device.recorder.edge("launch", receive, last.slice_id)
-        if wish.is_lost:
-            return  # nobody waits for its tokens; its KV and its page table are as they should be
         if self.is_last:
             last = stream.launch(self.model.sample, last, inputs, name="sample", label=label)
         send.wait(last)

@@ -21,7 +21,7 @@ from minisched.checks.races import find_races
 from minisched.core import Request, SamplingParams
 from minisched.devices.dist import Ranks, WrongRanks, needs, started
 from minisched.devices.registry import open_device
-from minisched.loops.pp_ranks import ASK
+from minisched.loops.pp_ranks import BATCH
 from minisched.loops.run import Run, fresh, run_loop
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
@@ -136,18 +136,18 @@ def test_a_receive_that_waits_for_no_send_is_a_race(two_ranks: Ranks, loop: str,
     assert find_races(without_waits(trace, lane))
 
 
-def test_a_step_whose_sampling_can_not_be_asked_for_fails_alone(
+def test_a_step_that_can_not_be_sent_fails_alone(
     two_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last rank has its batch by then, and waits for what it is to make of it."""
-    send, asked = Ranks.send, list[int]()
+    """The other rank fills its page table all the same, on which the next step relies."""
+    send, sent = Ranks.send, list[int]()
 
     def fail_once(
         ranks: Ranks, to: int, tag: str, value: Any = None, *rest: Any, **more: Any
     ) -> None:
-        if tag == ASK:
-            asked.append(to)
-            if len(asked) == 2:
+        if tag == BATCH:
+            sent.append(to)
+            if len(sent) == 2:
                 raise MemoryError("there is none")
         send(ranks, to, tag, value, *rest, **more)
 
@@ -157,7 +157,7 @@ def test_a_step_whose_sampling_can_not_be_asked_for_fails_alone(
     expected = run("serial", "sim", "hash", requests, config).outputs
     monkeypatch.setattr(Ranks, "send", fail_once)
     found = run("vllm_pp2", "dist", "hash", requests, config)
-    assert found.errors.keys() == {"r1"} and "out of device memory" in found.errors["r1"]
+    assert found.errors.keys() == {"r1"} and "there is none" in found.errors["r1"]
     assert found.outputs == {**expected, "r1": []}
 
 
