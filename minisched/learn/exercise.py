@@ -25,7 +25,7 @@ from ..devices.cost import NO_COST, CostModel
 from ..devices.profiles import of_milliseconds
 from ..engine.engine import Engine
 from ..loops.design import Turns, find_loop, registered
-from ..loops.run import RunSetup, wire, with_options
+from ..loops.run import RunSetup, wire
 from ..museum.exhibit import case
 from ..museum.patch import swapped
 from ..scheduler import Scheduler, SchedulerConfig
@@ -139,7 +139,7 @@ def engine_with(
     **options: object,
 ) -> Engine:  # fmt: skip
     """``make_engine`` with another scheduler."""
-    spec = with_options(loop, options)
+    spec = find_loop(loop, options)
     setup = RunSetup(loop, spec, device, model, config, frontend, cost, relay)
     return wire(setup, scheduler_class=scheduler)
 

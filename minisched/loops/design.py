@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any, TypeVar
 
 from ..core import NoBatch, Request, ScheduleBatch
@@ -180,8 +180,8 @@ def registered(name: str, spec: Design) -> Iterator[None]:
 # -- A loop as a command line names it: ``LOOP``, ``LOOP:RELAY``, ``LOOP:RELAY:OPTION=VALUE`` ------
 
 
-def find_loop(name: str) -> Design:
-    """The loop of that name, with the relay and the options that the name asks for.
+def find_loop(name: str, more: Mapping[str, Any] = MappingProxyType({})) -> Design:
+    """The loop of that name, with the relay and the options that the name asks for, and ``more``.
 
     Raises:
         ValueError: there is none, or the relay or an option does not fit it.
@@ -196,12 +196,11 @@ def find_loop(name: str) -> Design:
     if options := dict(part.split("=", 1) for part in rest if "=" in part):
         if tp := options.pop("tp", ""):
             spec = split_over(spec, name, tp)
-        read = read_options(loop, spec.whole_run or spec.run, options)
-        spec = replace(spec, options={**spec.options, **read})
+        more = {**read_options(loop, spec.whole_run or spec.run, options), **more}
     for relay in relays:
         check_relay(loop, spec.relays, relay, spec.refuses.get("other relays", ""))
         spec = replace(spec, relays=(relay,))
-    return spec
+    return replace(spec, options={**spec.options, **more})
 
 
 SPLIT = (
@@ -272,14 +271,13 @@ def source_of(loop: str) -> dict[str, LoopSource]:
     Raises:
         ValueError: there is no loop of that name.
     """
-    spec = find_loop(loop)
-    return {lane: _read(run) for lane, run in (spec.lanes or {"host": spec.run}).items()}
-
-
-def _read(run: Any) -> LoopSource:
-    lines, begin = inspect.getsourcelines(run)
-    first, path = first_line(run.__code__), f"{run.__module__.replace('.', '/')}.py"
-    return LoopSource(run.__name__, path, first, tuple(x.rstrip() for x in lines)[first - begin :])
+    spec, found = find_loop(loop), dict[str, LoopSource]()
+    for lane, run in (spec.lanes or {"host": spec.run}).items():
+        lines, begin = inspect.getsourcelines(run)
+        first, path = first_line(run.__code__), f"{run.__module__.replace('.', '/')}.py"
+        own = tuple(line.rstrip() for line in lines[first - begin :])
+        found[lane] = LoopSource(run.__name__, path, first, own)
+    return found
 
 
 def line_of(turns: Iterator[Any]) -> Callable[[], int]:

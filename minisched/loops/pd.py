@@ -193,16 +193,11 @@ class SideEngine(Engine):
     is_waiting: bool = False
 
     @property
-    def sim(self) -> SimDevice:
-        """Its device."""
-        return cast(SimDevice, self.device)
-
-    @property
     def next_event(self) -> int | None:
         """When something comes that it could act upon, as far as it knows by itself; or None."""
         if self.frontend.has_said:
             return self.device.now()
-        op = self.sim.next_event if isinstance(self.device, SimDevice) else None
+        op = self.device.next_event if isinstance(self.device, SimDevice) else None
         times = (self.frontend.next_message, self.mailbox.next_time, op)
         return min((time for time in times if time is not None), default=None)
 
@@ -405,7 +400,7 @@ class PrefillEngine(SideEngine):
         at the end: whoever gives pages away before that, on either side, is sure to be caught.
         """
         assert self.target is not None
-        now, there = self.device.now(), self.target.sim
+        now, there = self.device.now(), cast(SimDevice, self.target.device)
         here, theirs = self.device.recorder.program, there.recorder.program
         here.touch("read", KV, slots, rid)
         with theirs.acting(here.lane, here.op):  # this lane writes; where, is that side's to name
@@ -616,23 +611,10 @@ def whole_run(setup: RunSetup, **link: int) -> Metrics:
     return pair.metrics
 
 
-RELAYS = ("pool", "ring", "prev_sampled", "fill_device")
-REFUSES = {
-    "other relays": "a relay that runs ahead on a buffer of sampled tokens alone: a request comes "
-    "to the decode side with its KV, and nothing copies its prompt there",
-    "real devices": "it needs two devices with clocks of their own, as ranks of device 'dist' are",
-    "NGRAM": NO_LOOKUP,
-    **dict.fromkeys(
-        ("NGRAM_GPU", "STANDALONE"),
-        "it is a limit of minisched and not of the original: the transfer has the target's KV "
-        "alone, and SGLang's sends what the draft model has computed along with it",
-    ),
-}
-
 design(
     "pd",
     follows="SGLang disaggregation/prefill.py and decode.py",
-    relays=RELAYS,
+    relays=("pool", "ring", "prev_sampled", "fill_device"),
     depth=2,
     overrun=1,
     settings={"disable_radix_cache": True},  # of the decode side, as in the original
@@ -640,5 +622,16 @@ design(
     num_ranks=2,
     on_ranks="minisched.loops.pd_ranks",
     lanes={"prefill host": pd_prefill, "decode host": pd_decode},
-    refuses=REFUSES,
+    refuses={
+        "other relays": "a relay that runs ahead on a buffer of sampled tokens alone: a request "
+        "comes to the decode side with its KV, and nothing copies its prompt there",
+        "real devices": "it needs two devices with clocks of their own, as ranks of device 'dist' "
+        "are",
+        "NGRAM": NO_LOOKUP,
+        **dict.fromkeys(
+            ("NGRAM_GPU", "STANDALONE"),
+            "it is a limit of minisched and not of the original: the transfer has the target's KV "
+            "alone, and SGLang's sends what the draft model has computed along with it",
+        ),
+    },
 )(pd_decode)

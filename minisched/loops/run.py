@@ -117,7 +117,7 @@ def setup_of(
     """A rank beside rank 0: the same with a model and a device of its own, and without requests."""
     opened = opened_again(model)
     warm_up("dist", opened, config)
-    spec, device = replace(find_loop(loop), options=options), open_device("dist")
+    spec, device = find_loop(loop, options), open_device("dist")
     try:
         yield RunSetup(loop, spec, device, opened, config, Frontend(), cost, relay)
     finally:
@@ -144,7 +144,7 @@ def run_loop(
     requests = tuple(requests)
     frontend, config = Frontend(requests, on_output), config or SchedulerConfig()
     try:
-        spec = with_options(loop, options)
+        spec = find_loop(loop, options)
         spec.check_device(loop, device.name)
         with abort_on_interrupt(frontend):
             whole_run = spec.whole_run
@@ -199,18 +199,8 @@ def make_engine(
     Raises:
         ValueError: the loop is unknown, or device or relay do not fit it.
     """
-    spec = with_options(loop, options)
+    spec = find_loop(loop, options)
     return wire(RunSetup(loop, spec, device, model, config, frontend, cost, relay))
-
-
-def with_options(loop: str, options: Mapping[str, Any]) -> Design:
-    """The loop of that name, which will be started with more options.
-
-    Raises:
-        ValueError: there is none.
-    """
-    spec = find_loop(loop)
-    return replace(spec, options={**spec.options, **options})
 
 
 def wire(
@@ -278,12 +268,6 @@ def wire(
     if config.in_force.free_rule == "lease":  # under the others what is freed may still be written
         scheduler.allocator.on_free = worker.touches.free_pages
         scheduler.table.on_free = worker.touches.free_row
-    read_texts(scheduler, model)
-    return engine_class(scheduler, worker, device, setup.frontend, cost)
-
-
-def read_texts(scheduler: Scheduler, model: Model) -> None:
-    """Give the scheduler what it needs of a model to read texts: grammars, and stop strings."""
     scheduler.compile_grammar = partial(
         compile_grammar,
         vocab_size=model.vocab_size,
@@ -293,6 +277,7 @@ def read_texts(scheduler: Scheduler, model: Model) -> None:
     codec = text_codec_of(model.name, model.tokenizer)
     if codec is not None:
         scheduler.listen = lambda strings, late: StopStrings(codec, strings, late).accept_token
+    return engine_class(scheduler, worker, device, setup.frontend, cost)
 
 
 # -- What loop, relay and model settle between them ------------------------------------------------
