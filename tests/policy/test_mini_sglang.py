@@ -10,8 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minisched.core import Request, Result, SamplingParams, ScheduleBatch
-from minisched.loops.design import LOOPS
-from minisched.memory import RadixCache
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Recorder
 from tests.support import turn
@@ -32,11 +30,6 @@ def request(rid: str, length: int, new: int, first: int = 5) -> Request:
 def extents(batch: ScheduleBatch) -> dict[str, tuple[int, int]]:
     rows = batch.rows[: batch.num_extend_reqs]
     return {row.req.rid: (row.start, row.end) for row in rows}
-
-
-@pytest.mark.parametrize("loop", ["mini_normal", "mini_overlap"])
-def test_its_loops_have_its_rules(loop: str) -> None:
-    assert LOOPS[loop].rules == "mini-sglang"
 
 
 # -- prompts ---------------------------------------------------------------------------------------
@@ -106,16 +99,6 @@ def test_who_was_refused_is_asked_at_every_step() -> None:
         turn(scheduler)
     marks = scheduler.recorder.trace("", "", "", "").marks
     assert sum(mark.name == "refuse" and mark.attrs["rid"] == "s" for mark in marks) == 4
-
-
-def test_a_split_refreshes_neither_half() -> None:
-    """Pages 1 and 2 are looked for last; the edge that held them and page 3 parts there."""
-    for rule, order in (("neither", [3, 1, 2, 4]), ("both", [4, 3, 1, 2])):
-        tree = RadixCache(split_counts=rule)
-        tree.insert([1, 1, 1], [1, 2, 3])
-        tree.insert([2], [4])
-        tree.match_prefix([1, 1])
-        assert [page for _ in range(3) for page in tree.evict(1)] == order
 
 
 @example(
