@@ -20,7 +20,7 @@ from ..models.registry import hash_class, open_model
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import DRAFT_MODELS
 from ..trace import Touch
-from .lookup import LOOKUPS, LookupDrafter, Reach
+from .lookup import LookupDrafter, Reach
 
 
 class DraftModel:
@@ -275,7 +275,7 @@ def make_drafter(config: SchedulerConfig, device: str, model: Model) -> Drafter 
     if config.speculative_algorithm in ("", "NGRAM"):
         return None
     if config.speculative_algorithm == "NGRAM_GPU":
-        return LookupDrafter(LOOKUPS[library(device)], count)
+        return LookupDrafter(library(device), count)
     draft = open_draft_model(config.speculative_draft_model_path, device, model)
     check_fits(draft, model, config.context_len + config.draft_slack)
     return DraftModel(draft, count)

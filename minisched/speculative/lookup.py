@@ -12,7 +12,8 @@ and looks up every row at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from ..core import Lease, ScheduleBatch
@@ -60,42 +61,13 @@ def lookup(
     return drafts
 
 
-def lookup_torch(
-    history: Array, max_len: int, rows: Sequence[int], lengths: Array, count: int
-) -> Array:
-    """The same drafts on torch tensors, every row at once."""
-    import torch
+def lookup_at_once(library: Any, tokens: Array, lengths: Array, at: Array, ahead: Array) -> Array:
+    """The same drafts on the arrays of a library, torch or ``mlx.core``, every row at once.
 
-    from ..devices.thread import ship
-
-    tokens = history.view(-1, max_len)[ship(rows, history.device)]
-    at, ahead = (torch.arange(size, device=history.device) for size in (max_len, count))
-    return lookup_at_once(torch, torch.take_along_dim, tokens, lengths, at, ahead)
-
-
-def lookup_mlx(
-    history: Array, max_len: int, rows: Sequence[int], lengths: Array, count: int
-) -> Array:
-    """The same drafts on MLX arrays, lazily."""
-    import mlx.core as mx
-
-    tokens = history.reshape(-1, max_len)[mx.array(list(rows))]
-    at, ahead = mx.arange(max_len), mx.arange(count)
-    return lookup_at_once(mx, mx.take_along_axis, tokens, lengths, at, ahead)
-
-
-def lookup_at_once(
-    library: Any,
-    take: Callable[[Array, Array, int], Array],
-    tokens: Array,
-    lengths: Array,
-    at: Array,
-    ahead: Array,
-) -> Array:
-    """Drafts from histories ``tokens`` [num_reqs, max_len], by what both libraries call the same.
-
-    ``at`` [max_len] and ``ahead`` [count] are counted from 0.
+    ``tokens`` [num_reqs, max_len] are histories; ``at`` [max_len] and ``ahead`` [count] are counted
+    from 0.
     """
+    take = library.take_along_dim if hasattr(library, "take_along_dim") else library.take_along_axis
     last = lengths[:, None] - 1
     alike = at < last  # an occurrence is known by where it ends
     num_alike = tokens * 0  # tokens up to ``at`` that are as those up to the last
@@ -107,9 +79,6 @@ def lookup_at_once(
     end = library.argmax(score, -1, True)
     distance = library.where(take(score, end, -1) >= 0, last - end, 1)  # else the last token again
     return take(tokens, last + 1 - distance + ahead % distance, -1).flatten()
-
-
-LOOKUPS = {"": lookup, "torch": lookup_torch, "mlx": lookup_mlx}  # by library of the arrays
 
 
 # -- A drafter on the device -----------------------------------------------------------------------
@@ -138,8 +107,10 @@ class LookupDrafter:
     they pass through the steps; only of a prefix that the radix cache gave the host sends a copy.
     """
 
-    def __init__(self, lookup: Callable[..., Array], num_draft_tokens: int) -> None:
-        self.lookup = lookup
+    def __init__(self, library: str, num_draft_tokens: int) -> None:
+        self.library: Any = None  # that of the arrays; None: they are lists
+        if library:
+            self.library = import_module("mlx.core" if library == "mlx" else library)
         self.num_draft_tokens = num_draft_tokens
         self.filled_for: dict[int, Lease] = {}  # row -> whose tokens its history is
 
@@ -150,6 +121,7 @@ class LookupDrafter:
         self.xp = device.xp
         self.max_len = max_len
         self.history = device.memory(HISTORY, (max_running_requests + 1) * max_len)
+        self.at, self.ahead = map(self.xp.asarray, (range(max_len), range(self.num_draft_tokens)))
 
     def bind(self, batch: ScheduleBatch) -> Cached | None:
         """Host: cached prefixes of the rows that are new, or None."""
@@ -196,7 +168,10 @@ class LookupDrafter:
             ]
             self.history[self.xp.asarray(places)] = written
         lengths = self.xp.asarray(firsts) + num_accepted
-        return self.lookup(self.history, self.max_len, batch.rows, lengths, self.num_draft_tokens)
+        if self.library is None:
+            return lookup(self.history, self.max_len, batch.rows, lengths, self.num_draft_tokens)
+        histories = self.history.reshape(-1, self.max_len)[self.xp.asarray(batch.rows)]
+        return lookup_at_once(self.library, histories, lengths, self.at, self.ahead)
 
     def touches(self, reaches: Sequence[Reach]) -> list[Touch]:
         """Host: the rows' histories up to what was chosen last; all of a new row's is written."""
