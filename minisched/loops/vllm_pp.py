@@ -13,12 +13,19 @@ the last stage to the first, so a request waits for the host between two steps.
 Every stage takes an equal share of ``CostModel.forward``: it stands for a large model cut evenly.
 The hash model behind it has so few layers that a stage may have none, and only passes on what it
 got.
+
+``max_concurrent_batches`` is the number of stages where async scheduling is off: a stage is busy
+all the time only if every stage has a batch, and no request may be in two of them, since its next
+token is known when the last stage has sampled it. In steady state a step takes
+``max(slowest stage, h, c, latency / batches in flight)``, with the copy c of its tokens to the
+host; the latency is that of all stages, the copy and the host, and a single request pays all of it
+for every token. Requests that come together share a batch, and leave the other stages idle.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from ..devices.base import Array, Buffer
 from ..models.base import ForwardBatch, Model
@@ -160,25 +167,16 @@ def get_pp_indices(num_layers: int, pp_size: int) -> list[range]:
 # -- The designs -----------------------------------------------------------------------------------
 
 
-def over_stages(stages: int) -> dict[str, Any]:
-    """The design over so many pipeline stages; follows ``v1/worker/gpu_worker.py``.
-
-    ``max_concurrent_batches`` is the number of stages where async scheduling is off: a stage is
-    busy all the time only if every stage has a batch, and no request may be in two of them, since
-    its next token is known when the last stage has sampled it. In steady state a step takes
-    ``max(slowest stage, h, c, latency / batches in flight)``, with the copy c of its tokens to the
-    host; the latency is that of all stages, the copy and the host, and a single request pays all
-    of it for every token. Requests that come together share a batch, and leave the other stages
-    idle.
-    """
-    return {
-        "follows": "vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
-        "depth": stages,
-        "options": {"depth": stages},
-        "recipe": pipeline(stages),
-        "num_ranks": stages,
-        "on_ranks": "minisched.loops.pp_ranks",
-        "refuses": {
+for stages in (2, 4):
+    design(
+        f"vllm_pp{stages}",
+        follows="vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
+        depth=stages,
+        options={"depth": stages},
+        recipe=pipeline(stages),
+        num_ranks=stages,
+        on_ranks="minisched.loops.pp_ranks",
+        refuses={
             "other relays": "every token over the host: its first stage reads before the last one "
             "has sampled",
             "real devices": "its stages are streams of the simulated device, or ranks of device "
@@ -190,8 +188,4 @@ def over_stages(stages: int) -> dict[str, Any]:
                 "alone)",
             ),
         },
-    }
-
-
-design("vllm_pp2", **over_stages(2))(vllm_batch_queue)
-design("vllm_pp4", **over_stages(4))(vllm_batch_queue)
+    )(vllm_batch_queue)

@@ -113,10 +113,9 @@ class UnifiedBudget:
         end = req.computed_len + length
         if length <= 0 or not self._make_room(req, self.leases.pages_lacking(lease, end)):
             return []
-        self._take(req, lease, end, end)
         if length == req.extend_len:
             self.prefill.chunked_req = None
-        self._mark_admit(req, length, left)
+        self._compute(req, lease, length, left)
         return [(req, length)]
 
     def _waiting(self, left: int) -> Work:
@@ -141,7 +140,6 @@ class UnifiedBudget:
         match = self.prefill.cache.match_prefix(req)
         hit_pages = len(match.pages) if match else 0
         length = min(req.known_len - hit_pages * self._size, left)
-        end = hit_pages * self._size + length
         need = max(0, self.leases.allocator.pages_for(req.known_len) - hit_pages)
         need, free = need + self.leases.pages_to_lock(match), self.leases.available_pages
         if need > free:
@@ -152,12 +150,13 @@ class UnifiedBudget:
         lease = self.leases.open(match, req.rid)
         req.start(lease)
         self.prefill.start(req, length)
-        self._take(req, lease, end, end)
-        self._mark_admit(req, length, left)
+        self._compute(req, lease, length, left)
         return length
 
-    def _mark_admit(self, req: Request, length: int, left: int) -> None:
-        """Record an admission, and what it leaves."""
+    def _compute(self, req: Request, lease: Lease, length: int, left: int) -> None:
+        """Let so much of a prompt be computed in this step."""
+        end = req.computed_len + length
+        self._take(req, lease, end, end)
         self._mark("admit", left - length, rid=req.rid, hit_len=req.hit_len,
                    extend_len=length, is_chunked=length < req.extend_len)  # fmt: skip
 
