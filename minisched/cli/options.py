@@ -193,19 +193,6 @@ def read_biases(texts: Sequence[str]) -> dict[int, float]:
     return biases
 
 
-def read_schema(file: Path) -> str:
-    """The text of ``--json-schema``.
-
-    Raises:
-        ValueError: the file can't be read.
-    """
-    try:
-        return read_text(file)
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ValueError(f"--json-schema {file} can't be read: {reason}.") from error
-
-
 @dataclass(init=False)
 class WorkloadOptions(OptionGroup):
     """The device, the model and the requests."""
@@ -215,7 +202,7 @@ class WorkloadOptions(OptionGroup):
     usual: ClassVar[dict[str, Any]] = {"max_new_tokens": MAX_NEW_TOKENS}
     read: ClassVar[Read] = {
         "logit_bias": (list[str], read_biases),
-        "json_schema": (Path, read_schema),
+        "json_schema": (Path, lambda file: read_text(file, f"--json-schema {file}")),
         "stop": (list[str], tuple),
     }
     device: str = setting("sim", "sim, thread, cuda, mlx, or dist: several processes.")

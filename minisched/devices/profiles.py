@@ -285,10 +285,9 @@ def read_profile(file: Path) -> Profile:
     Raises:
         ValueError: it can't be read, or is none.
     """
+    text = read_text(file, f"--profile {file}")
     try:
-        return from_json(json.loads(read_text(file)))
-    except OSError as error:
-        raise ValueError(f"--profile {file} can't be read: {error.strerror}.") from error
+        return from_json(json.loads(text))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"--profile {file} is no cost profile, as minisched calibrate writes one: {error!r}."

@@ -95,14 +95,10 @@ def read(path: Path) -> Trace:
     """The trace in a file, which may be compressed with gzip.
 
     Raises:
-        NotATrace: see ``from_json``; or the file is not text.
-        OSError: it cannot be read.
+        NotATrace: see ``from_json``.
+        ValueError: it can't be read.
     """
-    try:
-        text = read_text(path)
-    except UnicodeDecodeError:
-        raise NotATrace(f"{path} is not a minisched trace: it is not text.") from None
-    return from_json(text, str(path))
+    return from_json(read_text(path), str(path))
 
 
 def from_json(text: str, source: str = "this text") -> Trace:

@@ -161,9 +161,6 @@ def read_grid(path: Path) -> SweepGrid:
     """
     try:
         found = tomllib.loads(read_text(path))
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ValueError(f"{path} can't be read: {reason}.") from error
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is no TOML: {error}.") from error
     try:

@@ -61,15 +61,18 @@ def unpacked(path: Path, hear: Hear = unheard) -> Iterator[BufferedIOBase]:
             raise DamagedGzip(errno.EIO, f"its gzip is damaged ({said})") from error
 
 
-def read_text(path: Path) -> str:
-    """The text of a file in UTF-8, perhaps in gzip.
+def read_text(path: Path, named: str = "") -> str:
+    """The text of a file in UTF-8, perhaps in gzip; ``named`` is what a user calls it.
 
     Raises:
-        OSError: it can't be read.
-        UnicodeDecodeError: it is no text.
+        ValueError: it can't be read, or is no text; one sentence with the reason.
     """
-    with unpacked(path) as file:
-        return file.read().decode("utf-8")
+    try:
+        with unpacked(path) as file:
+            return file.read().decode("utf-8")
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ValueError(f"{named or path} can't be read: {reason}.") from error
 
 
 def write_whole(

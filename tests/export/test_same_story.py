@@ -382,7 +382,10 @@ def test_a_damaged_trace_is_refused_in_one_sentence(change: Any, says: str) -> N
 def test_a_file_is_read_back_or_is_no_trace(tmp_path: Path) -> None:
     native.write(GOOD, tmp_path / "y")
     assert native.read(tmp_path / "y") == GOOD
-    for content in (b"", b"hello", b"[1]", b"\xff\xfe\x00", b'{"traceEvents": []}'):
+    for content in (b"", b"hello", b"[1]", b'{"traceEvents": []}'):
         (tmp_path / "x").write_bytes(content)
         with pytest.raises(native.NotATrace, match="is not a minisched trace"):
             native.read(tmp_path / "x")
+    (tmp_path / "x").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"x can't be read: it is not UTF-8 text\.$"):
+        native.read(tmp_path / "x")
