@@ -114,7 +114,7 @@ def panels_of(trace: Trace) -> dict[str, Panel]:
     parts = {
         "queue": [stay for stay in requests if stay.kind == "queued"],
         "set": [stay for stay in requests if stay.kind != "queued"],
-        "ring": ring(trace).stays(end),
+        "ring": sorted(ring(trace), key=lambda stay: stay.start),
         "pages": books.pages.stays(end),
         "rows": books.rows.stays(end),
         "tree": books.nodes.stays(end),
@@ -478,15 +478,11 @@ RING_WORDS = {
 }
 
 
-def ring(trace: Trace) -> Log:
+def ring(trace: Trace) -> list[Stay]:
     """Every future slot that ever held a token; its last one is there until the run's end."""
-    log = Log()
-    for token in stays_of(trace):
-        moments = {"promised": token.promised}
-        if token.sampled:
-            moments |= {"stored": token.stored, "stale": token.last_read}
-        for kind, time in moments.items():
-            about = RING_WORDS[kind].format(step=token.step)
-            log.put(token.slot, time, Stay(f"slot {token.slot}", kind, label=token.rid,
-                                           rid=token.rid, about=about))  # fmt: skip
-    return log
+    return [
+        Stay(f"slot {token.slot}", kind, start, end, token.rid, token.rid,
+             RING_WORDS[kind].format(step=token.step))
+        for token in stays_of(trace)
+        for kind, start, end in token.phases
+    ]  # fmt: skip

@@ -36,7 +36,7 @@ def scene(trace: Trace) -> Scene:
     rows = [
         LaneRow(
             f"slot {at}",
-            [item for stay in stays if stay.slot == at for item in items_of(stay)],
+            [item for stay in stays if stay.slot == at for item in items_of(stay, part.end)],
             "beyond the limit" if 0 < limit < at else "",
         )
         for at in range(1, 1 + max(stay.slot for stay in stays))
@@ -70,15 +70,15 @@ def ring_of(trace: Trace) -> tuple[int, int]:
     return 0, 0
 
 
-def items_of(stay: SlotStay) -> list[LaneItem]:
-    """One token's time in a slot, and the moments at which it is read."""
+def items_of(stay: SlotStay, last: int) -> list[LaneItem]:
+    """One token's time in a slot, up to a moment, and those at which it is read."""
     whose = f"slot {stay.slot}: the token of {stay.rid} from step {stay.step}"
     where: Data = {"slot": stay.slot, "rid": stay.rid, "step": stay.step}
     phases = [*stay.phases]
     if stay.sampled and stay.last_read == stay.stored:  # read at once, or never
         phases.append(("stored", stay.stored, stay.stored))
     items = [
-        LaneItem(kind, start, end, short(stay.rid, 12) if kind == "promised" else "",
+        LaneItem(kind, start, min(end, last), short(stay.rid, 12) if kind == "promised" else "",
                  about=f"{whose}, {kind}", data=where)
         for kind, start, end in phases
     ]  # fmt: skip
@@ -131,6 +131,7 @@ def stays_of(trace: Trace) -> list[SlotStay]:
         NothingToShow: a mark is not what it should be.
     """
     steps, (limit, _) = {item.step: item for item in forwards(trace)}, ring_of(trace)
+    end = trace.end + 1  # who is there then is there at the last moment, too
     sampled = {item.step: item.end for item in trace.on(forward_lane(trace))
                if item.name == "sample"}  # fmt: skip
     newest, found = dict[int, SlotStay](), list[SlotStay]()
@@ -152,9 +153,9 @@ def stays_of(trace: Trace) -> list[SlotStay]:
             if before := newest.pop(slot, None):
                 promised = max(promised, before.last_read)
                 found.append(replace(before, gone=promised))
-            stored = max(promised, sampled.get(step, trace.end))
+            stored = max(promised, sampled.get(step, end))
             newest[slot] = SlotStay(
-                slot, rid, step, promised, stored, max(trace.end, stored),
+                slot, rid, step, promised, stored, max(end, stored),
                 sampled=step in sampled, reuses=limit > 0 and before is not None,
             )  # fmt: skip
     found += newest.values()
