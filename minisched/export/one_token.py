@@ -6,16 +6,16 @@ is when the device begins the step that samples the token, so that all relays ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from ..loops.design import LOOPS
-from ..trace import Mark, Slice, Trace
+from ..trace import Slice, Trace
 from .layout import settled
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene
 from .units import ms
-from .views.marks import NothingToShow, numbers
+from .views.marks import NothingToShow
 
 AFTER = 3_000_000  # nanoseconds of the next pass that are shown
 LEGEND = {
@@ -62,22 +62,15 @@ class TokenWay:
         return self.relay in ("host", "fill_host")
 
 
-CELLS: dict[str, tuple[str, Callable[[Mark], str]]] = {  # a relay's mark, and the cell it tells of
-    "ring": ("future slots", lambda mark: f"slot {first_of(mark, 'slots')} of the ring"),
-    "pool": ("future slots", lambda mark: f"the cell of row {first_of(mark, 'slots')}"),
-    "token_pool": ("token pool", lambda mark: f"row {first_of(mark, 'rows')}, position "
-                   f"{first_of(mark, 'writes')}"),
-    "prev_sampled": ("prev sampled", lambda mark: f"prev_sampled[{first_of(mark, 'sources')}]"),
-    "chain": ("lazy tokens", lambda mark: f"array of step {mark.attrs['source']}, place "
-              f"{first_of(mark, 'places')}"),
-    "fill_device": ("placeholder fill", lambda mark: f"last tokens, row {first_of(mark, 'rows')}"),
-    "fill_host": ("placeholder fill", lambda mark: f"-1 in row {first_of(mark, 'rows')}, host"),
-}  # fmt: skip
-
-
-def first_of(mark: Mark, name: str) -> int:
-    """The first of a mark's numbers, which are its step's rows."""
-    return numbers(mark, name)[0]
+CELLS = {  # a relay's mark, and the cell that it tells of; of several numbers the first
+    "ring": ("future slots", "slot {slots} of the ring"),
+    "pool": ("future slots", "the cell of row {slots}"),
+    "token_pool": ("token pool", "row {rows}, position {writes}"),
+    "prev_sampled": ("prev sampled", "prev_sampled[{sources}]"),
+    "chain": ("lazy tokens", "array of step {source}, place {places}"),
+    "fill_device": ("placeholder fill", "last tokens, row {rows}"),
+    "fill_host": ("placeholder fill", "-1 in row {rows}, host"),
+}
 
 
 def way_of(trace: Trace) -> TokenWay:
@@ -105,7 +98,8 @@ def way_of(trace: Trace) -> TokenWay:
                  if mark.name == name and mark.attrs.get("step") == step)  # fmt: skip
         if (mark := next(marks, None)) is None:
             raise NothingToShow(f"{trace.loop}: no {name} was marked at step {step}.")
-        cell, promised = words(mark), mark.time
+        first = {name: str(value).partition(" ")[0] for name, value in mark.attrs.items()}
+        cell, promised = words.format_map(first), mark.time
     if relay in ("prev_sampled", "chain", "fill_device"):
         promised = one["launch", this.step].start  # with the step's own output
     if relay in ("pool", "prev_sampled", "fill_device"):
