@@ -70,7 +70,7 @@ def what_ran(exhibit: Exhibit, view: View) -> str:
     return about + f", goes on to {ms(view.trace.end)} ms" * (view.end < view.trace.end)
 
 
-# -- The difference, where both runs take the same times: what is touched, taken and heard --------
+# -- The difference, where both runs take the same times: what is touched, and what is heard --
 
 MOST_ROWS = 6
 Deed = tuple[int, str, str]  # when, in which slice, and what
@@ -81,9 +81,7 @@ def rows_that_differ(bug: Trace, healthy: Trace) -> list[str]:
     times = [[(s.lane, s.name, s.step, s.start, s.end) for s in it.slices] for it in (bug, healthy)]
     if times[0] != times[1]:
         return []
-    takes = list(wrong_takes(bug))
-    wrong = dict.fromkeys([*(got for got, _ in takes), *deeds(bug)])
-    right = dict.fromkeys([*(needs for _, needs in takes), *deeds(healthy)])
+    wrong, right = dict.fromkeys(deeds(bug)), dict.fromkeys(deeds(healthy))
     rows = []
     for start, who in sorted({deed[:2] for deed in wrong.keys() ^ right.keys()}):
         here, there = (
@@ -94,19 +92,6 @@ def rows_that_differ(bug: Trace, healthy: Trace) -> list[str]:
         nothing = "nothing of that"
         rows.append(f"{who}: {there or nothing} (with the bug: {here or nothing})")
     return rows[:MOST_ROWS]
-
-
-def wrong_takes(trace: Trace) -> Iterator[tuple[Deed, Deed]]:
-    """The wrong token that a forward pass took, and from where, and the one that it needed."""
-    slices = {item.id: item for item in trace.slices}
-    for mark in trace.marks:
-        attrs = mark.attrs
-        reader, source = (slices.get(int(attrs.get(at, 0))) for at in ("reader", "source"))
-        if mark.name == "wrong token" and reader is not None and "got" in attrs:
-            origin, by = f", of {source.label}" if source else "", (reader.start, reader.label)
-            yield (*by, f"takes {attrs['got']} for {attrs['rid']}{origin}"), (
-                *by, f"takes {attrs['needs']}",
-            )  # fmt: skip
 
 
 def deeds(trace: Trace) -> Iterator[Deed]:
