@@ -26,7 +26,6 @@ from .profiled import (
     TO_DEVICE,
     TO_HOST,
     NoSuchRange,
-    Seen,
     SeenEvent,
     build,
 )
@@ -58,9 +57,9 @@ def read_foreign(path: Path, step: str = "", hear: Hear = unheard) -> Recorded:
         with unpacked(path) as file:
             start = file.read(len(MAGIC))
         if start == MAGIC:
-            return build(path, seen_by_nsys(path, hear), step)
+            return build(path, "nsys", seen_by_nsys(path, hear), step)
         if start.lstrip()[:1] in (b"{", b"["):
-            return build(path, seen_by_torch(path, hear), step)
+            return build(path, "torch.profiler", seen_by_torch(path, hear), step)
     except DamagedGzip as error:
         raise NotAProfile(f"{path} is no trace: {error.strerror}.") from None
     except NoSuchRange as error:
@@ -96,20 +95,20 @@ WAYS = {  # of copies, by what their names say
 OWN_EXPORT = {"loop", "device", "model", "clock"}  # what ``export/chrome.py`` says about a run
 
 
-def seen_by_torch(path: Path, hear: Hear = unheard) -> Seen:
+def seen_by_torch(path: Path, hear: Hear = unheard) -> list[SeenEvent]:
     """What is in a Chrome trace, perhaps compressed with gzip, event by event.
 
     Raises:
         NotAProfile: it is none, or damaged; the message is one sentence.
         OSError: it cannot be read.
     """
-    seen, count = Seen("torch.profiler"), 0
+    seen, count = list[SeenEvent](), 0
 
     def take(found: dict[str, Any]) -> Any:
         nonlocal count
         if "ph" not in found:
             return found
-        see(found, count, seen)
+        seen.extend(see(found, count))
         count += 1
         return True
 
@@ -126,7 +125,7 @@ def seen_by_torch(path: Path, hear: Hear = unheard) -> Seen:
     except (TypeError, ValueError, AttributeError, OverflowError):
         what = "an event has a value that cannot be read"
         raise NotAProfile(f"{path} is a damaged Chrome trace: {what}.") from None
-    if seen.ops or seen.calls or seen.ranges:
+    if seen:
         return seen
     about = whole.get("otherData") if isinstance(whole, dict) else None
     if isinstance(about, dict) and about.keys() >= OWN_EXPORT:
@@ -142,8 +141,8 @@ def seen_by_torch(path: Path, hear: Hear = unheard) -> Seen:
     )
 
 
-def see(event: dict[str, Any], index: int, seen: Seen) -> None:
-    """Add what one event says, if it is of use; texts that come again are kept once.
+def see(event: dict[str, Any], index: int) -> Iterator[SeenEvent]:
+    """What one event says, if it is of use; texts that come again are kept once.
 
     Raises:
         BadEvent: it has no time, or no duration.
@@ -161,19 +160,16 @@ def see(event: dict[str, Any], index: int, seen: Seen) -> None:
     end = start + round(event["dur"] * 1000)
     args, name = event.get("args") or {}, intern(str(event.get("name", "")))
     correlation = intern(str(args.get("correlation", args.get("Correlation ID", ""))))
-    thread = intern(str(event.get("tid")))
+    place, kind = str(event.get("tid")), RANGE
     if cat in DEVICE_OPS:
         place = f"device {args.get('device', event.get('pid'))}"
         place += f" stream {args.get('stream', event.get('tid'))}"
         kind = KERNEL if cat == "kernel" else cat.removeprefix("gpu_")
         if kind == "memcpy":
             kind = next((way for way, said in WAYS.items() if any(it in name for it in said)), kind)
-        seen.ops.append(SeenEvent(intern(place), kind, name, start, end, correlation))
-    elif cat in CALLS:
-        seen.calls.append(SeenEvent(thread, CALL, name, start, end, correlation))
-    else:
-        kind = ANNOTATION if cat == "user_annotation" else RANGE
-        seen.ranges.append(SeenEvent(thread, kind, name, start, end))
+    elif cat in CALLS or cat == "user_annotation":
+        kind = CALL if cat in CALLS else ANNOTATION
+    yield SeenEvent(intern(place), kind, name, start, end, correlation)
 
 
 # -- Reads what ``nsys export --type sqlite`` writes, with the standard library's sqlite3 ----------
@@ -190,7 +186,7 @@ COPIES = {1: TO_DEVICE, 2: TO_HOST}
 TABLES = {"KERNEL": KERNEL, "MEMCPY": "memcpy", "MEMSET": "memset", "GRAPH_TRACE": KERNEL}
 
 
-def seen_by_nsys(path: Path, hear: Hear = unheard) -> Seen:
+def seen_by_nsys(path: Path, hear: Hear = unheard) -> list[SeenEvent]:
     """What is in an exported report, perhaps compressed with gzip, call by call.
 
     Raises:
@@ -207,7 +203,7 @@ def seen_by_nsys(path: Path, hear: Hear = unheard) -> Seen:
         try:
             where = f"{name.resolve().as_uri()}?mode=ro"
             with closing(sqlite3.connect(where, uri=True)) as database:
-                return _seen(database, path)
+                return list(_seen(database, path))
         except KeyError as error:
             what = f"a table lacks column {error}"
             raise NotAProfile(f"{path} is a damaged Nsight Systems export: {what}.") from None
@@ -215,7 +211,7 @@ def seen_by_nsys(path: Path, hear: Hear = unheard) -> Seen:
             raise NotAProfile(f"{path} is a damaged Nsight Systems export: {error}.") from None
 
 
-def _seen(database: sqlite3.Connection, path: Path) -> Seen:
+def _seen(database: sqlite3.Connection, path: Path) -> Iterator[SeenEvent]:
     database.row_factory = sqlite3.Row
     names = {row["name"] for row in database.execute("SELECT name FROM sqlite_master")}
 
@@ -228,23 +224,21 @@ def _seen(database: sqlite3.Connection, path: Path) -> Seen:
             f"{path} is no Nsight Systems export: it has no {CUPTI}* table and no NVTX_EVENTS."
         )
     texts = {row["id"]: str(row["value"]) for row in rows("StringIds")}
-    seen = Seen("nsys")
     for kind, what in TABLES.items():
         for row in rows(CUPTI + kind):
             name = texts.get(row.get("shortName") or row.get("demangledName") or -1, kind.lower())
             stream = f"device {row.get('deviceId', 0)} stream {row.get('streamId', 0)}"
             what = COPIES.get(row.get("copyKind", 0), "memcpy") if kind == "MEMCPY" else what
             key = _correlation(row, "globalPid")
-            seen.ops.append(SeenEvent(stream, what, name, *_span(row), key))
+            yield SeenEvent(stream, what, name, *_span(row), key)
     for row in rows(CUPTI + "RUNTIME"):
         name, key = texts.get(row.get("nameId"), ""), _correlation(row, "globalTid")
-        seen.calls.append(SeenEvent(_thread(row), CALL, name, *_span(row), key))
+        yield SeenEvent(_thread(row), CALL, name, *_span(row), key)
     for row in rows("NVTX_EVENTS"):
         if row.get("end") is not None:
             name = row.get("text") or texts.get(row.get("textId"), "")
             times = row["start"], row["end"]
-            seen.ranges.append(SeenEvent(_thread(row), ANNOTATION, str(name), *times))
-    return seen
+            yield SeenEvent(_thread(row), ANNOTATION, str(name), *times)
 
 
 def _span(row: dict[str, Any]) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """What a profiler saw of a real engine, as a trace: lanes, launches, steps and phases.
 
-``foreign.py`` reads files and says only what is in them (``Seen``): what ran on streams, which
-calls threads made, and what else they said they were doing.
+``foreign.py`` reads files and says only what is in them (``SeenEvent``): what ran on streams,
+which calls threads made, and what else they said they were doing.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from ..trace import Edge, Slice, Trace
+from ..trace.events import Value
 from .answers import Recorded
 
 KERNEL, TO_HOST, TO_DEVICE = "forward", "copy", "upload"  # what ops are called; others: as they are
@@ -38,16 +38,6 @@ class SeenEvent(NamedTuple):
     start: int
     end: int
     correlation: str = ""
-
-
-@dataclass
-class Seen:
-    """What a file holds; ``source`` is the profiler that wrote it."""
-
-    source: str
-    ops: list[SeenEvent] = field(default_factory=list)
-    calls: list[SeenEvent] = field(default_factory=list)
-    ranges: list[SeenEvent] = field(default_factory=list)
 
 
 # -- What ranges say: where a step begins and ends, and what the host was at in between ------------
@@ -254,8 +244,8 @@ def find_steps(
 # -- The trace: lanes, steps and edges -------------------------------------------------------------
 
 
-def build(path: Path, seen: Seen, step: str = "") -> Recorded:
-    """The trace of what was seen in a file; ``step`` names the ranges that are steps.
+def build(path: Path, profiler: str, seen: Iterable[SeenEvent], step: str = "") -> Recorded:
+    """The trace of what a profiler has seen; ``step`` names the ranges that are steps.
 
     The busiest stream is ``forward``, its launcher ``host``. Of several devices, each has these
     lanes, with its own name before: ``device 0 forward``, ``device 0 host``.
@@ -263,24 +253,28 @@ def build(path: Path, seen: Seen, step: str = "") -> Recorded:
     Raises:
         NoSuchRange: in no range that ``step`` names anything was launched.
     """
-    numbers, lanes = itertools.count(1), dict(lanes_of(seen.ops))
-    ops = {next(numbers): op
-           for op in sorted(seen.ops, key=attrgetter("start", "end", "place"))}  # fmt: skip
-    named: dict[str, dict[str, str | int | float | bool]] = {
-        op.name: {"kernel": op.name} for op in seen.ops
-    }
+    calls: defaultdict[str, list[SeenEvent]] = defaultdict(list)
+    ranges: defaultdict[str, list[SeenEvent]] = defaultdict(list)  # both by thread
+    ran = list[SeenEvent]()
+    for item in seen:
+        if item.kind == CALL:
+            calls[item.place].append(item)
+        elif item.kind in (RANGE, ANNOTATION):
+            ranges[item.place].append(item)
+        else:
+            ran.append(item)
+    for said in ranges.values():
+        said.sort(key=lambda item: (item.start, -item.end))
+    ran.sort(key=attrgetter("start", "end", "place"))
+    numbers, lanes = itertools.count(1), dict(lanes_of(ran))
+    ops = {next(numbers): op for op in ran}
+    named: dict[str, dict[str, Value]] = {op.name: {"kernel": op.name} for op in ran}
     slices = [
         Slice(number, lanes[op.place], op.kind, op.start, op.end, attrs=named[op.name])
         for number, op in ops.items()
     ]
-    calls: defaultdict[str, list[SeenEvent]] = defaultdict(list)
-    ranges: defaultdict[str, list[SeenEvent]] = defaultdict(list)  # both by thread
-    for call in seen.calls:
-        calls[call.place].append(call)
-    for item in sorted(seen.ranges, key=lambda item: (item.start, -item.end)):
-        ranges[item.place].append(item)
-    threads, launches = dict(threads_of(seen, lanes)), dict[str, int]()
-    op_ends = {op.correlation: op.end for op in ops.values() if op.correlation}
+    threads, launches = dict(threads_of(calls, ran, lanes)), dict[str, int]()
+    op_ends = {op.correlation: op.end for op in ran if op.correlation}
     for thread, made in calls.items():
         slices += host_slices(threads[thread], made, ranges[thread], op_ends, launches, numbers)
     slices.sort(key=attrgetter("start", "end", "id"))
@@ -299,9 +293,9 @@ def build(path: Path, seen: Seen, step: str = "") -> Recorded:
         one.step = steps.get(one.id, 0)
         one.start, one.end = one.start - zero, max(one.start, one.end) - zero
     edges = {Edge(src, dst, "launch") for src, every in launched.items() for dst in every}
-    is_hip = any(call.name.startswith("hip") for call in seen.calls)  # AMD's calls
+    is_hip = any(call.name.startswith("hip") for made in calls.values() for call in made)  # AMD's
     device = ("HIP" if is_hip else "CUDA") if ops else "cpu"
-    trace = Trace(seen.source, device, "", "wall", tuple(slices), tuple(sorted(edges)), (), ())
+    trace = Trace(profiler, device, "", "wall", tuple(slices), tuple(sorted(edges)), (), ())
     return Recorded(str(path), trace, tuple(lacks(trace)), sentence)
 
 
@@ -327,17 +321,20 @@ def lanes_of(ops: Iterable[SeenEvent]) -> Iterator[tuple[str, str]]:
                 yield stream, stream
 
 
-def threads_of(seen: Seen, lanes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def threads_of(
+    calls: Mapping[str, Sequence[SeenEvent]], ops: Iterable[SeenEvent], lanes: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
     """The lane of each thread that calls the API: who launches most of ``forward`` is ``host``."""
-    forwards = {op.correlation: lanes[op.place] for op in seen.ops if op.correlation}
+    forwards = {op.correlation: lanes[op.place] for op in ops if op.correlation}
     launched: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for call in seen.calls:
-        if (lane := forwards.get(call.correlation, "")).endswith("forward"):
-            launched[lane][call.place] += 1
+    for thread, made in calls.items():
+        for call in made:
+            if (lane := forwards.get(call.correlation, "")).endswith("forward"):
+                launched[lane][thread] += 1
     hosts: dict[str, str] = {}
     for lane, threads in launched.items():
         hosts.setdefault(threads.most_common(1)[0][0], lane.removesuffix("forward") + "host")
-    for thread in {call.place for call in seen.calls}:
+    for thread in calls:
         yield thread, hosts.get(thread, f"{thread} thread")
 
 
