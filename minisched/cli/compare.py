@@ -151,7 +151,7 @@ def pictures(found: Comparison, png: bool) -> dict[str, str | bytes]:
     scene = beside_a_prompt(*pair) if pair else None
     drawn = to_svg(poster(traces) if is_poster else scene or compare_runs(traces))
     files: dict[str, str | bytes] = {
-        "compare.html": to_html(traces, found.reports),
+        "compare.html": to_html(traces),
         "compare.svg": drawn if is_poster else playing(drawn),
     }
     if len(traces) > 1 and all(report.steps for report in found.reports):

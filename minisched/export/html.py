@@ -38,22 +38,15 @@ PLACE = re.compile(r"\{\{(\w+)\}\}")
 CLOCKS = {"virtual": "simulated", "wall": "measured"}
 
 
-def to_html(
-    traces: Sequence[Trace], reports: Sequence[OverlapReport] | None = None, title: str = ""
-) -> str:
-    """The page. ``reports`` may bring what a trace does not know (tokens); else they are measured.
-
-    The first run is the baseline that speed-ups refer to.
+def to_html(traces: Sequence[Trace], title: str = "") -> str:
+    """The page. The first run is the baseline that speed-ups refer to.
 
     Raises:
-        ValueError: there is no trace, or not one report a trace, or a mark says too little.
+        ValueError: there is no trace, or a mark says too little.
     """
-    reports = [measure(trace) for trace in traces] if reports is None else list(reports)
-    if not traces or len(reports) != len(traces):
-        raise ValueError(
-            f"a page needs at least 1 trace and a report for each, "
-            f"but got {len(traces)} and {len(reports)}."
-        )
+    if not traces:
+        raise ValueError("a page needs at least 1 trace, but got 0.")
+    reports = [measure(trace) for trace in traces]
     states, names = [panels(trace) for trace in traces], run_names(traces)
     settings = [f"{run.what_ran}, {CLOCKS.get(run.clock, run.clock)} time" for run in traces]
     is_one = len(set(settings)) == 1
@@ -251,12 +244,13 @@ def metrics_table(
     """The table. There is a speed-up over the first run where both served the same on one clock."""
     base, same, rows = reports[0], work_of(traces[0]), list[dict[str, str]]()
     for trace, report, name in zip(traces, reports, names, strict=True):
-        factor = speedup_over(base, report) if work_of(trace) == same else None
+        work = work_of(trace)
+        factor = speedup_over(base, report) if work == same else None
         rows.append(
             {
                 "loop": name,
                 "steps": str(report.steps),
-                "tokens": str(report.tokens or NONE),
+                "tokens": str(sum(count for _, count in work[2]) or NONE),
                 "makespan": f"{ms(report.makespan_ns)} ms",
                 "device busy": f"{report.device_busy_percent:.1f} %",
                 "bubbles": f"{ms(report.bubble_ns)} ms",
@@ -279,11 +273,11 @@ def metrics_table(
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>' + ideal * (len(rows) > 1)
 
 
-def work_of(trace: Trace) -> object:
+def work_of(trace: Trace) -> tuple[str, set[str], list[tuple[str, int]]]:
     """On which clock, who was served, and how many tokens each got, as far as the trace says."""
-    outputs = {
-        (str(mark.attrs.get("rid", "")), mark.attrs.get("outputs", 0))
+    outputs = [
+        (str(mark.attrs.get("rid", "")), int(mark.attrs.get("outputs", 0)))
         for mark in trace.marks
         if mark.name == "finish" and mark.attrs.get("side") != "prefill"
-    }
-    return trace.clock, {rid for item in trace.slices for rid in item.rids}, outputs
+    ]
+    return trace.clock, {rid for item in trace.slices for rid in item.rids}, sorted(outputs)

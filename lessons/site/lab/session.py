@@ -42,6 +42,4 @@ def trace(which: str) -> str:
 def stepper(_: str = "") -> str:
     """The page that steps through both runs."""
     found: Comparison = latest["found"]
-    runs = chosen(latest["settings"], found)
-    reports = {item.loop: item for item in found.reports}
-    return to_html([run.trace for run in runs], [reports[run.loop] for run in runs])
+    return to_html([run.trace for run in chosen(latest["settings"], found)])
