@@ -26,7 +26,7 @@ def unheard(read: int) -> None:
     """Nobody wants to know how much was read."""
 
 
-class Told(FileIO):
+class HeardFile(FileIO):
     """A file to be read that says how far it was read."""
 
     def __init__(self, path: Path, hear: Hear) -> None:
@@ -49,7 +49,7 @@ def unpacked(path: Path, hear: Hear = unheard) -> Iterator[BufferedIOBase]:
         OSError: it can't be read.
         DamagedGzip: its gzip is damaged.
     """
-    with BufferedReader(Told(path, hear), PIECE) as file:
+    with BufferedReader(HeardFile(path, hear), PIECE) as file:
         if not file.peek(len(GZIP)).startswith(GZIP):
             yield file
             return
