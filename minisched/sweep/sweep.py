@@ -27,11 +27,11 @@ from ..defaults import config_from
 from ..devices.cost import MILLISECOND
 from ..devices.profiles import DEFAULT_PROFILE, find_profile
 from ..devices.registry import MissingExtra, load_module
-from ..engine.metrics import Percentiles
+from ..engine.metrics import Metrics
 from ..loops.design import find_loop, wanted_features
 from ..loops.run import run_to_end
 from ..models.hash import HashModel
-from ..replay.replay import LengthModel, as_json, config_for, play
+from ..replay.replay import LengthModel, config_for, play
 from ..replay.trace_file import TraceFile
 from ..spread import HERE, Workers, spread
 from ..trace.files import write_whole
@@ -76,18 +76,10 @@ def _figures(cell: SweepCell) -> dict[str, Any]:
     run = run_to_end(cell["loop"], "sim", model, requests, config, cell.cost)
     for rid, error in run.errors.items():
         raise ValueError(f"request {rid}: {error}")
-    report, metrics = measure(run.trace), run.metrics
-    tokens = sum(map(len, run.outputs.values()))
-    return {
-        "makespan_ms": in_ms(report.makespan_ns),
-        "steps": report.steps,
-        "tokens": tokens,
-        "wasted_rows": report.wasted_rows,
-        "tokens_per_s": round(tokens * 1e9 / max(1, report.makespan_ns), 3),
-        "device_busy": round(report.device_busy_percent, 3),
-        **_percentiles("ttft", metrics.ttft),
-        **_percentiles("itl", metrics.itl),
-    }
+    report, tokens = measure(run.trace), sum(map(len, run.outputs.values()))
+    per_s, busy = tokens * 1e9 / max(1, report.makespan_ns), report.device_busy_percent
+    found = _columns(run.metrics, report.makespan_ns, report.steps, per_s, busy)
+    return {**found, "tokens": tokens, "wasted_rows": report.wasted_rows}
 
 
 def _replayed(cell: SweepCell) -> dict[str, Any]:
@@ -102,26 +94,26 @@ def _replayed(cell: SweepCell) -> dict[str, Any]:
     config = config_for(survey, profile, cell.config)
     model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
     run = play(cell["loop"], model, trace.requests(), config, profile.cost)
-    found = as_json(run, survey.requests, profile.name)
-    if found["finished"] < survey.requests:
-        raise ValueError(f"{survey.requests - found['finished']} requests were refused.")
-    return {
-        "makespan_ms": in_ms(found["makespan_ns"]),
-        "steps": found["steps"],
-        "tokens_per_s": round(found["tokens_per_second"], 3),
-        "device_busy": round(100 * found["device_busy"], 3),
-        **{
-            f"{name}_{at}_ms": found[f"{name}_ms"][at]
-            for name in ("ttft", "itl")
-            for at in ("p50", "p99")
-        },
-    }
+    if refused := survey.requests - run.metrics.num_finished:
+        raise ValueError(f"{refused} requests were refused.")
+    busy = 100 * run.device_busy
+    return _columns(run.metrics, run.tally.end, run.num_steps, run.metrics.throughput, busy)
 
 
-def _percentiles(name: str, found: Percentiles | None) -> dict[str, float | None]:
-    return {
-        f"{name}_{at}_ms": in_ms(getattr(found, at)) if found else None for at in ("p50", "p99")
+def _columns(
+    metrics: Metrics, makespan_ns: int, steps: int, tokens_per_s: float, device_busy: float
+) -> dict[str, Any]:
+    """What every run has."""
+    found: dict[str, Any] = {
+        "makespan_ms": in_ms(makespan_ns),
+        "steps": steps,
+        "tokens_per_s": round(tokens_per_s, 3),
+        "device_busy": round(device_busy, 3),
     }
+    for name, times in (("ttft", metrics.ttft), ("itl", metrics.itl)):
+        for at in ("p50", "p99"):
+            found[f"{name}_{at}_ms"] = in_ms(getattr(times, at)) if times else None
+    return found
 
 
 def in_ms(nanoseconds: int) -> float:
