@@ -78,9 +78,8 @@ def run_of(loop: str) -> Trace:
     return a_bit_of_everything(loop).run()
 
 
-# -- What it costs where a launch has two halves, or a mask has to be built ------------------------
+# -- Other costs than the usual ones ---------------------------------------------------------------
 
-LAUNCH, SAMPLING, MASK = (us * MICROSECOND for us in (500, 200, 1500))  # sampling is part of launch
 SPLIT = replace(  # vLLM's halves: execute_model, sample_tokens
     SIM_COST,
     host={**SIM_COST.host, "launch": 300 * MICROSECOND, "launch sample": 200 * MICROSECOND},
@@ -90,18 +89,6 @@ FAST = replace(  # short steps while nobody sends a prompt: the host is the slow
     sample=MILLISECOND, copy=3 * MILLISECOND // 2,
 )  # fmt: skip
 STAGES = 4
-
-
-def cost_of(loop: str, has_masks: bool = False, fast: int = 1) -> CostModel:
-    """The usual costs, the device's divided by ``fast``.
-
-    Where sampling is launched by itself, it takes its part of the launch.
-    """
-    is_split = has_masks or loop == "overlap_thread"
-    launch = LAUNCH - SAMPLING if is_split else LAUNCH
-    host = {**SIM_COST.host, "launch": launch, "launch sample": SAMPLING, "mask": MASK}
-    forward, per_token = SIM_COST.forward_base // fast, SIM_COST.forward_per_token // fast
-    return CostModel(host, forward, per_token, SIM_COST.sample // fast, SIM_COST.copy)
 
 
 # -- The golden runs -------------------------------------------------------------------------------
@@ -300,7 +287,7 @@ RECIPES = {
         SchedulerConfig(chunked_prefill_size=12, kv_tokens=256),
     ),
     "overlap_thread": replace(
-        a_bit_of_everything("overlap_thread"), cost=cost_of("overlap_thread")
+        a_bit_of_everything("overlap_thread"), cost=SPLIT
     ),
     "vllm_step": replace(a_bit_of_everything("vllm_step"), cost=SPLIT),
     # async scheduling off: two prompts that fill a step each, so that two batches take turns; a
