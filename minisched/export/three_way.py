@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from ..checks.overlap import measure
@@ -20,24 +21,22 @@ from .units import MILLISECOND, ms
 
 # -- vLLM, SGLang and MindIE, and two more beside them ---------------------------------------------
 
-COLUMNS = {  # the head of each column, and the loop that it is
-    "vLLM": "vllm_async",
-    "SGLang": "overlap",
-    "MindIE": "mindie_dual",
-    "mini-sglang": "mini_overlap",
-    "SGLang on MLX": "mlx_async",
+NAMES = {  # of the loops that are told of at length
+    "serial": "no overlap",
+    "vllm_async": "vLLM",
+    "overlap": "SGLang",
+    "mindie_dual": "MindIE",
+    "mini_overlap": "mini-sglang",
+    "mlx_async": "SGLang on MLX",
 }
 
 
 def to_three_way() -> str:
     """The comparison's text."""
-    names = {"serial": "no overlap (`serial`)"}
-    names |= {loop: f"{name} (`{loop}`)" for name, loop in COLUMNS.items()}
-    figures = {f"follows {loop}": LOOPS[loop].follows for loop in COLUMNS.values()}
-    figures["costs"] = table(HEADS, ([name, *figures_of(loop)] for loop, name in names.items()))
-    figures["every"] = table(HEADS, [[f"`{loop}`", *figures_of(loop)] for loop in LOOPS])
+    figures = {f"follows {loop}": LOOPS[loop].follows for loop in NAMES if loop != "serial"}
+    figures["every"] = table(HEADS, map(costs_of, LOOPS))
     for feature in FEATURES:
-        rows = [row_of(loop, name, feature) for loop, name in names.items()]
+        rows = (waits_of(loop, feature) for loop in NAMES)
         figures[f"waits {feature}"] = table(WAITS_HEADS, rows)
     return filled("async_scheduling_three_way_compare", figures)
 
@@ -48,13 +47,12 @@ HEADS = ("loop", "ms for one more token each", "device busy", "host hidden", "sp
          "rows wasted by a stop token", "rows wasted by a length stop", "whole run")  # fmt: skip
 
 
-@cache
-def figures_of(loop: str) -> tuple[str, ...]:
-    """What one loop did, as it is written: all but the wastes, and one token more, is of the
-    common workload."""
+def costs_of(loop: str) -> tuple[str, ...]:
+    """What one loop did: all but the wastes, and one token more, is of the common workload."""
     trace = run_of(loop)
     report = measure(trace)
     return (
+        f"`{loop}`",
         f"{token_time(loop) / MILLISECOND:.2f}",
         f"{report.device_busy_percent:.0f} %",
         f"{report.host_hidden_percent:.0f} %",
@@ -74,8 +72,10 @@ def token_time(loop: str) -> float:
 def wasted_rows(loop: str, by_token: bool) -> float:
     """Rows that were computed for nothing, for each request that ended by token or by length."""
     requests = four([tokens(count) for count in LENGTHS])
-    if by_token:
-        requests = four([stopping(tuple(req.prompt), req.params) for req in requests])
+    for req, count in zip(requests, LENGTHS, strict=True):
+        if by_token:  # it would have more room, but the token at which it would end stops it
+            token = greedy_tokens(tuple(req.prompt))[count - 1]
+            req.params = replace(tokens(LONG), stop_token_ids=frozenset({token}))
     marks = Recipe(loop, requests).run().marks
     return sum(mark.name == "wasted row" for mark in marks) / len(requests)
 
@@ -83,13 +83,6 @@ def wasted_rows(loop: str, by_token: bool) -> float:
 def four(params: Sequence[SamplingParams]) -> list[Request]:
     """Four requests that come together and share nothing."""
     return [Request(f"r{at}", range(20 * at, 20 * at + 6), each) for at, each in enumerate(params)]
-
-
-def stopping(prompt: tuple[int, ...], params: SamplingParams) -> SamplingParams:
-    """More room, and the token at which these parameters ended as the one that stops."""
-    token = greedy_tokens(prompt)[params.max_new_tokens - 1]
-    stop_token_ids = frozenset({token})
-    return SamplingParams(max_new_tokens=LONG, stop_token_ids=stop_token_ids, ignore_eos=True)
 
 
 @cache
@@ -105,8 +98,9 @@ WAITS_HEADS = ("loop", "what waits for what", "time lost by reason", "whole run"
          "time lost on a device twice as fast", "whole run", "without it")  # fmt: skip
 
 
-def row_of(loop: str, name: str, feature: str) -> Sequence[str]:
+def waits_of(loop: str, feature: str) -> Sequence[str]:
     """One loop's line; a loop that does not do this says why."""
+    name = f"{NAMES[loop]} (`{loop}`)"
     if reason := refusal(loop, feature):
         return [name, f"refused: {reason}", *[""] * (len(WAITS_HEADS) - 2)]
     cells = [name, waits_for(run_with(loop, feature))]
