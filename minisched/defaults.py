@@ -64,7 +64,7 @@ def text_codec(model: Model | str) -> TextCodec:
         return ByteTokenizer()
     if isinstance(model, str):
         what = f"the tokenizer of {model!r}"
-        directory = load("minisched.models.llama", "find_model", "torch", what)(model)
+        directory = load("minisched.models.fetch", "find_model", "torch", what)(model)
         tokenizer = load("minisched.models.tokenizer", "Tokenizer", "torch", what)
         codec: TextCodec | None = tokenizer.from_directory(directory)  # type: ignore[attr-defined]
         name = model

@@ -51,7 +51,7 @@ def generation_rows(call: BenchCall) -> list[Figure]:
     new_tokens = NEW_TOKENS if call.max_new_tokens is None else call.max_new_tokens
     if not 2 <= new_tokens <= LONGEST:
         raise ValueError(f"--max-new-tokens is {new_tokens}, but it must be 2 to {LONGEST}.")
-    find_model = load("minisched.models.llama", "find_model", "dev", "bench generation")
+    find_model = load("minisched.models.fetch", "find_model", "dev", "bench generation")
     folder = Path(find_model(call.model or "smollm2"))
     rows = []
     for device in [call.device] if call.device else RIVALS:

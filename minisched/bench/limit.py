@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from ..models.llama import find_model
+from ..models.fetch import find_model
 from ..models.llama_torch import (
     ROWS,
     LlamaTorch,

@@ -53,4 +53,4 @@ def try_device(name: str) -> None:
 def find_smollm2() -> object:
     """Where the weights are; it takes a package to look into them."""
     load("safetensors", "safe_open", "torch", "model 'smollm2'")
-    return load("minisched.models.llama", "find_model", "torch", "model 'smollm2'")("smollm2")
+    return load("minisched.models.fetch", "find_model", "torch", "model 'smollm2'")("smollm2")

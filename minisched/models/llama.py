@@ -1,7 +1,7 @@
 """What torch's and MLX's Llama have in common: a checked directory, and which rows go together.
 
 The layout is Hugging Face's: config.json, one or more safetensors files, often tokenizer.json.
-``find_model`` checks all of it before anything is loaded, and reads only the headers of the
+``check_tensors`` checks all of it before anything is loaded, and reads only the headers of the
 safetensors files. Every complaint is one sentence that names the directory and the file.
 ``LlamaConfig`` is what a forward needs of config.json: of a Llama's, or a dense Qwen's.
 ``write_tiny_llama`` writes a directory with random weights, for tests.
@@ -10,7 +10,6 @@ safetensors files. Every complaint is one sentence that names the directory and 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,50 +18,14 @@ from pathlib import Path
 from sys import float_info
 from typing import Any, NamedTuple
 
-from ..devices.base import reason_of
-from .fetch import SOURCES, WeightsError, fetched
-
 AUTO = "auto"  # of dtypes: the checkpoint's own
 INDEX = "model.safetensors.index.json"
 FLOATS = ("F32", "F16", "BF16")
 EMBED = "model.embed_tokens.weight"
-HUB_FILES = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "model*.safetensors",
-    INDEX,
-]
 
 
-def find_model(name_or_dir: str | Path) -> Path:
-    """The checked directory of a fetched model, of a path, or of a Hugging Face id ``org/name``.
-
-    A Hugging Face id is downloaded (or taken from the hub's cache).
-
-    Raises:
-        WeightsError: there is no such model, or its directory is not a whole Llama.
-        FetchError: a fetched one has lost a file.
-    """
-    name = str(name_or_dir)
-    if name in SOURCES:
-        found = fetched(name)
-        if found is None:
-            raise WeightsError(f"{name} is not on this machine yet; run: minisched fetch {name}")
-        directory = found
-    elif name and Path(name).is_dir():
-        directory = Path(name)
-    elif re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
-        directory = _from_hub(name)
-    else:
-        known = ", ".join(sorted(SOURCES))
-        raise WeightsError(
-            f"No model {name!r}: it is no known name ({known}), no directory, "
-            "and no Hugging Face id (org/name)."
-        )
-    check_tensors(directory, read_config(directory))
-    return directory
+class WeightsError(ValueError):
+    """A model cannot be used; the message says why in one sentence."""
 
 
 def read_config(directory: Path) -> LlamaConfig:
@@ -149,17 +112,6 @@ def _json(directory: Path, file: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise WeightsError(f"{directory / file} is not a JSON object.")
     return content
-
-
-def _from_hub(name: str) -> Path:
-    """A snapshot of a Hugging Face repository, downloaded unless it is in the hub's cache."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
-    except Exception as error:  # the hub's client raises many kinds, all meaning: not here
-        said = reason_of(error)
-        raise WeightsError(f"{name} could not be taken from Hugging Face: {said}") from error
 
 
 # -- config.json, and the tensors that a model of it has -------------------------------------------

@@ -71,7 +71,7 @@ def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> Llama
     The BLAS of MLX's own Linux wheel takes half the time for them then, with the same bits.
 
     Raises:
-        WeightsError: there is no weights file. Tensors are checked by ``llama.find_model``.
+        WeightsError: there is no weights file. Tensors are checked by ``fetch.find_model``.
     """
     raw: dict[str, mx.array] = {}
     for file in weight_files(directory):

@@ -347,7 +347,7 @@ def read_weights(
     ``packed`` is for the CPU; a GPU wants them plain.
 
     Raises:
-        WeightsError: there is no weights file. Tensors are checked by ``llama.find_model``.
+        WeightsError: there is no weights file. Tensors are checked by ``fetch.find_model``.
     """
     raw: dict[str, Tensor] = {}
     for file in weight_files(directory):

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 from ..devices.registry import library, load
 from .base import Model
+from .fetch import find_model
 from .hash import HashModel
-from .llama import AUTO, find_model
+from .llama import AUTO
 
 LLAMA = {  # device -> (module, class, extra)
     "thread": ("minisched.models.llama_torch", "LlamaTorch", "torch"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from .fetch import WeightsError
+from .llama import WeightsError
 
 if TYPE_CHECKING:
     import tokenizers

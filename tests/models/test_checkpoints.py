@@ -28,13 +28,13 @@ from minisched.models.fetch import (
     convert,
     fetch,
     fetched,
+    find_model,
     size_bytes,
 )
 from minisched.models.llama import (
     INDEX,
     WeightsError,
     check_tensors,
-    find_model,
     read_config,
     weight_files,
     write_tiny_llama,

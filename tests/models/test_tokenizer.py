@@ -16,8 +16,8 @@ from safetensors import safe_open
 from minisched.core import Request, SamplingParams
 from minisched.devices.registry import open_device
 from minisched.loops.run import run_loop
-from minisched.models.fetch import WeightsError
-from minisched.models.llama import find_model, read_config
+from minisched.models.fetch import find_model
+from minisched.models.llama import WeightsError, read_config
 from minisched.models.registry import LLAMA, load
 from minisched.models.tokenizer import ByteTokenizer, StreamDecoder, TextCodec, Tokenizer
 from minisched.scheduler import SchedulerConfig
