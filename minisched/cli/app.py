@@ -9,6 +9,7 @@ from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from .bench import bench
 from .calibrate import calibrate
@@ -16,7 +17,7 @@ from .check import check
 from .compare import compare
 from .diagrams import diagrams
 from .doctor import doctor
-from .exit import BAD_INPUT, complain, complain_of, guarded_output, with_exit_code
+from .exit import BAD_INPUT, INTERRUPTED, complain, guarded_output
 from .fetch import fetch
 from .fidelity import fidelity
 from .film import film
@@ -32,8 +33,26 @@ from .view import stepper, view
 LEAST_PANELS = 80  # columns; panels of --help in narrower ones cut the names of options
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, wherever typer keeps its click
 
+
+class Commands(TyperGroup):
+    """All of them; after Ctrl-C one ends with 130, and by then its run has ended cleanly.
+
+    click would turn Ctrl-C into a silent exit, and a broken pipe of our own into exit code 1.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the one that is asked for."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            return complain("interrupted.", INTERRUPTED)
+        except OSError as error:
+            what = f"{error.filename}: " if error.filename else ""
+            return complain(f"{what}{error.strerror or error}.", BAD_INPUT)
+
+
 app = typer.Typer(
-    help="Overlap scheduling for LLM inference, small enough to read, with pictures.",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -78,9 +97,7 @@ COMMANDS: dict[Callable[..., int | None], str] = {  # with the example below eac
 }
 for command, example in COMMANDS.items():
     name = example.split()[0]
-    app.command(name, epilog=f"Example: minisched {example}")(with_exit_code(command))
-for inner in museum.registered_commands:
-    inner.callback = with_exit_code(inner.callback) if inner.callback else None
+    app.command(name, epilog=f"Example: minisched {example}")(command)
 app.add_typer(museum, name="museum")
 
 
@@ -105,8 +122,6 @@ def run_command() -> int:
         return complain(said, BAD_INPUT) if said else BAD_INPUT
     except ValueError as error:
         return complain(str(error), BAD_INPUT)
-    except OSError as error:
-        return complain_of(error)
 
 
 def in_one_sentence(error: Any) -> str:

@@ -11,9 +11,8 @@ import codecs
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import wraps
 from typing import Any, NoReturn, TextIO, cast
 
 NOBODY_READS, BAD_INPUT, INTERRUPTED = 141, 2, 130
@@ -25,34 +24,10 @@ ALIKE = (  # one for one where that says it, so that columns stay; all others ar
 STAND_INS = {pair[0]: pair[1:] for pair in ALIKE.split()}
 
 
-def with_exit_code(command: Callable[..., int | None]) -> Callable[..., int]:
-    """The command with its exit code, or 130 after Ctrl-C; by then its run has ended cleanly.
-
-    click would turn Ctrl-C into a silent exit, and a broken pipe of our own into exit code 1.
-    """
-
-    @wraps(command)
-    def call(**options: Any) -> int:
-        try:
-            return command(**options) or 0
-        except KeyboardInterrupt:
-            return complain("interrupted.", INTERRUPTED)
-        except OSError as error:
-            return complain_of(error)
-
-    return call
-
-
 def complain(sentence: str, code: int) -> int:
     """Say what is wrong on stderr."""
     print(f"minisched: {sentence}", file=sys.stderr)
     return code
-
-
-def complain_of(error: OSError) -> int:
-    """Say which file, pipe or device failed, and how, where no command says it better."""
-    what = f"{error.filename}: " if error.filename else ""
-    return complain(f"{what}{error.strerror or error}.", BAD_INPUT)
 
 
 @contextmanager
