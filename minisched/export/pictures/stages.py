@@ -134,21 +134,18 @@ def mixed_batch() -> ScheduleBatch:
 
 def attention(batch: ScheduleBatch) -> Scene:
     """The batch's tokens from top to bottom, everybody's KV from left to right."""
-    names, first, columns = list[str](), dict[str, int](), list[str]()
-    for row in batch.rows:
-        first[row.req.rid] = len(columns)
-        columns += [f"{row.req.rid if not at else ''}\n{at}" for at in range(row.end)]
-    cells = dict[tuple[int, int], GridCell]()
+    names, columns, cells = list[str](), list[str](), dict[tuple[int, int], GridCell]()
     for number, row in enumerate(batch.rows):
+        rid, first = row.req.rid, len(columns)
+        columns += [f"{rid if not at else ''}\n{at}" for at in range(row.end)]
         kind = "prompt" if number < batch.num_extend_reqs else "decode"
         for position in range(row.start, row.end):
-            about = f"{row.req.rid} at {position} attends to {position + 1} positions"
-            data: Data = {"rid": row.req.rid, "at": position}
+            about = f"{rid} at {position} attends to {position + 1} positions"
+            data: Data = {"rid": rid, "at": position}
             for at in range(position + 1):
                 look = "admitted" if at < row.start else kind
-                place = len(names), first[row.req.rid] + at
-                cells[place] = GridCell(look, about=about, data=data)
-            names.append(f"{row.req.rid}, position {position}")
+                cells[len(names), first + at] = GridCell(look, about=about, data=data)
+            names.append(f"{rid}, position {position}")
     calls = [
         f"{many(run.rows.stop - run.rows.start, 'request')} of {many(run.extend_len, 'token')}"
         for run in equal_extents([row.extend_len for row in batch.rows])
