@@ -119,8 +119,7 @@ class PrefillManager:
         for req in waiting:
             state = adder.state()
             if state is AddReqResult.OTHER or (goes_on and state is AddReqResult.CONTINUE):
-                self._refuse_next(adder)
-                return
+                break
             needs_row |= not self.leases.table.available_size
             may_try = not needs_row or self._make_way(req, adder, retract)
             result = self._try_add(adder, req) if may_try else self._no_row(req)
@@ -133,8 +132,11 @@ class PrefillManager:
                 return
             self.start(*adder.can_run_list[-1])
             if result is not AddReqResult.CONTINUE:
-                self._refuse_next(adder)
-                return
+                break
+        else:
+            return
+        what, left = adder.spent()  # by others: that is said to whoever is next
+        refuse(self.recorder, self.waiting_queue.first(), adder.state(), what, 1, left)
 
     def _make_way(self, req: Request, adder: PrefillAdder, retract: Retract) -> bool:
         """Let running requests make way for an urgent one; whether any did."""
@@ -146,12 +148,6 @@ class PrefillManager:
             adder.running.remove(victim)
             retract(victim)
         return bool(victims)
-
-    def _refuse_next(self, adder: PrefillAdder) -> None:
-        """Say to whoever is next that others have spent the budget."""
-        if self.recorder.is_on and (req := self.waiting_queue.first()):
-            what, left = adder.spent()
-            refuse(self.recorder, req, adder.state(), what, 1, left)
 
     def _no_row(self, req: Request) -> AddReqResult:
         return refuse(self.recorder, req, AddReqResult.NO_TOKEN, "max_running_requests", 1, 0)

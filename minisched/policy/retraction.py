@@ -62,7 +62,9 @@ class Retraction:
                 break
             if self.evicts_ahead:
                 self.leases.make_free(short + self.leases.available_pages)
-            victim = chunked or self.choose_victim()
+            newest = self.prefill.rules.victim == "newest"
+            running = self.running_reqs
+            victim = chunked or (next(reversed(running)) if newest else choose_victim(running))
             self.retract(victim, "memory")
             retracted = True
             reqs = [req for req in reqs if req is not victim]
@@ -98,9 +100,3 @@ class Retraction:
             pages = self.leases.allocator.pages_for(steps)
             self.leases.make_free(pages - self.leases.pages_returning)
         self.prefill.waiting_queue.add(req)
-
-    def choose_victim(self) -> Request:
-        """Who has to give way, by the rules (``Rules.victim``)."""
-        if self.prefill.rules.victim == "newest":
-            return next(reversed(self.running_reqs))
-        return choose_victim(self.running_reqs)
