@@ -76,18 +76,14 @@ def dfs_weight(matches: Matches, tree: RadixCache) -> list[Request]:
         while node is not None:
             weight[node] += 1
             node = node.parent
-    ordered: list[Request] = []
-    stack = [(tree.root_node, False)]
+    from_the_last: list[Request] = []
+    stack = [tree.root_node]
     while stack:
-        node, is_below_done = stack.pop()
-        if is_below_done:
-            ordered += at.get(node, [])
-            continue
-        stack.append((node, True))
+        node = stack.pop()
+        from_the_last += reversed(at.get(node, []))
         children = [child for child in node.children.values() if weight[child]]
-        children.sort(key=lambda child: -weight[child])
-        stack += [(child, False) for child in reversed(children)]
-    return ordered
+        stack += sorted(children, key=lambda child: -weight[child])
+    return from_the_last[::-1]
 
 
 CACHE_AWARE: dict[str, Callable[[Matches, RadixCache], list[Request]]] = {
