@@ -30,6 +30,8 @@ OTHERS = ("token_pool", "prev_sampled", "fill_device")
 """Relays of other designs, which fit a loop with two steps in flight if it is the worker that binds
 and launches its steps; where a thread or another engine does some of that, they may not."""
 
+AT_ONCE = "minisched.loops.tp_ranks"  # its ranks all run the same loop
+
 
 @dataclass(frozen=True)
 class Design:
@@ -59,7 +61,6 @@ class Design:
     whole_run: Callable[..., Metrics] | None = None  # instead of turns, if one engine is not enough
     num_ranks: int = 1  # of device ``dist`` that it takes
     on_ranks: str = ""  # the module whose ``whole_run`` it has there, if it takes several
-    split_as: str = ""  # the name with which it was asked for on ``num_ranks`` ranks at once
     lanes: Mapping[str, Callable[..., Turns]] = field(
         default_factory=dict
     )  # what runs on them then
@@ -72,7 +73,7 @@ class Design:
     @property
     def devices(self) -> tuple[str, ...]:
         """Where it runs."""
-        if self.split_as:
+        if self.on_ranks == AT_ONCE:
             return ("dist",)
         if "real devices" not in self.refuses:
             return tuple(DEVICES)
@@ -195,7 +196,7 @@ def find_loop(name: str, more: Mapping[str, Any] = MappingProxyType({})) -> Desi
         raise ValueError(f"loop {name!r} names {len(relays)} relays, but a loop takes one.")
     if options := dict(part.split("=", 1) for part in rest if "=" in part):
         if tp := options.pop("tp", ""):
-            spec = split_over(spec, name, tp)
+            spec = split_over(spec, loop, tp)
         more = {**read_options(loop, spec.whole_run or spec.run, options), **more}
     for relay in relays:
         check_relay(loop, spec.relays, relay, spec.refuses.get("other relays", ""))
@@ -210,13 +211,12 @@ SPLIT = (
 """Loops that decide by what they were told alone, and never ask how far a device or thread is."""
 
 
-def split_over(spec: Design, name: str, tp: str) -> Design:
+def split_over(spec: Design, loop: str, tp: str) -> Design:
     """The design on so many ranks at once (``tp_ranks.py``).
 
     Raises:
         ValueError: there is no such number, or its ranks could decide differently.
     """
-    loop = name.partition(":")[0]
     if not (tp.isdecimal() and int(tp) > 1):
         raise ValueError(f"option tp of loop {loop!r} is {tp!r}, but it must be at least 2.")
     if loop not in SPLIT:
@@ -224,7 +224,7 @@ def split_over(spec: Design, name: str, tp: str) -> Design:
             f"loop {loop!r} can't be split over ranks, which must all decide alike; "
             f"those that can are {', '.join(SPLIT)}."
         )
-    return replace(spec, num_ranks=int(tp), on_ranks="minisched.loops.tp_ranks", split_as=name)
+    return replace(spec, num_ranks=int(tp), on_ranks=AT_ONCE)
 
 
 def read_options(loop: str, run: Callable[..., Any], texts: Mapping[str, str]) -> dict[str, Any]:
