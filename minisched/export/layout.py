@@ -269,12 +269,6 @@ def middle(steps: list[int]) -> int:
     return steps[(len(steps) - 1) // 2] if steps else 0
 
 
-def steady_steps(trace: Trace, count: int) -> tuple[int, int] | None:
-    """The first and last of ``count`` steps amid the longest settled stretch, or None."""
-    first = middle(inner([item.step for item in settled(trace)], count))
-    return (first, first + count - 1) if first else None
-
-
 def view_of_steps(trace: Trace, first_step: int, last_step: int) -> View:
     """From the moment the device starts one step to the moment it is ready to go past another.
 
@@ -313,9 +307,9 @@ def shown(trace: Trace, count: int) -> View:
         return view_of_steps(trace, steps[0], steps[:MOST_STEPS][-1])
     if all(item.lane != "host" for item in trace.slices):
         return view_of_steps(trace, steps[0], steps[count - 1])
-    if found := steady_steps(trace, count):
-        return view_of_steps(trace, *found)
-    first = middle(inner(in_turns(trace), count) or steps[: len(steps) - count + 1])
+    settled_steps = [item.step for item in settled(trace)]
+    begins = inner(settled_steps, count) or inner(in_turns(trace), count)
+    first = middle(begins or steps[: len(steps) - count + 1])
     return view_of_steps(trace, first, steps[steps.index(first) + count - 1])
 
 
@@ -326,10 +320,11 @@ def steady_views(traces: Sequence[Trace], count: int) -> list[View]:
     """
     rids = settled(traces[0])[0].rids if settled(traces[0]) else None
     steps = [[item.step for item in settled(trace, rids)] for trace in traces]
-    common = set.intersection(*(set(inner(some, count)) for some in steps))
-    if (first := middle(sorted(common))) and count:
-        return [view_of_steps(trace, first, first + count - 1) for trace in traces]
-    found = [steady_steps(trace, count) for trace in traces]
-    if None in found or not count:
+    common = sorted(set.intersection(*(set(inner(some, count)) for some in steps)))
+    firsts = [middle(common)] * len(traces)
+    if not common:
+        firsts = [middle(inner([s.step for s in settled(trace)], count)) for trace in traces]
+    if not all(firsts) or not count:
         return [make_view(trace) for trace in traces]
-    return [view_of_steps(trace, *some) for trace, some in zip(traces, found, strict=True) if some]
+    return [view_of_steps(trace, first, first + count - 1)
+            for trace, first in zip(traces, firsts, strict=True)]  # fmt: skip

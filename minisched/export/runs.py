@@ -44,8 +44,7 @@ def timing(trace: Trace, count: int = 3) -> Scene:
     Raises:
         NothingToShow: no step ran.
     """
-    view = shown(trace, count)
-    return side_by_side([view], f"{trace.loop}: {finding(view)}")
+    return side_by_side([shown(trace, count)])
 
 
 def compare(traces: Sequence[Trace], steps: int = 3, title: str = "") -> Scene:
