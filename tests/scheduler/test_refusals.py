@@ -63,7 +63,8 @@ def test_a_request_that_never_has_enough_memory_hears_what_there_is(drafts: int,
 def test_a_preset_is_found_by_name_or_by_memory(gib: float, gpus: int, name: str) -> None:
     found = preset_named(name.upper()), preset_named(f"{gpus}x{gib} gib")
     assert {preset.name for preset in found} == {name}
-    assert SchedulerConfig(**found[0].settings)  # type: ignore[arg-type]
+    chunk, graphs = found[0].chunked_prefill_size, found[0].cuda_graph_max_bs
+    assert SchedulerConfig(chunked_prefill_size=chunk, cuda_graph_max_bs=graphs)
 
 
 # -- names of loops --------------------------------------------------------------------------------
