@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .fields import on_host
 from .logprobs import Logprobs
@@ -177,6 +177,35 @@ class Output:
     error: str = ""
     logprobs: Logprobs | None = None
     namesake: bool = False
+
+
+class Outputs:
+    """What clients hear in one go, in order (SGLang ``managers/io_struct.py:BatchTokenIDOutput``).
+
+    Mostly a token of each request, so it is kept in two columns, [num_outputs]; by index ``more``
+    has what says more than that.
+    """
+
+    def __init__(self) -> None:
+        self.rids: list[str] = []
+        self.tokens: list[int | None] = []
+        self.more: dict[int, Output] = {}
+
+    def add(self, rid: str, token: int | None, *more: Any, namesake: bool = False) -> None:
+        """Say a token, or nothing; ``more`` is why the request ends, and its error."""
+        if more:
+            self.more[len(self.rids)] = Output(rid, token, *more, namesake=namesake)
+        self.rids.append(rid)
+        self.tokens.append(token)
+
+    def __len__(self) -> int:
+        return len(self.rids)
+
+    def __getitem__(self, at: int) -> Output:
+        return self.more.setdefault(at, Output(self.rids[at], self.tokens[at]))
+
+    def __iter__(self) -> Iterator[Output]:
+        return map(self.__getitem__, range(len(self)))
 
 
 def slots_of(pages: Sequence[int], page_size: int) -> list[int]:

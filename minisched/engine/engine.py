@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ..core import ForwardMode, NoBatch, Output, Request, Result, ScheduleBatch
+from ..core import ForwardMode, NoBatch, Outputs, Request, Result, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label, is_out_of_memory
 from ..devices.cost import NO_COST, CostModel
 from ..scheduler import Scheduler
@@ -61,12 +61,13 @@ class Engine:
             return
         label = self.recording.arrival(messages)
         with self.device.host("receive", self.cost.phase("receive", len(messages)), label):
-            outputs = [output for item in messages for output in self._handle(item)]
+            for item in messages:
+                self._handle(item)
         self.recording.count()
-        self._stream_output(outputs)
+        self._stream_output(self.scheduler.take_outputs())
 
-    def _handle(self, message: Message) -> Sequence[Output]:
-        """What clients are to hear of one message.
+    def _handle(self, message: Message) -> None:
+        """Do what a client wants.
 
         A request comes into the waiting queue or is refused, and sent twice it counts once. That is
         the door: whatever a client has put into it, nobody else's run ends by it. An abort ends one
@@ -79,20 +80,19 @@ class Engine:
         scheduler = self.scheduler
         if isinstance(message, Request):
             is_known = message.finished or scheduler.live.get(message.name) is message
-            outputs = scheduler.receive([message])
+            scheduler.receive([message])
             if not is_known:
                 self.metrics.on_received(message, self.device.now())
-            return outputs
-        if isinstance(message, AbortReq):
-            rids = list(scheduler.live) if message.abort_all else [message.rid]
-            return [output for rid in rids for output in scheduler.abort(rid, message.error)]
-        if isinstance(message, FlushCacheReq):
+        elif isinstance(message, AbortReq):
+            for rid in list(scheduler.live) if message.abort_all else [message.rid]:
+                scheduler.abort(rid, message.error)
+        elif isinstance(message, FlushCacheReq):
             self.device.recorder.mark("flush cache", done=scheduler.leases.flush_cache())
-            return []
-        raise TypeError(
-            f"a message of type {type(message).__name__} came, but the types handled are Request, "
-            "AbortReq, FlushCacheReq."
-        )
+        else:
+            raise TypeError(
+                f"a message of type {type(message).__name__} came, but the types handled are "
+                "Request, AbortReq, FlushCacheReq."
+            )
 
     def get_next_batch_to_run(self) -> ScheduleBatch | NoBatch:
         """Let the scheduler commit a batch."""
@@ -243,7 +243,7 @@ class Engine:
         """Wait for a step's tokens and let the scheduler say what they mean."""
         self.process_result(step, self.wait_for(step))
 
-    def process_result(self, step: Step, result: Result) -> list[Output]:
+    def process_result(self, step: Step, result: Result) -> Outputs:
         """Let the scheduler say what a step's tokens mean, and clients hear it: what it said."""
         batch, label = step.batch, step.label
         with self.device.host("process", self.cost.phase("process", *batch.size), label) as process:
@@ -257,9 +257,7 @@ class Engine:
             self.log.on_processed(batch, outputs)
         return outputs
 
-    def _stream_output(
-        self, outputs: Sequence[Output], label: Label = NO_LABEL, process: int = 0
-    ) -> None:
+    def _stream_output(self, outputs: Outputs, label: Label = NO_LABEL, process: int = 0) -> None:
         """Let clients hear; to say nothing costs nothing. Tokens come from slice ``process``."""
         if not outputs:
             return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from ..core import ForwardMode, Output, Row, ScheduleBatch
+from ..core import ForwardMode, Outputs, Row, ScheduleBatch
 from ..scheduler import Scheduler
 
 logger = logging.getLogger("minisched")
@@ -56,12 +56,12 @@ class SchedulerLog:
         if prompts:
             self._prefill(prompts)
 
-    def on_processed(self, batch: ScheduleBatch, outputs: Sequence[Output]) -> None:
+    def on_processed(self, batch: ScheduleBatch, outputs: Outputs) -> None:
         """A batch has come back, and this was heard of it."""
         if batch.mode is ForwardMode.EXTEND:
             return
         self._num_decodes += 1
-        self._num_generated_tokens += sum(output.token is not None for output in outputs)
+        self._num_generated_tokens += sum(token is not None for token in outputs.tokens)
         if self._num_decodes % self.decode_log_interval == 0:
             self._decode()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from ..core import FinishReason, Output, Request, ScheduleBatch
+from ..core import FinishReason, Outputs, Request, ScheduleBatch
 from .frontend import arrival_of
 
 
@@ -112,19 +112,19 @@ class Metrics:
             if metrics.scheduled is None:
                 metrics.scheduled, metrics.cached_tokens = now, req.hit_len
 
-    def on_outputs(self, outputs: Iterable[Output], now: int) -> None:
+    def on_outputs(self, outputs: Outputs, now: int) -> None:
         """Clients hear this."""
-        for output in outputs:
-            entry = self.live.get(output.rid)
-            if entry is None or output.namesake:
+        for at, (rid, token) in enumerate(zip(outputs.rids, outputs.tokens, strict=True)):
+            entry, more = self.live.get(rid), outputs.more.get(at)
+            if entry is None or (more and more.namesake):
                 continue  # it was refused
             req, metrics = entry
-            if output.token is not None:
+            if token is not None:
                 self.output_tokens += 1
                 self.last_output = now
                 metrics.on_token(now)
-            if output.finish_reason and req.finished:  # else its id has come back meanwhile
-                del self.live[output.rid]
+            if more and more.finish_reason and req.finished:  # else its id has come back meanwhile
+                del self.live[rid]
                 self._end(req, metrics, now)
 
     def _end(self, req: Request, metrics: RequestMetrics, now: int) -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast, runtime_checkable
 
-from ..core import Lease, Logprobs, NoBatch, Output, Request, ScheduleBatch
+from ..core import Lease, Logprobs, NoBatch, Outputs, Request, ScheduleBatch
 from ..core.batch import slots_of
 from ..devices.base import NO_LABEL, Device, Label, Op
 from ..devices.cost import MICROSECOND
@@ -281,14 +281,13 @@ class DecodeEngine(SideEngine):
         """KV has come, and clients hear of it."""
         asked = [self.scheduler.unanswered.get(message.room) for message in messages]
         label = Label(rids=tuple(req.rid for req in asked if req is not None and not req.finished))
-        outputs: list[Output] = []
         with self.device.host("receive", self.cost.host.get("receive", 0), label):
             for message in messages:
-                outputs += self.scheduler.answered(
+                self.scheduler.answered(
                     message.room, message.token, message.error, message.logprobs
                 )
         self.recording.count()
-        self._stream_output(outputs)
+        self._stream_output(self.scheduler.take_outputs())
         for message, req in zip(messages, asked, strict=True):
             if req is not None and not req.finished:
                 self.recording.delivered_by[req.rid] = message.slice_id  # its next step builds on
@@ -453,9 +452,7 @@ class PrefillEngine(SideEngine):
             self.is_waiting = False
         del self.senders[rid]
 
-    def _stream_output(
-        self, outputs: Sequence[Output], label: Label = NO_LABEL, process: int = 0
-    ) -> None:
+    def _stream_output(self, outputs: Outputs, label: Label = NO_LABEL, process: int = 0) -> None:
         """No client hears this side, so it costs nothing."""
         self.metrics.on_outputs(outputs, self.device.now())
 

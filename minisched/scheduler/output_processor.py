@@ -12,7 +12,7 @@ from ..core import (
     FinishReason,
     Lease,
     Logprobs,
-    Output,
+    Outputs,
     Request,
     Result,
     Row,
@@ -67,7 +67,7 @@ def drain(batch: ScheduleBatch) -> list[Request]:
 class OutputProcessor:
     """What a row that comes back means, beside its token (SGLang ``scheduler_output_processor``).
 
-    ``finish`` ends a request; ``hear`` lets it learn a token, and says what its client is told.
+    ``finish`` ends a request; ``hear`` lets it learn a token.
     """
 
     config: SchedulerConfig
@@ -75,11 +75,11 @@ class OutputProcessor:
     prefix_cache: PrefixCache
     retraction: Retraction
     lets_go_early: bool  # a request may give its memory back before it ends
-    finish: Callable[..., Output]
-    hear: Callable[[Request, int], Output]
+    finish: Callable[..., None]
+    hear: Callable[[Request, int], None]
 
     def came_back(
-        self, batch: ScheduleBatch, result: Result, drained: list[Request], outputs: list[Output]
+        self, batch: ScheduleBatch, result: Result, drained: list[Request], outputs: Outputs
     ) -> None:
         """What a step brings beside its tokens; who has nothing stale in flight now may resume."""
         recorder = self.retraction.recorder
@@ -94,20 +94,19 @@ class OutputProcessor:
             if not req.finished:
                 self.retraction.prefill.waiting_queue.add(req)
 
-    def give_up_hopeless(self) -> list[Output]:
+    def give_up_hopeless(self) -> None:
         """End a request that is alone and still finds no memory (SGLang ``retract_decode``)."""
-        outputs, leases = [], self.retraction.leases
+        leases = self.retraction.leases
         for req in self.retraction.hopeless:
             need = leases.allocator.pages_for(req.device_len)
             left = leases.available_pages + (len(req.lease.pages) if req.lease else 0)
             error = f"it needs {need} pages of KV memory, but only {left} can be had."
-            outputs.append(self.finish(req, FinishReason.ERROR, error=error))
+            self.finish(req, FinishReason.ERROR, error=error)
         self.retraction.hopeless.clear()
-        return outputs
 
     def late(
         self, batch: ScheduleBatch, req: Request, lease: Lease, token: int | None, error: str = ""
-    ) -> list[Output]:
+    ) -> None:
         """A row whose request had lost its memory by now: stale output, or good for nothing.
 
         Where stale output counts, the failure of its step does too: the steps behind it, which may
@@ -115,30 +114,30 @@ class OutputProcessor:
         """
         recorder = self.retraction.recorder
         if error and self.is_stale(req):
-            return [self.finish(req, FinishReason.ERROR, error=error)]
-        if error or token is None or lease.is_spoiled or not self.is_stale(req):
+            self.finish(req, FinishReason.ERROR, error=error)
+        elif error or token is None or lease.is_spoiled or not self.is_stale(req):
             recorder.mark("wasted row", rid=req.rid, step=batch.step)
-            return []
-        recorder.mark("stale output", rid=req.rid, step=batch.step)
-        req.device_len += 1  # a placeholder for it is gone with the lease
-        return [self.hear(req, token)]
+        else:
+            recorder.mark("stale output", rid=req.rid, step=batch.step)
+            req.device_len += 1  # a placeholder for it is gone with the lease
+            self.hear(req, token)
 
     def is_stale(self, req: Request) -> bool:
         """Whether output of a lease that is gone still counts for the request."""
         return self.config.keep_stale_outputs and not req.finished
 
-    def end_if_nan(self, batch: ScheduleBatch, req: Request, lease: Lease) -> list[Output]:
+    def end_if_nan(self, batch: ScheduleBatch, req: Request, lease: Lease) -> None:
         """End one whose token was chosen from NaN; the other rows are as good as ever.
 
         After a chunk too: all that comes behind it would read what it has written.
         """
         if req.lease is not lease and not self.is_stale(req):
-            return []
+            return
         if lease.is_spoiled:
-            return []  # it was computed from nothing, and is computed again
+            return  # it was computed from nothing, and is computed again
         error = f"its logits are not numbers (NaN) in step {batch.step}."
         self.spoil([lease])
-        return [self.finish(req, FinishReason.ERROR, error=error)]
+        self.finish(req, FinishReason.ERROR, error=error)
 
     def spoil(self, leases: Sequence[Lease]) -> None:
         """What a step was to write for these is not there; whoever may have read it computes again.
@@ -206,7 +205,7 @@ def logprob_starts(batch: ScheduleBatch) -> list[int]:
 def deliver_logprobs(
     batch: ScheduleBatch,
     logprobs: Sequence[Logprobs | None],
-    outputs: Sequence[Output],
+    outputs: Outputs,
     keep_stale: bool = False,
 ) -> None:
     """Add to the ``outputs`` of a step the log-probabilities of what they say.
@@ -215,10 +214,10 @@ def deliver_logprobs(
     accepted; none where the row came too late. Those of the prompt are kept for as long as chunks
     of it come in, and go out with the first token.
     """
-    heard: dict[str, list[Output]] = {}
-    for output in outputs:
-        if output.token is not None:
-            heard.setdefault(output.rid, []).append(output)
+    heard: dict[str, list[int]] = {}  # by request the places of its tokens
+    for at, (rid, token) in enumerate(zip(outputs.rids, outputs.tokens, strict=True)):
+        if token is not None:
+            heard.setdefault(rid, []).append(at)
     for row, found in zip(batch.rows, logprobs, strict=True):
         if found is None:
             continue
@@ -226,9 +225,9 @@ def deliver_logprobs(
         is_stale = keep_stale and not (req.finished or row.lease.is_spoiled)
         if said or req.lease is row.lease or is_stale:
             learn_prompt(row, found.input_token_logprobs)
-        for output, logprob in zip(said, found.output_token_logprobs, strict=False):
+        for at, logprob in zip(said, found.output_token_logprobs, strict=False):
             of_prompt = [] if req.output_token_logprobs else list(req.input_token_logprobs)
-            output.logprobs = Logprobs(of_prompt, [logprob])
+            outputs[at].logprobs = Logprobs(of_prompt, [logprob])
             req.output_token_logprobs.append(logprob)
 
 
@@ -272,15 +271,15 @@ def process_req_with_grammar(
     return ""
 
 
-def record_accepted(recorder: Recorder, batch: ScheduleBatch, outputs: list[Output]) -> None:
+def record_accepted(recorder: Recorder, batch: ScheduleBatch, outputs: Outputs) -> None:
     """Mark which of the tokens that a step gave to clients each request's grammar has taken.
 
     One that it does not allow ends its request, so that it is the last one (``Request.error``).
     """
     heard: dict[str, list[int]] = {req.rid: [] for req in batch.reqs if req.grammar is not None}
-    for output in outputs:
-        if output.rid in heard and output.token is not None:
-            heard[output.rid].append(output.token)
+    for rid, token in zip(outputs.rids, outputs.tokens, strict=True):
+        if rid in heard and token is not None:
+            heard[rid].append(token)
     for req in batch.reqs:
         tokens = heard.get(req.rid, [])
         if req.grammar is not None and (taken := tokens[:-1] if req.error else tokens):

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..core import FinishReason, Lease, Logprobs, Output, Request
+from ..core import FinishReason, Lease, Logprobs, Request
 from ..trace import Recorder
 from .config import SchedulerConfig
 from .scheduler import Scheduler
@@ -70,18 +70,17 @@ class PrefillScheduler(TransferScheduler):
         """A reservation, or the end of a transfer, may help those who wait."""
         return bool(self.bootstrap_queue or self.leases.returning or self.leases.retiring)
 
-    def receive(self, reqs: Iterable[Request]) -> list[Output]:
+    def receive(self, reqs: Iterable[Request]) -> None:
         """Queue new requests; they can't run yet."""
         reqs = list(reqs)
-        outputs = super().receive(reqs)
+        super().receive(reqs)
         for req in reqs:
             may_run = self.heard_before.pop(req.rid, None)
             if may_run is False:
-                outputs += self.abort(req.rid)
+                self.abort(req.rid)
             elif not may_run and req in self.waiting_queue:
                 self.waiting_queue.remove(req)
                 self.bootstrap_queue[req.rid] = req
-        return outputs
 
     def bootstrapped(self, rid: str) -> None:
         """The decode side has room for it: it may be computed (SGLang ``pop_bootstrapped``)."""
@@ -96,21 +95,19 @@ class PrefillScheduler(TransferScheduler):
         self.heard_before[rid] = False
         self.abort(rid)
 
-    def _refuse(self, req: Request, problem: str) -> Output:
-        output = super()._refuse(req, problem)
+    def _refuse(self, req: Request, problem: str) -> None:
+        super()._refuse(req, problem)
         self.done.append(Prefilled(req, None, None, problem))
-        return output
 
     def _finish(
         self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
-    ) -> Output:
+    ) -> None:
         self.bootstrap_queue.pop(req.rid, None)
         lease = req.lease
         if lease is not None and token is not None:
             self.hold(lease)
-        output = super()._finish(req, reason, token, error)
+        super()._finish(req, reason, token, error)
         self.done.append(Prefilled(req, lease, token, error or reason.value))
-        return output
 
 
 # -- The decode side: a request joins those who decode when its KV is there ------------------------
@@ -139,10 +136,10 @@ class DecodeScheduler(TransferScheduler):
         """Whoever does not decode waits for the prefill side."""
         return len(self.live) > len(self.running_batch) or bool(self.leases.returning)
 
-    def receive(self, reqs: Iterable[Request]) -> list[Output]:
+    def receive(self, reqs: Iterable[Request]) -> None:
         """Queue new requests for pages."""
         reqs = list(reqs)
-        outputs = super().receive(reqs)
+        super().receive(reqs)
         for req in reqs:
             if self.live.get(req.name) is req:
                 if req not in self.waiting_queue:
@@ -152,7 +149,6 @@ class DecodeScheduler(TransferScheduler):
                 self.prealloc_queue[req.bootstrap_room] = req
             elif req.bootstrap_room:
                 self.given_up.append(req.bootstrap_room)  # refused here; its prompt was sent there
-        return outputs
 
     def pop_preallocated(self) -> list[tuple[Request, Lease]]:
         """Reserve pages for the prompts of those that fit; the first that does not stops the rest.
@@ -184,7 +180,7 @@ class DecodeScheduler(TransferScheduler):
 
     def answered(
         self, room: str, token: int | None, error: str = "", logprobs: Logprobs | None = None
-    ) -> list[Output]:
+    ) -> None:
         """The prefill side is done with a request: with ``token`` all of its KV is here.
 
         SGLang ``DecodeTransferQueue.pop_transferred`` and ``process_batch_result_prebuilt``.
@@ -194,25 +190,25 @@ class DecodeScheduler(TransferScheduler):
         if lease is not None:
             self.let_go(lease)
         if req is None or req.finished:
-            return []
+            return
         if token is None:
-            return [self._finish(req, FinishReason.ERROR, error=error)]
+            self._finish(req, FinishReason.ERROR, error=error)
+            return
         req.computed_len = len(req.prompt)
         req.device_len += 1
-        output = self._hear(req, token)
-        if not output.finish_reason:
+        self._hear(req, token)
+        if not req.finished:
             self.decode.add_reqs([req])
         if logprobs is not None:
             req.input_token_logprobs = list(logprobs.input_token_logprobs)
             req.output_token_logprobs = list(logprobs.output_token_logprobs)
-            output.logprobs = logprobs
-        return [output]
+            self.outputs[len(self.outputs) - 1].logprobs = logprobs
 
     def _finish(
         self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
-    ) -> Output:
+    ) -> None:
         if self.live.get(req.rid) is req:
             self.prealloc_queue.pop(req.bootstrap_room, None)
             if req.bootstrap_room in self.unanswered:
                 self.given_up.append(req.bootstrap_room)
-        return super()._finish(req, reason, token, error)
+        super()._finish(req, reason, token, error)

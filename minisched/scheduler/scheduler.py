@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ..core import FinishReason, ForwardMode, NoBatch, Output, Request, Result, ScheduleBatch
+from ..core import FinishReason, ForwardMode, NoBatch, Outputs, Request, Result, ScheduleBatch
 from ..core.sampling import shown
 from ..memory import LeasePool, RadixCache
 from ..policy import Plan, RunFirst
@@ -67,7 +67,7 @@ class Scheduler:
         self.num_draft_tokens, self.keeps_stale = config.num_draft_tokens, config.keep_stale_outputs
         self.shares_early = self.prefix_cache.shares_early
         self.with_extras: set[str] = set()  # those of them with a grammar, penalties, and so on
-        self.outbox: list[Output] = []
+        self.outputs = Outputs()  # what clients are yet to be told
         self.on_commit: Callable[[ScheduleBatch], None] | None = None  # hears of every step
         self.propose: verify.Propose | None = None  # drafts from known tokens, at most so many
         self.compile_grammar: CompileGrammar | None = None
@@ -106,19 +106,18 @@ class Scheduler:
 
     # -- requests come, and are given up -----------------------------------------------------------
 
-    def receive(self, reqs: Iterable[Request]) -> list[Output]:
+    def receive(self, reqs: Iterable[Request]) -> None:
         """Queue new requests; one that can never run ends here, with its reason.
 
         An id is in use from here to its request's end; then it may come back, also while a step in
         flight still has a row for the request that has ended.
         """
-        outputs = []
         for req in reqs:
             problem = self.config.refusal(req) or self._is_taken(req)
             if not problem and req.params.has_grammar:
                 problem = process_req_with_grammar(req, self.compile_grammar, self.recorder)
             if problem:
-                outputs.append(self._refuse(req, problem))
+                self._refuse(req, problem)
                 continue
             model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
             req.stop_ids = req.params.stop_token_ids | model_stops
@@ -129,7 +128,6 @@ class Scheduler:
             if req.params.has_sampling_extras:
                 self.with_extras.add(req.rid)
             self.waiting_queue.add(req)
-        return outputs
 
     def _is_taken(self, req: Request) -> str:
         """Why a request of good form can't come in now, or nothing."""
@@ -139,7 +137,7 @@ class Scheduler:
             return f"request {shown(req.rid)} has run already; a new run needs a new Request."
         return ""
 
-    def _refuse(self, req: Request, problem: str) -> Output:
+    def _refuse(self, req: Request, problem: str) -> None:
         """End a request that never came in, and nobody else, whatever id it has.
 
         One that is sent once more keeps what has come of it.
@@ -151,12 +149,12 @@ class Scheduler:
             self.recorder.mark("finish", rid=req.name, reason=reason.value, outputs=0)
         else:
             self.recorder.mark("refused", rid=req.name)
-        return Output(req.name, None, reason, problem, namesake=other is not None)
+        self.outputs.add(req.name, None, reason, problem, namesake=other is not None)
 
-    def abort(self, rid: str, error: str = "") -> list[Output]:
+    def abort(self, rid: str, error: str = "") -> None:
         """End a request wherever it is; an id that is not live is none of our business."""
-        req = self.live.get(rid)
-        return [self._finish(req, FinishReason.ABORT, error=error)] if req else []
+        if (req := self.live.get(rid)) is not None:
+            self._finish(req, FinishReason.ABORT, error=error)
 
     # -- what runs next ----------------------------------------------------------------------------
 
@@ -174,20 +172,20 @@ class Scheduler:
         if plan.prompts or plan.decodes:
             return self.commit(plan)
         if self.retraction.hopeless:
-            self.outbox += self.output_processor.give_up_hopeless()
+            self.output_processor.give_up_hopeless()
         if not self.live:
             if not self.batches_in_flight:
                 self.new_token_ratio.reset()
             return NoBatch.IDLE
-        if not (self.batches_in_flight or self.outbox or self.awaits_others):
+        if not (self.batches_in_flight or self.outputs or self.awaits_others):
             left = len(self.live)
             stuck = "1 request is" if left == 1 else f"{left} requests are"
             raise SchedulerStuck(f"nothing can run, yet {stuck} not done")
         return NoBatch.WAIT
 
-    def take_outputs(self) -> list[Output]:
-        """What ``next_batch`` had to say to clients."""
-        outputs, self.outbox = self.outbox, []
+    def take_outputs(self) -> Outputs:
+        """What there is to say to clients since somebody asked last."""
+        outputs, self.outputs = self.outputs, Outputs()
         return outputs
 
     def can_chain(self, batch: ScheduleBatch) -> bool:
@@ -297,7 +295,7 @@ class Scheduler:
 
     # -- what a step's result means to the requests that were in it --------------------------------
 
-    def process(self, batch: ScheduleBatch, result: Result) -> list[Output]:
+    def process(self, batch: ScheduleBatch, result: Result) -> Outputs:
         """Take a batch back: deliver its tokens, end what is done, free what nobody names.
 
         Raises:
@@ -309,52 +307,55 @@ class Scheduler:
             rows.spoil(batch.leases)
         drained = drain(batch) if self.keeps_stale else []
         if self.num_draft_tokens and not error:
-            outputs = verify.process(batch, result, rows)
-            rows.came_back(batch, result, drained, outputs)
-            return outputs
-        outputs = []
+            verify.process(batch, result, rows)
+            rows.came_back(batch, result, drained, self.outputs)
+            return self.take_outputs()
         for at in sorted(result.nan_samples) if result.nan_samples else ():
-            outputs += rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
+            rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
         prompts_left = batch.num_extend_reqs  # they come first
         tokens = [0] * len(batch.reqs) if error else result.tokens
+        rids, heard = self.outputs.rids, self.outputs.tokens
         for req, lease, deliver, token in zip(
             batch.reqs, batch.leases, batch.delivers, tokens, strict=True
         ):
             if req.lease is not lease:  # ended or retracted while the step was running
-                outputs += rows.late(batch, req, lease, token if deliver else None, error)
+                rows.late(batch, req, lease, token if deliver else None, error)
             elif error:
-                outputs.append(self._finish(req, FinishReason.ERROR, error=error))
+                self._finish(req, FinishReason.ERROR, error=error)
             elif deliver:
                 lease.settled_len = req.known_len  # its KV is there for sure
                 if req.append_host(token):
-                    outputs.append(self._end(req, token))
+                    self._end(req, token)
                 else:
-                    outputs.append(Output(req.rid, token))
+                    rids.append(req.rid)
+                    heard.append(token)
                     if self.lets_go_early and req.device_len == req.max_device_len:
                         rows.last_is_launched(req, lease, self.decode.remove_req)
             if prompts_left:
                 rows.cache_prompt(batch, batch.num_extend_reqs - prompts_left)
                 prompts_left -= 1
         if drained or result.logprobs or batch.has_sampling_extras or self.shares_early:
-            rows.came_back(batch, result, drained, outputs)
-        return outputs
+            rows.came_back(batch, result, drained, self.outputs)
+        return self.take_outputs()
 
-    def _hear(self, req: Request, token: int) -> Output:
-        """Let a request learn a token, maybe its last; what its client is told."""
-        return self._end(req, token) if req.append_host(token) else Output(req.rid, token)
+    def _hear(self, req: Request, token: int) -> None:
+        """Let a request learn a token, maybe its last."""
+        if req.append_host(token):
+            self._end(req, token)
+        else:
+            self.outputs.add(req.rid, token)
 
     # -- how a request ends: once, with a reason, and with its memory on its way back --------------
 
-    def _end(self, req: Request, token: int) -> Output:
+    def _end(self, req: Request, token: int) -> None:
         """A request got its last token; ``error`` is set where its grammar did not allow it."""
-        if req.error:
-            return self._finish(req, FinishReason.ERROR, token, req.error)
         is_stop = token in req.stop_ids or req.is_complete
-        return self._finish(req, FinishReason.STOP if is_stop else FinishReason.LENGTH, token)
+        reason = FinishReason.STOP if is_stop else FinishReason.LENGTH
+        self._finish(req, FinishReason.ERROR if req.error else reason, token, req.error)
 
     def _finish(
         self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
-    ) -> Output:
+    ) -> None:
         """End a request, wherever it is."""
         req.finish_reason, req.error = reason, error
         self.recorder.mark("finish", rid=req.rid, reason=reason.value, outputs=len(req.output_ids))
@@ -368,4 +369,4 @@ class Scheduler:
             if reason is not FinishReason.ERROR:
                 self.prefix_cache.cache_finished_req(req, lease)
             self.leases.close(lease)
-        return Output(req.rid, token, reason, error)
+        self.outputs.add(req.rid, token, reason, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from ..core import Output, Request, Result, ScheduleBatch
+from ..core import Request, Result, ScheduleBatch
 from ..memory import LeasePool
 from .output_processor import OutputProcessor
 
@@ -56,14 +56,13 @@ def input_ids(propose: Propose | None, req: Request, count: int) -> tuple[int | 
     return (req.output_ids[-1], *drafts[:count])
 
 
-def process(batch: ScheduleBatch, result: Result, rows: OutputProcessor) -> list[Output]:
+def process(batch: ScheduleBatch, result: Result, rows: OutputProcessor) -> None:
     """What a step that may carry drafts means: of each row several tokens, or none.
 
     Of what a row has sampled ``num_accepted_tokens`` count, and none from the first on that was
     chosen from NaN. One token was counted when the step was committed; the accepted drafts are
     counted now, and what was rejected is given back.
     """
-    outputs: list[Output] = []
     k = len(result.drafts) // len(batch.reqs)  # 0 where the host proposes
     firsts = accumulate(batch.sample_lens, initial=0)
     counts = result.num_accepted_tokens or [0] * len(batch.reqs)
@@ -77,7 +76,7 @@ def process(batch: ScheduleBatch, result: Result, rows: OutputProcessor) -> list
             is_stale = row.deliver and rows.is_stale(req)
             for token in tokens if is_stale else [None]:
                 if token is None or not req.finished:
-                    outputs += rows.late(batch, req, lease, token)
+                    rows.late(batch, req, lease, token)
         elif row.deliver:
             req.num_draft_tokens_in_flight -= num_samples - 1
             req.computed_len += len(tokens) - 1
@@ -86,8 +85,9 @@ def process(batch: ScheduleBatch, result: Result, rows: OutputProcessor) -> list
             for token in tokens:
                 if not req.finished:
                     lease.settled_len = req.known_len
-                    outputs.append(rows.hear(req, token))
-        outputs += rows.end_if_nan(batch, req, lease) if good < end else []
+                    rows.hear(req, token)
+        if good < end:
+            rows.end_if_nan(batch, req, lease)
         if at < batch.num_extend_reqs:
             rows.cache_prompt(batch, at)
         if num_samples > 1 and (gained := len(req.output_ids) - had):
@@ -95,4 +95,3 @@ def process(batch: ScheduleBatch, result: Result, rows: OutputProcessor) -> list
                 "verified", step=batch.step, rid=req.rid, drafts=num_samples - 1,
                 accepted=gained - 1,
             )  # fmt: skip
-    return outputs

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from ..core import Lease, Output, Request, Row, ScheduleBatch
+from ..core import Lease, Outputs, Request, Row, ScheduleBatch
 from ..core.batch import placeholders, slots_of
 from ..devices.base import NO_LABEL, Array, Device, Label, Op, OrNone
 from ..devices.sim import SimMemory
@@ -386,7 +386,7 @@ class Recording:
         """Mark that an op of a step has to wait, and for what (``checks/causes.py``)."""
         self.device.recorder.mark("wait", step=batch.step, reason=reason, op=op)
 
-    def tokens(self, step: int, outputs: Iterable[Output]) -> None:
+    def tokens(self, step: int, outputs: Outputs) -> None:
         """Mark that a step has come back, and which tokens clients hear because of it.
 
         By these marks two files can be compared (``checks/identity.py``). Spaces in an id are
@@ -395,22 +395,24 @@ class Recording:
         recorder = self.device.recorder
         if not recorder.is_on:
             return
-        heard = [output for output in outputs if output.token is not None]
+        said = zip(outputs.rids, outputs.tokens, strict=True)
+        heard = [(rid, token) for rid, token in said if token is not None]
         if step or heard:
-            tokens = " ".join(str(output.token) for output in heard)
-            rids = " ".join(quote(output.rid) for output in heard)
+            rids = " ".join(quote(rid) for rid, _ in heard)
+            tokens = " ".join(str(token) for _, token in heard)
             recorder.mark("tokens", step=step, rids=rids, tokens=tokens)
 
-    def delivered(self, outputs: Iterable[Output], process: int) -> None:
+    def delivered(self, outputs: Outputs, process: int) -> None:
         """Remember which process slice gave each live request its newest token."""
         if not self.device.recorder.is_on:
             return
-        for output in (output for output in outputs if not output.namesake):
-            if output.finish_reason:
-                self.delivered_by.pop(output.rid, None)
-                self.known_by.pop(output.rid, None)
-            else:
-                self.delivered_by[output.rid] = self.known_by[output.rid] = process
+        for at, rid in enumerate(outputs.rids):
+            more = outputs.more.get(at)
+            if more is None or not (more.finish_reason or more.namesake):
+                self.delivered_by[rid] = self.known_by[rid] = process
+            elif not more.namesake:
+                self.delivered_by.pop(rid, None)
+                self.known_by.pop(rid, None)
 
     def tokens_by_host(self, batch: ScheduleBatch, edges: StepEdges | None, prepare: int) -> None:
         """An edge to ``prepare`` for each row whose input tokens came over the host.

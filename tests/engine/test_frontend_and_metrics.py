@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minisched.core import FinishReason, Output, Request, SamplingParams
+from minisched.core import FinishReason, Output, Outputs, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import AbortReq, FlushCacheReq, Frontend, Message
@@ -240,8 +240,11 @@ def test_nobody_arrived_before_the_engine_was_there() -> None:
     metrics = Metrics(started=1000)
     for req in (a_request("early", 0), a_request("late", 1500)):
         metrics.on_received(req, 1600)
-    metrics.on_outputs([Output("early", 1), Output("early", 1)], 2000)
-    metrics.on_outputs([Output("late", 1)], 3000)
+    for time, rids in ((2000, ["early", "early"]), (3000, ["late"])):
+        outputs = Outputs()
+        for rid in rids:
+            outputs.add(rid, 1)
+        metrics.on_outputs(outputs, time)
     assert [item.ttft_ns for _, item in metrics.live.values()] == [1000, 1500]
     assert metrics.throughput == 3 / (2000 / 1e9)
     nothing = Metrics()

@@ -10,7 +10,7 @@ from typing import Any
 from ...checks.case import Case
 from ...checks.draw import LEVELS
 from ...checks.history import counted
-from ...core import FinishReason, Output, Request
+from ...core import FinishReason, Request
 from ...museum.exhibit import case
 from ...policy.plan import Plan
 from ...scheduler import Scheduler, SchedulerConfig
@@ -156,20 +156,18 @@ def own_scheduler(lines: Any, calls: Calls) -> Callable[..., Scheduler]:
             asks = OwnPlan(self, self.own)
             self.run_first.plan = lambda: calls.call(asks.plan)  # type: ignore[method-assign]
 
-        def receive(self, reqs: Iterable[Request]) -> list[Output]:
+        def receive(self, reqs: Iterable[Request]) -> None:
             reqs, before = list(reqs), set(self.live)
-            outputs = super().receive(reqs)
+            super().receive(reqs)
             for req in reqs:
                 if req.rid in self.live.keys() - before and self.live[req.rid] is req:
                     calls.call(self.own.receive, req)
-            return outputs
 
         def _finish(
             self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
-        ) -> Output:
-            output = super()._finish(req, reason, token, error)
+        ) -> None:
+            super()._finish(req, reason, token, error)
             calls.call(self.own.ended, req)
-            return output
 
     return Own
 
