@@ -28,7 +28,15 @@ from minisched.checks.draw import draw, read_design
 from minisched.checks.judge import StepFault, livelock, most_turns
 from minisched.checks.judge import play as play
 from minisched.checks.overlap import step_intervals
-from minisched.core import Lease, Output, Request, Result, SamplingParams, ScheduleBatch
+from minisched.core import (
+    ForwardMode,
+    Lease,
+    Output,
+    Request,
+    Result,
+    SamplingParams,
+    ScheduleBatch,
+)
 from minisched.devices.cost import CostModel
 from minisched.devices.registry import open_device as open_device
 from minisched.devices.sim import SimDevice
@@ -335,6 +343,10 @@ def named(trace: Trace, name: str, lane: str = "") -> dict[int, Slice]:
 
 def marked(trace: Trace, name: str = "wasted row") -> Counter[str]:
     return Counter(str(mark.attrs["rid"]) for mark in trace.marks if mark.name == name)
+
+
+def no_rows(step: int, mode: ForwardMode, num_extend_reqs: int = 0) -> ScheduleBatch:
+    return ScheduleBatch(step, mode, num_extend_reqs, [], [], [], [], [], {})
 
 
 def tokens(count: int, **params: Any) -> SamplingParams:

@@ -14,7 +14,7 @@ from functools import cache, partial
 from itertools import count
 from typing import Protocol
 
-from ..core import Request, Result, SamplingParams, ScheduleBatch
+from ..core import NoBatch, Request, Result, SamplingParams, ScheduleBatch
 from ..scheduler import Scheduler, SchedulerConfig
 from .peers.peer import Answer, serve
 
@@ -115,7 +115,7 @@ class Minisched:
         self.run_ahead = run_ahead
         self.scheduler = Scheduler(replace(load.config, run_ahead=run_ahead))
         self.numbers = count()
-        self.last: ScheduleBatch | None = None
+        self.last: ScheduleBatch | NoBatch = NoBatch.IDLE
         for number in range(load.finished):
             self.add(prompt(-1 - number % load.distinct, PAGE + 1), 1)
         while self.scheduler.live:
@@ -129,8 +129,9 @@ class Minisched:
 
     def step(self) -> int:
         """One turn of a loop."""
-        batch = self.scheduler.next_batch() or None
-        arrived, self.last = (self.last, batch) if self.run_ahead else (batch, None)
+        arrived = batch = self.scheduler.next_batch()
+        if self.run_ahead:
+            arrived, self.last = self.last, batch
         if arrived:
             self.scheduler.process(arrived, result_of(len(arrived.reqs)))
         return len(batch.reqs) if batch else 0

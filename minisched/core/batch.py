@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from itertools import starmap
+from typing import Literal, NamedTuple
 
 from .fields import on_host
 from .logprobs import Logprobs
@@ -53,8 +54,6 @@ class Row(NamedTuple):
     lease: Lease
     start: int  # first position this row computes
     ids: tuple[int | None, ...]  # [extend_len] input tokens; None: only the device knows it
-    pages_at: int  # which page of the row new_pages[0] is
-    new_pages: Sequence[int]  # pages that the device's page table does not list for it yet
     deliver: bool  # False for a chunk that is not the last
 
     @property
@@ -78,14 +77,15 @@ class ScheduleBatch:
     step: int = on_host()
     mode: ForwardMode = on_host()
     num_extend_reqs: int = on_host()  # how many are prompts; they come first, the others decode
-    reqs: list[Request] = on_host("[num_reqs]", list)
-    leases: list[Lease] = on_host("[num_reqs]", list)
-    starts: list[int] = on_host("[num_reqs]", list)  # see Row for these
-    ids: list[tuple[int | None, ...]] = on_host("[num_reqs][extend_len]", list)
-    delivers: list[bool] = on_host("[num_reqs]", list)
-    new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}", dict)
+    reqs: list[Request] = on_host("[num_reqs]")
+    leases: list[Lease] = on_host("[num_reqs]")
+    starts: list[int] = on_host("[num_reqs]")  # see Row for these
+    ids: list[tuple[int | None, ...]] = on_host("[num_reqs][extend_len]")
+    delivers: list[bool] = on_host("[num_reqs]")
+    # where in its pages those begin that the device's page table does not list yet, and these
+    new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}")
     has_sampling_extras: bool = on_host(default=True)  # False: nobody in it has any
-    extend_logprob_start_lens: list[int] = on_host("[num_extend_reqs]", list)  # see logprobs.py
+    extend_logprob_start_lens: Sequence[int] = on_host("[num_extend_reqs]", default=())
 
     def __repr__(self) -> str:
         rids = " ".join(req.rid for req in self.reqs)  # not ``self.rids``: it may still grow
@@ -94,12 +94,8 @@ class ScheduleBatch:
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The requests' parts, prompts first."""
-        columns = zip(self.reqs, self.leases, self.starts, self.ids, self.delivers, strict=True)
-        none: tuple[int, Sequence[int]] = (0, ())
-        return tuple(
-            Row(req, lease, start, ids, *self.new_pages.get(index, none), deliver)
-            for index, (req, lease, start, ids, deliver) in enumerate(columns)
-        )
+        columns = self.reqs, self.leases, self.starts, self.ids, self.delivers
+        return tuple(starmap(Row, zip(*columns, strict=True)))
 
     @cached_property
     def rids(self) -> tuple[str, ...]:
@@ -191,10 +187,17 @@ class Outputs:
         self.tokens: list[int | None] = []
         self.more: dict[int, Output] = {}
 
-    def add(self, rid: str, token: int | None, *more: Any, namesake: bool = False) -> None:
-        """Say a token, or nothing; ``more`` is why the request ends, and its error."""
-        if more:
-            self.more[len(self.rids)] = Output(rid, token, *more, namesake=namesake)
+    def add(
+        self,
+        rid: str,
+        token: int | None,
+        reason: FinishReason | None = None,
+        error: str = "",
+        namesake: bool = False,
+    ) -> None:
+        """Say one thing more; see ``Output``."""
+        if reason is not None:
+            self.more[len(self.rids)] = Output(rid, token, reason, error, namesake=namesake)
         self.rids.append(rid)
         self.tokens.append(token)
 

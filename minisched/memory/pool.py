@@ -196,9 +196,10 @@ class LeasePool:
 
     def pages_short(self, reqs: Sequence[Request]) -> int:
         """Pages that one more step for each of ``reqs`` needs beyond those to be had."""
-        num_reqs, has_drafts = len(reqs), bool(reqs and reqs[0].num_draft_tokens)
-        free = len(self.allocator.free_pages)
-        if not has_drafts and (num_reqs <= free or num_reqs <= self.available_pages):
+        num_reqs, free = len(reqs), len(self.allocator.free_pages)
+        if not (reqs and reqs[0].num_draft_tokens) and (
+            num_reqs <= free or num_reqs <= self.available_pages
+        ):
             return 0  # nobody takes two for one position
         lacking = self.pages_lacking
         need = sum(lacking(req.lease, req.reach) for req in reqs if req.lease)

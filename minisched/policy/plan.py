@@ -26,17 +26,10 @@ from .rules import Rules
 Work = list[tuple[Request, int]]
 
 
-@dataclass(slots=True)
-class Plan:
-    """Prompts, with the tokens of each to compute, and those of whom one more is computed.
-
-    ``draft_lens`` are the drafts that each of the latter may carry, [num_decodes], where a budget
-    limits them; None: whatever ``Request.next_draft_len`` says.
-    """
-
-    prompts: Work
-    decodes: list[Request]
-    draft_lens: Sequence[int] | None = None
+Plan = tuple[Work, list[Request], Sequence[int] | None]
+"""Prompts, with the tokens of each to compute; those who decode; and the drafts that each of these
+may carry, [num_decodes], where a budget limits them. (None: as ``Request.next_draft_len`` says.)
+"""
 
 
 @dataclass
@@ -65,7 +58,7 @@ class RunFirst:
         if first == "unified":
             plan = self.unified()
         elif first == "decode" and (decodes := self._decodes()):
-            plan = Plan([], decodes)
+            plan = [], decodes, None
             refuse(recorder, queue.first(), AddReqResult.OTHER, "those who decode run first")
         else:
             prompts: Work = []
@@ -74,8 +67,8 @@ class RunFirst:
                 refuse(recorder, queue.first(), AddReqResult.OTHER, reason)
             elif prefill.chunked_req or ((queue.waiting or queue.aside) and prefill.may_start):
                 prompts, decodes = self._prompts()
-            plan = Plan(prompts, decodes if prompts else self._decodes())
-        if plan.decodes or plan.prompts or retraction.num_retractions == num_retractions:
+            plan = prompts, decodes if prompts else self._decodes(), None
+        if plan[1] or plan[0] or retraction.num_retractions == num_retractions:
             return plan
         # there may be room now for whom they gave way; vLLM admits nobody in a step that preempts
         return plan if first == "unified" else self.plan()
@@ -171,12 +164,12 @@ class DecodeManager:
         """
         if self.ends_in_flight is not None:
             return list(filter(self.may_run, self.running_reqs))
-        overrun = self.overrun
+        overrun, run_ahead = self.overrun, self.run_ahead
         return [
             req
             for req in self.running_reqs
             if req.device_len < req.max_device_len + overrun
-            and (self.run_ahead or req.computed_len < req.known_len)
+            and (run_ahead or req.computed_len < req.known_len)
         ]
 
 

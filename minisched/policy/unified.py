@@ -51,7 +51,7 @@ class UnifiedBudget:
             reason = "somebody was preempted or starves, or a prompt is in chunks"
             first = self.prefill.waiting_queue.first()
             refuse(self.recorder, first, AddReqResult.OTHER, reason)
-        return Plan(prompts, decodes, draft_lens)
+        return prompts, decodes, draft_lens
 
     def _running(self) -> tuple[list[Request], list[int]]:
         """Those who decode, in the order of their admission, and the drafts that each may carry."""

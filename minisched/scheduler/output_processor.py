@@ -104,23 +104,27 @@ class OutputProcessor:
             self.finish(req, FinishReason.ERROR, error=error)
         self.retraction.hopeless.clear()
 
-    def late(
-        self, batch: ScheduleBatch, req: Request, lease: Lease, token: int | None, error: str = ""
-    ) -> None:
-        """A row whose request had lost its memory by now: stale output, or good for nothing.
-
-        Where stale output counts, the failure of its step does too: the steps behind it, which may
-        be on their way, took their tokens from it.
-        """
+    def late(self, batch: ScheduleBatch, req: Request, lease: Lease, token: int | None) -> None:
+        """A row whose request had lost its memory by now: stale output, or good for nothing."""
         recorder = self.retraction.recorder
-        if error and self.is_stale(req):
-            self.finish(req, FinishReason.ERROR, error=error)
-        elif error or token is None or lease.is_spoiled or not self.is_stale(req):
+        if token is None or lease.is_spoiled or not self.is_stale(req):
             recorder.mark("wasted row", rid=req.rid, step=batch.step)
         else:
             recorder.mark("stale output", rid=req.rid, step=batch.step)
             req.device_len += 1  # a placeholder for it is gone with the lease
             self.hear(req, token)
+
+    def fail(self, batch: ScheduleBatch, error: str) -> None:
+        """A step has failed, and everybody ends who was in it, but those who have left it.
+
+        Where stale output counts, its failure does too: the steps behind it, which may be on their
+        way, took their tokens from it.
+        """
+        for req, lease in zip(batch.reqs, batch.leases, strict=True):
+            if req.lease is lease or self.is_stale(req):
+                self.finish(req, FinishReason.ERROR, error=error)
+            else:
+                self.retraction.recorder.mark("wasted row", rid=req.rid, step=batch.step)
 
     def is_stale(self, req: Request) -> bool:
         """Whether output of a lease that is gone still counts for the request."""

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from ..core import FinishReason, ForwardMode, NoBatch, Outputs, Request, Result, ScheduleBatch
 from ..core.sampling import shown
 from ..memory import LeasePool, RadixCache
-from ..policy import Plan, RunFirst
+from ..policy import RunFirst
+from ..policy.plan import Work
 from ..trace import NullRecorder, Recorder
 from . import verify
 from .config import SchedulerConfig
@@ -168,9 +169,9 @@ class Scheduler:
             self.retraction.starved = False
         if (chunked := self.prefill.chunked_req) is not None:
             self.prefix_cache.cache_chunk(chunked)
-        plan = self.run_first.plan()
-        if plan.prompts or plan.decodes:
-            return self.commit(plan)
+        prompts, decodes, draft_lens = self.run_first.plan()
+        if decodes or prompts:
+            return self.commit(prompts, decodes, draft_lens)
         if self.retraction.hopeless:
             self.output_processor.give_up_hopeless()
         if not self.live:
@@ -208,29 +209,29 @@ class Scheduler:
 
     def chain(self, batch: ScheduleBatch) -> ScheduleBatch:
         """Commit the rows of a decode batch once more, without scheduling."""
-        return self.commit(Plan([], batch.reqs))
+        return self.commit([], batch.reqs)
 
     def repeat(self, batch: ScheduleBatch) -> ScheduleBatch | None:
         """The same, deaf to all that wait, if it may run (multi-step scheduling)."""
-        return self.commit(Plan([], batch.reqs)) if self.can_repeat(batch) else None
+        return self.commit([], batch.reqs) if self.can_repeat(batch) else None
 
     # -- a plan becomes a batch, which is in flight from here on -----------------------------------
 
-    def commit(self, plan: Plan) -> ScheduleBatch:
+    def commit(
+        self, prompts: Work, decodes: list[Request], draft_lens: Sequence[int] | None = None
+    ) -> ScheduleBatch:
         """Advance lengths, reserve pages, and freeze what is true now."""
-        leases, num_prompts = self.leases, len(plan.prompts)
+        leases = self.leases
         step = leases.launched_step = leases.launched_step + 1
         has_extras = bool(self.with_extras)
-        batch = ScheduleBatch(step, DECODE, num_prompts, [], [], [], [], [], {}, has_extras, [])
-        if num_prompts:
-            batch.mode = ForwardMode.MIXED if plan.decodes else ForwardMode.EXTEND
-            self._add_prompts(batch, plan)
-        elif self.num_draft_tokens:
-            batch.mode = ForwardMode.TARGET_VERIFY
+        batch = ScheduleBatch(step, DECODE, len(prompts), [], [], [], [], [], {}, has_extras, ())
+        if prompts:
+            batch.mode = ForwardMode.MIXED if decodes else ForwardMode.EXTEND
+            self._add_prompts(batch, prompts, bool(decodes))
         if self.num_draft_tokens:
-            verify.add_verifies(self.leases, self.propose, batch, plan.decodes, plan.draft_lens)
+            verify.add_verifies(self.leases, self.propose, batch, decodes, draft_lens)
         else:
-            self._add_decodes(batch, plan.decodes)
+            self._add_decodes(batch, decodes)
         if self.recorder.is_on:
             self._record_commit(batch)
         if self.on_commit is not None:
@@ -239,14 +240,14 @@ class Scheduler:
             launched(batch)
         return batch
 
-    def _add_prompts(self, batch: ScheduleBatch, plan: Plan) -> None:
+    def _add_prompts(self, batch: ScheduleBatch, prompts: Work, mixed: bool) -> None:
         """Advance each by the tokens that the plan gives it; whose prompt is done joins the set."""
         if self.evicts_by_page:  # the cache gives up a page more for each than it may take at most:
             size = self.allocator.page_size  # SGLang ``alloc_paged_token_slots_extend``
-            tokens = sum(extend_len + size for _, extend_len in plan.prompts)
+            tokens = sum(extend_len + size for _, extend_len in prompts)
             self.leases.make_free(self.allocator.pages_for(tokens))
         done = []
-        for index, (req, extend_len) in enumerate(plan.prompts):
+        for index, (req, extend_len) in enumerate(prompts):
             lease, start, end = req.lease, req.computed_len, req.computed_len + extend_len
             assert lease is not None
             is_last = end == req.device_len
@@ -265,13 +266,13 @@ class Scheduler:
                 done.append(req)
         if batch.has_sampling_extras:
             batch.extend_logprob_start_lens = logprob_starts(batch)
-        self.decode.add_reqs(done, mixed=self.config.enable_mixed_chunk and bool(plan.decodes))
+        self.decode.add_reqs(done, mixed=mixed and self.config.enable_mixed_chunk)
 
     def _add_decodes(self, batch: ScheduleBatch, reqs: list[Request]) -> None:
         """Advance each by one position. Every running request passes here at every step."""
         page_size, step = self.allocator.page_size, batch.step
         leases, starts, ids = batch.leases, batch.starts, batch.ids
-        if self.evicts_by_page and len(reqs) > self.allocator.available_pages:
+        if self.evicts_by_page and len(reqs) > len(self.allocator.free_pages):
             self.leases.make_free(len(reqs))  # a page for each, whether it needs one or not
         for req in reqs:
             lease, start, end = req.lease, req.computed_len, req.device_len
@@ -302,41 +303,40 @@ class Scheduler:
             RuntimeError: an earlier batch has not come back yet.
         """
         self.leases.came_back(batch.step)
-        rows, error = self.output_processor, result.error
+        rows, outputs, error = self.output_processor, self.outputs, result.error
+        rids, tokens, lets_go_early = outputs.rids, outputs.tokens, self.lets_go_early
         if error:
             rows.spoil(batch.leases)
         drained = drain(batch) if self.keeps_stale else []
-        if self.num_draft_tokens and not error:
+        if error:
+            rows.fail(batch, error)
+        elif self.num_draft_tokens:
             verify.process(batch, result, rows)
-            rows.came_back(batch, result, drained, self.outputs)
-            return self.take_outputs()
-        for at in sorted(result.nan_samples) if result.nan_samples else ():
-            rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
-        prompts_left = batch.num_extend_reqs  # they come first
-        tokens = [0] * len(batch.reqs) if error else result.tokens
-        rids, heard = self.outputs.rids, self.outputs.tokens
-        for req, lease, deliver, token in zip(
-            batch.reqs, batch.leases, batch.delivers, tokens, strict=True
-        ):
-            if req.lease is not lease:  # ended or retracted while the step was running
-                rows.late(batch, req, lease, token if deliver else None, error)
-            elif error:
-                self._finish(req, FinishReason.ERROR, error=error)
-            elif deliver:
-                lease.settled_len = req.known_len  # its KV is there for sure
-                if req.append_host(token):
-                    self._end(req, token)
-                else:
-                    rids.append(req.rid)
-                    heard.append(token)
-                    if self.lets_go_early and req.device_len == req.max_device_len:
-                        rows.last_is_launched(req, lease, self.decode.remove_req)
-            if prompts_left:
-                rows.cache_prompt(batch, batch.num_extend_reqs - prompts_left)
-                prompts_left -= 1
+        else:
+            for at in sorted(result.nan_samples) if result.nan_samples else ():
+                rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
+            prompts_left = batch.num_extend_reqs  # they come first
+            for req, lease, deliver, token in zip(
+                batch.reqs, batch.leases, batch.delivers, result.tokens, strict=True
+            ):
+                if req.lease is not lease:  # ended or retracted while the step was running
+                    rows.late(batch, req, lease, token if deliver else None)
+                elif deliver:
+                    lease.settled_len = req.known_len  # its KV is there for sure
+                    if req.append_host(token):
+                        self._end(req, token)
+                    else:
+                        rids.append(req.rid)
+                        tokens.append(token)
+                        if lets_go_early and req.device_len == req.max_device_len:
+                            rows.last_is_launched(req, lease, self.decode.remove_req)
+                if prompts_left:
+                    rows.cache_prompt(batch, batch.num_extend_reqs - prompts_left)
+                    prompts_left -= 1
         if drained or result.logprobs or batch.has_sampling_extras or self.shares_early:
-            rows.came_back(batch, result, drained, self.outputs)
-        return self.take_outputs()
+            rows.came_back(batch, result, drained, outputs)
+        self.outputs = Outputs()
+        return outputs
 
     def _hear(self, req: Request, token: int) -> None:
         """Let a request learn a token, maybe its last."""

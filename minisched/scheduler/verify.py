@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from ..core import Request, Result, ScheduleBatch
+from ..core import ForwardMode, Request, Result, ScheduleBatch
 from ..memory import LeasePool
 from .output_processor import OutputProcessor
 
@@ -25,6 +25,8 @@ def add_verifies(
     only the device knows both, and where they belong: then all are None. ``draft_lens`` is the
     plan's.
     """
+    if not batch.num_extend_reqs:
+        batch.mode = ForwardMode.TARGET_VERIFY
     if draft_lens is None:
         draft_lens = [req.next_draft_len for req in reqs]
     rows = enumerate(zip(reqs, draft_lens, strict=True), len(batch.reqs))

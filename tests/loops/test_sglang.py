@@ -55,6 +55,7 @@ from tests.support import (
     many,
     marked,
     named,
+    no_rows,
     open_device,
     play_timed,
     some_requests,
@@ -72,10 +73,10 @@ COST = CostModel(
 
 BATCHES = {
     "none": NoBatch.WAIT,
-    "extend": ScheduleBatch(1, ForwardMode.EXTEND, 1),
-    "decode": ScheduleBatch(1, ForwardMode.DECODE, 0),
-    "verify": ScheduleBatch(1, ForwardMode.TARGET_VERIFY, 0),
-    "mixed": ScheduleBatch(1, ForwardMode.MIXED, 1),
+    "extend": no_rows(1, ForwardMode.EXTEND, 1),
+    "decode": no_rows(1, ForwardMode.DECODE, 0),
+    "verify": no_rows(1, ForwardMode.TARGET_VERIFY, 0),
+    "mixed": no_rows(1, ForwardMode.MIXED, 1),
 }
 
 

@@ -32,7 +32,7 @@ def batch_of(step: int, rows: dict[str, tuple[int | None, ...]], prompts: int = 
         step, ForwardMode.MIXED if prompts else ForwardMode.DECODE, prompts,
         [Request(rid, [0] * 9) for rid in rows], [Lease(at) for at, _ in enumerate(rows, 1)],
         [9 - len(ids) for ids in rows.values()], list(rows.values()),
-        [rid not in chunks for rid in rows],
+        [rid not in chunks for rid in rows], {},
     )  # fmt: skip
 
 

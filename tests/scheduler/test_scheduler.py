@@ -24,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from minisched.core import ForwardMode, Request, Result, Row, SamplingParams, ScheduleBatch
+from minisched.core import ForwardMode, Request, Result, SamplingParams, ScheduleBatch
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Recorder
 from tests.support import EOS, VOCAB, check_books, configs, leases_of, many, nodes_of, prompts
@@ -89,7 +89,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         batch = self.scheduler.chain(last) if chains else self.scheduler.next_batch()
         if batch:
             self.check_batch(batch)
-            tokens = [self.compute(row) for row in batch.rows]
+            tokens = [self.compute(batch, at) for at in range(len(batch.rows))]
             pages = [list(row.lease.pages) for row in batch.rows]
             self.in_flight.append((batch, tokens, pages))
 
@@ -140,10 +140,11 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # -- a device of one stream ----------------------------------------------------------------
 
-    def compute(self, row: Row) -> int:
+    def compute(self, batch: ScheduleBatch, at: int) -> int:
         """Fill the page table, read what came before, write what is computed, sample."""
+        row, (pages_at, new_pages) = batch.rows[at], batch.new_pages.get(at, (0, ()))
         size, table_row = self.config.page_size, row.lease.row
-        for index, page in enumerate(row.new_pages, row.pages_at):
+        for index, page in enumerate(new_pages, pages_at):
             self.page_table[table_row, index] = page
         truth = list(row.req.prompt)
         while len(truth) < row.end:

@@ -37,7 +37,7 @@ from minisched.speculative.draft_model import check_fits, open_draft_model, open
 from minisched.speculative.lookup import MAX_N, MIN_N, propose
 from minisched.trace import Recorder
 from minisched.worker.verify import Speculation
-from tests.support import EVERY_BACKEND, Workload, hash_model, many, play, tokens
+from tests.support import EVERY_BACKEND, Workload, hash_model, many, no_rows, play, tokens
 
 Oracle = Callable[[list[int], int], list[int]]
 
@@ -52,7 +52,7 @@ def alone(model: Model, device: Device) -> Oracle:
 
     @cache
     def next_token(text: tuple[int, ...]) -> int:
-        batch = ScheduleBatch(1, ForwardMode.EXTEND, 1)
+        batch = no_rows(1, ForwardMode.EXTEND, 1)
         batch.reqs, batch.leases = [Request("alone", text)], [Lease(1)]
         batch.starts, batch.ids, batch.delivers = [0], [text], [True]
         flat = get_model_worker_batch(batch, list(text), [1], num_slots, 1)
@@ -270,7 +270,7 @@ def test_who_builds_the_ops_waits_for_the_step_in_front(backend: str, algorithm:
 
 
 def test_a_token_that_no_launched_step_brings_is_an_error_and_never_a_zero() -> None:
-    lease, batch = Lease(3, "a"), ScheduleBatch(2, ForwardMode.TARGET_VERIFY, 0)
+    lease, batch = Lease(3, "a"), no_rows(2, ForwardMode.TARGET_VERIFY, 0)
     batch.reqs, batch.leases = [Request("a", [1], num_draft_tokens=1)], [lease]
     batch.starts, batch.ids, batch.delivers = [1], [(None, None)], [True]
     with pytest.raises(RuntimeError, match=r"step 2 wants a token of 'a' \(row 3\)"):

@@ -10,7 +10,7 @@ import pytest
 
 from minisched.checks.case import Case
 from minisched.checks.judge import judge
-from minisched.core import ForwardMode, Request, SamplingParams, ScheduleBatch
+from minisched.core import ForwardMode, Request, SamplingParams
 from minisched.core.fields import residences
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
@@ -23,7 +23,7 @@ from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.worker import Step, Worker
-from tests.support import EVERY_BACKEND, Workload, hash_model, open_device
+from tests.support import EVERY_BACKEND, Workload, hash_model, no_rows, open_device
 
 # -- generation_batch_result: nine fields, and one answer ------------------------------------------
 
@@ -77,7 +77,7 @@ def test_a_failed_step_has_ended_before_anybody_hears_of_it() -> None:
 
         return SimpleNamespace(synchronize=synchronize)
 
-    batch = ScheduleBatch(7, ForwardMode.DECODE, 0)
+    batch = no_rows(7, ForwardMode.DECODE, 0)
     late = RuntimeError("no memory")
     pending = Step(batch, op("logits"), op("tokens"), copy_done=op("copy", late))
     pending.launched = [op for op in (pending.logits_output, pending.next_token_ids) if op]

@@ -109,7 +109,7 @@ class OwnPlan:
                 raise Mistake(f"{req.rid} is among the prompts and among those who decode")
         if (short := self.scheduler.leases.pages_short(decodes)) > 0:
             raise Mistake(f"those who decode lack {counted(short, 'page')}: keep some free")
-        return Plan(list(prompts), list(decodes))
+        return list(prompts), list(decodes), None
 
     def _start(self, req: Request, length: int) -> None:
         """Let a prompt begin, or go on, with so many tokens."""
