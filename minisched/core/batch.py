@@ -135,11 +135,6 @@ class ScheduleBatch:
             return []
         return [None in ids for ids in self.ids]
 
-    @cached_property
-    def return_logprob(self) -> bool:
-        """Whether any request of it wants log-probabilities."""
-        return self.has_sampling_extras and any(req.params.return_logprob for req in self.reqs)
-
 
 @dataclass(frozen=True)
 class Result:
@@ -187,19 +182,11 @@ class Outputs:
         self.tokens: list[int | None] = []
         self.more: dict[int, Output] = {}
 
-    def add(
-        self,
-        rid: str,
-        token: int | None,
-        reason: FinishReason | None = None,
-        error: str = "",
-        namesake: bool = False,
-    ) -> None:
-        """Say one thing more; see ``Output``."""
-        if reason is not None:
-            self.more[len(self.rids)] = Output(rid, token, reason, error, namesake=namesake)
-        self.rids.append(rid)
-        self.tokens.append(token)
+    def add(self, output: Output) -> None:
+        """Say something that may be more than a token."""
+        self.more[len(self.rids)] = output
+        self.rids.append(output.rid)
+        self.tokens.append(output.token)
 
     def __len__(self) -> int:
         return len(self.rids)
@@ -214,13 +201,3 @@ class Outputs:
 def slots_of(pages: Sequence[int], page_size: int) -> list[int]:
     """The KV slots of pages, in order."""
     return [page * page_size + at for page in pages for at in range(page_size)]
-
-
-def placeholders(batch: ScheduleBatch, ids: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """The first negative id of each row that has any: row, place in the flat ids, and id."""
-    start = 0
-    for row, width in enumerate(map(len, batch.ids)):
-        at = next((at for at in range(start, start + width) if ids[at] < 0), -1)
-        if at >= 0:
-            yield row, at, ids[at]
-        start += width

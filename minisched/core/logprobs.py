@@ -11,6 +11,7 @@ temperature (before the temperature alone with ``SGLANG_RETURN_ORIGINAL_LOGPROB`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .sampling import SamplingParams
@@ -44,7 +45,7 @@ class WantedLogprobs(NamedTuple):
     """
 
     top_logprobs_nums: list[int]  # [num_reqs]
-    extend_logprob_start_lens: list[int]  # [num_extend_reqs]
+    extend_logprob_start_lens: Sequence[int]  # [num_extend_reqs]
     extend_input_logprob_token_ids: list[list[int]]  # [num_extend_reqs][num_input_logprobs]
 
 

@@ -24,7 +24,7 @@ from operator import add
 from typing import Any
 
 from ..trace import Recorder, Touch
-from .base import NO_LABEL, WRONG_TOKEN, Device, Event, Label, Op, OrNone, Signal, value_of
+from .base import NO_LABEL, WRONG_TOKEN, Device, Event, Label, Op, Signal, value_of
 from .cost import IDEAL_PACE, Pace
 from .shared_time import Action, SharedTime
 
@@ -121,12 +121,6 @@ class SimDevice(Device):
         """When something starts or ends next, or None."""
         return self._heap[0][0] if self._heap else None
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no stream has anything left to do."""
-        lanes = self._lanes.values()
-        return not (self._heap or any(lane.queue or lane.is_busy for lane in lanes))
-
     def _run_next(self) -> None:
         self.time, _, _, action = heapq.heappop(self._heap)
         action()
@@ -163,9 +157,7 @@ class SimDevice(Device):
         """Device memory whose writes appear when the writing op ends."""
         return SimMemory(self, name, size)
 
-    def host_memory(self, name: str, size: int) -> SimMemory:
-        """Memory a copy lands in; the same kind, so that a copy takes time too."""
-        return SimMemory(self, name, size)
+    host_memory = memory  # where a copy lands: the same kind, so that a copy takes time too
 
     def copy_to_host(self, dst: SimMemory, src: SimMemory, size: int) -> Vector:
         """Copy ``size`` integers and return them."""
@@ -176,9 +168,6 @@ class SimDevice(Device):
     def bring_to_host(self, values: Vector) -> Vector:
         """The values: what an op gives is never changed."""
         return values
-
-    def flush(self, *ops: Op) -> None:
-        """Nothing is lazy here."""
 
     def record(self, lane: str, name: str, start: int, label: Label, slice_id: int) -> None:
         """Record a slice that ends now."""
@@ -244,27 +233,10 @@ class SimOp(SimEvent, Op):
         self.start = 0
         self.writes: dict[SimMemory, dict[int, int]] = {}
 
-    def synchronize(self) -> Any:
-        """Let time pass until it has ended; its value, or what it raised."""
-        self._wait()
-        self.program.wait(self.slice_id)
-        if self.error is not None:
-            raise self.error
-        return self.value
-
     def run(self) -> None:
         """Compute the value from memory as it is now; an argument's error is passed on."""
         try:
-            self.value = self.fn(
-                *(
-                    arg.value
-                    if type(arg) is SimOp and arg.error is None
-                    else value_of(arg)
-                    if isinstance(arg, (Op, OrNone))
-                    else arg
-                    for arg in self.args
-                )
-            )
+            self.value = self.fn(*map(value_of, self.args))
         except Exception as error:
             self.error = error
             self.device.failed.add(self.slice_id)
@@ -415,12 +387,8 @@ class SimMemory:
     def __init__(self, device: SimDevice, name: str, size: int) -> None:
         self.device, self.name = device, name
         self.values = [WRONG_TOKEN] * size
-        self.is_followed = False
+        self.is_followed = False  # whether it is remembered who has written each cell
         self.writers: dict[int, int] = {}  # cell -> slice id of the op it was written by last
-
-    def follow(self) -> None:
-        """Remember from now on who has written each cell."""
-        self.is_followed = True
 
     def __getitem__(self, index: Any) -> Any:
         """One integer by int, or a vector by slice or by a sequence of indices."""

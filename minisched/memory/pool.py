@@ -19,10 +19,7 @@ from .block_pool import BlockPool
 from .radix_cache import Match, RadixCache
 
 PageCache = RadixCache | BlockPool
-"""What finds the pages of a prefix: a tree (SGLang) or a map from hashes to blocks (vLLM).
-
-A page in it is *protected* while somebody has locked a prefix that it belongs to, else *evictable*.
-"""
+"""What finds the pages of a prefix: a tree (SGLang) or a map from hashes to blocks (vLLM)."""
 
 
 class MemoryLeak(RuntimeError):
@@ -150,7 +147,7 @@ class LeasePool:
         self,
         allocator: PageAllocator,
         table: ReqToTokenPool,
-        cache: RadixCache | BlockPool | None = None,
+        cache: PageCache | None = None,
         free_rule: str = "lease",  # one of ``RULES``, below
     ) -> None:
         self.allocator, self.table, self.cache = allocator, table, cache

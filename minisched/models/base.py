@@ -81,7 +81,7 @@ def get_model_worker_batch(
         start_unknown=batch.start_unknown,
         table_index=index,
         table_slots=slots,
-        logprobs=wanted_logprobs(batch) if batch.return_logprob else None,
+        logprobs=wanted_logprobs(batch) if batch.has_sampling_extras else None,
     )
 
 

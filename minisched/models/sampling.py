@@ -227,8 +227,10 @@ class LogprobInfo:
     top_logprobs_num: int  # the most that anybody wants
 
 
-def wanted_logprobs(batch: ScheduleBatch) -> WantedLogprobs:
+def wanted_logprobs(batch: ScheduleBatch) -> WantedLogprobs | None:
     """What the requests of a batch want, and the prompts' tokens that it is about."""
+    if not any(req.params.return_logprob for req in batch.reqs):
+        return None
     starts = batch.extend_logprob_start_lens
     ids = [
         list(row.req.prompt[row.start + start_len + 1 : row.end + 1])

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ..core import FinishReason, ForwardMode, NoBatch, Outputs, Request, Result, ScheduleBatch
+from ..core import FinishReason, ForwardMode, NoBatch, Request, Result, ScheduleBatch
+from ..core.batch import Output, Outputs
 from ..core.sampling import shown
 from ..memory import LeasePool, RadixCache
 from ..policy import RunFirst
@@ -80,11 +81,6 @@ class Scheduler:
         return self.leases.launched_step
 
     @property
-    def num_waiting(self) -> int:
-        """Requests in the waiting queue."""
-        return len(self.waiting_queue.waiting) + len(self.waiting_queue.aside)
-
-    @property
     def batches_in_flight(self) -> int:
         """Steps committed that have not come back."""
         return self.leases.launched_step - self.leases.returned_step
@@ -150,7 +146,7 @@ class Scheduler:
             self.recorder.mark("finish", rid=req.name, reason=reason.value, outputs=0)
         else:
             self.recorder.mark("refused", rid=req.name)
-        self.outputs.add(req.name, None, reason, problem, namesake=other is not None)
+        self.outputs.add(Output(req.name, None, reason, problem, namesake=other is not None))
 
     def abort(self, rid: str, error: str = "") -> None:
         """End a request wherever it is; an id that is not live is none of our business."""
@@ -232,8 +228,11 @@ class Scheduler:
             verify.add_verifies(self.leases, self.propose, batch, decodes, draft_lens)
         else:
             self._add_decodes(batch, decodes)
-        if self.recorder.is_on:
-            self._record_commit(batch)
+        if self.recorder.is_on:  # rows of the table, and those of them whose prompt goes on
+            rows = [lease.row for lease in batch.leases]
+            chunks = [row for row, is_last in zip(rows, batch.delivers, strict=True) if not is_last]
+            more = {"chunks": " ".join(map(str, chunks))} if chunks else {}
+            self.recorder.mark("commit", step=step, rows=" ".join(map(str, rows)), **more)
         if self.on_commit is not None:
             self.on_commit(batch)
         if self.keeps_stale:
@@ -287,13 +286,6 @@ class Scheduler:
         batch.reqs += reqs
         batch.delivers += [True] * len(reqs)
 
-    def _record_commit(self, batch: ScheduleBatch) -> None:
-        """Mark whose memory a step names, as rows of the table, and whose prompt goes on."""
-        rows = [lease.row for lease in batch.leases]
-        chunks = [row for row, deliver in zip(rows, batch.delivers, strict=True) if not deliver]
-        more = {"chunks": " ".join(map(str, chunks))} if chunks else {}
-        self.recorder.mark("commit", step=batch.step, rows=" ".join(map(str, rows)), **more)
-
     # -- what a step's result means to the requests that were in it --------------------------------
 
     def process(self, batch: ScheduleBatch, result: Result) -> Outputs:
@@ -343,7 +335,7 @@ class Scheduler:
         if req.append_host(token):
             self._end(req, token)
         else:
-            self.outputs.add(req.rid, token)
+            self.outputs.add(Output(req.rid, token))
 
     # -- how a request ends: once, with a reason, and with its memory on its way back --------------
 
@@ -369,4 +361,4 @@ class Scheduler:
             if reason is not FinishReason.ERROR:
                 self.prefix_cache.cache_finished_req(req, lease)
             self.leases.close(lease)
-        self.outputs.add(req.rid, token, reason, error)
+        self.outputs.add(Output(req.rid, token, reason, error))

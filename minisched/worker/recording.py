@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ..core import Lease, Outputs, Request, Row, ScheduleBatch
-from ..core.batch import placeholders, slots_of
+from ..core.batch import slots_of
 from ..devices.base import NO_LABEL, Array, Device, Label, Op, OrNone
 from ..devices.sim import SimMemory
 from ..models.base import ForwardBatch, ModelWorkerBatch
@@ -240,7 +240,7 @@ class TokenEdges:
             return None
         memory = relay.kept_in if isinstance(relay.kept_in, SimMemory) else None
         if memory is not None:
-            memory.follow()
+            memory.is_followed = True
         cells, ids = relay.takes(known, flat.input_ids), flat.input_ids
         negative = {row: at for row, at, _ in placeholders(known, ids)}
         inputs, start = [], 0
@@ -434,7 +434,7 @@ class Recording:
         scheduler = self.scheduler
         cached = scheduler.page_cache.evictable_size if scheduler.page_cache else 0
         return {
-            "waiting": scheduler.num_waiting,
+            "waiting": len(scheduler.waiting_queue),
             "running": len(scheduler.running_batch),
             "kv used": scheduler.num_used_tokens,
             "kv cached": cached * scheduler.config.page_size,

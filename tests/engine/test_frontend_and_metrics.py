@@ -243,7 +243,7 @@ def test_nobody_arrived_before_the_engine_was_there() -> None:
     for time, rids in ((2000, ["early", "early"]), (3000, ["late"])):
         outputs = Outputs()
         for rid in rids:
-            outputs.add(rid, 1)
+            outputs.add(Output(rid, 1))
         metrics.on_outputs(outputs, time)
     assert [item.ttft_ns for _, item in metrics.live.values()] == [1000, 1500]
     assert metrics.throughput == 3 / (2000 / 1e9)
