@@ -94,11 +94,6 @@ class PageAllocator:
         self.owner: dict[int, Lease] = {}
         self.on_free: Callable[[Sequence[int], Lease | None], None] = lambda pages, lease: None
 
-    @property
-    def available_pages(self) -> int:
-        """Pages that are free."""
-        return len(self.free_pages)
-
     def pages_for(self, num_tokens: int) -> int:
         """Pages that hold ``num_tokens`` positions."""
         return -(-num_tokens // self.page_size)
@@ -234,7 +229,7 @@ class LeasePool:
 
     def make_free(self, num_pages: int) -> None:
         """Let the cache give up pages until so many are free, or nothing can be given up."""
-        short = num_pages - self.allocator.available_pages
+        short = num_pages - len(self.allocator.free_pages)
         if short > 0 and self.cache is not None:
             self.allocator.free(self.cache.evict(short))
 

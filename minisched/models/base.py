@@ -85,6 +85,16 @@ def get_model_worker_batch(
     )
 
 
+def placeholders(batch: ScheduleBatch, ids: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """The first negative id of each row that has any: row, place in the flat ids, and id."""
+    start = 0
+    for row, width in enumerate(map(len, batch.ids)):
+        at = next((at for at in range(start, start + width) if ids[at] < 0), -1)
+        if at >= 0:
+            yield row, at, ids[at]
+        start += width
+
+
 @dataclass(frozen=True)
 class ForwardBatch:
     """One step's input (SGLang ``model_executor/forward_batch_info.py``).

@@ -8,8 +8,8 @@ request table (``future_map_pool.py``).
 from __future__ import annotations
 
 from ..core import ScheduleBatch
-from ..core.batch import placeholders
 from ..devices.base import Array, Buffer, Device
+from ..models.base import placeholders
 from ..trace import Touch
 from .base import Bound, Relay, RelayShape
 

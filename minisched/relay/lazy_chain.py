@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..core import ScheduleBatch
-from ..core.batch import placeholders
 from ..devices.base import Array
+from ..models.base import placeholders
 from .base import Bound, Relay
 
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..core import ScheduleBatch
-from ..core.batch import placeholders
 from ..devices.base import WRONG_TOKEN, Array, Device
-from ..models.base import ModelWorkerBatch
+from ..models.base import ModelWorkerBatch, placeholders
 from ..trace import Touch
 from .base import Bound, Relay, RelayShape
 

@@ -6,8 +6,8 @@ from collections import deque
 from typing import NamedTuple
 
 from ..core import ScheduleBatch
-from ..core.batch import placeholders
 from ..devices.base import Array, Device
+from ..models.base import placeholders
 from ..trace import Touch
 from .base import Bound, Relay, RelayShape
 

@@ -7,8 +7,9 @@ one position further; the next step finds it there, because it comes later on th
 from __future__ import annotations
 
 from ..core import Lease, ScheduleBatch
-from ..core.batch import Row, placeholders
+from ..core.batch import Row
 from ..devices.base import Array, Device
+from ..models.base import placeholders
 from ..trace import Touch
 from .base import Bound, Prompts, Relay, RelayShape
 

@@ -22,7 +22,7 @@ from ..core import Lease, Outputs, Request, Row, ScheduleBatch
 from ..core.batch import slots_of
 from ..devices.base import NO_LABEL, Array, Device, Label, Op, OrNone
 from ..devices.sim import SimMemory
-from ..models.base import ForwardBatch, ModelWorkerBatch
+from ..models.base import ForwardBatch, ModelWorkerBatch, placeholders
 from ..relay.base import Relay
 from ..scheduler import Scheduler
 from ..trace import Program, Slice, Touch
@@ -431,10 +431,10 @@ class Recording:
                 item.source = source, prepare
 
     def _counters(self) -> dict[str, int]:
-        scheduler = self.scheduler
+        scheduler, queue = self.scheduler, self.scheduler.waiting_queue
         cached = scheduler.page_cache.evictable_size if scheduler.page_cache else 0
         return {
-            "waiting": len(scheduler.waiting_queue),
+            "waiting": len(queue.waiting) + len(queue.aside),
             "running": len(scheduler.running_batch),
             "kv used": scheduler.num_used_tokens,
             "kv cached": cached * scheduler.config.page_size,

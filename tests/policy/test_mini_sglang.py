@@ -176,7 +176,7 @@ def ahead(scheduler: Scheduler, new: int, stop_at: int = 99) -> list[int]:
     free, last = list[int](), None
     for count in range(20):
         batch = scheduler.next_batch()
-        free.append(scheduler.allocator.available_pages)
+        free.append(len(scheduler.allocator.free_pages))
         if last:
             scheduler.process(last, Result([EOS if count == stop_at else 3]))
         last = batch or None

@@ -82,7 +82,7 @@ def filled_pool(page: int, cached: list[list[int]]) -> tuple[LeasePool, set[tupl
     for tokens in cached:
         lease = Lease(0, is_released=True)
         count = len(tokens) // page
-        if count > allocator.available_pages:
+        if count > len(allocator.free_pages):
             continue
         allocator.alloc(lease, count)
         known = tree.insert(tokens, lease.pages).num_cached_pages
@@ -303,7 +303,7 @@ def test_without_memory_for_those_who_decode_the_prompt_runs_alone() -> None:
         scheduler.receive([Request(f"r{i}", [i] * (i + 1), params)] if i < 3 else [])
         turn(scheduler)
     assert [req.computed_len for req in scheduler.running_batch] == [4, 4, 4]
-    assert scheduler.allocator.available_pages == 3
+    assert len(scheduler.allocator.free_pages) == 3
     scheduler.receive([Request("new", [1] * 3, ONE)])
     batch = turn(scheduler)
     assert (batch.mode, batch.rids) == (ForwardMode.EXTEND, ("new",))

@@ -222,7 +222,7 @@ def test_a_full_batch_waits_for_one_who_is_about_to_end_and_retracts_nobody() ->
     scheduler.receive([Request("a", [1, 2], short), Request("b", [3, 4], long)])
     flying = [scheduler.next_batch(), scheduler.next_batch()]
     held = scheduler.leases.open()
-    scheduler.leases.extend(held, scheduler.allocator.available_pages)
+    scheduler.leases.extend(held, len(scheduler.allocator.free_pages))
     assert not scheduler.next_batch() and not scheduler.retraction.num_retractions
     for batch in flying:
         assert isinstance(batch, ScheduleBatch)

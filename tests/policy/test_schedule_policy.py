@@ -279,7 +279,7 @@ def test_the_last_request_that_can_never_fit_ends_with_a_reason(run_first: str) 
     scheduler.receive([Request("r0", [0], EIGHT)])
     turn(scheduler)
     held = scheduler.leases.open()
-    scheduler.leases.extend(held, scheduler.allocator.available_pages)
+    scheduler.leases.extend(held, len(scheduler.allocator.free_pages))
     req = scheduler.live["r0"]
     assert not scheduler.next_batch()
     (output,) = scheduler.take_outputs()

@@ -56,7 +56,7 @@ def test_who_asks_again_gets_the_same(monkeypatch: pytest.MonkeyPatch, backend: 
     run_loop("serial", open_device(backend), hash_model(backend, frozenset()), requests, config)
     assert all(result(pending) is found and not found.error for pending, found in kept)
     lens = [(one.extend_input_len_per_req, one.extend_logprob_start_len_per_req) for one, _ in kept]
-    assert lens[:4] == [([4], [4]), ([4], [2]), ([2, 2], [0, 2]), ([], [])]
+    assert lens[:4] == [([4], [4]), ([4], [2]), ([2, 2], [0, 2]), ([], ())]
 
 
 def test_sampling_that_nobody_launched_is_a_result_with_an_error() -> None:
