@@ -9,9 +9,9 @@ How it is used. Rank 0 is the program; every other rank does what rank 0 tells i
             message = ranks.receive(1, "done")
 
 ``part`` is a function of a module (it goes by name), and values are what pickle takes. A message
-goes to one rank under a tag, over gloo; those of one tag come in order. Tensors go through the
-host's memory, and lie on the other rank's device when they have come. ``all_gather`` is for what
-all ranks do alike, each from one thread.
+goes to one rank under a tag, over gloo; those of one tag come in order. Tensors lie on the other
+rank's device when they have come: over NCCL where every rank has a GPU of its own, else through the
+host's memory. ``all_gather`` is for what all ranks do alike, each from one thread.
 
 Every wait has an end. Each rank beats four times in ``deadline`` seconds, whatever it computes.
 If one dies, its connections close; if one stalls, or a link does, nothing comes for ``deadline``
@@ -107,6 +107,9 @@ class Ranks:
         with self._bounded("the ranks have not come together"):
             self.group = dist.new_group(everybody, wait, "gloo")
             self._messages = dist.new_group(everybody, wait, "gloo")
+            self._direct: Any = None  # the group that tensors go over, if not in their message
+            if torch.cuda.is_available() and torch.cuda.device_count() >= size:
+                self._direct = dist.new_group(everybody, wait, "nccl")
         self._locks = {other: threading.Lock() for other in self.others}
         self._last_sent = dict.fromkeys(self.others, monotonic())
         self._threads = [
@@ -133,8 +136,7 @@ class Ranks:
         if not after:
             after = program.new_id()
             program.say(after)
-        on_host = [tensor.detach().cpu() for tensor in tensors]
-        self._put(to, tag, Message(value, on_host, after, program.op))
+        self._put(to, tag, Message(value, list(tensors), after, program.op))
 
     def receive(self, source: int, tag: str, patient: bool = False) -> Message:
         """Wait for the next message; what this lane does from now on comes after its sending.
@@ -328,11 +330,21 @@ class Ranks:
         if to in self.gone:
             self._lose(to, "it has ended")
             self.check()
-        content = torch.frombuffer(bytearray(pickle.dumps((tag, message))), dtype=torch.uint8)
+        # a clone, since of a view all that it is a view of would be sent
+        sent = [part.to("meta") if self._direct else part.detach().cpu().clone()
+                for part in message.tensors]  # fmt: skip
+        packed = pickle.dumps((tag, replace(message, tensors=sent)))
+        content = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
         with self._locks[to], self._bounded("can't be told anything", to):
             dist.send(torch.tensor(content.size()), to, self._messages)
             dist.send(content, to, self._messages)
+            for part in message.tensors if self._direct else ():
+                self._wait(dist.isend(part.detach().contiguous(), to, self._direct))
             self._last_sent[to] = monotonic()
+
+    def _wait(self, work: Any) -> None:
+        """Until a tensor is there: a wait with an end blocks the host for NCCL, too."""
+        work.wait(timedelta(seconds=self.deadline))
 
     def _beat(self, to: int) -> None:
         """A thread for each other rank: let it know that this one lives."""
@@ -351,16 +363,24 @@ class Ranks:
                     dist.recv(size, source, self._messages)
                     content = torch.empty(int(size), dtype=torch.uint8)
                     dist.recv(content, source, self._messages)
-                tag, message = pickle.loads(content.numpy().tobytes())
-                self._take(source, tag, message)
+                    tag, message = pickle.loads(content.numpy().tobytes())
+                    tensors = [self._here(part, source) for part in message.tensors]
+                self._take(source, tag, replace(message, tensors=tensors))
+
+    def _here(self, part: Tensor, source: int) -> Tensor:
+        """A tensor of a message on this rank's device; of one on its way there is but the shape."""
+        if not part.is_meta:
+            return part.to(self._where)
+        tensor = torch.empty(part.shape, dtype=part.dtype, device=self._where)
+        self._wait(dist.irecv(tensor, source, self._direct))
+        return tensor
 
     def _take(self, source: int, tag: str, message: Message) -> None:
-        tensors = [tensor.to(self._where) for tensor in message.tensors]
         with self.news:
             if tag == GOODBYE:
                 self.gone.add(source)
             elif tag != BEAT:
-                self._inbox[source, tag].append(replace(message, tensors=tensors))
+                self._inbox[source, tag].append(message)
             self.news.notify_all()
         if tag == GOODBYE and message.value:
             self._lose(source, message.value)
