@@ -19,7 +19,6 @@ from ..checks.overlap import Interval, intersection, length, union
 from ..core import Request, SamplingParams
 from ..devices.cost import ADDED_TO, MILLISECOND, NO_COST, CostModel, Pace
 from ..devices.profiles import HostCost, MeasuredCost
-from ..devices.registry import open_device
 from ..loops.run import Run, run_to_end, warm_up
 from ..models.base import Model
 from ..replay.replay import LengthModel
@@ -83,32 +82,32 @@ CONTEXT_LEN = max(load.config.context_len for load in (*SERIAL_LOADS, *LOOP_LOAD
 
 # -- A run, taken apart ----------------------------------------------------------------------------
 
-Rows = list[tuple[int, int]]  # first new position and new positions of each row
+Rows = tuple[tuple[int, int], ...]  # first new position and new positions of each row
 PHASE, AFTER, OP, START, WAKE = "phase", "after", "op", "start", "wake"
-ASLEEP = ("receive", "schedule")  # what comes behind a schedule that found nothing to do
 STARTS_BEHIND = {"sample": "forward", "copy": "sample"}
+ASLEEP = ("receive", "schedule")  # what comes behind a schedule that found nothing to do
 
 
 class Listener:
-    """A cost model that also notes the rows of each forward pass: no trace has them.
+    """One loop's cost model that also notes the rows of each forward pass: no trace has them.
 
     Steps are launched in the order in which their forward passes run.
     """
 
-    def __init__(self, cost: CostModel, heard: list[Rows] | None = None) -> None:
+    def __init__(self, cost: CostModel) -> None:
         self.cost = cost
-        self.heard: list[Rows] = [] if heard is None else heard
+        self.heard: list[Rows] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cost, name)
 
     def of_loop(self, loop: str) -> Listener:
-        """The same for one loop."""
-        return Listener(self.cost.of_loop(loop), self.heard)
+        """The same: it is one loop's."""
+        return self
 
     def forward_rows(self, rows: Iterable[tuple[int, int]]) -> int:
         """The cost of a forward pass, which is noted."""
-        self.heard.append(list(rows))
+        self.heard.append(tuple(rows))
         return self.cost.forward_rows(self.heard[-1])
 
 
@@ -126,90 +125,72 @@ class Piece:
     name: str
     duration: int
     beside: int = 0
-    rows: tuple[tuple[int, int], ...] = ()
+    rows: Rows = ()
 
     @property
     def tokens(self) -> int:
         """New tokens of its step."""
         return sum(count for _, count in self.rows)
 
-    def alone(self, lost: int) -> int:
-        """What it would have taken alone, if of 1000 nanoseconds beside the other ``lost`` go."""
-        return max(0, self.duration - self.beside * lost // 1000)
+    @property
+    def has_added_work(self) -> bool:
+        """Whether it is a phase of the host that took on some of the added work."""
+        return self.kind == PHASE and self.work > 0 and self.name in ADDED_TO
+
+    def alone(self, pace: Pace) -> Piece:
+        """The same, had the other side not worked meanwhile."""
+        lost = pace.device_lost if self.kind == OP else pace.host_lost
+        return replace(self, duration=max(0, self.duration - self.beside * lost // 1000))
 
 
 def pieces_of(run: Run, heard: Sequence[Rows], work: int = 0) -> Iterator[Piece]:
     """The pieces of one run, of which ``heard`` are the rows of each forward pass."""
     trace, piece = run.trace, partial(Piece, run.loop, work)
-    host = trace.on("host")
     ops = {(it.name, it.step): it for it in trace.slices if not is_host(it.lane)}
-    passes = [item for item in trace.on("forward") if item.name == "forward"]
-    rows = {item.step: tuple(each) for item, each in zip(passes, heard, strict=False)}
-    device_busy = union(ops.values())
-    names = dict(phase_names(host))
+    passes = (item for item in trace.on("forward") if item.name == "forward")
+    rows = {item.step: each for item, each in zip(passes, heard, strict=False)}
 
-    def was_blocked(wait: Slice) -> bool:  # what the host waited for was still to come
+    def was_over(wait: Slice) -> bool:  # before the host began to wait for it
         copy = ops.get(("copy", wait.step))
-        return copy is not None and copy.end > wait.start
+        return copy is None or copy.end <= wait.start
 
-    def seen_end(item: Slice) -> int:  # of a launch on an idle device: when what it launched began
-        first = ops.get(("forward", item.step))
-        if names.get(item.id) != "launch" or not first or not item.start <= first.start < item.end:
-            return item.end
-        return item.end if within(device_busy, item.start, first.start) else first.start
+    # The host's own thread: what the cost model calls each phase, and until when the host worked
+    # on behind it before it did something else.
+    names: dict[int, str] = {}
+    until: dict[int, int] = {}
+    launched: dict[int, int] = {}  # the first launch of each step; a second one only samples
+    host = [item for item in trace.on("host") if item.name != "wait" or not was_over(item)]
+    for before, item in pairwise(host):
+        if item.name == "launch" and launched.setdefault(item.step, item.id) != item.id:
+            names[item.id] = "launch sample"
+        elif item.name == "prepare" and before.name == "launch":
+            names[item.id] = "advance step"
+        if before.name == "wait":
+            if item.name != "wait":
+                yield piece(WAKE, "", max(0, item.start - ops["copy", before.step].end))
+        elif before.name != "schedule" or item.name not in ASLEEP:
+            until[before.id] = max(item.start, before.end)
 
     works = [item for item in trace.slices if is_host(item.lane) and item.name != "wait"]
-    followed = list(unnamed_work(host, was_blocked))
-    unnamed = [Slice(0, "host", "", phase.end, until, 0) for phase, until in followed]
-    host_busy = union([*works, *unnamed])
+    host_busy = union(replace(item, end=until.get(item.id, item.end)) for item in works)
+    device_busy = union(ops.values())
+
     for item in works:
-        beside = within(device_busy, item.start, seen_end(item))
+        name, end = names.get(item.id, item.name), item.end
+        forward = ops.get(("forward", item.step))
+        if forward and name == "launch" and item.id in until:
+            is_meanwhile = item.start <= forward.start < end
+            if is_meanwhile and not within(device_busy, item.start, forward.start):
+                end = forward.start  # the device was idle, and had it by then
         of = rows.get(item.step, ((0, 1),) * len(item.rids))
-        name = names.get(item.id, item.name)
-        yield piece(PHASE, name, seen_end(item) - item.start, beside, of)
-    for phase, until in followed:
-        start = seen_end(phase)
-        yield piece(AFTER, phase.name, until - start, within(device_busy, start, until))
+        yield piece(PHASE, name, end - item.start, within(device_busy, item.start, end), of)
+        if later := until.get(item.id):
+            yield piece(AFTER, item.name, later - end, within(device_busy, end, later))
     for (name, step), op in ops.items():
         beside = within(host_busy, op.start, op.end)
         yield piece(OP, name, op.end - op.start, beside, rows.get(step, ()))
         if earlier := ops.get((STARTS_BEHIND.get(name, ""), step)):
             yield piece(START, name, max(0, op.start - earlier.end))
-    for wait, behind in pairwise(host):
-        if wait.name == "wait" != behind.name and was_blocked(wait):
-            yield piece(WAKE, "", max(0, behind.start - ops["copy", wait.step].end))
-
-
-def phase_names(host: Sequence[Slice]) -> Iterator[tuple[int, str]]:
-    """What the cost model calls each phase, by the slice's id.
-
-    The second launch of a step only samples; a prepare behind a launch only goes one step on.
-    """
-    launched: set[int] = set()
-    before = ""
-    for item in host:
-        name = item.name
-        if name == "launch" and item.step in launched:
-            name = "launch sample"
-        elif name == "prepare" and before == "launch":
-            name = "advance step"
-        if name == "launch":
-            launched.add(item.step)
-        yield item.id, name
-        before = item.name
-
-
-def unnamed_work(
-    host: Sequence[Slice], was_blocked: Callable[[Slice], bool]
-) -> Iterator[tuple[Slice, int]]:
-    """Each phase, and until when the host worked behind it before it did something else."""
-    for at, (phase, behind) in enumerate(pairwise(host)):
-        if phase.name == "wait" or (phase.name == "schedule" and behind.name in ASLEEP):
-            continue
-        while behind.name == "wait" and not was_blocked(behind) and at + 2 < len(host):
-            at += 1
-            behind = host[at + 1]
-        yield phase, max(behind.start, phase.end)
 
 
 def within(busy: tuple[Interval, ...], start: int, end: int) -> int:
@@ -217,14 +198,35 @@ def within(busy: tuple[Interval, ...], start: int, end: int) -> int:
     return length(intersection(busy, ((start, end),)))
 
 
-# -- One line of least squares ---------------------------------------------------------------------
+# -- Medians, and one line of least squares --------------------------------------------------------
 
 OUTLIER = 4  # residuals beyond so many times their median are left out
 TRIMMINGS = 3
 ROUNDING = 1e-9  # relative residuals that are nobody's
 
 
-def line(features: Sequence[Sequence[float]], values: Sequence[int]) -> list[float]:
+def by_name(pieces: Iterable[Piece], kind: str) -> dict[str, list[Piece]]:
+    """Those of one kind, sorted by their name."""
+    found: dict[str, list[Piece]] = defaultdict(list)
+    for piece in pieces:
+        if piece.kind == kind:
+            found[piece.name].append(piece)
+    return found
+
+
+def middle(pieces: Iterable[Piece]) -> int:
+    """The median duration in whole nanoseconds, 0 of nothing."""
+    durations = [piece.duration for piece in pieces]
+    return round(median(durations)) if durations else 0
+
+
+def middles(pieces: Iterable[Piece], kind: str) -> dict[str, int]:
+    """The medians of one kind by name, without what takes no time."""
+    found = {name: middle(of) for name, of in by_name(pieces, kind).items()}
+    return {name: cost for name, cost in found.items() if cost}
+
+
+def line(pieces: Sequence[Piece], features: Callable[[Piece], Sequence[float]]) -> list[int]:
     """One coefficient for each feature, so that squares of relative residuals add up to least.
 
     Relative: a long prompt is as noisy as a short step, in per cent. What a busy machine has
@@ -233,16 +235,15 @@ def line(features: Sequence[Sequence[float]], values: Sequence[int]) -> list[flo
     """
     import numpy as np
 
-    found = np.zeros(len(features[0]) if features else 0)
-    if not values:
-        return list(found)
-    target = np.array(values, float)
+    target = np.array([piece.duration for piece in pieces], float)
     weights = 1 / np.maximum(1.0, target)
-    matrix, target = np.array(features, float) * weights[:, None], target * weights
+    matrix = np.array([features(piece) for piece in pieces], float) * weights[:, None]
+    target *= weights
     sizes = np.linalg.norm(matrix, axis=0)
     matrix /= np.where(sizes, sizes, 1)  # so that what depends on others is told from what is small
+    found = np.zeros(len(sizes))
     columns: list[int] = []
-    for column in range(len(found)):
+    for column in range(len(sizes)):
         if np.linalg.matrix_rank(matrix[:, [*columns, column]]) > len(columns):
             columns.append(column)
     while columns:
@@ -251,19 +252,14 @@ def line(features: Sequence[Sequence[float]], values: Sequence[int]) -> list[flo
             solved = np.linalg.lstsq(matrix[kept][:, columns], target[kept], rcond=None)[0]
             far = np.abs(target - matrix[:, columns] @ solved)
             near = kept & (far <= max(ROUNDING, OUTLIER * float(np.median(far[kept]))))
-            if near.sum() in (kept.sum(), *range(len(columns))):
+            if near.sum() < len(columns):
                 break
             kept = near
         if solved.min() >= 0:
             found[columns] = solved / sizes[columns]
             break
         columns.pop(int(solved.argmin()))
-    return [float(value) for value in found]
-
-
-def middle(values: Sequence[int]) -> int:
-    """The median in whole nanoseconds, 0 of nothing."""
-    return round(median(values)) if values else 0
+    return [round(value) for value in found.tolist()]
 
 
 # -- A cost profile from the table: what each phase and each op costs when it runs alone -----------
@@ -281,138 +277,116 @@ def fit_cost(table: Sequence[Piece], pad_to: int = 1) -> MeasuredCost:
     What a side loses beside the other is found in rounds: costs alone are fitted from durations
     less the loss, and the loss from what durations have beyond their costs.
     """
-    start = by_name(piece for piece in table if piece.kind == START)
-    pace = Pace(
-        start=some({name: middle([p.duration for p in of]) for name, of in start.items()}),
-        wake=middle([piece.duration for piece in table if piece.kind == WAKE]),
-    )
-    serial = [piece for piece in table if piece.loop == "serial"]
-    cost = MeasuredCost(pad_to=pad_to)
+    pace = Pace(start=middles(table, START), wake=middles(table, WAKE).get("", 0))
     for _ in range(ROUNDS):
-        cost = replace(
-            fit_device([piece for piece in serial if piece.kind == OP], pad_to, pace.device_lost),
-            loops={
-                loop: fit_host([p for p in table if p.loop == loop], pace.host_lost)
-                for loop in dict.fromkeys(piece.loop for piece in table)
-            },
-            added_work=fit_added_work(serial, pace.host_lost),
-            pace=pace,
+        alone = [piece.alone(pace) for piece in table]
+        serial = [piece for piece in alone if piece.loop == "serial"]
+        loops = {
+            loop: fit_host([piece for piece in alone if piece.loop == loop])
+            for loop in dict.fromkeys(piece.loop for piece in table)
+        }
+        added_work = fit_added_work(by_name(serial, PHASE)[ADDED_TO[0]])
+        cost = replace(fit_device(serial, pad_to), loops=loops, added_work=added_work)
+        pace = replace(
+            pace,
+            host_lost=per_mille(expected_phases(table, cost)),
+            device_lost=per_mille(expected_passes(table, serial, cost)),
         )
-        pace = fit_lost(table, cost)
     return replace(cost, pace=pace)
 
 
-def by_name(pieces: Iterable[Piece]) -> dict[str, list[Piece]]:
-    """Pieces sorted by their name."""
-    found: dict[str, list[Piece]] = defaultdict(list)
-    for piece in pieces:
-        found[piece.name].append(piece)
-    return found
-
-
-def some(costs: dict[str, int]) -> dict[str, int]:
-    """Without what costs nothing."""
-    return {name: cost for name, cost in costs.items() if cost}
-
-
-def fit_device(ops: Sequence[Piece], pad_to: int, lost: int) -> MeasuredCost:
+def fit_device(serial: Sequence[Piece], pad_to: int) -> MeasuredCost:
     """Costs of forward passes, sampling and copies.
 
     A pass costs what its tokens say, a line that bends at numbers of tokens seen often and never
     falls, and on top what it attends to, and its rows.
     """
-    named = by_name(ops)
-    passes, samples = named["forward"], named["sample"]
-    counts = Counter(-(-piece.tokens // pad_to) * pad_to for piece in passes)
+    ops = by_name(serial, OP)
+
+    def padded(piece: Piece) -> int:
+        return -(-piece.tokens // pad_to) * pad_to
+
+    counts = Counter(map(padded, ops["forward"]))
     often = {count for count, times in counts.items() if times >= OFTEN}
-    knots = sorted(often | {min(counts), max(counts)}) if counts else []
-    features = [
-        [1.0, *ramps(knots, -(-piece.tokens // pad_to) * pad_to), *attention(piece)]
-        for piece in passes
-    ]
-    found = line(features, [piece.alone(lost) for piece in passes])
-    read, pairs, per_row = found[len(knots) :] or (0, 0, 0)
-    heights = map(round, accumulate(found[: len(knots)]))
-    sample, per_sample = line(
-        [[1, len(piece.rows)] for piece in samples], [piece.alone(lost) for piece in samples]
-    ) or (0, 0)
+    knots = sorted(often | {min(counts), max(counts)})
+
+    def features(piece: Piece) -> list[float]:
+        """1; how far it is from each knot to the next one, 0 to 1; thousands attended to; rows."""
+        at = padded(piece)
+        ramps = [min(1.0, max(0.0, (at - a) / (b - a))) for a, b in pairwise(knots)]
+        attended = sum(start + count for start, count in piece.rows)
+        pairs = sum(count * (2 * start + count + 1) // 2 for start, count in piece.rows)
+        return [1, *ramps, attended / 1000, pairs / 1000, len(piece.rows)]
+
+    *rises, kv_read_ps, attention_ps, per_row = line(ops["forward"], features)
+    sample, per_sample = line(ops["sample"], lambda piece: [1, len(piece.rows)])
     return MeasuredCost(
-        forward_knots=tuple(zip(knots, heights, strict=True)),
-        kv_read_ps=round(read * 1000),
-        attention_ps=round(pairs * 1000),
-        forward_per_row=round(per_row),
-        sample=round(sample),
-        sample_per_row=round(per_sample),
-        copy=middle([piece.alone(lost) for piece in named["copy"]]),
+        forward_knots=tuple(zip(knots, accumulate(rises), strict=True)),
+        kv_read_ps=kv_read_ps,
+        attention_ps=attention_ps,
+        forward_per_row=per_row,
+        sample=sample,
+        sample_per_row=per_sample,
+        copy=middle(ops["copy"]),
         pad_to=pad_to,
     )
 
 
-def ramps(knots: Sequence[int], at: int) -> list[float]:
-    """How far ``at`` is from each knot to the next one, from 0 to 1."""
-    return [min(1.0, max(0.0, (at - a) / (b - a))) for a, b in pairwise(knots)]
-
-
-def attention(piece: Piece) -> list[int]:
-    """Tokens attended to, pairs of tokens, and rows."""
-    attended = sum(start + count for start, count in piece.rows)
-    pairs = sum(count * (2 * start + count + 1) // 2 for start, count in piece.rows)
-    return [attended, pairs, len(piece.rows)]
-
-
-def fit_host(pieces: Sequence[Piece], lost: int) -> HostCost:
+def fit_host(pieces: Sequence[Piece]) -> HostCost:
     """One loop's phases: a constant, and what grows with rows and new tokens; and what follows."""
     base, per_row, per_token = dict[str, int](), dict[str, int](), dict[str, int]()
-    own = (p for p in pieces if p.kind == PHASE and p.duration and not has_added_work(p))
-    for name, of in by_name(own).items():
-        grows = name in GROWING
-        features = [[1, len(p.rows) * grows, p.tokens * grows] for p in of]
-        found = line(features, [piece.alone(lost) for piece in of])
-        base[name], per_row[name], per_token[name] = map(round, found)
-    behind = by_name(piece for piece in pieces if piece.kind == AFTER)
-    after = {name: middle([piece.alone(lost) for piece in of]) for name, of in behind.items()}
-    return HostCost(base, some(per_row), some(per_token), some(after))
+    own = [piece for piece in pieces if piece.duration and not piece.has_added_work]
+    for name, of in by_name(own, PHASE).items():
+        if name in GROWING:
+            base[name], per_row[name], per_token[name] = line(
+                of, lambda piece: [1, len(piece.rows), piece.tokens]
+            )
+        else:
+            (base[name],) = line(of, lambda piece: [1])
+    return HostCost(base, per_row, per_token, middles(pieces, AFTER))
 
 
-def has_added_work(piece: Piece) -> bool:
-    """Whether it is a phase of the host that took on some of the added work."""
-    return piece.kind == PHASE and piece.work > 0 and piece.name in ADDED_TO
+def fit_added_work(phases: Sequence[Piece]) -> int:
+    """What passes of 1000 nanoseconds of added work, by one phase with and without half of it."""
+    with_work = [piece for piece in phases if piece.work]
+    if not with_work:
+        return 1000
+    plain = middle(piece for piece in phases if not piece.work)
+    return round(median(1000 * (it.duration - plain) // (it.work // 2) for it in with_work))
 
 
-def fit_added_work(serial: Sequence[Piece], lost: int) -> int:
-    """What passes of 1000 nanoseconds of added work, by the runs with and without it."""
-    times: dict[int, list[int]] = defaultdict(list)
-    for piece in serial:
-        if piece.kind == PHASE and piece.name == ADDED_TO[0]:
-            times[piece.work].append(piece.alone(lost))
-    plain = middle(times.pop(0, []))
-    found = [1000 * (middle(of) - plain) // (work // 2) for work, of in times.items()]
-    return round(median(found)) if found else 1000
+# What pieces would cost alone is what the serial loop's cost: there, both work at once the least.
+
+Expected = list[tuple[Piece, int]]
 
 
-def fit_lost(table: Sequence[Piece], cost: MeasuredCost) -> Pace:
-    """What each side loses beside the other, by what durations have beyond their costs alone.
+def expected_phases(table: Sequence[Piece], cost: MeasuredCost) -> Expected:
+    """Phases with added work."""
+    serial = cost.of_loop("serial")
+    return [
+        (it, serial.with_host_work(it.work).phase(it.name, len(it.rows), it.tokens))
+        for it in table
+        if it.has_added_work
+    ]
 
-    Costs alone are those of the serial loop, whose host does little beside the device: of the same
-    pass in the same workload where there is one, since added work also leaves caches cold.
+
+def expected_passes(
+    table: Sequence[Piece], serial: Sequence[Piece], cost: MeasuredCost
+) -> Expected:
+    """Forward passes, by the same one in the same workload where there is one.
+
+    Added work also leaves caches cold, so a pass beside it is no measure of one without.
     """
-    serial: dict[Any, list[int]] = defaultdict(list)
-    passes = [piece for piece in table if piece.kind == OP and piece.name == "forward"]
-    for piece in passes:
-        if piece.loop == "serial":
-            serial[piece.work, piece.rows].append(piece.alone(cost.pace.device_lost))
-    device = []
-    for piece in passes:
-        same = serial.get((piece.work, piece.rows))
-        device.append((piece, middle(same) if same else cost.forward_rows(piece.rows)))
-    host = []
-    for piece in filter(has_added_work, table):
-        mine = cost.with_host_work(piece.work).of_loop("serial")
-        host.append((piece, mine.phase(piece.name, len(piece.rows), piece.tokens)))
-    return replace(cost.pace, host_lost=per_mille(host), device_lost=per_mille(device))
+    same: dict[tuple[int, Rows], list[Piece]] = defaultdict(list)
+    for piece in by_name(serial, OP)["forward"]:
+        same[piece.work, piece.rows].append(piece)
+    return [
+        (it, middle(of) if (of := same.get((it.work, it.rows))) else cost.forward_rows(it.rows))
+        for it in by_name(table, OP)["forward"]
+    ]
 
 
-def per_mille(expected: Sequence[tuple[Piece, int]]) -> int:
+def per_mille(expected: Expected) -> int:
     """What was lost of 1000 nanoseconds beside the other side: the median over all of these."""
     shares = sorted(
         ((piece.duration - alone) / piece.beside, piece.beside)
@@ -439,7 +413,7 @@ def observe(
         KeyboardInterrupt: somebody cut the run short.
         RunStopped: it stopped with an error.
     """
-    listener = Listener(cost.with_host_work(load.work))
+    listener = Listener(cost.with_host_work(load.work).of_loop(loop))
     requests, told = load.make(model.vocab_size), cast(CostModel, listener)
     run = run_to_end(loop, device, model, requests, load.config, told)
     return run.trace, list(pieces_of(run, listener.heard, load.work))
@@ -448,9 +422,7 @@ def observe(
 def predict(loop: str, model: Model, load: CalibrationLoad, cost: CostModel) -> Trace:
     """The same load on ``sim``, where what the tokens are makes no odds."""
     lengths = cast(Model, LengthModel(model.vocab_size - 1, 1, model.context_len))
-    requests = load.make(lengths.vocab_size)
-    told = cost.with_host_work(load.work)
-    return run_to_end(loop, "sim", lengths, requests, load.config, told).trace
+    return observe(loop, "sim", lengths, load, cost)[0]
 
 
 def makespan(trace: Trace) -> int:
@@ -470,17 +442,29 @@ def fit_costs(
     """Costs of steps, of the device once and of the host for every loop.
 
     ``cost`` is what steps of ``sim`` cost, should that be the device: then it comes back.
+
+    Raises:
+        ValueError: the model's context is too short.
     """
     settle(device, model, loops)
     table: list[Piece] = []
     for turn in range(repetitions):
         report(f"repetition {turn + 1} of {repetitions}")
-        table += observe_all(device, model, loops, cost, report, turn)
+        table += observe_all(device, model, loops, turn, cost, report)
     return fit_cost(table, model.pad_to)
 
 
 def settle(device: str, model: Model, loops: Sequence[str]) -> None:
-    """What is done once is done before anything counts: kernels are chosen, graphs captured."""
+    """What is done once is done before anything counts: kernels are chosen, graphs captured.
+
+    Raises:
+        ValueError: the model's context is too short.
+    """
+    if model.context_len < CONTEXT_LEN:
+        raise ValueError(
+            f"model {model.name!r} has a context of {model.context_len} tokens, but calibrating "
+            f"takes {CONTEXT_LEN}."
+        )
     warm_up(device, model, SERIAL_LOADS[0].config)
     if device == "cuda":
         observe_all(device, model, loops)
@@ -490,9 +474,9 @@ def observe_all(
     device: str,
     model: Model,
     loops: Sequence[str],
+    turn: int = 0,
     cost: CostModel = NO_COST,
     report: Callable[[str], None] = lambda doing: None,
-    turn: int = 0,
 ) -> list[Piece]:
     """Every workload of a calibration, once; which of the loops begins is a matter of the turn."""
     report("calibrating: serial")
@@ -511,28 +495,3 @@ def rotated(loops: Sequence[str], turn: int) -> list[str]:
     each = list(dict.fromkeys(loops))
     first = turn % len(each)
     return each[first:] + each[:first]
-
-
-def check_model(model: Model) -> None:
-    """Whether a model takes these workloads.
-
-    Raises:
-        ValueError: its context is too short.
-    """
-    if model.context_len < CONTEXT_LEN:
-        raise ValueError(
-            f"model {model.name!r} has a context of {model.context_len} tokens, but calibrating "
-            f"takes {CONTEXT_LEN}."
-        )
-
-
-def check_real_time(device: str, command: str) -> None:
-    """Whether a command can measure there.
-
-    Raises:
-        ValueError: the device is unknown, not to be had, or has a virtual clock.
-    """
-    opened = open_device(device)
-    opened.close()
-    if opened.clock == "virtual":
-        raise ValueError(f"{command} measures real time, which --device {device} has none of.")

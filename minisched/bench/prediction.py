@@ -14,8 +14,6 @@ from ..models.base import Model
 from .calibrate import (
     CalibrationLoad,
     Piece,
-    check_model,
-    check_real_time,
     fit_cost,
     makespan,
     observe,
@@ -25,7 +23,7 @@ from .calibrate import (
     settle,
 )
 from .figures import BenchCall, BenchPart, Figure, not_measured
-from .overlap import opened
+from .overlap import DEVICES, opened
 
 # Device and model; stock MLX on a CPU takes seconds for a prompt of SmolLM2.
 USUAL = {"thread": "smollm2", "mlx": "small"}
@@ -45,11 +43,9 @@ def prediction_rows(call: BenchCall) -> list[Figure]:
     """By how much makespan and speed-up of each loop are off, on the device named or on both."""
     rows = []
     for device in [call.device] if call.device else USUAL:
-        check_real_time(device, "bench")
         name = call.model or USUAL.get(device, "smollm2")
         try:
             with opened(name, device, call.dtype) as model:
-                check_model(model)
                 rows += predictions(f"{device}, {Path(name).name}", device, model, call)
         except MissingExtra as error:
             if call.device:
@@ -69,7 +65,7 @@ def predictions(title: str, device: str, model: Model, call: BenchCall) -> list[
     table: list[Piece] = []
     taken: list[Makespans] = []
     for repetition in range(call.repetitions):
-        table += observe_all(device, model, loops, report=call.report, turn=repetition)
+        table += observe_all(device, model, loops, repetition, report=call.report)
         call.report(f"held-out workloads, repetition {repetition + 1} of {call.repetitions}")
         times: dict[tuple[str, str], list[float]] = defaultdict(list)
         for turn in range(TURNS):
@@ -126,4 +122,4 @@ def off(foreseen: float, measured: float) -> float:
     return 100 * (foreseen / measured - 1)
 
 
-PART = BenchPart(prediction_rows, ("device", "model", "dtype"))
+PART = BenchPart(prediction_rows, ("device", "model", "dtype"), DEVICES)
