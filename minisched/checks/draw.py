@@ -29,13 +29,12 @@ from ..scheduler.config import ALGORITHMS
 from .case import FAILURES, Case, Failure, Workload
 from .oracle import tokens_alone
 
-DRAFTERS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # they go round, as loops do
+DRAFTERS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # they go round with the seed
 THEMES = ("any", "any", "crowded", "urgent", "conversation")
-"""What a workload is about: nothing, too little memory, priorities, prompts that go on from another
-one's answer. By chance alone hardly a workload retracts, preempts, or finds an answer cached."""
-WISHES = ("none", "none", "history", "grammar", "everything")
+"""What a workload is about: nothing; answers that have no room beside each other; who comes later
+is more urgent; prompts that go on where another one's answer ended. By chance alone hardly a
+workload retracts, preempts, or finds an answer cached."""
 ODD_SHARE = 1 / 3
-UNIT = 100 * MICROSECOND
 
 Card = TypeVar("Card")
 
@@ -51,8 +50,6 @@ class Drawn:
     cost: CostModel
     link: dict[str, int]
     theme: str  # one of ``THEMES``
-    wishes: str  # one of ``WISHES``
-    odd: str = "none"  # or what is odd about the last request: its ``id``, or a ``field``
     built_by_host: bool = False  # on ``sim``; see ``Case``
 
     def on(self, design: Variant, device: str = "sim") -> Case:
@@ -61,7 +58,7 @@ class Drawn:
         Of the requests that want a feature which it refuses, every other one still does. With more
         steps in flight than a loop has by itself, two workloads of three are made for that.
         """
-        workload, rng = without_refused(self.workload, design), beside(self.seed, "deep")
+        workload, rng = without_refused(self.workload, design), Random(f"deep {self.seed}")
         config = workload.config  # with just the room that drafts take, where so many are in flight
         drafts = config.num_draft_tokens * (design.in_flight - 1)
         room = -(-drafts // config.page_size) * config.page_size
@@ -86,62 +83,29 @@ def draw(seed: int, odd: bool = True) -> Drawn:
     Without ``odd`` no request of it is, and no step fails: whoever tries a fault wants that one
     alone, and it tells by its id whom it has to do with.
     """
-    rng = Random(seed)
-    algorithm = DRAFTERS[seed % len(DRAFTERS)]
-    letters = FEW if algorithm else PLAIN
-    wishes, logprobs = rng.choice(WISHES), rng.random() < 0.2
-    requests = [draw_request(rng, at, letters, wishes, logprobs) for at in range(rng.randint(1, 6))]
-    config = draw_config(rng, requests)
-    if algorithm:
-        config = with_drafts(rng, config, algorithm, like_before(seed))
-    arrivals = [0, *(rng.randrange(9) for _ in requests[1:])]
-    eos_ids = rng.choice(letters.eos)
-    cost, link = draw_cost(rng), draw_link(rng)
-    rng = beside(seed, "flushes")  # in one workload of four, and some of them after the end
-    flushes = frozenset(rng.randrange(30) for _ in range(rng.choice((0, 0, 0, 3))))
-    workload = Workload(requests, arrivals, {}, config, eos_ids, letters.vocab_size, flushes)
-    theme = dealt(THEMES, seed, "theme")
-    if theme in ABOUT:
-        workload = ABOUT[theme](beside(seed, theme), workload)
-    workload.config = with_rules(beside(seed, "rules"), workload.config)
-    workload.aborts = draw_aborts(beside(seed, "aborts"), workload)
-    by_host = bool(algorithm) and beside(seed, "built by host").random() < 0.5
-    kind = "none"
+    rng, algorithm = Random(seed), DRAFTERS[seed % len(DRAFTERS)]
+    theme, letters = rng.choice(THEMES), FEW if algorithm else PLAIN
+    eos_ids = frozenset[int]() if theme == "crowded" else rng.choice(letters.eos)
+    config = draw_config(rng, theme, algorithm)
+    workload = Workload([], [], {}, config, eos_ids, letters.vocab_size)
+    add_requests(rng, workload, theme, letters)
+    workload.config = replace(config, kv_tokens=draw_room(rng, workload, theme))
+    workload.aborts = draw_aborts(rng, workload)
+    workload.flushes = frozenset(rng.randrange(30) for _ in range(rng.choice((0, 0, 0, 3))))
+    cost, link, by_host = draw_cost(rng), draw_link(rng), bool(algorithm) and rng.random() < 0.5
     if odd:
-        workload.failures = draw_failures(beside(seed, "failures"), workload)
-        rng = beside(seed, "odd")
+        workload.failures = draw_failures(rng, workload)
         if rng.random() <= ODD_SHARE:  # one request more, whose end is nobody else's affair
-            kind, another = draw_odd(rng, workload.requests)
-            workload.requests = [*workload.requests, another]
-            workload.arrivals = [*workload.arrivals, rng.randrange(15)]
-    return Drawn(seed, workload, cost, link, theme, wishes, kind, by_host)
+            workload.requests.append(draw_odd(rng, workload.requests))
+            workload.arrivals.append(rng.randrange(15))
+    return Drawn(seed, workload, cost, link, theme, by_host)
 
 
-def beside(seed: int, what: str) -> Random:
-    """A source of its own for something that is drawn: the rest of a seed stays what it was."""
-    return Random(f"{what} {seed}")
-
-
-def dealt(cards: Sequence[Card], number: int, what: str) -> Card:
-    """The ``number``-th card from packs that are shuffled one by one.
-
-    Each comes up once in so many in a row, and in no fixed order: two axes that are dealt do not
-    keep step with each other.
-    """
-    pack, at = divmod(number, len(cards))
-    return Random(f"{what} {pack}").sample(list(cards), len(cards))[at]
-
-
-def like_before(seed: int) -> int:
-    """How many seeds below this one draw the same kind of speculation."""
-    rounds, at = divmod(seed, len(DRAFTERS))
-    algorithm = DRAFTERS[at]
-    return rounds * DRAFTERS.count(algorithm) + DRAFTERS[:at].count(algorithm)
-
-
-# -- Random requests: short, alike at their beginning, and with every wish that a request can have -
+# -- Requests: short, alike at their beginning, and with every wish that a request can have --------
 
 SHARED = (7, 7, 11, 2, 7, 7, 11, 5, 3, 3)  # prompts begin with some of it, so that prefixes recur
+WISHES = ("none", "none", "history", "grammar", "everything")
+CONTEXT_LEN = 32
 
 
 @dataclass(frozen=True)
@@ -163,24 +127,58 @@ FEW = Letters(3, (frozenset(), frozenset({2})), (frozenset(), frozenset({2})))
 """So few that a draft is often right."""
 
 
+def add_requests(rng: Random, workload: Workload, theme: str, letters: Letters) -> None:
+    """One to six requests, each with the turn in which it comes; of a theme, at least three.
+
+    A prompt that goes on comes when the answer has ended that it goes on from, or nearly so; one
+    that would be too long stays what it was.
+    """
+    wishes, logprobs, rise = rng.choice(WISHES), rng.random() < 0.2, rng.choice((1, 1, 2, 3))
+    count = rng.randint(1 if theme == "any" else 3, 6)
+    latest = {"crowded": 4, "urgent": 12}.get(theme, 9)
+    arrivals = [0, *(rng.randrange(latest) for _ in range(count - 1))]
+    arrivals = sorted(arrivals) if theme == "urgent" else arrivals
+    for number, turn in enumerate(arrivals):
+        req = draw_request(rng, number, letters, theme, wishes, logprobs)
+        if theme == "urgent":
+            req = replace(req, priority=rise * number)
+        if theme == "conversation" and number:
+            at = rng.randrange(number)
+            answered = [
+                *workload.requests[at].prompt,
+                *tokens_alone(workload, workload.requests[at]),
+            ]
+            prompt = [*answered, *req.prompt[-rng.randint(1, 3) :]]
+            if (room := CONTEXT_LEN - len(prompt)) > 0:
+                most = min(req.params.max_new_tokens, room)
+                req = replace(req, prompt=prompt, params=replace(req.params, max_new_tokens=most))
+                turn = workload.arrivals[at] + rng.randint(2, 12)
+        workload.requests.append(req)
+        workload.arrivals.append(turn)
+
+
 def draw_request(
-    rng: Random, number: int, letters: Letters, wishes: str, logprobs: bool
+    rng: Random, number: int, letters: Letters, theme: str, wishes: str, logprobs: bool
 ) -> Request:
     """A prompt of up to 18 tokens, the first of which may be other prompts' too, and its params.
 
-    With ``wishes`` or ``logprobs`` it has some in about half of all cases.
+    With ``wishes`` or ``logprobs`` it has some in about half of all cases. In a crowd nobody ends
+    early, and nobody says that it ignores EOS, for whom SGLang's rules keep everything back.
     """
     shared = SHARED[: rng.choice((0, 0, 3, 6, 10))]
     own = [rng.randrange(letters.vocab_size) for _ in range(rng.randint(1, 8))]
     prompt = [token % letters.vocab_size for token in shared] + own
+    is_crowded = theme == "crowded"
+    if is_crowded:
+        prompt = prompt[-rng.randint(1, 6) :]
     params = SamplingParams(
         temperature=rng.choice((0.0, 0.0, 0.7, 1.5)),
         top_k=rng.choice((-1, -1, 1, 4)),
         top_p=rng.choice((1.0, 1.0, 0.8)),
         seed=rng.randrange(10),
-        max_new_tokens=rng.randint(1, 9),
-        stop_token_ids=rng.choice(letters.stops),
-        ignore_eos=rng.random() < 0.5,
+        max_new_tokens=rng.randint(6, 12) if is_crowded else rng.randint(1, 9),
+        stop_token_ids=frozenset() if is_crowded else rng.choice(letters.stops),
+        ignore_eos=not is_crowded and rng.random() < 0.5,
     )
     if wishes in ("history", "everything"):
         params = replace(params, **draw_history(rng, letters.vocab_size))
@@ -249,20 +247,19 @@ ODD: dict[str, tuple[Any, ...]] = {
 """What a field must not hold, of a request or of its ``params``."""
 
 
-def draw_odd(rng: Random, requests: Sequence[Request]) -> tuple[str, Request]:
-    """A request that may have to be refused, and whom nobody else may notice; and of what kind.
+def draw_odd(rng: Random, requests: Sequence[Request]) -> Request:
+    """A request that may have to be refused, and whom nobody else may notice.
 
-    It has an id that was given out before (``id``), or a field holds what it must not (``field``).
+    It has an id that was given out before, or a field holds what it must not.
     """
     like = rng.choice(requests)
-    odd = Request("odd", like.prompt, like.params, priority=like.priority)
     if rng.random() < 0.5:
-        return "id", Request(rng.choice(requests).rid, odd.prompt, odd.params)
+        return replace(like, rid=rng.choice(requests).rid)
     name = rng.choice(sorted(ODD))
     change = {name: rng.choice(ODD[name])}
     if name in SamplingParams.__dataclass_fields__:
-        change = {"params": replace(odd.params, **change)}
-    return "field", replace(odd, **change)
+        change = {"params": replace(like.params, **change)}
+    return replace(like, **{"rid": "odd", **change})
 
 
 # -- What befalls them: who gives up, and which steps fail -----------------------------------------
@@ -300,8 +297,6 @@ def draw_failures(rng: Random, workload: Workload) -> tuple[Failure, ...]:
 PAGE_SIZES = (1, 1, 2, 4)
 CHUNKS = (-1, 1, 1, 2, 3, 5)  # pages; -1: no limit
 DRAFT_MODELS = {"NGRAM": ("",), "NGRAM_GPU": ("",), "STANDALONE": ("hash:10", "hash:7", "hash:0")}
-CONTEXT_LEN = 32
-POLICY_PAIRS = tuple((first, policy) for first in RUN_FIRST for policy in sorted(SCHEDULE_POLICIES))
 NOT_CHANGED = (
     "run_first", "free_rule", "too_long_alone", "enters_cache", "prefix_cache", "prompt_pages",
 )  # fmt: skip
@@ -314,77 +309,64 @@ CHANGES = tuple(  # of rules: one answer each
 )
 
 
-def draw_config(rng: Random, requests: Sequence[Request]) -> SchedulerConfig:
-    """Settings under which the longest of the requests just fits, or a little more does.
+def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
+    """All settings but the size of memory, which ``draw_room`` fits to the requests.
 
-    One in ten has a page less, so that the longest one is refused. Memory goes back by the rule
-    ``lease``: each of the others is healthy on some loops only.
+    In every second workload a loop has its own rules; else one system's, with one answer changed:
+    memory goes back by the rule ``lease``, as each of the others is healthy on some loops only.
+    Nobody is refused for ever, and a radix tree shares nothing that a failing step may not have
+    written. Memory for the prompt alone is for loops that wait for each step: where steps run
+    ahead, whoever was retracted can come back for ever.
     """
-    page_size = rng.choice(PAGE_SIZES)
-    longest = pages_of_longest(requests, page_size)
-    num_pages = longest - 1 if rng.random() < 0.1 else longest + rng.choice((0, 0, 1, 2, 4, 8, 12))
-    chunk = rng.choice(CHUNKS)
-    run_first = rng.choice(RUN_FIRST)
-    return SchedulerConfig(
-        kv_tokens=max(1, num_pages) * page_size,
-        page_size=page_size,
-        max_running_requests=rng.randint(1, 5),
-        disable_radix_cache=rng.random() < 0.25,
-        radix_eviction_policy=rng.choice(sorted(EVICTION_POLICIES)),
-        chunked_prefill_size=chunk if chunk == -1 else chunk * page_size,
-        max_prefill_tokens=rng.choice((3, 8, 99)),
-        schedule_policy=rng.choice(sorted(SCHEDULE_POLICIES)),
-        priority_scheduling_preemption_threshold=rng.randrange(3),
-        schedule_conservativeness=rng.choice((0.0, 0.0, 0.4, 2.0)),
-        random_seed=rng.randrange(10),
-        run_first=run_first,
-        enable_mixed_chunk=run_first == "prefill" and chunk != -1 and rng.random() < 0.5,
-        cuda_graph_max_bs=rng.choice((None, None, 0, 2)),
-        late_penalties=rng.random() < 0.25,
-        late_stop_strings=rng.random() < 0.25,
-        context_len=CONTEXT_LEN,
-    )
-
-
-def pages_of_longest(requests: Sequence[Request], page_size: int) -> int:
-    """Pages of the longest request."""
-    return -(-max(req.max_device_len for req in requests) // page_size)
-
-
-def with_drafts(
-    rng: Random, config: SchedulerConfig, algorithm: str, number: int
-) -> SchedulerConfig:
-    """The settings with speculation; ``Drawn.on`` adds the room for drafts in flight.
-
-    It is the ``number``-th workload with that algorithm: with each, every policy comes up.
-    """
-    count = rng.randint(1, 4)
-    run_first, schedule_policy = dealt(POLICY_PAIRS, number, algorithm)
-    return replace(
-        config,
-        speculative_algorithm=algorithm,
-        speculative_num_draft_tokens=count,
-        speculative_draft_model_path=rng.choice(DRAFT_MODELS[algorithm]),
-        run_first=run_first,
-        schedule_policy=schedule_policy,
-        enable_mixed_chunk=False,
-        late_penalties=False,
-    )
-
-
-def with_rules(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
-    """In every second workload, the loop's own rules; else one system's, with one answer changed.
-
-    Who runs first is a setting, and is drawn with them. Memory goes back by the rule ``lease``:
-    each of the others is healthy on some loops only. Nobody is refused for ever, and a radix tree
-    shares nothing that a failing step may not have written. Memory for the prompt alone is for
-    loops that wait for each step: where steps run ahead, whoever was retracted can come back for
-    ever.
-    """
-    if rng.random() < 0.5:
-        return config
+    page_size, chunk = rng.choice(PAGE_SIZES), rng.choice(CHUNKS)
+    run_first, policy = rng.choice(RUN_FIRST), rng.choice(sorted(SCHEDULE_POLICIES))
+    may_mix = run_first == "prefill" and chunk != -1 and not algorithm
     system = rng.choice([name for name, rules in RULES.items() if rules.reserves != "prompt"])
-    return replace(config, rules=f"{system},free_rule=lease,{rng.choice(CHANGES)}")
+    settings: dict[str, Any] = {
+        "page_size": page_size,
+        "max_running_requests": rng.randint(
+            *{"crowded": (3, 5), "urgent": (1, 3)}.get(theme, (1, 5))
+        ),
+        "disable_radix_cache": rng.random() < 0.25 and theme != "conversation",
+        "radix_eviction_policy": rng.choice(sorted(EVICTION_POLICIES)),
+        "chunked_prefill_size": chunk if chunk == -1 else chunk * page_size,
+        "max_prefill_tokens": rng.choice((3, 8, 99)),
+        "schedule_policy": "priority" if theme == "urgent" else policy,
+        "priority_scheduling_preemption_threshold": rng.choice((0, 0, 1, 2)),
+        "schedule_conservativeness": rng.choice((0.0, 0.0, 0.4, 2.0)) * (theme != "crowded"),
+        "random_seed": rng.randrange(10),
+        "run_first": run_first,
+        "enable_mixed_chunk": may_mix and rng.random() < 0.5,
+        "cuda_graph_max_bs": rng.choice((None, None, 0, 2)),
+        "late_penalties": not algorithm and rng.random() < 0.25,
+        "late_stop_strings": rng.random() < 0.25,
+        "context_len": CONTEXT_LEN,
+        "rules": rng.choice(("", f"{system},free_rule=lease,{rng.choice(CHANGES)}")),
+    }
+    if algorithm:
+        settings |= {
+            "speculative_algorithm": algorithm,
+            "speculative_num_draft_tokens": rng.randint(1, 4),
+            "speculative_draft_model_path": rng.choice(DRAFT_MODELS[algorithm]),
+        }
+    return SchedulerConfig(**settings)
+
+
+def draw_room(rng: Random, workload: Workload, theme: str) -> int:
+    """Tokens of memory in which the longest of the requests just fits, or a little more does.
+
+    One in ten has a page less, so that the longest one is refused. ``Drawn.on`` adds the room for
+    drafts in flight.
+    """
+    size, spare = workload.config.page_size, rng.choice((0, 0, 1, 2, 4, 8, 12))
+    if theme == "crowded":
+        spare = rng.randrange(4)
+    elif theme == "conversation":
+        spare += rng.randrange(8)
+    elif rng.random() < 0.1:
+        spare = -1
+    longest = -(-max(req.max_device_len for req in workload.requests) // size)
+    return max(1, longest + spare) * size
 
 
 def for_deep(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
@@ -404,94 +386,7 @@ def for_deep(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
     )
 
 
-# -- Themes ----------------------------------------------------------------------------------------
-
-
-def three(requests: Sequence[Request]) -> list[Request]:
-    """The requests, and if they are fewer, more of the same, that begin with another token."""
-    found = list(requests)
-    while len(found) < 3:
-        like = found[len(found) - len(requests)]
-        prompt = [*like.prompt[1:], like.prompt[0]]
-        found.append(Request(f"r{len(found)}", prompt, like.params, priority=like.priority))
-    return found
-
-
-def crowded(rng: Random, workload: Workload) -> Workload:
-    """At least three requests at about the same time, whose answers have no room beside each other.
-
-    Nothing is kept back for those who run, so that some of them are retracted: nobody says that it
-    ignores EOS, for whom SGLang's rules keep everything back, but there is no EOS that could come.
-    """
-    config, requests = workload.config, []
-    for req in three(workload.requests):
-        prompt = req.prompt[-rng.randint(1, 6) :]
-        params = replace(
-            req.params,
-            max_new_tokens=rng.randint(6, 12),
-            ignore_eos=False,
-            stop_token_ids=frozenset(),
-            logprob_start_len=min(req.params.logprob_start_len, len(prompt) - 1),
-        )
-        requests.append(Request(req.rid, prompt, params, priority=req.priority))
-    pages = pages_of_longest(requests, config.page_size) + rng.randrange(4)
-    config = replace(
-        config,
-        kv_tokens=pages * config.page_size,
-        max_running_requests=rng.randint(3, 5),
-        schedule_conservativeness=0.0,
-    )
-    arrivals = [rng.randrange(4) for _ in requests]
-    return replace(
-        workload, requests=requests, arrivals=arrivals, config=config, eos_ids=frozenset()
-    )
-
-
-def urgent(rng: Random, workload: Workload) -> Workload:
-    """Who comes later is more urgent, by more than the threshold, and there is little room."""
-    step, requests = rng.choice((1, 1, 2, 3)), three(workload.requests)
-    arrivals = sorted(rng.randrange(12) for _ in requests)
-    requests = [
-        Request(req.rid, req.prompt, req.params, priority=step * number)
-        for number, req in enumerate(requests)
-    ]
-    config = replace(
-        workload.config,
-        schedule_policy="priority",
-        priority_scheduling_preemption_threshold=rng.choice((0, 0, 1, 2)),
-        max_running_requests=rng.randint(1, 3),
-    )
-    return replace(workload, requests=requests, arrivals=arrivals, config=config)
-
-
-def conversation(rng: Random, workload: Workload) -> Workload:
-    """Prompts that go on where another one's answer ended, and come when it has, or nearly so.
-
-    Where such a prompt is too long, the request stays what it was.
-    """
-    config, before = workload.config, workload.requests
-    requests, arrivals = three(before), [0]
-    for at in range(1, len(requests)):
-        earlier, req = rng.randrange(at), requests[at]
-        own = list(req.prompt[-rng.randint(1, 3) :])
-        answer = tokens_alone(workload, requests[earlier])
-        prompt = [*requests[earlier].prompt, *answer, *own]
-        if (room := config.context_len - len(prompt)) < 1:
-            arrivals.append(rng.randrange(9))
-            continue
-        params = replace(req.params, max_new_tokens=min(req.params.max_new_tokens, room))
-        requests[at] = Request(req.rid, prompt, params, priority=req.priority)
-        arrivals.append(arrivals[earlier] + rng.randint(2, 12))
-    spare = config.num_pages - pages_of_longest(before, config.page_size) + rng.randrange(8)
-    pages = pages_of_longest(requests, config.page_size) + max(0, spare)
-    config = replace(config, kv_tokens=pages * config.page_size, disable_radix_cache=False)
-    return replace(workload, requests=requests, arrivals=arrivals, config=config)
-
-
-ABOUT = {"crowded": crowded, "urgent": urgent, "conversation": conversation}
-
-
-# -- Less of it: what a lesson's learner can be asked about --------------------------------------
+# -- Less of it: what a lesson's learner can be asked about ----------------------------------------
 
 LEVELS = ("plain", "stops", "tight", "wishes")
 """Of a random workload: room for all and ends by length; then stop tokens and clients who give up;
@@ -506,29 +401,35 @@ def at_level(workload: Workload, level: str) -> Workload:
     """
     if level not in LEVELS:
         raise ValueError(f"level is {level!r}, but it must be one of {', '.join(LEVELS)}.")
-    height, config = LEVELS.index(level), replace(workload.config, rules="")
-    if height == 3:
+    stops, is_tight = level != "plain", level == "tight"
+    config = replace(workload.config, rules="")
+    if level == "wishes":
         return replace(workload, config=config)
+    config = replace(config, speculative_algorithm="", speculative_draft_model_path="")
+    rows = config.max_running_requests
+    roomy = SchedulerConfig(kv_tokens=512, max_running_requests=rows, disable_radix_cache=True)
     requests = []
     for req in workload.requests:
-        stops = req.params.stop_token_ids if height > 0 else frozenset[int]()
         params = SamplingParams(
-            max_new_tokens=req.params.max_new_tokens, stop_token_ids=stops,
+            max_new_tokens=req.params.max_new_tokens,
+            stop_token_ids=req.params.stop_token_ids if stops else frozenset(),
             ignore_eos=req.params.ignore_eos,
-        )  # fmt: skip
-        requests.append(
-            Request(req.rid, req.prompt, params, priority=req.priority if height > 1 else 0)
         )
-    config = replace(config, speculative_algorithm="", speculative_draft_model_path="")
-    workload = replace(workload, requests=requests, config=config, failures=())
-    if height < 2:
-        rows = config.max_running_requests
-        roomy = SchedulerConfig(kv_tokens=512, max_running_requests=rows, disable_radix_cache=True)
-        workload = replace(workload, config=roomy, flushes=frozenset())
-    return replace(workload, aborts={}, eos_ids=frozenset()) if height == 0 else workload
+        requests.append(replace(req, params=params, priority=req.priority * is_tight))
+    return replace(
+        workload,
+        requests=requests,
+        config=config if is_tight else roomy,
+        aborts=workload.aborts if stops else {},
+        eos_ids=workload.eos_ids if stops else frozenset(),
+        flushes=workload.flushes if is_tight else frozenset(),
+        failures=(),
+    )
 
 
 # -- Costs -----------------------------------------------------------------------------------------
+
+UNIT = 100 * MICROSECOND
 
 
 def draw_cost(rng: Random) -> CostModel:
@@ -679,10 +580,13 @@ def designs_for(drawn: Drawn, device: str = "sim") -> list[Variant]:
     So any so many seeds in a row have every loop equally often, and all that belongs to one. Of a
     kind that few loops take, it runs on several variants of each.
     """
-    by_loop = designs_by_loop(drawn, device)
-    loops = list(by_loop)
-    chosen, earlier = dict[str, Variant](), like_before(drawn.seed)
-    kind = drawn.workload.config.speculative_algorithm
+    kind, by_loop = drawn.workload.config.speculative_algorithm, dict[str, list[Variant]]()
+    for design in all_designs():
+        if device in LOOPS[design.loop].devices and kind not in design.refuses():
+            by_loop.setdefault(design.loop, []).extend([design] * OFTEN.get(design.name, 1))
+    loops, chosen = list(by_loop), dict[str, Variant]()
+    rounds, at = divmod(drawn.seed, len(DRAFTERS))  # so many seeds below this one are of its kind
+    earlier = rounds * DRAFTERS.count(kind) + DRAFTERS[:at].count(kind)
     for number in range(earlier * CASES_EACH, (earlier + 1) * CASES_EACH):
         turn, at = divmod(number, len(loops))
         design = dealt(by_loop[loops[at]], turn, f"{kind} {loops[at]}")
@@ -690,14 +594,14 @@ def designs_for(drawn: Drawn, device: str = "sim") -> list[Variant]:
     return list(chosen.values())
 
 
-def designs_by_loop(drawn: Drawn, device: str) -> dict[str, list[Variant]]:
-    """Whatever takes a workload of its kind, by loop."""
-    algorithm = drawn.workload.config.speculative_algorithm
-    by_loop: dict[str, list[Variant]] = {}
-    for design in all_designs():
-        if device in LOOPS[design.loop].devices and algorithm not in design.refuses():
-            by_loop.setdefault(design.loop, []).extend([design] * OFTEN.get(design.name, 1))
-    return by_loop
+def dealt(cards: Sequence[Card], number: int, what: str) -> Card:
+    """The ``number``-th card from packs that are shuffled one by one.
+
+    Each comes up once in so many in a row, and in no fixed order: two axes that are dealt do not
+    keep step with each other.
+    """
+    pack, at = divmod(number, len(cards))
+    return Random(f"{what} {pack}").sample(list(cards), len(cards))[at]
 
 
 def without_refused(workload: Workload, design: Variant) -> Workload:
@@ -716,6 +620,5 @@ def without_refused(workload: Workload, design: Variant) -> Workload:
         lost |= {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
     for at in range(0, len(requests), 2):
         if not (req := requests[at]).problem():
-            params = replace(req.params, **lost)
-            requests[at] = Request(req.rid, req.prompt, params, priority=req.priority)
+            requests[at] = replace(req, params=replace(req.params, **lost))
     return replace(workload, requests=requests, config=config)

@@ -6,10 +6,9 @@ against a run. ``Clients`` and ``Touched`` look on while it runs.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, NamedTuple
 
 from ..core import FinishReason, Output, Request, ScheduleBatch
@@ -27,85 +26,9 @@ from ..trace.events import is_host
 from ..trace.recorder import named, to_text
 from .case import Workload
 from .history import Words, counted
-from .oracle import Alone, Refusal, alone, tokens_alone
+from .oracle import Alone, alone, tokens_alone
 
-# -- Law 1 and 2: everybody's tokens are their own, and everybody ends once ------------------------
-
-Told = tuple[Request, list[Output]]  # a request, and everything that was heard of it
-
-
-def find_wrong_tokens(workload: Workload, refusal: Refusal) -> Iterator[str]:
-    """Whose tokens are not those that it would get alone.
-
-    Whoever gave up, or was in a step that was to fail, got the first of them. Whoever has to be
-    refused, as ``refusal`` says or because no output can follow its grammar, got none.
-    """
-    for req in workload.requests:
-        truth = tokens_alone(workload, req, refusal)
-        if req.output_ids != truth:
-            reason = f" ({req.error.rstrip('.')})" if req.error else ""
-            yield f"{req.name} gave {req.output_ids}, alone it gives {truth}{reason}"
-
-
-def told_each(workload: Workload, outputs: Sequence[Output]) -> list[Told]:
-    """What was heard of each request, in order of arrival by name.
-
-    An id may come back: up to an end all is the first one's who lives by that name, and so on. What
-    comes behind the last end is the last one's, too. Who came in between and was refused as a
-    namesake heard that and nothing else.
-    """
-    by_name: defaultdict[str, list[Request]] = defaultdict(list)
-    for at in sorted(range(len(workload.requests)), key=workload.arrivals.__getitem__):
-        by_name[workload.requests[at].name].append(workload.requests[at])
-    heard: defaultdict[str, list[Output]] = defaultdict(list)
-    for output in outputs:
-        heard[output.rid].append(output)
-    return [told for name, reqs in by_name.items() for told in told_of_name(reqs, heard[name])]
-
-
-def told_of_name(reqs: Sequence[Request], outputs: Sequence[Output]) -> list[Told]:
-    """The same for all requests of one name, in order of arrival."""
-    spans, namesakes = [list[Output]()], deque[tuple[int, Output]]()
-    for output in outputs:
-        if output.namesake:
-            namesakes.append((len(spans) - 1, output))  # it was refused when so many had ended
-            continue
-        spans[-1].append(output)
-        if output.finish_reason:
-            spans.append([])
-    found, lives = list[Told](), list[Request]()
-    for req in reqs:
-        if namesakes and namesakes[0][0] < len(lives) and req.error == namesakes[0][1].error:
-            found.append((req, [namesakes.popleft()[1]]))  # one of them lived when it came
-        else:
-            lives.append(req)
-    rest = iter(spans)
-    found += [(req, next(rest, [])) for req in lives]
-    found[-1][1].extend(chain(*rest, (output for _, output in namesakes)))
-    return found
-
-
-def find_ends(told: Sequence[Told], outputs: Sequence[Output]) -> Iterator[str]:
-    """Who did not end once, or whose client heard other tokens than its own.
-
-    An id may come back after its request's end, and only then; who ends with an error hears why.
-    """
-    for name in {output.rid: 0 for output in outputs}.keys() - {req.name for req, _ in told}:
-        yield f"clients heard of {name}, whom nobody has sent"
-    for req, heard in told:
-        ends = sum(output.finish_reason is not None for output in heard)
-        tokens = [output.token for output in heard if output.token is not None]
-        if req.finish_reason is FinishReason.ERROR and not req.error:
-            yield f"{req.name} ended with an error, and nobody knows which"
-        if ends != 1 or req.finish_reason is None:
-            yield f"{req.name} ended {ends} times"
-        elif tokens != req.output_ids:
-            yield f"{req.name} heard {tokens}, produced {req.output_ids}"
-        elif heard[-1].finish_reason is None:
-            yield f"{req.name} heard something behind its end"
-
-
-# -- What clients say and hear: why each request ended, what was told of it, when, and to whom -----
+# -- What clients say and hear: that each request gets its own tokens, and ends once, and why ------
 
 
 class GivenUp(NamedTuple):
@@ -117,7 +40,7 @@ class GivenUp(NamedTuple):
 
 
 class Clients:
-    """Everything that clients said in a run, with the turn that took it in, and how they fared.
+    """Everything that clients said in a run, with the turn that took it in, and what they heard.
 
     Who lives is what the requests themselves say at the moment when a loop takes messages in, which
     may be later than they came, and not in each of its turns.
@@ -128,12 +51,12 @@ class Clients:
         self.turn = 0
         self.truth: dict[Request, Alone] = {}  # of those who came, in order
         self.in_use: set[Request] = set()  # who came while another one had their id
+        self.heard: defaultdict[Request, list[Output]] = defaultdict(list)
+        self.strangers: list[str] = []  # whom clients heard of, and nobody has sent
         self.given_up: dict[Request, GivenUp] = {}
         self.cached: dict[Request, int] = {}  # where the first step of a prompt begins
         self.late = ""  # the first turn that told clients less, or more, than it processed
         self.deaf = ""  # the first turn that took an abort in, and did not end the request
-        self._tokens: Counter[str] = Counter()  # told so far, by name
-        self._ends: Counter[str] = Counter()
 
     def watch(self, engine: Engine) -> None:
         """Before an engine starts; of the two of ``pd`` it listens to the one that clients hear."""
@@ -142,6 +65,7 @@ class Clients:
         self.engine, self._refusal = engine, engine.scheduler.config.refusal
         frontend, scheduler = engine.frontend, engine.scheduler
         take, on_output, on_commit = frontend.take, frontend.on_output, scheduler.on_commit
+        assert on_output and on_commit
 
         def taken(now: int) -> list[Message]:
             messages = take(now)
@@ -150,16 +74,13 @@ class Clients:
             return messages
 
         def heard(output: Output) -> None:
-            self._tokens[output.rid] += output.token is not None
-            self._ends[output.rid] += output.finish_reason is not None
-            if on_output is not None:
-                on_output(output)
+            self._hear(output)
+            on_output(output)
 
         def committed(batch: ScheduleBatch) -> None:
             for at, req in enumerate(batch.reqs):
                 self.cached.setdefault(req, batch.starts[at] if at < batch.num_extend_reqs else 0)
-            if on_commit is not None:
-                on_commit(batch)
+            on_commit(batch)
 
         frontend.take = taken  # type: ignore[method-assign]
         frontend.on_output, scheduler.on_commit = heard, committed
@@ -189,23 +110,33 @@ class Clients:
             and not (req.finished or req in self.given_up or truth.error)
         ]
 
+    def _hear(self, output: Output) -> None:
+        """Of several that had the name, it is the first one's whose end is not told yet.
+
+        A refused namesake hears of that alone; what comes behind the last end is the last one's.
+        """
+        named = [req for req in self.truth if req.name == output.rid]
+        untold = [req for req in named if not ends_in(self.heard[req])]
+        fitting = [req for req in untold if (req in self.in_use) == output.namesake]
+        if whose := [*fitting, *untold, *named[-1:]]:
+            self.heard[whose[0]].append(output)
+        else:
+            self.strangers.append(output.rid)
+
     def look(self, engine: Engine) -> None:
         """After each turn: what it has processed is told, and whom it was to end has ended."""
         if engine is not self.engine:
             return
-        tokens, ends = Counter[str](), Counter[str]()
-        for req in self.truth:
-            tokens[req.name] += len(req.output_ids)
-            ends[req.name] += req.finished
         when = f"by the end of turn {self.turn} clients had heard"
-        for name in tokens if not self.late else ():
-            told, known = self._tokens[name], tokens[name]
+        for req in self.truth if not self.late else ():
+            told, known = len(tokens_in(self.heard[req])), len(req.output_ids)
             if told != known:
                 self.late = (
-                    f"{when} {counted(told, 'token')} of {name}, where {known} had been processed"
+                    f"{when} {counted(told, 'token')} of {req.name}, where {known} had been "
+                    "processed"
                 )
-            elif (told := self._ends[name]) != ends[name]:
-                self.late = f"{when} of {told} ends of {name}, and there were {ends[name]}"
+            elif (ends := ends_in(self.heard[req])) != req.finished:
+                self.late = f"{when} of {ends} ends of {req.name}, and there were {req.finished:d}"
         for req, given_up in self.given_up.items():
             if given_up.turn == self.turn and not (self.deaf or req.finished):
                 self.deaf = (
@@ -214,62 +145,114 @@ class Clients:
                 )
         self.turn += 1
 
-    def find_untold(self, told: Sequence[Told], counted: Sequence[RequestMetrics]) -> Iterator[str]:
-        """Whose client heard of another end than the request had, or has alone, or too late.
+    # -- afterwards --------------------------------------------------------------------------------
 
-        Where a request got other tokens than alone, why it ended is not looked at: it follows. And
-        of whom other numbers of tokens are ``counted`` than those of its prompt, cache and output;
-        a prompt's cached tokens are those before the first one that a step computed for it.
+    def find(self, usages: Sequence[RequestMetrics]) -> Iterator[tuple[str, str]]:
+        """Every law that clients saw broken, by its name, in sentences; ``usages`` as counted."""
+        for name in self.strangers:
+            yield "ends", f"clients heard of {name}, whom nobody has sent"
+        for law, said in (("client", self.late), ("abort", self.deaf)):
+            if said:
+                yield law, said
+        for req in self.workload.requests:
+            for law, found in (
+                ("identity", self.wrong_tokens(req)),
+                ("ends", bad_end(req, self.heard[req])),
+                ("client", self.wrong_end(req)),
+                ("abort", self.ignored(req)),
+            ):
+                yield from ((law, sentence) for sentence in found)
+        yield from (("client", sentence) for sentence in self.miscounted(usages))
+
+    def wrong_tokens(self, req: Request) -> Iterator[str]:
+        """Whether its tokens are not those that it would get alone.
+
+        Whoever gave up, or was in a step that was to fail, got the first of them. Whoever has to be
+        refused, as ``refusal`` says or because no output can follow its grammar, got none.
         """
-        if self.late:
-            yield self.late
-        truths: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
-        for req, heard in told:
-            if not req.problem():
-                num_outputs = sum(output.token is not None for output in heard)
-                usage = len(req.prompt), self.cached.get(req, 0), num_outputs
-                truths[req.name].append(usage)
-            said = next((output for output in heard if output.finish_reason), None)
-            truth = self.truth.get(req)
-            if said is None or truth is None:
-                continue
-            if (said.finish_reason, said.error) != (req.finish_reason, req.error):
-                yield f"{req.name} {ended(req)}, but its client heard that it {ended(said)}"
-            elif said.namesake != (req in self.in_use):
-                whether = "another one" if req in self.in_use else "nobody"
-                yield f"{req.name} {ended(req)}, when {whether} had its id"
-            elif self.workload.has_failed(req):
-                continue  # it was in a step that was to fail
-            elif req not in self.given_up and req.output_ids == truth.tokens:
-                is_about = truth.error in req.error if truth.error else not req.error
-                if req.finish_reason is not truth.finish_reason or not is_about:
-                    yield f"{req.name} {ended(req)}, alone it {ended(truth)}"
-        usages: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
-        for item in counted:
-            usages[item.rid].append((item.prompt_tokens, item.cached_tokens, item.output_tokens))
-        for name, usage_of_each in truths.items():
-            found, expected = sorted(usages[name]), sorted(usage_of_each)
-            if found != expected:
-                words = "tokens of prompt, cache and output"
-                yield f"{name} is counted as {found} {words}, but had {expected}"
+        truth = tokens_alone(self.workload, req, self.refusal)
+        if req.output_ids != truth:
+            reason = f" ({req.error.rstrip('.')})" if req.error else ""
+            yield f"{req.name} gave {req.output_ids}, alone it gives {truth}{reason}"
 
-    def find_ignored(self, told: Sequence[Told]) -> Iterator[str]:
-        """Who was given up and did not end by that, in that turn; and who ended so without it."""
-        if self.deaf:
-            yield self.deaf
-        for req, _ in told:
-            given_up = self.given_up.get(req)
-            if given_up is None:
-                if req.finish_reason is FinishReason.ABORT:
-                    yield f"{req.name} {ended(req)}, and nobody had given it up while it lived"
-                continue
-            who = f"{req.name} was given up in turn {given_up.turn}"
-            if req.finish_reason is not FinishReason.ABORT:
-                yield f"{who} and {ended(req)}"
-            elif req.error != given_up.error:
-                yield f"{who} ({given_up.error or 'by its client'}), but {ended(req)}"
-            elif (late := len(req.output_ids) - given_up.num_outputs) > 0:
-                yield f"{who} and got {counted(late, 'token')} after that"
+    def wrong_end(self, req: Request) -> Iterator[str]:
+        """Whether its client heard of another end than it had, or has alone.
+
+        Where it got other tokens than alone, why it ended is not looked at: it follows.
+        """
+        said = next((output for output in self.heard[req] if output.finish_reason), None)
+        truth = self.truth.get(req)
+        if said is None or truth is None:
+            return
+        if (said.finish_reason, said.error) != (req.finish_reason, req.error):
+            yield f"{req.name} {ended(req)}, but its client heard that it {ended(said)}"
+        elif said.namesake != (req in self.in_use):
+            whether = "another one" if req in self.in_use else "nobody"
+            yield f"{req.name} {ended(req)}, when {whether} had its id"
+        elif self.workload.has_failed(req) or req in self.given_up:
+            return  # it was in a step that was to fail, or had another reason to end
+        elif req.output_ids == truth.tokens:
+            is_about = truth.error in req.error if truth.error else not req.error
+            if req.finish_reason is not truth.finish_reason or not is_about:
+                yield f"{req.name} {ended(req)}, alone it {ended(truth)}"
+
+    def ignored(self, req: Request) -> Iterator[str]:
+        """Whether it was given up and did not end by that, in that turn, or ended so without it."""
+        given_up = self.given_up.get(req)
+        if given_up is None:
+            if req.finish_reason is FinishReason.ABORT:
+                yield f"{req.name} {ended(req)}, and nobody had given it up while it lived"
+            return
+        who = f"{req.name} was given up in turn {given_up.turn}"
+        if req.finish_reason is not FinishReason.ABORT:
+            yield f"{who} and {ended(req)}"
+        elif req.error != given_up.error:
+            yield f"{who} ({given_up.error or 'by its client'}), but {ended(req)}"
+        elif (late := len(req.output_ids) - given_up.num_outputs) > 0:
+            yield f"{who} and got {counted(late, 'token')} after that"
+
+    def miscounted(self, usages: Sequence[RequestMetrics]) -> Iterator[str]:
+        """Of whom other numbers of tokens are counted than those of its prompt, cache and output.
+
+        A prompt's cached tokens are those before the first one that a step computed for it.
+        """
+        found, had = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
+        for item in usages:
+            found[item.rid].append((item.prompt_tokens, item.cached_tokens, item.output_tokens))
+        for req in self.workload.requests:
+            if not req.problem():
+                usage = len(req.prompt), self.cached.get(req, 0), len(tokens_in(self.heard[req]))
+                had[req.name].append(usage)
+        for name in had:
+            if sorted(found[name]) != sorted(had[name]):
+                words = "tokens of prompt, cache and output"
+                yield f"{name} is counted as {found[name]} {words}, but had {had[name]}"
+
+
+def bad_end(req: Request, heard: Sequence[Output]) -> Iterator[str]:
+    """Whether it did not end once, or its client heard other tokens than its own.
+
+    An id may come back after its request's end, and only then; who ends with an error hears why.
+    """
+    tokens, ends = tokens_in(heard), ends_in(heard)
+    if req.finish_reason is FinishReason.ERROR and not req.error:
+        yield f"{req.name} ended with an error, and nobody knows which"
+    if ends != 1 or req.finish_reason is None:
+        yield f"{req.name} ended {ends} times"
+    elif tokens != req.output_ids:
+        yield f"{req.name} heard {tokens}, produced {req.output_ids}"
+    elif heard[-1].finish_reason is None:
+        yield f"{req.name} heard something behind its end"
+
+
+def tokens_in(heard: Sequence[Output]) -> list[int]:
+    """The tokens that a client has heard."""
+    return [output.token for output in heard if output.token is not None]
+
+
+def ends_in(heard: Sequence[Output]) -> int:
+    """How often it has heard of an end."""
+    return sum(output.finish_reason is not None for output in heard)
 
 
 def ended(end: Request | Output | Alone) -> str:
@@ -278,7 +261,7 @@ def ended(end: Request | Output | Alone) -> str:
     return f"ended with '{reason}'" + (f" ({end.error})" if end.error else "")
 
 
-# -- Law 3: no step computes more tokens than its policy's budget, or has more rows ----------------
+# -- No step computes more tokens than its policy's budget, or has more rows -----------------------
 
 
 def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> Iterator[str]:
@@ -304,7 +287,7 @@ def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> Iterator[str]:
             yield f"{step} has {count} {what}, but {name} is {most}"
 
 
-# -- Law 4, on ``sim``: what ops say that they touch is what they touch ----------------------------
+# -- On ``sim``, what ops say that they touch is what they touch -----------------------------------
 #
 # Races are found from what is said. What is touched and not said hides one, and what is said and
 # not touched would be one that nobody has.
@@ -445,7 +428,7 @@ def check_landed(real: Ops, said: Ops) -> Iterator[str]:
         del real[0, name]
 
 
-# -- Law 5: time goes forward ----------------------------------------------------------------------
+# -- Time goes forward -----------------------------------------------------------------------------
 
 
 def find_backwards(trace: Trace) -> Iterator[str]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from minisched.checks.draw import ODD
 from minisched.checks.identity import differences
-from minisched.checks.laws import find_ends, told_of_name
+from minisched.checks.laws import bad_end
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
@@ -169,7 +169,9 @@ def test_an_id_comes_back_after_its_end(loop: str, relay: str, options: dict[str
             next(turns)
         frontend.abort("a")
     finish(engine, turns)
-    assert not list(find_ends(told_of_name(lives, outputs), outputs))
+    ends = [at for at, output in enumerate(outputs, start=1) if output.finish_reason]
+    for req, start, end in zip(lives, [0, *ends], ends, strict=False):
+        assert not list(bad_end(req, outputs[start:end]))
     assert not any(output.namesake for output in outputs) and len(engine.metrics.ended) == 4
     again = Request("a", [1, 2, 3], tokens(6))
     for _ in range(2):

@@ -10,7 +10,7 @@ fault may cost, and whom it may not, says ``Aftermath``; ``try_fault`` puts one 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,7 +30,7 @@ from minisched.checks.judge import (
     stopped_by,
     wrap,
 )
-from minisched.checks.laws import Told, find_ends, told_each
+from minisched.checks.laws import Clients, bad_end, ends_in, tokens_in
 from minisched.checks.oracle import tokens_alone
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.base import Device
@@ -361,14 +361,14 @@ class Aftermath:
             if req.error.startswith("step ") and self.fault.effect.says not in req.error:
                 yield f"{req.rid} ended with {req.error!r}, and not with {self.fault.effect.says!r}"
 
-    def bad_ends(self, told: Sequence[Told]) -> Iterator[str]:
+    def bad_ends(self, clients: Clients) -> Iterator[str]:
         """Every request ended, once, and its client heard its tokens, if it heard anything."""
-        for req, outputs in told:
+        for req in self.workload.requests:
+            outputs = clients.heard[req]
             if not (self.fault.effect.is_silent and self.fault.may_end(req.rid)):
-                yield from find_ends([(req, outputs)], outputs)
+                yield from bad_end(req, outputs)
                 continue
-            ends = sum(output.finish_reason is not None for output in outputs)
-            heard = [output.token for output in outputs if output.token is not None]
+            ends, heard = ends_in(outputs), tokens_in(outputs)
             if req.finish_reason is None or ends > 1:
                 yield f"{req.rid} ended {ends} times"
             if heard != req.output_ids[: len(heard)]:
@@ -436,7 +436,7 @@ def judge_with(case: Case, fault: Fault) -> FaultTrial:
         laws += [
             ("reason", after.bad_reasons()),
             ("identity", after.wrong_tokens(refusal)),
-            ("ends", after.bad_ends(told_each(workload, seen.outputs))),
+            ("ends", after.bad_ends(seen.clients)),
             *(item for item in seen.of_clients() if item[0] not in judged),
             ("ends", find_bad_ends(seen.trace)),
             ("identity", find_misreads(seen.trace)),

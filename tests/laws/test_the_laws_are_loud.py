@@ -20,18 +20,22 @@ import pytest
 from minisched.checks.case import Case
 from minisched.checks.draw import read_design
 from minisched.checks.judge import judge
-from minisched.checks.laws import find_ends, told_each
+from minisched.checks.laws import Clients
 from minisched.checks.many import LAWS, case_of
 from minisched.checks.oracle import OF_HASH, find_unlike
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.registry import library
+from minisched.devices.sim import SimDevice
+from minisched.engine.frontend import Frontend
 from minisched.export import native
+from minisched.loops.run import make_engine
+from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, changes, compiled, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.trace.marks import COMMON, KNOWN
 from tests.laws.faults import try_place
 from tests.laws.mutations.mutation import MUTATIONS, Mutation, Place, look_for, places, seen_before
-from tests.support import Workload
+from tests.support import VOCAB, Workload, tokens
 
 FAULTS = [item for item in MUTATIONS if not item.equivalent]
 EXPECTED = [item for item in FAULTS if not item.missed]
@@ -199,7 +203,7 @@ def test_a_run_is_not_judged_by_what_it_does_not_have() -> None:
 
 @pytest.mark.parametrize("device", ["thread", "mlx"])
 def test_the_tolerance_is_what_a_device_needs_and_no_more(device: str) -> None:
-    case = case_of(10, "serial", device)
+    case = case_of(9, "serial", device)
     verdict = judge(case)
     assert not verdict.broke("logprobs") and not verdict.lacking("logprobs")
     told = [(req, list[Output]()) for req in verdict.workload.requests]
@@ -210,8 +214,6 @@ def test_the_tolerance_is_what_a_device_needs_and_no_more(device: str) -> None:
 
 
 def test_what_nobody_has_sent_and_what_comes_behind_the_end_is_found() -> None:
-    req = Request("a", [1], output_ids=[3], finish_reason=FinishReason.LENGTH)
-    workload = Workload([req], [0], {}, SchedulerConfig())
     end = Output("a", 3, FinishReason.LENGTH)
     for outputs, said in (
         ([end], []),
@@ -219,7 +221,17 @@ def test_what_nobody_has_sent_and_what_comes_behind_the_end_is_found() -> None:
         ([Output("a", None, FinishReason.LENGTH), Output("a", 3)], ["a heard something behind"]),
         ([end, end], ["a ended 2 times"]),
     ):
-        found = list(find_ends(told_each(workload, outputs), outputs))
+        req, frontend = Request("a", [1], tokens(1)), Frontend(on_output=lambda output: None)
+        clients = Clients(Workload([req], [0], {}, SchedulerConfig()))
+        engine = make_engine("serial", SimDevice(), HashModel(VOCAB), SchedulerConfig(), frontend)
+        engine.scheduler.on_commit = lambda batch: None
+        clients.watch(engine)
+        frontend.push(req)
+        frontend.take(0)
+        req.output_ids, req.finish_reason = [3], FinishReason.LENGTH
+        for output in outputs:
+            frontend.deliver(output)
+        found = [sentence for law, sentence in clients.find([]) if law == "ends"]
         assert len(found) == len(said) and all(map(str.startswith, found, said))
 
 

@@ -19,7 +19,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisched.checks.laws import told_each
 from minisched.checks.oracle import find_unlike, largest_difference
 from minisched.core import (
     FinishReason,
@@ -39,7 +38,7 @@ from minisched.replay.replay import LengthModel
 from minisched.scheduler import SchedulerConfig
 from minisched.worker.logprobs import read_place
 from minisched.worker.sampling_info import make_adjustment
-from tests.support import EVERY_BACKEND, VOCAB, Workload, open_device
+from tests.support import EVERY_BACKEND, VOCAB, open_device
 
 Rows = list[list[float]]
 Wishes = list[LogitAdjustment | None]
@@ -267,8 +266,8 @@ def test_a_cached_prefix_ends_where_logits_are_wanted(start: int, hit: int, page
                    on_output=heard.append)  # fmt: skip
     admitted = [mark.attrs for mark in run.trace.marks if mark.name == "admit"]
     assert [it["hit_len"] for it in admitted] == [0, hit // page_size * page_size]
-    workload = Workload([second], [0], {}, config)
-    assert not list(find_unlike(told_each(workload, heard), workload.vocab_size, 0.0))
+    told = [(second, [output for output in heard if output.rid == "second"])]
+    assert not list(find_unlike(told, VOCAB, 0.0))
     assert len(second.input_token_logprobs) == (0 if start < 0 else len(prompt) - start)
 
 
