@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..core import FinishReason, Output, Request, ScheduleBatch
@@ -49,7 +50,10 @@ class Clients:
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self.turn = 0
+        sent = sorted(zip(workload.arrivals, workload.requests, strict=True), key=itemgetter(0))
+        self.sent = [req for _, req in sent]
         self.truth: dict[Request, Alone] = {}  # of those who came, in order
+        self.early = ""  # the first who was taken in before another one, who was sent earlier
         self.in_use: set[Request] = set()  # who came while another one had their id
         self.heard: defaultdict[Request, list[Output]] = defaultdict(list)
         self.strangers: list[str] = []  # whom clients heard of, and nobody has sent
@@ -94,6 +98,9 @@ class Clients:
     def _take(self, message: Message) -> None:
         """A loop takes a message in; what it makes of it shows at the end of the turn."""
         if isinstance(message, Request) and message not in self.truth:
+            first = self.sent[len(self.truth)]
+            if message is not first and not self.early:
+                self.early = f"{message.name} was taken in, and {first.name} was sent before it"
             if self._living(message.name):
                 self.in_use.add(message)
             self.truth[message] = alone(self.workload, message, self.refusal)
@@ -151,7 +158,7 @@ class Clients:
         """Every law that clients saw broken, by its name, in sentences; ``usages`` as counted."""
         for name in self.strangers:
             yield "ends", f"clients heard of {name}, whom nobody has sent"
-        for law, said in (("client", self.late), ("abort", self.deaf)):
+        for law, said in (("client", self.late), ("abort", self.deaf), ("order", self.early)):
             if said:
                 yield law, said
         for req in self.workload.requests:

@@ -178,7 +178,7 @@ def test_what_a_trace_does_not_tell_is_said(trace: Trace) -> None:
     assert all(f"'{name}'" in said for name in dumb) and "no program" in said
 
 
-@pytest.mark.parametrize("seed", [56, 89])
+@pytest.mark.parametrize("seed", [0, 23])
 def test_duplicates_that_outlive_their_lease_are_no_leak_unless_they_stay(seed: int) -> None:
     drawn = case_of(seed, "overlap")
     config = replace(drawn.workload.config, free_rule="at_once")
