@@ -185,7 +185,7 @@ class ByItsOwnClock(TPEngine):
 
 def disagreements(**how: Any) -> list[str]:
     found = []
-    for seed in range(8):
+    for seed in range(16):
         ranks = run_ranks(seed, "overlap", **how)
         if any(isinstance(rank.error, RanksDisagree) for rank in ranks):
             assert len({(type(rank.error), str(rank.error)) for rank in ranks}) == 1
