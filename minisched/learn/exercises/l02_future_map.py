@@ -245,7 +245,7 @@ EXERCISES = (
             ("(future_ct + num_reqs) % limit", "future_ct", "alone it gives"),
             ("range(future_ct + 1, future_ct + 1", "range(future_ct, future_ct", "be a token)"),
             ("slots, (", "(", "must give two things"),
-            ("slots, (future", "[future_ct + 1] * num_reqs, (future", "alone it gives"),
+            ("slots, (future", "[future_ct + 1] * num_reqs, (future", "The law: identity"),
         ),
         workloads=Workloads("overlap:ring", level="plain", seeds=60),
         reach=20,
