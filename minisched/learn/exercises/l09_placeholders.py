@@ -109,7 +109,7 @@ EXERCISES = (
         """,
         mistakes=(
             ("sampled[row]", "sampled[at]", "your line `filled[at] = sampled[at]`"),
-            ("filled[at] = sampled[row]", "filled[row] = sampled[row]", "your line `filled[row]"),
+            ("filled[at] = sampled[row]", "filled[row] = sampled[row]", "a -1 is left"),
             ("    return filled", "", "gave back None"),
         ),
         workloads=Workloads("mindie_plugin:fill_host", level="stops"),
