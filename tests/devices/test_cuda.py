@@ -6,6 +6,7 @@ Where there is a GPU, the last section runs on it.
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,14 +125,16 @@ def test_no_launch_waits_for_the_gpu(
 def test_a_step_of_decodes_is_one_copy_to_the_gpu(
     loop: str, relay: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped: list[int] = []
+    shipped: list[int] = []  # by which thread: a step that runs meanwhile ships for its sampling
     ship, prepare = torch_arrays.ship, Worker.prepare
-    monkeypatch.setattr(torch_arrays, "ship", lambda *args: shipped.append(1) or ship(*args))
+    monkeypatch.setattr(
+        torch_arrays, "ship", lambda *args: shipped.append(threading.get_ident()) or ship(*args)
+    )
 
     def count(worker: Worker, *args: Any) -> None:
-        before = len(shipped)
+        before = shipped.count(threading.get_ident())
         prepare(worker, *args)
-        assert len(shipped) - before == 1
+        assert shipped.count(threading.get_ident()) - before == 1
 
     monkeypatch.setattr(Worker, "prepare", count)
     run_loop(loop, ThreadDevice(), HashArrays(), some_requests(), CONFIG, relay=relay)

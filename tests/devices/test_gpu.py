@@ -19,7 +19,7 @@ import torch
 from minisched.checks.draw import all_designs, draw
 from minisched.checks.foreign import seen_by_torch
 from minisched.checks.judge import judge
-from minisched.checks.profiled import VERSION, Seen
+from minisched.checks.profiled import ANNOTATION, CALL, RANGE, VERSION, SeenEvent
 from minisched.core import Request, SamplingParams
 from minisched.devices.base import NO_LABEL, WRONG_TOKEN, Label
 from minisched.devices.cuda import CudaOp, CudaStream
@@ -307,13 +307,15 @@ FORBIDDEN = re.compile(
 )
 
 
-def calls_in_steady_decode(seen: Seen) -> list[str]:
+def calls_in_steady_decode(seen: list[SeenEvent]) -> list[str]:
     """Calls of CUDA, by any thread, while the range lasted."""
-    spans = [(item.start, item.end) for item in seen.ranges if item.name == STEADY]
+    named = (item for item in seen if item.kind in (RANGE, ANNOTATION))
+    spans = [(item.start, item.end) for item in named if item.name == STEADY]
     return [
         VERSION.sub("", call.name)
-        for call in seen.calls
-        if any(start <= call.start and call.end <= end for start, end in spans)
+        for call in seen
+        if call.kind == CALL
+        and any(start <= call.start and call.end <= end for start, end in spans)
     ]
 
 
