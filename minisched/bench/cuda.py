@@ -31,10 +31,9 @@ from .figures import (
     Measure,
     contest,
     not_measured,
-    peer_or_reason,
+    peer_asked,
     ratio,
 )
-from .peers.peer import Peer
 
 # -- Llamas of published shapes with random weights: what a step costs does not depend on them -----
 
@@ -157,19 +156,19 @@ def shape_rows(
         traces[loop].append(answer(loop, new_tokens))
         return rows * new_tokens / (time.perf_counter() - began)
 
-    def theirs(peer: Peer) -> float:
-        peer.ask({**question, "new_tokens": FEW})
-        return rows * new_tokens / float(peer.ask(question)["seconds"])
+    def theirs() -> float:
+        ask({**question, "new_tokens": FEW})
+        return rows * new_tokens / float(ask(question)["seconds"])
 
     for loop in LOOPS:  # kernels are chosen, graphs are captured
         call.report(f"warming up {loop}")
         answer(loop, new_tokens)
-    arms: dict[str, Measure | str] = {loop: partial(ours, loop) for loop in LOOPS}
     told = {"device": DEVICE, "folder": str(folder), "dtype": "bfloat16", "threads": 1,
             "rival": PEER}  # fmt: skip
     with ExitStack() as stack:
-        peer = peer_or_reason(f"{__package__}.peers.transformers_generate", told, call, stack)
-        arms[PEER] = peer if isinstance(peer, str) else partial(theirs, peer)
+        ask = peer_asked(f"{__package__}.peers.transformers_generate", told, call, stack)
+        arms: dict[str, Measure] = {loop: partial(ours, loop) for loop in LOOPS}
+        arms[PEER] = theirs
         found = contest(shape, arms, "tokens/s", {PEER: 1.0}, call, at_most=False)
     bandwidth = [bytes_per_second() for _ in range(call.repetitions)]
     limit_ms = [1e3 * bytes_per_step(settings, rows, new_tokens) / each for each in bandwidth]

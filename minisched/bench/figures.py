@@ -18,7 +18,7 @@ from typing import Any
 
 from ..spread import num_cores
 from ..trace.files import write_whole
-from .peers.peer import Peer, PeerError, start_peer
+from .peers.peer import Answer, PeerError, start_peer
 
 # -- The machine that something was measured on, in a few words ------------------------------------
 
@@ -165,18 +165,14 @@ def not_measured(name: str, unit: str, reason: str, aim: float | None = None) ->
 
 
 def interleave(
-    arms: Mapping[str, Measure | str], repetitions: int, report: Report
+    arms: Mapping[str, Measure], repetitions: int, report: Report
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Measure each arm once, then each again; and why those without values have none.
-
-    Who can't be measured is a sentence in the place of a measure. A peer that breaks off is asked
-    no more.
-    """
-    reasons = {name: arm.rstrip(".") for name, arm in arms.items() if isinstance(arm, str)}
+    """Measure each arm once, then each again; and why peers that broke off are asked no more."""
+    reasons: dict[str, str] = {}
     values: dict[str, list[float]] = {name: [] for name in arms}
     for repetition in range(repetitions):
         for name, arm in arms.items():
-            if name not in reasons and not isinstance(arm, str):
+            if name not in reasons:
                 report(f"{name}, repetition {repetition + 1} of {repetitions}")
                 try:
                     values[name].append(arm())
@@ -187,7 +183,7 @@ def interleave(
 
 def contest(
     title: str,
-    arms: Mapping[str, Measure | str],
+    arms: Mapping[str, Measure],
     unit: str,
     aims: Mapping[str, float],
     call: BenchCall,
@@ -218,18 +214,30 @@ def contest(
     return rows
 
 
-def peer_or_reason(
+Ask = Callable[[Mapping[str, Any]], Answer]  # puts a question to a peer
+
+
+def peer_asked(
     module: str,
     settings: Mapping[str, Any],
     call: BenchCall,
     stack: ExitStack,
     env: Mapping[str, str] | None = None,
-) -> Peer | str:
-    """A side that runs as long as the stack; or why it can't be had."""
+) -> Ask:
+    """A side that runs as long as the stack; if it can't be had, it says so when it is asked."""
     try:
-        return stack.enter_context(start_peer(module, settings, call.report, env))
+        return stack.enter_context(start_peer(module, settings, call.report, env)).ask
     except PeerError as error:
-        return str(error)
+        return no_peer(str(error))
+
+
+def no_peer(reason: str) -> Ask:
+    """One that can't be had."""
+
+    def ask(question: Mapping[str, Any]) -> Answer:
+        raise PeerError(reason)
+
+    return ask
 
 
 # -- The one JSON object of a measurement, and the tables that are made of it ----------------------

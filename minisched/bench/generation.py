@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ..devices.registry import load
 from ..spread import num_cores
-from .figures import BenchCall, BenchPart, Figure, contest, peer_or_reason
-from .peers.peer import Answer, Peer
+from .figures import Ask, BenchCall, BenchPart, Figure, contest, no_peer, peer_asked
+from .peers.peer import Answer
 
 OURS = "minisched"
 LENGTHS = (256, 64, 128, 64, 512, *(64,) * 11)  # tokens of prompts, over and over
@@ -66,7 +66,7 @@ def generation_rows(call: BenchCall) -> list[Figure]:
             scripts = {OURS: "ours", **{name: of for name, (of, _) in RIVALS[device].items()}}
             with ExitStack() as stack:
                 sides = {
-                    name: NO_BLAS if env.get("LD_PRELOAD") == "" else peer_or_reason(
+                    name: no_peer(NO_BLAS) if env.get("LD_PRELOAD") == "" else peer_asked(
                         f"{__package__}.peers.{of}", {**told, "rival": name}, call, stack, env
                     )
                     for name, of in scripts.items()
@@ -78,7 +78,7 @@ def generation_rows(call: BenchCall) -> list[Figure]:
 
 
 def beside(
-    title: str, sides: Mapping[str, Peer | str], device: str, batch: int, new: int, call: BenchCall
+    title: str, sides: Mapping[str, Ask], device: str, batch: int, new: int, call: BenchCall
 ) -> list[Figure]:
     """One load: tokens a second and ratios, times to first token, and the tokens that are ours too.
 
@@ -92,16 +92,13 @@ def beside(
     ]
     answers: dict[str, list[Answer]] = {name: [] for name in sides}
 
-    def tokens_a_second(name: str, peer: Peer) -> float:
+    def tokens_a_second(name: str, ask: Ask) -> float:
         if not answers[name]:
-            peer.ask({"prompts": prompts, "new_tokens": 2})
-        answers[name].append(peer.ask({"prompts": prompts, "new_tokens": new}))
+            ask({"prompts": prompts, "new_tokens": 2})
+        answers[name].append(ask({"prompts": prompts, "new_tokens": new}))
         return batch * new / float(answers[name][-1]["seconds"])
 
-    arms = {
-        name: side if isinstance(side, str) else partial(tokens_a_second, name, side)
-        for name, side in sides.items()
-    }
+    arms = {name: partial(tokens_a_second, name, ask) for name, ask in sides.items()}
     aims = {name: aim for name, (_, aim) in RIVALS[device].items()}
     rows = contest(title, arms, "tokens/s", aims, call, at_most=False, why=SLOWER)
     whole = {name: of for name, of in answers.items() if len(of) == call.repetitions}

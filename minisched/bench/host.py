@@ -14,15 +14,16 @@ from pathlib import Path
 from .figures import (
     GROWTH_AIM,
     PEER_AIM,
+    Ask,
     BenchCall,
     BenchPart,
     Figure,
-    Measure,
     contest,
+    no_peer,
     not_measured,
-    peer_or_reason,
+    peer_asked,
 )
-from .peers.peer import Peer, start_peer
+from .peers.peer import start_peer
 from .steps import HostWorkload
 
 OURS, NANO_VLLM, VLLM, SGLANG = "minisched", "nano-vllm", "vLLM", "SGLang"
@@ -57,7 +58,7 @@ class HostCase:
     admits: bool = False
     ahead: bool = False
 
-    def us(self, peer: Peer) -> float:
+    def us(self, ask: Ask) -> float:
         """Microseconds of a step, or of a request that is admitted.
 
         Raises:
@@ -65,7 +66,7 @@ class HostCase:
         """
         warm_up, steps = (1, ADMITTING_STEPS) if self.admits else (WARM_UP, STEPS)
         load = asdict(self.load)
-        answer = peer.ask({"load": load, "warm_up": warm_up, "steps": steps, "ahead": self.ahead})
+        answer = ask({"load": load, "warm_up": warm_up, "steps": steps, "ahead": self.ahead})
         taken, rows = float(answer["us"]), int(answer["rows"])
         if self.admits:
             return taken / rows
@@ -138,25 +139,23 @@ def host_rows(call: BenchCall) -> list[Figure]:
         )
     rows: list[Figure] = []
     with ExitStack() as stack:
-        ours = stack.enter_context(start_peer(f"{__package__}.steps", {}, call.report))
+        ours = stack.enter_context(start_peer(f"{__package__}.steps", {}, call.report)).ask
         told = {"source": str(call.nano_vllm)}
-        peers: dict[str, Peer | str] = {
-            name: NO_CHECKOUT if name == NANO_VLLM and not call.nano_vllm
-            else peer_or_reason(f"minisched.fidelity.{script}", told, call, stack)
+        peers = {
+            name: no_peer(NO_CHECKOUT) if name == NANO_VLLM and not call.nano_vllm
+            else peer_asked(f"minisched.fidelity.{script}", told, call, stack)
             for name, script in SCRIPTS.items()
         }  # fmt: skip
 
-        def arm(case: HostCase, peer: Peer | str) -> Measure | str:
-            return peer if isinstance(peer, str) else partial(case.us, peer)
-
         for case in BESIDE:
-            arms = {OURS: arm(case, ours), **{name: arm(case, peers[name]) for name in case.peers}}
+            asked = {OURS: ours, **{name: peers[name] for name in case.peers}}
+            arms = {name: partial(case.us, ask) for name, ask in asked.items()}
             aims, why = dict.fromkeys(arms, PEER_AIM), AN_ADMISSION if case.admits else A_STEP
             rows += contest(case.name, arms, "us", aims, call, why=why)
             for name, reason in NOT_ADMITTED.items() if case.admits else ():
                 rows.append(not_measured(f"{case.name}: {name}", "us", reason))
         for large, small in GROWTH:
-            both = {case.name: arm(case, ours) for case in (large, small)}
+            both = {case.name: partial(case.us, ours) for case in (large, small)}
             rows += contest("growth", both, "us", {small.name: GROWTH_AIM}, call)
     return rows
 

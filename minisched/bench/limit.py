@@ -131,7 +131,7 @@ def batch_rows(model: LlamaTorch, title: str, batch: int, call: BenchCall) -> li
 
     for _ in range(WARM_UP):
         step()
-    arms: dict[str, Measure | str] = {"rate": bandwidth(), "step": milliseconds}
+    arms = {"rate": bandwidth(), "step": milliseconds}
     values, _ = interleave(arms, call.repetitions, lambda doing: call.report(f"{title}: {doing}"))
     shares = [1e5 * num_bytes / max(values["rate"]) / ms for ms in values["step"]]
     aim = AIM if batch == AIMED else None

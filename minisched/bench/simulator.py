@@ -13,16 +13,7 @@ from tempfile import TemporaryDirectory
 from ..devices.profiles import DEFAULT_PROFILE, find_profile
 from ..replay.replay import LengthModel, config_for, play
 from ..replay.trace_file import TraceFile
-from .figures import (
-    PEER_AIM,
-    BenchCall,
-    BenchPart,
-    Figure,
-    Measure,
-    contest,
-    peer_or_reason,
-)
-from .peers.peer import Peer
+from .figures import PEER_AIM, BenchCall, BenchPart, Figure, Measure, contest, no_peer, peer_asked
 
 AZURE = Path("data/processed_traces/splitwise_conv.csv")  # in a checkout of vidur
 REQUESTS = 2000
@@ -69,8 +60,7 @@ def simulator_rows(call: BenchCall) -> list[Figure]:
                 steps.append(run.num_steps / run.host_seconds)
             return run.host_seconds
 
-        arms: dict[str, Measure | str] = {"minisched serial": partial(ours, "serial"),
-                                          PEER: NO_CHECKOUT}  # fmt: skip
+        ask = no_peer(NO_CHECKOUT)
         if checkout is not None:
             told = {
                 "folder": str(checkout.resolve()), "work": str(work), "trace": str(file),
@@ -78,18 +68,16 @@ def simulator_rows(call: BenchCall) -> list[Figure]:
                 "page_size": config.page_size, "num_pages": config.num_pages,
                 "max_tokens": LONGEST,
             }  # fmt: skip
-            peer = peer_or_reason(f"{__package__}.peers.vidur", told, call, stack)
-            arms[PEER] = peer if isinstance(peer, str) else partial(seconds_of, peer)
-        arms["minisched overlap"] = partial(ours, "overlap")
+            ask = peer_asked(f"{__package__}.peers.vidur", told, call, stack)
+        arms: dict[str, Measure] = {
+            "minisched serial": partial(ours, "serial"),
+            PEER: lambda: float(ask({})["seconds"]),
+            "minisched overlap": partial(ours, "overlap"),
+        }
         title = f"{survey.requests:,} requests"
         rows = contest(title, arms, "s", {PEER: PEER_AIM}, call, why=SLOWER)
         rows.append(Figure(f"{title}: steps a second of minisched serial", steps, "1/s"))
         return rows
-
-
-def seconds_of(peer: Peer) -> float:
-    """What a simulation takes there."""
-    return float(peer.ask({})["seconds"])
 
 
 def made_up_trace(requests: int) -> Iterator[str]:

@@ -22,7 +22,7 @@ from minisched.bench import limit as limits
 from minisched.bench import overlap as overlap_cells
 from minisched.bench.calibrate import CalibrationLoad
 from minisched.bench.cuda import COMMON, SHAPES, num_parameters
-from minisched.bench.figures import BenchCall, Figure, contest
+from minisched.bench.figures import BenchCall, Figure, contest, no_peer
 from minisched.bench.limit import step_of
 from minisched.bench.overlap import (
     AIM,
@@ -48,14 +48,15 @@ def test_arms_take_turns_and_a_ratio_is_taken_repetition_by_repetition() -> None
     def breaks_off() -> float:
         raise PeerError("it has ended.")
 
+    absent = no_peer("none.")
     turns: list[str] = []
     call = BenchCall("it", repetitions=2, report=turns.append)
-    arms = {"ours": iter([3.0, 2.0]).__next__, "a": iter([2.0, 4.0]).__next__, "b": "none.",
-            "c": breaks_off}  # fmt: skip
+    arms = {"ours": iter([3.0, 2.0]).__next__, "a": iter([2.0, 4.0]).__next__, 
+            "b": lambda: float(absent({})["us"]), "c": breaks_off}  # fmt: skip
     found = contest("it", arms, "us", {"a": 0.9, "b": 1.0}, call, why="so")
     rows = {row.name.removeprefix("it: "): row for row in found}
     assert [turn.split(",")[0] for turn in turns] == [
-        *("it: ours", "it: a", "it: c"), *("it: ours", "it: a")
+        *("it: ours", "it: a", "it: b", "it: c"), *("it: ours", "it: a")
     ]  # fmt: skip
     assert list(rows) == ["ours", "a", "b", "c", "ours / a", "ours / b", "ours / c"]
     told = {name: (*sorted(row.values), row.met, row.reason) for name, row in rows.items()}
