@@ -133,6 +133,11 @@ class Piece:
         return sum(count for _, count in self.rows)
 
     @property
+    def what(self) -> tuple[object, ...]:
+        """What was done, by whichever loop."""
+        return self.work, self.kind, self.name, self.rows
+
+    @property
     def has_added_work(self) -> bool:
         """Whether it is a phase of the host that took on some of the added work."""
         return self.kind == PHASE and self.work > 0 and self.name in ADDED_TO
@@ -267,32 +272,49 @@ def line(pieces: Sequence[Piece], features: Callable[[Piece], Sequence[float]]) 
 GROWING = ("receive", "prepare", "advance step", "launch", "launch sample", "process", "fill",
            "postprocess")  # fmt: skip
 OFTEN = 3  # times that a number of tokens has to be seen for the line of the forward pass to bend
-ROUNDS = 3  # of taking off what both sides lose to each other, and fitting again
+ROUNDS = 3  # of taking off what both sides lose to each other, and seeing what is lost then
 MOST_LOST = 900  # per mille
 
 
 def fit_cost(table: Sequence[Piece], pad_to: int = 1) -> MeasuredCost:
-    """The costs with which ``sim`` repeats these runs; serial ones must be among them.
-
-    What a side loses beside the other is found in rounds: costs alone are fitted from durations
-    less the loss, and the loss from what durations have beyond their costs.
-    """
+    """The costs with which ``sim`` repeats these runs; serial ones must be among them."""
     pace = Pace(start=middles(table, START), wake=middles(table, WAKE).get("", 0))
+    worked = [piece for piece in table if piece.has_added_work]
+    passes = by_name(table, OP)["forward"]
     for _ in range(ROUNDS):
-        alone = [piece.alone(pace) for piece in table]
-        serial = [piece for piece in alone if piece.loop == "serial"]
-        loops = {
-            loop: fit_host([piece for piece in alone if piece.loop == loop])
-            for loop in dict.fromkeys(piece.loop for piece in table)
-        }
-        added_work = fit_added_work(by_name(serial, PHASE)[ADDED_TO[0]])
-        cost = replace(fit_device(serial, pad_to), loops=loops, added_work=added_work)
-        pace = replace(
-            pace,
-            host_lost=per_mille(expected_phases(table, cost)),
-            device_lost=per_mille(expected_passes(table, serial, cost)),
-        )
-    return replace(cost, pace=pace)
+        serial = [piece.alone(pace) for piece in table if piece.loop == "serial"]
+        host_lost, device_lost = per_mille(worked, serial), per_mille(passes, serial)
+        pace = replace(pace, host_lost=host_lost, device_lost=device_lost)
+    alone = [piece.alone(pace) for piece in table]
+    serial = [piece for piece in alone if piece.loop == "serial"]
+    loops = {
+        loop: fit_host([piece for piece in alone if piece.loop == loop])
+        for loop in dict.fromkeys(piece.loop for piece in table)
+    }
+    added_work = fit_added_work(by_name(serial, PHASE)[ADDED_TO[0]])
+    return replace(fit_device(serial, pad_to), loops=loops, added_work=added_work, pace=pace)
+
+
+def per_mille(pieces: Iterable[Piece], serial: Iterable[Piece]) -> int:
+    """What was lost of 1000 nanoseconds beside the other side: the median over all of these.
+
+    What a piece takes alone is what it takes in the serial loop, whose host does little beside the
+    device: in the same workload, since added work also leaves caches cold.
+    """
+    alone: dict[Any, list[Piece]] = defaultdict(list)
+    for piece in serial:
+        alone[piece.what].append(piece)
+    shares = sorted(
+        ((piece.duration - middle(alone[piece.what])) / piece.beside, piece.beside)
+        for piece in pieces
+        if piece.beside and piece.what in alone
+    )
+    half = sum(beside for _, beside in shares) / 2
+    for share, beside in shares:
+        half -= beside
+        if half <= 0:
+            return min(MOST_LOST, max(0, round(1000 * share)))
+    return 0
 
 
 def fit_device(serial: Sequence[Piece], pad_to: int) -> MeasuredCost:
@@ -353,52 +375,6 @@ def fit_added_work(phases: Sequence[Piece]) -> int:
         return 1000
     plain = middle(piece for piece in phases if not piece.work)
     return round(median(1000 * (it.duration - plain) // (it.work // 2) for it in with_work))
-
-
-# What pieces would cost alone is what the serial loop's cost: there, both work at once the least.
-
-Expected = list[tuple[Piece, int]]
-
-
-def expected_phases(table: Sequence[Piece], cost: MeasuredCost) -> Expected:
-    """Phases with added work."""
-    serial = cost.of_loop("serial")
-    return [
-        (it, serial.with_host_work(it.work).phase(it.name, len(it.rows), it.tokens))
-        for it in table
-        if it.has_added_work
-    ]
-
-
-def expected_passes(
-    table: Sequence[Piece], serial: Sequence[Piece], cost: MeasuredCost
-) -> Expected:
-    """Forward passes, by the same one in the same workload where there is one.
-
-    Added work also leaves caches cold, so a pass beside it is no measure of one without.
-    """
-    same: dict[tuple[int, Rows], list[Piece]] = defaultdict(list)
-    for piece in by_name(serial, OP)["forward"]:
-        same[piece.work, piece.rows].append(piece)
-    return [
-        (it, middle(of) if (of := same.get((it.work, it.rows))) else cost.forward_rows(it.rows))
-        for it in by_name(table, OP)["forward"]
-    ]
-
-
-def per_mille(expected: Expected) -> int:
-    """What was lost of 1000 nanoseconds beside the other side: the median over all of these."""
-    shares = sorted(
-        ((piece.duration - alone) / piece.beside, piece.beside)
-        for piece, alone in expected
-        if piece.beside
-    )
-    half = sum(beside for _, beside in shares) / 2
-    for share, beside in shares:
-        half -= beside
-        if half <= 0:
-            return min(MOST_LOST, max(0, round(1000 * share)))
-    return 0
 
 
 # -- Runs that are measured, and runs that are foreseen --------------------------------------------
