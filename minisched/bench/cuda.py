@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import json
-import shutil
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -37,7 +36,6 @@ from .figures import (
 
 # -- Llamas of published shapes with random weights: what a step costs does not depend on them -----
 
-MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
 SHAPES: dict[str, dict[str, Any]] = {
     "1B": {  # meta-llama/Llama-3.2-1B, config.json; its head is tied
         "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
@@ -219,7 +217,9 @@ def steady_step_ms(trace: Trace) -> float:
 
 
 def cuda_rows(call: BenchCall) -> list[Figure]:
-    """One shape, which ``--model`` names, or all, with random weights that lie in memory meanwhile.
+    """One shape, which ``--model`` names, or all, with random weights in a folder meanwhile.
+
+    With ``TMPDIR=/dev/shm`` they lie in memory.
 
     Raises:
         ValueError: there is no such shape, torch sees no GPU, or there are too few or too many
@@ -239,11 +239,7 @@ def cuda_rows(call: BenchCall) -> list[Figure]:
     rows = []
     for name in [call.model] if call.model else SHAPES:
         settings = {**COMMON, **SHAPES[name]}
-        needed = BYTES * (
-            num_parameters(settings) + settings["vocab_size"] * settings["hidden_size"]
-        )
-        has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1.1 * needed
-        with TemporaryDirectory(dir=MEMORY if has_room else None) as text:
+        with TemporaryDirectory() as text:
             folder = Path(text)
             try:
                 call.report(f"drawing {name} weights")
