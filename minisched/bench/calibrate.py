@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any, cast
 
-from ..checks.overlap import Interval, intersection, length, union
+from ..checks.overlap import union, within
 from ..core import Request, SamplingParams
 from ..devices.cost import ADDED_TO, MILLISECOND, NO_COST, CostModel, Pace
 from ..devices.profiles import HostCost, MeasuredCost
@@ -196,11 +196,6 @@ def pieces_of(run: Run, heard: Sequence[Rows], work: int = 0) -> Iterator[Piece]
         yield piece(OP, name, op.end - op.start, beside, rows.get(step, ()))
         if earlier := ops.get((STARTS_BEHIND.get(name, ""), step)):
             yield piece(START, name, max(0, op.start - earlier.end))
-
-
-def within(busy: tuple[Interval, ...], start: int, end: int) -> int:
-    """Nanoseconds of ``busy`` between two moments."""
-    return length(intersection(busy, ((start, end),)))
 
 
 # -- Medians, and one line of least squares --------------------------------------------------------

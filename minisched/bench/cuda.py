@@ -16,7 +16,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..checks.overlap import device_busy, forwards, intersection, length, step_intervals
+from ..checks.overlap import device_busy, forwards, step_intervals, within
 from ..core import Request, SamplingParams
 from ..devices.registry import open_device
 from ..loops.run import run_to_end
@@ -204,8 +204,8 @@ SETTLED = 3  # steps at each end of a run that are left out
 def steady_busy_percent(trace: Trace) -> float:
     """The share of the time between settled decode steps in which the device was busy."""
     decodes = [item for item in forwards(trace) if item.mode == "decode"][SETTLED:-SETTLED]
-    whole = ((decodes[0].start, decodes[-1].start),)
-    return 100 * length(intersection(device_busy(trace), whole)) / length(whole)
+    start, end = decodes[0].start, decodes[-1].start
+    return 100 * within(device_busy(trace), start, end) / (end - start)
 
 
 def steady_step_ms(trace: Trace) -> float:

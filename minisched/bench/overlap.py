@@ -31,7 +31,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from ..checks.overlap import Interval, device_busy, forwards, intersection, length
+from ..checks.overlap import device_busy, forwards, within
 from ..core import NoBatch, Request, ScheduleBatch
 from ..defaults import overlapped_loop
 from ..devices.cost import MILLISECOND, NO_COST
@@ -39,7 +39,7 @@ from ..devices.registry import open_device
 from ..devices.wall_clock import Way, compute, done_by
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
-from ..loops.design import find_loop, line_of
+from ..loops.design import find_loop
 from ..loops.run import drive, make_engine, run_to_end, warm_up
 from ..models.base import Model
 from ..models.llama import AUTO, write_tiny_llama
@@ -125,7 +125,6 @@ def running(
         own = copy(model)  # the weights are shared; where its KV lies, a model keeps in itself
         engine = make_engine(loop, device, own, load.config, Frontend(requests), cost)
         turns = find_loop(loop).start(engine)
-        device.recorder.line = line_of(turns)
         arm = Arm(loop, requests, engine, turns)
         arm.go_on(SETTLING)
         yield arm
@@ -153,9 +152,8 @@ def steps_by_round(trace: Trace, rounds: int) -> list[MeasuredStep]:
     device, steps = device_busy(trace), []
     for first in range(SETTLING + SKIPPED, SETTLING + SKIPPED + rounds * ROUND, ROUND):
         last = first + ROUND - SKIPPED - 1
-        span: tuple[Interval, ...] = ((starts[first], starts[last]),)
-        parts = (length(span), length(intersection(device, span)))
-        steps.append(MeasuredStep(*(part / (last - first) / MILLISECOND for part in parts)))
+        start, end, unit = starts[first], starts[last], (last - first) * MILLISECOND
+        steps.append(MeasuredStep((end - start) / unit, within(device, start, end) / unit))
     return steps
 
 

@@ -49,6 +49,11 @@ def length(intervals: tuple[Interval, ...]) -> int:
     return sum(end - start for start, end in intervals)
 
 
+def within(busy: tuple[Interval, ...], start: int, end: int) -> int:
+    """Nanoseconds covered between two moments."""
+    return length(intersection(busy, ((start, end),)))
+
+
 def span(busy: tuple[Interval, ...]) -> int:
     """Nanoseconds from the first of some intervals to the last: what ``gaps`` are a share of."""
     return busy[-1][1] - busy[0][0] if busy else 0

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from ..checks.history import side_of
-from ..checks.overlap import intersection, length, measure, union
+from ..checks.overlap import measure, union, within
 from ..core import Request
 from ..devices.cost import MILLISECOND, SIM_COST
 from ..devices.registry import open_device
@@ -102,7 +102,7 @@ def pause(run: Run) -> str:
     for item in run.metrics.ended:
         times = accumulate(item.itls, initial=item.first_token or 0)
         for gap in pairwise(times):
-            if intersection((gap,), prompts):
+            if within(prompts, *gap):
                 longest = max(longest, gap[1] - gap[0])
     return f"{ms(longest)} ms" if longest else NO_PAUSE
 
@@ -147,7 +147,7 @@ def longest_prompt(pd: Run) -> str:
     decodes = union(item for item in forwards(pd.trace) if item.mode in DECODES)
     times = Counter[str]()
     for item in prompt_steps(pd.trace):
-        if both_work := length(intersection(((item.start, item.end),), decodes)):
+        if both_work := within(decodes, item.start, item.end):
             times.update(dict.fromkeys(item.rids, both_work))
     return max(times, key=lambda rid: (times[rid], rid), default="")
 
