@@ -74,7 +74,7 @@ def origin_of(model: Any) -> tuple[Any, ...]:
     Raises:
         ValueError: it is neither a hash model nor a Llama on torch.
     """
-    if isinstance(model, HashModel):
+    if type(model) is hash_class("dist"):
         return type(model), model.vocab_size, model.context_len, model.eos_ids
     if model.dtype and hasattr(model, "directory"):
         return type(model), str(model.directory), model.dtype, model.context_len
