@@ -89,17 +89,18 @@ MEANS = (
     "tokens by prev_sampled_token_ids",
     "SGLang: result_queue, a forward and a copy stream; the host blocks on copy_done; "
     "tokens by FutureMap",
-    "MindIE: -1 in the scheduler's lists; the plugin answers with the tokens of the call before; "
-    "tokens by filling the next inputs",
+    "MindIE: -1 in the scheduler's lists; the plugin answers with the call before's tokens; "
+    "tokens by a fill of the next inputs",
 )
 
 
 def three_way() -> Scene:
     """The three ways to schedule ahead, by a token's way to the next step."""
     names = {"vllm_async": "vLLM", "overlap": "SGLang", "mindie_dual": "MindIE"}
-    title = "Three ways to schedule a step before the last one's tokens are known"
+    found = finding([way_of(run_of(loop)) for loop in names])
+    title = f"vLLM, SGLang and MindIE: a token waits {found.partition(': ')[2]}"
     scene = one_token([run_of(loop) for loop in names], title, list(names.values()))
-    return replace(scene, notes=[*MEANS, f"{finding([way_of(run_of(loop)) for loop in names])}."])
+    return replace(scene, notes=MEANS)
 
 
 def mindie_refactor() -> Scene:
@@ -114,7 +115,9 @@ def mindie_refactor() -> Scene:
         busy = f"device busy {report.device_busy_percent:.0f} %"
         hidden = f"host hidden {report.host_hidden_percent:.0f} %"
         names.append((name, f"{STEPS} steps in {ms(view.duration)} ms; {busy}, {hidden}"))
-    return side_by_side(views, "MindIE: two layers, and one pipeline in their place", names)
+    two, one = (ms(view.duration) for view in views)
+    title = f"MindIE: {STEPS} steps take {two} ms in two layers, {one} ms in one pipeline"
+    return side_by_side(views, title, names)
 
 
 # -- Of every design: what is shared ---------------------------------------------------------------

@@ -43,16 +43,18 @@ def prefill_stage() -> Scene:
             recipe.config, chunked_prefill_size=size, enable_mixed_chunk=is_mixed))
         for name, (size, is_mixed) in chunks.items()
     }  # fmt: skip
-    return requests_of(
-        runs, "Prefill whole, chunked, and mixed: what a long prompt does to those who decode"
-    )
+    whole, chunked, mixed = map(pause, runs.values())
+    title = f"Beside a long prompt others pause {whole} at most; {chunked} beside chunks of it"
+    return requests_of(runs, f"{title}, {mixed} if mixed with them")
 
 
 def pd_against_mixed() -> Scene:
     """The same requests on two devices with KV sent between them, and mixed on one."""
     names = ("PD separation, two devices", "mixed chunks, one device")
     runs = dict(zip(names, both(RECIPES["pd"].requests), strict=True))
-    return requests_of(runs, "PD separation against mixed chunks: who waits for a long prompt")
+    apart, mixed = map(pause, runs.values())
+    title = f"PD against mixed chunks: beside a long prompt others pause {apart} at most"
+    return requests_of(runs, f"{title}, {mixed} if mixed")
 
 
 def requests_of(runs: Mapping[str, Run], title: str) -> Scene:
