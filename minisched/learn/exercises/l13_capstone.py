@@ -55,10 +55,10 @@ class StepRoom:
 
 
 def plain_memory(case: Case) -> Case:
-    """Without drafts and without a prefix cache."""
+    """Without drafts, a prefix cache, and a rule on who goes first: that is for the learner."""
     config = replace(
         case.workload.config, disable_radix_cache=True, speculative_algorithm="",
-        speculative_draft_model_path="",
+        speculative_draft_model_path="", run_first="",
     )  # fmt: skip
     return replace(case, workload=replace(case.workload, config=config))
 
