@@ -50,8 +50,6 @@ class Clients:
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self.turn = 0
-        sent = sorted(zip(workload.arrivals, workload.requests, strict=True), key=itemgetter(0))
-        self.sent = [req for _, req in sent]
         self.truth: dict[Request, Alone] = {}  # of those who came, in order
         self.early = ""  # the first who was taken in before another one, who was sent earlier
         self.in_use: set[Request] = set()  # who came while another one had their id
@@ -67,6 +65,8 @@ class Clients:
         if isinstance(engine.scheduler, PrefillScheduler):
             return
         self.engine, self._refusal = engine, engine.scheduler.config.refusal
+        requests = zip(self.workload.arrivals, self.workload.requests, strict=True)
+        self.sent = [req for _, req in sorted(requests, key=itemgetter(0))]
         frontend, scheduler = engine.frontend, engine.scheduler
         take, on_output, on_commit = frontend.take, frontend.on_output, scheduler.on_commit
         assert on_output and on_commit
