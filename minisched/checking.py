@@ -235,11 +235,10 @@ LAW_HEADS = ("", "law", ">held", "what it says")
 
 def law_rows(tally: CaseTally) -> Iterator[tuple[str, str, str, str]]:
     """Each law: whether it held, and in how many cases that had something to break it with."""
-    cases = len(tally.cases)
+    broken = {finding.law for _, finding in tally.failures}
     for law in laws_on(tally.device):
-        held, unjudged = tally.holding(law), tally.unjudged(law)
-        sign = "?" if unjudged >= cases else "✓" if held == cases else "✗"
-        yield sign, law, str(held - unjudged), LAWS[law]
+        held = tally.holding(law) - tally.unjudged(law)
+        yield "✗" if law in broken else "✓" if held else "?", law, str(held), LAWS[law]
 
 
 def failures_told(tally: CaseTally, again: str = "") -> Iterator[str]:

@@ -155,8 +155,8 @@ class CaseTally:
         return sum(case.holds(law) for case in self.cases)
 
     def unjudged(self, law: str) -> int:
-        """Cases in which nothing happened that a law looks at."""
-        return sum(law in case.unjudged for case in self.cases)
+        """Those of them in which nothing happened that the law looks at."""
+        return sum(law in case.unjudged for case in self.cases if case.holds(law))
 
     def as_json(self) -> dict[str, Any]:
         """What ``minisched check --workloads --json`` prints; all the numbers are counts.

@@ -48,9 +48,7 @@ def rules_page() -> str:
         "sglang_same": sglang_same,
         "vllm": vllm,
         "vllm_same": vllm_same,
-        "others": table(
-            HEADS, (row_of(f"`{name}`", name) for name in ("mini-sglang", "nano-vllm"))
-        ),
+        "others": table(HEADS, (row_of(f"`{name}`", name) for name in OTHERS)),
     }
     return filled("rules", figures)
 

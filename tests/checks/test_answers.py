@@ -19,9 +19,9 @@ from xml.etree import ElementTree
 import pytest
 
 import minisched
-from minisched.checking import verdict_on_cases
+from minisched.checking import law_rows, verdict_on_cases
 from minisched.checks.answers import LOOKED_AT, lacking
-from minisched.checks.judge import judge
+from minisched.checks.judge import Finding, judge
 from minisched.checks.many import CaseTally, Tried, case_of
 from minisched.export import native
 from minisched.museum.patch import Edit, put_in
@@ -211,3 +211,11 @@ def test_cases_in_which_nothing_happened(law: str) -> None:
         tally = CaseTally(0, 1, "sim", tried)
         assert verdict_on_cases(tally).startswith("✓ every law held") is ticks
         assert tally.as_json()["unjudged"][law] == (empty in tried)
+
+
+def test_a_law_that_a_stopped_run_could_not_show_is_neither_kept_nor_broken() -> None:
+    stopped = Tried(0, "pd", (Finding("crash", "KeyError: 3"),), False, 1, 0, 0, ("logprobs",))
+    rows = law_rows(CaseTally(0, 1, "sim", [stopped]))
+    told = {law: (sign, held) for sign, law, held, _ in rows}
+    assert told["crash"] == ("✗", "0") and told["race"] == ("✓", "1")
+    assert told["identity"] == told["logprobs"] == ("?", "0")

@@ -15,6 +15,7 @@ from ...engine.engine import Engine
 from ...export.layout import steady_views
 from ...export.runs import side_by_side
 from ...export.scene_svg import to_svg
+from ...export.views.marks import ordinal
 from ...loops.design import Turns
 from ...models.hash import mix
 from ...museum.exhibit import case
@@ -183,12 +184,6 @@ def drawn(run: Generated, host: int, device: int) -> str:
     ]
     svg = to_svg(side_by_side(views))
     return svg.replace(">another phase</text>", ">build a graph</text>")
-
-
-def ordinal(number: int) -> str:
-    """``1st``, ``2nd``, ``3rd``, ``4th``, ``11th``, ``21st``."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
-    return f"{number}{ending or 'th'}"
 
 
 def truth() -> list[int]:
