@@ -14,7 +14,7 @@ from typing import Any
 
 from .checks.answers import Answer, Recorded, answer_all, stopped_with, story_of, verdict_on
 from .checks.case import MOST_TRIALS, Case, case_text, shrink
-from .checks.history import counted
+from .checks.history import many
 from .checks.judge import Finding, breaks_the_same, judge
 from .checks.many import (
     LAWS,
@@ -218,16 +218,16 @@ def verdict_on_cases(tally: CaseTally) -> str:
     """How much was tried, and whether every law held."""
     cases, count = len(tally.cases), len(tally.loops)
     where = next(iter(tally.loops)) if count == 1 else f"{count} loops"
-    tried = f"{counted(tally.workloads, 'random workload')} on {where}, on {tally.device}"
+    tried = f"{many(tally.workloads, 'random workload')} on {where}, on {tally.device}"
     broken = sum(bool(case.findings) for case in tally.cases)
     if broken:
-        return f"✗ {broken} of {counted(cases, 'case')} broke a law: {tried}."
+        return f"✗ {broken} of {many(cases, 'case')} broke a law: {tried}."
     if not cases:
         return "? Nothing to judge: no loop takes these workloads, so no case was run."
     if unseen := [law for law in laws_on(tally.device) if tally.unjudged(law) == cases]:
         never = f"nothing happened that {' or '.join(unseen)} could be judged by"
-        return f"? No law broke in {counted(cases, 'case')}, but {never}: {tried}."
-    return f"✓ every law held in {'all ' * (cases > 1)}{counted(cases, 'case')}: {tried}."
+        return f"? No law broke in {many(cases, 'case')}, but {never}: {tried}."
+    return f"✓ every law held in {'all ' * (cases > 1)}{many(cases, 'case')}: {tried}."
 
 
 LAW_HEADS = ("", "law", ">held", "what it says")

@@ -10,7 +10,7 @@ from textwrap import fill, wrap
 
 from .checks.answers import count_drafts
 from .checks.causes import ARRIVAL, HOST, lost_ns, num_waits
-from .checks.history import counted
+from .checks.history import many
 from .checks.identity import Difference, first_difference, with_margin
 from .checks.oracle import largest_difference
 from .checks.overlap import (
@@ -253,7 +253,7 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def lost_time(loop: str, lost: Mapping[str, int], waits: Mapping[str, int]) -> str:
     """What the waits of a loop cost: for how long its devices have idled, and why."""
-    named = {why: f"{counted(count, 'wait')} for {why}" for why, count in waits.items()}
+    named = {why: f"{many(count, 'wait')} for {why}" for why, count in waits.items()}
     reasons = {why: f"in {words}" for why, words in named.items()}
     reasons |= {HOST: "because of the host's ordinary work", ARRIVAL: "with nobody to serve"}
     parts = [f"{milliseconds(lost[why])} {words}" for why, words in reasons.items() if lost[why]]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..trace import Trace
 from ..trace.events import Value, is_forward
 from .findings import report
-from .history import Offence, counted
+from .history import Offence, many
 from .identity import (
     Difference,
     another_workload,
@@ -128,10 +128,8 @@ def identical(baseline: Recorded, run: Recorded, count: int) -> Answer:
     heard, found = tokens_heard(run.trace), differences(baseline.trace, run.trace)
     if found:
         return _not_identical(found, baseline, run)
-    tokens = counted(sum(map(len, heard.values())), "token")
-    sentence = (
-        f"The same tokens as in {baseline.file}: {tokens} of {counted(len(heard), 'request')}."
-    )
+    tokens = many(sum(map(len, heard.values())), "token")
+    sentence = f"The same tokens as in {baseline.file}: {tokens} of {many(len(heard), 'request')}."
     return Answer("identical", "yes", sentence)
 
 
@@ -182,7 +180,7 @@ def leaks(recorded: Recorded) -> Answer:
         found = [leak for leak in found if leak.kind in AT_ONCE or leak.rid in over]
         missing += ("It stopped too early to say what its last requests would have left behind.",)
     if found:
-        return broken("leaks", counted(len(found), "leak"), found, *missing)
+        return broken("leaks", many(len(found), "leak"), found, *missing)
     if lack := lacking("leak", trace):
         return unknown("leaks", f"{lack} in this file")
     return Answer("leaks", "no", "Nothing leaks: all that was taken was given back.", missing)
@@ -193,9 +191,7 @@ def told(recorded: Recorded) -> list[Answer]:
     every = {"ends": find_bad_ends(recorded.trace), "relay": find_misreads(recorded.trace)}
     what = {"ends": "bad end", "relay": "wrong read"}
     return [
-        broken(name, counted(len(found), what[name]), found)
-        for name, found in every.items()
-        if found
+        broken(name, many(len(found), what[name]), found) for name, found in every.items() if found
     ]
 
 
@@ -204,8 +200,8 @@ def races(recorded: Recorded) -> Answer:
     trace, found = recorded.trace, find_races(recorded.trace)
     waits = [] if is_cut_short(trace) else find_endless(trace)
     if found or waits:
-        words = [counted(len(found), "race")] if found else []
-        endless = counted(len(waits), "wait that never ends", "waits that never end")
+        words = [many(len(found), "race")] if found else []
+        endless = many(len(waits), "wait that never ends", "waits that never end")
         words += [endless] if waits else []
         return broken("races", " and ".join(words), [*found, *waits])
     if lack := lacking("race", trace):

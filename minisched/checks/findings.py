@@ -27,7 +27,7 @@ from .causes import (
     device_gaps,
     launches,
 )
-from .history import counted, milliseconds, side_of
+from .history import many, milliseconds, side_of
 from .overlap import (
     device_named,
     device_runs,
@@ -102,7 +102,7 @@ def overlap_verdict(trace: Trace) -> OverlapVerdict:
     device = device_named(trace, lane)
     if len(ahead) < LEAST:
         word, where = "unknown", "nothing tells where a step begins"
-        where = f"{counted(len(steps), 'step')} here" if steps else where
+        where = f"{many(len(steps), 'step')} here" if steps else where
         said = (
             f"Unknown: {where}, and it takes {LEAST + 1} in a row, launched by calls that are "
             "known, to say how a loop works."

@@ -268,9 +268,9 @@ ONES = {  # one cell of a resource
 }
 
 
-def counted(count: int, one: str, many: str = "") -> str:
+def many(count: int, one: str, several: str = "") -> str:
     """``1 leak`` or ``3 leaks``."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
+    return f"{count} {one if count == 1 else several or one + 's'}"
 
 
 def milliseconds(nanoseconds: int) -> str:

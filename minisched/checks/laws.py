@@ -26,7 +26,7 @@ from ..trace.cells import spans_of
 from ..trace.events import is_host
 from ..trace.recorder import named, to_text
 from .case import Workload
-from .history import Words, counted
+from .history import Words, many
 from .oracle import Alone, alone, tokens_alone
 
 # -- What clients say and hear: that each request gets its own tokens, and ends once, and why ------
@@ -139,8 +139,7 @@ class Clients:
             told, known = len(tokens_in(self.heard[req])), len(req.output_ids)
             if told != known:
                 self.late = (
-                    f"{when} {counted(told, 'token')} of {req.name}, where {known} had been "
-                    "processed"
+                    f"{when} {many(told, 'token')} of {req.name}, where {known} had been processed"
                 )
             elif (ends := ends_in(self.heard[req])) != req.finished:
                 self.late = f"{when} of {ends} ends of {req.name}, and there were {req.finished:d}"
@@ -216,7 +215,7 @@ class Clients:
         elif req.error != given_up.error:
             yield f"{who} ({given_up.error or 'by its client'}), but {ended(req)}"
         elif (late := len(req.output_ids) - given_up.num_outputs) > 0:
-            yield f"{who} and got {counted(late, 'token')} after that"
+            yield f"{who} and got {many(late, 'token')} after that"
 
     def miscounted(self, usages: Sequence[RequestMetrics]) -> Iterator[str]:
         """Of whom other numbers of tokens are counted than those of its prompt, cache and output.

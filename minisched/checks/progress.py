@@ -33,7 +33,7 @@ from ..core import Lease, NoBatch, Request, Row, ScheduleBatch
 from ..engine.engine import Engine
 from ..policy.waiting import CACHE_AWARE
 from ..scheduler.pd import DecodeScheduler, PrefillScheduler
-from .history import counted
+from .history import many
 
 B = TypeVar("B", ScheduleBatch, ScheduleBatch | NoBatch)
 
@@ -173,7 +173,7 @@ class Watched:
             can = scheduler.allocatable_pages
             self.keep("progress", (
                 f"{left[0].rid} gets no pages, when {table.available_size} of {table.size} rows "
-                f"are free, and it needs {counted(pages, 'page')}, when {can} can be reserved"
+                f"are free, and it needs {many(pages, 'page')}, when {can} can be reserved"
                 for pages in need
                 if pages <= can and table.available_size
             ))  # fmt: skip
@@ -404,8 +404,8 @@ class Decision:
         else:
             loss = {one: (len(one.output_ids), -len(one.prompt)) for one in here}
             named = min(reversed(here), key=loss.__getitem__)
-            outputs = counted(len(named.output_ids), "output")
-            rule = f"with {outputs} and a prompt of {counted(len(named.prompt), 'token')}"
+            outputs = many(len(named.output_ids), "output")
+            rule = f"with {outputs} and a prompt of {many(len(named.prompt), 'token')}"
             if req is not named and loss.get(req) == loss[named]:
                 rule += ", too, and began to decode last"
         victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
@@ -418,7 +418,7 @@ class Decision:
         need = sum(leases.pages_lacking(lease, reach) for lease, reach in asks if lease)
         if need <= leases.available_pages + leases.pages_returning:
             yield (
-                f"{victim}, when the next step needs {counted(need, 'page')}: "
+                f"{victim}, when the next step needs {many(need, 'page')}: "
                 f"{leases.available_pages} can be had, and {leases.pages_returning} more when what "
                 "is in flight is back"
             )

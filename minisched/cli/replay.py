@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..checks.history import counted
+from ..checks.history import many
 from ..core import Output
 from ..devices.profiles import DEFAULT_PROFILE, PROFILES, find_profile
 from ..replay.replay import LengthModel, as_json, config_for, play
@@ -71,7 +71,7 @@ def replay(
         ]
         say_table(("virtual ms", *(f">{name}" for name in found["ttft_ms"])), rows)
         say(
-            f"{found['finished']} of {counted(found['requests'], 'request')} "
+            f"{found['finished']} of {many(found['requests'], 'request')} "
             f"({survey.format.name}) finished in {found['makespan_ns'] / 1e9:.1f} s of virtual "
             f"time: {found['steps']} steps of the loop {found['loop']}, policy {found['policy']}, "
             f"{found['tokens_per_second']:.0f} tokens/s."

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ..checks.history import side_of
+from ..checks.history import many, side_of
 from ..checks.overlap import measure, union, within
 from ..core import Request
 from ..devices.cost import MILLISECOND, SIM_COST
@@ -25,7 +25,6 @@ from .runs import side_by_side
 from .scene import Scene
 from .tables import filled, table
 from .units import ms
-from .views.marks import many
 
 LOOPS = ("pd", "mixed")
 NO_PAUSE = "nobody decoded then"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..checks.causes import waits
+from ..checks.history import many
 from ..checks.overlap import measure
 from ..devices.cost import MICROSECOND
 from ..trace import Mark, Slice, Trace
@@ -18,7 +19,6 @@ from .layout import View, lane_of, shown, steady_views, wrong_words
 from .looks import ARROWS, LOOKS, PHASES, SHARES
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_run
 from .units import busy, ms
-from .views.marks import many
 
 LEGEND = {
     **{name: name for name in PHASES},

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..checks.history import kept
+from ..checks.history import kept, many
 from ..trace import Mark, Trace
 from ..trace.events import is_host
 from ..trace.sides import one_side, shown_side, sides
 from .views.future_map import stays_of
-from .views.marks import lacking, many, named, number, numbers, word
+from .views.marks import lacking, named, number, numbers, word
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ..checks.history import side_of
+from ..checks.history import many, side_of
 from ..trace import Slice, Trace
 from ..trace.events import is_host
 from ..trace.sides import sides
@@ -15,7 +15,6 @@ from .layout import View, arrows_between, make_view, shown, slices_of
 from .runs import LEGEND, flag_of, links_of, span_of, waits_of
 from .scene import LaneItem, LaneRow, Lanes, Part, Scene, about_run
 from .units import ms
-from .views.marks import many
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..checks.case import Case, case_text, shrink
 from ..checks.draw import read_design
-from ..checks.history import counted
+from ..checks.history import many
 from ..checks.judge import Finding, Verdict, judge
 from ..checks.overlap import measure
 from ..export.looks import GREEN, VERMILLION
@@ -135,7 +135,7 @@ def grade_pure(exercise: Exercise, hole: Pure, lines: Any) -> ExerciseVerdict:
         if problem:
             return not_yet(in_full(problem), figures=_drawn(hole, answer, args))
         count += 1
-    said = [f"Checked on {counted(count, 'case')}.", exercise.why]
+    said = [f"Checked on {many(count, 'case')}.", exercise.why]
     return ExerciseVerdict(True, said, _drawn(hole, answer, args))
 
 
@@ -162,7 +162,7 @@ def grade_runs(exercise: Exercise, hole: Loop | Function, lines: Any) -> Exercis
                 return replace(said, sentences=[*where, *said.sentences])
             situations |= attempt.calls.situations
             count += 1
-    tried = f"{counted(count, 'case')}, in {counted(len(situations), 'different situation')}"
+    tried = f"{many(count, 'case')}, in {many(len(situations), 'different situation')}"
     if len(situations) < exercise.reach:
         return not_yet(
             f"Your lines were called in {tried}, but there should be at least "

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..checks.history import counted
+from ..checks.history import many
 from ..export.heat_map import TIE, heat_map
 from ..export.scene import Scene
 from ..spread import HERE, Workers, spread
@@ -77,16 +77,16 @@ class BreakEven:
         worst = min(lost, key=lambda at: lost[at])
         mine, base = (self.rows[name][worst] for name in (design, "serial"))
         more, wasted = mine["steps"] - base["steps"], mine["wasted_rows"]
-        because = f"{counted(more, 'step')} more than serial's {base['steps']}"
+        because = f"{many(more, 'step')} more than serial's {base['steps']}"
         because = because if more > 0 else "as many steps, further apart"
-        waste = f" and {counted(wasted, 'row')} for nothing" if wasted else ""
+        waste = f" and {many(wasted, 'row')} for nothing" if wasted else ""
         return (
             f"{said}; loses {100 * (1 - lost[worst]):.0f} % ({self._place(worst)}): "
             f"{because}{waste}."
         )
 
     def _place(self, at: tuple[int, int]) -> str:
-        return f"{counted(self.lengths[at[0]], 'token')}, host {self.ratios[at[1]]:g} of the device"
+        return f"{many(self.lengths[at[0]], 'token')}, host {self.ratios[at[1]]:g} of the device"
 
     @property
     def title(self) -> str:
@@ -96,7 +96,7 @@ class BreakEven:
             return "no design runs with these settings"
         (top, _), (low, at) = max(every), min(every)
         said = f"Overlap makes it up to {top:.2f} times as fast as serial"
-        tokens = counted(self.lengths[at[0]], "token")
+        tokens = many(self.lengths[at[0]], "token")
         if low >= 1 - TIE:
             return f"{said}, and never slower"
         return f"{said}, and up to {100 * (1 - low):.0f} % slower on answers of {tokens}"
@@ -111,7 +111,7 @@ class BreakEven:
             self.title,
             f"speed-up over serial; across: host over device time of a step, down: length of an "
             f"answer; device {self.device_ms:g} ms, copy {self.copy_ms:g} ms",
-            [counted(length, "token") for length in self.lengths],
+            [many(length, "token") for length in self.lengths],
             columns,
             self.speedups,
             {design: self.why(design) for design in self.designs},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ...checks.history import many
 from ...core import Request, ScheduleBatch
 from ...devices.cost import SIM_COST
 from ...devices.registry import open_device
@@ -24,7 +25,7 @@ from ..scene import CellGrid, Data, GridCell, LaneItem, LaneRow, Lanes, Part, Sc
 from ..state import arrivals
 from ..units import ms
 from ..views import token_pool
-from ..views.marks import many, named, word
+from ..views.marks import named, word
 from ..views.steps import StepWork, requests_in, steps_of, work_of
 
 # -- Runs from their requests' side: a lane for each, with what every step did for it --------------

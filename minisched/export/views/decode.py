@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ...checks.history import many
 from ...trace import Trace
 from ...trace.sides import shown_side, side_words
 from ..scene import Curve, LaneItem, LaneRow, Lanes, Part, Scene, Series, about_run
 from ..state import ENDS, WORDS, ZOMBIE, Stay, count, panels_of, up_to
 from ..units import ms
-from .marks import first_of, many, named, short, word
+from .marks import first_of, named, short, word
 from .steps import WORK, opening, requests_in, retraction_flags, steps_of, work_of
 
 MOST_STEPS, MOST_LANES = 100, 24

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
+from ...checks.history import many
 from ...trace import Slice, Trace
 from ...trace.events import is_copy, is_host
 from ...trace.sides import shown_side, side_words
 from ..scene import LaneItem, LaneRow, Lanes, Part, Scene, about_run
 from ..units import ms
-from .marks import NothingToShow, first_of, many, named, number
+from .marks import NothingToShow, first_of, named, number
 from .steps import forwards_of
 
 MOST_STEPS = 16

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ...checks.causes import idle_times, waits
+from ...checks.history import many
 from ...trace import Mark, Trace
 from ...trace.events import is_forward, is_host
 from ...trace.sides import shown_side, side_words
 from ..scene import Data, LaneItem, LaneRow, Lanes, Part, Scene, about_run
 from ..units import ms
-from .marks import first_of, lacking, many, named, needed, number, numbers, short, word
+from .marks import first_of, lacking, named, needed, number, numbers, short, word
 from .steps import opening
 
 MOST_STEPS, MOST_REQUESTS = 14, 6

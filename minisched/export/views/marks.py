@@ -81,11 +81,6 @@ def short_end(words: str, most: int) -> str:
     return words if len(words) <= most else "…" + words[len(words) - most + 1 :]
 
 
-def many(number: int, noun: str) -> str:
-    """``1 page``, ``2 pages``."""
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 def first_of(most: int, count: int, noun: str = "") -> str:
     """``the first 3 of 7 steps``; empty where nothing is left out."""
     return f"the first {most} of {count} {noun}{'s' * bool(noun)}".rstrip() * (count > most)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ...checks.history import many
 from ...trace import Mark, Trace
 from ..scene import CellGrid, GridCell, Part, Scene, about_run
 from ..units import ms
-from .marks import first_of, lacking, many, needed, number, short, word
+from .marks import first_of, lacking, needed, number, short, word
 from .steps import forwards_of
 
 MOST_ENTRIES, MOST_SEQUENCES, MOST_BOXES = 22, 4, 22  # boxes in a line

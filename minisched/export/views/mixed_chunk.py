@@ -5,9 +5,10 @@ Decode tokens and prompt tokens, stacked while their step runs, under the limit 
 
 from __future__ import annotations
 
+from ...checks.history import many
 from ...trace import Trace
 from ..scene import Curve, LaneRow, Lanes, Part, Scene, Series, about_run
-from .marks import NothingToShow, many, named, number, short
+from .marks import NothingToShow, named, number, short
 from .steps import StepWork, opening, requests_in, retraction_flags, steps_of, work_of
 
 MOST_STEPS, MOST_LANES = 60, 24

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from ...checks.history import many
 from ...trace import Trace
 from ...trace.sides import shown_side, side_words
 from ..scene import Curve, LaneItem, LaneRow, Lanes, Part, Scene, Series, about_run
 from ..state import ZOMBIE, Stay, count, panels_of, pool, up_to
 from ..units import ms
-from .marks import NothingToShow, many, named, number, numbers
+from .marks import NothingToShow, named, number, numbers
 from .steps import opening, retraction_flags
 
 MOST_STEPS, MOST_LANES = 60, 48

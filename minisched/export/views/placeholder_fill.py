@@ -6,11 +6,12 @@ and a line to where each token was sampled.
 
 from __future__ import annotations
 
+from ...checks.history import many
 from ...checks.overlap import forwards
 from ...trace import Mark, Trace
 from ..scene import CellGrid, GridCell, LaneLink, Part, Scene, about_run
 from ..units import ms
-from .marks import NothingToShow, first_of, lacking, many, named, number, numbers, short_end, word
+from .marks import NothingToShow, first_of, lacking, named, number, numbers, short_end, word
 from .steps import opening, steps_of
 
 MOST_STEPS, MOST_ROWS = 14, 12

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from ...checks.history import many
 from ...trace import Mark, Trace
 from ..scene import CellGrid, GridCell, Part, Scene, about_run
 from ..units import ms
-from .marks import NothingToShow, first_of, many, named, number, short, word
+from .marks import NothingToShow, first_of, named, number, short, word
 from .steps import led_to
 
 BUDGETS = {  # in the order of their columns

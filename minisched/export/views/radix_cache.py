@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from ...checks.history import many
 from ...trace import Mark, Trace
 from ...trace.sides import shown_side, side_words
 from ..scene import Curve, LaneItem, NodeTree, Part, Scene, Series, TreeBox, about_run
 from ..state import Stay, count, panels_of
 from ..units import ms
-from .marks import NothingToShow, first_of, many, named, number, short, word
+from .marks import NothingToShow, first_of, named, number, short, word
 from .page_allocator import eviction_flags
 
 PICTURES, MOST_NODES = 4, 24

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from ...checks.history import many
 from ...trace import Mark, Trace
 from ..scene import Curve, LaneRow, Lanes, Part, Scene, Series, about_run
 from ..state import pool
 from ..units import counted, ms
-from .marks import many, needed, number, short, word
+from .marks import needed, number, short, word
 from .steps import WORK, StepWork, opening, requests_in, retraction_flags, steps_of, work_of
 
 MOST_STEPS, MOST_LANES, MOST_BILLS = 150, 16, 12

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ...checks.history import many
 from ...checks.overlap import forwards
 from ...trace import Mark, Slice, Trace
 from ..scene import LaneItem
 from ..units import ms
-from .marks import NothingToShow, many, named, number, word
+from .marks import NothingToShow, named, number, word
 
 
 class StepShare(NamedTuple):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from ...checks.history import many
 from ...checks.overlap import forwards
 from ...trace import Trace
 from ..scene import CellGrid, GridCell, Part, Scene, about_run
 from ..units import ms
-from .marks import NothingToShow, first_of, lacking, many, named, number, numbers, short, word
+from .marks import NothingToShow, first_of, lacking, named, number, numbers, short, word
 from .steps import opening
 
 MOST_STEPS, MOST_TENANCIES, MOST_POSITIONS = 24, 10, 40

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ...checks.history import many
 from ...checks.overlap import forwards
 from ...trace import Trace
 from ...trace.events import is_host
 from ..scene import LaneItem, LaneRow, Lanes, Part, Scene, about_run
-from .marks import many
 from .steps import opening
 
 MOST_STEPS = 14

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...checks.history import counted
+from ...checks.history import many
 from ...devices.cost import MILLISECOND
 from ...export.runs import compare
 from ...export.scene_svg import to_svg
@@ -184,18 +184,18 @@ def right_tokens(run: Tokens, prompt: list[int], count: int) -> str:
     for _ in range(count):
         tokens.append(model(tokens))
     due, given, device = tokens[len(prompt) :], run.given, run.device
-    asked = f"For the prompt {prompt} and {counted(count, 'new token')}"
+    asked = f"For the prompt {prompt} and {many(count, 'new token')}"
     if given != due:
         return (
             f"{asked} it gives {given!r}, should give {due}. Token by token: "
             "the model's input is everything before it."
         )
     if len(device.launched) != count:
-        launches = counted(len(device.launched), "launch", "launches")
+        launches = many(len(device.launched), "launch", "launches")
         return f"{asked} the device got {launches}; it needs {count}."
     worked = [item for item in device.slices if item.name == "process"]
     if len(worked) != count:
-        times = counted(len(worked), "time")
+        times = many(len(worked), "time")
         return f"{asked} the host worked {times}: `device.work(6)` once for each token."
     for at, (item, op) in enumerate(zip(worked, device.launched, strict=True), 1):
         if item.start < op.end * MILLISECOND:
@@ -225,7 +225,7 @@ def ahead(run: Tokens, prompt: list[int], count: int) -> str:
     took, best = run.device.now, count * DEVICE + HOST
     if took > best:
         return (
-            f"Every token is right, but {counted(count, 'token')} took {took:g} ms, and {best} "
+            f"Every token is right, but {many(count, 'token')} took {took:g} ms, and {best} "
             "would be enough. Look at the gaps in the device's lane: what could it have been doing?"
         )
     return ""
@@ -234,7 +234,7 @@ def ahead(run: Tokens, prompt: list[int], count: int) -> str:
 def as_it_ran(run: Tokens, prompt: list[int], count: int) -> str:
     """Their run."""
     idle = max(0, run.device.now - DEVICE * len(run.device.launched))
-    tokens = counted(count, "token")
+    tokens = many(count, "token")
     title = f"{tokens} in {run.device.now:g} ms; the device had nothing to do for {idle:g}"
     return run.device.picture(title) if run.device.slices else ""
 

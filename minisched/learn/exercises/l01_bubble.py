@@ -6,7 +6,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from ...checks.history import counted
+from ...checks.history import many
 from ...checks.overlap import measure, step_intervals
 from ...devices.cost import MILLISECOND
 from ...export.heat_map import TIE
@@ -37,7 +37,7 @@ def two_in_flight(attempt: Attempt) -> str:
 def no_busy_turn(attempt: Attempt) -> str:
     """A turn in which there is nothing to do sleeps."""
     count = attempt.calls.empty_turns
-    turns = counted(count, "turn")
+    turns = many(count, "turn")
     return (
         count
         and (
@@ -132,7 +132,7 @@ def overlap_loses(costs: Any) -> str:
     steps = [measure(run.trace).steps for run in runs]
     return (
         f"{said}: {words}, {factor:.2f} times as fast. Serial ran "
-        f"{counted(steps[0], 'step')} and overlap {steps[1]}: what is the extra step, and when "
+        f"{many(steps[0], 'step')} and overlap {steps[1]}: what is the extra step, and when "
         "does it weigh most?"
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from ...checks.history import counted
+from ...checks.history import many
 from ...checks.judge import judge
 from ...checks.overlap import forwards
 from ...core import ScheduleBatch
@@ -165,7 +165,7 @@ def large_enough(size: Any, most: int, context: int, chunk: int) -> str:
         return f"{call}, but it must be a whole number of slots."
     least, highest = needed(most, context, chunk), 2 * most * (3 + -(-context // chunk))
     if size < least:
-        prompts, tokens = counted(most - 1, "prompt"), counted(context - 1, "token")
+        prompts, tokens = many(most - 1, "prompt"), many(context - 1, "token")
         return (
             f"{call}, but there must be at least {least}: {prompts} of up to {tokens} may "
             f"stand in front of a request, in chunks of {chunk}, and every chunk takes a slot. "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...checks.history import counted
+from ...checks.history import many
 from ...checks.overlap import step_intervals
 from ...core import ScheduleBatch
 from ...devices.base import Label
@@ -204,7 +204,7 @@ def _wrong_tokens(given: Any) -> str:
             hint = ": you kept the lazy token; read it with .item()" if kept else ""
             return f"The {ordinal(at)} token is {token!r}, should be {due}{hint}."
     if len(given) != COUNT:
-        tokens = counted(len(given), "token")
+        tokens = many(len(given), "token")
         return f"`generate` gave {tokens}, but {COUNT} were asked for."
     return ""
 
@@ -222,7 +222,7 @@ def _wrong_work(clock: LazyClock) -> str:
     for at, (token, due) in enumerate(zip(clock.worked_on, truth(), strict=False), 1):
         if token != due:
             return f"`host_work` got {token!r} as its {ordinal(at)} token, should get {due}."
-    times = counted(len(clock.worked_on), "time")
+    times = many(len(clock.worked_on), "time")
     return f"`host_work` was called {times}, but there are {COUNT} tokens."
 
 

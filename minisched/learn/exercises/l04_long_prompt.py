@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from ...checks.case import Case
-from ...checks.history import counted
+from ...checks.history import many
 from ...core import Request
 from ...memory import Match, RadixCache
 from ...museum.exhibit import case
@@ -37,7 +37,7 @@ def cut_to(lines: Callable[..., Any], adder: PrefillAdder, extend_len: int) -> i
     if length < extend_len and (rem is None or extend_len <= rem):
         left = "there is no limit" if rem is None else f"{rem} are left"
         raise Mistake(
-            f"`cut` gave {length} of a prompt's {counted(extend_len, 'token')}, but {left}: a "
+            f"`cut` gave {length} of a prompt's {many(extend_len, 'token')}, but {left}: a "
             "prompt that fits is not cut"
         )
     return length
@@ -52,7 +52,7 @@ def whole_pages(attempt: Attempt) -> str:
         rid, length = str(mark.attrs["rid"]), int(mark.attrs["extend_len"])
         if mark.attrs["is_chunked"] and rid not in started and length % size:
             return (
-                f"the first chunk of {rid}'s prompt has {counted(length, 'token')} and ends in the "
+                f"the first chunk of {rid}'s prompt has {many(length, 'token')} and ends in the "
                 f"middle of a page of {size}, but only whole pages can be shared"
             )
         started.add(rid)

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from ...checks.case import Case
-from ...checks.history import counted
+from ...checks.history import many
 from ...memory.radix_cache import RadixCache, TreeNode
 from ...museum.exhibit import case
 from ..exercise import COST, Exercise, Function, Workloads
@@ -80,7 +80,7 @@ class Leaf(NamedTuple):
     node: TreeNode
 
     def __repr__(self) -> str:
-        pages, locks = counted(self.num_pages, "page"), counted(self.lock_ref, "lock")
+        pages, locks = many(self.num_pages, "page"), many(self.lock_ref, "lock")
         return f"<leaf: {pages}, {locks}, used at {self.last_used}>"
 
 

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from ...checks.case import Case
-from ...checks.history import counted
+from ...checks.history import many
 from ...devices.profiles import of_milliseconds
 from ...engine.engine import Engine
 from ...export.layout import view_of_steps
@@ -53,7 +53,7 @@ def pipelines() -> Iterator[tuple[int, int, int, int]]:
 def is_idle_as_measured(share: Any, batches: int, stages: int, stage_ms: int, rest_ms: int) -> str:
     """Within a thousandth of what the run did."""
     given = (
-        f"With {counted(batches, 'batch', 'batches')} over {counted(stages, 'stage')} of "
+        f"With {many(batches, 'batch', 'batches')} over {many(stages, 'stage')} of "
         f"{stage_ms} ms and {rest_ms} ms of rest"
     )
     if isinstance(share, bool) or not isinstance(share, int | float):

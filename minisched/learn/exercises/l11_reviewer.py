@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from ...checks.draw import draw, read_design
-from ...checks.history import Done, PlayedOrder, counted, order_of
+from ...checks.history import Done, PlayedOrder, many, order_of
 from ...checks.judge import judge
 from ...devices.cost import MILLISECOND
 from ...export.notebook import Table
@@ -132,7 +132,7 @@ def in_words(program: list[Step], at: int) -> str:
 def are_true_clocks(clocks: Any, program: list[Step]) -> str:
     """They say of every pair of acts what the package's say."""
     if not isinstance(clocks, list) or len(clocks) != len(program):
-        clocks = counted(len(program), "clock")
+        clocks = many(len(program), "clock")
         return f"`happens_before` must give a list of {clocks}, one for each act."
     if not all(isinstance(clock, dict) for clock in clocks):
         return "a clock must be a dictionary: how many acts of each lane have surely happened."

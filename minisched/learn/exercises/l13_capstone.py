@@ -9,7 +9,7 @@ from typing import Any
 
 from ...checks.case import Case
 from ...checks.draw import LEVELS
-from ...checks.history import counted
+from ...checks.history import many
 from ...core import FinishReason, Request
 from ...museum.exhibit import case
 from ...policy.plan import Plan
@@ -108,7 +108,7 @@ class OwnPlan:
             if req in {one for one, _ in prompts}:
                 raise Mistake(f"{req.rid} is among the prompts and among those who decode")
         if (short := self.scheduler.leases.pages_short(decodes)) > 0:
-            raise Mistake(f"those who decode lack {counted(short, 'page')}: keep some free")
+            raise Mistake(f"those who decode lack {many(short, 'page')}: keep some free")
         return list(prompts), list(decodes), None
 
     def _start(self, req: Request, length: int) -> None:
@@ -134,13 +134,13 @@ class OwnPlan:
             raise Mistake(f"the prompt of {req.rid} may not be cut here: see `room.may_cut`")
         if not 0 < length <= req.extend_len:
             raise Mistake(
-                f"{counted(length, 'token')} of {req.rid}, but it has {req.extend_len} to compute"
+                f"{many(length, 'token')} of {req.rid}, but it has {req.extend_len} to compute"
             )
         lease = req.lease
         assert lease is not None
         short = scheduler.leases.pages_lacking(lease, req.computed_len + length)
         if short > scheduler.leases.available_pages:
-            pages = counted(short, "page")
+            pages = many(short, "page")
             raise Mistake(f"{req.rid} needs {pages}, but fewer are free: `room.free_pages`")
         scheduler.leases.reserve(lease, req.computed_len + length)
 
