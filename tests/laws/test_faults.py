@@ -158,8 +158,8 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
     ),
     "a late token counts although the step before it failed": (
         Edit(
-            "scheduler.output_processor:OutputProcessor.late",
-            "if error and self.is_stale(req)", "if 0",
+            "scheduler.output_processor:OutputProcessor.fail",
+            "if req.lease is lease or self.is_stale(req)", "if req.lease is lease",
         ),
         RETRACTED, Fault("forward raises", 3),
     ),
