@@ -1,7 +1,7 @@
 """A scheduler on every rank: with clocks of their own they decide alike, and see it if they don't.
 
 Here a rank is a thread with a simulated device of its own. Processes are in
-``tests/devices/test_tensor_parallel.py``.
+``tests/loops/test_tp_ranks.py``.
 """
 
 from __future__ import annotations
