@@ -18,9 +18,11 @@ from minisched.devices.cost import CostModel
 from minisched.engine.engine import Engine
 from minisched.export.looks import flat, glyph
 from minisched.export.puml_style import creole
+from minisched.export.recipes import run_of
 from minisched.export.scene import Curve, LaneRow, Lanes, Scene
 from minisched.export.state import panels_of, up_to
 from minisched.export.units import ms
+from minisched.export.views import draw as draw_view
 from minisched.export.views.decode import scene as decode_scene
 from minisched.export.views.mixed_chunk import scene as mixed_chunk_scene
 from minisched.export.views.page_allocator import scene as page_allocator_scene
@@ -206,6 +208,14 @@ def decode(trace: Trace, forms: Forms, _: Engine) -> None:
     boxes = forms.picture.count("rid", "stay", "start", "end", tag="rect")
     assert boxes == Counter((s.rid, s.kind, str(s.start), str(s.end)) for s in stays)
     assert boxes_in(forms.puml) == boxes_of(decode_scene(trace))
+
+
+def test_of_a_policy_that_records_no_order_the_admissions_are_shown() -> None:
+    trace = run_of("overlap")
+    assert not marks(trace, "queue order")
+    heads, _, first = draw_view("schedule_policy", trace, "text").partition("1st")
+    rid = marks(trace, "admit")[0].attrs["rid"]
+    assert "admitted" in heads and first.split()[3] == rid
 
 
 def retraction(trace: Trace, forms: Forms, _: Engine) -> None:

@@ -9,7 +9,7 @@ from ..scene import CellGrid, Data, GridCell, LaneLink, Part, Scene, about_run
 from ..units import ms
 from .marks import named, needed, number, ordinal, short_end, word
 
-MOST_ROUNDS = 10
+MOST_ROUNDS, MOST_REQUESTS = 10, 20
 LEGEND = {
     "queued": "waits",
     "admitted": "admitted now; below: its prompt's tokens, cached + to compute",
@@ -30,11 +30,13 @@ class QueueOrder:
 def scene(trace: Trace) -> Scene:
     """A column for each time the queue was sorted.
 
+    Only policies that ask the cache record that; of others one column says who was admitted when.
+
     Raises:
-        NothingToShow: nobody was ever admitted, or no order was recorded.
+        NothingToShow: nobody was ever admitted.
     """
     needed(trace, "admit", "nobody ever left the queue")
-    sorted_ = needed(trace, "queue order", "in which order they waited was not recorded")
+    sorted_ = named(trace, "queue order")
     came = {rid: item.end for item in trace.slices if item.name == "receive" for rid in item.rids}
     orders, prompts = list[QueueOrder](), dict[str, list[int]]()
     for mark in named(trace, "queue order", "admit"):
@@ -45,8 +47,9 @@ def scene(trace: Trace) -> Scene:
         # who only gets one more chunk is in no queue, or was admitted from it
         if orders and rid in orders[-1].rids and rid not in orders[-1].admitted:
             orders[-1].admitted[rid] = prompts[rid] = [number(mark, "hit_len"), 0]
-        prompts.setdefault(rid, [0, 0])[1] += number(mark, "extend_len")
+        prompts.setdefault(rid, [number(mark, "hit_len"), 0])[1] += number(mark, "extend_len")
     orders = [order for order in orders if order.rids]
+    orders = orders or [QueueOrder("admitted", [*prompts][:MOST_REQUESTS], prompts)]
     seen = dict.fromkeys([*came, *prompts, *(rid for order in orders for rid in order.rids)])
     arrived = sorted(seen, key=lambda rid: came.get(rid, 0))
     some, cut = orders, ""
@@ -59,7 +62,7 @@ def scene(trace: Trace) -> Scene:
     note = f"first on top; in the left column as they came{cut}"
     return Scene(
         f"schedule_policy: {passed} of {len(visits)} overtake somebody who came before",
-        about_run(trace, f"policy: {word(sorted_[0], 'policy')}"),
+        about_run(trace, f"policy: {word(sorted_[0], 'policy') if sorted_ else 'not recorded'}"),
         [Part("The queue, sorted", note, [grid_of(arrived, some)])],
         LEGEND,
     )
