@@ -265,7 +265,8 @@ def wire(
         scheduler = scheduler_class(config, device.recorder)
     if config.speculative_algorithm == "NGRAM":
         scheduler.propose = propose
-    if config.in_force.free_rule == "lease":  # under the others what is freed may still be written
+    # Under the other rules what is freed may still be written.
+    if config.in_force.free_rule == "lease" and device.recorder.program.is_on:
         scheduler.allocator.on_free = worker.touches.free_pages
         scheduler.table.on_free = worker.touches.free_row
     scheduler.compile_grammar = partial(

@@ -11,21 +11,20 @@
 from __future__ import annotations
 
 import weakref
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ..core import Lease, Outputs, Request, Row, ScheduleBatch
 from ..core.batch import slots_of
-from ..devices.base import NO_LABEL, Array, Device, Label, Op, OrNone
+from ..devices.base import Array, Device, Label, Op, OrNone
 from ..devices.sim import SimMemory
 from ..models.base import ForwardBatch, ModelWorkerBatch, placeholders
 from ..relay.base import Relay
 from ..scheduler import Scheduler
-from ..trace import Program, Slice, Touch
+from ..trace import Program, Touch
 
 # -- What its ops touch ----------------------------------------------------------------------------
 
@@ -63,7 +62,7 @@ class Touches:
         self.program, self.relay, self.places = program, relay, places
         self.max_len, self.page_size = max_len, page_size
         self.table = defaultdict[int, list[int]](list)  # the slots that the device's lists, by row
-        self._followed: dict[int, weakref.ref[ForwardBatch]] = {}
+        self._followed: dict[int, weakref.ref[ForwardBatch]] = {}  # by step
 
     def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
         """Host: a step is laid out, its arrays are written; what each of its ops will touch."""
@@ -85,12 +84,12 @@ class Touches:
     def follow(self, inputs: ForwardBatch) -> None:
         """Host: when the last name of a step's inputs goes, others may have their memory."""
         if self.program.is_on:
-            at, step = id(inputs), inputs.label.step
+            step = inputs.label.step
             # Kept here, and in no registry of the whole process: a run that is forgotten goes.
-            self._followed[at] = weakref.ref(inputs, lambda _: self._freed(at, step))
+            self._followed[step] = weakref.ref(inputs, lambda _: self._freed(step))
 
-    def _freed(self, at: int, step: int) -> None:
-        del self._followed[at]
+    def _freed(self, step: int) -> None:
+        del self._followed[step]
         self.program.touch("free", INPUTS, [step])
 
     def inputs(self, batch: ScheduleBatch) -> Touch:
@@ -105,16 +104,12 @@ class Touches:
 
     def free_pages(self, pages: Sequence[int], lease: Lease | None) -> None:
         """Host: pages are taken back: nobody may touch them any more."""
-        if not self.program.is_on:
-            return
+        slots, rid = slots_of(pages, self.page_size), lease.rid if lease else ""
         for place in self.places:
-            slots, rid = slots_of(pages, self.page_size), lease.rid if lease else ""
             self.program.touch("free", place + KV, slots, rid)
 
     def free_row(self, lease: Lease) -> None:
         """Host: a row is taken back, and what the relay keeps for it."""
-        if not self.program.is_on:
-            return
         length = len(lease.pages) * self.page_size
         cells = range(lease.row * self.max_len, lease.row * self.max_len + length)
         for place in self.places:
@@ -130,27 +125,29 @@ class Touches:
         """
         if flat.table_index:
             yield Touch("write", PAGE_TABLE, flat.table_index)
-        to_come = self._written(batch.rows[1:]) if batch.num_extend_reqs else Counter[int]()
-        late: list[Touch] = []
+        late, reads_late = list[Touch](), self._reads_late(batch)
         for at, row in enumerate(batch.rows):
             cell, rid, end = row.lease.row * self.max_len, row.req.rid, self.end_of(row)
             listed = self.table[row.lease.row]
             yield Touch("read", PAGE_TABLE, range(cell, cell + end), rid)
             read = Touch("read", KV, listed[: row.start], rid)
-            if to_come and not to_come.keys().isdisjoint(listed[: row.start]):
+            if at in reads_late:
                 late.append(read)
             else:
                 yield read
             yield Touch("write", KV, listed[row.start : end], rid)
-            if at + 1 >= batch.num_extend_reqs:
-                to_come.clear()  # a row that decodes was admitted in an earlier step
-            to_come -= self._written(batch.rows[at + 1 : at + 2]) if to_come else Counter()
         yield from late
 
-    def _written(self, rows: Sequence[Row]) -> Counter[int]:
-        """The KV slots that these compute."""
-        slots = (self.table[row.lease.row][row.start : self.end_of(row)] for row in rows)
-        return Counter(chain.from_iterable(slots))
+    def _reads_late(self, batch: ScheduleBatch) -> set[int]:
+        """The prompts that begin with what one behind them computes."""
+        late, behind = set[int](), set[int]()
+        for at in reversed(range(batch.num_extend_reqs)):
+            row = batch.rows[at]
+            listed = self.table[row.lease.row]
+            if not behind.isdisjoint(listed[: row.start]):
+                late.add(at)
+            behind.update(listed[row.start : self.end_of(row)])
+        return late
 
     def end_of(self, row: Row) -> int:
         """One past the last position that a row computes."""
@@ -196,7 +193,6 @@ class StepEdges:
     batch: ScheduleBatch
     dests: list[int]
     inputs: list[Input]
-    memory: SimMemory | None  # the relay's, where it can be asked who wrote it
     before: Op | None  # whose value it takes, if the relay keeps none
     filled: dict[int, tuple[int, int]] = field(default_factory=dict)  # row -> op and cell
     forward: int = 0  # slice id of its pass, where a virtual clock lets one look at what that took
@@ -216,20 +212,18 @@ class TokenEdges:
     a mark ``wrong token``, with the arrow's two slices and, where they are known, both tokens.
     """
 
-    def __init__(self, device: Device) -> None:
-        self.recorder = device.recorder
+    def __init__(self, device: Device, relay: Relay) -> None:
+        self.recorder, self.relay = device.recorder, relay
         self.is_virtual = device.clock == "virtual"
+        self.memory = relay.kept_in if isinstance(relay.kept_in, SimMemory) else None
+        if self.memory is not None:
+            self.memory.is_followed = self.recorder.is_on
         self.newest: dict[int, Made] = {}  # by row of the request table
         self.kept: dict[int, int] = {}  # cell of the relay -> the op whose token is kept there
         self.stored_for: dict[int, int] = {}  # of a step with drafts: verify -> sample
 
     def lay_out(
-        self,
-        relay: Relay,
-        batch: ScheduleBatch,
-        known: ScheduleBatch,
-        flat: ModelWorkerBatch,
-        before: Op | None,
+        self, batch: ScheduleBatch, known: ScheduleBatch, flat: ModelWorkerBatch, before: Op | None
     ) -> StepEdges | None:
         """Host: the relay has bound a step; note which of its inputs are not the host's.
 
@@ -238,10 +232,7 @@ class TokenEdges:
         """
         if not self.recorder.is_on:
             return None
-        memory = relay.kept_in if isinstance(relay.kept_in, SimMemory) else None
-        if memory is not None:
-            memory.is_followed = True
-        cells, ids = relay.takes(known, flat.input_ids), flat.input_ids
+        cells, ids = self.relay.takes(known, flat.input_ids), flat.input_ids
         negative = {row: at for row, at, _ in placeholders(known, ids)}
         inputs, start = [], 0
         for row, tokens in enumerate(known.ids):
@@ -250,7 +241,7 @@ class TokenEdges:
                 inputs.append(Input(row, at, cells.get(row), ids[at] >= 0, tokens[at - start]))
             start += len(tokens)
         dests = flat.dests or list(range(len(known.reqs)))
-        edges = StepEdges(batch, dests, inputs, memory, before)
+        edges = StepEdges(batch, dests, inputs, before)
         for row, is_hidden in enumerate(batch.start_unknown if known is not batch else ()):
             if is_hidden and (made := self._newest(batch.leases[row])):
                 edges.filled[row] = made.brought_by, made.cell
@@ -258,29 +249,26 @@ class TokenEdges:
 
     def launched(self, edges: StepEdges, forward: Op) -> None:
         """Host: the forward pass is queued."""
-        batch = edges.batch
-        for item in edges.inputs:
-            item.needs = self._newest(batch.leases[item.row])
+        batch, before, reader = edges.batch, edges.before, forward.slice_id
         for row, (op, cell) in edges.filled.items():
             needs = self._newest(batch.leases[row])
-            self.recorder.edge("token", op, forward.slice_id)
+            self.recorder.edge("token", op, reader)
             if needs is None or (needs.brought_by, needs.cell) != (op, cell):
-                self._wrong(batch, row, op, forward.slice_id)
-        before, reader = edges.before, forward.slice_id
+                self._wrong(batch, row, op, reader)
         edges.inputs = [item for item in edges.inputs if item.row not in edges.filled]
-        if self.is_virtual:
-            edges.forward = reader
-            return
         for item in edges.inputs:
-            kept = self.kept.get(item.cell, 0) if item.cell is not None else 0
-            self._take(batch, item, before.slice_id if before is not None else kept, reader)
+            item.needs = self._newest(batch.leases[item.row])
+            if not self.is_virtual:
+                kept = self.kept.get(item.cell, 0) if item.cell is not None else 0
+                self._take(batch, item, before.slice_id if before is not None else kept, reader)
+        edges.forward = reader if self.is_virtual else 0
 
     def took(self, edges: StepEdges, ids: Array) -> None:
         """Device: the relay has resolved a step's inputs; on a virtual clock one may look at them.
 
         ``ids`` is what the model will be given.
         """
-        before, memory = edges.before, edges.memory
+        before, memory = edges.before, self.memory
         for item in edges.inputs if edges.forward else ():
             got, found, source = int(ids[item.at]), None, 0
             if before is not None and item.cell is not None:
@@ -322,26 +310,19 @@ class TokenEdges:
             if op.error is not None:
                 return
             needs = int(op.value[place]) if op.done else None
-        is_right = made is not None and (source, item.cell) == (made.op, made.cell)
         if got is not None and needs is not None:
-            is_right = got == needs
-        if not is_right:
-            self._wrong(batch, item.row, source, reader, got, needs)
+            if got != needs:
+                self._wrong(batch, item.row, source, reader, got=got, needs=needs)
+        elif made is None or (source, item.cell) != (made.op, made.cell):
+            self._wrong(batch, item.row, source, reader)
 
     def _wrong(
-        self,
-        batch: ScheduleBatch,
-        row: int,
-        source: int,
-        reader: int,
-        got: int | None = None,
-        needs: int | None = None,
+        self, batch: ScheduleBatch, row: int, source: int, reader: int, **tokens: int
     ) -> None:
-        values = {"got": got, "needs": needs} if None not in (got, needs) else {}
+        rid = batch.rids[row]
         self.recorder.mark(
-            "wrong token", step=batch.step, rid=batch.rids[row], source=source, reader=reader,
-            **values,  # type: ignore[arg-type]
-        )  # fmt: skip
+            "wrong token", step=batch.step, rid=rid, source=source, reader=reader, **tokens
+        )
 
 
 # -- What the engine's phases leave ----------------------------------------------------------------
@@ -359,16 +340,23 @@ class Recording:
 
     def arrival(self, messages: Iterable[object]) -> Label:
         """Whose coming a receive slice belongs to."""
-        if not self.device.recorder.is_on:
-            return NO_LABEL
         return Label(rids=tuple(item.name for item in messages if isinstance(item, Request)))
 
     def count(self) -> None:
         """Record the counters that have changed."""
-        recorder = self.device.recorder
+        recorder, scheduler = self.device.recorder, self.scheduler
         if not recorder.is_on:
             return
-        for name, value in self._counters().items():
+        queue = scheduler.waiting_queue
+        cached = scheduler.page_cache.evictable_size if scheduler.page_cache else 0
+        counters = {
+            "waiting": len(queue.waiting) + len(queue.aside),
+            "running": len(scheduler.running_batch),
+            "kv used": scheduler.num_used_tokens,
+            "kv cached": cached * scheduler.config.page_size,
+            "new token ratio": round(1000 * scheduler.new_token_ratio.current),
+        }
+        for name, value in counters.items():
             if self.counted.get(name) != value:
                 self.counted[name] = value
                 recorder.counter(name, value)
@@ -377,10 +365,8 @@ class Recording:
         """A slice for the time since ``start``, in which the host was blocked: it is not work."""
         recorder, end = self.device.recorder, self.device.now()
         if end > start:
-            wait = Slice(
-                recorder.new_id(), "host", "wait", start, end, label.step, label.mode, label.rids
-            )
-            recorder.slice(wait)
+            of = label.step, label.mode, label.rids
+            recorder.ran(recorder.new_id(), "host", "wait", start, end, *of)
 
     def must_wait(self, batch: ScheduleBatch, reason: str, op: str) -> None:
         """Mark that an op of a step has to wait, and for what (``checks/causes.py``)."""
@@ -429,14 +415,3 @@ class Recording:
             if item.is_old and (source := self.known_by.get(batch.rids[item.row], 0)):
                 edge("token", source, prepare)
                 item.source = source, prepare
-
-    def _counters(self) -> dict[str, int]:
-        scheduler, queue = self.scheduler, self.scheduler.waiting_queue
-        cached = scheduler.page_cache.evictable_size if scheduler.page_cache else 0
-        return {
-            "waiting": len(queue.waiting) + len(queue.aside),
-            "running": len(scheduler.running_batch),
-            "kv used": scheduler.num_used_tokens,
-            "kv cached": cached * scheduler.config.page_size,
-            "new token ratio": round(1000 * scheduler.new_token_ratio.current),
-        }

@@ -273,7 +273,7 @@ class Worker:
             device.stream(op.stream)
         program = device.recorder.program
         self.touches = make_touches(program, relay, max_len, page_size, places)
-        self.token_edges = TokenEdges(device)
+        self.token_edges = TokenEdges(device, relay)
 
     def prepare(self, step: Step, previous: Step | None = None) -> None:
         """Host: lay a step out and ship it; ``previous`` is whose tokens it may be built upon."""
@@ -293,7 +293,7 @@ class Worker:
         if self.touches.program.is_on:
             step.on_read = self.touches.read_back
         tokens = previous.next_token_ids if previous and self.relay.is_chained else None
-        step.edges = self.token_edges.lay_out(self.relay, step.batch, batch, flat, tokens)
+        step.edges = self.token_edges.lay_out(step.batch, batch, flat, tokens)
         # Should that step fail, this one runs all the same: it may have rows of others.
         step.previous = OrNone(tokens) if tokens else None
 
