@@ -609,9 +609,8 @@ def check_memory(scheduler: Scheduler) -> None:
     """Each page and row is in one place, and locks are those of who holds memory."""
     pool, leases, blocks = scheduler.leases, leases_of(scheduler), blocks_of(scheduler)
     cached = [page for node in nodes_of(scheduler) for page in node.pages] + [*blocks]
-    late = [it for it in pool.retiring if it.is_released and not pool.is_settled(it)]
-    owned = [page for it in leases + late for page in it.pages[it.shared_pages :]]
-    owned += [page for it in leases + late for _, pages in it.retired for page in pages]
+    owned = [page for it in leases for page in it.pages[it.shared_pages :]]
+    owned += [page for it, _, pages in pool.retired for page in pages]
     every = range(1, scheduler.config.num_pages + 1)
     assert sorted([*scheduler.allocator.free_pages, *cached, *owned]) == [*every]
     assert scheduler.page_cache is None or scheduler.page_cache.total_size == len(cached)

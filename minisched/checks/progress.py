@@ -33,6 +33,7 @@ from ..core import Lease, NoBatch, Request, Row, ScheduleBatch
 from ..engine.engine import Engine
 from ..policy.waiting import CACHE_AWARE
 from ..scheduler.pd import DecodeScheduler, PrefillScheduler
+from ..worker import Step
 from .history import many
 
 B = TypeVar("B", ScheduleBatch, ScheduleBatch | NoBatch)
@@ -54,15 +55,15 @@ class Watched:
         self.refused_at: set[int] = set()  # by how often memory had gone back by then
         self.repeats = 0  # steps of a burst behind its first
         self.decision: Decision | None = None  # while there is one
-        self.listen()
+        self.listen(engine)
         if isinstance(engine.scheduler, DecodeScheduler):
             self.listen_to_reservations(engine.scheduler)
 
-    def listen(self) -> None:
+    def listen(self, engine: Engine) -> None:
         """Hear who comes, what is decided, and who loses memory."""
         scheduler, retraction = self.scheduler, self.scheduler.retraction
         add, retract = scheduler.waiting_queue.add, retraction.retract
-        next_batch, chain, repeat = scheduler.next_batch, scheduler.chain, scheduler.repeat
+        next_batch, chain, advance = scheduler.next_batch, scheduler.chain, engine.advance_step
 
         def added(req: Request) -> None:
             """Somebody comes to wait; a retracted one may keep its place."""
@@ -87,14 +88,14 @@ class Watched:
                                    f"{scheduler.step}" for rid in asked))  # fmt: skip
             return again
 
-        def repeated(batch: ScheduleBatch) -> ScheduleBatch | None:
+        def advanced(pending: Step) -> Step | None:
             """A burst goes on without asking: not for longer than it may."""
-            again, most = repeat(batch), scheduler.decode.overrun
+            again, most = advance(pending), scheduler.decode.overrun
             self.repeats += again is not None
             if again and self.repeats > most:
                 self.keep("progress", [
-                    f"step {again.step} is the {self.repeats}th in a row that asks nobody else, "
-                    f"but a burst has at most {most} of them"
+                    f"step {again.batch.step} is the {self.repeats}th in a row that asks nobody "
+                    f"else, but a burst has at most {most} of them"
                 ])  # fmt: skip
             return again
 
@@ -109,7 +110,7 @@ class Watched:
 
         scheduler.waiting_queue.add, retraction.retract = added, retracted  # type: ignore[method-assign]
         scheduler.next_batch, scheduler.chain = decided, chained  # type: ignore[method-assign]
-        scheduler.repeat = repeated  # type: ignore[method-assign]
+        engine.advance_step = advanced  # type: ignore[method-assign]
 
     def judged(self, decide: Callable[[], B]) -> B:
         """Let the scheduler decide, and hold what comes of it against the laws."""
@@ -265,7 +266,7 @@ class Decision:
         """Tokens that this step surely has left for prompts, each of them in whole pages."""
         size, config = self.config.page_size, self.config
         chunk = inf if config.chunked_prefill_size == -1 else config.chunked_prefill_size
-        paid = sum(ceil(row.extend_len / size) * size for row in self.prompts.values())
+        paid = sum(ceil(len(row.ids) / size) * size for row in self.prompts.values())
         if self.is_unified:
             each = 1 + config.num_draft_tokens
             return config.prefill_budget - len(self.decodes) * each - paid
@@ -303,7 +304,7 @@ class Decision:
             watched.starving = None
         if not missing:
             return
-        need = sum(leases.pages_lacking(req.lease, req.reach) for req in missing if req.lease)
+        need = sum(leases.pages_lacking(req.lease, req.reach()) for req in missing if req.lease)
         is_short = need > leases.available_pages and not self.decodes
         if not self.prompts and is_short:
             is_alone = len(self.scheduler.running_batch) + bool(self.chunked) <= 1
@@ -319,10 +320,10 @@ class Decision:
 
     def _of_one_budget(self, missing: Sequence[Request]) -> Iterator[str]:
         """One after the other, as far as the budget goes; who finds no memory waits for it."""
-        left = self.budget + sum(row.extend_len for row in self.prompts.values())
+        left = self.budget + sum(len(row.ids) for row in self.prompts.values())
         self.watched.starving = next(iter(missing), None) if left > 0 else None
         for req in missing if left > 0 and not self.retracted else ():
-            lacking = self.leases.pages_lacking(req.lease, req.reach) if req.lease else inf
+            lacking = self.leases.pages_lacking(req.lease, req.reach()) if req.lease else inf
             if lacking <= self.leases.available_pages:
                 yield self._may_run(req)
 
@@ -411,7 +412,7 @@ class Decision:
         victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
         if req is not named:
             yield f"{victim}, but the rule names {named.rid}, {rule}"
-        asks = [(one.lease, one.reach) for one in self.ready if one not in self.retracted]
+        asks = [(one.lease, one.reach()) for one in self.ready if one not in self.retracted]
         if self.is_unified and chunked is not None:
             left = min(chunked.extend_len, self.config.prefill_budget - len(asks))
             asks.append((chunked.lease, chunked.computed_len + left))

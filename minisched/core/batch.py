@@ -57,11 +57,6 @@ class Row(NamedTuple):
     deliver: bool  # False for a chunk that is not the last
 
     @property
-    def extend_len(self) -> int:
-        """Positions this row computes."""
-        return len(self.ids)
-
-    @property
     def end(self) -> int:
         """One past the last position this row computes: the position of the token it samples."""
         return self.start + len(self.ids)
@@ -86,10 +81,9 @@ class ScheduleBatch:
     new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}")
     has_sampling_extras: bool = on_host(default=True)  # False: nobody in it has any
     extend_logprob_start_lens: Sequence[int] = on_host("[num_extend_reqs]", default=())
-
-    def __repr__(self) -> str:
-        rids = " ".join(req.rid for req in self.reqs)  # not ``self.rids``: it may still grow
-        return f"<ScheduleBatch step {self.step}, {self.mode.value}, {rids}>"
+    # whose first position only the device knows, as drafts before it are in flight: ``starts`` says
+    # where it is if none of them is accepted; empty without speculation
+    start_unknown: Sequence[bool] = on_host("[num_reqs]", default=())
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -124,16 +118,6 @@ class ScheduleBatch:
         """How many tokens each row samples, [num_reqs]: one, and one for each draft that it has."""
         first = self.num_extend_reqs
         return [1] * first + list(map(len, self.ids[first:]))
-
-    @property
-    def start_unknown(self) -> list[bool]:
-        """Whose first position only the device knows, [num_reqs]: drafts before it are in flight.
-
-        ``starts`` says then where it is if none of them is accepted. Empty without speculation.
-        """
-        if not (self.reqs and self.reqs[0].num_draft_tokens):
-            return []
-        return [None in ids for ids in self.ids]
 
 
 @dataclass(frozen=True)

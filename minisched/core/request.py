@@ -47,7 +47,6 @@ class Lease:
     settled_len: int = 0  # positions whose KV is written for sure: their step has come back
     last_step: int = 0  # the last step launched that names it
     num_chunks: int = 0  # steps that computed a part of its prompt
-    retired: list[tuple[int, list[int]]] = field(default_factory=list)  # pages, after which step
     num_transfers: int = 0  # copies of its KV to or from another device that are not over
     is_spoiled: bool = False  # a step that failed was to write what it reads or has shared
     is_released: bool = False  # nobody may read or write its row and pages any more
@@ -147,13 +146,9 @@ class Request:
         """Drafts that the next step may carry: none reaches past the request's length."""
         return max(0, min(self.num_draft_tokens, self.max_device_len - self.device_len - 1))
 
-    @property
-    def reach(self) -> int:
-        """Positions that must have memory for the next step, if every draft should be right."""
-        return self.reach_with(self.next_draft_len)
-
-    def reach_with(self, num_drafts: int) -> int:
-        """The same, if the next step carries so many drafts."""
+    def reach(self, num_drafts: int | None = None) -> int:
+        """Positions that must have memory if all drafts of the next step are right; None: most."""
+        num_drafts = self.next_draft_len if num_drafts is None else num_drafts
         return self.device_len + self.num_draft_tokens_in_flight + num_drafts
 
     @property

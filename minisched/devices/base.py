@@ -224,6 +224,7 @@ class Device(Protocol):
 
     def bring_to_host(self, values: Array) -> Array:
         """On a stream: copy an array of any shape to the host; the value has ``tolist``."""
+        return values  # what an op gives is never changed
 
     def flush(self, *ops: Op) -> None:
         """Hand over what was launched. Only lazy devices need it: one ``async_eval`` a step."""
@@ -242,6 +243,7 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Finish or drop what is queued and leave no thread behind."""
+        return
 
 
 # -- Why a step failed, or a run could not begin, in words for who asked for it --------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from .cost import Pace
 
@@ -18,11 +18,8 @@ class Clock(Protocol):
 
     time: int
 
-    def at(self, time: int, action: Action) -> Any:
-        """Let ``action`` happen at ``time``; gives what ``cancel`` takes."""
-
-    def cancel(self, entry: Any) -> None:
-        """Let it not happen, if it has not."""
+    def at(self, time: int, action: Action) -> None:
+        """Let ``action`` happen at ``time``."""
 
 
 @dataclass(eq=False)
@@ -32,8 +29,7 @@ class Task:
     is_host: bool
     left: int
     done: Action
-    entry: Any = None  # its end, on the clock
-    is_over: bool = False
+    moves: int = 0  # how often its end was put on the clock; only the last one counts
 
 
 class SharedTime:
@@ -49,13 +45,11 @@ class SharedTime:
         self.tasks: list[Task] = []
         self.settled = 0
 
-    def begin(self, cost: int, is_host: bool, done: Action = lambda: None) -> Task:
+    def begin(self, cost: int, is_host: bool, done: Action) -> None:
         """Work that would take ``cost`` nanoseconds alone; calls ``done`` when it is over."""
         self._settle()
-        task = Task(is_host, cost * FULL, done)
-        self.tasks.append(task)
+        self.tasks.append(Task(is_host, cost * FULL, done))
         self._move_ends()
-        return task
 
     def _rate(self, task: Task) -> int:
         is_beside = any(other.is_host != task.is_host for other in self.tasks)
@@ -69,13 +63,14 @@ class SharedTime:
 
     def _move_ends(self) -> None:
         for task in self.tasks:
-            self.clock.cancel(task.entry)
+            task.moves += 1
             takes = -(-task.left // self._rate(task))
-            task.entry = self.clock.at(self.clock.time + takes, partial(self._end, task))
+            self.clock.at(self.clock.time + takes, partial(self._end, task, task.moves))
 
-    def _end(self, task: Task) -> None:
+    def _end(self, task: Task, move: int) -> None:
+        if move != task.moves:
+            return
         self._settle()
         self.tasks.remove(task)
-        task.is_over = True
         self._move_ends()
         task.done()

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import takewhile
 from operator import add
 from typing import Any
 
@@ -29,7 +28,6 @@ from .cost import IDEAL_PACE, Pace
 from .shared_time import Action, SharedTime
 
 FINISH, START = 0, 1  # at one instant, ops finish before others start
-Entry = tuple[int, int, int, Action]  # time, FINISH or START, sequence
 
 
 class Deadlock(RuntimeError):
@@ -54,7 +52,7 @@ class SimDevice(Device):
         self.failed: set[int] = set()  # ops that stopped on their way
         self.on_access: Callable[[SimMemory, Any, bool], None] | None = None  # hears of each
         self._lanes: dict[str, SimStream] = {}  # streams, and threads of the host
-        self._heap: list[Entry] = []
+        self._heap: list[tuple[int, int, int, Action]] = []  # time, FINISH or START, sequence
         self._sequence = 0
         self.keep_pace(IDEAL_PACE)
 
@@ -62,12 +60,10 @@ class SimDevice(Device):
         """Virtual nanoseconds since the start."""
         return self.time
 
-    def at(self, time: int, action: Action, order: int = FINISH) -> Entry:
+    def at(self, time: int, action: Action, order: int = FINISH) -> None:
         """Let ``action`` happen at ``time``; finishes come before starts, then first come."""
         self._sequence += 1
-        entry = (time, order, self._sequence, action)
-        heapq.heappush(self._heap, entry)
-        return entry
+        heapq.heappush(self._heap, (time, order, self._sequence, action))
 
     def idle_until(self, time: int) -> None:
         """Run everything that happens up to ``time``, and move the clock there."""
@@ -90,11 +86,9 @@ class SimDevice(Device):
 
     def work(self, cost: int) -> None:
         """Let the host work for as long as ``cost`` takes it, beside whatever runs meanwhile."""
-        if self._shared is None:
-            self.idle_until(self.time + cost)
-            return
-        task = self._shared.begin(cost, is_host=True)
-        while not task.is_over:
+        is_over: list[bool] = []
+        self.finish_after(cost, True, lambda: is_over.append(True))
+        while not is_over:
             self._run_next()
         self.idle_until(self.time)
 
@@ -109,12 +103,6 @@ class SimDevice(Device):
         """Behave like a machine that needs time between phases and ops; before anything runs."""
         self.pace = pace
         self._shared = SharedTime(self, pace) if pace.is_shared else None
-
-    def cancel(self, entry: Entry) -> None:
-        """Let it not happen, if it has not."""
-        if entry in self._heap:
-            self._heap.remove(entry)
-            heapq.heapify(self._heap)
 
     @property
     def next_event(self) -> int | None:
@@ -165,10 +153,6 @@ class SimDevice(Device):
         dst[:size] = values
         return values
 
-    def bring_to_host(self, values: Vector) -> Vector:
-        """The values: what an op gives is never changed."""
-        return values
-
     def flush(self, *ops: Op) -> None:
         """Nothing is lazy here."""
 
@@ -177,10 +161,6 @@ class SimDevice(Device):
         self.recorder.ran(
             slice_id, lane, name, start, self.time, label.step, label.mode, label.rids
         )
-
-    def close(self) -> None:
-        """Drop what is queued."""
-        self._heap.clear()
 
 
 # -- Ops on streams, and what else can be waited for -----------------------------------------------
@@ -385,11 +365,9 @@ class VectorArrays:
 
     def count_equal(self, a: Vector, b: Vector, width: int, num_rows: int) -> Vector:
         """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
-        pairs = list(zip(a, b, strict=True))
-        rows = (pairs[at * width : at * width + width] for at in range(num_rows))
-        return Vector(
-            [1 + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], row)) for row in rows]
-        )
+        equal = [x == y for x, y in zip(a, b, strict=True)]
+        rows = (equal[at * width : at * width + width] for at in range(num_rows))
+        return Vector([1 + [*row, False].index(False) for row in rows])
 
 
 # -- Memory: read as it is when an op starts, changed when the op ends -----------------------------

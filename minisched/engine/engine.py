@@ -150,7 +150,8 @@ class Engine:
 
         vLLM V0 ``worker/multi_step_model_runner.py:_advance_step``. None where they have no room.
         """
-        batch = self.scheduler.repeat(pending.batch)
+        reqs, may_run = pending.batch.reqs, self.scheduler.can_repeat(pending.batch)
+        batch = self.scheduler.commit([], reqs) if may_run else None
         self._scheduled(batch)
         if batch is None:
             return None

@@ -72,7 +72,7 @@ class SchedulerLog:
             "Prefill batch. #new-seq: %d, #new-token: %d, #cached-token: %d, token usage: %.2f, "
             "#running-req: %d, #queue-req: %d",
             len(prompts),
-            sum(row.extend_len for row in prompts),
+            sum(len(row.ids) for row in prompts),
             sum(row.req.hit_len for row in prompts if row.lease.num_chunks == 1),
             scheduler.num_used_tokens / scheduler.config.num_slots,
             len(scheduler.running_batch) - sum(row.deliver for row in prompts),

@@ -121,7 +121,7 @@ class PlaceholderLedger:
                 data = self.sequences[row.req.rid] = SequenceData(row.req, row.lease, row.start)
             if data.lease is not row.lease:  # it was preempted, and starts again
                 data.lease, data.num_computed_tokens = row.lease, row.start
-            data.num_computed_tokens += row.extend_len  # AccumulateComputedTokens
+            data.num_computed_tokens += len(row.ids)  # AccumulateComputedTokens
         self.add_next_token_placeholder(batch)
         self.record("schedule", batch.step)
 

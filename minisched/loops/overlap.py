@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from ..core import ForwardMode, NoBatch, ScheduleBatch
+from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..worker import Step
 from .design import OTHERS, design
@@ -72,12 +72,7 @@ def overlap(
         engine.recv_requests()
         batch = engine.get_next_batch_to_run()  # knows the results up to the one before the last
         disable_overlap = is_disable_overlap_for_batch(
-            batch,
-            last_batch,
-            len(result_queue),
-            disable_consecutive_prefill_overlap=disable_consecutive_prefill_overlap,
-            is_speculative=bool(engine.scheduler.config.speculative_algorithm),
-            missing_history=engine.missing_history(batch) if batch else "",
+            engine, batch, last_batch, disable_consecutive_prefill_overlap
         )
         if disable_overlap and batch:  # the last result first: nothing overlaps in this turn
             engine.recording.must_wait(batch, disable_overlap, "forward")
@@ -90,43 +85,29 @@ def overlap(
             engine.process_batch_result(result_queue.popleft())  # the device runs ``batch``
         elif not batch:
             engine.on_idle()
-        if batch:
-            launch_batch_sample_if_needed(engine, result_queue[-1])
+        if batch and (delayed := result_queue[-1]).delay_sample_func is not None:
+            engine.update_vocab_mask(delayed)  # what it depends on is known by now
+            engine.launch_batch_sample_if_needed(delayed)
         last_batch = batch
         yield batch
 
 
-def launch_batch_sample_if_needed(engine: Engine, pending: Step) -> None:
-    """Sample a step that was launched without: what its mask depends on is known by now."""
-    if pending.delay_sample_func is not None:
-        engine.update_vocab_mask(pending)
-        engine.launch_batch_sample_if_needed(pending)
-
-
 def is_disable_overlap_for_batch(
+    engine: Engine,
     batch: ScheduleBatch | NoBatch,
     last_batch: ScheduleBatch | NoBatch,
-    num_results: int,
-    *,
-    disable_consecutive_prefill_overlap: bool = False,
-    is_speculative: bool = False,
-    missing_history: str = "",
+    disable_consecutive_prefill_overlap: bool,
 ) -> str:
     """Why the last result is to be processed before ``batch`` is launched; or nothing.
 
-    SGLang ``managers/scheduler.py:is_disable_overlap_for_batch``, with its two conditions. A
-    prefill follows a prefill and the option is set
-    (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``): the first tokens get out sooner. Or a decode
-    batch both speculates and has a grammar, which cannot mask a draft before it has seen the last
-    token, and one of ``num_results`` brings that. (There the second does not ask whether that token
-    is really ``missing_history``, and penalties are one token late.)
+    SGLang ``managers/scheduler.py:is_disable_overlap_for_batch``. A prefill follows a prefill and
+    the option is set (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``): the first tokens get out
+    sooner. Or a decode batch both speculates and has a grammar, which cannot mask a draft before it
+    has seen the last token. (There nobody asks whether that is in flight; penalties are one late.)
     """
-    if disable_consecutive_prefill_overlap and is_extend(batch) and is_extend(last_batch):
-        return "prefill"
-    blind_draft = is_speculative and batch and not is_extend(batch) and num_results > 0
-    return missing_history if blind_draft else ""
-
-
-def is_extend(batch: ScheduleBatch | NoBatch) -> bool:
-    """Whether prompts are in it, alone or beside rows that decode (SGLang's ``is_extend``)."""
-    return batch.mode in (ForwardMode.EXTEND, ForwardMode.MIXED) if batch else False
+    if batch and batch.num_extend_reqs:
+        follows_prefill = bool(last_batch and last_batch.num_extend_reqs)
+        return "prefill" if disable_consecutive_prefill_overlap and follows_prefill else ""
+    if batch and engine.scheduler.config.speculative_algorithm:
+        return engine.missing_history(batch)
+    return ""

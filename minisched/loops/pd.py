@@ -39,7 +39,7 @@ from ..trace.sides import SideRecorder
 from ..worker import Step
 from ..worker.recording import KV
 from .design import Turns, design, line_of
-from .overlap import NO_LOOKUP, launch_batch_sample_if_needed
+from .overlap import NO_LOOKUP
 from .run import RunSetup, wire
 
 # -- The two loops: ``overlap`` on either side, and once a turn what the other side has to do with
@@ -79,8 +79,9 @@ def pd_decode(engine: DecodeEngine) -> Iterator[ScheduleBatch | NoBatch]:
             engine.process_batch_result(result_queue.popleft())
         elif not batch:
             engine.on_idle()
-        if batch:
-            launch_batch_sample_if_needed(engine, result_queue[-1])
+        if batch and (delayed := result_queue[-1]).delay_sample_func is not None:
+            engine.update_vocab_mask(delayed)
+            engine.launch_batch_sample_if_needed(delayed)
         last_batch = batch
         yield batch
 

@@ -111,8 +111,7 @@ class PageAllocator:
                 raise OwnershipError(f"page {page} was handed out while its last lease is in use")
             self.owner[page] = lease
             lease.pages.append(page)
-        if self.recorder.is_on:
-            self._mark("page alloc", lease.pages[len(lease.pages) - num_pages :], lease)
+        self._mark("page alloc", lease.pages[len(lease.pages) - num_pages :], lease)
 
     def disown(self, pages: Sequence[int]) -> None:
         """These pages stop being a lease's: the prefix cache takes them, or nobody names them."""
@@ -150,7 +149,7 @@ class LeasePool:
         self.launched_step = 0  # the last one committed
         self.returned_step = 0  # the last one that has come back; they come back in order
         self.returning: dict[Lease, None] = {}  # closed, but a launched step still names them
-        self.retiring: dict[Lease, None] = {}  # open, with pages that one may still read
+        self.retired: list[tuple[Lease, int, list[int]]] = []  # pages that it may still read
         self.num_released = 0  # leases so far
 
     @property
@@ -188,14 +187,11 @@ class LeasePool:
 
     def pages_short(self, reqs: Sequence[Request]) -> int:
         """Pages that one more step for each of ``reqs`` needs beyond those to be had."""
-        num_reqs, free = len(reqs), len(self.allocator.free_pages)
-        if not (reqs and reqs[0].num_draft_tokens) and (
-            num_reqs <= free or num_reqs <= self.available_pages
-        ):
+        available = self.available_pages
+        if len(reqs) <= available and not (reqs and reqs[0].num_draft_tokens):
             return 0  # nobody takes two for one position
-        lacking = self.pages_lacking
-        need = sum(lacking(req.lease, req.reach) for req in reqs if req.lease)
-        return need - self.available_pages
+        need = sum(self.pages_lacking(req.lease, req.reach()) for req in reqs if req.lease)
+        return need - available
 
     def open(self, match: Match | None = None, rid: str = "") -> Lease:
         """A lease on a free row, which begins with a cached prefix; that is locked from now on."""
@@ -210,22 +206,15 @@ class LeasePool:
 
     def extend(self, lease: Lease, length: int) -> tuple[int, Sequence[int]]:
         """Let a lease hold ``length`` positions; its pages that the device lacks, from where."""
-        at, pages = lease.sent_pages, lease.pages
-        if length > len(pages) * self.allocator.page_size:
-            self.reserve(lease, length)
-        elif at == len(pages):
-            return at, ()
-        lease.sent_pages = len(pages)
-        return at, pages[at:]
+        self.reserve(lease, length)
+        at, lease.sent_pages = lease.sent_pages, len(lease.pages)
+        return at, lease.pages[at:]
 
     def reserve(self, lease: Lease, length: int) -> None:
         """The same while a step is only planned: the device hears of it with the step."""
-        allocator = self.allocator
-        short = allocator.pages_for(length) - len(lease.pages)
-        if short > 0:
-            if short > len(allocator.free_pages):
-                self.make_free(short)
-            allocator.alloc(lease, short)
+        if lacking := self.pages_lacking(lease, length):
+            self.make_free(lacking)
+            self.allocator.alloc(lease, lacking)
 
     def make_free(self, num_pages: int) -> None:
         """Let the cache give up pages until so many are free, or nothing can be given up."""
@@ -260,25 +249,19 @@ class LeasePool:
 
         They are free once what is launched has come back, or at once, where the rule says so.
         """
-        lease.retired.append((lease.last_step, pages))
-        self.retiring[lease] = None
-        self.free_retired(lease)
+        self.retired.append((lease, lease.last_step, pages))
+        self.free_retired()
 
-    def free_retired(self, lease: Lease) -> None:
-        """Free those of its retired pages that nobody can be reading any more."""
-        if lease.num_transfers:
-            return
+    def free_retired(self) -> None:
+        """Free the retired pages that nobody can be reading any more."""
         returned = self.launched_step if self.may_free is at_once else self.returned_step
-        while lease.retired and lease.retired[0][0] <= returned:
-            _, pages = lease.retired.pop(0)
-            self.allocator.disown(pages)
-            self.allocator.free(pages)
-        if not lease.retired:
-            del self.retiring[lease]
-
-    def is_settled(self, lease: Lease) -> bool:
-        """Whether every step that names it has come back."""
-        return lease.last_step <= self.returned_step
+        retired, self.retired = self.retired, []
+        for lease, last_step, pages in retired:
+            if lease.num_transfers or last_step > returned:
+                self.retired.append((lease, last_step, pages))
+            else:
+                self.allocator.disown(pages)
+                self.allocator.free(pages)
 
     def came_back(self, step: int) -> None:
         """A step has been processed: free what waited for it, and look at nothing else.
@@ -289,20 +272,16 @@ class LeasePool:
         if step != self.returned_step + 1:
             raise RuntimeError(f"step {step} came back, but {self.returned_step + 1} is next")
         self.returned_step = step
-        if self.retiring:
-            for lease in list(self.retiring):
-                self.free_retired(lease)
-        if self.returning:
-            for lease in list(self.returning):
-                self.release(lease)
+        if self.retired:
+            self.free_retired()
+        for lease in list(self.returning):
+            self.release(lease)
 
     def flush_cache(self) -> bool:
         """Forget every cached prefix; refused (False) while anything holds memory."""
-        if not self.is_idle:
-            return False
-        if self.cache is not None:
-            self.allocator.free(self.cache.evict(self.cache.total_size))
-        return True
+        if self.is_idle:
+            self.make_free(self.allocator.num_pages)
+        return self.is_idle
 
     def self_check(self) -> None:
         """At idle: every page is free or cached, every row free (``self_check_during_idle``).

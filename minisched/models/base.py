@@ -78,7 +78,7 @@ def get_model_worker_batch(
             for req, end, samples in zip(batch.reqs, ends, batch.sample_lens, strict=True)
             for position in ((end,) if samples == 1 else range(end - samples + 1, end + 1))
         ],
-        start_unknown=batch.start_unknown,
+        start_unknown=[*batch.start_unknown],
         table_index=index,
         table_slots=slots,
         logprobs=wanted_logprobs(batch) if batch.has_sampling_extras else None,

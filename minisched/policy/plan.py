@@ -143,9 +143,8 @@ class DecodeManager:
 
     def may_run(self, req: Request) -> bool:
         """Whether a step for ``req`` may be launched now."""
-        if not self.run_ahead and req.known_len <= req.computed_len:
-            return False
-        return not self.is_ending(req)
+        is_known = self.run_ahead or req.computed_len < req.known_len
+        return is_known and not self.is_ending(req)
 
     def is_ending(self, req: Request) -> bool:
         """Whether every step of ``req`` is launched."""

@@ -76,8 +76,8 @@ class Retraction:
     def wait(self, reqs: list[Request]) -> list[Request]:
         """Let a step wait for memory; one that waits for nothing can never run."""
         self.starved = True
-        leases = [req.lease for req in reqs if req.lease is not None]
-        if not self.leases.returning and all(map(self.leases.is_settled, leases)):
+        newest = max((req.lease.last_step for req in reqs if req.lease is not None), default=0)
+        if not self.leases.returning and newest <= self.leases.returned_step:
             self.hopeless = list(reqs)
         return []
 

@@ -65,7 +65,7 @@ class UnifiedBudget:
             if req.lease is None:
                 continue  # preempted by an older one just now
             num_drafts = min(req.next_draft_len, left - 1)
-            reach = req.reach_with(num_drafts)
+            reach = req.reach(num_drafts)
             if self._make_room(req, self.leases.pages_lacking(req.lease, reach)):
                 left -= 1 + num_drafts
                 shared = req.device_len if self.prefill.cache.shares_outputs else 0

@@ -50,10 +50,8 @@ class FutureMapRing(FutureMap):
     Each batch takes the next ``num_reqs`` future slots. The counter wraps at ``limit`` =
     3 x ``max_running_requests``; the buffer has 5 x, so that the slots of one batch never wrap.
     A token outlives two full batches more, so it may be read three steps after its own, with four
-    in flight. In the original a placeholder could wait for longer, while the chunks of a prompt
-    took slots (sglang-jax #1487), and #13713 raised the limit to ``max_running_requests`` x
-    (3 + ceil(context / chunk)). Here the host's value is used as soon as there is one: nobody
-    reads the slot of a step that has come back, however many chunks follow.
+    in flight. That is enough however many chunks of a prompt take slots meanwhile (sglang-jax
+    #1487; SGLang #13713 raised the limit for them): a token that the host knows is not read here.
     """
 
     name = "ring"

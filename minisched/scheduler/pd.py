@@ -33,8 +33,7 @@ class TransferScheduler(Scheduler):
         """A transfer has ended."""
         lease.num_transfers -= 1
         self.recorder.mark("row let go", row=lease.row, rid=lease.rid)
-        if lease in self.leases.retiring:
-            self.leases.free_retired(lease)
+        self.leases.free_retired()
         if lease in self.leases.returning:
             self.leases.release(lease)
 
@@ -68,7 +67,7 @@ class PrefillScheduler(TransferScheduler):
     @property
     def awaits_others(self) -> bool:
         """A reservation, or the end of a transfer, may help those who wait."""
-        return bool(self.bootstrap_queue or self.leases.returning or self.leases.retiring)
+        return bool(self.bootstrap_queue or self.leases.returning or self.leases.retired)
 
     def receive(self, reqs: Iterable[Request]) -> None:
         """Queue new requests; they can't run yet."""

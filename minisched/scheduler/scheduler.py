@@ -207,10 +207,6 @@ class Scheduler:
         """Commit the rows of a decode batch once more, without scheduling."""
         return self.commit([], batch.reqs)
 
-    def repeat(self, batch: ScheduleBatch) -> ScheduleBatch | None:
-        """The same, deaf to all that wait, if it may run (multi-step scheduling)."""
-        return self.commit([], batch.reqs) if self.can_repeat(batch) else None
-
     # -- a plan becomes a batch, which is in flight from here on -----------------------------------
 
     def commit(
@@ -327,8 +323,7 @@ class Scheduler:
                     prompts_left -= 1
         if drained or result.logprobs or batch.has_sampling_extras or self.shares_early:
             rows.came_back(batch, result, drained, outputs)
-        self.outputs = Outputs()
-        return outputs
+        return self.take_outputs()
 
     def _hear(self, req: Request, token: int) -> None:
         """Let a request learn a token, maybe its last."""

@@ -34,7 +34,7 @@ def add_verifies(
         lease, start = req.lease, req.computed_len
         assert lease is not None
         ids = input_ids(propose, req, most_drafts)
-        reach = req.reach_with(len(ids) - 1)
+        reach = req.reach(len(ids) - 1)
         if lease.sent_pages * leases.allocator.page_size < reach:
             batch.new_pages[index] = leases.extend(lease, reach)
         lease.last_step = batch.step
@@ -45,6 +45,7 @@ def add_verifies(
         req.num_draft_tokens_in_flight += len(ids) - 1
     batch.reqs += reqs
     batch.delivers += [True] * len(reqs)
+    batch.start_unknown = [None in ids for ids in batch.ids]
 
 
 def input_ids(propose: Propose | None, req: Request, count: int) -> tuple[int | None, ...]:

@@ -145,7 +145,7 @@ class Speculation:
                 given[step.batch.step] = read(step)
             starts[at], tokens = given[step.batch.step].get(lease, (starts[at], [0] * len(ids[at])))
             ids[at] = tuple(tokens[: len(ids[at])])
-        return replace(batch, starts=starts, ids=ids)
+        return replace(batch, starts=starts, ids=ids, start_unknown=[False] * len(ids))
 
 
 def read(step: Step) -> dict[Lease, Input]:

@@ -185,7 +185,7 @@ def test_duplicates_that_outlive_their_lease_are_no_leak_unless_they_stay(seed: 
     case = replace(drawn, workload=replace(drawn.workload, config=config))
 
     def forget(engine: Engine) -> None:
-        engine.scheduler.leases.free_retired = lambda lease: None
+        engine.scheduler.leases.free_retired = lambda: None
 
     assert judge(case).holds and judge(case, forget).broke("leak")
 

@@ -166,7 +166,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         prompts, decodes = batch.rows[: batch.num_extend_reqs], batch.rows[batch.num_extend_reqs :]
         modes = {(True, False): ForwardMode.EXTEND, (False, True): ForwardMode.DECODE}
         assert batch.mode is modes.get((bool(prompts), bool(decodes)), ForwardMode.MIXED)
-        assert all(row.extend_len == 1 and row.deliver for row in decodes)
+        assert all(len(row.ids) == 1 and row.deliver for row in decodes)
         assert sum(not row.deliver for row in prompts) <= 1, "one chunked request at a time"
         chunk = self.config.chunked_prefill_size
         assert chunk == -1 or not prompts or batch.num_tokens <= chunk, "over the chunk size"
@@ -186,7 +186,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         cached = {page for node in nodes_of(self.scheduler) for page in node.pages}
         for batch, _, snapshots in self.in_flight:
             for row, pages in zip(batch.rows, snapshots, strict=True):
-                retired = {page for _, pages in row.lease.retired for page in pages}
+                retired = {page for _, _, pages in self.scheduler.leases.retired for page in pages}
                 assert not free & set(pages), "a page of a launched step is free"
                 assert set(pages) <= cached | set(row.lease.pages) | retired, "it has a new owner"
 

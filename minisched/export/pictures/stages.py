@@ -151,7 +151,7 @@ def attention(batch: ScheduleBatch) -> Scene:
             names.append(f"{rid}, position {position}")
     calls = [
         f"{many(run.rows.stop - run.rows.start, 'request')} of {many(run.extend_len, 'token')}"
-        for run in equal_extents([row.extend_len for row in batch.rows])
+        for run in equal_extents([len(row.ids) for row in batch.rows])
     ]
     return Scene(
         "mixed batch: each token attends to its own request alone, up to itself",

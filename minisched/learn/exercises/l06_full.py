@@ -57,12 +57,13 @@ def of_next_step(lines: Callable[..., Any], pool: LeasePool, reqs: Sequence[Requ
         Mistake: it says of one alone that pages are short, and they are not: with nobody to give
             way and nothing to wait for, the scheduler would end it, in words that are not true.
     """
-    running = [Grown(req.reach, len(req.lease.pages)) for req in reqs if req.lease is not None]
+    running = [Grown(req.reach(), len(req.lease.pages)) for req in reqs if req.lease is not None]
     free, size = pool.available_pages, pool.allocator.page_size
     said = int(lines(list(running), free, size))
     leases = [req.lease for req in reqs if req.lease is not None]
-    takes = sum(pool.pages_lacking(req.lease, req.reach) for req in reqs if req.lease is not None)
-    is_still = not pool.returning and all(map(pool.is_settled, leases))
+    takes = sum(pool.pages_lacking(req.lease, req.reach()) for req in reqs if req.lease is not None)
+    last_step = max((lease.last_step for lease in leases), default=0)
+    is_still = not pool.returning and last_step <= pool.returned_step
     if len(running) == 1 and is_still and said > 0 and takes <= free:
         raise Mistake(
             f"`pages_short({running}, {free}, {size})` gave `{said}`, as if so many pages were "
