@@ -339,7 +339,8 @@ class Ranks:
             dist.send(torch.tensor(content.size()), to, self._messages)
             dist.send(content, to, self._messages)
             for part in message.tensors if self._direct else ():
-                self._wait(dist.isend(part.detach().contiguous(), to, self._direct))
+                there = part.detach().to(self._where).contiguous()  # NCCL sends from a GPU alone
+                self._wait(dist.isend(there, to, self._direct))
             self._last_sent[to] = monotonic()
 
     def _wait(self, work: Any) -> None:
