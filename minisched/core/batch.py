@@ -85,6 +85,10 @@ class ScheduleBatch:
     # where it is if none of them is accepted; empty without speculation
     start_unknown: Sequence[bool] = on_host("[num_reqs]", default=())
 
+    def __repr__(self) -> str:
+        rids = " ".join(req.rid for req in self.reqs)  # not ``self.rids``: it may still grow
+        return f"<ScheduleBatch step {self.step}, {self.mode.value}, {rids}>"
+
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The requests' parts, prompts first."""

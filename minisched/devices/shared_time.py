@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from .cost import Pace
 
@@ -18,8 +18,11 @@ class Clock(Protocol):
 
     time: int
 
-    def at(self, time: int, action: Action) -> None:
-        """Let ``action`` happen at ``time``."""
+    def at(self, time: int, action: Action) -> Any:
+        """Let ``action`` happen at ``time``; gives what ``cancel`` takes."""
+
+    def cancel(self, entry: Any) -> None:
+        """Let it not happen, if it has not."""
 
 
 @dataclass(eq=False)
@@ -29,7 +32,7 @@ class Task:
     is_host: bool
     left: int
     done: Action
-    moves: int = 0  # how often its end was put on the clock; only the last one counts
+    entry: Any = None  # its end, on the clock
 
 
 class SharedTime:
@@ -63,13 +66,11 @@ class SharedTime:
 
     def _move_ends(self) -> None:
         for task in self.tasks:
-            task.moves += 1
+            self.clock.cancel(task.entry)
             takes = -(-task.left // self._rate(task))
-            self.clock.at(self.clock.time + takes, partial(self._end, task, task.moves))
+            task.entry = self.clock.at(self.clock.time + takes, partial(self._end, task))
 
-    def _end(self, task: Task, move: int) -> None:
-        if move != task.moves:
-            return
+    def _end(self, task: Task) -> None:
         self._settle()
         self.tasks.remove(task)
         self._move_ends()

@@ -28,6 +28,7 @@ from .cost import IDEAL_PACE, Pace
 from .shared_time import Action, SharedTime
 
 FINISH, START = 0, 1  # at one instant, ops finish before others start
+Entry = tuple[int, int, int, Action]  # time, FINISH or START, sequence
 
 
 class Deadlock(RuntimeError):
@@ -52,7 +53,7 @@ class SimDevice(Device):
         self.failed: set[int] = set()  # ops that stopped on their way
         self.on_access: Callable[[SimMemory, Any, bool], None] | None = None  # hears of each
         self._lanes: dict[str, SimStream] = {}  # streams, and threads of the host
-        self._heap: list[tuple[int, int, int, Action]] = []  # time, FINISH or START, sequence
+        self._heap: list[Entry] = []
         self._sequence = 0
         self.keep_pace(IDEAL_PACE)
 
@@ -60,10 +61,18 @@ class SimDevice(Device):
         """Virtual nanoseconds since the start."""
         return self.time
 
-    def at(self, time: int, action: Action, order: int = FINISH) -> None:
+    def at(self, time: int, action: Action, order: int = FINISH) -> Entry:
         """Let ``action`` happen at ``time``; finishes come before starts, then first come."""
         self._sequence += 1
-        heapq.heappush(self._heap, (time, order, self._sequence, action))
+        entry = (time, order, self._sequence, action)
+        heapq.heappush(self._heap, entry)
+        return entry
+
+    def cancel(self, entry: Entry) -> None:
+        """Let it not happen, if it has not."""
+        if entry in self._heap:
+            self._heap.remove(entry)
+            heapq.heapify(self._heap)
 
     def idle_until(self, time: int) -> None:
         """Run everything that happens up to ``time``, and move the clock there."""

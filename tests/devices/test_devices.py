@@ -20,8 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.devices.base import WRONG_TOKEN
+from minisched.devices.cost import Pace
 from minisched.devices.cuda import CudaDevice
 from minisched.devices.mlx import MlxDevice
+from minisched.devices.sim import SimDevice
 from minisched.devices.thread import SWITCH_INTERVAL, ThreadDevice
 from minisched.loops.run import run_loop
 from minisched.models.llama_mlx import LlamaMlx
@@ -47,6 +49,17 @@ def nothing_is_left_behind() -> Iterator[None]:
     gc.enable()
     check_no_thread_left()
     assert sys.getswitchinterval() > SWITCH_INTERVAL and torch.get_num_threads() == before
+
+
+def test_nothing_is_left_to_happen_when_all_is_over_however_often_an_end_was_moved() -> None:
+    device = SimDevice()
+    device.keep_pace(Pace(host_lost=500, device_lost=500))
+    op = device.stream("forward").launch(lambda: 1, name="forward", cost=1000)
+    for _ in range(3):
+        with device.host("process", cost=200):
+            pass
+    op.synchronize()
+    assert device.next_event is None and device.now() == 1600
 
 
 # -- order, waits, memory --------------------------------------------------------------------------
