@@ -9,6 +9,7 @@ from itertools import count, pairwise, product
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import mlx.core as mx
 import pytest
@@ -81,15 +82,15 @@ BATCHES = {
 
 
 def test_overlap_is_disabled_for_two_reasons_and_no_other() -> None:
-    for kind, last, results, option, speculates, missing in product(
-        BATCHES, BATCHES, range(3), (False, True), (False, True), ("", "grammar", "penalty")
+    for kind, last, option, speculates, missing in product(
+        BATCHES, BATCHES, (False, True), ("", "NGRAM"), ("", "grammar", "penalty")
     ):
-        disabled = is_disable_overlap_for_batch(
-            BATCHES[kind], BATCHES[last], results, disable_consecutive_prefill_overlap=option,
-            is_speculative=speculates, missing_history=missing,
-        )  # fmt: skip
+        engine = Mock()
+        engine.scheduler.config.speculative_algorithm = speculates
+        engine.missing_history.return_value = missing
+        disabled = is_disable_overlap_for_batch(engine, BATCHES[kind], BATCHES[last], option)
         prefills = option and {kind, last} <= {"extend", "mixed"}  # prompts are in both
-        blind_draft = kind in ("decode", "verify") and speculates and results > 0
+        blind_draft = kind in ("decode", "verify") and speculates
         assert disabled == ("prefill" if prefills else missing if blind_draft else "")
 
 

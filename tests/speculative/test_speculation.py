@@ -273,6 +273,7 @@ def test_a_token_that_no_launched_step_brings_is_an_error_and_never_a_zero() -> 
     lease, batch = Lease(3, "a"), no_rows(2, ForwardMode.TARGET_VERIFY, 0)
     batch.reqs, batch.leases = [Request("a", [1], num_draft_tokens=1)], [lease]
     batch.starts, batch.ids, batch.delivers = [1], [(None, None)], [True]
+    batch.start_unknown = [True]
     with pytest.raises(RuntimeError, match=r"step 2 wants a token of 'a' \(row 3\)"):
         Speculation(1).fill(batch)
 
