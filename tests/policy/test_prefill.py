@@ -274,7 +274,7 @@ def test_those_who_decode_are_paid_from_the_chunk(
         if batch.num_extend_reqs:
             assert batch.rids == ("long", *(f"r{i}" for i in range(decodes)))
             assert batch.mode is (ForwardMode.MIXED if decodes else ForwardMode.EXTEND)
-            lengths.append(batch.rows[0].extend_len)
+            lengths.append(len(batch.rows[0].ids))
         for row in (ahead or batch).rows[(ahead or batch).num_extend_reqs :]:
             delta = 0 if row.ids == (None,) else -1  # SGLang: 0 if enable_overlap else -1
             assert row.start == row.req.known_len + delta
