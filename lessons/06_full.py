@@ -102,7 +102,9 @@ learn.view("retraction", runs["bold"])
 # flight; `max_device_len` is how many there may be in the end.)
 
 # %%
-learn.show(DecodeManager.schedule_next_batch, "overrun, run_ahead = self", look_at=("run_ahead",))
+learn.show(
+    DecodeManager.schedule_next_batch, "overrun, run_ahead = self", look_at=("and (run_ahead",)
+)
 
 # %% [markdown]
 # Then pages are counted. While some are missing: wait if enough are on their way back, else retract

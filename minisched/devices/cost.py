@@ -83,7 +83,7 @@ class CostModel:
 
 # About what a small model on a fast GPU looks like, times ten so that figures read in milliseconds.
 # The host's shares are made up, so that each phase has room for its name: schedule is a third of it
-# here. Measured with 256 running (traces/bench/host.md), schedule is 13 %, prepare 32, launch 29,
+# here. Measured with 256 running (traces/bench/phases.md), schedule is 13 %, prepare 32, launch 29,
 # process 19 and output 7: building inputs is the largest part, and that is why overlap exists.
 SIM_COST = CostModel(
     host={

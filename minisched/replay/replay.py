@@ -67,7 +67,7 @@ def config_for(survey: Survey, profile: Profile, given: Mapping[str, Any]) -> Sc
     return config
 
 
-# -- A recorder that adds up and keeps nothing, however long the run -------------------------------
+# -- A recorder that adds up and keeps no slice, however long the run ------------------------------
 
 
 class LaneTally(NullRecorder):
