@@ -139,9 +139,9 @@ class Touches:
         yield from late
 
     def _reads_late(self, batch: ScheduleBatch) -> set[int]:
-        """The prompts that begin with what one behind them computes."""
+        """The prompts that begin with what one behind them computes, be it a prompt or decodes."""
         late, behind = set[int](), set[int]()
-        for at in reversed(range(batch.num_extend_reqs)):
+        for at in reversed(range(len(batch.rows) if batch.num_extend_reqs else 0)):
             row = batch.rows[at]
             listed = self.table[row.lease.row]
             if not behind.isdisjoint(listed[: row.start]):

@@ -289,7 +289,6 @@ EXERCISES = (
         no_worse=(("makespan", 1.05),),
         reach=20,
         survivors=(
-            "while self.waiting and (not self.chunked) and (left >= 0) and (rows > 0):",
             "if need > free or (req.extend_len >= left and (not room.may_cut) and prompts):",
             # too careful, which no law forbids:
             "return sum(whole) + sum(map(room.pages_held, holding))",
