@@ -164,6 +164,8 @@ def read_class(members: Iterable[tuple[Any, Any]]) -> Part:
 
 # -- Derivatives: what may follow a byte -----------------------------------------------------------
 
+DERIVED = 1 << 14  # that are kept: states share most of their parts
+
 
 def in_bytes(part: Part, known: frozenset[int]) -> Part:
     """The same over bytes, of which only those that are ``known`` may come."""
@@ -179,6 +181,7 @@ def in_bytes(part: Part, known: frozenset[int]) -> Part:
     raise AssertionError(part)
 
 
+@lru_cache(DERIVED)
 def nullable(part: Part) -> bool:
     """Whether the empty text is among those of a part."""
     match part:
@@ -191,6 +194,7 @@ def nullable(part: Part) -> bool:
     return False
 
 
+@lru_cache(DERIVED)
 def derive(part: Part, byte: int) -> Part:
     """What may follow a byte: the rests of all texts of a part that begin with it."""
     match part:
