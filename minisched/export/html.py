@@ -1,41 +1,53 @@
 """The player: one page in which whole runs on one time axis can be played, stepped and dragged.
 
 It needs no network: the page is ``stepper.html`` with the other ``stepper*`` files beside it and
-the runs (``html_data.py``) in its places. At each moment it shows where in its source each loop
-is, and what the engine's state is. It draws only what is visible, so ten thousand slices stay
-smooth.
+what it knows of its runs, in JSON packed with gzip. Its scripts build all else. At each moment it
+shows where in its source each loop is, and what the engine's state is. It draws only what is
+visible, so ten thousand slices stay smooth.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
+from statistics import median
+from typing import Any
 
-from ..checks.causes import num_waits
-from ..checks.overlap import OverlapReport, ideal_speedup, measure, speedup_over
-from ..loops.design import LoopSource
-from ..trace import Trace
-from ..trace.sides import PAIR
-from .html_data import FLAGS, page_data, run_names, sources
-from .looks import ARROWS, PHASES, flat
+from ..checks.overlap import forwards, ideal_speedup, measure, speedup_over, step_intervals
+from ..loops.design import source_of
+from ..trace import Mark, Trace
+from ..trace.sides import one_side
+from .layout import Lane, lane_of, make_view, steady_views
+from .looks import ARROWS, LOOKS, OWNERS, PHASES, flat
 from .runs import MOST_NAMES, loops_shown
-from .state import Panel, panels
+from .state import Panel, arrivals, panels, pool
 from .svg_style import variables
-from .units import busy, ms
-
-# -- The page: ``stepper.html`` with its places filled ---------------------------------------------
+from .units import busy, counted, ms
 
 STYLES = ("stepper.css", "stepper_panels.css")
 SCRIPTS = (
     "stepper_data.js",  # the runs, what is true when, links to a moment
+    "stepper_frames.js",  # the page's frames, empty as yet
     "stepper_draw.js",  # lanes, slices, arrows, flags, the axis
     "stepper_panels.js",  # lists, KV map, source, counters, a request's life
     "stepper_page.js",  # the page's state and what changes it; starts everything
 )
 PLACE = re.compile(r"\{\{(\w+)\}\}")
 CLOCKS = {"virtual": "simulated", "wall": "measured"}
+FLAGS = {  # marks that get a flag above the lanes, and its colour on the page
+    "wasted row": "bubble",
+    "stale output": "bubble",
+    "retraction": "bubble",
+    "wait": "waited",
+    "finish": "ink",
+    "flush cache": "bubble",
+}
 
 
 def to_html(traces: Sequence[Trace], title: str = "") -> str:
@@ -46,26 +58,18 @@ def to_html(traces: Sequence[Trace], title: str = "") -> str:
     """
     if not traces:
         raise ValueError("a page needs at least 1 trace, but got 0.")
-    reports = [measure(trace) for trace in traces]
-    states, names = [panels(trace) for trace in traces], run_names(traces)
     settings = [f"{run.what_ran}, {CLOCKS.get(run.clock, run.clock)} time" for run in traces]
-    is_one = len(set(settings)) == 1
     what = "One run" if len(traces) == 1 else f"{len(traces)} runs on one time axis"
+    is_one = len(set(settings)) == 1
+    names = run_names(traces)
     named = loops_shown(traces) if len(traces) > MOST_NAMES else " against ".join(names)
-    told = [
-        ("" if is_one else f"{said}: ") + f"{busy(report)}, {ms(report.makespan_ns)} ms"
-        for said, report in zip(settings, reports, strict=True)
-    ]
+    said = [""] * len(traces) if is_one else [f"{words}: " for words in settings]
+    packed = gzip.compress(json.dumps(page_data(traces, names, said)).encode(), mtime=0)
     places = {
         "title": escape(title or named),
-        "style": "\n".join([variables(), *map(part, STYLES)]),
         "about": escape(f"{what}: {settings[0]}." if is_one else f"{what}."),
-        "chooser": chooser(names),
-        "runs": "\n".join(map(run_frame, range(len(names)), names, told)),
-        "legend": legend(traces),
-        "moments": "\n".join(map(moment, range(len(names)), names, traces, states)),
-        "metrics": metrics_table(traces, reports, names),
-        "data": page_data(traces, states),
+        "style": "\n".join([variables(), *map(part, STYLES)]),
+        "data": base64.b64encode(packed).decode(),
         "scripts": "\n".join(
             f'<script type="text/plain" class="later">\n{part(name)}</script>' for name in SCRIPTS
         ),
@@ -78,159 +82,178 @@ def part(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def chooser(names: Sequence[str]) -> str:
-    """Which of several runs are shown; nothing to choose of two."""
-    if len(names) < 3:
-        return ""
-    buttons = "".join(
-        f'<button data-toggle="{at}" aria-pressed="true">{escape(name)}</button>'
-        for at, name in enumerate(names)
+def run_names(traces: Sequence[Trace]) -> list[str]:
+    """The loops' names; those of equal name are numbered."""
+    total, seen = Counter(trace.loop for trace in traces), Counter[str]()
+    names = []
+    for trace in traces:
+        seen[trace.loop] += 1
+        names.append(trace.loop + f" {seen[trace.loop]}" * (total[trace.loop] > 1))
+    return names
+
+
+# -- What the page knows of its runs ---------------------------------------------------------------
+
+
+def page_data(
+    traces: Sequence[Trace], names: Sequence[str], settings: Sequence[str]
+) -> dict[str, Any]:
+    """Everything, as JSON; ``settings`` begin what is said of a run.
+
+    ``few`` is the stretch of time that "a few steps" shows, ``now`` where the cursor begins: the
+    host processes a step, from the middle of the few.
+    """
+    run = traces[min(1, len(traces) - 1)]  # the one that keys go through
+    few = steady_views([run], 3)[0]
+    begins = (
+        (item.start + item.end) // 2
+        for item in run.slices
+        if item.name == "process" and item.duration and item.start > few.start
     )
-    return (
-        f'<div id="chooser" role="group" aria-label="runs shown"><span>show</span>{buttons}'
-        '<button data-do="all-runs">all</button></div>'
-    )
+    rids = (rid for trace in traces for item in trace.slices for rid in item.rids)
+    return {
+        "runs": [
+            {"loop": name, "about": said + f"{busy(measure(trace))}, {ms(trace.end)} ms",
+             **run_data(trace)}
+            for name, said, trace in zip(names, settings, traces, strict=True)
+        ],
+        "few": [few.start, few.end],
+        "now": next(begins, few.start),
+        "colours": {name: [flat(name), LOOKS[name].text] for name in (*PHASES, "other")},
+        "arrows": ARROWS,
+        "flags": FLAGS,
+        "owners": OWNERS,
+        "rids": list(dict.fromkeys(rids)),  # in the order of their colours
+        "metrics": metrics(traces, names),
+    }  # fmt: skip
 
 
-def run_frame(at: int, name: str, about: str) -> str:
-    """A run's heading, and what its lanes are drawn on."""
-    loop, about = escape(name), escape(about)
-    return (
-        f'<section class="run"><h2><button data-activate="{at}" '
-        f'title="step through the events of {loop}">{loop}</button> <span>{about}</span></h2>'
-        f'<canvas class="run" role="img" aria-label="{loop}: {about}"></canvas></section>'
-    )
-
-
-def swatch(look: str, words: str, style: str = "") -> str:
-    """A sample of a look, and what it means."""
-    paint = f' style="background:{style}"' if style else ""
-    return f'<span><i class="{look}"{paint}></i>{words}</span>'
-
-
-def legend(traces: Sequence[Trace]) -> str:
-    """One line of what occurs in these runs: phases, idle time, arrows and flags."""
-    seen = {item.name for trace in traces for item in trace.slices if item.duration}
-    items = [swatch(name, name, "" if name == "wait" else flat(name))
-             for name in PHASES if name in seen]  # fmt: skip
-    items.append(swatch("bubble", "bubble: the device idles"))
-    if reasons := dict.fromkeys(reason for trace in traces for reason in num_waits(trace)):
-        items.append(swatch("waited", f"the device waits for {escape(', '.join(reasons))}"))
-    marks = {mark.name for trace in traces for mark in trace.marks}
-    kinds = {edge.kind for trace in traces for edge in trace.edges}
-    kinds |= {"wrong"} if "wrong token" in marks else set()
-    items += [swatch("arrow", text, f"var(--{kind})") for kind, text in ARROWS.items()
-              if kind in kinds]  # fmt: skip
-    for colour in dict.fromkeys(FLAGS.values()):
-        if found := [name for name in FLAGS if name in marks and FLAGS[name] == colour]:
-            flag = f'<b style="color:var(--{colour})">▼</b>'
-            items.append(f'<span class="mark">{flag} {", ".join(found)}</span>')
-    return f'<div class="legend">{"".join(items)}</div>'
-
-
-# -- The empty frames of what the page shows of one run at a moment; its scripts fill them ---------
-
-ABOUT = {  # title and one line on each panel, for somebody who sees it for the first time
-    "queue": ("Waiting queue", "requests that wait for memory"),
-    "set": ("Running set", "requests with memory"),
-    "ring": ("Future slots", "where the device keeps tokens that the host has not seen yet"),
-    "pages": ("KV map", "one cell a page, in the colour of who computed it"),
-    "rows": ("Request table", "which row is whose"),
-    "tree": ("Radix tree", "cached prefixes; a lock protects a node from eviction"),
-}
-GROUPS = (("queue", "set", "ring"), ("pages", "rows", "tree"))
-LOOKS = {  # what the looks of a panel's entries mean, by panel and kind of stay
-    "set": {
-        "admitted": "holds memory",
-        "sending": "framed: its KV moves from prefill to decode",
-        "wasted": "crossed (zombie): has ended or was retracted, but a launched step names it",
-    },
-    "ring": {
-        "promised": "promised: its step has not sampled it yet",
-        "stored": "stored: somebody will read it",
-    },
-    "pages": {
-        "admitted": "a request's own",
-        "protected": "cached, in use: its node is locked",
-        "evictable": "cached, evictable",
-        "wasted": "a zombie's",
-    },
-    "rows": {"admitted": "a request's", "wasted": "a zombie's"},
-    "tree": {"protected": "locked: requests use it", "evictable": "may be evicted"},
-}
-NOBODY = {"ring": "not listed: empty, or stale (nobody reads it any more)", "pages": "free"}
-
-
-def moment(at: int, name: str, trace: Trace, state: Sequence[Panel]) -> str:
-    """The frames of one run: source, state, counters. A part that the run never had is left out."""
-    listings = "".join(source_frame(lane, source) for lane, source in sources(trace).items())
-    counted = frame("counters", "Counters", "", "<table></table>")
-    shown = [panel for panel in state if panel.stays]
-    if any(panel.side for panel in shown):
-        groups = [
-            f'<h4 class="side">{side.capitalize()} side</h4>'
-            + panel_frames(panel for panel in shown if panel.side == side)
-            for side in PAIR
-        ]
-        listings += counted
-    else:
-        left, right = (panel_frames(p for p in shown if p.name in some) for some in GROUPS)
-        groups = [left + counted, right]
-    return (
-        f'<section class="moment" data-run="{at}" aria-label="{escape(name)} at the cursor">'
-        f'<h3>{escape(name)} <span class="doing"></span></h3><div class="groups">'
-        + "".join(f"<div>{group}</div>" for group in (listings, *groups) if group)
-        + "</div></section>"
-    )
-
-
-def panel_frames(shown: Iterable[Panel]) -> str:
-    """A frame for each panel, with what its looks mean where there is more than one."""
-    found = ""
-    for panel in shown:
-        seen = {stay.kind for stay in panel.stays}
-        looks = {kind: text for kind, text in LOOKS.get(panel.name, {}).items() if kind in seen}
-        looks |= {"nobody": NOBODY[panel.name]} if panel.name in NOBODY else {}
-        samples = "".join(swatch(*look) for look in looks.items()) if len(looks) > 1 else ""
-        inside = f'<div class="looks">{samples}</div>' * bool(samples)
-        if panel.name == "pages":
-            inside += '<canvas role="img" aria-label="KV map"></canvas>'
-        inside += '<div class="entries"></div>'
-        found += frame(panel.name, *ABOUT[panel.name], inside, f' data-side="{panel.side}"')
-    return found
-
-
-def frame(name: str, title: str, about: str, inside: str, more: str = "") -> str:
-    """A part of what is shown of a moment."""
-    note = f'<p class="about">{about}</p>' if about else ""
-    return (
-        f'<div class="panel" data-panel="{name}"{more}><h4>{title} <span class="count"></span></h4>'
-        f"{note}{inside}</div>"
-    )
-
-
-def source_frame(lane: str, source: LoopSource) -> str:
-    """A loop's source with its docstring folded; ``data-line`` counts from the ``def``."""
-    lines = []
-    for number, text in enumerate(source.lines):
-        faint = ' class="faint"' if text.lstrip().startswith("#") else ""
-        hang = len(text) - len(text.lstrip()) + 4  # where a line that is too long goes on
-        lines.append(
-            f'<code data-line="{number}"{faint} style="--in:{hang}ch">'
-            f"<i>{source.first_line + number}</i>{escape(text) or ' '}</code>"
+def run_data(trace: Trace) -> dict[str, Any]:
+    """One run; times are nanoseconds, and a slice's ``line`` counts from its loop's ``def``."""
+    view = make_view(trace)
+    lanes: dict[Lane, dict[str, Any]] = {
+        lane: {"key": lane.key, "title": lane.title, "slices": [], "bubbles": []}
+        for lane in view.lanes
+    }
+    for item in view.slices:
+        line = {"line": item.attrs["line"]} if "line" in item.attrs else {}
+        lanes[lane_of(item.lane)]["slices"].append(
+            {"id": item.id, "lane": item.lane, "phase": item.name, "start": item.start,
+             "end": item.end, "step": item.step, "mode": item.mode, "rids": item.rids, **line}
+        )  # fmt: skip
+    for idle in view.bubbles:
+        lanes[lane_of(idle.lane)]["bubbles"].append(
+            {"start": idle.start, "end": idle.end, "reason": idle.cause}
         )
-    quotes = [at for at, line in enumerate(source.lines) if '"""' in line]
-    if len(quotes) > 1 and source.lines[quotes[0]].count('"""') == 1:
-        first, last = quotes[:2]
-        folded = f"<summary>{lines[first]}</summary>{''.join(lines[first + 1 : last + 1])}"
-        lines[first : last + 1] = [f"<details>{folded}</details>"]
-    return frame(
-        "source",
-        "Source of the loop",
-        f"{escape(source.path)}:{escape(source.name)}; the {escape(lane)} is at the marked line",
-        f'<div class="code" tabindex="0">{"".join(lines)}</div>',
-        f' data-lane="{escape(lane)}"',
-    )
+    return {
+        "end": view.end,
+        "stepTime": median(step_intervals(trace) or [max(1, view.end)]),
+        "steps": sorted({item.start for item in forwards(trace)}),
+        "lanes": list(lanes.values()),
+        "edges": [
+            {"src": arrow.src.id, "dst": arrow.dst.id, "start": arrow.start,
+             "end": arrow.end, "kind": "wrong" if arrow.wrong else arrow.kind}
+            for arrow in view.arrows
+        ],
+        "marks": [
+            {"time": mark.time, "name": mark.name, "attrs": mark.attrs}
+            for mark in trace.marks
+            if mark.name in FLAGS
+        ],
+        "panels": [panel_data(trace, panel) for panel in panels(trace)],
+        "counters": counters(trace),
+        "life": life(trace),
+        "listings": listings(trace),
+    }  # fmt: skip
+
+
+def panel_data(trace: Trace, panel: Panel) -> dict[str, Any]:
+    """A part of the engine's state: what was where, and of a list of requests whose it is.
+
+    ``pages`` is the size of its side's pool, 0 if unknown.
+
+    Raises:
+        NothingToShow: a mark does not say how many pages there are.
+    """
+    sizes = pool(one_side(trace, panel.side)) if panel.name == "pages" else None
+    names = ("place", "start", "end", "kind", "label", "about", "parent")
+    return {
+        "name": panel.name,
+        "side": panel.side,
+        "pages": sizes.pages if sizes else 0,
+        "places": panel.places,
+        "stays": [
+            {**{name: getattr(stay, name) for name in names},
+             "rids": stay.holders or ((stay.rid,) if stay.rid else ())}
+            for stay in sorted(panel.stays, key=lambda stay: stay.start)
+        ],
+    }  # fmt: skip
+
+
+def counters(trace: Trace) -> dict[str, dict[str, Any]]:
+    """Each counter's title, its unit, and [time, value] pairs; of several at one time the last."""
+    found: dict[str, dict[int, int | float]] = defaultdict(dict)
+    for item in trace.counters:
+        found[item.name][item.time] = counted(item.name).value(item.value)
+    return {
+        name: {
+            "title": (of := counted(name)).title,
+            "unit": "" if of.title.endswith(of.unit) else of.unit,
+            "points": list(points.items()),
+        }
+        for name, points in found.items()
+    }
+
+
+def listings(trace: Trace) -> dict[str, dict[str, Any]]:
+    """The source of each host lane whose lines the trace knows; none of a loop nobody has."""
+    try:
+        known = source_of(trace.loop.partition(":")[0])
+    except ValueError:
+        return {}
+    lanes = {item.lane for item in trace.slices if "line" in item.attrs}
+    return {
+        lane: {"where": f"{source.path}:{source.name}", "first": source.first_line,
+               "lines": source.lines}
+        for lane, source in known.items()
+        if lane in lanes
+    }  # fmt: skip
+
+
+# -- A request's life: what happened to it beside its steps ----------------------------------------
+
+SAID = {  # by mark, of one of two schedulers by ``side mark``: what it means to its request
+    "admit": "admitted: {hit_len} tokens from the cache, {extend_len} to compute",
+    "refuse": "has to wait: {reason}",
+    "retraction": "retracted ({reason}), tokens so far: {outputs}",
+    "prefill finish": "the prefill side is done with it",
+    "finish": "finishes: {reason}, tokens: {outputs}",
+    "wasted row": "its row in step {step} was wasted",
+    "stale output": "what step {step} gave it came too late",
+    "decode row alloc": "pages are reserved for it on the decode side",
+    "kv transfer": "its KV moves to decode: {slots} KV slots",
+}
+
+
+def life(trace: Trace) -> list[dict[str, Any]]:
+    """What happened to each request, in order of time; of refusals for one reason the first."""
+    found = [(at, rid, "arrives") for rid, times in arrivals(trace).items() for at in times]
+    last: dict[str, str] = {}  # of each request, why it was last refused
+    for mark in trace.marks:
+        if words := words_of(mark):
+            rid = str(mark.attrs["rid"])
+            if mark.name != "refuse" or last.get(rid) != words:
+                found.append((mark.time, rid, words))
+            last[rid] = words
+    told = sorted(found, key=lambda item: item[0])
+    return [{"time": time, "rid": rid, "text": text} for time, rid, text in told]
+
+
+def words_of(mark: Mark) -> str:
+    """What a mark means to its request; nothing if that is told elsewhere."""
+    known: dict[str, Any] = {"reason": mark.attrs.get("result", ""), **mark.attrs}
+    said = SAID.get(f"{mark.attrs.get('side', '')} {mark.name}") or SAID.get(mark.name, "")
+    return said.format_map(defaultdict(int, known)) if "rid" in mark.attrs else ""
 
 
 # -- The metrics of the runs on the page, one run a row --------------------------------------------
@@ -238,14 +261,16 @@ def source_frame(lane: str, source: LoopSource) -> str:
 NONE = "–"
 
 
-def metrics_table(
-    traces: Sequence[Trace], reports: Sequence[OverlapReport], names: Sequence[str]
-) -> str:
-    """The table. There is a speed-up over the first run where both served the same on one clock."""
-    base, same, rows = reports[0], work_of(traces[0]), list[dict[str, str]]()
-    for trace, report, name in zip(traces, reports, names, strict=True):
-        work = work_of(trace)
-        factor = speedup_over(base, report) if work == same else None
+def metrics(traces: Sequence[Trace], names: Sequence[str]) -> dict[str, Any]:
+    """Columns that say something, rows, and the ideal.
+
+    There is a speed-up over the first run where both served the same on one clock.
+    """
+    reports, works = [measure(trace) for trace in traces], [work_of(trace) for trace in traces]
+    rows = list[dict[str, str]]()
+    for report, work, name in zip(reports, works, names, strict=True):
+        is_same = work == works[0] and len(traces) > 1
+        factor = speedup_over(reports[0], report) if is_same else None
         rows.append(
             {
                 "loop": name,
@@ -261,16 +286,15 @@ def metrics_table(
             }
         )
     heads = [head for head in rows[0] if any(row[head] != NONE for row in rows)]
-    heads = heads[: len(heads) - (len(rows) == 1)]
-    lines = [f"<tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>"]
-    for row in rows:  # each cell says its column too, for a screen too narrow for a table
-        cells = (f'<td data-name="{head}">{escape(row[head])}</td>' for head in heads)
-        lines.append(f"<tr>{''.join(cells)}</tr>")
     ideal = (
-        f"<p>Ideal speed-up over {escape(names[0])}, with everything hidden behind the longest of "
-        f"host, device and copies: {ideal_speedup(base):.2f}×.</p>"
+        f"Ideal speed-up over {names[0]}, with everything hidden behind the longest of host, "
+        f"device and copies: {ideal_speedup(reports[0]):.2f}×."
     )
-    return f'<div class="scroll"><table>{"".join(lines)}</table></div>' + ideal * (len(rows) > 1)
+    return {
+        "heads": heads,
+        "rows": [[row[head] for head in heads] for row in rows],
+        "ideal": ideal * (len(rows) > 1),
+    }
 
 
 def work_of(trace: Trace) -> tuple[str, set[str], list[tuple[str, int]]]:

@@ -1,7 +1,7 @@
 // The runs, what is true of them when, and links to a moment.
 "use strict";
 
-// -- The runs (`html_data.py`), and what follows from them --
+// -- The runs (`html.py`), and what follows from them --
 
 const owners = new Map(data.rids.map((rid, at) => [rid, data.owners[at % data.owners.length]]));
 const runs = data.runs;

@@ -238,9 +238,7 @@ function tellSpan() {
   spanBox.querySelector("h3 b").textContent = `${ms(start)} to ${ms(end)} ms: ${ms(length)} ms`;
   const [head, body] = [spanBox.querySelector("thead"), spanBox.querySelector("tbody")];
   const names = [...head.querySelectorAll("th")].map((cell) => cell.textContent);
-  body.replaceChildren(...rows.map((texts) => make("tr", {}, ...texts.map((text, at) => (
-    make("td", { dataset: { name: names[at] } }, text)
-  )))));
+  body.replaceChildren(...rows.map((texts) => rowOf("td", names, texts)));
 }
 
 // -- Time goes by: at so many steps a second, of the run whose steps they are --
@@ -507,10 +505,6 @@ document.addEventListener("keydown", (event) => {
   actions[action]();
 });
 
-function makeTabs() {
-  tabs.replaceChildren(...runs.map(({ index, loop }) => make("button", { dataset: { activate: index } }, loop)));
-}
-
 // Goes where an address says, if it says anything.
 function follow(hash) {
   const found = fromAddress(hash);
@@ -538,7 +532,6 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 });
 document.getElementById("align").addEventListener("change", (event) => align(event.target.value === "step"));
 measureRoom();
-makeTabs();
 fold([]);
 if (LEFT < 150 && runs.length > 1) foldMost(); // a phone: what matters first
 show(...few);

@@ -18,8 +18,7 @@ import pytest
 from playwright.sync_api import Browser, Frame, Page, expect
 
 from minisched.checks.overlap import forwards
-from minisched.export.html import to_html
-from minisched.export.html_data import FLAGS
+from minisched.export.html import FLAGS, to_html
 from minisched.export.layout import make_view
 from minisched.export.notebook import show
 from minisched.export.recipes import RECIPES
