@@ -8,6 +8,7 @@ profile. A test that is not thorough and takes longer than ``LONGEST_S`` fails.
 """
 
 import fcntl
+import gc
 import inspect
 import os
 import resource
@@ -67,6 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Nothing is left out yet; how much is drawn (``support.py:many``)."""
     config.stash[LEFT_OUT] = Counter()
+    gc.set_threshold(20_000, 20, 50)  # torch's objects are many, and looked at in vain each time
     if config.option.thorough:
         os.environ["MINISCHED_THOROUGH"] = "1"  # the workers of xdist inherit it
     for name, profile in PROFILES.items():
