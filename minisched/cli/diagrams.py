@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -40,10 +39,11 @@ def diagrams(
     if server and (check or not svg):
         option = "--check" if check else "--no-svg"
         raise ValueError(f"--server renders, so it cannot be used with {option}.")
-    regenerate = golden.check if check else partial(golden.generate, server=server)
     try:
         with work_progress(len(names or {**golden.makers(), **more}) + 1) as work:
-            done = regenerate(names, svg, root, work.advance, more=more)
+            done = golden.bring_up_to_date(
+                names, root, work.advance, more, is_check=check, with_svg=svg, server=server
+            )
     except RenderError as error:
         return complain(str(error), BAD_INPUT)
     count, stale = f"{len(done.checked)} files", len(done.stale)

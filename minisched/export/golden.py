@@ -10,7 +10,7 @@ which ends in a line with the hash of its text, so that a stale one shows withou
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,19 +29,13 @@ from .pictures.stories import STORIES
 from .poster import poster
 from .puml_batches import to_batches
 from .recipes import RECIPES, run_of, trace_of
-from .render_puml import (
-    Renderer,
-    find_renderer,
-    has_driver,
-    in_dark_too,
-    render,
-    render_by_driver,
-)
+from .render_puml import Renderer, find_renderer, has_driver, in_dark_too, render, render_by_driver
 from .rules_page import rules_page
 from .runs import compare as compare_runs
 from .scene import Scene
 from .scene_puml import to_puml
 from .scene_svg import to_svg
+from .tables import designs_page
 from .thread_or_stream import thread_or_stream
 from .three_way import pipelines_table, to_three_way
 from .views import draw, parts_of
@@ -64,19 +58,22 @@ SCENES: dict[str, Callable[[], Scene]] = {  # diagrams/NAME.puml and NAME.svg
 DRAWINGS: dict[str, Callable[[], Scene]] = {  # traces/NAME.svg
     "as_profiled": lambda: as_profiled(run_of("overlap")),
     "mixed_attention": lambda: stages.attention(stages.mixed_batch()),
-    "one_token": lambda: one_token([run_of(loop) for loop in compare.RELAYS]),
-    "poster": lambda: poster([run_of(loop) for loop in compare.DESIGNS]),
-    "waterfall": lambda: waterfall([run_of(loop) for loop in compare.FALLS]),
+    "one_token": lambda: one_token([*map(run_of, compare.RELAYS)]),
+    "poster": lambda: poster([*map(run_of, compare.DESIGNS)]),
+    "waterfall": lambda: waterfall([*map(run_of, compare.FALLS)]),
 }
-TEXTS: dict[str, Callable[[], str]] = {  # diagrams/NAME
-    **{f"{name}.puml": story for name, story in STORIES.items()},
-    "batches.puml": to_batches,
-    "async_scheduling_three_way_compare.md": to_three_way,
-    "mindie_pipeline_refactor.md": pipelines_table,
-    "pd_or_mixed.md": pd_or_mixed,
-    "rules.md": rules_page,
-    "thread_or_stream.md": thread_or_stream,
-    "compare.svg": lambda: playing(to_svg(compare_runs([*map(trace_of, ("serial", "overlap"))]))),
+TEXTS: dict[str, Callable[[], str]] = {  # by path
+    **{f"diagrams/{name}.puml": story for name, story in STORIES.items()},
+    "diagrams/batches.puml": to_batches,
+    "diagrams/async_scheduling_three_way_compare.md": to_three_way,
+    "diagrams/mindie_pipeline_refactor.md": pipelines_table,
+    "diagrams/pd_or_mixed.md": pd_or_mixed,
+    "diagrams/rules.md": rules_page,
+    "diagrams/thread_or_stream.md": thread_or_stream,
+    "diagrams/compare.svg": lambda: playing(
+        to_svg(compare_runs([*map(trace_of, ("serial", "overlap"))]))
+    ),
+    "lessons/site/docs/designs.md": designs_page,
 }
 OF_RUNS = {  # topics whose diagram is drawn of their run, and its picture by the project itself
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),
@@ -90,7 +87,7 @@ def makers() -> dict[str, Callable[[], Files]]:
         **{topic: partial(topic_files, topic) for topic in RECIPES},
         **{name: partial(scene_files, name) for name in SCENES},
         **{name: partial(drawing_file, name) for name in DRAWINGS},
-        **{name.partition(".")[0]: partial(text_file, name) for name in TEXTS},
+        **{Path(path).stem: partial(text_file, path) for path in TEXTS},
     }
 
 
@@ -126,15 +123,17 @@ def drawing_file(name: str) -> Files:
     return {f"traces/{name}.svg": to_svg(DRAWINGS[name]())}
 
 
-def text_file(name: str) -> Files:
+def text_file(path: str) -> Files:
     """A text of its own."""
-    return {f"diagrams/{name}": TEXTS[name]()}
+    return {path: TEXTS[path]()}
 
 
 def has_picture(diagram: str) -> bool:
     """Whether PlantUML draws a diagram's picture: it shows what the project's own doesn't."""
     return diagram not in {*SCENES, *OF_RUNS, *SAME_PICTURE}
 
+
+# -- What is stale, and what is written anew -------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
 Hear = Callable[[str], None]  # is told what is being made
@@ -165,66 +164,59 @@ def checkout(root: Path = ROOT) -> Path:
     return root
 
 
-def generate(
-    names: Sequence[str], with_svg: bool, root: Path, hear: Hear, server: str = "",
-    more: Makers = NO_MORE,
+def bring_up_to_date(
+    names: Sequence[str], root: Path, hear: Hear, more: Makers = NO_MORE, *,
+    is_check: bool = False, with_svg: bool = True, server: str = "",
 ) -> Golden:  # fmt: skip
-    """Write the files of the topics and diagrams named (of all, if none), and render their SVGs.
+    """Make the texts of the topics and diagrams named (of all, if none), and render their SVGs.
 
-    Gives which were stale and have been written. ``server`` is a PlantUML server to render on;
-    ``more`` is what later layers make.
+    What was stale is written, or in a check only said. Texts are compared byte for byte, and
+    PlantUML's pictures in a check by the hash of their text; their bytes only ``with_svg``, in a
+    check only where the pinned renderer is. ``server`` is a PlantUML server to render on; ``more``
+    is what later layers make. What is measured is left out unless it is named.
 
     Raises:
-        ValueError: there is no topic or diagram of a name.
+        ValueError: there is no topic or diagram of a name, or a check of what is measured.
         RenderError: there is no renderer, and nothing was done; or a diagram is wrong, and the
             texts have been written.
     """
-    chosen = known_makers(names, root, more)
-    if with_svg and sources(root, names, {}):
-        find_renderer(server)
-    files = made(chosen, hear)
-    stale = written(root, files)
-    if with_svg and (drawn := sources(root, names, files)):
-        pictures = rendered_svgs(drawn, hear, find_renderer(server))
-        stale += written(root, pictures)
-        files |= pictures
-    return Golden(tuple(files), tuple(stale))
-
-
-def check(
-    names: Sequence[str], with_svg: bool, root: Path, hear: Hear, more: Makers = NO_MORE
-) -> Golden:
-    """Compare every text byte for byte, and PlantUML's SVGs by the hash of their text.
-
-    What is measured is left out: no two measurements are alike. The bytes of PlantUML's SVGs are
-    compared only ``with_svg`` and where the pinned renderer is.
-
-    Raises:
-        ValueError: there is no topic or diagram of a name, or it is measured.
-        RenderError: the pinned renderer is there, but fails.
-    """
-    for name in names:
-        if name in measured():
-            raise ValueError(f"{name!r} is measured on a machine, so there is nothing to check.")
-    files = made(known_makers(names, root, more), hear)
+    chosen = known_makers(names, root, more, is_check)
+    renderer: Renderer = render_by_driver
+    if is_check:
+        with_svg = with_svg and has_driver()
+    elif with_svg and sources(root, names, ()):
+        renderer = find_renderer(server)
+    files: Files = {}
+    for name, make in chosen.items():
+        hear(name)
+        files |= make()
+    stale, pictures = stale_files(root, files), Files()
+    if not is_check:
+        write(root, files)
     drawn = sources(root, names, files)
-    stale = {*stale_files(root, files), *stale_pictures(drawn)}
-    if with_svg and has_driver():
-        stale |= {*stale_files(root, rendered_svgs(drawn, hear, render_by_driver))}
-    pictures = [picture_of(source) for source in drawn]
-    return Golden((*files, *pictures), tuple(sorted(stale)))
+    if with_svg and drawn:
+        pictures = rendered_svgs(drawn, hear, renderer)
+        stale += stale_files(root, pictures)
+    if is_check:
+        stale += stale_pictures(drawn)
+        pictures = dict.fromkeys(map(picture_of, drawn), "")
+    else:
+        write(root, pictures)
+    return Golden((*files, *pictures), tuple(sorted({*stale})))
 
 
-def known_makers(names: Sequence[str], root: Path, more: Makers) -> Makers:
+def known_makers(names: Sequence[str], root: Path, more: Makers, is_check: bool) -> Makers:
     """What makes the texts of the topics and diagrams named, or all that is not measured.
 
     Raises:
-        ValueError: there is no topic or diagram of a name.
+        ValueError: there is no topic or diagram of a name, or a check of what is measured.
     """
     by_default = {**makers(), **more}
     known = by_default | measured()
     by_hand = {path.stem for path in root.glob("diagrams/*.puml")}
     for name in names:
+        if is_check and name in measured():
+            raise ValueError(f"{name!r} is measured on a machine, so there is nothing to check.")
         if name not in known and name not in by_hand:
             alike = [other for other in known if name in other or other in name]
             ask = f"did you mean {', '.join(alike)}?" if alike else ""
@@ -233,24 +225,11 @@ def known_makers(names: Sequence[str], root: Path, more: Makers) -> Makers:
     return {name: known[name] for name in names or by_default if name in known}
 
 
-def made(chosen: Makers, hear: Hear) -> Files:
-    """The generated texts.
-
-    Raises:
-        ValueError: one of them cannot be measured here.
-    """
-    files: Files = {}
-    for name, make in chosen.items():
-        hear(name)
-        files |= make()
-    return files
-
-
-def sources(root: Path, names: Sequence[str], files: Files) -> list[Path]:
+def sources(root: Path, names: Sequence[str], made: Iterable[str]) -> list[Path]:
     """The texts that PlantUML draws: of the names, with what was made for them, or all."""
     found = {*root.glob("diagrams/*.puml")}
     if names:
-        found &= {root / "diagrams" / f"{name}.puml" for name in names} | {root / x for x in files}
+        found &= {root / "diagrams" / f"{name}.puml" for name in names} | {root / x for x in made}
     return sorted(path for path in found if has_picture(path.stem))
 
 
@@ -263,12 +242,10 @@ def stale_files(root: Path, files: Files) -> list[str]:
     ]
 
 
-def written(root: Path, files: Files) -> list[str]:
-    """Writes every file under ``root``, and gives which were stale."""
-    stale = stale_files(root, files)
+def write(root: Path, files: Files) -> None:
+    """Write every file under ``root``."""
     for name, text in files.items():
         write_whole(root / name, text, with_folders=True)
-    return stale
 
 
 def rendered_svgs(drawn: Sequence[Path], hear: Hear, renderer: Renderer) -> Files:

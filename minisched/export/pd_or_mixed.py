@@ -12,15 +12,13 @@ from ..checks.history import many, side_of
 from ..checks.overlap import measure, union, within
 from ..core import Request
 from ..devices.cost import MILLISECOND, SIM_COST
-from ..devices.registry import open_device
 from ..engine.metrics import Percentiles
 from ..loops.pd import Link
-from ..loops.run import Run, fresh, run_loop
-from ..models.hash import HashModel
+from ..loops.run import Run
 from ..scheduler import SchedulerConfig
 from ..trace import Slice, Trace
 from .layout import DECODES, View, make_view, slices_of
-from .recipes import RECIPES, tokens
+from .recipes import RECIPES, Recipe, tokens
 from .runs import side_by_side
 from .scene import Scene
 from .tables import filled, table
@@ -28,20 +26,13 @@ from .units import ms
 
 LOOPS = ("pd", "mixed")
 NO_PAUSE = "nobody decoded then"
-CONFIG = SchedulerConfig(kv_tokens=8192)
+ROOMY = SchedulerConfig(kv_tokens=8192)
 
 
 def both(requests: Sequence[Request], **link: Any) -> tuple[Run, Run]:
     """The runs of the two loops on one workload."""
-    return one("pd", requests, **link), one("mixed", requests)
-
-
-def one(
-    loop: str, requests: Sequence[Request], config: SchedulerConfig = CONFIG, **options: Any
-) -> Run:
-    """One loop on a workload."""
-    again = [fresh(request) for request in requests]
-    return run_loop(loop, open_device("sim"), HashModel(), again, config, SIM_COST, **options)
+    pd = Recipe("pd", requests, ROOMY, options=link)
+    return pd.play(), Recipe("mixed", requests, ROOMY).play()
 
 
 def find_runs(runs: Sequence[Run]) -> tuple[Run, Run] | None:
@@ -55,7 +46,7 @@ def find_runs(runs: Sequence[Run]) -> tuple[Run, Run] | None:
 
 def rows(pd: Run, mixed: Run) -> list[tuple[str, str, str]]:
     """The comparison: what is compared, of pd, of mixed."""
-    of_pd, of_mixed = counted(pd), counted(mixed)
+    of_pd, of_mixed = figures_of(pd), figures_of(mixed)
     return [
         ("design", "physical separation: a device for each", "logical union: one batch for both"),
         ("deployment", "two engines behind a load balancer, and a link between them", "one engine"),
@@ -65,23 +56,23 @@ def rows(pd: Run, mixed: Run) -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def counted(run: Run) -> dict[str, str]:
+def figures_of(run: Run) -> dict[str, str]:
     """What a run did, by what is compared."""
     trace, devices = run.trace, measure(run.trace).devices
-    passes, prompts = forwards(trace), prompt_steps(trace)
-    mixed = sum(item.mode == "mixed" for item in passes)
-    transfers = trace.on("kv transfer")
-    size = sum(int(mark.attrs["bytes"]) for mark in trace.marks if mark.name == "kv transfer")
-    moved = f"{size / 2**20:.1f} MiB in {many(len(transfers), 'transfer')}, "
-    moved += f"{ms(sum(item.duration for item in transfers))} ms"
+    prompts, mixed = passes(trace, "extend", "mixed"), passes(trace, "mixed")
     is_apart = any(item.lane == "prefill forward" for item in prompts)
+    where = "a device of its own" if is_apart else "the one device"
+    moved = "none: a prompt's KV stays where it is computed"
+    if transfers := trace.on("kv transfer"):
+        size = sum(int(mark.attrs["bytes"]) for mark in trace.marks if mark.name == "kv transfer")
+        took = ms(sum(item.duration for item in transfers))
+        moved = f"{size / 2**20:.1f} MiB in {many(len(transfers), 'transfer')}, {took} ms"
     return {
         "devices": str(devices),
-        "transfer": moved if transfers else "none: a prompt's KV stays where it is computed",
+        "transfer": moved,
         "schedulers": str(len({it.lane for it in trace.slices if it.name == "schedule"})),
-        "prefill": f"{many(len(prompts), 'step')} on "
-        f"{'a device of its own' if is_apart else 'the one device'}",
-        "mixing": f"{mixed} of {len(passes)} steps hold prompts and decodes",
+        "prefill": f"{many(len(prompts), 'step')} on {where}",
+        "mixing": f"{len(mixed)} of {len(passes(trace))} steps hold prompts and decodes",
         "latency: first token, p50 / p99": percentiles(run.metrics.ttft),
         "latency: between tokens, p50 / p99": percentiles(run.metrics.itl),
         "latency: longest pause while a prompt is computed": pause(run),
@@ -97,23 +88,17 @@ def percentiles(times: Percentiles | None) -> str:
 
 def pause(run: Run) -> str:
     """The longest time between two tokens of a request while another's prompt is computed."""
-    prompts, longest = union(prompt_steps(run.trace)), 0
-    for item in run.metrics.ended:
-        times = accumulate(item.itls, initial=item.first_token or 0)
-        for gap in pairwise(times):
-            if within(prompts, *gap):
-                longest = max(longest, gap[1] - gap[0])
+    prompts = union(passes(run.trace, "extend", "mixed"))
+    gaps = (gap for item in run.metrics.ended
+            for gap in pairwise(accumulate(item.itls, initial=item.first_token or 0)))  # fmt: skip
+    longest = max((end - start for start, end in gaps if within(prompts, start, end)), default=0)
     return f"{ms(longest)} ms" if longest else NO_PAUSE
 
 
-def forwards(trace: Trace) -> list[Slice]:
-    """The forward slice of each step, on every device."""
-    return [item for item in trace.slices if item.name == "forward"]
-
-
-def prompt_steps(trace: Trace) -> list[Slice]:
-    """The forward slices of steps with prompts in them."""
-    return [item for item in forwards(trace) if item.mode in ("extend", "mixed")]
+def passes(trace: Trace, *modes: str) -> list[Slice]:
+    """The forward slice of each step of these modes, or of all, on every device."""
+    return [item for item in trace.slices
+            if item.name == "forward" and (not modes or item.mode in modes)]  # fmt: skip
 
 
 # -- The picture: a long prompt is computed, and others decode meanwhile ---------------------------
@@ -143,9 +128,8 @@ def beside_a_prompt(pd: Run, mixed: Run) -> Scene | None:
 
 def longest_prompt(pd: Run) -> str:
     """Who is computed for longest while the decode side is at work; empty: nobody is."""
-    decodes = union(item for item in forwards(pd.trace) if item.mode in DECODES)
-    times = Counter[str]()
-    for item in prompt_steps(pd.trace):
+    decodes, times = union(passes(pd.trace, *DECODES)), Counter[str]()
+    for item in passes(pd.trace, "extend", "mixed"):
         if both_work := within(decodes, item.start, item.end):
             times.update(dict.fromkeys(item.rids, both_work))
     return max(times, key=lambda rid: (times[rid], rid), default="")
@@ -153,7 +137,7 @@ def longest_prompt(pd: Run) -> str:
 
 def prompt_view(trace: Trace, rid: str) -> View | None:
     """From when the host begins a prompt's first step to the end of its first decode step."""
-    steps = [item for item in forwards(trace) if rid in item.rids]
+    steps = [item for item in passes(trace) if rid in item.rids]
     decodes = [item for item in steps if item.mode in DECODES]
     if not decodes:
         return None
@@ -169,34 +153,30 @@ def prompt_view(trace: Trace, rid: str) -> View | None:
 def pd_or_mixed() -> str:
     """The page, the same every time."""
     link, recipe = Link(), RECIPES["pd"]
-    figures = {
-        "chunk": recipe.config.chunked_prefill_size,
-        "base": SIM_COST.forward_base // MILLISECOND,
-        "per_token": SIM_COST.forward_per_token / MILLISECOND,
-        "latency": link.latency / MILLISECOND,
-        "rate": link.bytes_per_second // 10**9,
-        "slot": link.slot_bytes // 1024,
-        "table": table(("", "PD separation", "mixed chunks"), rows(*both(recipe.requests))),
-        "others": others(),
-    }
-    return filled("pd_or_mixed", {name: str(figure) for name, figure in figures.items()})
-
-
-def others() -> str:
-    """The figures of workloads on which the comparison comes out differently."""
-    link, lines = Link(), list[list[str]]()
     slow = {"bytes_per_second": link.bytes_per_second // 10, "latency": 10 * link.latency}
-    pairs = {
+    others = {
         "one request": both(streams(1)),
         "short prompts": both(streams(3) + prompts(4, 12)),
         "more, longer prompts": both(streams(4) + prompts(8, 512)),
-        "a slow link": both(RECIPES["pd"].requests, **slow),
+        "a slow link": both(recipe.requests, **slow),
     }
-    for name, pair in pairs.items():
-        for loop, run in zip(("PD", "mixed"), pair, strict=True):
-            figures = {head: said for head, said in counted(run).items() if ": " in head}
-            lines.append([f"{name}: {loop}", *figures.values()])
-    return table(["", *(head.partition(": ")[2] for head in figures)], lines)
+    lines = [
+        {"": f"{name}: {loop}"}
+        | {of.partition(": ")[2]: said for of, said in figures_of(run).items() if ": " in of}
+        for name, pair in others.items()
+        for loop, run in zip(("PD", "mixed"), pair, strict=True)
+    ]
+    return filled(
+        "diagrams/pd_or_mixed.md",
+        chunk=recipe.config.chunked_prefill_size,
+        base=SIM_COST.forward_base // MILLISECOND,
+        per_token=SIM_COST.forward_per_token / MILLISECOND,
+        latency=link.latency / MILLISECOND,
+        rate=link.bytes_per_second // 10**9,
+        slot=link.slot_bytes // 1024,
+        table=table(("", "PD separation", "mixed chunks"), rows(*both(recipe.requests))),
+        others=table(lines[0], (line.values() for line in lines)),
+    )
 
 
 def streams(count: int) -> list[Request]:

@@ -11,9 +11,10 @@ from functools import cache
 from typing import Any
 
 from ..core import Request, SamplingParams
+from ..devices.base import Device
 from ..devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
 from ..devices.registry import open_device
-from ..loops.run import fresh, run_loop
+from ..loops.run import Run, fresh, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
@@ -21,7 +22,7 @@ from ..trace import Trace
 
 @dataclass(frozen=True)
 class Recipe:
-    """One run on sim with the hash model; ``options`` go to the loop."""
+    """One run with a hash model; ``options`` go to the loop."""
 
     loop: str
     requests: Sequence[Request]
@@ -29,15 +30,19 @@ class Recipe:
     relay: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     cost: CostModel = SIM_COST
+    model: HashModel = field(default_factory=HashModel)
 
-    def run(self) -> Trace:
-        """The run's trace, the same every time."""
+    def play(self, device: Device | None = None) -> Run:
+        """The run, the same every time; on ``sim`` unless a device is given."""
         requests = [fresh(request) for request in self.requests]
-        run = run_loop(
-            self.loop, open_device("sim"), HashModel(), requests, self.config, self.cost,
+        return run_loop(
+            self.loop, device or open_device("sim"), self.model, requests, self.config, self.cost,
             self.relay, **self.options,
         )  # fmt: skip
-        return run.trace
+
+    def run(self) -> Trace:
+        """The run's trace."""
+        return self.play().trace
 
 
 def tokens(count: int, ignore_eos: bool = True) -> SamplingParams:

@@ -9,12 +9,12 @@ from random import Random
 
 from ..checks.overlap import measure
 from ..core import Request, SamplingParams
-from ..devices.cost import MILLISECOND, SIM_COST
-from ..devices.registry import open_device
-from ..loops.run import Run, run_loop
+from ..devices.cost import MILLISECOND
+from ..loops.run import Run
 from ..models.hash import HashModel
 from ..policy.rules import RULES, Rules, find_rules
 from ..scheduler import SchedulerConfig
+from .recipes import Recipe
 from .tables import filled, table
 
 CONFIG = SchedulerConfig(
@@ -39,18 +39,18 @@ def rules_page() -> str:
          *(getattr(rules, item.name) for rules in RULES.values()))
         for item in fields(Rules)
     )  # fmt: skip
-    figures = {
-        "answers": table(("rule", "question", *RULES), answers),
-        "words": "\n".join(words()),
-        "count": str(len(workload())),
-        "kv": str(CONFIG.kv_tokens),
-        "sglang": sglang,
-        "sglang_same": sglang_same,
-        "vllm": vllm,
-        "vllm_same": vllm_same,
-        "others": table(HEADS, (row_of(f"`{name}`", name) for name in OTHERS)),
-    }
-    return filled("rules", figures)
+    return filled(
+        "diagrams/rules.md",
+        answers=table(("rule", "question", *RULES), answers),
+        words="\n".join(words()),
+        count=len(workload()),
+        kv=CONFIG.kv_tokens,
+        sglang=sglang,
+        sglang_same=sglang_same,
+        vllm=vllm,
+        vllm_same=vllm_same,
+        others=table(HEADS, (row_of(f"`{name}`", name) for name in OTHERS)),
+    )
 
 
 def words() -> Iterator[str]:
@@ -119,9 +119,8 @@ def loop_for(rules: str) -> str:
 @cache
 def played(rules: str) -> Run:
     """The workload's run under these rules."""
-    config = replace(CONFIG, rules=rules)
     model = HashModel(250, eos_ids=frozenset(EOS))
-    return run_loop(loop_for(rules), open_device("sim"), model, workload(), config, SIM_COST)
+    return Recipe(loop_for(rules), workload(), replace(CONFIG, rules=rules), model=model).play()
 
 
 def workload() -> list[Request]:

@@ -1,17 +1,25 @@
 """A design's own figure: its participants, and what they tell each other at each phase of a run.
 
 The sentences are written by hand; when each is said, how often, with which numbers and in which
-order is read off a trace.
+order is read off a trace. A story is text, a line an event and what is told of it::
+
+    schedule | core -> scheduler: schedule()
+             | scheduler: schedule
+    launch   | core
+
+``actor -> actor: words`` is a message (``->>`` for what does not wait, ``-->`` for an answer),
+``actor: words`` a note over one participant, and an ``actor`` alone a note with the event's name
+and step. A note on something that takes time says how long. Fields are those of ``StoryEvent``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ..trace import Slice, Trace
+from ..trace import Trace
 from ..trace.events import is_forward, is_host
 from .layout import View
 from .looks import LOOKS
@@ -19,28 +27,19 @@ from .puml_style import Actor, Code, Told, creole, sequence
 from .units import ms
 
 Field = str | int
+LINE = re.compile(r"(\w+)(?: (-+>+) (\w+))?(?:: (.*))?")
 
 
-@dataclass(frozen=True)
-class Story:
-    """Who takes part, in order, and the lines that each event is told in.
+class Story(NamedTuple):
+    """Who takes part, in order, and what is told of each event that is not left out.
 
-    A line is ``actor: words``, a note over one participant, or ``actor -> actor: words`` (``->>``
-    for what does not wait, ``-->`` for an answer). Its fields are those of ``StoryEvent``. ``says``
-    is looked up by ``LANE NAME`` or ``mark NAME VALUE`` (of one of its attributes), then by
-    ``NAME``; an event that it does not name is left out. ``code`` are the functions that its arrows
-    name; where that is the original's name, it means what stands for it here.
+    ``code`` are the functions that its arrows name; where that is the original's name, it means
+    what stands for it here.
     """
 
     actors: Mapping[str, Actor]
-    says: Mapping[str, Sequence[str]]
-    code: Code = field(default_factory=dict)
-
-    def lines(self, event: StoryEvent) -> Sequence[str]:
-        """The lines in which an event is told."""
-        keys = [f"{event.lane} {event.name}"]
-        keys += [f"{event.name} {value}" for value in event.fields.values()]
-        return next((self.says[key] for key in [*keys, event.name] if key in self.says), ())
+    text: str
+    code: Code
 
 
 @dataclass(frozen=True)
@@ -63,117 +62,117 @@ class StoryEvent:
     lane: str = ""
     fields: Mapping[str, Field] = field(default_factory=dict)
 
+    @property
+    def keys(self) -> list[str]:
+        """By what a story may tell it, the most exact first: ``LANE NAME``, ``NAME VALUE`` (of one
+        of its fields), ``NAME``.
+        """
+        exact = [f"{self.lane} {self.name}", *(f"{self.name} {of}" for of in self.fields.values())]
+        return [*exact, self.name]
+
 
 def events(trace: Trace, start: int, end: int) -> list[StoryEvent]:
     """What began between two moments, in order of time; at one moment what ends comes first."""
-    puts, takes = _queue(trace)
-    found = [*_slices(trace), *_relayed(trace)]
-    for name, items in (("put", puts), ("take", takes)):
-        for time, item in items.values():
-            found.append(StoryEvent(name, time, time, item.lane, _fields(item)))
+    found, puts, takes = list[StoryEvent](), dict[int, StoryEvent](), dict[int, StoryEvent]()
     brought: dict[Field, dict[str, Field]] = {}
-    for mark in trace.marks:
-        fields = {name: value if isinstance(value, int) else str(value)
-                  for name, value in mark.attrs.items()}  # fmt: skip
-        found.append(StoryEvent(f"mark {mark.name}", mark.time, mark.time, "", fields))
-        brought.setdefault(fields.get("step", 0), {}).update(fields)
-    steps, told = {item.step for item in trace.slices}, []
-    for event in sorted(found, key=lambda event: (event.start, event.end > event.start)):
-        if start <= event.start < end:
-            now, step = event.start, event.fields.get("step", 0)
-            until = now if event.name == "put" else now + 1  # at one moment puts come before takes
-            queue = [str(one) for one, (put, _) in sorted(puts.items(), key=lambda of: of[1][0])
-                     if put <= now and not (one in takes and takes[one][0] < until)]  # fmt: skip
-            more: dict[str, Field] = {
-                "queue": " ".join(queue) or "empty",
-                "at": ms(now - start),
-                "before": max((other for other in steps if other < int(step)), default=0),
-            }
-            fields = {**more, **brought.get(step, {}), **event.fields}
-            told.append(replace(event, fields=fields))
-    return told
+    by_id = {item.id: item for item in trace.slices}
+    steps = {item.step for item in trace.slices}
+    of_slice: dict[int, Mapping[str, Field]] = {
+        item.id: {"step": item.step, "ms": ms(item.duration), "rids": ", ".join(item.rids),
+                  "mode": item.mode, "before": max((s for s in steps if s < item.step), default=0)}
+        for item in trace.slices
+    }  # fmt: skip
 
+    def event(name: str, since: int, until: int, item: int, **more: Field) -> StoryEvent:
+        return StoryEvent(name, since, until, by_id[item].lane, {**of_slice[item], **more})
 
-def _slices(trace: Trace) -> Iterator[StoryEvent]:
     for item in trace.slices:
         if item.duration:
-            yield StoryEvent(item.name, item.start, item.end, item.lane, _fields(item))
-        yield StoryEvent(f"{item.name} end", item.end, item.end, item.lane, _fields(item))
-
-
-def _fields(item: Slice) -> dict[str, Field]:
-    rids = ", ".join(item.rids)
-    return {"step": item.step, "ms": ms(item.duration), "rids": rids, "mode": item.mode}
-
-
-def _queue(trace: Trace) -> tuple[dict[int, tuple[int, Slice]], dict[int, tuple[int, Slice]]]:
-    """When each step entered the queue, launched, and when the host turned to it, by step."""
-    puts, takes = dict[int, tuple[int, Slice]](), dict[int, tuple[int, Slice]]()
-    for item in trace.slices:
+            found.append(event(item.name, item.start, item.end, item.id))
+        found.append(event(f"{item.name} end", item.end, item.end, item.id))
         if is_host(item.lane) and item.name == "launch":
-            puts[item.step] = item.end, item
+            puts[item.step] = event("put", item.end, item.end, item.id)
         if is_host(item.lane) and item.name in ("wait", "process") and item.step:
-            takes.setdefault(item.step, (item.start, item))
-    return puts, takes
-
-
-def _relayed(trace: Trace) -> Iterator[StoryEvent]:
-    """A forward pass that takes tokens from an earlier step on the device."""
-    slices = {item.id: item for item in trace.slices}
+            takes.setdefault(item.step, event("take", item.start, item.start, item.id))
     for edge in trace.edges:
-        src, dst = slices[edge.src], slices[edge.dst]
-        if edge.kind == "token" and is_forward(dst.lane):
-            fields = {**_fields(dst), "src": src.step}
-            yield StoryEvent("relay", dst.start, dst.start, dst.lane, fields)
+        if edge.kind == "token" and is_forward(by_id[edge.dst].lane):
+            time, src = by_id[edge.dst].start, by_id[edge.src].step
+            found.append(event("relay", time, time, edge.dst, src=src))
+    found += [*puts.values(), *takes.values()]
+    for mark in trace.marks:
+        fields: dict[str, Field] = {
+            name: value if isinstance(value, int) else str(value)
+            for name, value in mark.attrs.items()
+        }
+        found.append(StoryEvent(f"mark {mark.name}", mark.time, mark.time, "", fields))
+        brought.setdefault(fields.get("step", 0), {}).update(fields)
+    told = []
+    for one in sorted(found, key=lambda one: (one.start, one.end > one.start)):
+        if start <= one.start < end:
+            now = one.start
+            until = now if one.name == "put" else now + 1  # at one moment puts come before takes
+            queue = [
+                str(step)
+                for step, put in sorted(puts.items(), key=lambda of: of[1].start)
+                if put.start <= now and not (step in takes and takes[step].start < until)
+            ]
+            more: dict[str, Field] = {"queue": " ".join(queue) or "empty", "at": ms(now - start)}
+            fields = {**more, **brought.get(one.fields.get("step", 0), {}), **one.fields}
+            told.append(replace(one, fields=fields))
+    return told
 
 
 # -- A story as a PlantUML sequence diagram: the design's own participants, in the run's order -----
 
-LINE = re.compile(r"(\w+)(?: (-+>+) (\w+))?: (.*)", re.S)
-
 
 class Chapter(NamedTuple):
-    """A stretch of a run, under its heading; ``says`` are lines that only it is told in."""
+    """A stretch of a run, under its heading; ``text`` is what only it is told in."""
 
     view: View
     heading: str = ""
-    says: Mapping[str, Sequence[str]] = {}
+    text: str = ""
 
 
 def to_story(story: Story, title: str, *chapters: Chapter) -> str:
     """The diagram of one stretch of a run, or of several, each under its heading."""
     about, body = "time runs down", list[Told]()
-    for view, heading, says in chapters:
+    for view, heading, text in chapters:
         if heading:
             body.append(Told("", f"{heading} ({ms(view.duration)} ms)"))
         else:
             run = f"{view.trace.loop} on {view.trace.device}"
             steps = f"steps {view.first_step} to {view.last_step}, {ms(view.duration)} ms"
             about = f"{creole(run)}: {steps}; {about}"
-        mine = replace(story, says={**story.says, **says})
+        says = lines_of(story.text + text)
         for event in events(view.trace, view.start, view.end):
-            body += _told(mine, event)
+            key = next((key for key in event.keys if key in says), "")
+            body += [told(event, line) for line in says.get(key, ())]
     drawn = sequence(story.actors, body, story.code)
     return "\n".join(["@startuml", f"title {creole(title)}\\n{about}", *drawn, "@enduml", ""])
 
 
-def _told(story: Story, event: StoryEvent) -> Iterator[Told]:
-    """An event's lines, with its numbers in them."""
+def lines_of(text: str) -> dict[str, list[str]]:
+    """What is told of each event, last; nothing of one with an empty line."""
+    found: dict[str, list[str]] = {}
+    key = ""
+    for line in text.strip().splitlines():
+        name, _, said = line.partition("|")
+        if name.strip():
+            key = name.strip()
+            found[key] = []
+        found[key] += filter(None, [said.strip()])
+    return found
+
+
+def told(event: StoryEvent, line: str) -> Told:
+    """A line, with the event's numbers in it."""
+    found = LINE.fullmatch(line)
+    assert found, f"{line!r} is no line of a story"
+    actor, arrow, other, words = found.groups("")
+    words = (words or f"{event.name} {{step}}").replace("\\n", "\n")
+    if not other and event.end > event.start:
+        words += "\n{ms} ms"
     kind = "waited" if event.name == "mark wait" else event.name
-    for line in story.lines(event):
-        found = LINE.fullmatch(line)
-        assert found, f"{line!r} is no line of a story"
-        actor, arrow, other, words = found.groups("")
-        words = words.format_map(event.fields)
-        kind = kind if kind in LOOKS else "other"
-        yield Told(actor, words, event.start, event.end, kind, other, arrow)
-
-
-# -- What most designs' figures say about the device -----------------------------------------------
-
-ON_DEVICE = {  # for actors called ``worker`` and ``copy``
-    "forward": ["worker: forward {step}\n{ms} ms"],
-    "sample": ["worker: sample {step}\n{ms} ms"],
-    "sample end": ["worker ->> copy: tokens of {step}"],
-    "copy": ["copy: copy {step}\n{ms} ms"],
-}
+    kind = kind if kind in LOOKS else "other"
+    words = words.format_map(event.fields)
+    return Told(actor, words, event.start, event.end, kind, other, arrow)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..loops.design import LOOPS
@@ -21,71 +21,67 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 # -- A page whose figures are filled in ------------------------------------------------------------
 
-DIAGRAMS = Path(__file__).resolve().parents[2] / "diagrams"
+ROOT = Path(__file__).resolve().parents[2]
 PLACE = re.compile(r"<!-- (?P<name>[\w ]+) -->.*?<!-- / -->", re.DOTALL)
 
 
-def filled(name: str, figures: Mapping[str, str]) -> str:
-    """The page ``diagrams/NAME.md`` with its figures as they are now, each in its places.
+def filled(path: str, **figures: object) -> str:
+    """A page of the repository with its figures as they are now, each in its places.
 
     A place is ``<!-- name -->..<!-- / -->``, which no reader sees; all around it is prose.
 
     Raises:
         ValueError: a figure has no place, or a place no figure.
     """
-    page = (DIAGRAMS / f"{name}.md").read_text(encoding="utf-8")
+    page = (ROOT / path).read_text(encoding="utf-8")
     places = {found["name"] for found in PLACE.finditer(page)}
     if places != figures.keys():
         wrong = ", ".join(sorted(places ^ figures.keys()))
-        raise ValueError(f"{name}.md and the code do not agree on the figures in it: {wrong}.")
-    return PLACE.sub(lambda found: placed(found["name"], figures[found["name"]]), page)
+        raise ValueError(f"{path} and the code do not agree on the figures in it: {wrong}.")
+
+    def placed(found: re.Match[str]) -> str:
+        """A figure in its place; a table stands on lines of its own."""
+        figure = str(figures[found["name"]])
+        around = "\n\n" if "\n" in figure else ""
+        return f"<!-- {found['name']} -->{around}{figure}{around}<!-- / -->"
+
+    return PLACE.sub(placed, page)
 
 
-def placed(name: str, figure: str) -> str:
-    """A figure in its place; a table stands on lines of its own."""
-    around = "\n\n" if "\n" in figure else ""
-    return f"<!-- {name} -->{around}{figure}{around}<!-- / -->"
+# -- ``designs.md``: what loops and relays there are -----------------------------------------------
 
 
-# -- Tables of loops and relays, for ``designs.md`` ------------------------------------------------
-
-
-def loops_table() -> str:
-    """Markdown: each loop with its source, its depth and its relays, the default first."""
-    head = ("loop", "follows", "steps in flight", "past a length", "relays")
-    rows = (
+def designs_page() -> str:
+    """The page with its tables: loops, relays, and what does not go with a loop, and why."""
+    loops = (
         (f"`{name}`", spec.follows, str(spec.depth), str(spec.overrun), ", ".join(spec.relays))
         for name, spec in LOOPS.items()
     )
-    return table(head, rows)
-
-
-def relays_table() -> str:
-    """Markdown: which loop may use which relay, and what the others lack."""
-    head = ("relay", "needs", "loops that take it")
-    rows = (
-        (f"`{name}`", spec.needs, ", ".join(loops_with(name)) or "none")
+    taken_by = {relay: [name for name, spec in LOOPS.items() if relay in spec.relays]
+                for relay in RELAYS}  # fmt: skip
+    relays = (
+        (f"`{name}`", spec.needs, ", ".join(taken_by[name]) or "none")
         for name, spec in RELAYS.items()
     )
-    return table(head, rows)
+    return filled(
+        "lessons/site/docs/designs.md",
+        loops=table(("loop", "follows", "steps in flight", "past a length", "relays"), loops),
+        relays=table(("relay", "needs", "loops that take it"), relays),
+        refusals=table(("refused", "by", "because"), refusals()),
+    )
 
 
-def loops_with(relay: str) -> Iterator[str]:
-    """The loops that a relay fits."""
-    return (name for name, spec in LOOPS.items() if relay in spec.relays)
-
-
-def refusals_table() -> str:
-    """Markdown: what does not go with a loop, and the original's reason; all the rest goes."""
-    found: dict[tuple[str, str], list[str]] = {}
+def refusals() -> Iterator[tuple[str, str, str]]:
+    """Features, the designs that refuse them, and the original's reason; all the rest goes."""
+    features_of: dict[tuple[str, str], list[str]] = {}
     for name, spec in LOOPS.items():
         for word, reason in spec.refuses.items():
             feature, _, relay = word.partition(" with ")
             if feature not in ("other relays", "real devices"):
-                design = f"{name}:{relay}" if relay else name
-                found.setdefault((design, reason), []).append(feature)
-    loops_of: dict[tuple[str, str], list[str]] = {}
-    for (name, reason), features in found.items():
-        loops_of.setdefault((", ".join(features), reason), []).append(f"`{name}`")
-    rows = ((features, ", ".join(names), reason) for (features, reason), names in loops_of.items())
-    return table(("refused", "by", "because"), rows)
+                design = f"`{name}:{relay}`" if relay else f"`{name}`"
+                features_of.setdefault((design, reason), []).append(feature)
+    designs_of: dict[tuple[str, str], list[str]] = {}
+    for (design, reason), features in features_of.items():
+        designs_of.setdefault((", ".join(features), reason), []).append(design)
+    for (refused, reason), designs in designs_of.items():
+        yield refused, ", ".join(designs), reason

@@ -11,10 +11,6 @@ from ..checks.overlap import device_busy, host_busy, intersection, length, union
 from ..devices.base import Event
 from ..devices.cost import MILLISECOND, SIM_COST
 from ..devices.sim import SimDevice, SimEvent, SimStream, Vector, VectorArrays
-from ..engine.frontend import Frontend
-from ..loops.design import find_loop
-from ..loops.run import drive, fresh, make_engine
-from ..models.hash import HashModel
 from ..trace import Slice
 from .layout import settled
 from .recipes import SPLIT, a_bit_of_everything
@@ -91,16 +87,14 @@ SETTLED, LOGITS, HIDDEN = (  # what is told of the fast device
 
 def counted(loop: str, has_masks: bool, fast: int = 1) -> dict[str, str]:
     """The workload that every loop is compared on, on a device ``fast`` times as fast."""
-    recipe, device, model = a_bit_of_everything(loop), CountingSim(), HashModel()
-    frontend = Frontend([fresh(request) for request in recipe.requests])
+    device = CountingSim()
     usual = SPLIT if has_masks or loop == "overlap_thread" else SIM_COST
     cost = replace(
         usual, forward_base=usual.forward_base // fast, sample=usual.sample // fast,
         forward_per_token=usual.forward_per_token // fast, copy=usual.copy // fast,
     )  # fmt: skip
-    engine = make_engine(loop, device, model, recipe.config, frontend, cost)
-    drive(find_loop(loop).start(engine, delay_sample=has_masks), engine)
-    trace = device.recorder.trace(loop, device.name, model.name, device.clock)
+    recipe = replace(a_bit_of_everything(loop, delay_sample=has_masks), cost=cost)
+    trace = recipe.play(device).trace
     named: dict[str, list[Slice]] = defaultdict(list)
     for item in trace.slices:
         named[item.name].append(item)
@@ -142,17 +136,17 @@ def thread_or_stream() -> str:
         {head: counted(*column, times) for head, column in COLUMNS.items()} for times in (1, FAST)
     )
     names = [name for name in usual["stream"] if name != LOGITS]
-    figures = {
-        "launch": SIM_COST.host["launch"] / MILLISECOND,
-        "sampling": SPLIT.host["launch sample"] / MILLISECOND,
-        "mask": SIM_COST.host["mask"] / MILLISECOND,
-        "fast": FAST,
-        "masked_stream": usual["stream, with masks"][SHIPPED],
-        "masked_thread": usual["thread, with masks"][SHIPPED],
-        "table": table_of(names, usual),
-        "table_when_fast": table_of((SETTLED, LOGITS, HIDDEN), fast),
-    }
-    return filled("thread_or_stream", {name: str(figure) for name, figure in figures.items()})
+    return filled(
+        "diagrams/thread_or_stream.md",
+        launch=SIM_COST.host["launch"] / MILLISECOND,
+        sampling=SPLIT.host["launch sample"] / MILLISECOND,
+        mask=SIM_COST.host["mask"] / MILLISECOND,
+        fast=FAST,
+        masked_stream=usual["stream, with masks"][SHIPPED],
+        masked_thread=usual["thread, with masks"][SHIPPED],
+        table=table_of(names, usual),
+        table_when_fast=table_of((SETTLED, LOGITS, HIDDEN), fast),
+    )
 
 
 def table_of(names: Sequence[str], runs: Mapping[str, Mapping[str, str]]) -> str:

@@ -8,13 +8,10 @@ from functools import cache
 
 from ..checks.overlap import measure
 from ..core import Request, SamplingParams
-from ..devices.registry import open_device
 from ..loops.design import LOOPS
-from ..loops.run import run_loop
-from ..models.hash import HashModel
 from ..trace import Trace
 from ..trace.events import is_host
-from .pictures.waits import FEATURES, refusal, run_with, run_without, time_lost, waits_for
+from .pictures.waits import FEATURES, waits_table
 from .recipes import Recipe, a_bit_of_everything, run_of, tokens
 from .tables import filled, table
 from .units import MILLISECOND, ms
@@ -35,10 +32,8 @@ def to_three_way() -> str:
     """The comparison's text."""
     figures = {f"follows {loop}": LOOPS[loop].follows for loop in NAMES if loop != "serial"}
     figures["every"] = table(HEADS, map(costs_of, LOOPS))
-    for feature in FEATURES:
-        rows = (waits_of(loop, feature) for loop in NAMES)
-        figures[f"waits {feature}"] = table(WAITS_HEADS, rows)
-    return filled("async_scheduling_three_way_compare", figures)
+    figures |= {f"waits {feature}": waits_table(NAMES, feature) for feature in FEATURES}
+    return filled("diagrams/async_scheduling_three_way_compare.md", **figures)
 
 
 LENGTHS = (4, 7, 10, 13)  # tokens of the requests whose ends are counted
@@ -88,26 +83,7 @@ def four(params: Sequence[SamplingParams]) -> list[Request]:
 @cache
 def greedy_tokens(prompt: tuple[int, ...]) -> list[int]:
     """What a request alone says."""
-    requests = [Request("r", prompt, tokens(LONG))]
-    return run_loop("serial", open_device("sim"), HashModel(), requests).outputs["r"]
-
-
-# -- What the designs wait for, and the time that they lose with it: counted in runs ---------------
-
-WAITS_HEADS = ("loop", "what waits for what", "time lost by reason", "whole run", "without it",
-         "time lost on a device twice as fast", "whole run", "without it")  # fmt: skip
-
-
-def waits_of(loop: str, feature: str) -> Sequence[str]:
-    """One loop's line; a loop that does not do this says why."""
-    name = f"{NAMES[loop]} (`{loop}`)"
-    if reason := refusal(loop, feature):
-        return [name, f"refused: {reason}", *[""] * (len(WAITS_HEADS) - 2)]
-    cells = [name, waits_for(run_with(loop, feature))]
-    for cost in ("usual", "fast"):
-        trace, without = run_with(loop, feature, cost), run_without(loop, feature, cost)
-        cells += [time_lost(trace), f"{ms(trace.end)} ms", f"{ms(without.end)} ms"]
-    return cells
+    return Recipe("serial", [Request("r", prompt, tokens(LONG))]).play().outputs["r"]
 
 
 # -- MindIE's two layers and the pipeline in their place -------------------------------------------
@@ -124,7 +100,7 @@ def pipelines_table() -> str:
     }
     counted = [pipeline_figures(trace) for trace in columns.values()]
     rows = [[name, *(f"{figures[name]:g}" for figures in counted)] for name in counted[0]]
-    return filled("mindie_pipeline_refactor", {"table": table(["", *columns], rows)})
+    return filled("diagrams/mindie_pipeline_refactor.md", table=table(["", *columns], rows))
 
 
 def pipeline_figures(trace: Trace) -> dict[str, float]:

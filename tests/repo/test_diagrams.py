@@ -71,14 +71,15 @@ def test_every_picture_is_drawn_from_the_text_beside_it() -> None:
 
 
 def test_a_figure_has_its_place_in_a_page_and_a_place_its_figure() -> None:
-    page = (DIAGRAMS / "mindie_pipeline_refactor.md").read_text("utf-8")
-    other = tables.filled("mindie_pipeline_refactor", {"table": "one\ntwo"})
+    path = "diagrams/mindie_pipeline_refactor.md"
+    page = (ROOT / path).read_text("utf-8")
+    other = tables.filled(path, table="one\ntwo")
     assert other.replace("\none\ntwo\n", "") == re.sub(r"\n\|.*\|\n", "", page, flags=re.S)
     for figures in ({}, {"table": "", "more": ""}):
         with pytest.raises(ValueError, match=r"do not agree on the figures in it: (table|more)"):
-            tables.filled("mindie_pipeline_refactor", figures)
-    for path in DIAGRAMS.glob("*.md"):  # one that begins a line would end its paragraph
-        assert not re.search(r"^ *<!-- [\w ]+ -->.", path.read_text("utf-8"), re.M), path
+            tables.filled(path, **figures)
+    for page in DIAGRAMS.glob("*.md"):  # one that begins a line would end its paragraph
+        assert not re.search(r"^ *<!-- [\w ]+ -->.", page.read_text("utf-8"), re.M), page
 
 
 @pytest.mark.usefixtures("plantuml")
@@ -92,6 +93,7 @@ def test_every_kept_file_is_made_or_drawn_by_hand() -> None:
     names = {f"diagrams/{name}.md" for name in LONG}.union(*quick)
     kept = {f"{path.parent.name}/{path.name}" for path in ROOT.glob("traces/*.*")}
     kept |= {f"diagrams/{path.name}" for path in DIAGRAMS.glob("*.md")}
+    kept.add("lessons/site/docs/designs.md")
     kept -= {f"traces/{name}.svg" for name in measured()}
     kept -= {"traces/README.md", "diagrams/README.md"}
     assert kept == {name for name in names if name.startswith("traces/") or name.endswith(".md")}

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from minisched.export.tables import loops_table, refusals_table, relays_table
 from minisched.topics import SAME_PICTURE, TOPICS, view_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -238,8 +237,3 @@ def test_the_chinese_readme_says_the_same() -> None:
         assert both[0] == both[1], what
     figures = [sorted(re.findall(r"\b\d[\d,]*\b", text)) for text in (README, CHINESE)]
     assert figures[0] == figures[1]
-
-
-def test_the_tables_of_loops_and_relays_are_those_of_the_registries() -> None:
-    for table in (loops_table(), relays_table(), refusals_table()):
-        assert table in DOCS["designs.md"]

@@ -18,8 +18,8 @@ from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from ...trace.sides import one_side, sides
 from ..layout import in_order, lane_of, make_view
-from ..pd_or_mixed import both, one, pause
-from ..recipes import RECIPES, tokens
+from ..pd_or_mixed import both, pause
+from ..recipes import RECIPES, Recipe, tokens
 from ..runs import LEGEND, lanes_of
 from ..scene import CellGrid, Data, GridCell, LaneItem, LaneRow, Lanes, Part, Scene
 from ..state import arrivals
@@ -40,8 +40,8 @@ def prefill_stage() -> Scene:
         "chunked and mixed with decodes": (24, True),
     }
     runs = {
-        name: one("overlap", recipe.requests, replace(
-            recipe.config, chunked_prefill_size=size, enable_mixed_chunk=is_mixed))
+        name: Recipe("overlap", recipe.requests, replace(
+            recipe.config, chunked_prefill_size=size, enable_mixed_chunk=is_mixed)).play()
         for name, (size, is_mixed) in chunks.items()
     }  # fmt: skip
     whole, chunked, mixed = map(pause, runs.values())

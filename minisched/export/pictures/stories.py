@@ -16,45 +16,45 @@ from ...relay.future_map import FutureMapRing
 from ...relay.prev_sampled import PrevSampled
 from ...scheduler import Scheduler
 from ..layout import View, make_view, shown, view_of_steps
-from ..puml_style import Actor
+from ..puml_style import Actor, Code
 from ..recipes import Recipe, run_of, tokens, trace_of
-from ..story import ON_DEVICE, Chapter, Story, to_story
+from ..story import Chapter, Story, to_story
 from .waits import run_with
+
+COPY_STREAM = Actor("copy stream", "device")
+ON_DEVICE = """
+forward    | worker
+sample     | worker
+sample end | worker ->> copy: tokens of {step}
+copy       | copy
+"""  # what most figures say about it
 
 # -- SGLang: the event loop, and the FutureMap between two steps -----------------------------------
 
 EVENT_LOOP = Story(
-    actors={
+    {
         "scheduler": Actor("Scheduler", "host"),
         "queue": Actor("result_queue", "host"),
         "worker": Actor("forward stream", "device"),
-        "copy": Actor("copy stream", "device"),
+        "copy": COPY_STREAM,
     },
-    says={
-        **ON_DEVICE,
-        "schedule": [
-            "scheduler -> scheduler: recv_requests(), get_next_batch_to_run()",
-            "scheduler: schedule\n{ms} ms",
-        ],
-        "prepare": ["scheduler: prepare {step}\n{ms} ms"],
-        "launch": ["scheduler: launch {step}\n{ms} ms"],
-        "put": [
-            "scheduler ->> worker: run_batch({step}), does not wait",
-            "scheduler -> queue: append {step}, now: {queue}",
-        ],
-        "take": ["queue --> scheduler: popleft: {step}, left: {queue}"],
-        "wait": ["scheduler: synchronize on copy_done of {step}\n{ms} ms"],
-        "process": [
-            "copy ->> scheduler: copy_done: tokens of {step} are on the host",
-            "scheduler -> scheduler: process_batch_result({step})",
-            "scheduler: process {step}\n{ms} ms",
-        ],
-        "output": [
-            "scheduler: output of {step}\n{ms} ms",
-            "scheduler -> scheduler: launch_batch_sample_if_needed(): no sampling is delayed here",
-        ],
-    },
-    code={
+    ON_DEVICE
+    + """
+schedule | scheduler -> scheduler: recv_requests(), get_next_batch_to_run()
+         | scheduler: schedule
+prepare  | scheduler
+launch   | scheduler
+put      | scheduler ->> worker: run_batch({step}), does not wait
+         | scheduler -> queue: append {step}, now: {queue}
+take     | queue --> scheduler: popleft: {step}, left: {queue}
+wait     | scheduler: synchronize on copy_done of {step}
+process  | copy ->> scheduler: copy_done: tokens of {step} are on the host
+         | scheduler -> scheduler: process_batch_result({step})
+         | scheduler
+output   | scheduler: output of {step}
+         | scheduler -> scheduler: launch_batch_sample_if_needed(): no sampling is delayed here
+""",
+    {
         "recv_requests": Engine.recv_requests,
         "launch_batch_sample_if_needed": Engine.launch_batch_sample_if_needed,
         "get_next_batch_to_run": Engine.get_next_batch_to_run,
@@ -64,28 +64,25 @@ EVENT_LOOP = Story(
 )
 
 FUTURE_MAP = Story(
-    actors={
+    {
         "scheduler": Actor("Scheduler", "host"),
         "map": Actor("token_ids_map\\n(FutureMap)", "relay"),
         "worker": Actor("forward stream", "device"),
-        "copy": Actor("copy stream", "device"),
+        "copy": COPY_STREAM,
     },
-    says={
-        **ON_DEVICE,
-        "mark future slots": [
-            "scheduler -> map: alloc_future_indices(): slots {slots} for the tokens of {step}",
-            "scheduler -> scheduler: input_ids of {step}: minus ({reads})",
-        ],
-        "launch": ["scheduler: launch {step}\n{ms} ms"],
-        "put": ["scheduler ->> worker: step {step}"],
-        "relay": ["map --> worker: resolve_future: slots {reads} hold the tokens of {src}"],
-        "sample end": [
-            "worker -> map: store_to_map: slots {slots}",
-            "worker ->> copy: tokens of {step}",
-        ],
-        "process": ["copy ->> scheduler: tokens of {step}", "scheduler: process {step}\n{ms} ms"],
-    },
-    code={
+    ON_DEVICE
+    + """
+mark future slots | scheduler -> map: alloc_future_indices(): slots {slots} for the tokens of {step}
+                  | scheduler -> scheduler: input_ids of {step}: minus ({reads})
+launch            | scheduler
+put               | scheduler ->> worker: step {step}
+relay             | map --> worker: resolve_future: slots {reads} hold the tokens of {src}
+sample end        | worker -> map: store_to_map: slots {slots}
+                  | worker ->> copy: tokens of {step}
+process           | copy ->> scheduler: tokens of {step}
+                  | scheduler
+""",
+    {
         "alloc_future_indices": FutureMapRing.alloc_future_indices,
         "input_ids": ModelWorkerBatch,
         "resolve_future": FutureMapRing.resolve_future,
@@ -108,50 +105,47 @@ def future_map() -> str:
 
 # -- vLLM: the batch queue, filled before it is harvested ------------------------------------------
 
-BATCH_QUEUE = Story(
-    actors={
-        "core": Actor("EngineCore", "host"),
-        "scheduler": Actor("AsyncScheduler", "host"),
-        "queue": Actor("batch_queue", "host"),
-        "worker": Actor("GPU worker", "device"),
-        "copy": Actor("copy stream", "device"),
-    },
-    says={
-        **ON_DEVICE,
-        "schedule": ["core -> scheduler: schedule()", "scheduler: schedule\n{ms} ms"],
-        "prepare": ["core: prepare inputs of {step}\n{ms} ms"],
-        "mark prev sampled": [
-            "core ->> worker: execute_model({step}, non_block=True); "
-            "prev_sampled_token_ids: {path}, {new} ids from the host"
-        ],
-        "launch": ["core: launch {step}\n{ms} ms"],
-        "put": ["core -> queue: appendleft the Future of {step}, in flight: {queue}"],
-        "take": ["queue --> core: pop {step}, in flight: {queue}"],
-        "wait": ["core: block on {step}\n{ms} ms"],
-        "process": [
-            "copy ->> core: tokens of {step}",
-            "core -> scheduler: update_from_output({step})",
-            "scheduler: one placeholder less\nfor {rids}\n{ms} ms",
-        ],
-        "output": ["core: output of {step}\n{ms} ms"],
-    },
-    code={
-        "execute_model": execute_model,
-        "schedule": Scheduler.next_batch,
-        "update_from_output": update_from_output,
-        "prev_sampled_token_ids": PrevSampled,
-    },
-)
-
-
-FIRST = {  # in the same moment the next turn begins, so it is told with the launch
-    "launch": [
-        *BATCH_QUEUE.says["launch"],
-        "core -> queue: appendleft the Future of {step}, in flight: {step}",
-        "core -> core: there is room: return without waiting",
-    ]
+VLLM = {"core": Actor("EngineCore", "host"), "scheduler": Actor("AsyncScheduler", "host")}
+GPU = {"worker": Actor("GPU worker", "device"), "copy": COPY_STREAM}
+VLLM_CODE: Code = {
+    "schedule": Scheduler.next_batch,
+    "execute_model": execute_model,
+    "sample_tokens": sample_tokens,
+    "update_from_output": update_from_output,
+    "get_grammar_bitmask": Engine.update_vocab_mask,
+    "prev_sampled_token_ids": PrevSampled,
 }
-SECOND = {"put": [], "put 1 2": BATCH_QUEUE.says["put"]}
+
+BATCH_QUEUE = Story(
+    {**VLLM, "queue": Actor("batch_queue", "host"), **GPU},
+    ON_DEVICE
+    + """
+schedule | core -> scheduler: schedule()
+         | scheduler: schedule
+prepare  | core: prepare inputs of {step}
+mark prev sampled | core ->> worker: execute_model({step}, non_block=True); \
+prev_sampled_token_ids: {path}, {new} ids from the host
+launch   | core
+put      | core -> queue: appendleft the Future of {step}, in flight: {queue}
+take     | queue --> core: pop {step}, in flight: {queue}
+wait     | core: block on {step}
+process  | copy ->> core: tokens of {step}
+         | core -> scheduler: update_from_output({step})
+         | scheduler: one placeholder less\\nfor {rids}
+output   | core: output of {step}
+""",
+    VLLM_CODE,
+)
+# in the same moment the next turn begins, so it is told with the launch
+FIRST = """
+launch | core
+       | core -> queue: appendleft the Future of {step}, in flight: {step}
+       | core -> core: there is room: return without waiting
+"""
+SECOND = """
+put     |
+put 1 2 | core -> queue: appendleft the Future of {step}, in flight: {queue}
+"""
 
 
 def batch_queue() -> str:
@@ -171,78 +165,45 @@ def batch_queue() -> str:
 # -- Where vLLM's host and device depend on one another: what waits, and what needs not ------------
 
 DEPENDENCY_POINTS = Story(
-    actors={
-        "core": Actor("EngineCore", "host"),
-        "scheduler": Actor("AsyncScheduler", "host"),
-        "manager": Actor("StructuredOutputManager", "host"),
-        "worker": Actor("GPU worker", "device"),
-        "copy": Actor("copy stream", "device"),
-    },
-    says={
-        **ON_DEVICE,
-        "schedule": ["core -> scheduler: schedule()", "scheduler: schedule\n{ms} ms"],
-        "launch": ["core ->> worker: execute_model({step})"],
-        "relay": ["worker -> worker: {step} takes the tokens of {src}, without the host"],
-        "wait": ["core: block on {step}\n{ms} ms"],
-        "process": [
-            "copy ->> core: tokens of {step}",
-            "core -> scheduler: update_from_output({step})",
-            "scheduler: process {step}\n{ms} ms",
-        ],
-    },
-    code={
-        "schedule": Scheduler.next_batch,
-        "execute_model": execute_model,
-        "sample_tokens": sample_tokens,
-        "update_from_output": update_from_output,
-        "get_grammar_bitmask": Engine.update_vocab_mask,
-    },
+    {**VLLM, "manager": Actor("StructuredOutputManager", "host"), **GPU},
+    ON_DEVICE
+    + """
+schedule | core -> scheduler: schedule()
+         | scheduler: schedule
+launch   | core ->> worker: execute_model({step})
+relay    | worker -> worker: {step} takes the tokens of {src}, without the host
+wait     | core: block on {step}
+process  | copy ->> core: tokens of {step}
+         | core -> scheduler: update_from_output({step})
+         | scheduler
+mask     | core -> manager: get_grammar_bitmask({step})
+         | manager
+         | core ->> worker: sample_tokens({step})
+mark wait | core: {step} is deferred: its bitmask\\nneeds a token in flight
+""",
+    VLLM_CODE,
 )
-GRAMMAR_WAITS = "A grammar (and penalties alike): sampling waits for the token before"
-DRAFTS_GO_ON = "Drafts: no step waits for the host, which corrects later"
-DRAFTS_WAIT = (
-    "Drafts and a grammar: sampling waits for tokens and drafts (deferred_scheduler_output)"
-)
-GRAMMAR = {
-    "mark wait": ["core: {step} is deferred: its bitmask\nneeds a token in flight"],
-    "mask": [
-        "core -> manager: get_grammar_bitmask({step})",
-        "manager: mask {step}\n{ms} ms",
-        "core ->> worker: sample_tokens({step})",
-    ],
-}
-DRAFTS = {
-    "relay": ["worker -> worker: {step} takes tokens, drafts and lengths of {src}"],
-    "verify": ["worker: verify {step}"],
-    "draft": ["worker: draft for the step after {step}\n{ms} ms"],
-    "sample end": [],
-    "copy": [
-        "worker ->> copy: tokens of {step}, how many count, drafts",
-        "copy: copy {step}\n{ms} ms",
-    ],
-    "process": [
-        "copy ->> core: what {step} gave",
-        "core -> scheduler: update_from_output({step})",
-        "scheduler: take back the drafts\nthat were rejected\n{ms} ms",
-    ],
-}
-
-BOTH = {  # the mask of a draft's place needs the draft: EngineCore takes drafts to the host first
-    **DRAFTS,
-    "mark wait": [
-        "core: {step} is deferred: its bitmask needs\nthe tokens in flight and the drafts"
-    ],
-    "process": [
-        "copy ->> core: what {step} gave: take_draft_token_ids",
-        "core -> scheduler: update_from_output({step})",
-        "scheduler: process {step}, keep its drafts\n{ms} ms",
-    ],
-    "mask": [
-        "core -> manager: get_grammar_bitmask({step}): a row for each draft",
-        "manager: mask {step}\n{ms} ms",
-        "core ->> worker: sample_tokens({step})",
-    ],
-}
+DRAFTS = """
+relay    | worker -> worker: {step} takes tokens, drafts and lengths of {src}
+verify   | worker
+draft    | worker: draft for the step after {step}
+sample end |
+copy     | worker ->> copy: tokens of {step}, how many count, drafts
+         | copy
+process  | copy ->> core: what {step} gave
+         | core -> scheduler: update_from_output({step})
+         | scheduler: take back the drafts\\nthat were rejected
+"""
+# the mask of a draft's place needs the draft: EngineCore takes drafts to the host first
+BOTH = """
+mark wait | core: {step} is deferred: its bitmask needs\\nthe tokens in flight and the drafts
+process  | copy ->> core: what {step} gave: take_draft_token_ids
+         | core -> scheduler: update_from_output({step})
+         | scheduler: process {step}, keep its drafts
+mask     | core -> manager: get_grammar_bitmask({step}): a row for each draft
+         | manager
+         | core ->> worker: sample_tokens({step})
+"""
 
 
 def dependency_points() -> str:
@@ -250,12 +211,15 @@ def dependency_points() -> str:
 
     What penalties wait for is told alike; in vLLM itself it is the worker that waits for them.
     """
+    waits = "A grammar (and penalties alike): sampling waits for the token before"
+    goes_on = "Drafts: no step waits for the host, which corrects later"
+    both = "Drafts and a grammar: sampling waits for tokens and drafts (deferred_scheduler_output)"
     return to_story(
         DEPENDENCY_POINTS,
         "vLLM: where the host waits for the device, and the device for the host",
-        Chapter(step_with("grammar", "slow mask"), GRAMMAR_WAITS, GRAMMAR),
-        Chapter(step_with("NGRAM_GPU"), DRAFTS_GO_ON, DRAFTS),
-        Chapter(step_with("grammar with speculation"), DRAFTS_WAIT, BOTH),
+        Chapter(step_with("grammar", "slow mask"), waits),
+        Chapter(step_with("NGRAM_GPU"), goes_on, DRAFTS),
+        Chapter(step_with("grammar with speculation"), both, DRAFTS + BOTH),
     )
 
 
@@ -272,50 +236,38 @@ def step_with(feature: str, cost: str = "usual") -> View:
 # -- MindIE: the plugin pipeline with its thread, and the scheduler's placeholders -----------------
 
 PIPELINE = Story(
-    actors={
+    {
         "engine": Actor("LlmEngine", "host"),
         "manager": Actor("PluginManager", "host"),
         "input": Actor("input_queue", "host"),
         "output": Actor("output_queue", "host"),
         "thread": Actor("forward_loop\\n(thread)", "host"),
         "worker": Actor("NPU", "device"),
-        "copy": Actor("copy stream", "device"),
+        "copy": COPY_STREAM,
     },
-    says={
-        **ON_DEVICE,
-        "schedule": ["engine: schedule\n{ms} ms"],
-        "prepare": [
-            "engine -> manager: generate_token_async({step})",
-            "manager: preprocess {step}, one step behind\n{ms} ms",
-        ],
-        "mark placeholder fill": [
-            "manager -> manager: hit mask of {step}: rows ({rows}) of the step before"
-        ],
-        "fill": [
-            "output --> manager: get: {before}",
-            "manager: fill tokens of {before} into {step}\n{ms} ms",
-        ],
-        "fill end": ["manager -> input: put {step}"],
-        "forward thread launch": [
-            "input --> thread: get {step}",
-            "thread: launch forward {step}\n{ms} ms",
-        ],
-        "forward thread launch end": [
-            "thread ->> worker: forward {step}",
-            "thread --> manager: launch_done of {before}",
-        ],
-        "forward thread verify end": ["thread -> output: put {step}"],
-        "copy end": ["copy ->> manager: tokens of {step}"],
-        "wait": ["manager: blocked ({step})\n{ms} ms"],
-        "postprocess": ["manager: postprocess {step}\n{ms} ms"],
-        "postprocess end": ["manager ->> thread: postprocess_done of {step}"],
-        "process": [
-            "manager --> engine: answer: the tokens of {step}",
-            "engine: process {step}\n{ms} ms",
-        ],
-        "output": ["engine: output of {step}\n{ms} ms"],
-    },
-    code={
+    ON_DEVICE
+    + """
+schedule | engine: schedule
+prepare  | engine -> manager: generate_token_async({step})
+         | manager: preprocess {step}, one step behind
+mark placeholder fill | manager -> manager: hit mask of {step}: rows ({rows}) of the step before
+fill     | output --> manager: get: {before}
+         | manager: fill tokens of {before} into {step}
+fill end | manager -> input: put {step}
+forward thread launch | input --> thread: get {step}
+                      | thread: launch forward {step}
+forward thread launch end | thread ->> worker: forward {step}
+                          | thread --> manager: launch_done of {before}
+forward thread verify end | thread -> output: put {step}
+copy end | copy ->> manager: tokens of {step}
+wait     | manager: blocked ({step})
+postprocess | manager
+postprocess end | manager ->> thread: postprocess_done of {step}
+process  | manager --> engine: answer: the tokens of {step}
+         | engine
+output   | engine: output of {step}
+""",
+    {
         "generate_token_async": PluginManager.generate_token_async,
         "launch_done": ModelOutput,
         "postprocess_done": ModelInput,
@@ -323,33 +275,28 @@ PIPELINE = Story(
 )
 
 PLACEHOLDERS = Story(
-    actors={
+    {
         "client": Actor("client", "host"),
         "engine": Actor("LlmEngine (C++)", "host"),
         "ledger": Actor("the sequence's\\noutput tokens", "host"),
         "python": Actor("generate_token_async\\n(Python)", "host"),
         "worker": Actor("NPU", "device"),
     },
-    says={
-        "schedule": ["engine: schedule\n{ms} ms"],
-        "mark ledger schedule": [
-            "engine -> ledger: {step} is on its way: AddNextTokenPlaceHolder gives {lists}"
-        ],
-        "prepare": ["engine ->> python: execute {step}", "python: prepare {step}\n{ms} ms"],
-        "forward": ["worker: forward {step}\n{ms} ms"],
-        "sample": ["worker: sample {step}\n{ms} ms"],
-        "mark ledger response": [
-            "python --> engine: tokens of {step}, in answer to the call after it",
-            "engine -> ledger: ReplacePlaceHolderWithToken gives {lists}",
-        ],
-        "mark ledger dummy": [
-            "python --> engine: a dummy: nothing has ended before the first call",
-            "engine -> ledger: nothing is replaced: {lists} goes on standing",
-        ],
-        "process": ["engine: process {step}\n{ms} ms"],
-        "output": ["engine ->> client: output of {step}"],
-    },
-    code={
+    """
+schedule | engine: schedule
+mark ledger schedule | engine -> ledger: {step} is on its way: AddNextTokenPlaceHolder gives {lists}
+prepare  | engine ->> python: execute {step}
+         | python
+forward  | worker
+sample   | worker
+mark ledger response | python --> engine: tokens of {step}, in answer to the call after it
+                     | engine -> ledger: ReplacePlaceHolderWithToken gives {lists}
+mark ledger dummy | python --> engine: a dummy: nothing has ended before the first call
+                  | engine -> ledger: nothing is replaced: {lists} goes on standing
+process  | engine
+output   | engine ->> client: output of {step}
+""",
+    {
         "AddNextTokenPlaceHolder": PlaceholderLedger.add_next_token_placeholder,
         "ReplacePlaceHolderWithToken": PlaceholderLedger.replace_placeholder_with_token,
     },

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from ...checks.causes import lost_ns, waits
-from ...core import Request, SamplingParams
-from ...devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
-from ...devices.registry import open_device
+from ...core import Request
+from ...devices.cost import MICROSECOND, MILLISECOND, SIM_COST
 from ...loops.design import find_loop
-from ...loops.run import run_loop
 from ...models.hash import HashModel
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from ..layout import View, steady_views
+from ..recipes import Recipe, tokens
 from ..runs import side_by_side
 from ..scene import Scene
+from ..tables import table
 from ..units import ms
 
 # -- The runs that show what a wait costs: four requests, with something that needs history --------
@@ -45,7 +45,6 @@ COSTS = {
         sample=5 * MILLISECOND // 2,
     ),
 }
-OPS = {"sample": "sampling", "forward": "the forward pass"}
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,6 @@ class Feature:
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def model(self) -> HashModel:
-        """The model of its runs, and of those that they are compared with."""
-        return HashModel(VOCAB) if "speculative_algorithm" in self.settings else HashModel()
 
 
 DRAFTS = {"speculative_num_draft_tokens": 3}
@@ -83,51 +77,54 @@ FEATURES = {
 }
 
 
-def refusal(loop: str, feature: str) -> str:
-    """Why a loop does not do this, or nothing."""
+@cache
+def run_with(loop: str, feature: str, cost: str = "usual", *, is_on: bool = True) -> Trace:
+    """A loop's run, with one of ``COSTS``; not ``is_on``: the same requests without the feature."""
     asked = FEATURES[feature]
-    names = [asked.name, str(asked.settings.get("speculative_algorithm", ""))]
-    spec = find_loop(loop)
-    refuses = spec.refusals(spec.relays[0])
-    return next((refuses[name] for name in names if name in refuses), "")
-
-
-@cache
-def run_with(loop: str, feature: str, cost: str = "usual") -> Trace:
-    """A loop's run, with one of ``COSTS``."""
-    return _run(loop, FEATURES[feature], FEATURES[feature].model, COSTS[cost])
-
-
-@cache
-def run_without(loop: str, feature: str, cost: str = "usual") -> Trace:
-    """The same requests without it."""
-    return _run(loop, Feature(""), FEATURES[feature].model, COSTS[cost])
-
-
-def _run(loop: str, feature: Feature, model: HashModel, cost: CostModel) -> Trace:
-    plain = SamplingParams(max_new_tokens=LENGTH, ignore_eos=True)
-    params = [replace(plain, **feature.params), plain, plain, plain]
+    model = HashModel(VOCAB) if "speculative_algorithm" in asked.settings else HashModel()
+    params = [tokens(LENGTH)] * 4
+    if is_on:
+        params[0] = replace(params[0], **asked.params)
     requests = [
         Request(rid, [(20 * at + i) % model.vocab_size for i in range(6)], each)
         for at, (rid, each) in enumerate(zip("abcd", params, strict=True))
     ]
-    config = SchedulerConfig(**feature.settings)
-    run = run_loop(loop, open_device("sim"), model, requests, config, cost)
+    config = SchedulerConfig(**asked.settings if is_on else {})
+    run = Recipe(loop, requests, config, cost=COSTS[cost], model=model).play()
     assert not run.errors, run.errors
     return run.trace
 
 
-def waits_for(trace: Trace) -> str:
-    """What waited, and for what: ``sampling of 23 steps (grammar)``."""
-    counted = Counter((str(mark.attrs["op"]), str(mark.attrs["reason"])) for mark in waits(trace))
-    parts = (f"{OPS[op]} of {count} steps ({reason})" for (op, reason), count in counted.items())
-    return ", ".join(parts) or "nothing"
+# -- What waits in them, and the time that is lost with it, in words -------------------------------
+
+OPS = {"sample": "sampling", "forward": "the forward pass"}
+HEADS = ("loop", "what waits for what", "time lost by reason", "whole run", "without it",
+         "time lost on a device twice as fast", "whole run", "without it")  # fmt: skip
 
 
-def time_lost(trace: Trace) -> str:
-    """For how long devices have idled, by reason: ``20.7 ms grammar, 3.2 ms host``."""
-    lost = lost_ns(trace)
-    return ", ".join(f"{ms(lost[why])} ms {why}" for why in lost if lost[why]) or "nothing"
+def waits_table(names: Mapping[str, str], feature: str) -> str:
+    """A line for each loop by its name; one that does not do this says why."""
+    return table(HEADS, (waits_of(loop, name, feature) for loop, name in names.items()))
+
+
+def waits_of(loop: str, name: str, feature: str) -> Sequence[str]:
+    """One loop's line."""
+    asked, spec, cells = FEATURES[feature], find_loop(loop), [f"{name} (`{loop}`)"]
+    refuses = spec.refusals(spec.relays[0])
+    for word in (asked.name, asked.settings.get("speculative_algorithm")):
+        if word in refuses:
+            return [*cells, f"refused: {refuses[word]}", *[""] * (len(HEADS) - 2)]
+    counted = Counter((mark.attrs["op"], mark.attrs["reason"])
+                      for mark in waits(run_with(loop, feature)))  # fmt: skip
+    waited = (f"{OPS[str(op)]} of {count} steps ({reason})"
+              for (op, reason), count in counted.items())  # fmt: skip
+    cells.append(", ".join(waited) or "nothing")
+    for cost in ("usual", "fast"):
+        trace = run_with(loop, feature, cost)
+        without = run_with(loop, feature, cost, is_on=False)
+        lost = (f"{ms(time)} ms {why}" for why, time in lost_ns(trace).items() if time)
+        cells += [", ".join(lost) or "nothing", f"{ms(trace.end)} ms", f"{ms(without.end)} ms"]
+    return cells
 
 
 # -- The same settled steps of several runs, and what the device waits for in them -----------------
@@ -146,7 +143,7 @@ def grammars() -> Scene:
         "MindIE: forward_loop builds the bitmask before it launches": "mindie_plugin",
         "MLX: nothing is chained on a step with a grammar": "mlx_async",
     }
-    runs = {"no grammar": run_without("overlap", "grammar", COST)}
+    runs = {"no grammar": run_with("overlap", "grammar", COST, is_on=False)}
     runs |= {name: run_with(loop, "grammar", COST) for name, loop in loops.items()}
     views = steady_views([*runs.values()][1:], STEPS)
     lost = [ms(sum(lost_times(view).values())) for view in views]
