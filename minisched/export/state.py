@@ -17,12 +17,14 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..checks.history import kept, many
+from ..checks.history import MarkMoment, kept, many
+from ..checks.leaks import PAGE, ROOT, ROW, HeldLease, Ledger
 from ..trace import Mark, Trace
 from ..trace.events import is_host
+from ..trace.marks import BadMark, check_events
 from ..trace.sides import one_side, shown_side, sides
 from .views.future_map import stays_of
-from .views.marks import lacking, named, number, numbers, word
+from .views.marks import NothingToShow, lacking, named, number, numbers, word
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,6 @@ class Log:
 # -- Memory, replayed: whose each row and each page is, and the radix tree -------------------------
 
 ENDS = ("finish", "retraction")  # a request lets go of its memory
-ROOT = 0  # the root's id
 ZOMBIE = "has ended or was retracted, but a launched step still names it"
 WORDS = {
     "admitted": "holds memory",
@@ -211,27 +212,6 @@ def pool(trace: Trace) -> Pool | None:
     return None
 
 
-@dataclass(eq=False)
-class LeaseStay:
-    """A request's row and pages, from ``row alloc`` to ``row free``.
-
-    It is a zombie (``wasted``) once it is closed, while a launched step still names it. For a
-    transfer it may be held, before or after that (``sending``).
-    """
-
-    rid: str
-    row: int
-    pages: dict[int, None] = field(default_factory=dict)
-    joined: bool = False  # its request was admitted, or its pages were reserved
-    closed: str = ""  # by which mark
-    held: int = 0  # transfers that read or write its pages
-
-    @property
-    def kind(self) -> str:
-        """``admitted``, ``sending`` or ``wasted``."""
-        return "sending" if self.held else "wasted" if self.closed else "admitted"
-
-
 @dataclass
 class Node:
     """A node of the radix tree as the marks tell it."""
@@ -250,107 +230,81 @@ class Node:
         return "protected" if self.lock_ref else "evictable"
 
 
+OF_LEASES = ("row alloc", "row hold", "row let go", "row free", "page alloc", "admit", *ENDS)
+OF_PAGES = ("page disown", "page free", "block add", "block lock", "block evict")
+OF_NODES = ("radix add", "radix split", "radix evict", "radix lock")
+
+
 class Books:
-    """One scheduler's memory, mark by mark, and the logs of what was where meanwhile."""
+    """One scheduler's memory, mark by mark, and the logs of what was where meanwhile.
+
+    Who holds what the ledger of ``leaks.py`` says; of the radix tree it knows no more than pages.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.requests, self.rows, self.pages, self.nodes = Log(), Log(), Log(), Log()
+        self.ledger = Ledger()
         self.joins: dict[str, list[int]] = defaultdict(list)  # when a request got memory
-        self.leases: dict[int, LeaseStay] = {}  # by row
-        self.newest: dict[str, LeaseStay] = {}  # of each request
-        self.owner: dict[int, LeaseStay] = {}  # by page
-        self.cached: dict[int, int] = {}  # page -> node; -1: nobody says which
-        self.ref_cnt: dict[int, int] = {}  # page -> leases that use it, where there is no tree
+        self.joined = set[HeldLease]()  # its request was admitted, or its pages were reserved
+        self.refs = Counter[int]()  # page -> leases that use it, where there is no tree
         self.computed: dict[int, str] = {}  # page -> by whom
         self.tree: dict[int, Node] = {}
-        self.whose = ""  # the request whose turn it is to take or leave a lock
-        acts = {
-            "row alloc": self._row,
-            "insert": self._insert,
-            **dict.fromkeys(("admit", "row hold", "row let go", "row free", *ENDS), self._lease),
-            **dict.fromkeys(("page alloc", "page disown", "page free"), self._pages),
-            **dict.fromkeys(("block add", "block lock", "block evict"), self._blocks),
-            **dict.fromkeys(("radix add", "radix split", "radix evict", "radix lock"), self._node),
-        }
-        for mark in trace.marks:
-            if act := acts.get(mark.name):
-                act(mark)
+        marks = named(trace, *OF_LEASES, *OF_PAGES, *OF_NODES, "insert")
+        try:
+            check_events((), marks)
+        except BadMark as error:
+            raise NothingToShow(f"{error}.") from error
+        for mark in marks:
+            before = self._lease(mark)
+            self.ledger.hear(mark, MarkMoment(mark.time))
+            pages = numbers(mark, "pages") if mark.name in (*OF_PAGES, "page alloc") else []
+            if lease := self._lease(mark) or before:
+                self._look_at_lease(lease, mark)
+                pages += lease.pages
+            if mark.name in OF_NODES:
+                pages += self._node(mark)
+            for page in pages:
+                if mark.name in ("block lock", "block evict"):
+                    is_lock = mark.name == "block lock"
+                    self.refs[page] = self.refs[page] + number(mark, "delta") if is_lock else 0
+                self._look_at_page(page, mark.time)
 
-    def _insert(self, mark: Mark) -> None:
-        self.whose = word(mark, "rid")
+    def _lease(self, mark: Mark) -> HeldLease | None:
+        """Whose memory a mark speaks of, as far as it is still held."""
+        if mark.name not in OF_LEASES:
+            return None
+        if mark.name not in ("admit", *ENDS):
+            return self.ledger.held.get((ROW, number(mark, "row")))
+        lease = self.ledger.newest.get(word(mark, "rid"))
+        return lease if lease and not lease.released else None
 
-    def _row(self, mark: Mark) -> LeaseStay:
-        """A row is somebody's from now on."""
-        row, self.whose = number(mark, "row"), word(mark, "rid")
-        lease = self.leases[row] = self.newest[self.whose] = LeaseStay(self.whose, row)
-        self._look_at_lease(lease, mark.time)
-        return lease
+    def _look_at_lease(self, lease: HeldLease, mark: Mark) -> None:
+        """A zombie (``wasted``) is closed, while a launched step still names it.
 
-    def _lease(self, mark: Mark) -> None:
-        """What a mark says of a request's memory."""
-        rid, by_row = word(mark, "rid"), mark.name.startswith("row ")
-        lease = self.leases.get(number(mark, "row")) if by_row else self.newest.get(rid)
-        self.whose = rid if mark.name == "row free" else self.whose
-        if lease is None:
+        For a transfer it may be held (``sending``), before or after that.
+        """
+        rid, place, time = lease.rid, f"row {lease.row}", mark.time
+        if mark.name in ("admit", "row hold") and lease not in self.joined:
+            self.joined.add(lease)
+            self.joins[rid].append(time)
+        if lease.released:
+            self.rows.put(lease.row, time)
+            self.requests.put(lease, time)
             return
-        if mark.name in ("admit", "row hold") and not lease.joined:
-            lease.joined = True
-            self.joins[lease.rid].append(mark.time)
-        lease.held += {"row hold": 1, "row let go": -1}.get(mark.name, 0)
-        if mark.name in ENDS:
-            lease.closed = lease.closed or mark.name
-        if mark.name == "row free":
-            del self.leases[lease.row]
-            if self.newest.get(lease.rid) is lease:
-                del self.newest[lease.rid]
-            self.rows.put(lease.row, mark.time)
-            self.requests.put(lease, mark.time)
-        else:
-            self._look_at_lease(lease, mark.time)
-        for page in lease.pages:
-            self._look_at_page(page, mark.time)
-
-    def _look_at_lease(self, lease: LeaseStay, time: int) -> None:
-        rid, kind = lease.rid, lease.kind
-        used = "admitted" if kind == "sending" else kind
-        place = f"row {lease.row}"
+        used = "wasted" if lease.closed else "admitted"
+        kind = "sending" if lease.num_transfers else used
+        used = "admitted" if kind == "sending" else used
         self.rows.put(lease.row, time, Stay(place, used, label=rid, rid=rid, about=OWNED[kind]))
-        if lease.joined:  # who was retracted may run again, beside its own zombie
-            place = f"{rid} ({place})" if (kind, lease.closed) == ("wasted", ENDS[1]) else rid
+        if lease in self.joined:  # who was retracted may run again, beside its own zombie
+            place = f"{rid} ({place})" if (kind, lease.why) == ("wasted", ENDS[1]) else rid
             about = Stay(place, kind, label=rid, rid=rid, about=WORDS[kind])
             self.requests.put(lease, time, about)
 
-    def _pages(self, mark: Mark) -> None:
-        """Pages become a lease's, or stop being one's, or become free."""
-        ids = numbers(mark, "pages")
-        if mark.name == "page alloc":
-            lease = self.leases.get(number(mark, "row")) or self._row(mark)
-            self.owner |= dict.fromkeys(ids, lease)
-            self.computed |= dict.fromkeys(ids, lease.rid)
-            lease.pages |= dict.fromkeys(ids)
-        for page in ids if mark.name != "page alloc" else ():
-            if before := self.owner.pop(page, None):
-                before.pages.pop(page, None)
-            if mark.name == "page free":
-                self.cached.pop(page, None)
-            else:
-                self.cached.setdefault(page, -1)
-        for page in ids:
-            self._look_at_page(page, mark.time)
+    def _node(self, mark: Mark) -> list[int]:
+        """The radix tree changes, and what it has of some pages: these.
 
-    def _blocks(self, mark: Mark) -> None:
-        """Blocks of a cache without a tree enter it, are used or let go, or are evicted."""
-        for page in (ids := numbers(mark, "pages")):
-            if mark.name == "block evict":
-                self.ref_cnt.pop(page, None)
-            else:
-                delta = number(mark, "delta") if mark.name == "block lock" else 0
-                self.ref_cnt[page] = self.ref_cnt.get(page, 0) + delta
-        for page in ids:
-            self._look_at_page(page, mark.time)
-
-    def _node(self, mark: Mark) -> None:
-        """The radix tree changes; a split takes the front of a node, and holds every lock of it."""
+        A split takes the front of a node, and holds every lock of it.
+        """
         at, time = number(mark, "node"), mark.time
         if mark.name == "radix add":
             ids, tokens = numbers(mark, "page_ids"), word(mark, "tokens")
@@ -373,16 +327,14 @@ class Books:
             for node in touched:
                 node.lock_ref += delta
             if touched:
-                touched[0].locks[self.whose] += delta
+                whose = self.ledger.whose
+                touched[0].locks[whose.rid if whose else ""] += delta
         elif mark.name == "radix evict":
             touched = touched[:1]
             self.tree.pop(at, None)
         for node in touched:
-            if mark.name not in ("radix lock", "radix evict"):
-                self.cached |= dict.fromkeys(node.page_ids, node.id)
             self.nodes.put(node.id, time, node_stay(node) if node.id in self.tree else None)
-            for page in node.page_ids:
-                self._look_at_page(page, time)
+        return [page for node in touched for page in node.page_ids]
 
     def _path(self, mark: Mark, at: int) -> list[Node]:
         """The nodes from one up, without the root.
@@ -399,15 +351,16 @@ class Books:
         return found
 
     def _look_at_page(self, page: int, time: int) -> None:
-        place, label = f"page {page}", self.computed.get(page, "")
+        place, label, ledger = f"page {page}", self.computed.get(page, ""), self.ledger
         stay = None
-        if lease := self.owner.get(page):
-            kind = "admitted" if lease.kind == "sending" else lease.kind
-            stay = Stay(place, kind, label=lease.rid, rid=lease.rid, about=OWNED[lease.kind])
-        elif page in self.cached:
-            node = self.tree.get(self.cached[page])
-            is_used = self.ref_cnt.get(page, node.lock_ref if node else 0)
-            kind = "protected" if is_used else "evictable"
+        if lease := ledger.held.get((PAGE, page)):
+            self.computed[page] = lease.rid
+            kind = "wasted" if lease.closed and not lease.num_transfers else "admitted"
+            about = OWNED["sending" if lease.num_transfers else kind]
+            stay = Stay(place, kind, label=lease.rid, rid=lease.rid, about=about)
+        elif page in ledger.cached or page in ledger.disowned:
+            node = self.tree.get(ledger.cached.get(page, ROOT))
+            kind = "protected" if self.refs[page] or (node and node.lock_ref) else "evictable"
             stay = Stay(place, kind, label=label, about=CACHED[kind])
         else:
             self.computed.pop(page, None)
