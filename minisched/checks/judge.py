@@ -29,6 +29,7 @@ from ..worker import Step
 from ..worker.worker import COPY, StepOp
 from .answers import lacking
 from .case import FAILURES, Case, Failure, Workload, fresh
+from .history import Offence
 from .identity import find_bad_ends, find_misreads
 from .laws import (
     Clients,
@@ -43,16 +44,20 @@ from .races import find_endless, find_races
 
 # -- What one run broke ----------------------------------------------------------------------------
 
-Laws = list[tuple[str, Iterable[object]]]  # by name, a sentence for everything that breaks one
+Laws = Iterable[tuple[str, Iterable[object]]]  # by name, what breaks one: sentences
 Hook = Callable[[Engine], None]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A law that does not hold, by name, and what was seen, in a sentence."""
+    """A law that does not hold, by name, and what was seen, in a sentence.
+
+    ``offence`` is the same as a picture shows it, where the trace alone tells it.
+    """
 
     law: str
     sentence: str
+    offence: Offence | None = None
 
 
 @dataclass(frozen=True)
@@ -133,38 +138,36 @@ class Witnesses:
                 self.workload.struck.setdefault(rid, set()).add(FAILURES[fault.kind])
         self.trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
 
-    def of_clients(self) -> Laws:
-        """What clients heard of a run that came to its end, against what they should have heard."""
-        if not self.engines:
-            return []
-        clients, tolerance = self.clients, OF_HASH[library(self.device.name)]
-        heard = ((req, clients.heard[req]) for req in self.workload.requests)
-        found = clients.find(self.engines[0].metrics.ended)
-        return [
-            *((law, [sentence]) for law, sentence in found),
-            ("logprobs", find_unlike(heard, self.workload.vocab_size, tolerance)),
-            ("leak", find_leaks(self.trace)),
-            ("ends", find_bad_ends(self.trace)),
-            ("identity", find_misreads(self.trace)),
-        ]
+    def laws(self) -> Laws:
+        """Each law, of what clients heard first; of a run that stopped, as far as it came.
 
-    def of_any_run(self) -> Laws:
-        """What is wrong however far a run came."""
-        trace, is_over = self.trace, bool(self.engines)
+        Ends, and most of what leaks, are not looked at in a run that stopped: they follow from it.
+        """
+        trace, is_over, clients = self.trace, bool(self.engines), self.clients
+        if is_over:
+            tolerance = OF_HASH[library(self.device.name)]
+            told = ((req, clients.heard[req]) for req in self.workload.requests)
+            for law, sentence in clients.find(self.engines[0].metrics.ended):
+                yield law, [sentence]
+            yield "logprobs", find_unlike(told, self.workload.vocab_size, tolerance)
+            yield "leak", find_leaks(trace)
+            yield "ends", find_bad_ends(trace)
+            yield "identity", find_misreads(trace)
+        else:
+            yield "leak", [leak for leak in find_leaks(trace) if leak.kind in AT_ONCE]
+        yield "ownership", find_unlisted(trace)
+        yield "race", find_races(trace)
+        yield "deadlock", find_endless(trace) if is_over else ()
+        yield "budget", self.over_budget
+        yield "time", find_backwards(trace)
+        yield "lifetime", self.device.lifetimes
+        yield "touches", self.touched.check(trace, is_over)
+        for law, sentence in self.progress.items():
+            yield law, [sentence]
         threads = [name for name in alive() if name not in self.threads]
-        return [
-            ("leak", [leak for leak in find_leaks(trace) if leak.kind in AT_ONCE]),
-            ("ownership", find_unlisted(trace)),
-            ("race", find_races(trace)),
-            ("deadlock", find_endless(trace) if is_over else ()),
-            ("budget", self.over_budget),
-            ("time", find_backwards(trace)),
-            ("lifetime", self.device.lifetimes),
-            ("touches", self.touched.check(trace, is_over)),
-            *((law, [said]) for law, said in self.progress.items()),
-            ("leak", (f"the thread {name} is still alive" for name in threads)),
-            *(("leak", find_held(engine)) for engine in self.engines),
-        ]
+        yield "leak", (f"the thread {name} is still alive" for name in threads)
+        for engine in self.engines:
+            yield "leak", find_held(engine)
 
 
 def find_held(engine: Engine) -> Iterator[str]:
@@ -186,8 +189,7 @@ def alive() -> list[str]:
 def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> Verdict:
     """Run a fresh copy of a case and hold every law against it.
 
-    ``patch`` may change an engine before it starts; ``pd`` has two. A run that stops with an error
-    is not looked at for ends, and for leaks only as far as it came: they follow from it.
+    ``patch`` may change an engine before it starts; ``pd`` has two.
     """
     workload = fresh(case.workload)
     seen = Witnesses(case, workload)
@@ -195,7 +197,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     stopped = [stopped_by(seen.error)] if seen.error else []
     refusals = [engine.scheduler.config.refusal for engine in seen.engines[:1]]
     refused = {req.name for req in workload.requests if any(it(req) is not None for it in refusals)}
-    found = [*stopped, *first_of_each([*seen.of_clients(), *seen.of_any_run()])]
+    found = [*stopped, *first_of_each(seen.laws())]
     findings = {item.law: item for item in found}
     return Verdict(
         tuple(findings.values()), workload, seen.trace, bool(seen.engines), frozenset(refused)
@@ -216,7 +218,7 @@ def first_of_each(laws: Laws) -> Iterator[Finding]:
     for law, sentences in laws:
         for sentence in sentences if law not in found else ():
             found.add(law)
-            yield Finding(law, str(sentence))
+            yield Finding(law, str(sentence), sentence if isinstance(sentence, Offence) else None)
             break
 
 

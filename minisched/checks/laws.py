@@ -176,7 +176,8 @@ class Clients:
         Whoever gave up, or was in a step that was to fail, got the first of them. Whoever has to be
         refused, as ``refusal`` says or because no output can follow its grammar, got none.
         """
-        truth = tokens_alone(self.workload, req, self.refusal)
+        whole = self.truth.get(req) or alone(self.workload, req, self.refusal)
+        truth = tokens_alone(self.workload, req, whole)
         if req.output_ids != truth:
             reason = f" ({req.error.rstrip('.')})" if req.error else ""
             yield f"{req.name} gave {req.output_ids}, alone it gives {truth}{reason}"

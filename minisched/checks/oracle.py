@@ -60,11 +60,11 @@ def alone(workload: Workload, req: Request, refusal: Refusal = never) -> Alone:
     )  # fmt: skip
 
 
-def tokens_alone(workload: Workload, req: Request, refusal: Refusal = never) -> list[int]:
+def tokens_alone(workload: Workload, req: Request, truth: Alone | None = None) -> list[int]:
     """The tokens of ``alone``; of who gave up, or was in a step that was to fail, the first."""
-    truth = alone(workload, req, refusal).tokens
+    tokens = (truth or alone(workload, req)).tokens
     ended_early = req.finish_reason is FinishReason.ABORT or workload.has_failed(req)
-    return truth[: len(req.output_ids)] if ended_early else truth
+    return tokens[: len(req.output_ids)] if ended_early else tokens
 
 
 # -- straight from the definitions -----------------------------------------------------------------
@@ -192,9 +192,9 @@ def oracle_trace(workload: Workload, refused: Collection[str] = ()) -> Trace:
     marks = list[Mark]()
     for req in workload.requests:
         truth = alone(workload, req, lambda req: "refused" if req.name in refused else None)
-        tokens, reason = truth.tokens, truth.finish_reason
+        tokens, reason = tokens_alone(workload, req, truth), truth.finish_reason
         if req.finish_reason is FinishReason.ABORT or workload.has_failed(req):
-            tokens, reason = tokens[: len(req.output_ids)], req.finish_reason or reason
+            reason = req.finish_reason or reason
         rids, said = " ".join([quote(req.name)] * len(tokens)), " ".join(map(str, tokens))
         marks.append(Mark("tokens", 0, {"step": 0, "rids": rids, "tokens": said}))
         marks.append(

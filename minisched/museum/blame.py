@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 from ..checks.history import Offence
 from ..checks.identity import Difference, differences, explain
 from ..checks.judge import STOPPED_BY, Finding, Verdict
-from ..checks.leaks import find_leaks
 from ..checks.oracle import oracle_trace
 from ..checks.overlap import forwards
-from ..checks.races import find_endless, find_races
 from .exhibit import Exhibit
 
 
@@ -41,7 +38,9 @@ def exhibit_offence(exhibit: Exhibit, verdict: Verdict) -> Offence:
 
 def offence_of(verdict: Verdict, finding: Finding) -> Offence:
     """What a picture of a finding shows in red."""
-    offence = BY_LAW.get(finding.law, of_named)(verdict, finding)
+    offence = of_identity(verdict, finding) if finding.law == "identity" else finding.offence
+    if offence is None or not offence.slices:
+        offence = of_named(verdict, finding)
     ran = {item.id for item in verdict.trace.slices}
     return replace(offence, slices=tuple(one for one in offence.slices if one in ran))
 
@@ -50,13 +49,6 @@ def plainly(finding: Finding) -> str:
     """What was found, without the name of the exception that said so."""
     kind, _, rest = finding.sentence.partition(": ")
     return rest if kind in {error.__name__ for error in STOPPED_BY} else finding.sentence
-
-
-def of_race(verdict: Verdict, finding: Finding) -> Offence:
-    """The two accesses of the race that was found, or who waits for what never comes."""
-    every = [*find_races(verdict.trace), *find_endless(verdict.trace)]
-    named = [item for item in every if str(item) == finding.sentence] or every
-    return named[0] if named else of_named(verdict, finding)
 
 
 def of_identity(verdict: Verdict, finding: Finding) -> Offence:
@@ -76,12 +68,6 @@ def wrong_token(verdict: Verdict) -> Difference | None:
     return next(iter(differences(baseline, verdict.trace)), None)
 
 
-def of_leak(verdict: Verdict, finding: Finding) -> Offence:
-    """Where it was taken, and where it should have been given back."""
-    stories = [leak for leak in find_leaks(verdict.trace) if leak.slices]
-    return stories[0] if stories else of_named(verdict, finding)
-
-
 def of_named(verdict: Verdict, finding: Finding) -> Offence:
     """The forward pass of the step that the sentence names, or the first one of its request; else
     the host's last slice: there the run stopped, or was found wrong.
@@ -95,11 +81,3 @@ def of_named(verdict: Verdict, finding: Finding) -> Offence:
         found = []
     shown = found[:1] or verdict.trace.on("host")[-1:]
     return Offence(said, tuple(item.id for item in shown))
-
-
-BY_LAW: dict[str, Callable[[Verdict, Finding], Offence]] = {
-    "race": of_race,
-    "deadlock": of_race,
-    "identity": of_identity,
-    "leak": of_leak,
-}

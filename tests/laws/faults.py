@@ -23,7 +23,6 @@ from minisched.checks.identity import find_bad_ends, find_misreads
 from minisched.checks.judge import (
     BadLuck,
     Finding,
-    Laws,
     StepFault,
     Witnesses,
     first_of_each,
@@ -31,7 +30,7 @@ from minisched.checks.judge import (
     wrap,
 )
 from minisched.checks.laws import Clients, bad_end, ends_in, tokens_in
-from minisched.checks.oracle import tokens_alone
+from minisched.checks.oracle import alone, tokens_alone
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.base import Device
 from minisched.engine.engine import Engine
@@ -377,7 +376,7 @@ class Aftermath:
     def wrong_tokens(self, refusal: Callable[[Request], str | None]) -> Iterator[str]:
         """Whose tokens are not those that it would get alone, or the first of them."""
         for req in self.workload.requests:
-            truth = tokens_alone(self.workload, req, refusal)
+            truth = tokens_alone(self.workload, req, alone(self.workload, req, refusal))
             truth = truth[: len(req.output_ids)] if self.may_have_ended(req) else truth
             if req.output_ids != truth:
                 yield f"{req.rid} gave {req.output_ids}, alone it gives {truth} ({req.error})"
@@ -425,23 +424,23 @@ def judge_with(case: Case, fault: Fault) -> FaultTrial:
     effect.prepare(fault, workload)
     effect.open(fault, seen.device)
     seen.run(fault.put_in, lambda engine: fault.each_turn() if engine is fault.client else None)
-    after, laws, findings = Aftermath(fault, workload, seen.trace), Laws(), list[Finding]()
+    seen.progress.clear()
+    after, findings, laws = Aftermath(fault, workload, seen.trace), list[Finding](), list[Any]()
+    judged = {"identity", "ends", *(["client"] if effect.is_silent else [])}
     if seen.error:
         is_meant = effect.keeps_from_starting and isinstance(seen.error, ValueError)
         is_meant &= "has no memory for" in str(seen.error)
         findings += [] if is_meant else [stopped_by(seen.error)]
     if seen.engines:
-        judged = {"identity", "ends", *(["client"] if effect.is_silent else [])}
         refusal = seen.engines[0].scheduler.config.refusal
         laws += [
             ("reason", after.bad_reasons()),
             ("identity", after.wrong_tokens(refusal)),
             ("ends", after.bad_ends(seen.clients)),
-            *(item for item in seen.of_clients() if item[0] not in judged),
             ("ends", find_bad_ends(seen.trace)),
             ("identity", find_misreads(seen.trace)),
         ]
-    laws += [item for item in seen.of_any_run() if item[0] not in ("progress", "order")]
+    laws += [item for item in seen.laws() if item[0] not in judged]
     findings += first_of_each(laws)
     where = f"{case.loop}:{case.relay} {dict(case.options)}, chance {fault.at} of {fault.name}"
     trial = FaultTrial(where, fault.is_hit, tuple(findings), fault.num_chances)
