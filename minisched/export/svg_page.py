@@ -38,6 +38,12 @@ def broken(words: str, room: float, size: float = 12, bold: bool = False) -> Ite
     yield from wrap(words, int(room / char_width(size, bold))) or [""]
 
 
+def hover_of(about: str, data: Data | None) -> str:
+    """What is told of a shape to who points at it; if nothing else, what it belongs to."""
+    said = about or ", ".join(f"{name} {value}" for name, value in (data or {}).items())
+    return f"<title>{escape(said)}</title>" if said else ""
+
+
 class SvgPage:
     """Collects shapes from top to bottom; ``top`` is where the next part begins."""
 
@@ -64,7 +70,7 @@ class SvgPage:
         data: Data | None = None,
     ) -> None:  # fmt: skip
         """A box of a kind."""
-        hover = f"<title>{escape(about)}</title>" if about else ""
+        hover = hover_of(about, data)
         self.drawn.append(
             f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
             f'height="{height:.1f}" rx="2"{_attributes(data)}>{hover}</rect>'
@@ -72,7 +78,7 @@ class SvgPage:
 
     def path(self, kind: str, d: str, about: str = "", data: Data | None = None) -> None:
         """Any other outline."""
-        hover = f"<title>{escape(about)}</title>" if about else ""
+        hover = hover_of(about, data)
         self.drawn.append(f'<path class="{kind}" d="{d}"{_attributes(data)}>{hover}</path>')
 
     def line(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from ...checks.history import many
 from ...trace import Trace
 from ...trace.sides import shown_side, side_words
-from ..scene import Curve, LaneItem, LaneRow, Lanes, Part, Scene, Series, about_run
-from ..state import ENDS, WORDS, ZOMBIE, Stay, count, panels_of, up_to
-from ..units import ms
+from ..scene import Curve, Data, LaneItem, LaneRow, Lanes, Part, Scene, Series, about_run
+from ..state import ENDS, WORDS, ZOMBIE, count, panels_of, up_to
 from .marks import first_of, named, short, word
 from .steps import WORK, opening, requests_in, retraction_flags, steps_of, work_of
 
@@ -28,25 +27,28 @@ def scene(trace: Trace) -> Scene:
     """How many there are in the set, and where each request is, above what it computes.
 
     A zombie of a retraction has a lane of its own: its request may run again beside it.
-
-    Raises:
-        NothingToShow: no step ran.
     """
     part, shown = opening(trace, MOST_STEPS)
-    panels = panels_of(part)
+    panels, steps = panels_of(part), steps_of(part)
     stays = up_to([*panels["queue"].stays, *panels["set"].stays], part.end)
     stays.sort(key=lambda stay: (stay.start, stay.end))
-    steps = steps_of(part)
-    rids = list(dict.fromkeys([*(stay.rid for stay in stays), *requests_in(steps)]))
+    every = list(dict.fromkeys([*(stay.rid for stay in stays), *requests_in(steps)]))
+    rids = every[:MOST_LANES]
     why = {
         (word(mark, "rid"), mark.time): word(mark, "reason") if mark.name == "finish" else mark.name
         for mark in named(shown_side(part), *ENDS)
     }
     rows = []
-    for rid in rids[:MOST_LANES]:
+    for rid in rids:
         lives: dict[str, list[LaneItem]] = {rid: []}
-        for stay in (stay for stay in stays if stay.rid == rid):
-            lives.setdefault(stay.place, []).append(item_of(stay, why.get((rid, stay.end), "")))
+        for stay in stays:
+            if stay.rid == rid:
+                left = why.get((rid, stay.end)) if stay.kind == "admitted" else ""
+                said = SAID[stay.kind] + (f"; leaves: {left}" if left else "")
+                data: Data = {"stay": stay.kind, "rid": rid, "start": stay.start, "end": stay.end}
+                lives.setdefault(stay.place, []).append(
+                    LaneItem(stay.kind, stay.start, stay.end, said, SAID[stay.kind], data=data)
+                )
         for place, items in lives.items():
             rows.append(LaneRow("is" if place == rid else place, items, group=short(rid, 12)))
             if place == rid:
@@ -56,9 +58,9 @@ def scene(trace: Trace) -> Scene:
         Series("zombies", "wasted", count(stays, "wasted")),
         Series("waiting", "line second", count(stays, "queued")),
     ]
-    flags = retraction_flags(part, rids[:MOST_LANES])
+    flags = retraction_flags(part, rids)
     most = max((value for _, value in series[0].values), default=0)
-    cut = first_of(MOST_LANES, len(rids), "request")
+    cut = first_of(MOST_LANES, len(every), "request")
     return Scene(
         f"decode: at most {many(most, 'request')} at once, {many(len(flags), 'retraction')}",
         about_run(trace, shown, cut, side_words(trace)),
@@ -68,14 +70,4 @@ def scene(trace: Trace) -> Scene:
                  [Lanes(rows, part.end, flags=flags)]),
         ],
         LEGEND,
-    )  # fmt: skip
-
-
-def item_of(stay: Stay, why: str) -> LaneItem:
-    """Where a request is; whoever is in the set leaves it for a reason."""
-    ends = f"; leaves: {why}" if why and stay.kind == "admitted" else ""
-    about = f"{stay.place}, {ms(stay.start)} to {ms(stay.end)} ms: {stay.about}{ends}"
-    return LaneItem(
-        stay.kind, stay.start, stay.end, f"{SAID[stay.kind]}{ends}", SAID[stay.kind], about,
-        {"stay": stay.kind, "rid": stay.rid, "start": stay.start, "end": stay.end},
     )  # fmt: skip

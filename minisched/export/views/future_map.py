@@ -9,7 +9,6 @@ from itertools import pairwise
 from ...checks.overlap import forward_lane, forwards
 from ...trace import Trace
 from ..scene import Data, LaneItem, LaneRow, Lanes, Part, Scene, about_run
-from ..units import ms
 from .marks import NothingToShow, lacking, named, number, numbers, short
 from .steps import opening
 
@@ -24,23 +23,29 @@ LEGEND = {
 
 
 def scene(trace: Trace) -> Scene:
-    """A lane for each future slot.
-
-    Raises:
-        NothingToShow: no step ran, or no future map was used.
-    """
+    """A lane for each future slot."""
     part, shown = opening(trace, MOST_STEPS)
     if not (stays := stays_of(part)):
         raise NothingToShow("the trace has no future slots mark: no future map was used.")
     limit, size = ring_of(part)
-    rows = [
-        LaneRow(
-            f"slot {at}",
-            [item for stay in stays if stay.slot == at for item in items_of(stay, part.end)],
-            "beyond the limit" if 0 < limit < at else "",
-        )
-        for at in range(1, 1 + max(stay.slot for stay in stays))
-    ]
+    lanes: dict[int, list[LaneItem]] = {at: [] for at in range(1, 1 + max(s.slot for s in stays))}
+    for stay in stays:
+        data: Data = {"slot": stay.slot, "rid": stay.rid, "step": stay.step}
+        phases = [*stay.phases]
+        if stay.sampled and stay.last_read == stay.stored:  # read at once, or never
+            phases.append(("stored", stay.stored, stay.stored))
+        lanes[stay.slot] += [
+            LaneItem(kind, start, min(end, part.end),
+                     short(stay.rid, 12) if kind == "promised" else "", data=data)
+            for kind, start, end in phases
+        ]  # fmt: skip
+        lanes[stay.slot] += [
+            LaneItem("flag-head" if time in stay.lost else "read", time, time,
+                     data={"slot": stay.slot, "rid": stay.rid})
+            for time in stay.reads
+        ]  # fmt: skip
+    rows = [LaneRow(f"slot {at}", items, "beyond the limit" if 0 < limit < at else "")
+            for at, items in lanes.items()]  # fmt: skip
     resolved, lost = sum(len(stay.reads) for stay in stays), sum(len(stay.lost) for stay in stays)
     when = f"{lost} of them somebody else's" if lost else "none of them overwritten before"
     counts = f"slots allocated {len(stays)}, stored {sum(stay.sampled for stay in stays)}, "
@@ -60,33 +65,11 @@ def scene(trace: Trace) -> Scene:
 def ring_of(trace: Trace) -> tuple[int, int]:
     """How many slots there are before the counter wraps, and in the buffer; zeros where the cells
     are rows of the request table.
-
-    Raises:
-        NothingToShow: the mark is not what it should be.
     """
     for mark in named(trace, "future map"):
         if mark.attrs.get("side") != "prefill":
             return number(mark, "limit"), number(mark, "size")
     return 0, 0
-
-
-def items_of(stay: SlotStay, last: int) -> list[LaneItem]:
-    """One token's time in a slot, up to a moment, and those at which it is read."""
-    whose = f"slot {stay.slot}: the token of {stay.rid} from step {stay.step}"
-    where: Data = {"slot": stay.slot, "rid": stay.rid, "step": stay.step}
-    phases = [*stay.phases]
-    if stay.sampled and stay.last_read == stay.stored:  # read at once, or never
-        phases.append(("stored", stay.stored, stay.stored))
-    items = [
-        LaneItem(kind, start, min(end, last), short(stay.rid, 12) if kind == "promised" else "",
-                 about=f"{whose}, {kind}", data=where)
-        for kind, start, end in phases
-    ]  # fmt: skip
-    for time in stay.reads:
-        kind = "flag-head" if time in stay.lost else "read"
-        items.append(LaneItem(kind, time, time, about=f"{whose}, read at {ms(time)} ms",
-                              data={"slot": stay.slot, "rid": stay.rid}))  # fmt: skip
-    return items
 
 
 # -- Which token was in which future slot when, read from a trace ----------------------------------
@@ -126,9 +109,6 @@ def stays_of(trace: Trace) -> list[SlotStay]:
     """Every stay, from the ``future slots`` marks and the ops of their steps.
 
     A step may read a slot and get the same one for its own token: it reads before it stores.
-
-    Raises:
-        NothingToShow: a mark is not what it should be.
     """
     steps, (limit, _) = {item.step: item for item in forwards(trace)}, ring_of(trace)
     end = trace.end + 1  # who is there then is there at the last moment, too

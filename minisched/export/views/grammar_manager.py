@@ -30,11 +30,7 @@ NOTE = "26 → t: 26 tokens were allowed, t was sampled; ␣ is a space, #7 no c
 
 
 def scene(trace: Trace) -> Scene:
-    """Host and device, and a lane for each request with a grammar.
-
-    Raises:
-        NothingToShow: no step ran, or no request had a grammar.
-    """
+    """Host and device, and a lane for each request with a grammar."""
     part, shown = opening(trace, MOST_STEPS)
     part = shown_side(part)
     rules = {word(mark, "rid"): word(mark, "rule")
@@ -50,32 +46,29 @@ def scene(trace: Trace) -> Scene:
             raise lacking(mark, f"a grammar of {rid}")
         end = max(mark.time, sampled.get(step, part.end))
         lanes[rid] += items_of(mark, end, taken.get((step, rid)), is_text=trace.model == "hash")
-    rows = [LaneRow(short(rid, 12), items) for rid, items in lanes.items()][:MOST_REQUESTS]
-    idle = [item for item in idle_times(part) if item.cause == "grammar"]
-    told = [mark for mark in waits(part) if mark.attrs["reason"] == "grammar"]
     run: dict[str, list[LaneItem]] = {}
     for item in sorted(part.slices, key=lambda item: (is_forward(item.lane), item.lane)):
         if item.name in SHOWN and (is_host(item.lane) or is_forward(item.lane)):
-            about, data = f"step {item.step}, {item.name}", {"step": item.step}
             run.setdefault(item.lane, []).append(
-                LaneItem(item.name, item.start, item.end, str(item.step), about=about, data=data)
+                LaneItem(item.name, item.start, item.end, str(item.step), data={"step": item.step})
             )
+    idle = [item for item in idle_times(part) if item.cause == "grammar"]
     for gap in idle:
-        lost = gap.duration
-        about = f"the device waits {ms(lost)} ms for the mask"
-        run[gap.lane].append(LaneItem("waited", gap.start, gap.end, f"{ms(lost)} ms", about=about,
-                                      data={"lost": lost}))  # fmt: skip
+        run[gap.lane].append(LaneItem("waited", gap.start, gap.end, f"{ms(gap.duration)} ms",
+                                      data={"lost": gap.duration}))  # fmt: skip
+    told = [mark for mark in waits(part) if mark.attrs["reason"] == "grammar"]
     for mark in told:
         about = "the {op} of step {step} waits for a token its mask needs".format(**mark.attrs)
         run[next(iter(run))].append(LaneItem("flag-head", mark.time, mark.time, about=about))
-    total = ms(sum(gap.duration for gap in idle))
-    steps = many(len(told), "step")
-    both = Lanes([LaneRow(lane, items) for lane, items in run.items()], part.end)
+    lost = ms(sum(gap.duration for gap in idle))
+    requests = [LaneRow(short(rid, 12), items) for rid, items in lanes.items()][:MOST_REQUESTS]
+    both = [LaneRow(lane, items) for lane, items in run.items()]
     return Scene(
-        f"grammar_manager: {steps} told to wait, for which devices idled {total} ms",
+        f"grammar_manager: {many(len(told), 'step')} told to wait, for which devices idled "
+        f"{lost} ms",
         about_run(trace, shown, first_of(MOST_REQUESTS, len(lanes), "request"), side_words(trace)),
-        [Part("Requests with a grammar", NOTE, [Lanes(rows, part.end)]),
-         Part("Host and device", "numbers: steps", [both])],
+        [Part("Requests with a grammar", NOTE, [Lanes(requests, part.end)]),
+         Part("Host and device", "numbers: steps", [Lanes(both, part.end)])],
         LEGEND,
         [f"{short(rid, 12)} follows {short(printable(rule), 100)}"
          for rid, rule in [*rules.items()][:MOST_REQUESTS]],
@@ -87,23 +80,19 @@ def items_of(mark: Mark, sampled: int, taken: Mark | None, is_text: bool) -> lis
 
     Where nobody wanted the token, or the trace ends, the grammar has taken none.
     """
-    rid, step, allowed = word(mark, "rid"), number(mark, "step"), numbers(mark, "allowed")
+    data: Data = {"rid": word(mark, "rid"), "step": number(mark, "step")}
     until = max(sampled, taken.time) if taken else sampled
-    allows = words = " ".join(map(str, allowed))
+    allows = words = " ".join(map(str, numbers(mark, "allowed")))
     if taken and (came := numbers(taken, "tokens")):
         words += " → " + " ".join(character(one) if is_text else f"#{one}" for one in came)
-    about = f"{rid}, step {step}: {words}"
-    data: Data = {"rid": rid, "step": step}
+    label, none = (words, words.replace(" ", "")), ("", "")
     is_early = sampled - mark.time >= until - sampled  # the words go where there is more room
-    label = words, words.replace(" ", "")
-    first, second = (label, ("", "")) if is_early else (("", ""), label)
-    items = [LaneItem("promised", mark.time, sampled, *first, f"{about}; {LEGEND['promised']}",
-                      {**data, "allowed": allows})]  # fmt: skip
+    items = [LaneItem("promised", mark.time, sampled, *(label if is_early else none),
+                      data={**data, "allowed": allows})]  # fmt: skip
     if until > sampled:
-        about_it = f"{about}; {LEGEND['stored']}"
-        items.append(LaneItem("stored", sampled, until, *second, about_it, data))
+        items.append(LaneItem("stored", sampled, until, *(none if is_early else label), data=data))
     if taken and number(taken, "terminated"):
-        items.append(LaneItem("end", until, until, about=about, data=data))
+        items.append(LaneItem("end", until, until, data=data))
     return items
 
 

@@ -1,6 +1,11 @@
-"""Reading the marks of a trace that anybody may have written."""
+"""Reading the marks of a trace that anybody may have written.
+
+All of it raises ``NothingToShow`` where a mark is not there, or does not say what it should.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 from ...trace import Mark, Trace
 from ..units import ms
@@ -15,45 +20,32 @@ def named(trace: Trace, *names: str) -> list[Mark]:
     return [mark for mark in trace.marks if mark.name in names]
 
 
-def needed(trace: Trace, name: str, why: str) -> list[Mark]:
-    """The marks of a name, without which there is no picture.
-
-    Raises:
-        NothingToShow: there is none; ``why`` says what that means.
-    """
-    if found := named(trace, name):
+def needed(trace: Trace, name: str, why: str, steps: Container[object] | None = None) -> list[Mark]:
+    """The marks of a name, of these steps, without which there is no picture: ``why`` says why."""
+    found = named(trace, name)
+    if steps is not None:
+        found = [mark for mark in found if number(mark, "step") in steps]
+    if found:
         return found
     raise NothingToShow(f"the trace has no {name} mark: {why}.")
 
 
 def number(mark: Mark, name: str) -> int:
-    """A whole number among a mark's attributes.
-
-    Raises:
-        NothingToShow: it is not there.
-    """
+    """A whole number among a mark's attributes."""
     if isinstance(value := mark.attrs.get(name), int):
         return value
     raise lacking(mark, f"{name} as a whole number")
 
 
 def word(mark: Mark, name: str) -> str:
-    """A text among a mark's attributes.
-
-    Raises:
-        NothingToShow: it is not there.
-    """
+    """A text among a mark's attributes."""
     if isinstance(value := mark.attrs.get(name), str):
         return value
     raise lacking(mark, f"{name} as a text")
 
 
 def numbers(mark: Mark, name: str, least: int = 0) -> list[int]:
-    """The whole numbers in a text among a mark's attributes, each at least so much.
-
-    Raises:
-        NothingToShow: it is not there, or holds something else.
-    """
+    """The whole numbers in a text among a mark's attributes, each at least so much."""
     try:
         found = [int(part) for part in word(mark, name).split()]
     except ValueError:

@@ -19,55 +19,42 @@ LEGEND = {
 
 
 def scene(trace: Trace) -> Scene:
-    """A line for each time that the ledger was written; of a long list the newest tokens.
-
-    Raises:
-        NothingToShow: no step ran, or no ledger was kept.
-    """
+    """A line for each time that the ledger was written; of a long list the newest tokens."""
     forwards_of(trace)
     marks = needed(trace, "ledger", "no ledger was kept")
     ledgers = [lists_of(mark) for mark in marks[:MOST_ENTRIES]]
-    rids = list(dict.fromkeys(rid for lists in ledgers for rid in lists))
-    room = MOST_BOXES // max(1, len(rids[:MOST_SEQUENCES]))
-    cells, before = dict[tuple[int, int], GridCell](), dict[str, list[int]]()
-    for row, (mark, lists) in enumerate(zip(marks, ledgers, strict=False)):
-        for at, rid in enumerate(rids[:MOST_SEQUENCES]):
+    every = list(dict.fromkeys(rid for lists in ledgers for rid in lists))
+    rids = every[:MOST_SEQUENCES]
+    room = MOST_BOXES // max(1, len(rids))
+    cells = dict[tuple[int, int], GridCell]()
+    for row, (mark, lists, before) in enumerate(zip(marks, ledgers, [{}, *ledgers], strict=False)):
+        for at, rid in enumerate(rids):
             tokens, old = lists.get(rid, []), before.get(rid, [])
             first = max(0, len(tokens) - room + 1)  # a column stays free
             for place, token in enumerate(tokens[first:], first):
                 cells[row, at * room + place - first] = GridCell(
                     "promised" if token == PLACEHOLDER else "stored",
                     str(token),
-                    about=f"{after(mark)}: output {place} of {rid} is {token}",
                     is_changed=old[place : place + 1] != [token],
                     data={"rid": rid, "place": place, "token": token, "entry": ms(mark.time)},
                 )
-        before = lists
-    columns = [
-        short(rid, 8) if not place else "" for rid in rids[:MOST_SEQUENCES] for place in range(room)
-    ]
+    columns = [name for rid in rids for name in [short(rid, 8), *[""] * (room - 1)]]
     lines = [f"{ms(mark.time)} ms: {after(mark)}" for mark in marks[:MOST_ENTRIES]]
-    most = max((tokens.count(PLACEHOLDER) for lists in ledgers for tokens in lists.values()),
-               default=0)  # fmt: skip
+    ahead = [tokens.count(PLACEHOLDER) for lists in ledgers for tokens in lists.values()]
     shown = first_of(MOST_ENTRIES, len(marks)) or str(len(marks))
-    cut = first_of(MOST_SEQUENCES, len(rids), "sequence")
+    cut = first_of(MOST_SEQUENCES, len(every), "sequence")
+    note = "time runs down; in each list the newest token stands last"
     return Scene(
-        f"{trace.loop}: a ledger is at most {many(most, 'token')} ahead of its request",
+        f"{trace.loop}: a ledger is at most {many(max(ahead, default=0), 'token')} ahead of its "
+        "request",
         about_run(trace, f"{shown} entries", cut),
-        [
-            Part("Ledger", "time runs down; in each list the newest token stands last",
-                 [CellGrid(lines, columns, cells)])
-        ],
+        [Part("Ledger", note, [CellGrid(lines, columns, cells)])],
         LEGEND,
-    )  # fmt: skip
+    )
 
 
 def lists_of(mark: Mark) -> dict[str, list[int]]:
-    """Every sequence's output tokens, placeholders and all: ``a: 5 -1; b: -1``.
-
-    Raises:
-        NothingToShow: it says something else.
-    """
+    """Every sequence's output tokens, placeholders and all: ``a: 5 -1; b: -1``."""
     found: dict[str, list[int]] = {}
     for item in filter(None, word(mark, "lists").split("; ")):
         rid, _, tokens = item.rpartition(":")
@@ -80,7 +67,7 @@ def lists_of(mark: Mark) -> dict[str, list[int]]:
 
 def after(mark: Mark) -> str:
     """What was written down: a step is on its way, its tokens came, or nobody's did."""
-    step, what = number(mark, "step"), word(mark, "after")
-    if what == "schedule":
+    step = number(mark, "step")
+    if word(mark, "after") == "schedule":
         return f"step {step} is sent"
     return f"tokens of step {step}" if step else "dummies only"

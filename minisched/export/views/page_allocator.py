@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from ...checks.history import many
 from ...trace import Trace
 from ...trace.sides import shown_side, side_words
 from ..scene import Curve, LaneItem, LaneRow, Lanes, Part, Scene, Series, about_run
 from ..state import ZOMBIE, Stay, count, panels_of, pool, up_to
-from ..units import ms
 from .marks import NothingToShow, named, number, numbers
 from .steps import opening, retraction_flags
 
@@ -27,21 +27,16 @@ NAMES = {"admitted": "requests'", "wasted": "zombies'", "protected": "cached, in
 
 
 def scene(trace: Trace) -> Scene:
-    """How many pages are whose, and the map of them and of the rows.
-
-    Raises:
-        NothingToShow: no step ran, or no page was ever given to anybody.
-    """
+    """How many pages are whose, and the map of them and of the rows."""
     part, shown = opening(trace, MOST_STEPS)
-    panels = panels_of(part)
+    panels, own = panels_of(part), shown_side(part)
     pages, table = (up_to(panels[name].stays, part.end) for name in ("pages", "rows"))
     if not pages:
         raise NothingToShow("the trace has no page alloc mark, so no page was ever given away.")
-    own = shown_side(part)
-    flags = retraction_flags(own, words="") + eviction_flags(own)
+    flags = sorted([*retraction_flags(own), *eviction_flags(own)], key=lambda flag: flag.start)
     series = [Series(name, kind, values) for kind, name in NAMES.items()
               if (values := count(pages, kind))]  # fmt: skip
-    curve = Curve(series, part.end, "pages", flags=sorted(flags, key=lambda flag: flag.start))
+    curve = Curve(series, part.end, "pages", flags=flags)
     parts = [Part("How many pages are in use", "one colour on top of the other", [curve])]
     lanes, notes = lanes_of(pages), list[str]()
     if len(lanes) <= MOST_LANES:
@@ -50,8 +45,7 @@ def scene(trace: Trace) -> Scene:
     else:
         notes.append(f"{len(lanes)} lanes of pages are too many to be told apart; the rows below "
                      "say who has memory.")  # fmt: skip
-    note = "a request has one for as long as it has memory"
-    rows = lanes_of(table)[:MOST_LANES]
+    note, rows = "a request has one for as long as it has memory", lanes_of(table)[:MOST_LANES]
     parts.append(Part("Rows of the request table", note, [Lanes(rows, part.end)]))
     sizes = "the size of the pool was not recorded"
     if has := pool(trace):
@@ -73,18 +67,15 @@ def eviction_flags(trace: Trace) -> list[LaneItem]:
     for mark in named(trace, "radix evict", "block evict"):
         found[mark.time] += (number(mark, "pages") if mark.name == "radix evict"
                              else len(numbers(mark, "pages")))  # fmt: skip
-    return [
-        LaneItem("evict", time, time, f"-{pages}", about=f"{many(pages, 'page')} evicted",
-                 data={"evicted": pages})
-        for time, pages in found.items()
-    ]  # fmt: skip
+    return [LaneItem("evict", time, time, f"-{pages}", data={"evicted": pages})
+            for time, pages in found.items()]  # fmt: skip
 
 
-def lanes_of(stays: list[Stay]) -> list[LaneRow]:
+def lanes_of(stays: Sequence[Stay]) -> list[LaneRow]:
     """A lane for each page or row; neighbours that go the same way throughout share one."""
-    by_id: dict[int, list[Stay]] = {}
+    by_id: dict[int, list[Stay]] = defaultdict(list)
     for stay in stays:
-        by_id.setdefault(int(stay.place.split()[1]), []).append(stay)
+        by_id[int(stay.place.split()[1])].append(stay)
     groups: list[tuple[int, int, object]] = []  # the first id, the last, and their way
     for at in sorted(by_id):
         way = [(stay.kind, stay.label, stay.start, stay.end) for stay in by_id[at]]
@@ -96,10 +87,9 @@ def lanes_of(stays: list[Stay]) -> list[LaneRow]:
         ids = f"{unit} {first}" if first == last else f"{unit} {first}-{last}"
         rows.append(LaneRow(ids, [
             LaneItem(
-                stay.kind, stay.start, stay.end, stay.label, "",
-                f"{ids}, {ms(stay.start)} to {ms(stay.end)} ms: {LEGEND[stay.kind]}; {stay.label}",
-                {"unit": unit, "first": first, "last": last, "rid": stay.rid,
-                 "start": stay.start, "end": stay.end},
+                stay.kind, stay.start, stay.end, stay.label,
+                data={"unit": unit, "first": first, "last": last, "rid": stay.rid,
+                      "start": stay.start, "end": stay.end},
             )
             for stay in by_id[first]
         ]))  # fmt: skip

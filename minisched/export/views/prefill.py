@@ -41,18 +41,14 @@ Round = list[Mark]  # one look at the waiting queue: its budget, then who was ad
 
 
 def scene(trace: Trace) -> Scene:
-    """A line a request that was offered; four columns of what is left, in tokens.
-
-    Raises:
-        NothingToShow: nobody was ever offered to admission.
-    """
+    """A line a request that was offered; four columns of what is left, in tokens."""
     rounds, step_of = rounds_of(trace), led_to(trace)
     scales = {  # the most that each budget ever held; 0: it has no limit
-        budget: max([0, *(left(one[0], budget) or 0 for one in rounds)]) for budget in BUDGETS
+        budget: max(0, *(number(one[0], budget) for one in rounds)) for budget in BUDGETS
     }
-    lines, cells, shown = list[str](), dict[tuple[int, int], GridCell](), list[Mark]()
     rows = accumulate(map(len, rounds))
     some = [one for one, row in zip(rounds, rows, strict=True) if row <= MOST_ROWS] or rounds[:1]
+    lines, cells = list[str](), dict[tuple[int, int], GridCell]()
     for one in some:
         before = one[0]
         for mark in one:
@@ -61,19 +57,18 @@ def scene(trace: Trace) -> Scene:
                 column = [*BUDGETS].index(budget or "rem_total")
                 cells[len(lines), column] = refusal(mark, has_numbers=bool(budget))
             else:
-                for column, budget in enumerate(BUDGETS):
-                    if cell := budget_cell(before, mark, budget, scales[budget]):
-                        cells[len(lines), column] = cell
+                for column, (budget, scale) in enumerate(scales.items()):
+                    if scale or budget != "rem_chunk":
+                        cells[len(lines), column] = budget_cell(before, mark, budget, scale)
                 before = mark
             lines.append(line_of(mark, step_of(mark)))
-        shown += one
-    admits, refuses = (sum(mark.name == name for mark in shown) for name in ("admit", "refuse"))
+    shown = [mark.name for one in some for mark in one]
+    admits, refuses = shown.count("admit"), shown.count("refuse")
     columns = [f"{name}\n{f'of {scales[budget]}' if scales[budget] else 'no limit'}"
                for budget, name in BUDGETS.items()]  # fmt: skip
-    cut = first_of(len(some), len(rounds), "round") or many(len(rounds), "round")
     return Scene(
         f"prefill: {many(admits, 'admission')}, {many(refuses, 'refusal')}",
-        about_run(trace, cut),
+        about_run(trace, first_of(len(some), len(rounds), "round") or many(len(rounds), "round")),
         [Part("What is left, in tokens", "+ admitted: tokens to compute; × refused, said once",
               [CellGrid(lines, columns, cells)])],
         LEGEND,
@@ -84,9 +79,6 @@ def scene(trace: Trace) -> Scene:
 def rounds_of(trace: Trace) -> list[Round]:
     """Every round in which somebody was admitted or refused; not one like the round before it, that
     refuses the same requests and admits nobody.
-
-    Raises:
-        NothingToShow: there is none.
     """
     rounds = list[Round]()
     for mark in named(trace, "budget", "admit", "refuse"):
@@ -106,12 +98,6 @@ def rounds_of(trace: Trace) -> list[Round]:
     return found
 
 
-def left(mark: Mark, budget: str) -> int | None:
-    """What a mark says is left of a budget, which may be overdrawn; None: it has no limit."""
-    value = number(mark, budget)
-    return None if budget == "rem_chunk" and value < 0 else max(0, value)
-
-
 def line_of(mark: Mark, step: int) -> str:
     """A round, with the step that it led to; or who was admitted, or refused."""
     if mark.name == "budget":
@@ -126,19 +112,17 @@ def line_of(mark: Mark, step: int) -> str:
     return f"  + {rid}: {number(mark, 'extend_len')}{hit}{more}"
 
 
-def budget_cell(before: Mark, after: Mark, budget: str, scale: int) -> GridCell | None:
-    """What is left of a budget, and beside it what has just been taken; None: it has no limit."""
-    was, now = left(before, budget), left(after, budget)
-    if was is None or now is None:
-        return None
-    taken, rest = max(0, was - now), min(1.0, now / max(1, scale))
-    said = str(now) if (rem := number(after, budget)) >= 0 else f"over by {-rem}"
-    data: dict[str, str | int] = {"mark": after.name, "budget": budget, "left": rem}
+def budget_cell(before: Mark, after: Mark, budget: str, scale: int) -> GridCell:
+    """What is left of a budget, which may be overdrawn, and beside it what has been taken."""
+    rem = number(after, budget)
+    now = max(0, rem)
+    taken, rest = max(0, number(before, budget) - now), min(1.0, now / max(1, scale))
+    said = str(now) if rem >= 0 else f"over by {-rem}"
+    data: dict[str, str | int] = {"mark": after.name, "budget": budget, "left": rem, "taken": taken}
     if after.name == "admit":
         data["rid"] = word(after, "rid")
-    about = f"{budget}_tokens: {now} left" + f", {taken} taken" * bool(taken)
     fills = [("left", rest), ("spent", min(taken / max(1, scale), 1.0 - rest))][: 1 + bool(taken)]
-    return GridCell("room", said, about=about, fills=fills, data=data)
+    return GridCell("room", said, fills=fills, data=data)
 
 
 def refusal(mark: Mark, has_numbers: bool) -> GridCell:

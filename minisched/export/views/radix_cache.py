@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from ...checks.history import many
 from ...trace import Mark, Trace
 from ...trace.sides import shown_side, side_words
-from ..scene import Curve, LaneItem, NodeTree, Part, Scene, Series, TreeBox, about_run
+from ..scene import Curve, Data, LaneItem, NodeTree, Part, Scene, Series, TreeBox, about_run
 from ..state import Stay, count, panels_of
 from ..units import ms
-from .marks import NothingToShow, first_of, named, number, short, word
+from .marks import NothingToShow, first_of, named, needed, number, short, word
 from .page_allocator import eviction_flags
 
 PICTURES, MOST_NODES = 4, 24
@@ -22,16 +22,12 @@ LEGEND = {
     "flag": "a moment that is shown below, by its number",
     "evict": "so many pages are evicted",
 }
-CHANGES = ("radix add", "radix split", "radix evict", "radix lock")
+CHANGES = {"radix add": "added", "radix split": "split", "radix evict": "evicted", "radix lock": ""}
 DID = {"insert": "inserted", "admit": "admitted", "retraction": "retracted", "finish": "ended"}
 
 
 def scene(trace: Trace) -> Scene:
-    """Pages over time; the tree around a split, a branch, an eviction; and at the end.
-
-    Raises:
-        NothingToShow: nothing ever entered a tree.
-    """
+    """Pages over time; the tree around a split, a branch, an eviction; and at the end."""
     own = shown_side(trace)
     if any(mark.name == "block add" for mark in own.marks):
         raise NothingToShow(
@@ -48,37 +44,35 @@ def scene(trace: Trace) -> Scene:
     curve = Curve(series, end, "pages", flags=[flags[time] for time in sorted(flags)])
     parts = [Part("Pages in the tree", "the numbers: the moments shown below", [curve])]
     for at, time in enumerate(chosen, 1):
-        evicted = {f"node {m.attrs['node']}" for m in changes[time] if m.name == "radix evict"}
+        gone = {f"node {m.attrs['node']}" for m in changes[time] if m.name == "radix evict"}
         before = tree.at(time - 1).items()
-        now = tree.at(time) | {place: stay for place, stay in before if place in evicted}
+        now = tree.at(time) | {place: stay for place, stay in before if place in gone}
         touched = {f"node {mark.attrs[key]}" for mark in changes[time] for key in ("node", "child")
                    if mark.name != "radix lock" and key in mark.attrs}  # fmt: skip
-        nodes = nodes_of(at, now, tree.places, touched, evicted)
-        said = first_of(MOST_NODES, len(nodes), "node")
-        said = "; ".join(filter(None, [story(own, changes[time], time), said]))
+        lockers = lockers_of(now)
+        nodes = [box_of(now[place], "evicted" if place in gone else now[place].kind,
+                        lockers[place], place in touched, at)
+                 for place in tree.places if place in now]  # fmt: skip
+        cut = first_of(MOST_NODES, len(nodes), "node")
+        said = "; ".join(filter(None, [story(own, changes[time], time), cut]))
         parts.append(Part(f"After {at}, at {ms(time)} ms", said, [NodeTree(nodes[:MOST_NODES])]))
     most = max((value for _, value in series[0].values), default=0)
-    gone = sum(number(mark, "pages") for mark in named(own, "radix evict"))
+    pages = sum(number(mark, "pages") for mark in named(own, "radix evict"))
     return Scene(
-        f"radix_cache: at most {many(most, 'page')} locked, {many(gone, 'page')} evicted",
+        f"radix_cache: at most {many(most, 'page')} locked, {many(pages, 'page')} evicted",
         about_run(trace, many(len(changes), "change"), side_words(trace)),
         parts,
         LEGEND,
-        ["A lock holds the whole path to the root."],
+        ["A lock holds the whole path to the root; a node that is locked names its holders."],
     )
 
 
 def changes_of(trace: Trace) -> dict[int, list[Mark]]:
-    """What happened to the tree, by time.
-
-    Raises:
-        NothingToShow: nothing ever entered it.
-    """
+    """What happened to the tree, by time."""
+    needed(trace, "radix add", "nothing ever entered a prefix cache")
     found: dict[int, list[Mark]] = defaultdict(list)
     for mark in named(trace, *CHANGES):
         found[mark.time].append(mark)
-    if not named(trace, "radix add"):
-        raise NothingToShow("the trace has no radix add mark: nothing ever entered a prefix cache.")
     return found
 
 
@@ -99,43 +93,34 @@ def choose(changes: dict[int, list[Mark]], stays: tuple[Stay, ...]) -> list[int]
     return sorted([time for time in dict.fromkeys(worth) if time in changes][:PICTURES])
 
 
-def nodes_of(
-    number: int, now: dict[str, Stay], places: tuple[str, ...], touched: set[str], gone: set[str]
-) -> list[TreeBox]:
-    """The nodes of a tree; a lock holds the whole path from where it ends."""
+def lockers_of(now: dict[str, Stay]) -> dict[str, set[str]]:
+    """Who holds each node: a lock holds the whole path from where it ends."""
     lockers: dict[str, set[str]] = defaultdict(set)
     for stay in now.values():
         at: Stay | None = stay
         while stay.holders and at:
             lockers[at.place] |= {*stay.holders}
             at = now.get(at.parent)
-    nodes = []
-    for stay in (now[place] for place in places if place in now):
-        kind = "evicted" if stay.place in gone else stay.kind
-        who = f" by {', '.join(sorted(lockers[stay.place]))}" if lockers[stay.place] else ""
-        state = f"locked{who}" if kind == "protected" else kind
-        tokens = stay.label.rpartition('" ')[2]
-        at_, parent = number_of(stay.place), number_of(stay.parent)
-        nodes.append(
-            TreeBox(at_, parent, kind, (tokens, f"{many(stay.size, 'page')}, {state}"),
-                    f"{stay.place}: tokens {tokens}", stay.place in touched,
-                    {"parent": parent, "pages": stay.size, "state": kind, "tree": number})
-        )  # fmt: skip
-    return nodes
+    return lockers
 
 
-def number_of(place: str) -> int:
-    """The id in ``node 7``; the root's is 0."""
-    return int(place.split()[1]) if place != "root" else 0
+def box_of(stay: Stay, kind: str, lockers: set[str], is_touched: bool, tree: int) -> TreeBox:
+    """A node with its first tokens, its pages, and who holds it."""
+    at, parent = (int(place.partition(" ")[2] or 0) for place in (stay.place, stay.parent))
+    who = ", ".join(sorted(lockers)[:2]) + f" +{len(lockers) - 2}" * (len(lockers) > 2)
+    state = f": {who}" if kind == "protected" and who else f", {kind}"
+    lines = stay.label.rpartition('" ')[2], f"{many(stay.size, 'page')}{state}"
+    data: Data = {"parent": parent, "pages": stay.size, "state": kind, "tree": tree}
+    return TreeBox(at, parent, kind, lines, "; ".join(lines), is_touched, data)
 
 
 def story(trace: Trace, marks: list[Mark], time: int) -> str:
     """What happened, and to whom: ``b inserted; 1 node added, 1 split``."""
     who = dict.fromkeys(f"{word(mark, 'rid')} {DID[mark.name]}"
                         for mark in named(trace, *DID) if mark.time == time)  # fmt: skip
-    counts = Counter(mark.name for mark in marks if mark.name != "radix lock")
-    said = {"radix add": "added", "radix split": "split", "radix evict": "evicted"}
-    what = [f"{many(count, 'node')} {said[name]}" for name, count in counts.items()]
+    counts = Counter(mark.name for mark in marks if CHANGES[mark.name])
+    what = ", ".join(f"{many(count, 'node')} {CHANGES[name]}" for name, count in counts.items())
     wanted = dict.fromkeys(word(m, "rid") for m in named(trace, "page alloc") if m.time == time)
-    for_whom = f" for {' and '.join(wanted)}" if wanted and counts["radix evict"] else ""
-    return short("; ".join(filter(None, [*who, ", ".join(what) + for_whom])), 110)
+    if wanted and counts["radix evict"]:
+        what += f" for {' and '.join(wanted)}"
+    return short("; ".join(filter(None, [*who, what])), 110)

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 from ...checks.history import many
 from ...trace import Mark, Trace
-from ..scene import Curve, LaneRow, Lanes, Part, Scene, Series, about_run
+from ..scene import Curve, Part, Scene, Series, about_run
 from ..state import pool
 from ..units import counted, ms
-from .marks import needed, number, short, word
-from .steps import WORK, StepWork, opening, requests_in, retraction_flags, steps_of, work_of
+from .marks import needed, number, word
+from .steps import WORK, StepWork, opening, requests_in, retraction_flags, steps_of, work_lanes
 
 MOST_STEPS, MOST_LANES, MOST_BILLS = 150, 16, 12
 LEGEND = {
@@ -22,36 +22,30 @@ LEGEND = {
 
 
 def scene(trace: Trace) -> Scene:
-    """Memory and the new token ratio over time, what was computed for whom, and who paid what.
-
-    Raises:
-        NothingToShow: no step ran, or nobody was retracted.
-    """
+    """Memory and the new token ratio over time, what was computed for whom, and who paid what."""
     part, shown = opening(trace, MOST_STEPS)
     marks = needed(part, "retraction", "nobody had to give up memory")
     steps, paid = steps_of(part), {word(mark, "rid") for mark in marks}
     rids = requests_in(steps)
     kept = sorted(rids, key=lambda rid: rid not in paid)[:MOST_LANES]  # whoever was retracted
-    rids = [rid for rid in rids if rid in kept]
-    values = {name: list({item.time: item.value for item in part.counters if item.name == name}
-                         .items())
-              for name in ("kv used", "kv cached", "new token ratio")}  # fmt: skip
-    areas = {"kv used": ("held", "stored"), "kv cached": ("cached", "evictable")}
-    held = [Series(f"KV slots {name}", kind, values[of])
-            for of, (name, kind) in areas.items() if values[of]]  # fmt: skip
-    parts = []
-    if held:
-        curve = Curve(held, part.end, "KV slots", flags=retraction_flags(part, words=""))
+
+    def values(name: str) -> list[tuple[int, int]]:
+        """A counter's; of several at one moment the last."""
+        return list({it.time: it.value for it in part.counters if it.name == name}.items())
+
+    held, parts = [Series("KV slots held", "stored", values("kv used")),
+                   Series("KV slots cached", "evictable", values("kv cached"))], []  # fmt: skip
+    if held := [one for one in held if one.values]:
+        curve = Curve(held, part.end, "KV slots", flags=retraction_flags(part))
         parts.append(Part("Memory", "", [curve]))
-    if ratio := values["new token ratio"]:
+    if ratio := values("new token ratio"):
         line, scale = [Series("new token ratio", "line", ratio)], counted("new token ratio").scale
         low, high = (f"{of(value for _, value in ratio) / scale:g}" for of in (min, max))
         rises = sum(after > before for (_, before), (_, after) in pairwise(ratio))
-        note = f"it stays at {low} here" if low == high else (
-            f"here it rises {many(rises, 'time')}, between {low} and {high}")  # fmt: skip
+        note = f"here it rises {many(rises, 'time')}, between {low} and {high}"
+        note = f"it stays at {low} here" if low == high else note
         parts.append(Part("New token ratio", note, [Curve(line, part.end, "ratio", scale=scale)]))
-    rows = [LaneRow(short(rid, 12), work_of(steps, rid)) for rid in rids]
-    lanes = Lanes(rows, part.end, flags=retraction_flags(part, rids))
+    lanes = work_lanes(part, steps, [rid for rid in rids if rid in kept])
     parts.append(Part("Requests", "a box is one step on the device", [lanes]))
     again = sum(step.tokens("again") for step in steps)
     title = f"retraction: memory is taken back {many(len(marks), 'time')}, and "

@@ -31,9 +31,6 @@ def scene(trace: Trace) -> Scene:
     """A column for each time the queue was sorted.
 
     Only policies that ask the cache record that; of others one column says who was admitted when.
-
-    Raises:
-        NothingToShow: nobody was ever admitted.
     """
     needed(trace, "admit", "nobody ever left the queue")
     sorted_ = named(trace, "queue order")
@@ -76,11 +73,11 @@ def grid_of(arrived: list[str], orders: list[QueueOrder]) -> CellGrid:
     for at, order in enumerate(columns):
         for place, rid in enumerate(order.rids):
             data: Data = {"rid": rid, "round": at, "place": place}
-            kind, below, about = "queued", "", f"{rid}: place {place + 1}"
+            kind, below = "queued", ""
             if rid in order.admitted:
                 hit, new = order.admitted[rid]
                 kind, below, data = "admitted", f"{hit} + {new}", {**data, "tokens": new}
-            cells[place, at] = GridCell(kind, short_end(rid, 9), below, about, data=data)
+            cells[place, at] = GridCell(kind, short_end(rid, 9), below, data=data)
             if at and rid in columns[at - 1].rids:
                 before = columns[at - 1].rids.index(rid), at - 1
                 links.append(LaneLink("link", before, (place, at)))

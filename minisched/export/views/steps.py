@@ -10,9 +10,8 @@ from typing import NamedTuple
 from ...checks.history import many
 from ...checks.overlap import forwards
 from ...trace import Mark, Slice, Trace
-from ..scene import LaneItem
-from ..units import ms
-from .marks import NothingToShow, named, number, word
+from ..scene import LaneItem, LaneRow, Lanes
+from .marks import NothingToShow, named, number, short, word
 
 
 class StepShare(NamedTuple):
@@ -50,11 +49,7 @@ def forwards_of(trace: Trace) -> tuple[Slice, ...]:
 
 
 def opening(trace: Trace, most_steps: int) -> tuple[Trace, str]:
-    """The beginning of a trace, up to the end of so many steps; and a note where that cuts it.
-
-    Raises:
-        NothingToShow: no step ran.
-    """
+    """The beginning of a trace, up to the end of so many steps; and how many that are."""
     steps = forwards_of(trace)
     if len(steps) <= most_steps:
         return trace, many(len(steps), "step")
@@ -126,31 +121,31 @@ WORK = {
 
 def work_of(steps: Sequence[StepWork], rid: str) -> list[LaneItem]:
     """What was computed for a request; only a prompt's boxes say how many tokens."""
-    found = []
-    for step in steps:
-        for part in step.parts:
-            if part.rid == rid:
-                amount = many(part.tokens, "token") if part.tokens else step.mode
-                about = f"step {step.step} ({step.mode}), {rid}: {WORK[part.kind]}, {amount}"
-                is_prompt = part.kind in ("prompt", "again") and part.tokens
-                found.append(
-                    LaneItem(part.kind, step.start, step.end, str(part.tokens) if is_prompt else "",
-                             about=about,
-                             data={"step": step.step, "rid": rid, "tokens": part.tokens})
-                )  # fmt: skip
-    return found
-
-
-def retraction_flags(
-    trace: Trace, rids: Sequence[str] | None = None, words: str = " is retracted"
-) -> list[LaneItem]:
-    """When each of these requests, or anybody, was retracted."""
     return [
         LaneItem(
-            "flag-head", mark.time, mark.time, f"{rid}{words}",
-            about=f"{rid} is retracted at {ms(mark.time)} ms ({word(mark, 'reason')})",
-            data={"rid": rid, "mark": "retraction"},
+            part.kind, step.start, step.end,
+            str(part.tokens) if part.kind in ("prompt", "again") and part.tokens else "",
+            data={"step": step.step, "rid": rid, "tokens": part.tokens},
+        )
+        for step in steps
+        for part in step.parts
+        if part.rid == rid
+    ]  # fmt: skip
+
+
+def work_lanes(trace: Trace, steps: Sequence[StepWork], rids: Sequence[str]) -> Lanes:
+    """A lane for each of these requests, and who of them was retracted when."""
+    rows = [LaneRow(short(rid, 12), work_of(steps, rid)) for rid in rids]
+    return Lanes(rows, trace.end, flags=retraction_flags(trace, rids))
+
+
+def retraction_flags(trace: Trace, rids: Sequence[str] = ()) -> list[LaneItem]:
+    """When each of these requests was retracted, with who it was; or when anybody was."""
+    return [
+        LaneItem(
+            "flag-head", mark.time, mark.time, f"{rid} is retracted" if rids else rid,
+            data={"rid": rid, "mark": "retraction", "why": word(mark, "reason")},
         )
         for mark in named(trace, "retraction")
-        if (rid := word(mark, "rid")) and (rids is None or rid in rids)
+        if (rid := word(mark, "rid")) in rids or not rids
     ]  # fmt: skip

@@ -9,8 +9,7 @@ from ...checks.history import many
 from ...checks.overlap import forwards
 from ...trace import Trace
 from ..scene import CellGrid, GridCell, Part, Scene, about_run
-from ..units import ms
-from .marks import NothingToShow, first_of, lacking, named, number, numbers, short, word
+from .marks import first_of, lacking, named, needed, number, numbers, short, word
 from .steps import opening
 
 MOST_STEPS, MOST_TENANCIES, MOST_POSITIONS = 24, 10, 40
@@ -44,35 +43,33 @@ class Tenancy:
 
 
 def scene(trace: Trace) -> Scene:
-    """What each step wrote into the pool, and what it gathered from there.
-
-    Raises:
-        NothingToShow: no step ran, or no token pool was used.
-    """
+    """What each step wrote into the pool, and what it gathered from there."""
     part, shown = opening(trace, MOST_STEPS)
-    if not (tenancies := tenancies_of(part)):
-        raise NothingToShow("the trace has no token pool mark: no token pool was used.")
+    tenancies = tenancies_of(part)
     looks = Counter(cell.look for tenancy in tenancies for cell in tenancy.cells.values())
-    late, positions = looks["lacking"], 1 + max(max(tenancy.cells) for tenancy in tenancies)
-    when = f"{late} of them over the next owner's prompt" if late else "none late"
-    cut = first_of(MOST_POSITIONS, positions, "position"), first_of(MOST_TENANCIES, len(tenancies),
-                                                                    "owner")  # fmt: skip
-    cells = {
-        (at, position): cell_of(tenancy, position, cell)
-        for at, tenancy in enumerate(tenancies[:MOST_TENANCIES])
-        for position, cell in tenancy.cells.items()
-        if position < MOST_POSITIONS
-    }
+    positions = 1 + max(max(tenancy.cells) for tenancy in tenancies)
+    cells = dict[tuple[int, int], GridCell]()
+    for at, tenancy in enumerate(tenancies[:MOST_TENANCIES]):
+        for position, cell in tenancy.cells.items():
+            if position < MOST_POSITIONS:
+                data: dict[str, str | int] = {"slot": tenancy.row, "position": position,
+                                              "rid": tenancy.rid, "step": cell.step}  # fmt: skip
+                data |= {"gathered": cell.gathered_by} if cell.gathered_by else {}
+                gathered = str(cell.gathered_by or "")
+                cells[at, position] = GridCell(cell.look, str(cell.step), gathered, data=data)
     rows = [f"row {tenancy.row}: {short(tenancy.rid, 8)}" for tenancy in tenancies[:MOST_TENANCIES]]
-    grid = CellGrid(rows, [*map(str, range(min(positions, MOST_POSITIONS)))], cells)
+    columns = [*map(str, range(min(positions, MOST_POSITIONS)))]
     note = "in a cell: the step that wrote it; below it: the step that gathered it"
+    late = looks["lacking"]
     sampled = many(looks["sample"] + looks["wasted"] + late, "token")
+    when = f"{late} of them over the next owner's prompt" if late else "none late"
     return Scene(
         f"token_pool: {sampled} sampled into rows, {when}",
-        about_run(trace, shown, *cut),
-        [Part("Token pool, row by position", note, [grid])],
+        about_run(trace, shown, first_of(MOST_POSITIONS, positions, "position"),
+                  first_of(MOST_TENANCIES, len(tenancies), "owner")),
+        [Part("Token pool, row by position", note, [CellGrid(rows, columns, cells)])],
         LEGEND,
-    )
+    )  # fmt: skip
 
 
 def tenancies_of(trace: Trace) -> list[Tenancy]:
@@ -80,17 +77,13 @@ def tenancies_of(trace: Trace) -> list[Tenancy]:
 
     A step writes its prompt, gathers, and then writes what it samples. A wasted row may write after
     the next owner's prompt had got there; ``memory/pool.py`` says when that happens.
-
-    Raises:
-        NothingToShow: a mark is not what it should be.
     """
     ran = {item.step: item for item in forwards(trace)}
     ends = {(item.name, item.step): item.end for item in trace.slices}
     wasted = {(number(m, "step"), word(m, "rid")) for m in named(trace, "wasted row")}
     current, found = dict[int, Tenancy](), list[Tenancy]()
-    for mark in named(trace, "token pool"):
-        if (step := number(mark, "step")) not in ran:
-            continue
+    for mark in needed(trace, "token pool", "no token pool was used", ran):
+        step = number(mark, "step")
         uploaded, sampled = (ends.get((op, step), mark.time) for op in ("upload", "sample"))
         columns = [numbers(mark, name, least=-1) for name in COLUMNS]
         if any(len(column) != len(ran[step].rids) for column in columns):
@@ -116,14 +109,3 @@ def tenancies_of(trace: Trace) -> list[Tenancy]:
                 look = "wasted" if (step, rid) in wasted else "sample"
                 cells[write] = TokenCell(look, step, sampled)
     return sorted(found, key=lambda tenancy: tenancy.row)
-
-
-def cell_of(tenancy: Tenancy, position: int, cell: TokenCell) -> GridCell:
-    """The step that wrote a token, and below it the one that gathered it."""
-    about = (f"row {tenancy.row}, position {position}, {tenancy.rid}: {LEGEND[cell.look]}; "
-             f"by step {cell.step} at {ms(cell.written)} ms")  # fmt: skip
-    data: dict[str, str | int] = {"slot": tenancy.row, "position": position, "rid": tenancy.rid,
-                                  "step": cell.step}  # fmt: skip
-    if cell.gathered_by:
-        data["gathered"] = cell.gathered_by
-    return GridCell(cell.look, str(cell.step), str(cell.gathered_by or ""), about, data=data)

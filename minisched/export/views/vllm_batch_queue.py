@@ -23,32 +23,33 @@ def scene(trace: Trace) -> Scene:
 
     A step enters the queue when its last launch has ended, and leaves it when its result has been
     processed; it takes the first place that is free.
-
-    Raises:
-        NothingToShow: no step ran.
     """
     part, shown = opening(trace, MOST_STEPS)
     launches, waits, processes = (
         {item.step: item for item in part.slices if is_host(item.lane) and item.name == name}
         for name in ("launch", "wait", "process")
     )
-    places, until = list[list[LaneItem]](), list[int]()  # until when each place is taken
+
+    def item(kind: str, start: int, end: int, step: int, rids: tuple[str, ...]) -> LaneItem:
+        """A step, with whose it is where there is room."""
+        return LaneItem(kind, start, end, f"{step} ({', '.join(rids)})", str(step),
+                        data={"step": step})  # fmt: skip
+
+    places: list[list[LaneItem]] = []
     for step in sorted(launches.keys() & processes.keys()):
-        put, end = launches[step].end, processes[step].end
+        put, end, rids = launches[step].end, processes[step].end, launches[step].rids
         taken = waits.get(step, processes[step]).start
-        free = (at for at, time in enumerate(until) if time <= put)
-        if (at := next(free, len(until))) == len(until):
-            places.append([])
-            until.append(0)
-        until[at] = end
+        place = next((place for place in places if place[-1].end <= put), None)
+        if place is None:
+            places.append(place := [])
         for kind, start, stop in (("queued", put, taken), ("popped", taken, end)):
             if stop > start:
-                places[at].append(item_of(kind, start, stop, step, launches[step].rids))
-    samples = {item.step: item.end for item in part.slices if item.name == "sample"}
+                place.append(item(kind, start, stop, step, rids))
+    samples = {of.step: of.end for of in part.slices if of.name == "sample"}
     device = [
-        item_of("decode" if item.mode == "decode" else "prompt", item.start,
-                samples.get(item.step, item.end), item.step, item.rids)
-        for item in forwards(part)
+        item("decode" if of.mode == "decode" else "prompt", of.start,
+             samples.get(of.step, of.end), of.step, of.rids)
+        for of in forwards(part)
     ]  # fmt: skip
     rows = [LaneRow(f"place {at}", items) for at, items in enumerate(places or [[]], 1)]
     return Scene(
@@ -61,10 +62,3 @@ def scene(trace: Trace) -> Scene:
         ],
         LEGEND,
     )  # fmt: skip
-
-
-def item_of(kind: str, start: int, end: int, step: int, rids: tuple[str, ...]) -> LaneItem:
-    """A step, with whose it is where there is room."""
-    whose = ", ".join(rids)
-    about = f"step {step} ({whose}): {LEGEND[kind]}"
-    return LaneItem(kind, start, end, f"{step} ({whose})", str(step), about, {"step": step})
