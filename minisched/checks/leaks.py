@@ -521,6 +521,11 @@ def not_checked(trace: Trace) -> list[str]:
             "The trace has no program, so nothing is known about ops that nobody waited for and "
             "threads that are still in a call."
         )
+    elif order_of(trace).stuck:
+        said.append(
+            "A lane waits for ever, so nothing is known about ops that nobody waited for: what "
+            "waits for them may stand behind that."
+        )
     elif "finish" in names and not is_complete(trace):
         said.append(
             "Not every request ends in the trace, so nothing is known about ops that nobody waited "

@@ -176,6 +176,9 @@ def test_what_a_trace_does_not_tell_is_said(trace: Trace) -> None:
     marks = tuple(mark for mark in trace.marks if mark.name not in dumb)
     said = " ".join(not_checked(replace(trace, marks=marks, program=())))
     assert all(f"'{name}'" in said for name in dumb) and "no program" in said
+    assert not_checked(trace) == []
+    stuck = replace(trace, program=(*trace.program, Act("host", "wait", 10**6)))
+    assert "A lane waits for ever" in " ".join(not_checked(stuck))
 
 
 @pytest.mark.parametrize("seed", [0, 23])
