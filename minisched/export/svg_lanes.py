@@ -14,7 +14,7 @@ from .scene import LaneItem, LaneLink, LaneRow, Lanes
 from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, width_of
 
 SLANT = 30  # pixels to the side: an arrow over several rows that goes farther has a bend
-MOST_HIGH = 620  # of lanes; more of them are narrower
+MOST_HIGH = 740  # of lanes; more of them are narrower
 
 
 @dataclass
