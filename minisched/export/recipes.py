@@ -5,7 +5,8 @@ Golden traces and diagrams are drawn from them, and the same code gives the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from ..loops.run import Run, fresh, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
 from ..trace import Trace
+from ..trace.cells import spans_of
 
 
 @dataclass(frozen=True)
@@ -45,18 +47,9 @@ class Recipe:
         return self.play().trace
 
 
-def tokens(count: int, ignore_eos: bool = True) -> SamplingParams:
-    """Exactly so many, greedily; or, where EOS may come, at most so many."""
-    return SamplingParams(max_new_tokens=count, ignore_eos=ignore_eos)
-
-
-def one_by_one(rids: str, prompt_len: int, count: int, ignore_eos: bool = True) -> list[Request]:
-    """Requests that come 10 ms apart and share nothing."""
-    return [
-        Request(rid, range(20 * at, 20 * at + prompt_len), tokens(count, ignore_eos),
-                arrival_time=10 * at * MILLISECOND)
-        for at, rid in enumerate(rids)
-    ]  # fmt: skip
+def tokens(count: int) -> SamplingParams:
+    """Exactly so many, greedily."""
+    return SamplingParams(max_new_tokens=count, ignore_eos=True)
 
 
 def a_bit_of_everything(loop: str, relay: str = "", **options: Any) -> Recipe:
@@ -98,181 +91,135 @@ STAGES = 4
 
 # -- The golden runs -------------------------------------------------------------------------------
 
-
-def asks(rid: str, prompt: Sequence[int], params: SamplingParams | int, at: float = 0) -> Request:
-    """A request that comes ``at`` milliseconds; a number is how many tokens it gets."""
-    params = tokens(params) if isinstance(params, int) else params
-    return Request(rid, prompt, params, arrival_time=round(at * MILLISECOND))
+NO_RULES: Mapping[str, str] = {}
+ASKED = re.compile(r"(.+?)(?: at (\d+))?: ([\d -]+) -> (up to )?(\d+)(?:, stops at (\d+))?")
 
 
-def stops(most: int, token: int) -> SamplingParams:
-    """At most so many tokens, and one that stops."""
-    return SamplingParams(max_new_tokens=most, stop_token_ids=frozenset({token}))
+def asked(line: str, rules: Mapping[str, str] = NO_RULES) -> list[Request]:
+    """Requests from a line: ``"a: 10-21 -> 16; b at 10: 1-4 20 -> up to 9, stops at 53"``.
+
+    Request ``a`` has the tokens 10 to 21 as its prompt, and gets 16. ``b`` comes after 10 ms, and
+    may end sooner: by end of text, or by its stop token. ``rules`` are regexes that tokens follow.
+    """
+    requests = []
+    for part in line.split("; "):
+        found = ASKED.fullmatch(part)
+        assert found, f"{part!r} is no request"
+        rid, at, prompt, may_end, count, stop = found.groups()
+        params = SamplingParams(
+            max_new_tokens=int(count), ignore_eos=not (may_end or stop), regex=rules.get(rid),
+            stop_token_ids=frozenset({int(stop)} if stop else ()),
+        )  # fmt: skip
+        ids = [token for first, last in spans_of(prompt) for token in range(first, last + 1)]
+        requests.append(Request(rid, ids, params, arrival_time=int(at or 0) * MILLISECOND))
+    return requests
 
 
-def follows(rule: str) -> SamplingParams:
-    """Ten tokens at most, that follow a rule."""
-    return SamplingParams(max_new_tokens=10, regex=rule)
+def recipe(
+    loop: str, line: str, cost: CostModel = SIM_COST, rules: Mapping[str, str] = NO_RULES,
+    **settings: Any,
+) -> Recipe:  # fmt: skip
+    """A line of requests on ``LOOP`` or ``LOOP:RELAY``, with the settings of the scheduler."""
+    name, _, relay = loop.partition(":")
+    return Recipe(name, asked(line, rules), SchedulerConfig(**settings), relay, cost=cost)
 
 
 RECIPES = {
     # ABC, then AFG, which splits it at A; X, which pushes a part out; and ABC's question again
-    "radix_cache": Recipe(
+    "radix_cache": recipe(
         "overlap",
-        [
-            asks("abc", range(1, 10), 6),
-            asks("afg", [1, 2, 3, 4, 20, 21, 22, 30, 31], 6, at=20),
-            asks("x", range(100, 112), 5, at=150),
-            asks("abd", [*range(1, 8), 40, 41], 4, at=230),
-        ],
-        SchedulerConfig(kv_tokens=36),
+        "abc: 1-9 -> 6; afg at 20: 1-4 20-22 30-31 -> 6; x at 150: 100-111 -> 5; "
+        "abd at 230: 1-7 40-41 -> 4",
+        kv_tokens=36,
     ),
     # 16 pages for four requests: c gives way to a and b, and d gets pages of all three
-    "page_allocator": Recipe(
+    "page_allocator": recipe(
         "overlap",
-        [
-            asks("a", range(10, 22), tokens(16, False)),
-            asks("b", range(30, 42), tokens(24, False), at=10),
-            asks("c", [*range(10, 22), 50, 51, 52], tokens(12, False), at=60),
-            asks("d", range(60, 80), tokens(8, False), at=180),
-        ],
-        SchedulerConfig(
-            kv_tokens=64, page_size=4, max_running_requests=3, schedule_conservativeness=0.0
-        ),
+        "a: 10-21 -> up to 16; b at 10: 30-41 -> up to 24; c at 60: 10-21 50-52 -> up to 12; "
+        "d at 180: 60-79 -> up to 8",
+        kv_tokens=64, page_size=4, max_running_requests=3, schedule_conservativeness=0.0,
     ),
     # longest prefix match: questions on a cached document overtake those that came first
-    "schedule_policy": Recipe(
+    "schedule_policy": recipe(
         "overlap",
-        [
-            asks("doc", range(1, 40), 3),
-            asks("other", range(100, 120), 3, at=5),
-            asks("doc-q1", [*range(1, 38), 90, 91], 3, at=6),
-            asks("new", range(200, 230), 3, at=7),
-            asks("doc-q2", [*range(1, 38), 92, 93], 3, at=8),
-        ],
-        SchedulerConfig(
-            schedule_policy="lpm", max_running_requests=2, chunked_prefill_size=40, kv_tokens=256
-        ),
+        "doc: 1-39 -> 3; other at 5: 100-119 -> 3; doc-q1 at 6: 1-37 90-91 -> 3; "
+        "new at 7: 200-229 -> 3; doc-q2 at 8: 1-37 92-93 -> 3",
+        schedule_policy="lpm", max_running_requests=2, chunked_prefill_size=40, kv_tokens=256,
     ),
     # a long prompt in chunks, two short ones that wait for it, and one that finds it cached
-    "prefill": Recipe(
+    "prefill": recipe(
         "overlap",
-        [
-            asks("long", range(100), 4),
-            asks("short", range(200, 208), 4),
-            asks("late", range(20, 40), 4),
-            asks("again", range(104), 4, at=60),
-        ],
-        SchedulerConfig(chunked_prefill_size=32, kv_tokens=132),
+        "long: 0-99 -> 4; short: 200-207 -> 4; late: 20-39 -> 4; again at 60: 0-103 -> 4",
+        chunked_prefill_size=32, kv_tokens=132,
     ),
     # three requests in a pool for two: one is retracted, waits, and starts again
-    "decode": Recipe(
+    "decode": recipe(
         "overlap",
-        one_by_one("abc", 8, 12, ignore_eos=False),
-        SchedulerConfig(kv_tokens=44, schedule_conservativeness=0.0),
+        "a: 0-7 -> up to 12; b at 10: 20-27 -> up to 12; c at 20: 40-47 -> up to 12",
+        kv_tokens=44, schedule_conservativeness=0.0,
     ),
     # three requests in a pool for one and a half: memory runs out more than once
-    "retraction": Recipe(
+    "retraction": recipe(
         "overlap",
-        [*one_by_one("ab", 12, 40, False), *one_by_one("abc", 12, 16, False)[2:]],
-        SchedulerConfig(kv_tokens=70, schedule_conservativeness=0.1),
+        "a: 0-11 -> up to 40; b at 10: 20-31 -> up to 40; c at 20: 40-51 -> up to 16",
+        kv_tokens=70, schedule_conservativeness=0.1,
     ),
     # a long prompt in chunks, beside two requests that decode
-    "mixed_chunk": Recipe(
+    "mixed_chunk": recipe(
         "overlap",
-        [
-            asks("a", range(10), 14),
-            asks("b", range(20, 34), 12),
-            asks("long", range(50, 150), 6, at=30),
-            asks("c", range(160, 170), 6, at=60),
-        ],
-        SchedulerConfig(chunked_prefill_size=24, enable_mixed_chunk=True),
+        "a: 0-9 -> 14; b: 20-33 -> 12; long at 30: 50-149 -> 6; c at 60: 160-169 -> 6",
+        chunked_prefill_size=24, enable_mixed_chunk=True,
     ),
     # one budget for two that decode, a long prompt and a late one, until memory runs out
-    "unified": Recipe(
+    "unified": recipe(
         "vllm_async",
-        [
-            asks("a", range(10), 12),
-            asks("b", range(20, 34), 12),
-            asks("long", range(50, 100), 6, at=20),
-            asks("c", range(160, 170), 8, at=50),
-        ],
-        SchedulerConfig(chunked_prefill_size=24, kv_tokens=100),
+        "a: 0-9 -> 12; b: 20-33 -> 12; long at 20: 50-99 -> 6; c at 50: 160-169 -> 8",
+        chunked_prefill_size=24, kv_tokens=100,
     ),
     # a ring for two requests, lapped every third step
-    "future_map": Recipe(
-        "overlap",
-        [asks(rid, range(at, at + 5), 10) for at, rid in enumerate("abc")],
-        SchedulerConfig(max_running_requests=2),
-        relay="ring",
+    "future_map": recipe(
+        "overlap:ring", "a: 0-4 -> 10; b: 1-5 -> 10; c: 2-6 -> 10", max_running_requests=2
     ),
     # long prompts, for which the host waits, and short decodes, which lie ready for it
-    "generation_batch_result": Recipe(
-        "mini_overlap",
-        [asks("a", range(10, 80), 7), asks("b", range(100, 140), 4, at=30)],
-        SchedulerConfig(kv_tokens=256),
-        cost=FAST,
+    "generation_batch_result": recipe(
+        "mini_overlap", "a: 10-79 -> 7; b at 30: 100-139 -> 4", FAST, kv_tokens=256
     ),
     # two that follow a rule and one that is free; masks take as long as a short step. a ends with
     # the only token that its rule allows in the end, b with an end-of-text token
-    "grammar_manager": Recipe(
+    "grammar_manager": recipe(
         "overlap",
-        [
-            asks("a", range(10, 16), follows(r"(yes|no), [a-z]{2}[.]")),
-            asks("b", range(11, 17), follows("[0-9]+")),
-            asks("c", range(40, 46), 9),
-        ],
-        cost=replace(
+        "a: 10-15 -> up to 10; b: 11-16 -> up to 10; c: 40-45 -> 9",
+        replace(
             SIM_COST, host={**SIM_COST.host, "mask": 3 * MILLISECOND}, forward_base=4 * MILLISECOND
         ),
+        {"a": r"(yes|no), [a-z]{2}[.]", "b": "[0-9]+"},
     ),
     # three that decode and one that comes later (d): its prompt has no hits, and breaks theirs.
     # Rows move up where somebody ends: a at its length, b at a stop token (its sixth). An end
     # leaves a surplus row, but not b's: the step that is on its way is d's prompt
-    "placeholder_fill": Recipe(
+    "placeholder_fill": recipe(
         "mindie_plugin",
-        [
-            asks("a", range(10, 16), 4),
-            asks("b", range(30, 36), stops(9, 53)),
-            asks("c", range(50, 56), 10),
-            asks("d", range(70, 78), 6, at=60),
-        ],
-        SchedulerConfig(kv_tokens=128),
+        "a: 10-15 -> 4; b: 30-35 -> 9, stops at 53; c: 50-55 -> 10; d at 60: 70-77 -> 6",
+        kv_tokens=128,
     ),
     # two rows: a prompt in chunks (a), a stop token (b, its fourth), and who gets b's row (c). It
     # begins as b did, so that a part of its prompt is copied and never gathered
-    "token_pool": Recipe(
+    "token_pool": recipe(
         "mini_overlap",
-        [
-            asks("a", range(10, 24), 9),
-            asks("b", range(50, 56), stops(12, 99)),
-            asks("c", [*range(50, 56), *range(90, 100)], 4, at=1),
-        ],
-        SchedulerConfig(max_running_requests=2, chunked_prefill_size=10, context_len=64),
+        "a: 10-23 -> 9; b: 50-55 -> 12, stops at 99; c at 1: 50-55 90-99 -> 4",
+        max_running_requests=2, chunked_prefill_size=10, context_len=64,
     ),
     # a chain of three that a finish breaks (a), then an arrival (d), then the ends of all
-    "lazy_chain": Recipe(
-        "mlx_async",
-        [
-            asks("a", range(6), 5),
-            asks("b", range(10, 18), 12),
-            asks("c", range(20, 24), 12),
-            asks("d", range(30, 35), 4, at=98),
-        ],
+    "lazy_chain": recipe(
+        "mlx_async", "a: 0-5 -> 5; b: 10-17 -> 12; c: 20-23 -> 12; d at 98: 30-34 -> 4"
     ),
     # every path: prompts from the CPU, slices while nothing changes, a scatter where rows move: b
     # ends first, so that c moves up; d comes when the others run
-    "prev_sampled": Recipe(
-        "vllm_async",
-        [
-            asks("a", range(10, 16), 9),
-            asks("b", range(30, 36), 4),
-            asks("c", range(50, 56), 7),
-            asks("d", range(70, 74), 4, at=55),
-        ],
-        SchedulerConfig(kv_tokens=128),
-        "prev_sampled",
-        cost=SPLIT,
+    "prev_sampled": recipe(
+        "vllm_async:prev_sampled",
+        "a: 10-15 -> 9; b: 30-35 -> 4; c: 50-55 -> 7; d at 55: 70-73 -> 4",
+        SPLIT,
+        kv_tokens=128,
     ),
     **{
         loop: a_bit_of_everything(loop)
@@ -282,50 +229,33 @@ RECIPES = {
         )
     },
     # three of different lengths; a prompt in chunks has no placeholder before its last one (a)
-    "mindie_placeholder": Recipe(
+    "mindie_placeholder": recipe(
         "mindie_placeholder",
-        [
-            asks("a", range(10, 30), 14),
-            asks("b", range(40, 46), 9),
-            asks("c", range(60, 64), 12, at=45),
-        ],
-        SchedulerConfig(chunked_prefill_size=12, kv_tokens=256),
+        "a: 10-29 -> 14; b: 40-45 -> 9; c at 45: 60-63 -> 12",
+        chunked_prefill_size=12, kv_tokens=256,
     ),
-    "overlap_thread": replace(
-        a_bit_of_everything("overlap_thread"), cost=SPLIT
-    ),
+    "overlap_thread": replace(a_bit_of_everything("overlap_thread"), cost=SPLIT),
     "vllm_step": replace(a_bit_of_everything("vllm_step"), cost=SPLIT),
     # async scheduling off: two prompts that fill a step each, so that two batches take turns; a
     # third request (c) comes later and joins one of them
-    "vllm_batch_queue": Recipe(
+    "vllm_batch_queue": recipe(
         "vllm_batch_queue",
-        [
-            asks("a", range(10, 26), 14),
-            asks("b", range(40, 56), 14),
-            asks("c", range(70, 78), 8, at=90),
-        ],
-        SchedulerConfig(chunked_prefill_size=16),
-        cost=SPLIT,
+        "a: 10-25 -> 14; b: 40-55 -> 14; c at 90: 70-77 -> 8",
+        SPLIT,
+        chunked_prefill_size=16,
     ),
     # four stages. One request goes round alone; from 90 ms on there is one for every stage
-    "vllm_pp": Recipe(
+    "vllm_pp": recipe(
         f"vllm_pp{STAGES}",
-        [
-            asks("a", range(12), 7),
-            *(asks(rid, range(20 * at, 20 * at + 12), 4, at=90 + at)
-              for at, rid in enumerate("bcd", 1)),
-        ],
-        SchedulerConfig(chunked_prefill_size=12),
-        cost=replace(SPLIT, forward_base=STAGES * SIM_COST.forward_base),
+        "a: 0-11 -> 7; b at 91: 20-31 -> 4; c at 92: 40-51 -> 4; d at 93: 60-71 -> 4",
+        replace(SPLIT, forward_base=STAGES * SIM_COST.forward_base),
+        chunked_prefill_size=12,
     ),
     # streams that decode while long prompts come
-    "pd": Recipe(
+    "pd": recipe(
         "pd",
-        [
-            *(asks(rid, range(at, at + 12), 20) for at, rid in enumerate("abc")),
-            asks("long", range(20, 220), 6, at=45),
-            asks("long too", range(40, 240), 6, at=105),
-        ],
+        "a: 0-11 -> 20; b: 1-12 -> 20; c: 2-13 -> 20; long at 45: 20-219 -> 6; "
+        "long too at 105: 40-239 -> 6",
     ),
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...checks.history import many
-from ...core import Request, ScheduleBatch
+from ...core import ScheduleBatch
 from ...devices.cost import SIM_COST
 from ...devices.registry import open_device
 from ...engine.frontend import Frontend
@@ -17,9 +17,9 @@ from ...models.llama import equal_extents
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
 from ...trace.sides import one_side, sides
-from ..layout import in_order, lane_of, make_view
+from ..layout import make_view
 from ..pd_or_mixed import both, pause
-from ..recipes import RECIPES, Recipe, tokens
+from ..recipes import RECIPES, Recipe, asked
 from ..runs import LEGEND, lanes_of
 from ..scene import CellGrid, Data, GridCell, LaneItem, LaneRow, Lanes, Part, Scene
 from ..state import arrivals
@@ -94,11 +94,8 @@ def row_of(trace: Trace, rid: str, steps: list[StepWork]) -> LaneRow:
 
 def devices_of(trace: Trace) -> list[LaneRow]:
     """The devices, and the way that KV takes from one to the other."""
-    whole = make_view(trace)
-    used = {item.lane for item in whole.slices if item.name in ("forward", "transfer")}
-    slices = tuple(item for item in whole.slices if item.lane in used)
-    view = replace(whole, lanes=in_order(map(lane_of, used)), slices=slices, arrows=())
-    return [*lanes_of(view, trace.end).rows]
+    rows = lanes_of(make_view(trace), trace.end).rows
+    return [row for row in rows if any(of.kind in ("forward", "transfer") for of in row.spans)]
 
 
 def freed_at_once() -> Scene:
@@ -121,11 +118,7 @@ ATTENDED = {
 
 def mixed_batch() -> ScheduleBatch:
     """The second chunk of a prompt beside two requests that decode, as the overlap loop ran it."""
-    requests = [
-        Request("a", range(4), tokens(9)),
-        Request("b", range(20, 26), tokens(9)),
-        Request("long", range(50, 66), tokens(2), arrival_time=30_000_000),
-    ]
+    requests = asked("a: 0-3 -> 9; b: 20-25 -> 9; long at 30: 50-65 -> 2")
     config = SchedulerConfig(chunked_prefill_size=8, enable_mixed_chunk=True)
     frontend = Frontend(requests)
     engine = make_engine("overlap", open_device("sim"), HashModel(), config, frontend, SIM_COST)

@@ -6,7 +6,6 @@ and with which numbers is read off the run.
 
 from __future__ import annotations
 
-from ...core import Request
 from ...engine.engine import Engine
 from ...loops.mindie_placeholder import PlaceholderLedger
 from ...loops.mindie_plugin import ModelInput, ModelOutput, PluginManager
@@ -17,7 +16,7 @@ from ...relay.prev_sampled import PrevSampled
 from ...scheduler import Scheduler
 from ..layout import View, make_view, shown, view_of_steps
 from ..puml_style import Actor, Code
-from ..recipes import Recipe, run_of, tokens, trace_of
+from ..recipes import recipe, run_of, trace_of
 from ..story import Chapter, Story, to_story
 from .waits import run_with
 
@@ -311,7 +310,7 @@ def plugin_pipeline() -> str:
 
 def scheduler_placeholders() -> str:
     """From the prompt to the third token of one request."""
-    trace = Recipe("mindie_dual", [Request("s", range(12), tokens(4))]).run()
+    trace = recipe("mindie_dual", "s: 0-11 -> 4").run()
     title = "MindIE's scheduler: -1 stands for a token to come"
     return to_story(PLACEHOLDERS, title, Chapter(view_of_steps(trace, 1, 3)))
 
