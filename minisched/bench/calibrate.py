@@ -1,7 +1,7 @@
 """Measures what steps cost on this machine: a few designed workloads, their traces, a fit.
 
 Every run is taken apart into ``Piece``s: a phase of the host, what follows it unnamed, an op of the
-device, a delay. All runs' pieces are one table, and each field of ``MeasuredCost`` is a median or
+device, a delay. All runs' pieces are one table, and each field of ``MachineCost`` is a median or
 one line of least squares (``line``) over some of its rows.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, cast
 from ..checks.overlap import union, within
 from ..core import Request, SamplingParams
 from ..devices.cost import ADDED_TO, MILLISECOND, NO_COST, CostModel, Pace
-from ..devices.profiles import HostCost, MeasuredCost
+from ..devices.profiles import HostCost, MachineCost
 from ..loops.run import Run, run_to_end, warm_up
 from ..models.base import Model
 from ..replay.replay import LengthModel
@@ -271,7 +271,7 @@ ROUNDS = 3  # of taking off what both sides lose to each other, and seeing what 
 MOST_LOST = 900  # per mille
 
 
-def fit_cost(table: Sequence[Piece], pad_to: int = 1) -> MeasuredCost:
+def fit_cost(table: Sequence[Piece], pad_to: int = 1) -> MachineCost:
     """The costs with which ``sim`` repeats these runs; serial ones must be among them."""
     pace = Pace(start=middles(table, START), wake=middles(table, WAKE).get("", 0))
     worked = [piece for piece in table if piece.has_added_work]
@@ -312,7 +312,7 @@ def per_mille(pieces: Iterable[Piece], serial: Iterable[Piece]) -> int:
     return 0
 
 
-def fit_device(serial: Sequence[Piece], pad_to: int) -> MeasuredCost:
+def fit_device(serial: Sequence[Piece], pad_to: int) -> MachineCost:
     """Costs of forward passes, sampling and copies.
 
     A pass costs what its tokens say, a line that bends at numbers of tokens seen often and never
@@ -337,7 +337,7 @@ def fit_device(serial: Sequence[Piece], pad_to: int) -> MeasuredCost:
 
     *rises, kv_read_ps, attention_ps, per_row = line(ops["forward"], features)
     sample, per_sample = line(ops["sample"], lambda piece: [1, len(piece.rows)])
-    return MeasuredCost(
+    return MachineCost(
         forward_knots=tuple(zip(knots, accumulate(rises), strict=True)),
         kv_read_ps=kv_read_ps,
         attention_ps=attention_ps,
@@ -409,7 +409,7 @@ def fit_costs(
     repetitions: int,
     cost: CostModel = NO_COST,
     report: Callable[[str], None] = lambda doing: None,
-) -> MeasuredCost:
+) -> MachineCost:
     """Costs of steps, of the device once and of the host for every loop.
 
     ``cost`` is what steps of ``sim`` cost, should that be the device: then it comes back.

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from ..models.fetch import find_model
+from ..models.llama import MATRICES
 from ..models.llama_torch import (
     ROWS,
     LlamaTorch,
@@ -79,7 +80,7 @@ def step_of(model: LlamaTorch, batch: int, before: int) -> tuple[Callable[[], ob
     rows = torch.tensor([*range(1, batch + 1), *padding])
     ids = torch.arange(len(positions)) % model.vocab_size
 
-    per_layer = [*weights.qkv, *weights.out, *weights.gate_up, *weights.down]
+    per_layer = [matrix for name in MATRICES for matrix in weights.layers[name]]
     size = sum(matrix.numel() for matrix in (*per_layer, weights.head))
     num_bytes = (size + 2 * layers * batch * end * kv_heads * d) * keys.element_size()
     run = partial(model.step, weights, kv, groups, ids, positions, rows, torch.arange(batch))

@@ -34,6 +34,99 @@ def of_milliseconds(host: float, device: float, copy: float, token: float = 0) -
     )
 
 
+# -- What steps cost on one machine: more than a few constants -------------------------------------
+
+Knots = tuple[tuple[int, int], ...]  # (tokens, nanoseconds), tokens ascending
+
+
+@dataclass(frozen=True)
+class HostCost:
+    """The host's side of one loop: nanoseconds a phase, for each row, and for each new token.
+
+    ``after`` is ``Pace.after``: what follows a phase and is no slice.
+    """
+
+    base: Mapping[str, int] = field(default_factory=dict)
+    per_row: Mapping[str, int] = field(default_factory=dict)
+    per_token: Mapping[str, int] = field(default_factory=dict)
+    after: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MachineCost(CostModel):
+    """Costs with which ``sim`` predicts a machine; all in nanoseconds unless the name says more.
+
+    A forward pass takes what ``forward_knots`` say of its new tokens, padded to a multiple of
+    ``pad_to``, with straight lines between; ``forward_per_row`` and what new tokens attend to come
+    on top. (Over a long document attention outgrows everything else. Time is a sum of parts, where
+    a real step hides some behind others: an upper bound, close where one part dominates.)
+    ``loops`` has the host's side of each loop, if it was measured; a loop that was not takes that
+    of ``serial``. Of 1000 nanoseconds of host work that a run is told to add, ``added_work`` pass.
+    """
+
+    kv_read_ps: int = 0  # for each token attended to: its keys and values are read once a row
+    attention_ps: int = 0  # for each pair of a new token and one that it attends to
+    forward_knots: Knots = ()
+    forward_per_row: int = 0
+    sample_per_row: int = 0
+    pad_to: int = 1
+    loops: Mapping[str, HostCost] = field(default_factory=dict)
+    side: HostCost = HostCost()  # of the loop that runs, beside ``host``
+    host_work: int = 0
+    added_work: int = 1000
+
+    def phase(self, name: str, rows: int = 0, tokens: int = 0) -> int:
+        """The cost of a phase of the host for a batch of so many rows and new tokens."""
+        side, added = self.side, 0
+        if name in ADDED_TO:
+            added = self.host_work // 2 * self.added_work // 1000
+        growth = rows * side.per_row.get(name, 0) + tokens * side.per_token.get(name, 0)
+        return self.host.get(name, 0) + side.base.get(name, 0) + growth + added
+
+    def forward(self, num_tokens: int) -> int:
+        """The cost of a forward pass over ``num_tokens`` positions, without attention."""
+        padded = -(-num_tokens // self.pad_to) * self.pad_to
+        return super().forward(padded) + interpolate(self.forward_knots, padded)
+
+    def forward_rows(self, rows: Iterable[tuple[int, int]]) -> int:
+        """The cost of a forward pass over rows of (first new position, new positions)."""
+        count = tokens = attended = pairs = 0
+        for start, length in rows:
+            count += 1
+            tokens += length
+            attended += start + length
+            pairs += length * (2 * start + length + 1) // 2
+        attention = self.kv_read_ps * attended + self.attention_ps * pairs
+        return self.forward(tokens) + attention // 1000 + self.forward_per_row * count
+
+    def sample_rows(self, rows: int) -> int:
+        """The cost of sampling so many tokens."""
+        return self.sample + self.sample_per_row * rows
+
+    def of_loop(self, loop: str) -> MachineCost:
+        """The same with the host's side of one loop; its relay and options make no difference."""
+        name = loop.partition(":")[0].partition("(")[0]
+        side = self.loops.get(name, self.loops.get("serial", self.side))
+        return replace(self, side=side, pace=replace(self.pace, after=side.after))
+
+    def with_host_work(self, nanoseconds: int) -> Self:
+        """The same with so much pure-Python work added to each step, half before, half after."""
+        return replace(self, host_work=nanoseconds)
+
+
+def interpolate(knots: Knots, at: int) -> int:
+    """The value at ``at``, never less than 0.
+
+    Beyond the first and the last knot, the line next to it goes on; measured knots that lie close
+    together may be so steep that it would get below 0.
+    """
+    if len(knots) < 2:
+        return knots[0][1] if knots else 0
+    right = min(max(1, bisect_right(knots, (at, -1))), len(knots) - 1)
+    (x0, y0), (x1, y1) = knots[right - 1], knots[right]
+    return max(0, y0 + (y1 - y0) * (at - x0) // (x1 - x0))
+
+
 # -- What steps cost on real machines, worked out from published sizes: profiles for ``sim`` -------
 #
 # No figure here was measured. Sizes of models and peak figures of GPUs are published; what share of
@@ -56,29 +149,6 @@ HOST = MappingProxyType({
     "output": 80 * MICROSECOND,
 })  # fmt: skip
 SAMPLE, COPY = 100 * MICROSECOND, 50 * MICROSECOND
-
-
-@dataclass(frozen=True)
-class AttentionCost(CostModel):
-    """A cost model that also pays for what new tokens attend to; that part in picoseconds.
-
-    Over a long document attention outgrows everything else: without it, the last chunk of 100,000
-    tokens would be as cheap as the first. Time is the sum of four parts, where a real step hides
-    some of them behind the others: an upper bound, close where one part dominates.
-    """
-
-    kv_read_ps: int = 0  # for each token attended to: its keys and values are read once a row
-    attention_ps: int = 0  # for each pair of a new token and one that it attends to
-
-    def forward_rows(self, rows: Iterable[tuple[int, int]]) -> int:
-        """Nanoseconds of a forward pass over rows of (first new position, new positions)."""
-        tokens = attended = pairs = 0
-        for start, length in rows:
-            tokens += length
-            attended += start + length
-            pairs += length * (2 * start + length + 1) // 2
-        attention = self.kv_read_ps * attended + self.attention_ps * pairs
-        return self.forward(tokens) + attention // 1000
 
 
 @dataclass(frozen=True)
@@ -117,7 +187,7 @@ class Profile:
 
     name: str
     description: str
-    cost: AttentionCost
+    cost: MachineCost
     kv_tokens: int
 
 
@@ -125,7 +195,7 @@ def make_profile(name: str, description: str, model: ModelShape, gpu: Gpu) -> Pr
     """Work a profile out: weights are read once a step, each new token is multiplied by each."""
     compute, bandwidth = gpu.flops * COMPUTE_SHARE, gpu.bandwidth * BANDWIDTH_SHARE
     weights = model.parameters * BYTES
-    cost = AttentionCost(
+    cost = MachineCost(
         host=HOST,
         forward_base=round(weights / bandwidth * 1e9),
         forward_per_token=round(2 * model.parameters / compute * 1e9),
@@ -165,93 +235,11 @@ def find_profile(name: str) -> Profile:
     return PROFILES[name]
 
 
-# -- What steps cost on a machine where they were measured: the costs that ``calibrate`` fits ------
-
-Knots = tuple[tuple[int, int], ...]  # (tokens, nanoseconds), tokens ascending
-
-
-@dataclass(frozen=True)
-class HostCost:
-    """The host's side of one loop: nanoseconds a phase, for each row, and for each new token.
-
-    ``after`` is ``Pace.after``: what follows a phase and is no slice.
-    """
-
-    base: Mapping[str, int] = field(default_factory=dict)
-    per_row: Mapping[str, int] = field(default_factory=dict)
-    per_token: Mapping[str, int] = field(default_factory=dict)
-    after: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class MeasuredCost(AttentionCost):
-    """Costs with which ``sim`` predicts a machine; all in nanoseconds unless the name says more.
-
-    A forward pass takes what ``forward_knots`` say of its new tokens, padded to a multiple of
-    ``pad_to``, with straight lines between; ``forward_per_row`` and ``AttentionCost`` come on top.
-    ``loops`` has the host's side of each loop; one that was not measured takes that of ``serial``.
-    Of 1000 nanoseconds of host work that a run is told to add, ``added_work`` pass.
-    """
-
-    forward_knots: Knots = ()
-    forward_per_row: int = 0
-    sample_per_row: int = 0
-    pad_to: int = 1
-    host_side: HostCost = HostCost()
-    loops: Mapping[str, HostCost] = field(default_factory=dict)
-    host_work: int = 0
-    added_work: int = 1000
-
-    def phase(self, name: str, rows: int = 0, tokens: int = 0) -> int:
-        """The cost of a phase of the host for a batch of so many rows and new tokens."""
-        side = self.host_side
-        growth = rows * side.per_row.get(name, 0) + tokens * side.per_token.get(name, 0)
-        added = self.host_work // 2 * self.added_work // 1000 if name in ADDED_TO else 0
-        return side.base.get(name, 0) + growth + added
-
-    def forward(self, num_tokens: int) -> int:
-        """The cost of a forward pass over ``num_tokens`` positions, without attention."""
-        padded = -(-num_tokens // self.pad_to) * self.pad_to
-        return interpolate(self.forward_knots, padded)
-
-    def forward_rows(self, rows: Iterable[tuple[int, int]]) -> int:
-        """The cost of a forward pass over rows of (first new position, new positions)."""
-        rows = list(rows)
-        return super().forward_rows(rows) + self.forward_per_row * len(rows)
-
-    def sample_rows(self, rows: int) -> int:
-        """The cost of sampling so many tokens."""
-        return self.sample + self.sample_per_row * rows
-
-    def of_loop(self, loop: str) -> MeasuredCost:
-        """The same with the host's side of one loop; its relay and options make no difference."""
-        name = loop.partition(":")[0].partition("(")[0]
-        side = self.loops.get(name, self.loops.get("serial", self.host_side))
-        return replace(self, host_side=side, pace=replace(self.pace, after=side.after))
-
-    def with_host_work(self, nanoseconds: int) -> Self:
-        """The same with so much pure-Python work added to each step, half before, half after."""
-        return replace(self, host_work=nanoseconds)
-
-
-def interpolate(knots: Knots, at: int) -> int:
-    """The value at ``at``, never less than 0.
-
-    Beyond the first and the last knot, the line next to it goes on; measured knots that lie close
-    together may be so steep that it would get below 0.
-    """
-    if len(knots) < 2:
-        return knots[0][1] if knots else 0
-    right = min(max(1, bisect_right(knots, (at, -1))), len(knots) - 1)
-    (x0, y0), (x1, y1) = knots[right - 1], knots[right]
-    return max(0, y0 + (y1 - y0) * (at - x0) // (x1 - x0))
-
-
 # -- A cost profile as a file: what ``minisched calibrate`` writes and ``--profile`` reads ---------
 #
 # One JSON object: ``format`` and ``version``; ``name``, ``description``, ``machine`` and
 # ``versions`` for people; ``kv_tokens``, the KV pool of ``replay``; ``cost``, the fields of
-# ``MeasuredCost`` that are numbers, with ``forward_knots`` as pairs of tokens and nanoseconds;
+# ``MachineCost`` that are numbers, with ``forward_knots`` as pairs of tokens and nanoseconds;
 # ``pace``, those of ``Pace``; and ``loops``, for each loop the four tables of ``HostCost``. All
 # times are integers.
 
@@ -262,7 +250,7 @@ COSTS = (
 )  # fmt: skip
 
 
-def as_json(profile: Profile, cost: MeasuredCost, about: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(profile: Profile, cost: MachineCost, about: Mapping[str, Any]) -> dict[str, Any]:
     """The object; ``about`` is what else people want to know of it."""
     costs: dict[str, Any] = {name: getattr(cost, name) for name in COSTS}
     costs["forward_knots"] = [list(knot) for knot in cost.forward_knots]
@@ -310,7 +298,7 @@ def from_json(found: Mapping[str, Any]) -> Profile:
         raise ValueError("forward_knots must ascend in tokens, and pad_to must be at least 1")
     pace = Pace(**{item.name: whole(found["pace"][item.name]) for item in fields(Pace)})
     loops = {loop: HostCost(**whole(side)) for loop, side in found["loops"].items()}
-    cost = replace(MeasuredCost(**costs), forward_knots=knots, pace=pace, loops=loops)
+    cost = replace(MachineCost(**costs), forward_knots=knots, pace=pace, loops=loops)
     return Profile(found["name"], found["description"], cost, whole(found["kv_tokens"]))
 
 

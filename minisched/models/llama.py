@@ -1,4 +1,5 @@
-"""What torch's and MLX's Llama have in common: a checked directory, and which rows go together.
+"""What torch's and MLX's Llama have in common: a checked directory, its weights, and which rows go
+together.
 
 The layout is Hugging Face's: config.json, one or more safetensors files, often tokenizer.json.
 ``check_tensors`` checks all of it before anything is loaded, and reads only the headers of the
@@ -10,7 +11,7 @@ safetensors files. Every complaint is one sentence that names the directory and 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import pi
@@ -22,6 +23,7 @@ AUTO = "auto"  # of dtypes: the checkpoint's own
 INDEX = "model.safetensors.index.json"
 FLOATS = ("F32", "F16", "BF16")
 EMBED = "model.embed_tokens.weight"
+MATRICES = ("qkv", "out", "gate_up", "down")  # of each layer
 
 
 class WeightsError(ValueError):
@@ -322,6 +324,91 @@ def eos_of(config: Mapping[str, Any]) -> frozenset[int]:
     if not all(isinstance(token, int) for token in ids):
         raise ValueError(f"eos_token_id is {value!r}, not an id or a list.")
     return frozenset(ids)
+
+
+# -- Weights, in the arrays of torch or of MLX -----------------------------------------------------
+
+
+class Weights(NamedTuple):
+    """Every weight, and what a forward takes from the configuration.
+
+    ``layers`` has by name a list with an entry for each layer; ``dim`` is the hidden size, ``d`` a
+    head's, ``width`` that of the MLP. There are ``attention_norm`` and ``mlp_norm`` [dim], ``qkv``
+    [(heads + 2 kv_heads) * d, dim], ``out`` [dim, heads * d], ``gate_up`` [2 * width, dim] and
+    ``down`` [dim, width]; of models that have them, ``qkv_bias`` [(heads + 2 kv_heads) * d] and
+    ``qk_norm`` [heads + kv_heads, d]. Matrices lie as the library wants them.
+    """
+
+    embed: Any  # [vocab, dim]
+    layers: dict[str, list[Any]]
+    final_norm: Any  # [dim]
+    head: Any  # [vocab, dim], a matrix
+    cos: Any  # [context_len, d] of the rotary embedding, for both halves of a head
+    sin: Any  # [context_len, d]
+    eps: float  # of the norms
+
+
+def read_weights(
+    directory: Path,
+    config: LlamaConfig,
+    context_len: int,
+    xp: Any,
+    dtype: Any,
+    load: Callable[[Path], Mapping[str, Any]],
+    matrix: Callable[[Any], Any],
+) -> Weights:
+    """Every weight in ``dtype``; a layer's query, key and value become one matrix, gate and up too.
+
+    ``xp`` are the library's arrays (``sampling_arrays.arrays_of``), ``load`` reads a safetensors
+    file, and ``matrix`` puts [out, in] in the order that is fastest.
+
+    Raises:
+        WeightsError: there is no weights file. Tensors are checked by ``fetch.find_model``.
+    """
+    import numpy as np
+
+    raw: dict[str, Any] = {}
+    for file in weight_files(directory):
+        raw |= {name: xp.numbers(tensor, dtype) for name, tensor in load(file).items()}
+
+    def joined(kind: str, *parts: str) -> list[Any]:
+        """For each layer its parts' weights or biases in one, [sum of output sizes, ...]."""
+        names, found = [f"model.layers.{{}}.{part}.{kind}" for part in parts], []
+        for layer in range(config.num_hidden_layers):
+            whole = xp.lib.concatenate([raw.pop(name.format(layer)) for name in names])
+            found.append(matrix(whole) if whole.ndim == 2 else whole)
+        return found
+
+    embed, qkv = raw[EMBED], [f"self_attn.{part}_proj" for part in "qkv"]
+    layers = {
+        "attention_norm": joined("weight", "input_layernorm"),
+        "qkv": joined("weight", *qkv),
+        "out": joined("weight", "self_attn.o_proj"),
+        "mlp_norm": joined("weight", "post_attention_layernorm"),
+        "gate_up": joined("weight", "mlp.gate_proj", "mlp.up_proj"),
+        "down": joined("weight", "mlp.down_proj"),
+    }
+    if config.qkv_bias:
+        layers["qkv_bias"] = joined("bias", *qkv)
+    if config.qk_norm:
+        norms = [joined("weight", f"self_attn.{part}_norm") for part in "qk"]
+        counts = config.num_attention_heads, config.num_key_value_heads
+        layers["qk_norm"] = [
+            xp.lib.stack([norm for norm, count in zip(pair, counts, strict=True)
+                          for _ in range(count)])
+            for pair in zip(*norms, strict=True)
+        ]  # fmt: skip
+    positions = np.arange(context_len, dtype=np.float32)  # in float32, as in transformers
+    angles = np.outer(positions, np.array(config.frequencies() * 2, np.float32))
+    return Weights(
+        embed=embed,
+        layers=layers,
+        final_norm=raw["model.norm.weight"],
+        head=matrix(embed if config.tie_word_embeddings else raw["lm_head.weight"]),
+        cos=xp.numbers(np.cos(angles), dtype),
+        sin=xp.numbers(np.sin(angles), dtype),
+        eps=config.rms_norm_eps,
+    )
 
 
 # -- Which rows of a batch attend together: neighbours that compute equally many positions ---------

@@ -17,17 +17,15 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from ..devices.base import Device
-from ..devices.mlx import evaluate
+from ..devices.mlx import MlxArrays, evaluate
 from .base import ForwardBatch
 from .llama import (
     AUTO,
-    EMBED,
-    LlamaConfig,
     RowRun,
     choose_dtype,
     equal_extents,
     read_config,
-    weight_files,
+    read_weights,
 )
 from .sampling_arrays import logprobs, sample
 from .tokenizer import Tokenizer
@@ -35,103 +33,15 @@ from .tokenizer import Tokenizer
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 
 
-# -- Weights ---------------------------------------------------------------------------------------
+def load(file: Path) -> dict[str, mx.array]:
+    """The tensors of a safetensors file."""
+    tensors: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
+    return tensors
 
 
-class LayerWeights(NamedTuple):
-    """One layer; ``dim`` is the hidden size, ``d`` a head's, ``width`` that of the MLP."""
-
-    attention_norm: mx.array  # [dim]
-    qkv: mx.array  # [dim, (heads + 2 kv_heads) * d]
-    qkv_bias: mx.array | None  # [(heads + 2 kv_heads) * d]: added, if it's there
-    qk_norm: mx.array | None  # [heads + kv_heads, d]: queries and keys are normalized if it's there
-    out: mx.array  # [heads * d, dim]
-    mlp_norm: mx.array  # [dim]
-    gate: mx.array  # [dim, width]
-    up: mx.array  # [dim, width]
-    down: mx.array  # [width, dim]
-
-
-class LlamaMlxWeights(NamedTuple):
-    """Every weight, and what a forward takes from the configuration."""
-
-    embed: mx.array  # [vocab, dim]
-    layers: list[LayerWeights]
-    final_norm: mx.array  # [dim]
-    head: mx.array  # [dim, vocab]
-    cos: mx.array  # [context_len, d / 2]
-    sin: mx.array  # [context_len, d / 2]
-    eps: float  # of the norms
-    heads: int
-
-
-def read_weights(directory: Path, config: LlamaConfig, dtype: mx.Dtype) -> LlamaMlxWeights:
-    """Every weight in ``dtype``; matrices, [out, in] in files, are turned over in memory.
-
-    The BLAS of MLX's own Linux wheel takes half the time for them then, with the same bits.
-
-    Raises:
-        WeightsError: there is no weights file. Tensors are checked by ``fetch.find_model``.
-    """
-    raw: dict[str, mx.array] = {}
-    for file in weight_files(directory):
-        tensors: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
-        raw |= {name: tensor.astype(dtype) for name, tensor in tensors.items()}
-
-    def matrix(*names: str) -> mx.array:
-        """Matrices side by side, [in, sum of out]."""
-        return mx.contiguous(mx.concatenate([raw[f"{name}.weight"] for name in names]).T)
-
-    def layer(index: int) -> LayerWeights:
-        at = f"model.layers.{index}"
-        qkv = [f"{at}.self_attn.{part}_proj" for part in "qkv"]
-        bias = qk_norm = None
-        if config.qkv_bias:
-            bias = mx.concatenate([raw[f"{name}.bias"] for name in qkv])
-        if config.qk_norm:
-            counts = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
-            norms = {part: raw[f"{at}.self_attn.{part}_norm.weight"] for part in counts}
-            qk_norm = mx.concatenate([mx.tile(norms[part], (n, 1)) for part, n in counts.items()])
-        return LayerWeights(
-            attention_norm=raw[f"{at}.input_layernorm.weight"],
-            qkv=matrix(*qkv),
-            qkv_bias=bias,
-            qk_norm=qk_norm,
-            out=matrix(f"{at}.self_attn.o_proj"),
-            mlp_norm=raw[f"{at}.post_attention_layernorm.weight"],
-            gate=matrix(f"{at}.mlp.gate_proj"),
-            up=matrix(f"{at}.mlp.up_proj"),
-            down=matrix(f"{at}.mlp.down_proj"),
-        )
-
-    cos, sin = rope_tables(config, dtype)
-    weights = LlamaMlxWeights(
-        embed=raw[EMBED],
-        layers=[layer(index) for index in range(config.num_hidden_layers)],
-        final_norm=raw["model.norm.weight"],
-        head=matrix("model.embed_tokens" if config.tie_word_embeddings else "lm_head"),
-        cos=cos,
-        sin=sin,
-        eps=config.rms_norm_eps,
-        heads=config.num_attention_heads,
-    )
-    evaluate(weights)  # type: ignore[arg-type]
-    return weights
-
-
-def rope_tables(config: LlamaConfig, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
-    """Cosines and sines [context_len, d / 2]: what MLX's rotary embedding makes of (1, 0)."""
-    half = config.head_dim // 2
-    turning: dict[str, Any] = {"base": config.rope_theta}
-    if config.rope_scaling:
-        turning = {"base": None, "freqs": mx.array([1 / each for each in config.frequencies()])}
-    ones = mx.ones((config.max_position_embeddings, half), dtype)
-    rotated = mx.fast.rope(
-        mx.concatenate([ones, mx.zeros_like(ones)], axis=-1)[None],
-        config.head_dim, traditional=False, scale=1.0, offset=0, **turning,
-    )  # fmt: skip
-    cos, sin = mx.split(rotated[0], 2, axis=-1)
-    return cos, sin
+def turned(matrix: mx.array) -> mx.array:
+    """A matrix [out, in] as [in, out]: the BLAS of MLX's Linux wheel takes half the time then."""
+    return mx.contiguous(matrix.T)
 
 
 # -- Which slots of the paged KV cache a step writes and reads, and what rows see ------------------
@@ -145,7 +55,7 @@ class NewTokens(NamedTuple):
 
     write: mx.array  # [tokens] KV slots
     cos: mx.array  # [tokens, 1, d] of the rotary embedding, for both halves of a head
-    sin: mx.array  # [tokens, 1, d] with the sign that each half needs
+    sin: mx.array  # [tokens, 1, d]
 
 
 class Window(NamedTuple):
@@ -203,7 +113,10 @@ class LlamaMlx:
         self.context_len = config.max_position_embeddings
         self.eos_ids = config.eos_ids
         self.tokenizer: Any = Tokenizer.from_directory(directory)
-        self.weights = read_weights(directory, config, DTYPES[self.dtype])
+        self.weights = read_weights(
+            directory, config, self.context_len, MlxArrays(), DTYPES[self.dtype], load, turned
+        )
+        evaluate(self.weights)  # type: ignore[arg-type]
         self.num_layers = config.num_hidden_layers
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.pools: list[mx.array] = []
@@ -226,28 +139,24 @@ class LlamaMlx:
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
         """Logits [num_logits, vocab] after each of the tokens that are asked for."""
-        w, new = self.weights, self.new_tokens(batch, page_table)
+        w, layers, new = self.weights, self.weights.layers, self.new_tokens(batch, page_table)
         windows = [
             self.window_of(group, batch, page_table) for group in equal_extents(batch.extend_lens)
         ]
         x = w.embed[ids]
-        for layer, pool in zip(w.layers, self.pools, strict=False):
-            h = mx.fast.rms_norm(x, layer.attention_norm, w.eps)
-            qkv = h @ layer.qkv if layer.qkv_bias is None else h @ layer.qkv + layer.qkv_bias
-            x = x + self.attention(qkv, layer.qk_norm, pool, new, windows) @ layer.out
-            h = mx.fast.rms_norm(x, layer.mlp_norm, w.eps)
-            gate = h @ layer.gate
-            x = x + (gate * mx.sigmoid(gate) * (h @ layer.up)) @ layer.down
-        return mx.fast.rms_norm(x[batch.logits_at], w.final_norm, w.eps) @ w.head
+        for at in range(self.num_layers):
+            h = mx.fast.rms_norm(x, layers["attention_norm"][at], w.eps)
+            x = x + self.attention(h, at, new, windows) @ layers["out"][at]
+            h = mx.fast.rms_norm(x, layers["mlp_norm"][at], w.eps)
+            gate, up = mx.split(h @ layers["gate_up"][at], 2, axis=-1)
+            x = x + (gate * mx.sigmoid(gate) * up) @ layers["down"][at]
+        logits: mx.array = mx.fast.rms_norm(x[batch.logits_at], w.final_norm, w.eps) @ w.head
+        return logits
 
     def new_tokens(self, batch: ForwardBatch, page_table: mx.array) -> NewTokens:
         """Where the tokens of a batch go."""
         cos, sin = (part[batch.positions[:, None]] for part in (self.weights.cos, self.weights.sin))
-        return NewTokens(
-            write=page_table[batch.token_rows * self.max_len + batch.positions],
-            cos=mx.concatenate([cos, cos], axis=-1),
-            sin=mx.concatenate([-sin, sin], axis=-1),
-        )
+        return NewTokens(page_table[batch.token_rows * self.max_len + batch.positions], cos, sin)
 
     def window_of(self, group: RowRun, batch: ForwardBatch, page_table: mx.array) -> Window:
         """What rows of equal extent attend to, as far as the host knows how long they are."""
@@ -262,25 +171,24 @@ class LlamaMlx:
         )
 
     def attention(
-        self,
-        qkv: mx.array,
-        qk_norm: mx.array | None,
-        pool: mx.array,
-        new: NewTokens,
-        windows: Sequence[Window],
+        self, h: mx.array, layer: int, new: NewTokens, windows: Sequence[Window]
     ) -> mx.array:
-        """What the tokens of qkv [tokens, (heads + 2 * kv_heads) * d] see, [tokens, heads * d].
+        """What the tokens of h [tokens, dim] see in a layer, [tokens, heads * d].
 
         ``windows`` are of neighbouring rows, and cover all tokens in order. All keys and values are
         written at once, before any are read.
         """
-        heads, (kv_heads, d) = self.weights.heads, self.kv_shape
-        qkv = qkv.reshape(-1, heads + 2 * kv_heads, d)
+        w, pool, (kv_heads, d) = self.weights.layers, self.pools[layer], self.kv_shape
+        qkv = h @ w["qkv"][layer]
+        if "qkv_bias" in w:
+            qkv = qkv + w["qkv_bias"][layer]
+        qkv = qkv.reshape(len(h), -1, d)
+        heads = qkv.shape[1] - 2 * kv_heads
         qk = qkv[:, : heads + kv_heads]  # queries and keys in one go
-        if qk_norm is not None:
-            qk = mx.fast.rms_norm(qk, None, self.weights.eps) * qk_norm
+        if "qk_norm" in w:
+            qk = mx.fast.rms_norm(qk, None, self.weights.eps) * w["qk_norm"][layer]
         one, two = mx.split(qk, 2, axis=-1)  # the halves of a head, turned against each other
-        turned = qk * new.cos + mx.concatenate([two, one], axis=-1) * new.sin
+        turned = qk * new.cos + mx.concatenate([-two, one], axis=-1) * new.sin
         pool[new.write] = mx.concatenate([turned[:, heads:], qkv[:, heads + kv_heads :]], axis=1)
         counts = (window.mask.shape[0] * window.mask.shape[2] for window in windows)
         ends = list(accumulate(counts))  # of the windows' tokens: rows times extent

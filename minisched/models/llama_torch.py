@@ -25,15 +25,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..devices.base import Array, Buffer, Device
+from ..devices.thread import TorchArrays
 from .base import ForwardBatch
 from .llama import (
     AUTO,
-    EMBED,
-    LlamaConfig,
+    MATRICES,
     choose_dtype,
     equal_extents,
     read_config,
-    weight_files,
+    read_weights,
 )
 from .sampling_arrays import logprobs, sample
 from .tokenizer import Tokenizer
@@ -133,25 +133,15 @@ def attend_group(q: Tensor, keys: Tensor, values: Tensor, view: GroupView, group
 
 
 class LlamaWeights(NamedTuple):
-    """Every weight; ``dim`` is the hidden size, ``d`` a head's. Matrices may be packed.
+    """``llama.Weights`` in torch's types, as its compiler reads them. Matrices may be packed."""
 
-    Lists have an entry for each layer; ``qkv_bias`` and ``qk_norm`` are None where there are none.
-    """
-
-    embed: Tensor  # [vocab, dim]
-    attention_norm: Tensor  # [layers, dim]
-    qkv: list[Tensor]  # [(heads + 2 kv_heads) * d, dim]
-    qkv_bias: list[Optional[Tensor]]  # noqa: UP045  (this, and not `|`, is what torch.jit reads)
-    qk_norm: list[Optional[Tensor]]  # noqa: UP045  [heads + kv_heads, d]
-    out: list[Tensor]  # [dim, heads * d]
-    mlp_norm: Tensor  # [layers, dim]
-    gate_up: list[Tensor]  # [2 * width, dim]
-    down: list[Tensor]  # [dim, width]
-    final_norm: Tensor  # [dim]
-    head: Tensor  # [vocab, dim]
-    cos: Tensor  # [context_len, d]
-    sin: Tensor  # [context_len, d]
-    eps: float  # of the norms
+    embed: Tensor
+    layers: dict[str, list[Tensor]]
+    final_norm: Tensor
+    head: Tensor
+    cos: Tensor
+    sin: Tensor
+    eps: float
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
@@ -194,7 +184,7 @@ def look_at_step(
 ) -> StepView:
     """Read the page table for a step."""
     kv_heads, d = kv.keys.size(2), kv.keys.size(3)
-    rep = weights.qkv[0].size(0) // d // kv_heads - 2
+    rep = weights.layers["qkv"][0].size(0) // d // kv_heads - 2
     cos, sin = weights.cos[positions].unsqueeze(1), weights.sin[positions].unsqueeze(1)
     views = [look(group, kv, positions, token_rows, rep) for group in groups]
     real = groups[-1].first + groups[-1].num_rows * groups[-1].extend_len
@@ -206,13 +196,13 @@ def attention(weights: LlamaWeights, layer: int, kv: PagedKV, step: StepView, x:
     """What a layer's attention adds to x [num_tokens, dim]; the KV of the tokens is written."""
     keys, values = kv.keys[layer], kv.values[layer]
     kv_heads, d, eps, real = keys.size(1), keys.size(2), weights.eps, step.new.size(0)
-    heads = weights.qkv[layer].size(0) // d - 2 * kv_heads
-    h = F.rms_norm(x, [x.size(1)], weights.attention_norm[layer], eps)
-    h = linear(h, weights.qkv[layer], weights.qkv_bias[layer])
+    w = weights.layers
+    heads = w["qkv"][layer].size(0) // d - 2 * kv_heads
+    h = F.rms_norm(x, [x.size(1)], w["attention_norm"][layer], eps)
+    h = linear(h, w["qkv"][layer], w["qkv_bias"][layer] if "qkv_bias" in w else None)
     qk, v = h.view(x.size(0), -1, d).split([heads + kv_heads, kv_heads], 1)
-    qk_norm = weights.qk_norm[layer]
-    if qk_norm is not None:
-        qk = F.rms_norm(qk, [d], None, eps) * qk_norm
+    if "qk_norm" in w:
+        qk = F.rms_norm(qk, [d], None, eps) * w["qk_norm"][layer]
     q, k = rotate(qk, step.cos, step.sin).split([heads, kv_heads], 1)  # both in one go
     keys.index_copy_(0, step.new, k[:real])
     values.index_copy_(0, step.new, v[:real])
@@ -220,14 +210,15 @@ def attention(weights: LlamaWeights, layer: int, kv: PagedKV, step: StepView, x:
     for group, view in zip(step.groups, step.views):  # noqa: B905
         tokens = slice(group.first, group.first + group.num_rows * group.extend_len)
         seen[tokens] = attend_group(q[tokens], keys, values, view, group)
-    return linear(seen.flatten(1), weights.out[layer])
+    return linear(seen.flatten(1), w["out"][layer])
 
 
 def mlp(weights: LlamaWeights, layer: int, x: Tensor) -> Tensor:
     """What a layer's MLP adds to x [num_tokens, dim]."""
-    h = F.rms_norm(x, [x.size(1)], weights.mlp_norm[layer], weights.eps)
-    gate, up = linear(h, weights.gate_up[layer]).chunk(2, -1)
-    return linear(silu(gate) * up, weights.down[layer])
+    w = weights.layers
+    h = F.rms_norm(x, [x.size(1)], w["mlp_norm"][layer], weights.eps)
+    gate, up = linear(h, w["gate_up"][layer]).chunk(2, -1)
+    return linear(silu(gate) * up, w["down"][layer])
 
 
 def logits_of(weights: LlamaWeights, x: Tensor, logits_at: Tensor) -> Tensor:
@@ -271,7 +262,7 @@ def llama_step(
 
     ``logits_at`` [num_logits] says after which of the ``ids`` [num_tokens] they are wanted.
     """
-    num_layers, x = len(weights.qkv), weights.embed[ids]
+    num_layers, x = len(weights.layers["qkv"]), weights.embed[ids]
     x = llama_layers(weights, kv, groups, x, positions, token_rows, 0, num_layers)
     return logits_of(weights, x, logits_at)
 
@@ -333,78 +324,19 @@ def window_of(length: int) -> int:
     return -(-length // BLOCK) * BLOCK
 
 
-# -- Weights ---------------------------------------------------------------------------------------
+# -- How weights lie in memory ---------------------------------------------------------------------
 
-MATRICES = ("qkv", "out", "gate_up", "down")  # of each layer
 PACKED_FOR = 16  # rows: packed for fewer, oneDNN's order is slow for many
 
 
-def read_weights(
-    directory: Path, config: LlamaConfig, dtype: torch.dtype, context_len: int, packed: bool = True
-) -> LlamaWeights:
-    """Every weight in ``dtype``; a layer's query, key and value become one matrix, gate and up too.
-
-    ``packed`` is for the CPU; a GPU wants them plain.
-
-    Raises:
-        WeightsError: there is no weights file. Tensors are checked by ``fetch.find_model``.
-    """
-    raw: dict[str, Tensor] = {}
-    for file in weight_files(directory):
-        raw |= {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-
-    def keep(weight: Tensor) -> Tensor:
-        return pack(weight) if packed else weight
-
-    def joined(kind: str, *parts: str) -> list[Tensor]:
-        """For each layer its parts' weights or biases in one, [sum of output sizes, ...]."""
-        names = [f"model.layers.{{}}.{part}.{kind}" for part in parts]
-        return [
-            keep(torch.cat([raw.pop(name.format(index)) for name in names]))
-            for index in range(config.num_hidden_layers)
-        ]
-
-    embed = raw[EMBED]
-    qkv = [f"self_attn.{part}_proj" for part in "qkv"]
-    qkv_bias: list[Any] = [None] * config.num_hidden_layers
-    qk_norm = qkv_bias
-    if config.qkv_bias:
-        qkv_bias = joined("bias", *qkv)
-    if config.qk_norm:
-        norms = [joined("weight", f"self_attn.{part}_norm") for part in "qk"]
-        qk_norm = [
-            torch.cat([q.expand(heads, -1), k.expand(kv_heads, -1)])
-            for q, k in zip(*norms, strict=True)
-        ]
-    angles = torch.arange(context_len).float()[:, None] * torch.tensor(config.frequencies())
-    angles = torch.cat([angles, angles], -1)  # in float32, as in transformers
-    return LlamaWeights(
-        embed=embed,
-        attention_norm=torch.stack(joined("weight", "input_layernorm")),
-        qkv=joined("weight", *qkv),
-        qkv_bias=qkv_bias,
-        qk_norm=qk_norm,
-        out=joined("weight", "self_attn.o_proj"),
-        mlp_norm=torch.stack(joined("weight", "post_attention_layernorm")),
-        gate_up=joined("weight", "mlp.gate_proj", "mlp.up_proj"),
-        down=joined("weight", "mlp.down_proj"),
-        final_norm=raw["model.norm.weight"],
-        head=keep(embed if config.tie_word_embeddings else raw["lm_head.weight"]),
-        cos=angles.cos().to(dtype),
-        sin=angles.sin().to(dtype),
-        eps=config.rms_norm_eps,
-    )
-
-
 def pack(weight: Tensor) -> Tensor:
-    """A matrix [out, in] in the order in which oneDNN reads it, if it can; a vector as it is.
+    """A matrix [out, in] in the order in which oneDNN reads it, if it can.
 
     MKL puts a plain float32 matrix in order at every call, and reads it at a third of the rate.
     A tied head lies in memory twice: rows of it are looked up, too.
     """
     known = weight.dtype in (torch.float32, torch.bfloat16) and torch.backends.mkldnn.is_available()
-    if weight.dim() == 1 or weight.is_mkldnn or not known:
+    if weight.is_mkldnn or not known:
         return weight
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR)
     return packed
@@ -412,20 +344,21 @@ def pack(weight: Tensor) -> Tensor:
 
 def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
     """The weights on a device: packed on the CPU, plain elsewhere, and there a tied head once."""
-    if where.type == "cpu":
-        matrices: dict[str, Any] = {
-            name: [pack(part) for part in getattr(weights, name)] for name in MATRICES
-        }
-        return weights._replace(**matrices, head=pack(weights.head))
-    return move(weights, where)
+    if where.type != "cpu":
+        return move(weights, where)
+    layers = {
+        name: [pack(part) for part in parts] if name in MATRICES else parts
+        for name, parts in weights.layers.items()
+    }
+    return weights._replace(layers=layers, head=pack(weights.head))
 
 
 def move(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
     """The weights on a device, plain, unless they are there; a tied head once."""
 
     def moved(weight: Any) -> Any:
-        if isinstance(weight, list):
-            return [moved(part) for part in weight]
+        if isinstance(weight, dict):
+            return {name: [moved(part) for part in parts] for name, parts in weight.items()}
         if not isinstance(weight, Tensor) or weight.device == where:
             return weight
         return (weight.to_dense() if weight.is_mkldnn else weight).to(where)
@@ -473,18 +406,19 @@ class LlamaTorch:
         self.context_len = min(context_len or longest, longest)
         self.eos_ids = config.eos_ids
         self.tokenizer: Any = Tokenizer.from_directory(directory)
-        self.weights = read_weights(directory, config, DTYPES[self.dtype], self.context_len, packed)
+        xp, dtype_of = TorchArrays(torch.device("cpu")), DTYPES[self.dtype]
+        matrix = pack if packed else Tensor.contiguous
+        weights = read_weights(directory, config, self.context_len, xp, dtype_of, load_file, matrix)
+        self.weights = LlamaWeights(*weights)
         self.num_layers = config.num_hidden_layers
         self.kv_shape = (config.num_key_value_heads, config.head_dim)
         self.step = script(llama_step) if scripted else llama_step
 
     def first_layers(self, count: int) -> "LlamaTorch":
         """A draft model: the first 1 to ``num_layers`` layers, with the same weights."""
-        draft, w = copy(self), self.weights
-        fewer: dict[str, Any]
-        fewer = {name: part[:count] for name, part in w._asdict().items() if type(part) is list}
-        fewer |= {name: getattr(w, name)[:count] for name in ("attention_norm", "mlp_norm")}
-        draft.weights = w._replace(**fewer)
+        draft, layers = copy(self), self.weights.layers
+        fewer = {name: parts[:count] for name, parts in layers.items()}
+        draft.weights = self.weights._replace(layers=fewer)
         draft.num_layers, draft.name = count, f"first {count} layers of {self.name}"
         return draft
 

@@ -25,7 +25,6 @@ from collections.abc import Callable
 from copy import copy
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +34,6 @@ from ..devices.base import Array, Buffer, Device
 from .base import ForwardBatch
 from .llama import AUTO
 from .llama_torch import (
-    MATRICES,
     LlamaTorch,
     LlamaWeights,
     PagedKV,
@@ -80,7 +78,7 @@ def cut(weights: LlamaWeights, kv_heads: int, d: int, block: int) -> LlamaWeight
 
     ``weights`` are plain. Embeddings and norms are everybody's.
     """
-    heads = weights.qkv[0].size(0) // d - 2 * kv_heads
+    heads = weights.layers["qkv"][0].size(0) // d - 2 * kv_heads
     rep = heads // kv_heads
     mine = [*range(block * rep, (block + 1) * rep), heads + block]  # its query heads and its key
 
@@ -94,18 +92,19 @@ def cut(weights: LlamaWeights, kv_heads: int, d: int, block: int) -> LlamaWeight
     def of_sum(matrix: Tensor) -> Tensor:
         return part_of(matrix.t(), block, kv_heads, WIDTH).t().contiguous()
 
-    def each(function: Callable[[Tensor], Tensor], parts: list[Any]) -> list[Any]:
-        return [None if part is None else function(part) for part in parts]
-
-    return weights._replace(
-        qkv=each(of_heads, weights.qkv),
-        qkv_bias=each(of_heads, weights.qkv_bias),
-        qk_norm=each(lambda norm: norm[mine], weights.qk_norm),
-        out=[matrix.view(-1, heads, d)[:, mine[:-1]].flatten(1) for matrix in weights.out],
-        gate_up=[of_width(matrix) for matrix in weights.gate_up],
-        down=[of_sum(matrix) for matrix in weights.down],
-        head=part_of(weights.head, block, kv_heads),
-    )
+    ways: dict[str, Callable[[Tensor], Tensor]] = {
+        "qkv": of_heads,
+        "qkv_bias": of_heads,
+        "qk_norm": lambda norm: norm[mine],
+        "out": lambda matrix: matrix.view(-1, heads, d)[:, mine[:-1]].flatten(1),
+        "gate_up": of_width,
+        "down": of_sum,
+    }
+    layers = {
+        name: [ways[name](part) for part in parts] if name in ways else parts
+        for name, parts in weights.layers.items()
+    }
+    return weights._replace(layers=layers, head=part_of(weights.head, block, kv_heads))
 
 
 def add_up(parts: Tensor) -> Tensor:
@@ -132,8 +131,7 @@ class LlamaTP(LlamaTorch):
         whole, (kv_heads, d) = self.weights, self.kv_shape
         self.gather: Callable[[Tensor], Tensor] = lambda parts: parts
         self.blocks = [cut(whole, kv_heads, d, at) for at in range(kv_heads)]
-        without: dict[str, Any] = {name: [] for name in MATRICES}
-        self.weights = whole._replace(**without, head=whole.embed)
+        self.weights = whole._replace(layers={}, head=whole.embed)
 
     def share(
         self, rank: int, num_ranks: int, all_gather: Callable[[Tensor], list[Tensor]]

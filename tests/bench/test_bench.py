@@ -36,6 +36,7 @@ from minisched.bench.peers import peer as peers
 from minisched.bench.peers.peer import PACKAGE, Peer, PeerError
 from minisched.devices.thread import ThreadDevice
 from minisched.models.hash_arrays import HashArrays
+from minisched.models.llama import MATRICES
 from minisched.models.llama_torch import LlamaTorch
 
 times = st.floats(0.01, 100.0)
@@ -175,7 +176,8 @@ def test_a_step_reads_each_weight_and_what_is_remembered_once(tiny_llama: Path) 
     w, (kv_heads, d) = model.weights, model.kv_shape
     _, num_bytes = step_of(model, batch=3, before=99)
     remembered = 2 * model.num_layers * 3 * 100 * kv_heads * d
-    numbers = sum(m.numel() for m in [*w.qkv, *w.out, *w.gate_up, *w.down, w.head])
+    matrices = [matrix for name in MATRICES for matrix in w.layers[name]]
+    numbers = sum(matrix.numel() for matrix in [*matrices, w.head])
     assert num_bytes == 4 * (numbers + remembered)
     for batch, before in ((3, 70), (1, 0), (16, 5)):
         with torch.inference_mode():

@@ -17,7 +17,7 @@ from minisched.core import Request, SamplingParams
 from minisched.devices.cost import MILLISECOND, Pace
 from minisched.devices.profiles import (
     HostCost,
-    MeasuredCost,
+    MachineCost,
     Profile,
     as_json,
     from_json,
@@ -37,7 +37,7 @@ HELD_OUT = (
 )
 PHASES = ("receive", "schedule", "prepare", "launch", "launch sample", "fill", "postprocess",
           "process", "output")  # fmt: skip
-MACHINE = MeasuredCost(
+MACHINE = MachineCost(
     forward_knots=((1, 7_654_321), (513, 7_654_321 + 512 * 43_210)),
     kv_read_ps=3_456_000,
     attention_ps=78_000,
@@ -54,7 +54,7 @@ MACHINE = MeasuredCost(
 )  # fmt: skip
 
 
-def check_foreseen(truth: MeasuredCost, found: MeasuredCost, most: float) -> None:
+def check_foreseen(truth: MachineCost, found: MachineCost, most: float) -> None:
     """No makespan is foreseen wrongly by more than that of itself."""
     model = HashModel()
     for loop in ("serial", *LOOPS):
@@ -117,7 +117,7 @@ def test_a_file_that_is_no_profile_is_one_sentence(tmp_path: Path, text: str, wo
     with pytest.raises(ValueError, match=word) as found:
         read_profile(file)
     assert str(file) in str(found.value) and "\n" not in str(found.value)
-    twice = MeasuredCost(forward_knots=((8, 1), (8, 5)))
+    twice = MachineCost(forward_knots=((8, 1), (8, 5)))
     with pytest.raises(ValueError, match="forward_knots must ascend in tokens"):
         from_json(as_json(Profile("twice", "", twice, 64), twice, {}))
 
@@ -133,7 +133,7 @@ def test_on_any_accepted_profile_time_goes_forward(
     knots: list[tuple[int, int]], pad_to: int, tokens: list[int]
 ) -> None:
     """However steep measured knots are, no forward pass takes less than nothing."""
-    cost = MeasuredCost(forward_knots=tuple(knots), pad_to=pad_to)
+    cost = MachineCost(forward_knots=tuple(knots), pad_to=pad_to)
     profile = Profile("steep", "", cost, 64)
     assert from_json(json.loads(json.dumps(as_json(profile, cost, {})))) == profile
     read = profile.cost

@@ -82,7 +82,7 @@ def alone_on_torch(model: LlamaTorch, tokens: tuple[int, ...]) -> list[float]:
     """Logits [vocab] after ``tokens``, not compiled: position p has KV slot p + 1, and row 1."""
     count = len(tokens)
     padding = [0] * (-count % ROWS)
-    shape = (len(model.weights.qkv), count + 1, *model.kv_shape)
+    shape = (model.num_layers, count + 1, *model.kv_shape)
     dtype = model.weights.embed.dtype
     table = torch.tensor([0] * count + list(range(1, count + 1)))
     kv = PagedKV(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype), table, count)

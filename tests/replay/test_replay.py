@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from minisched.core import FinishReason
 from minisched.devices.cost import SIM_COST, CostModel
-from minisched.devices.profiles import H100, LLAMA_8B, PROFILES, AttentionCost, Profile
+from minisched.devices.profiles import H100, LLAMA_8B, PROFILES, MachineCost, Profile
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
 from minisched.loops.design import LOOPS
@@ -170,13 +170,13 @@ def test_time_passes_between_arrivals_and_counts_as_idle(tmp_path: Path) -> None
 def test_attention_costs_the_same_in_one_piece_and_in_chunks(
     lengths: list[int], base: int, token: int
 ) -> None:
-    pairs_only = AttentionCost(attention_ps=1_000_000)
+    pairs_only = MachineCost(attention_ps=1_000_000)
     chunks = [(sum(lengths[:n]), length) for n, length in enumerate(lengths)]
     total = sum(lengths)
     in_chunks = sum(pairs_only.forward_rows([chunk]) for chunk in chunks)
     assert in_chunks == pairs_only.forward_rows([(0, total)])
     assert in_chunks == 1000 * sum(range(1, total + 1)), "each token attends to itself and before"
-    plain = AttentionCost(forward_base=base, forward_per_token=token)
+    plain = MachineCost(forward_base=base, forward_per_token=token)
     assert plain.forward_rows(chunks) == CostModel({}, base, token).forward(total)
 
 
