@@ -1,14 +1,15 @@
-r"""A regex over the text that a request may say: its language, and a table of states for bytes.
+r"""A regex over the text that a request may say: its language, and what may follow where, in bytes.
 
 Python's own parser reads it, so that it means what ``re.fullmatch`` means with ``re.ASCII``. Of
 what ``re`` knows, that is refused which is no regular language (``(a)\1``, ``(?=a)``), changes what
 signs mean (``(?i)``), or says nothing where all of the output has to match anyway (``^``, ``$``).
 What is left is a tree of a few kinds of parts (``Part``).
 
-Where tokens are bytes, a request walks through states. A state is what may still follow, a regex
-again: the *derivative* of the one before it by the byte that came (J. A. Brzozowski, "Derivatives
-of regular expressions", 1964). Nothing that leads nowhere is ever made, so there are no dead ends
-to look for. The table of states never changes, and all requests with that regex share it.
+Where tokens are bytes, a request walks through states. A state is the set of what may still follow,
+regexes again: the *partial derivatives* by the bytes that came (V. Antimirov, "Partial derivatives
+of regular expressions and finite automaton constructions", 1996; there are no more of them than a
+regex has characters). A state is made when somebody reaches it, and all requests with that regex
+share it. Nothing that leads nowhere is ever made, so there are no dead ends to look for.
 
 What ``.``, ``\D \W \S`` and ``[^a]`` take of a character beyond ASCII is one byte here, and all of
 it where llguidance follows the regex over a model's own tokens; of ASCII both are the same.
@@ -19,8 +20,10 @@ from __future__ import annotations
 import re
 import string
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain, islice
+from itertools import repeat as repeated
 from re import _parser as parser  # type: ignore[attr-defined]  # Hypothesis reads it, too
 from typing import Any
 
@@ -162,9 +165,7 @@ def read_class(members: Iterable[tuple[Any, Any]]) -> Part:
     return either([chars(BYTES - codes if is_negated else codes), *beyond])
 
 
-# -- Derivatives: what may follow a byte -----------------------------------------------------------
-
-DERIVED = 1 << 14  # that are kept: states share most of their parts
+# -- What may follow a byte ------------------------------------------------------------------------
 
 
 def in_bytes(part: Part, known: frozenset[int]) -> Part:
@@ -181,7 +182,6 @@ def in_bytes(part: Part, known: frozenset[int]) -> Part:
     raise AssertionError(part)
 
 
-@lru_cache(DERIVED)
 def nullable(part: Part) -> bool:
     """Whether the empty text is among those of a part."""
     match part:
@@ -194,138 +194,120 @@ def nullable(part: Part) -> bool:
     return False
 
 
-@lru_cache(DERIVED)
-def derive(part: Part, byte: int) -> Part:
+def rests(part: Part, byte: int) -> Iterator[Part]:
     """What may follow a byte: the rests of all texts of a part that begin with it."""
     match part:
         case ("chars", codes):
-            return EMPTY if byte in codes else NEVER
+            if byte in codes:
+                yield EMPTY
         case ("either", options):
-            return either(derive(each, byte) for each in options)
+            for each in options:
+                yield from rests(each, byte)
         case ("repeat", body, least, most):
             more = repeat(body, max(0, least - 1), None if most is None else most - 1)
-            return then([derive(body, byte), more])
+            for rest in rests(body, byte):
+                yield then([rest, more])
         case ("then", parts):
-            return either(begun(parts, byte))
-    raise AssertionError(part)
+            for at, first in enumerate(parts):
+                for rest in rests(first, byte):
+                    yield then([rest, *parts[at + 1 :]])
+                if not nullable(first):
+                    return
 
 
-def begun(parts: Sequence[Part], byte: int) -> Iterator[Part]:
-    """The byte is of the first part, or of the next one where those before it may be empty."""
-    for at, part in enumerate(parts):
-        yield then([derive(part, byte), *parts[at + 1 :]])
-        if not nullable(part):
-            return
+def sets_in(part: Part) -> Iterator[frozenset[int]]:
+    """The set of each character in a part; of a repeated one as often as it may come."""
+    match part:
+        case ("chars", codes):
+            yield codes
+        case ("repeat", body, least, most):
+            yield from chain.from_iterable(repeated([*sets_in(body)], most or least or 1))
+        case (_, parts):
+            yield from chain.from_iterable(map(sets_in, parts))
 
 
-# -- The table: a row for each state, a column for tokens that go the same way from every state ----
+# -- States, and what each of them allows ----------------------------------------------------------
 
-MAX_STATES = 1000
-MAX_SETS = 1000  # of characters, in a state; with both, the worst regex takes a second or two
-START, OVER = 0, 1  # the first state, and the one behind an end-of-text token
-NO = -1  # in a cell: not allowed here
+MAX_CHARS = 1000  # in a regex, those repeated counted again
+State = frozenset[Part]
+OVER: State = frozenset()  # behind an end-of-text token
 
 
 class Automaton:
-    """A regex over tokens. ``table[state][column]`` is the next state, or ``NO``.
+    """A regex over the tokens below 256 that are no end of text; its states are made as needed.
 
-    ``columns`` says which tokens are in a column; the last one is that of the end-of-text tokens,
-    which lead from an accepting state to one in which all is over.
-    """
-
-    def __init__(
-        self, columns: Sequence[Sequence[int]], table: list[list[int]], vocab_size: int
-    ) -> None:
-        self.table = table
-        self.column_of = {token: at for at, tokens in enumerate(columns) for token in tokens}
-        bits = [sum(1 << token for token in tokens) for tokens in columns]
-        num_bytes = -(-vocab_size // 32) * 4
-        self.masks: list[bytes] = []  # [num_states] see Grammar.fill_vocab_mask
-        for row in table:
-            allowed = sum(bit for bit, cell in zip(bits, row, strict=True) if cell != NO)
-            self.masks.append(allowed.to_bytes(num_bytes, "little"))
-
-
-@lru_cache(maxsize=64)
-def build(regex: str, vocab_size: int, eos_ids: frozenset[int]) -> Automaton:
-    """The automaton of a regex, over the tokens below 256 that are no end of text.
-
-    From each of its states an end can be reached with the tokens that there are.
+    From each of them an end can be reached with the tokens that there are.
 
     Raises:
         ValueError: the regex is none, is too large, or no token can satisfy it; one sentence.
     """
-    known = frozenset(token for token in BYTES - eos_ids if token < vocab_size)
-    start, problem = in_bytes(parse(regex), known), ""
-    sets, columns = set(sets_in(start)), dict[frozenset[frozenset[int]], list[int]]()
-    for token in sorted(known):
-        fits = frozenset(codes for codes in sets if token in codes)
-        if fits:
-            columns.setdefault(fits, []).append(token)
-    number: dict[Part | None, int] = {start: START, None: OVER}
-    table: list[list[int]] = []
-    states: list[Part | None] = [*number]
-    for state in states:  # which grows meanwhile
-        row = []
-        for tokens in columns.values():
-            ahead = NEVER if state is None else derive(state, tokens[0])
-            if ahead != NEVER and ahead not in number:
-                number[ahead] = len(states)
-                states.append(ahead)
-            row.append(number.get(ahead, NO))
-        row.append(OVER if state is not None and nullable(state) else NO)
-        table.append(row)
-        is_large = sum(1 for _ in sets_in(states[-1] or EMPTY)) > MAX_SETS
-        if is_large or len(states) > MAX_STATES:
-            what = f"{MAX_SETS} characters in a state" if is_large else f"{MAX_STATES} states"
+
+    def __init__(self, regex: str, vocab_size: int, eos_ids: frozenset[int]) -> None:
+        known = frozenset(token for token in BYTES - eos_ids if token < vocab_size)
+        start, problem = in_bytes(parse(regex), known), ""
+        sets = [*islice(sets_in(start), MAX_CHARS + 1)]
+        if len(sets) > MAX_CHARS:
             raise ValueError(
-                f"regex {shown(regex)} can't be compiled: its automaton has more than {what}."
+                f"regex {shown(regex)} can't be compiled: with all its repeats it has more than "
+                f"{MAX_CHARS} characters."
             )
-    if start == NEVER:
-        problem = "no text of this vocabulary matches it"
-    elif not eos_ids and set(table[START][:-1]) <= {NO}:
-        problem = "only the empty text matches it, and this model has no end-of-text token"
-    if problem:
-        raise ValueError(f"no token can satisfy regex {shown(regex)}: {problem}.")
-    return Automaton([*columns.values(), sorted(eos_ids)], table, vocab_size)
+        alike: dict[frozenset[frozenset[int]], list[int]] = {}
+        for token in known:
+            alike.setdefault(frozenset(codes for codes in sets if token in codes), []).append(token)
+        self.columns = [*alike.values()]  # tokens that lead the same way from every state
+        self.start, self.eos_ids = State({start}), eos_ids
+        self.num_bytes = -(-vocab_size // 32) * 4
+        self._ahead: dict[State, tuple[dict[int, State], bytes]] = {}
+        if start == NEVER:
+            problem = "no text of this vocabulary matches it"
+        elif not self.ahead(self.start)[0]:
+            problem = "only the empty text matches it, and this model has no end-of-text token"
+        if problem:
+            raise ValueError(f"no token can satisfy regex {shown(regex)}: {problem}.")
+
+    def ahead(self, state: State) -> tuple[dict[int, State], bytes]:
+        """Where each allowed token leads; and these tokens, as ``Grammar`` masks them."""
+        if state not in self._ahead:
+            moves: dict[int, State] = {}
+            for tokens in self.columns:
+                if after := State(rest for part in state for rest in rests(part, tokens[0])):
+                    moves |= dict.fromkeys(tokens, after)
+            if any(map(nullable, state)):
+                moves |= dict.fromkeys(self.eos_ids, OVER)
+            mask = sum(1 << token for token in moves)
+            self._ahead[state] = moves, mask.to_bytes(self.num_bytes, "little")
+        return self._ahead[state]
 
 
-def sets_in(part: Part) -> Iterator[frozenset[int]]:
-    """All sets of characters in a part."""
-    if part[0] == "chars":
-        yield part[1]
-    else:
-        for each in [part[1]] if part[0] == "repeat" else part[1]:
-            yield from sets_in(each)
+build = lru_cache(maxsize=64)(Automaton)
 
 
-# -- One request's place in a table: a stack of states, so that steps can be taken back ------------
+# -- One request's place: a stack of states, so that steps can be taken back -----------------------
 
 
 class TokenGrammar:
-    """A ``core.Grammar`` over an automaton: every method is a look-up or two."""
+    """A ``core.Grammar`` over an automaton."""
 
     def __init__(self, automaton: Automaton) -> None:
         self.automaton = automaton
-        self.states = [START]  # [num_tokens + 1] after each token that was accepted
+        self.states = [automaton.start]  # [num_tokens + 1] after each token that was accepted
 
     @property
     def is_terminated(self) -> bool:
         """Whether a token was accepted after which no more text can follow."""
-        ahead = self.automaton.table[self.states[-1]][:-1]
-        return len(self.states) > 1 and all(cell == NO for cell in ahead)
+        moves, _ = self.automaton.ahead(self.states[-1])
+        return len(self.states) > 1 and moves.keys() <= self.automaton.eos_ids
 
     def accept_token(self, token: int) -> bool:
         """Go on by one token, or say no."""
-        column = self.automaton.column_of.get(token)
-        state = NO if column is None else self.automaton.table[self.states[-1]][column]
-        if state != NO:
-            self.states.append(state)
-        return state != NO
+        moves, _ = self.automaton.ahead(self.states[-1])
+        if is_allowed := token in moves:
+            self.states.append(moves[token])
+        return is_allowed
 
     def fill_vocab_mask(self) -> bytes:
         """The tokens that lead on from here; none, once an end-of-text token has come."""
-        return self.automaton.masks[self.states[-1]]
+        return self.automaton.ahead(self.states[-1])[1]
 
     def rollback(self, num_tokens: int) -> None:
         """Take tokens back."""
