@@ -50,8 +50,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..trace import Recorder
-from ..trace.ranks import ClockOffset, RankEvents, RankRecorder
-from ..trace.recorder import NullRecorder
+from ..trace.ranks import ClockOffset, absorb, rank_recorder, renamed
+from ..trace.recorder import Events, NullRecorder
 from .base import RankLost as RankLost
 from .base import reason_of
 from .thread import ThreadDevice, TorchDevice
@@ -550,7 +550,7 @@ def rank_device(recorder: Recorder | None = None) -> TorchDevice:
         WrongRanks: this process is alone.
     """
     ranks = current()
-    recorder = recorder or RankRecorder(ranks.rank, ranks.size)
+    recorder = recorder or rank_recorder(ranks.rank, ranks.size)
     device: TorchDevice
     if torch.cuda.is_available():
         from .cuda import CudaDevice
@@ -592,13 +592,11 @@ def begin(ranks: Ranks, device: TorchDevice, is_new: bool = True) -> None:
     ranks.recorder = device.recorder
 
 
-def gather(
-    ranks: Ranks, device: TorchDevice, recorder: RankRecorder, name: Callable[[str], str] = str
-) -> None:
+def gather(ranks: Ranks, device: TorchDevice, name: Callable[[str], str] = str) -> None:
     """All ranks, after a run: what the others have recorded comes into rank 0's recorder.
 
-    Their times are put on rank 0's clock, and a mark for each says how surely. ``recorder`` is the
-    whole of a rank's, and ``name`` says what it calls its lanes and resources there.
+    Their times are put on rank 0's clock, and a mark for each says how surely. ``name`` says what a
+    rank's lanes and resources are called there.
 
     Raises:
         RankLost: a rank is lost.
@@ -606,13 +604,14 @@ def gather(
     ranks.recorder = NullRecorder()  # what follows is no part of the run
     ranks.compare_clocks()
     if ranks.rank:
-        ranks.send(0, "recorded", (device.opened, recorder.events(name)))
+        ranks.send(0, "recorded", (device.opened, renamed(device.recorder.events, name)))
         return
     for other in ranks.others:
         opened, events = ranks.receive(other, "recorded").value
-        assert isinstance(events, RankEvents)
+        assert isinstance(events, Events)
         offset, error = ranks.offsets[other]
-        recorder.absorb(other, events, ClockOffset(opened + offset - device.opened, error))
+        shift = ClockOffset(opened + offset - device.opened, error)
+        absorb(device.recorder, other, events, shift)
 
 
 def main() -> None:

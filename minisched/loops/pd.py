@@ -35,7 +35,6 @@ from ..engine.frontend import Frontend
 from ..engine.metrics import Metrics
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, Prefilled, PrefillScheduler
-from ..trace.sides import SideRecorder
 from ..worker import Step
 from ..worker.recording import KV
 from .design import Turns, design, line_of
@@ -537,9 +536,8 @@ class Pair:
 
     def __init__(self, setup: RunSetup, **link: int) -> None:
         device, made = setup.device, Link(**link)
-        there = SimDevice(SideRecorder(device.recorder, "prefill"))
-        device.recorder = SideRecorder(device.recorder, "decode")
-        device.recorder.now = device.now
+        there = SimDevice(device.recorder.of_side("prefill"))
+        device.recorder = device.recorder.of_side("decode")
         self.decode, prompts = decode_side(setup, made)
         setup = replace(setup, device=cast(Device, there), model=copy(setup.model))
         self.prefill = prefill_side(setup, prompts, made)

@@ -26,8 +26,6 @@ from ..devices.thread import TorchDevice
 from ..engine.engine import NAP
 from ..engine.metrics import Metrics
 from ..trace import Slice
-from ..trace.ranks import RankRecorder
-from ..trace.sides import SideRecorder
 from ..worker.recording import KV
 from .design import Turns, line_of
 from .pd import (
@@ -198,13 +196,10 @@ def drive_side(ranks: Ranks, side: SideEngine, turns: Turns, receiver: KVReceive
         receiver.thread.join(ranks.deadline)
 
 
-def be_side(ranks: Ranks, device: TorchDevice, side: str) -> RankRecorder:
-    """Begin, under a side's name from now on; the recorder of all that this rank records."""
+def be_side(ranks: Ranks, device: TorchDevice, side: str) -> None:
+    """Begin, under a side's name from now on."""
     begin(ranks, device)
-    whole = cast(RankRecorder, device.recorder)
-    device.recorder = ranks.recorder = SideRecorder(whole, side)
-    device.recorder.now = device.now
-    return whole
+    device.recorder = ranks.recorder = device.recorder.of_side(side)
 
 
 def whole_run(setup: RunSetup, **link: int) -> Metrics:
@@ -222,14 +217,13 @@ def whole_run(setup: RunSetup, **link: int) -> Metrics:
             "link is a real one."
         )
     with ranks.calling(other_rank, setup.for_others()):
-        whole = be_side(ranks, device, "decode")
+        be_side(ranks, device, "decode")
         decode, prompts = decode_side(setup, Link(0, AT_ONCE))
         decode.mailbox = decode.other = RankMailbox(ranks, PREFILL)
         ranks.send(PREFILL, "prompts", prompts)
         drive_side(ranks, decode, pd_decode(decode), KVReceiver(decode, ranks))
         theirs = ranks.receive(PREFILL, "metrics").value
-        gather(ranks, device, whole)
-    device.recorder = whole
+        gather(ranks, device)
     return join_metrics(decode.metrics, theirs)
 
 
@@ -243,13 +237,13 @@ def other_rank(ranks: Ranks, given: tuple[Any, ...]) -> None:
         device, model = cast(TorchDevice, setup.device), cast(KVModel, setup.model)
         if ranks.rank != PREFILL:
             begin(ranks, device)
-            gather(ranks, device, cast(RankRecorder, device.recorder))
+            gather(ranks, device)
             return
-        whole = be_side(ranks, device, "prefill")
+        be_side(ranks, device, "prefill")
         prompts: list[Request] = ranks.receive(DECODE, "prompts").value
         made = prefill_side(setup, prompts, Link(0, AT_ONCE), RankPrefillEngine)
         made.mailbox = made.other = RankMailbox(ranks, DECODE)
         made.link = Link(0, AT_ONCE, sum(part.nbytes for part in model.read_kv([0])))
         drive_side(ranks, made, pd_prefill(made), None)
         ranks.send(DECODE, "metrics", made.metrics)
-        gather(ranks, device, whole)
+        gather(ranks, device)

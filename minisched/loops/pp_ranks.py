@@ -26,7 +26,6 @@ from ..engine.engine import NAP
 from ..engine.metrics import Metrics
 from ..models.base import ModelWorkerBatch, make_forward_batch
 from ..trace import Touch
-from ..trace.ranks import RankRecorder
 from ..trace.recorder import to_text
 from ..worker import Step
 from ..worker.worker import COPY, FORWARD, StepOp, Worker
@@ -194,7 +193,7 @@ def whole_run(setup: RunSetup, **options: Any) -> Metrics:
         engine.metrics.started = device.now()
         drive(setup.spec.start(engine), engine)
         ranks.send(1, BATCH)
-        gather(ranks, device, cast(RankRecorder, device.recorder))
+        gather(ranks, device)
     return engine.metrics
 
 
@@ -216,7 +215,7 @@ def later_rank(
         begin(ranks, device)
         if ranks.rank < count:
             LaterRank(ranks, device, stage, cast(LayeredModel, setup.model), table).serve()
-        gather(ranks, device, cast(RankRecorder, device.recorder), partial(name_of, ranks.rank))
+        gather(ranks, device, partial(name_of, ranks.rank))
 
 
 def name_of(rank: int, name: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from .events import Act, Counter, Mark, Slice, Trace
-from .recorder import Recorder
+from .events import Mark, Trace, Value
+from .recorder import Events, Recorder
 
 
 class ClockOffset(NamedTuple):
@@ -24,47 +24,36 @@ class ClockOffset(NamedTuple):
         return ClockOffset((low + high) // 2, (high - low + 1) // 2)
 
 
-class RankEvents(NamedTuple):
-    """What one rank has recorded, with the acts of its program."""
-
-    slices: list[Slice]
-    edges: set[tuple[int, int, str]]
-    counters: list[Counter]
-    marks: list[Mark]
-    acts: list[Act]
-
-
-class RankRecorder(Recorder):
+def rank_recorder(rank: int, size: int) -> Recorder:
     """A rank's recorder: no other rank's gives out the same ids, so that edges may lead to them."""
+    return Recorder(ids=itertools.count(rank + 1, size))
 
-    def __init__(self, rank: int, size: int) -> None:
-        super().__init__()
-        self._ids = itertools.count(rank + 1, size)
 
-    def events(self, name: Callable[[str], str]) -> RankEvents:
-        """Everything so far; ``name`` says what lanes and resources are called on rank 0."""
-        acts = [
-            replace(act, lane=name(act.lane), resource=act.resource and name(act.resource))
-            for act in self.program.acts
-        ]
-        slices = [replace(item, lane=name(item.lane)) for item in self._slices]
-        return RankEvents(slices, self._edges, self._counters, self._marks, acts)
+def renamed(events: Events, name: Callable[[str], str]) -> Events:
+    """A rank's events; ``name`` says what its lanes and resources are called on rank 0."""
+    slices = [replace(item, lane=name(item.lane)) for item in events.slices]
+    acts = [
+        replace(act, lane=name(act.lane), resource=act.resource and name(act.resource))
+        for act in events.acts
+    ]
+    return events._replace(slices=slices, acts=acts)
 
-    def absorb(self, rank: int, events: RankEvents, shift: ClockOffset) -> None:
-        """Take in what another rank has recorded, with its times on this rank's clock.
 
-        A mark ``clock offset`` says what was added to them, and by how much that may be wrong.
-        """
-        offset = shift.offset
-        self._slices += [
-            replace(item, start=item.start + offset, end=item.end + offset)
-            for item in events.slices
-        ]
-        self._edges |= events.edges
-        self._counters += [replace(item, time=item.time + offset) for item in events.counters]
-        self._marks += [replace(item, time=item.time + offset) for item in events.marks]
-        self.program.acts += events.acts
-        self.mark("clock offset", rank=rank, offset=offset, error=shift.error)
+def absorb(recorder: Recorder, rank: int, events: Events, shift: ClockOffset) -> None:
+    """Take in what another rank has recorded, with its times on this recorder's clock.
+
+    A mark ``clock offset`` says what was added to them, and by how much that may be wrong.
+    """
+    offset, own = shift.offset, recorder.events
+    own.slices.extend(
+        replace(item, start=item.start + offset, end=item.end + offset) for item in events.slices
+    )
+    own.edges.update(events.edges)
+    own.counters.extend(replace(item, time=item.time + offset) for item in events.counters)
+    own.marks.extend(replace(item, time=item.time + offset) for item in events.marks)
+    own.acts.extend(events.acts)
+    attrs: dict[str, Value] = {"rank": rank, "offset": offset, "error": shift.error}
+    own.marks.append(Mark("clock offset", recorder.now(), attrs))
 
 
 def clock_error(trace: Trace) -> int:

@@ -1,8 +1,7 @@
 """Collects what a run leaves while it goes on; threads may record at the same time.
 
 A ``Recorder`` keeps when things ran and why: slices, edges, counters and marks. Its ``Program``
-keeps what had to come before what, and who touched which memory. Where nobody wants either, a
-``NullRecorder`` stands in their place.
+keeps what had to come before what, and who touched which memory.
 """
 
 from __future__ import annotations
@@ -11,10 +10,21 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .events import Act, Counter, Edge, Mark, Slice, Trace, Value
+
+
+class Events(NamedTuple):
+    """What was recorded so far."""
+
+    slices: list[Slice]
+    edges: set[tuple[int, int, str]]  # src, dst, kind
+    counters: list[Counter]
+    marks: list[Mark]
+    acts: list[Act]
 
 
 class Recorder:
@@ -22,21 +32,28 @@ class Recorder:
 
     An id can be taken before its slice is known (``new_id``), so that an edge may point at an op
     that has been launched but has not run. Appending to a list is atomic in Python, so streams on
-    threads need no lock. ``is_on`` says whether it is worth writing texts for it, and ``line`` at
-    which line of its source the loop is (``loops/design.py``); 0: nobody knows.
+    threads need no lock. ``is_on`` says whether anything is kept, and is worth writing texts for;
+    ``line`` at which line of its source the loop is (``loops/design.py``); 0: nobody knows.
     """
 
-    is_on = True
-
-    def __init__(self) -> None:
+    def __init__(self, is_on: bool = True, ids: Iterator[int] | None = None) -> None:
+        self.is_on = is_on
+        self.side = ""
         self.now: Callable[[], int] = lambda: 0
         self.line: Callable[[], int] = lambda: 0
-        self._ids = itertools.count(1)
-        self._slices: list[Slice] = []
-        self._edges: set[tuple[int, int, str]] = set()  # src, dst, kind
-        self._counters: list[Counter] = []
-        self._marks: list[Mark] = []
-        self.program = Program(self.new_id)
+        self._ids = ids or itertools.count(1)
+        self.events = Events([], set(), [], [], [])
+        self.program = Program(self.new_id, is_on, acts=self.events.acts)
+
+    def of_side(self, side: str) -> Recorder:
+        """What one of two schedulers records: this run's events, at a time of its own.
+
+        Lanes and counters get the side's name in front (``prefill host``), marks a ``side``; what
+        is touched (``decode kv``) too.
+        """
+        part = copy(self)
+        part.side, part.program = side, Program(self.new_id, self.is_on, side, self.events.acts)
+        return part
 
     def new_id(self) -> int:
         """An id for a slice to come."""
@@ -50,25 +67,27 @@ class Recorder:
 
     def slice(self, item: Slice) -> None:
         """Record a slice that has ended; one of the host says where its loop is."""
-        if item.lane == "host" and (line := self.line()):
-            item.attrs["line"] = line
-        self._slices.append(item)
+        if self.is_on:
+            if item.lane == "host" and (line := self.line()):
+                item.attrs["line"] = line
+            item.lane = named(self.side, item.lane)
+            self.events.slices.append(item)
 
     def edge(self, kind: str, src: int, dst: int) -> None:
         """Record that slice ``dst`` had to wait for slice ``src``."""
-        self._edges.add((src, dst, kind))
+        if self.is_on:
+            self.events.edges.add((src, dst, kind))
 
     def counter(self, name: str, value: int) -> None:
         """Record a number as it is now."""
-        self._counters.append(Counter(name, self.now(), value))
+        if self.is_on:
+            self.events.counters.append(Counter(named(self.side, name), self.now(), value))
 
     def mark(self, name: str, **attrs: Value) -> None:
         """Record a moment."""
-        self.keep(Mark(name, self.now(), attrs, self.program.op))
-
-    def keep(self, mark: Mark) -> None:
-        """Record a moment that is known already."""
-        self._marks.append(mark)
+        if self.is_on:
+            attrs = {"side": self.side, **attrs} if self.side else attrs
+            self.events.marks.append(Mark(name, self.now(), attrs, self.program.op))
 
     def trace(self, loop: str, device: str, model: str, clock: str, dtype: str = "") -> Trace:
         """Everything recorded so far, ordered. Edges to slices that never ran are left out.
@@ -76,7 +95,7 @@ class Recorder:
         On a wall clock, time 0 is moved to where the first slice starts; what was counted or marked
         before that is at 0.
         """
-        slices = sorted(self._slices, key=lambda item: (item.start, item.end, item.id))
+        slices = sorted(self.events.slices, key=lambda item: (item.start, item.end, item.id))
         zero = slices[0].start if slices and clock == "wall" else 0
         if zero:
             slices = [replace(s, start=s.start - zero, end=s.end - zero) for s in slices]
@@ -87,16 +106,16 @@ class Recorder:
             model,
             clock,
             slices=tuple(slices),
-            edges=tuple(Edge(*e) for e in sorted(self._edges) if e[0] in ids and e[1] in ids),
+            edges=tuple(Edge(*e) for e in sorted(self.events.edges) if e[0] in ids and e[1] in ids),
             counters=tuple(
                 replace(item, time=max(0, item.time - zero))
-                for item in sorted(self._counters, key=lambda item: (item.time, item.name))
+                for item in sorted(self.events.counters, key=lambda item: (item.time, item.name))
             ),
             marks=tuple(
                 replace(item, time=max(0, item.time - zero))
-                for item in sorted(self._marks, key=lambda item: item.time)
+                for item in sorted(self.events.marks, key=lambda item: item.time)
             ),
-            program=tuple(self.program.acts),
+            program=tuple(self.events.acts),
             dtype=dtype,
         )
 
@@ -104,26 +123,8 @@ class Recorder:
 class NullRecorder(Recorder):
     """Records nothing."""
 
-    is_on = False
-
     def __init__(self) -> None:
-        super().__init__()
-        self.program = Program(self.new_id, is_on=False)
-
-    def slice(self, item: Slice) -> None:
-        """Nothing."""
-
-    def edge(self, kind: str, src: int, dst: int) -> None:
-        """Nothing."""
-
-    def counter(self, name: str, value: int) -> None:
-        """Nothing."""
-
-    def mark(self, name: str, **attrs: Value) -> None:
-        """Nothing."""
-
-    def keep(self, mark: Mark) -> None:
-        """Nothing."""
+        super().__init__(is_on=False)
 
 
 # -- What each lane did -------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class Program:
     its thread; a stream's acts are named for it.
 
     ``is_on`` says whether anything is kept, so whether it is worth working out what is touched. One
-    ``side`` of two puts its acts among those of the ``whole``, under its own name.
+    ``side`` of two puts its acts among those of the run (``acts``), under its own name.
     """
 
     def __init__(
@@ -155,9 +156,9 @@ class Program:
         new_id: Callable[[], int],
         is_on: bool = True,
         side: str = "",
-        whole: Program | None = None,
+        acts: list[Act] | None = None,
     ) -> None:
-        self.acts: list[Act] = whole.acts if whole else []
+        self.acts: list[Act] = [] if acts is None else acts
         self.new_id = new_id
         self.is_on = is_on
         self.side = side

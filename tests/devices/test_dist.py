@@ -27,7 +27,7 @@ from minisched.devices.dist import (
     started,
 )
 from minisched.devices.registry import open_device
-from minisched.trace.ranks import ClockOffset, RankRecorder
+from minisched.trace.ranks import ClockOffset, rank_recorder
 
 from . import dist_parts as parts
 
@@ -36,7 +36,7 @@ DEADLINE = 2.0
 
 def test_two_ranks_talk_agree_on_the_time_and_part() -> None:
     with started(2, 10.0) as ranks:
-        ranks.recorder = RankRecorder(0, 2)
+        ranks.recorder = rank_recorder(0, 2)
         values = ["", "long " * 1000, {"a": (1, None)}]
         ranks.call(parts.echo, len(values))
         for number, value in enumerate(values):
