@@ -30,7 +30,6 @@ recorded into rank 0's recorder, on its clock.
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -73,10 +72,11 @@ class WrongRanks(ValueError):
 class Message:
     """What has come from another rank; it is after ``signal``, and slice ``sent_by`` sent it."""
 
-    value: Any
-    tensors: list[Tensor]
-    signal: int
-    sent_by: int
+    tag: str
+    value: Any = None
+    tensors: Sequence[Tensor] = ()
+    signal: int = 0
+    sent_by: int = 0
 
 
 # -- The ranks, as one of them sees the others -----------------------------------------------------
@@ -103,13 +103,13 @@ class Ranks:
         self._inbox: defaultdict[tuple[int, str], deque[Message]] = defaultdict(deque)
         self._num_collectives = 0
         self._is_closed = threading.Event()
-        everybody, wait = list(range(size)), timedelta(seconds=deadline)
+        self._wait = timedelta(seconds=deadline)
         with self._bounded("the ranks have not come together"):
-            self.group = dist.new_group(everybody, wait, "gloo")
-            self._messages = dist.new_group(everybody, wait, "gloo")
+            self.group = dist.new_group(None, self._wait, "gloo")
+            self._messages = dist.new_group(None, self._wait, "gloo")
             self._direct: Any = None  # the group that tensors go over, if not in their message
             if torch.cuda.is_available() and torch.cuda.device_count() >= size:
-                self._direct = dist.new_group(everybody, wait, "nccl")
+                self._direct = dist.new_group(None, self._wait, "nccl")
         self._locks = {other: threading.Lock() for other in self.others}
         self._last_sent = dict.fromkeys(self.others, monotonic())
         self._threads = [
@@ -136,7 +136,7 @@ class Ranks:
         if not after:
             after = program.new_id()
             program.say(after)
-        self._put(to, tag, Message(value, list(tensors), after, program.op))
+        self._put(to, Message(tag, value, tensors, after, program.op))
 
     def receive(self, source: int, tag: str, patient: bool = False) -> Message:
         """Wait for the next message; what this lane does from now on comes after its sending.
@@ -307,7 +307,7 @@ class Ranks:
         for other in self.others:
             if other not in self.gone and self.lost is None:
                 with suppress(RankLost):
-                    self._put(other, GOODBYE, Message(reason, [], 0, 0))
+                    self._put(other, Message(GOODBYE, reason))
         for thread in self._threads:  # one that waits for a lost rank does so no longer than this
             thread.join(self.deadline)
         with suppress(Exception):  # what is lost can't be taken apart in order
@@ -323,29 +323,22 @@ class Ranks:
         _current = None
         self.close(error)
 
-    # -- the wire: how long what follows is, and that
+    # -- the wire
 
-    def _put(self, to: int, tag: str, message: Message) -> None:
+    def _put(self, to: int, message: Message) -> None:
         self.check()
         if to in self.gone:
             self._lose(to, "it has ended")
             self.check()
         # a clone, since of a view all that it is a view of would be sent
-        sent = [part.to("meta") if self._direct else part.detach().cpu().clone()
+        told = [part.to("meta") if self._direct else part.detach().cpu().clone()
                 for part in message.tensors]  # fmt: skip
-        packed = pickle.dumps((tag, replace(message, tensors=sent)))
-        content = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
         with self._locks[to], self._bounded("can't be told anything", to):
-            dist.send(torch.tensor(content.size()), to, self._messages)
-            dist.send(content, to, self._messages)
+            dist.send_object_list([replace(message, tensors=told)], to, self._messages)
             for part in message.tensors if self._direct else ():
                 there = part.detach().to(self._where).contiguous()  # NCCL sends from a GPU alone
-                self._wait(dist.isend(there, to, self._direct))
+                dist.isend(there, to, self._direct).wait(self._wait)  # with an end: it blocks, too
             self._last_sent[to] = monotonic()
-
-    def _wait(self, work: Any) -> None:
-        """Until a tensor is there: a wait with an end blocks the host for NCCL, too."""
-        work.wait(timedelta(seconds=self.deadline))
 
     def _beat(self, to: int) -> None:
         """A thread for each other rank: let it know that this one lives."""
@@ -353,37 +346,35 @@ class Ranks:
         with suppress(RankLost):
             while not self._is_closed.wait(pause / 2) and to not in self.gone:
                 if monotonic() - self._last_sent[to] > pause / 2:
-                    self._put(to, BEAT, Message(None, [], 0, 0))
+                    self._put(to, Message(BEAT))
 
     def _listen(self, source: int) -> None:
         """A thread for each other rank: take in what it sends, as soon as it comes."""
-        size = torch.zeros(1, dtype=torch.int64)
+        come: list[Any] = [None]
         with suppress(RankLost):
             while source not in self.gone and self.lost is None:
                 with self._bounded("can't be heard any more", source):
-                    dist.recv(size, source, self._messages)
-                    content = torch.empty(int(size), dtype=torch.uint8)
-                    dist.recv(content, source, self._messages)
-                    tag, message = pickle.loads(content.numpy().tobytes())
+                    dist.recv_object_list(come, source, self._messages)
+                    (message,) = come
                     tensors = [self._here(part, source) for part in message.tensors]
-                self._take(source, tag, replace(message, tensors=tensors))
+                self._take(source, replace(message, tensors=tensors))
 
     def _here(self, part: Tensor, source: int) -> Tensor:
         """A tensor of a message on this rank's device; of one on its way there is but the shape."""
         if not part.is_meta:
             return part.to(self._where)
         tensor = torch.empty(part.shape, dtype=part.dtype, device=self._where)
-        self._wait(dist.irecv(tensor, source, self._direct))
+        dist.irecv(tensor, source, self._direct).wait(self._wait)
         return tensor
 
-    def _take(self, source: int, tag: str, message: Message) -> None:
+    def _take(self, source: int, message: Message) -> None:
         with self.news:
-            if tag == GOODBYE:
+            if message.tag == GOODBYE:
                 self.gone.add(source)
-            elif tag != BEAT:
-                self._inbox[source, tag].append(message)
+            elif message.tag != BEAT:
+                self._inbox[source, message.tag].append(message)
             self.news.notify_all()
-        if tag == GOODBYE and message.value:
+        if message.tag == GOODBYE and message.value:
             self._lose(source, message.value)
 
     @contextmanager
