@@ -37,7 +37,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from time import monotonic, perf_counter_ns, sleep
 from typing import Any
@@ -74,7 +74,7 @@ class Message:
 
     tag: str
     value: Any = None
-    tensors: Sequence[Tensor] = ()
+    tensors: list[Tensor] = field(default_factory=list)
     signal: int = 0
     sent_by: int = 0
 
@@ -136,7 +136,7 @@ class Ranks:
         if not after:
             after = program.new_id()
             program.say(after)
-        self._put(to, Message(tag, value, tensors, after, program.op))
+        self._put(to, Message(tag, value, list(tensors), after, program.op))
 
     def receive(self, source: int, tag: str, patient: bool = False) -> Message:
         """Wait for the next message; what this lane does from now on comes after its sending.
