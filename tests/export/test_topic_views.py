@@ -24,6 +24,7 @@ from minisched.export.state import panels_of, up_to
 from minisched.export.units import ms
 from minisched.export.views import draw as draw_view
 from minisched.export.views.decode import scene as decode_scene
+from minisched.export.views.grammar_manager import scene as grammar_manager_scene
 from minisched.export.views.mixed_chunk import scene as mixed_chunk_scene
 from minisched.export.views.page_allocator import scene as page_allocator_scene
 from minisched.export.views.radix_cache import changes_of, choose
@@ -85,6 +86,11 @@ def boxes_of(scene: Scene) -> dict[str, list[Any]]:
     lanes = [one for part in scene.parts for one in part.shows if isinstance(one, Lanes)]
     lanes = [one for one in lanes if one.axis == lanes[0].axis]
     return {creole(row.title): drawn(row) for one in lanes for row in one.rows}
+
+
+def lanes_in(scene: Scene) -> list[LaneRow]:
+    shows = [one for part in scene.parts for one in part.shows]
+    return [row for one in shows if isinstance(one, Lanes) for row in one.rows]
 
 
 def drawn(row: LaneRow) -> list[Any]:
@@ -374,7 +380,12 @@ def grammar_manager(trace: Trace, forms: Forms, _: Engine) -> None:
     ended = [mark for mark in marks(trace, "grammar accept") if mark.attrs["terminated"]]
     ends = Counter(words(mark, "rid", "step") for mark in ended)
     assert forms.picture.count("rid", "step", kind="end", tag="path") == ends
-    lost = sum(int(shape["data-lost"]) for shape in forms.picture.shapes("rect", lost="*"))
+    lost = sum(
+        item.duration
+        for row in lanes_in(grammar_manager_scene(trace))
+        for item in row.spans
+        if item.kind == "waited" and item.label.startswith("grammar ")
+    )
     assert lost == lost_ns(trace).get("grammar", 0)
 
 

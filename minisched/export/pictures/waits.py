@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -47,49 +47,38 @@ COSTS = {
 }
 
 
-@dataclass(frozen=True)
-class Feature:
-    """Something that needs history; ``name`` is the one under which loops refuse it.
-
-    ``params`` are those of the first of four requests, ``settings`` the scheduler's. Where all
-    requests speculate, with three drafts a step, the model has few tokens.
-    """
-
-    name: str
-    params: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
+Wishes = Mapping[str, Any]
 DRAFTS = {"speculative_num_draft_tokens": 3}
 BY_A_MODEL = {
     **DRAFTS, "speculative_algorithm": "STANDALONE", "speculative_draft_model_path": "hash:8"
 }  # fmt: skip
-FEATURES = {
-    "grammar": Feature("grammar", {"regex": "[a-z]{30}"}),
-    "penalties": Feature("penalties", {"frequency_penalty": 0.5}),
-    "late penalties": Feature("penalties", {"frequency_penalty": 0.5}, {"late_penalties": True}),
-    "NGRAM": Feature("NGRAM", settings={**DRAFTS, "speculative_algorithm": "NGRAM"}),
-    "NGRAM_GPU": Feature("NGRAM_GPU", settings={**DRAFTS, "speculative_algorithm": "NGRAM_GPU"}),
-    "STANDALONE": Feature("STANDALONE", settings=BY_A_MODEL),
-    "grammar with speculation": Feature(
-        "grammar with speculation", {"regex": "[\x01-\x02]{30}"}, BY_A_MODEL
-    ),
+FEATURES: dict[str, tuple[Wishes, Wishes]] = {  # of the first of four requests; of the scheduler
+    "grammar": ({"regex": "[a-z]{30}"}, {}),
+    "penalties": ({"frequency_penalty": 0.5}, {}),
+    "late penalties": ({"frequency_penalty": 0.5}, {"late_penalties": True}),
+    "NGRAM": ({}, {**DRAFTS, "speculative_algorithm": "NGRAM"}),
+    "NGRAM_GPU": ({}, {**DRAFTS, "speculative_algorithm": "NGRAM_GPU"}),
+    "STANDALONE": ({}, BY_A_MODEL),
+    "grammar with speculation": ({"regex": "[\x01-\x02]{30}"}, BY_A_MODEL),
 }
 
 
 @cache
 def run_with(loop: str, feature: str, cost: str = "usual", *, is_on: bool = True) -> Trace:
-    """A loop's run, with one of ``COSTS``; not ``is_on``: the same requests without the feature."""
-    asked = FEATURES[feature]
-    model = HashModel(VOCAB) if "speculative_algorithm" in asked.settings else HashModel()
+    """A loop's run, with one of ``COSTS``; not ``is_on``: the same requests without the feature.
+
+    Where all requests speculate, with three drafts a step, the model has few tokens.
+    """
+    wishes, settings = FEATURES[feature]
+    model = HashModel(VOCAB) if "speculative_algorithm" in settings else HashModel()
     params = [tokens(LENGTH)] * 4
     if is_on:
-        params[0] = replace(params[0], **asked.params)
+        params[0] = replace(params[0], **wishes)
     requests = [
         Request(rid, [(20 * at + i) % model.vocab_size for i in range(6)], each)
         for at, (rid, each) in enumerate(zip("abcd", params, strict=True))
     ]
-    config = SchedulerConfig(**asked.settings if is_on else {})
+    config = SchedulerConfig(**settings if is_on else {})
     run = Recipe(loop, requests, config, cost=COSTS[cost], model=model).play()
     assert not run.errors, run.errors
     return run.trace
@@ -109,9 +98,9 @@ def waits_table(names: Mapping[str, str], feature: str) -> str:
 
 def waits_of(loop: str, name: str, feature: str) -> Sequence[str]:
     """One loop's line."""
-    asked, spec, cells = FEATURES[feature], find_loop(loop), [f"{name} (`{loop}`)"]
-    refuses = spec.refusals(spec.relays[0])
-    for word in (asked.name, asked.settings.get("speculative_algorithm")):
+    spec, cells = find_loop(loop), [f"{name} (`{loop}`)"]
+    refuses, (_, settings) = spec.refusals(spec.relays[0]), FEATURES[feature]
+    for word in (feature.removeprefix("late "), settings.get("speculative_algorithm")):
         if word in refuses:
             return [*cells, f"refused: {refuses[word]}", *[""] * (len(HEADS) - 2)]
     counted = Counter((mark.attrs["op"], mark.attrs["reason"])

@@ -5,15 +5,16 @@ from __future__ import annotations
 from ...checks.causes import idle_times, waits
 from ...checks.history import many
 from ...trace import Mark, Trace
-from ...trace.events import is_forward, is_host
+from ...trace.events import is_forward
 from ...trace.sides import shown_side, side_words
+from ..layout import make_view
+from ..runs import lanes_of
 from ..scene import Data, LaneItem, LaneRow, Lanes, Part, Scene, about_run
 from ..units import ms
 from .marks import first_of, lacking, named, needed, number, numbers, short, word
 from .steps import opening
 
 MOST_STEPS, MOST_REQUESTS = 14, 6
-SHOWN = ("mask", "process", "launch", "forward", "sample")  # phases and ops that matter here
 LEGEND = {
     "promised": "its mask is built: it may be sampled",
     "stored": "sampled; the host does not know the token yet",
@@ -23,8 +24,8 @@ LEGEND = {
     "process": "process: the grammar accepts the token",
     "forward": "forward",
     "sample": "sample",
-    "waited": "the device waits for a mask",
-    "flag-head": "told to wait: its mask needs a token in flight",
+    "waited": "the device waits for what a step needs",
+    "flag": "told to wait: its mask needs a token in flight",
 }
 NOTE = "26 → t: 26 tokens were allowed, t was sampled; ␣ is a space, #7 no character"
 
@@ -46,25 +47,16 @@ def scene(trace: Trace) -> Scene:
             raise lacking(mark, f"a grammar of {rid}")
         end = max(mark.time, sampled.get(step, part.end))
         lanes[rid] += items_of(mark, end, taken.get((step, rid)), is_text=trace.model == "hash")
-    run: dict[str, list[LaneItem]] = {}
-    for item in sorted(part.slices, key=lambda item: (is_forward(item.lane), item.lane)):
-        if item.name in SHOWN and (is_host(item.lane) or is_forward(item.lane)):
-            run.setdefault(item.lane, []).append(
-                LaneItem(item.name, item.start, item.end, str(item.step), data={"step": item.step})
-            )
-    idle = [item for item in idle_times(part) if item.cause == "grammar"]
-    for gap in idle:
-        run[gap.lane].append(LaneItem("waited", gap.start, gap.end, f"{ms(gap.duration)} ms",
-                                      data={"lost": gap.duration}))  # fmt: skip
-    told = [mark for mark in waits(part) if mark.attrs["reason"] == "grammar"]
-    for mark in told:
-        about = "the {op} of step {step} waits for a token its mask needs".format(**mark.attrs)
-        run[next(iter(run))].append(LaneItem("flag-head", mark.time, mark.time, about=about))
-    lost = ms(sum(gap.duration for gap in idle))
+    lost = ms(sum(item.duration for item in idle_times(part) if item.cause == "grammar"))
+    told = sum(mark.attrs["reason"] == "grammar" for mark in waits(part))
     requests = [LaneRow(short(rid, 12), items) for rid, items in lanes.items()][:MOST_REQUESTS]
-    both = [LaneRow(lane, items) for lane, items in run.items()]
+    both = []
+    for row in lanes_of(make_view(part), part.end).rows:
+        items = [item for item in row.spans if item.kind in LEGEND]
+        if items:
+            both.append(LaneRow(row.name.lower(), items))
     return Scene(
-        f"grammar_manager: {many(len(told), 'step')} told to wait, for which devices idled "
+        f"grammar_manager: {many(told, 'step')} told to wait, for which devices idled "
         f"{lost} ms",
         about_run(trace, shown, first_of(MOST_REQUESTS, len(lanes), "request"), side_words(trace)),
         [Part("Requests with a grammar", NOTE, [Lanes(requests, part.end)]),
