@@ -29,6 +29,7 @@ from .causes import (
 )
 from .history import many, milliseconds, side_of
 from .overlap import (
+    Interval,
     device_named,
     device_runs,
     forward_lane,
@@ -41,7 +42,7 @@ from .overlap import (
     span,
     work_of,
 )
-from .what_if import course_of, free, launch_ahead, makespan
+from .what_if import Segment, course_of, free, launch_ahead, makespan, path_to
 
 # -- Whether the host launches a step before the one before it has ended ---------------------------
 
@@ -55,16 +56,22 @@ VERDICTS = {"overlapped": "Overlapped", "partly": "Partly overlapped", "serial":
 class OverlapVerdict:
     """``word`` is overlapped, partly, serial or unknown.
 
-    It is about one device, where steps begin: ``lane``. ``ahead`` of ``pairs`` steps were launched
-    before the one before had ended. ``blocking`` says how often the device ran dry, which is to
-    have nothing queued, and after which call of the host, the most frequent first. Steps and times
-    behind a moment at which nobody was there to be served do not count.
+    It is about one device, where ``steps`` begin: ``lane``. ``ahead`` of ``pairs`` steps were
+    launched before the one before had ended; ``late`` are the others. ``dry`` is when the device
+    had nothing queued, in nanoseconds, and ``blocking`` after which call of the host, and how often
+    it was so, the most frequent first. Steps and times behind a moment at which nobody was there to
+    be served do not count; ``deserted`` says how many such times there were.
     """
 
     word: str
     lane: str
+    steps: int
     pairs: int
     ahead: int
+    late: tuple[int, ...]
+    dry: tuple[Interval, ...]
+    dry_percent: float  # of the time from the device's first op to its last
+    deserted: int
     blocking: dict[str, int]
     sentence: str
 
@@ -81,23 +88,25 @@ def overlap_verdict(trace: Trace) -> OverlapVerdict:
     for op in trace.on(lane):
         if op.step:
             steps[op.step].append(op)
-    ahead = [  # whether it was launched so, of each step behind another one
-        known[after[0].id].time <= max(item.end for item in before)
+    ahead = {  # whether it was launched so, of each step behind another one
+        after[0].step: known[after[0].id].time <= max(item.end for item in before)
         for before, after in pairwise(steps.values())
         if after[0].id in known and is_served(before[-1].end, after[0].start)
-    ]
+    }
     blocked: defaultdict[str, list[Slice]] = defaultdict(list)
     for item in filter(is_blocked, trace.slices):
         blocked[item.lane].append(item)
     calls, launchers = Counter[str](), Counter[str]()
-    for gap in device_gaps(trace, lane, known):
-        if gap.cause == HOST_WAIT and is_served(gap.start, gap.end):
-            launch = known[gap.op]
-            waits = blocked[launch.lane]
-            newest = waits[: bisect_right(waits, launch.time, key=attrgetter("end"))][-1:]
-            calls[call_of(newest[0]) if newest and newest[0].end >= gap.start else UNTOLD] += 1
-            launchers[launch.lane] += 1
-    percent = 100 * sum(ahead) / len(ahead) if ahead else 0.0
+    empty = [gap for gap in device_gaps(trace, lane, known) if gap.cause == HOST_WAIT]
+    dry = [gap for gap in empty if is_served(gap.start, gap.end)]
+    for gap in dry:
+        launch = known[gap.op]
+        waits = blocked[launch.lane]
+        newest = waits[: bisect_right(waits, launch.time, key=attrgetter("end"))][-1:]
+        calls[call_of(newest[0]) if newest and newest[0].end >= gap.start else UNTOLD] += 1
+        launchers[launch.lane] += 1
+    good, whole = sum(ahead.values()), span(device_runs(trace, lane))
+    percent = 100 * good / len(ahead) if ahead else 0.0
     word = "overlapped" if percent >= MOST else "serial" if percent <= FEW else "partly"
     device = device_named(trace, lane)
     if len(ahead) < LEAST:
@@ -111,11 +120,17 @@ def overlap_verdict(trace: Trace) -> OverlapVerdict:
         said = said if trace.on(lane) else "Unknown: nothing ran on a device in this trace."
     else:
         said = (
-            f"{VERDICTS[word]}: {'' if device == 'the device' else f'on {device}, '}{sum(ahead)} "
+            f"{VERDICTS[word]}: {'' if device == 'the device' else f'on {device}, '}{good} "
             f"of {len(ahead)} steps ({percent:.0f} %) were launched before the one before had "
             f"ended; {device} {ran_dry(calls, launchers)}"
         )
-    return OverlapVerdict(word, lane, len(ahead), sum(ahead), dict(calls.most_common()), said)
+    return OverlapVerdict(
+        word, lane, len(steps), len(ahead), good,
+        late=tuple(step for step, is_ahead in ahead.items() if not is_ahead),
+        dry=tuple((gap.start, gap.end) for gap in dry),
+        dry_percent=100 * sum(gap.duration for gap in dry) / whole if whole else 0.0,
+        deserted=len(empty) - len(dry), blocking=dict(calls.most_common()), sentence=said,
+    )  # fmt: skip
 
 
 def ran_dry(calls: Counter[str], launchers: Counter[str]) -> str:
@@ -230,13 +245,27 @@ def shortened(name: str) -> str:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """No order of the same work takes less than ``ns``, as ``lane`` works as long as that.
+
+    ``lanes`` says for how long each one works, and ``percent`` how near the makespan is.
+    """
+
+    ns: int
+    lane: str
+    lanes: dict[str, int]
+    percent: float
+
+
+@dataclass(frozen=True)
 class OverlapFindings:
     """What the overlap check says of one trace; times in nanoseconds.
 
     ``causes`` and ``phases`` (``host: schedule``) together make up ``bubble_ns`` each, the most
-    first. No order of the same work takes less than ``bound_ns``, which is the work of lane
-    ``busiest``. ``largest`` is None where no device idled. ``sentences`` is all of
-    it to be read, the verdict first.
+    first. ``critical`` is the critical path by lane and name, together the makespan (empty:
+    nothing that was recorded ran then). ``largest`` is None where no device idled. ``lacks`` and
+    ``steps`` are sentences on what a profiler's file does not tell, and what its steps are.
+    ``sentences`` is all of it to be read, the verdict first.
     """
 
     makespan_ns: int
@@ -245,11 +274,13 @@ class OverlapFindings:
     unknown_percent: float  # of idle time
     causes: dict[str, int]
     phases: dict[str, int]
-    busiest: str
-    bound_ns: int
+    critical: dict[str, int]
     verdict: OverlapVerdict
+    bound: Bound
     largest: Largest | None
+    lacks: tuple[str, ...]
     devices: int
+    steps: str
     sentences: tuple[str, ...] = ()
 
 
@@ -260,6 +291,7 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
     total = sum(idle.values())
     work = {lane: length(busy) for lane, busy in work_of(trace).items()}
     busiest = max(work, key=lambda lane: work[lane], default="")
+    bound = work.get(busiest, 0)
     figures = OverlapFindings(
         makespan_ns=trace.end,
         bubble_ns=total,
@@ -267,14 +299,29 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
         unknown_percent=100 * idle.get("unknown", 0) / total if total else 0.0,
         causes=idle,
         phases={": ".join(filter(None, name)): ns for name, ns in by_phase(found).items()},
-        busiest=busiest,
-        bound_ns=work.get(busiest, 0),
+        critical=critical_path(trace),
         verdict=verdict,
+        bound=Bound(bound, busiest, work, 100 * bound / trace.end if trace.end else 100.0),
         largest=largest_bubble(trace, found, verdict),
+        lacks=lacks,
         devices=max(1, len(lanes)),
+        steps=steps,
     )
     said = [*lacks, verdict.sentence, *filter(None, [steps]), *_sentences(trace, figures)]
     return replace(figures, sentences=tuple(said))
+
+
+def critical_path(trace: Trace) -> dict[str, int]:
+    """What the last thing that ran had waited for, back to the beginning, in nanoseconds."""
+    slices, _, ran = course_of(trace)
+    last = max(ran, key=lambda number: (ran[number].end, ran[number].start), default=0)
+    sums = Counter[str]()
+    if last:
+        sums[""] += trace.end - ran[last].end  # a thread that was blocked to the end
+        for part in (Segment(ran[last].start, ran[last].end, last, 0), *path_to(ran, last, 0)):
+            item = slices.get(part.slice)
+            sums[f"{item.lane}: {item.name}" if item else ""] += part.end - part.start
+    return {name: ns for name, ns in sums.most_common() if ns}
 
 
 def _sentences(trace: Trace, found: OverlapFindings) -> Iterator[str]:
@@ -298,10 +345,10 @@ def _sentences(trace: Trace, found: OverlapFindings) -> Iterator[str]:
         yield f"Nothing recorded explains {found.unknown_percent:.1f} % of the idle time."
     if found.largest is not None and found.largest.cause not in (KERNEL_WAIT, OTHER):
         yield found.largest.sentence
-    if known and found.bound_ns:
+    if known and (bound := found.bound).ns:
         yield (
             "As long as each piece of work takes what it took, these batches cannot take less than "
-            f"{milliseconds(found.bound_ns)}, because that much work is on lane {found.busiest}; "
+            f"{milliseconds(bound.ns)}, because that much work is on lane {bound.lane}; "
             f"this run took {milliseconds(found.makespan_ns)}."
         )
 

@@ -1,35 +1,37 @@
-"""The commands and their options; each hands over to a module of its own."""
+"""The commands; each is a function in a module of its name, loaded when it is asked for."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from importlib import metadata
+from importlib import import_module, metadata
 from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from .bench import bench
-from .calibrate import calibrate
-from .check import check
-from .compare import compare
-from .diagrams import diagrams
-from .doctor import doctor
 from .exit import BAD_INPUT, INTERRUPTED, complain, guarded_output
-from .fetch import fetch
-from .fidelity import fidelity
-from .film import film
-from .learn import learn
-from .map import map
-from .museum import museum
-from .presets import presets
-from .replay import replay
-from .run import run
-from .sweep import sweep
-from .view import stepper, view
 
+COMMANDS = {  # with the example below each one's help; museum has commands of its own
+    "compare": "--loops overlap,vllm_async --requests 4",
+    "run": "--loop overlap --prompt 'Hello there' --max-new-tokens 8",
+    "diagrams": "--check overlap",
+    "bench": "simulator --requests 200",
+    "calibrate": "--device thread --model hash",
+    "check": "out/serial.json out/overlap.json",
+    "fidelity": "sglang --cases 100",
+    "view": "decode out/overlap.json --form text",
+    "stepper": "out/serial.json out/overlap.json",
+    "film": "serial overlap --out film.mp4 --dark",
+    "replay": "requests.csv --requests 1000",
+    "sweep": "grid.toml --jobs 2",
+    "map": "--host-ms 3 --device-ms 12 --loops overlap,vllm_async",
+    "presets": "",
+    "fetch": "smollm2",
+    "learn": "--no-open",
+    "doctor": "",
+    "museum": "",
+}
 LEAST_PANELS = 80  # columns; panels of --help in narrower ones cut the names of options
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, wherever typer keeps its click
 
@@ -39,6 +41,25 @@ class Commands(TyperGroup):
 
     click would turn Ctrl-C into a silent exit, and a broken pipe of our own into exit code 1.
     """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = dict.fromkeys(COMMANDS)  # each is loaded when it is asked for
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The one of this name, if there is one."""
+        if cmd_name not in COMMANDS:
+            return None
+        from .options import with_options
+
+        found = getattr(import_module(f".{cmd_name}", __package__), cmd_name)
+        alone = typer.Typer(rich_markup_mode=self.rich_markup_mode)
+        if isinstance(found, typer.Typer):
+            alone.add_typer(found, name=cmd_name)
+        else:
+            example = f"Example: minisched {cmd_name} {COMMANDS[cmd_name]}".rstrip()
+            alone.command(cmd_name, epilog=example)(with_options(found))
+        return typer.main.get_group(alone).commands[cmd_name]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the one that is asked for."""
@@ -74,31 +95,6 @@ def of_every_command(
     ] = False,
 ) -> None:
     """Overlap scheduling for LLM inference, small enough to read, with pictures."""
-
-
-COMMANDS: dict[Callable[..., int | None], str] = {  # with the example below each one's help
-    compare: "compare --loops overlap,vllm_async --requests 4",
-    run: "run --loop overlap --prompt 'Hello there' --max-new-tokens 8",
-    diagrams: "diagrams --check overlap",
-    bench: "bench simulator --requests 200",
-    calibrate: "calibrate --device thread --model hash",
-    check: "check out/serial.json out/overlap.json",
-    fidelity: "fidelity sglang --cases 100",
-    view: "view decode out/overlap.json --form text",
-    stepper: "stepper out/serial.json out/overlap.json",
-    film: "film serial overlap --out film.mp4 --dark",
-    replay: "replay requests.csv --requests 1000",
-    sweep: "sweep grid.toml --jobs 2",
-    map: "map --host-ms 3 --device-ms 12 --loops overlap,vllm_async",
-    presets: "presets",
-    fetch: "fetch smollm2",
-    learn: "learn --no-open",
-    doctor: "doctor",
-}
-for command, example in COMMANDS.items():
-    name = example.split()[0]
-    app.command(name, epilog=f"Example: minisched {example}")(command)
-app.add_typer(museum, name="museum")
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -18,33 +18,28 @@ from ..bench.peers.peer import PeerError, version_in, version_of
 from ..devices.registry import load
 from ..loops.run import RunStopped
 from .exit import complain
-from .layout import Json, print_json, say_table, work_progress
-from .options import in_range
+from .layout import JSON, print_json, say_table, work_progress
+from .options import setting
 
 PARTS = ("overlap", "generation", "limit", "host", "simulator", "prediction", "cuda")
 
 
 def bench(
-    part: Annotated[str, typer.Argument(help=", ".join(PARTS) + ".")],
-    device: Annotated[str | None, typer.Option(help="thread, cuda or mlx.")] = None,
-    model: Annotated[str | None, typer.Option(help="As compare takes it.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="As compare takes it.")] = None,
-    requests: Annotated[int | None, typer.Option(help="How many requests.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens that each produces.")] = None,
-    repeat: Annotated[int, typer.Option(help="Interleaved repetitions.")] = 5,
-    nano_vllm: Annotated[
-        Path | None, typer.Option(help="A checkout of nano-vllm, for host.")
-    ] = None,
-    vidur: Annotated[Path | None, typer.Option(help="A checkout of vidur, for simulator.")] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Write the table under traces/bench.")
-    ] = False,
-    json: Json = False,
+    part: str = typer.Argument(help=", ".join(PARTS) + "."),
+    device: str | None = setting(None, "thread, cuda or mlx."),
+    model: str | None = setting(None, "As compare takes it."),
+    dtype: str | None = setting(None, "As compare takes it."),
+    requests: int | None = setting(None, "How many requests."),
+    max_new_tokens: int | None = setting(None, "Tokens that each produces."),
+    repeat: int = setting(5, "Interleaved repetitions.", least=1),
+    nano_vllm: Path | None = setting(None, "A checkout of nano-vllm, for host."),
+    vidur: Path | None = setting(None, "A checkout of vidur, for simulator."),
+    keep: bool = setting(False, "Write the table under traces/bench."),
+    json: bool = JSON,
 ) -> int:
     """Measure one part, and print its table."""
     if part not in PARTS:
         raise ValueError(f"unknown part {part!r}; the parts are {', '.join(PARTS)}.")
-    in_range("repeat", repeat, 1)
     found: Any = load(f"minisched.bench.{part}", "PART", "torch", f"bench {part}")
     measured: BenchPart = found
     try:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ..bench.calibrate import fit_costs
 from ..bench.figures import machine, versions
@@ -16,31 +13,24 @@ from ..models.llama import AUTO
 from ..models.registry import open_model
 from ..trace.files import write_whole
 from .layout import say, say_command, work_progress
-from .options import DTYPE_HELP, choose_loops, in_range
+from .options import DTYPE_HELP, MODEL_HELP, choose_loops, setting
 
 KV_TOKENS = 65_536  # of the profile's pool, for replay; a round figure
 SHOWN_TOKENS = (1, 8, 128)
 
 
 def calibrate(
-    device: Annotated[str, typer.Option(help="thread, cuda or mlx.")] = "thread",
-    model: Annotated[
-        str, typer.Option(help="hash, smollm2, a directory, or a Hugging Face id.")
-    ] = "smollm2",
-    dtype: Annotated[str, typer.Option(help=DTYPE_HELP)] = AUTO,
-    loops: Annotated[
-        str | None, typer.Option(help="Loops, separated by commas; all that run on the device.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The profile's file; DEVICE-MODEL.json here.")
-    ] = None,
-    repeat: Annotated[int, typer.Option(help="Interleaved repetitions.")] = 3,
+    device: str = setting("thread", "thread, cuda or mlx."),
+    model: str = setting("smollm2", MODEL_HELP),
+    dtype: str = setting(AUTO, DTYPE_HELP),
+    loops: str | None = setting(None, "Loops, separated by commas; all that run on the device."),
+    out: Path | None = setting(None, "The profile's file; DEVICE-MODEL.json here."),
+    repeat: int = setting(3, "Interleaved repetitions.", least=1),
 ) -> int:
     """Measure what steps cost on this machine, for compare, run and replay --profile FILE.
 
     Runs a few designed workloads through every loop, and fits costs to their traces.
     """
-    in_range("repeat", repeat, 1)
     opened_device = open_device(device)
     opened_device.close()
     if opened_device.clock == "virtual":

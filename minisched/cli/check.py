@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -34,43 +33,25 @@ from ..spread import Workers, num_cores
 from ..trace import Trace
 from ..trace.files import write_whole
 from .exit import complain
-from .layout import Json, print_json, say, say_command, say_table, work_progress
-from .options import BackendName, ClusterAddress
+from .layout import JSON, print_json, say, say_command, say_table, work_progress
+from .options import ADDRESS, BACKEND, setting
 
 
 def check(
-    traces: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Recorded runs; of several, the first one is the baseline."),
-    ] = None,
-    workloads: Annotated[
-        int | None, typer.Option(help="Draw so many instead; 150, and 20 in real time.")
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Of the first workload; each next one's is 1 more.")
-    ] = 0,
-    loop: Annotated[
-        list[str] | None,
-        typer.Option(help="Only on this loop, as LOOP:RELAY:OPTION=VALUE; or mine.py."),
-    ] = None,
-    device: Annotated[
-        str, typer.Option(help="sim, thread, cuda or mlx, with the hash model.")
-    ] = "sim",
-    jobs: Annotated[
-        int | None, typer.Option(help="Processes; one for each core, and 1 in real time.")
-    ] = None,
-    backend: BackendName = "processes",
-    address: ClusterAddress = "",
-    out: Annotated[
-        Path | None, typer.Option(help="A folder for the first failure's trace and its picture.")
-    ] = None,
-    draw: Annotated[
-        Path | None, typer.Option(help="Of recorded runs: draw what was found first; .svg or .txt.")
-    ] = None,
-    step: Annotated[
-        str, typer.Option(help="Of a profiler's trace: the ranges that are steps; * is any text.")
-    ] = "",
-    json: Json = False,
+    traces: list[Path] | None = typer.Argument(
+        None, help="Recorded runs; of several, the first one is the baseline."
+    ),
+    workloads: int | None = setting(None, "Draw so many instead; 150, and 20 in real time."),
+    seed: int = setting(0, "Of the first workload; each next one's is 1 more."),
+    loop: list[str] = setting(list, "Only on this loop, as LOOP:RELAY:OPTION=VALUE; or mine.py."),
+    device: str = setting("sim", "sim, thread, cuda or mlx, with the hash model."),
+    jobs: int | None = setting(None, "Processes; one for each core, and 1 in real time."),
+    backend: str = BACKEND,
+    address: str = ADDRESS,
+    out: Path | None = setting(None, "A folder for the first failure's trace and its picture."),
+    draw: Path | None = setting(None, "Of recorded runs: draw what was found first; .svg or .txt."),
+    step: str = setting("", "Of a profiler's trace: the ranges that are steps; * is any text."),
+    json: bool = JSON,
 ) -> int:
     """Say of recorded runs whether they are identical, leak, race and overlap; or try many.
 
@@ -95,7 +76,7 @@ def check(
     if step or draw:
         name = "--draw" if draw else "--step"
         raise ValueError(f"{name} is about recorded runs, but none is named.")
-    if loop and any(name.partition(":")[0].endswith(".py") for name in loop):
+    if any(name.partition(":")[0].endswith(".py") for name in loop):
         if len(loop) > 1:
             raise ValueError("a loop in a file is checked alone: give one --loop.")
         return report(check_file(loop[0], workloads, seed, device), [], json)
@@ -108,7 +89,7 @@ def check(
     workers = Workers(cores if jobs is None else jobs, backend, address)
     with work_progress(count) as work:
         found = check_workloads(
-            loop or (), count, seed, device, workers,
+            loop, count, seed, device, workers,
             hear=lambda cases: work.advance(f"workloads, {cases} cases"),
         )  # fmt: skip
     return report(found, save_failure(found, out) if out else [], json)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ..comparison import COLUMNS, Comparison, cells, compare_loops, sentences
 from ..core import Output
@@ -37,25 +35,20 @@ from .options import (
     SchedulerOptions,
     WorkloadOptions,
     choose_loops,
-    with_option_groups,
+    setting,
 )
 from .run import drafts_as_json, logprobs_json, print_errors
 
 DIFFERENT = 1  # exit code
 
 
-@with_option_groups
 def compare(
     workload: WorkloadOptions,
     scheduler: SchedulerOptions,
     report: ReportOptions,
-    loops: Annotated[
-        str | None, typer.Option(help="Loops, separated by commas; serial always runs too.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for pictures and traces.")] = Path("out"),
-    png: Annotated[
-        bool, typer.Option("--png", help="Also compare.png, for a wall, and slide.png.")
-    ] = False,
+    loops: str | None = setting(None, "Loops, separated by commas; serial always runs too."),
+    out: Path = setting(Path("out"), "Folder for pictures and traces."),
+    png: bool = setting(False, "Also compare.png, for a wall, and slide.png."),
 ) -> int:
     """Run a workload serially and overlapped: verdict, reason and pictures.
 

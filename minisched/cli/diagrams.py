@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from ..export import golden
@@ -11,21 +9,14 @@ from ..export.render_puml import RenderError
 from ..museum.picture import museum_makers
 from .exit import BAD_INPUT, complain
 from .layout import work_progress
+from .options import setting
 
 
 def diagrams(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Topics or diagrams; all unless named.")
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit 1 if something is stale.")
-    ] = False,
-    svg: Annotated[
-        bool, typer.Option(help="Render the SVGs too (with --check: where the driver is).")
-    ] = True,
-    server: Annotated[
-        str, typer.Option(help="A PlantUML server, such as http://127.0.0.1:8080/plantuml.")
-    ] = "",
+    names: list[str] | None = typer.Argument(None, help="Topics or diagrams; all unless named."),
+    check: bool = setting(False, "Change nothing; exit 1 if something is stale."),
+    svg: bool = setting(True, "Render the SVGs too (with --check: where the driver is)."),
+    server: str = setting("", "A PlantUML server, such as http://127.0.0.1:8080/plantuml."),
 ) -> int:
     """Regenerate golden traces, their views and the diagrams of this repository, from runs.
 

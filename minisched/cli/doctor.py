@@ -9,10 +9,10 @@ from ..devices.registry import DEVICES, load, open_device
 from ..export.chromium import find_driver
 from ..export.render_puml import find_renderer
 from ..models.registry import open_model
-from .layout import Json, print_json, say_table
+from .layout import JSON, print_json, say_table
 
 
-def doctor(json: Json = False) -> None:
+def doctor(json: bool = JSON) -> None:
     """Say which devices, models and renderers work here, and what the others need."""
     devices = {name: needs(partial(try_device, name)) for name in DEVICES}
     hashes = {

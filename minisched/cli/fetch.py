@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from ..devices.registry import load
 from .layout import work_progress
 
 
-def fetch(name: Annotated[str, typer.Argument(help="The model; smollm2 is the one.")]) -> None:
+def fetch(name: str = typer.Argument(help="The model; smollm2 is the one.")) -> None:
     """Bring a small language model's weights here, once."""
     bring = load("minisched.models.fetch", "fetch", "torch", "fetch")
     with work_progress() as work:

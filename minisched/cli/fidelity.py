@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -21,21 +20,19 @@ from ..fidelity.run import (
 )
 from ..spread import HERE, Workers
 from .exit import BAD_INPUT, complain
-from .layout import Json, print_json, say, say_table, work_progress
-from .options import BackendName, ClusterAddress, in_range
+from .layout import JSON, print_json, say, say_table, work_progress
+from .options import ADDRESS, BACKEND, setting
 
 
 def fidelity(
-    original: Annotated[str, typer.Argument(help="sglang, mini-sglang, vllm or nano-vllm.")],
-    cases: Annotated[int, typer.Option(help="How many, dealt over the parts.")] = 300,
-    seed: Annotated[int, typer.Option(help="Of all cases.")] = 0,
-    source: Annotated[
-        Path | None, typer.Option(help="A checkout of mini-sglang or nano-vllm.")
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="Processes, with an original each.")] = 1,
-    backend: BackendName = "processes",
-    address: ClusterAddress = "",
-    json: Json = False,
+    original: str = typer.Argument(help="sglang, mini-sglang, vllm or nano-vllm."),
+    cases: int = setting(300, "How many, dealt over the parts.", least=1),
+    seed: int = setting(0, "Of all cases."),
+    source: Path | None = setting(None, "A checkout of mini-sglang or nano-vllm."),
+    jobs: int = setting(1, "Processes, with an original each."),
+    backend: str = BACKEND,
+    address: str = ADDRESS,
+    json: bool = JSON,
 ) -> int:
     """Play random cases beside an original's own scheduler, and say where ours differs.
 
@@ -51,7 +48,6 @@ def fidelity(
     if original not in ORIGINALS:
         known = ", ".join(ORIGINALS)
         raise ValueError(f"there is no original {original!r}; it must be one of {known}.")
-    in_range("cases", cases, 1)
     named = ORIGINALS[original]
     named.check_source(source)
     try:

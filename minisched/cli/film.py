@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,20 +15,19 @@ from ..export.scene_svg import to_svg
 from ..loops.design import LOOPS, find_loop
 from ..trace import Trace
 from .layout import work_progress
-from .options import in_range
+from .options import setting
 
 
 def film(
-    sources: Annotated[
-        list[str],
-        typer.Argument(help="Loops, or recorded runs, one above the other: serial out/mine.json."),
-    ],
-    out: Annotated[Path, typer.Option(help="A .gif or an .mp4.")] = Path("film.gif"),
-    steps: Annotated[int, typer.Option(help="Settled steps to show; 0: the whole run.")] = 3,
-    seconds: Annotated[float, typer.Option(help="How long it plays.")] = 10.0,
-    fps: Annotated[int, typer.Option(help="Frames a second.")] = 20,
-    width: Annotated[int, typer.Option(help="Pixels.")] = 1280,
-    dark: Annotated[bool, typer.Option("--dark", help="On dark paper.")] = False,
+    sources: list[str] = typer.Argument(
+        help="Loops, or recorded runs, one above the other: serial out/mine.json."
+    ),
+    out: Path = setting(Path("film.gif"), "A .gif or an .mp4."),
+    steps: int = setting(3, "Settled steps to show; 0: the whole run.", least=0, most=1000),
+    seconds: float = setting(10.0, "How long it plays.", least=0.1, most=120),
+    fps: int = setting(20, "Frames a second.", least=1, most=50),
+    width: int = setting(1280, "Pixels.", least=100, most=3840),
+    dark: bool = setting(False, "On dark paper."),
 ) -> None:
     """Film runs: a cursor goes over their lanes, all on one time axis.
 
@@ -40,10 +38,6 @@ def film(
     """
     if out.suffix not in CODECS:
         raise ValueError(f"--out is {str(out)!r}, but it must end in .gif or .mp4.")
-    in_range("steps", steps, 0, 1000)
-    in_range("seconds", seconds, 0.1, 120)
-    in_range("fps", fps, 1, 50)
-    in_range("width", width, 100, 3840)
     scene = compare([run_named(source) for source in sources], steps)
     svg = to_svg(scene)
     out.parent.mkdir(parents=True, exist_ok=True)

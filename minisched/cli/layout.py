@@ -13,9 +13,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -27,10 +26,13 @@ from rich.progress import (
 from rich.text import Text
 
 from ..comparison import text_table
+from ..core.fields import setting
 
 USUAL = 100  # columns of a drawing
 HANGS = re.compile(r" *(?:[✓✗~?-] \w+\? +|[✓✗!~?] )?")  # where a sentence's other lines begin
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+JSON = setting(False, "One JSON object on stdout.")
 
 
 def print_json(value: Any) -> None:

@@ -10,25 +10,24 @@ import sysconfig
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from ..learn.exercise import exercises
 from ..learn.keep import MINE, parts
-from .layout import Json, print_json, say, say_command, say_table
+from .layout import JSON, print_json, say, say_command, say_table
+from .options import setting
 
 FOLDER = Path("minisched-lessons")
 COLAB = "https://colab.research.google.com/#create=true"  # File, Upload notebook
 
 
 def learn(
-    lesson: Annotated[
-        int | None, typer.Argument(help="Its number; the first that is not done.")
-    ] = None,
-    folder: Annotated[Path, typer.Option(help="Where your lessons and your mine.py are.")] = FOLDER,
-    no_open: Annotated[bool, typer.Option("--no-open", help="Only show how far you are.")] = False,
-    json: Json = False,
+    lesson: int | None = typer.Argument(None, help="Its number; the first that is not done."),
+    folder: Path = setting(FOLDER, "Where your lessons and your mine.py are."),
+    no_open: bool = setting(False, "Only show how far you are."),
+    json: bool = JSON,
 ) -> int:
     """Show what is done of the lessons, and open the next one in JupyterLab.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -17,9 +16,12 @@ from ..museum.exhibit import Standing, address, nothing_broken, standing_of
 from ..museum.page import PagePart, bug_json, page, refuted_json
 from ..museum.picture import exhibit_scene
 from ..trace.files import write_whole
-from .layout import Json, columns, print_json, say, say_command, say_table, work_progress
+from .layout import JSON, columns, print_json, say, say_command, say_table, work_progress
+from .options import setting, with_options
 
-museum = typer.Typer(help="Published bugs, each put back, caught by a law, drawn, and cured.")
+museum = typer.Typer(
+    name="museum", help="Published bugs, each put back, caught by a law, drawn, and cured."
+)
 
 
 @museum.callback(invoke_without_command=True)
@@ -32,7 +34,8 @@ def choose(context: typer.Context) -> None:
 
 
 @museum.command("list", epilog="Example: minisched museum list")
-def list_bugs(json: Json = False) -> int:
+@with_options
+def list_bugs(json: bool = JSON) -> int:
     """List the bugs by chapter, and the suspicions that were refuted; with --json it tries all."""
     if json:  # which says what stands
         return run_all(json)
@@ -48,17 +51,18 @@ def list_bugs(json: Json = False) -> int:
 
 
 @museum.command("run", epilog="Example: minisched museum run pinned_buffer_rewritten")
+@with_options
 def run_bugs(
-    name: Annotated[str | None, typer.Argument(help="Which; `museum list` names them.")] = None,
-    all_of_them: Annotated[bool, typer.Option("--all", help="Try every one.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Draw it into a file, .svg, as well.")] = None,
-    json: Json = False,
+    name: str | None = typer.Argument(None, help="Which; `museum list` names them."),
+    all: bool = setting(False, "Try every one."),
+    out: Path | None = setting(None, "Draw it into a file, .svg, as well."),
+    json: bool = JSON,
 ) -> int:
     """Put a bug back: its smallest case with the offence marked, and the fix.
 
     Exits with 1 if a bug is not caught or the healthy code does not pass.
     """
-    if bool(name) == all_of_them:
+    if bool(name) == all:
         raise ValueError("museum run takes the name of one exhibit, or --all.")
     if out and not name:
         raise ValueError("--out draws one exhibit, so it needs its name.")

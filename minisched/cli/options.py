@@ -1,9 +1,11 @@
-"""The options of ``compare``, ``run`` and ``replay``: every field with a help is one.
+"""What a command line may say: whatever is a ``setting`` is an option, and is told once, there.
 
-A command's parameter whose type is an ``OptionGroup`` stands for all of its options::
+A command's parameter is one if its default is a ``setting``; a parameter whose type is an
+``OptionGroup`` stands for all the settings of that class::
 
-    @with_option_groups
-    def replay(file: Path, scheduler: SchedulerOptions) -> None: ...
+    def replay(
+        file: Path, scheduler: SchedulerOptions, loop: str | None = setting(None, "The loop.")
+    ) -> int: ...
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import cached_property, wraps
 from math import inf
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 import typer
 
 from ..core import Request, SamplingParams
-from ..core.fields import setting
+from ..core.fields import setting as setting
 from ..defaults import (
     MAX_NEW_TOKENS,
     config_from,
@@ -46,20 +48,18 @@ from ..trace.files import read_text
 from .exit import complain
 from .presets import preset_named
 
+LOST = 1  # exit code
+JOBS = setting(None, "Processes; one for each core.")
+BACKEND = setting("processes", "processes, or on a cluster: dask, ray.")
+ADDRESS = setting("", "Of the cluster; without it one is started here.")
+MODEL_HELP = "hash, smollm2, a directory, or a Hugging Face id."
 DTYPE_HELP = (
     "What a real model computes in: auto (bfloat16 where the checkpoint is in bfloat16, else "
     "float32), float32, bfloat16; float64 on thread and cuda."
 )
-MOST_HOST_WORK, MOST_DEADLINE = 60_000, 3600  # milliseconds a step; seconds
-LOST = 1  # exit code
-BackendName = Annotated[
-    str, typer.Option("--backend", help="processes, or on a cluster: dask, ray.")
-]
-ClusterAddress = Annotated[
-    str, typer.Option("--address", help="Of the cluster; without it one is started here.")
-]
+PROFILE_HELP = f"{', '.join(PROFILES)}, or a file of calibrate."
 
-# -- Fields become options -------------------------------------------------------------------------
+# -- Settings become options -----------------------------------------------------------------------
 
 Read = dict[str, tuple[Any, Callable[[Any], Any]]]
 
@@ -87,74 +87,84 @@ class OptionGroup:
         self.check()
 
     def check(self) -> None:
-        """Refuse what is outside its limits."""
+        """Refuse what does not go together."""
+
+    @classmethod
+    def options(cls) -> Iterator[inspect.Parameter]:
+        """One for each field that has a help."""
+        for owner in filter(None, (cls, cls.settings)):
+            types = get_type_hints(owner)
+            for item in fields(owner):
+                if "help" in item.metadata:
+                    kind = cls.read.get(item.name, (types[item.name],))[0]
+                    usual = cls.usual.get(item.name, item.default)
+                    yield option(item.name, kind, item, usual, cls.panel)
 
 
-def with_option_groups(command: Callable[..., int]) -> Callable[..., int]:
-    """The command, with an option for each field in the place of a group.
+def with_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """The command as typer is to see it, with an option for each setting.
 
-    typer asks a command for its signature; this one answers with the fields in the place of the
-    parameter, and builds the group when it is called. On a rank that serves another one the command
+    typer asks a command for its signature; this one answers with options in the place of settings
+    and groups, and builds a group when it is called. On a rank that serves another one the command
     itself is not.
     """
     own = inspect.signature(command, eval_str=True).parameters
-    options = {
-        name: (item.annotation, list(options_of(item.annotation)))
+    groups = {
+        name: (item.annotation, list(item.annotation.options()))
         for name, item in own.items()
         if isinstance(item.annotation, type) and issubclass(item.annotation, OptionGroup)
     }
 
     @wraps(command)
-    def call(**values: Any) -> int:
-        for name, (group, parameters) in options.items():
-            found = [(it.name, values.pop(it.name), it.default) for it in parameters]
+    def call(**values: Any) -> int | None:
+        for name, (group, options) in groups.items():
+            found = [(it.name, values.pop(it.name), it.default) for it in options]
             values[name] = group(**{key: value for key, value, empty in found if value != empty})
         workload = values.get("workload")
         with workload.ranks() if workload else nullcontext(True) as is_first:
             return command(**values) if is_first else 0
 
-    merged = [one for name, item in own.items() for one in options.get(name, ("", [item]))[1]]
-    keyword_only = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in merged]
-    call.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    merged: list[inspect.Parameter] = []
+    for name, item in own.items():
+        if name in groups:
+            merged += groups[name][1]
+        elif isinstance(item.default, Field):
+            merged.append(option(name, item.annotation, item.default, item.default.default))
+        else:
+            merged.append(item.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    call.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
     call.__annotations__ = {item.name: item.annotation for item in merged}
     return call
 
 
-def options_of(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
-    """A parameter for each field that has a help; its default: it was not given."""
-    for owner in filter(None, (group, group.settings)):
-        types = get_type_hints(owner)
-        for item in fields(owner):
-            if "help" not in item.metadata:
-                continue
-            kind = group.read.get(item.name, (types[item.name],))[0]
-            is_list = getattr(kind, "__origin__", None) is list
-            name, alias = f"--{item.name.replace('_', '-')}", item.metadata["alias"]
-            names = [name, alias] if alias else [name] if kind is bool else []
-            shown, usual = item.metadata["shown"], group.usual.get(item.name, item.default)
-            is_empty = usual is MISSING or usual is None or usual is False or usual in ("", ())
-            is_told = shown is None and not is_empty
-            default = usual if is_told else False if kind is bool else [] if is_list else None
-            option = typer.Option(
-                *names, help=item.metadata["help"], rich_help_panel=group.panel,
-                show_default=True if is_told else shown or False,
-            )  # fmt: skip
-            has_value = is_told or kind is bool or is_list
-            yield inspect.Parameter(
-                item.name, inspect.Parameter.KEYWORD_ONLY, default=default,
-                annotation=Annotated[kind if has_value else kind | None, option],
-            )  # fmt: skip
+def option(
+    name: str, kind: Any, said: Field[Any], usual: Any, panel: str | None = None
+) -> inspect.Parameter:
+    """What typer makes an option of; its default: it was not given."""
+    alias, shown, limits = (said.metadata[what] for what in ("alias", "shown", "limits"))
+    spelled = f"--{name.replace('_', '-')}"
+    is_list, is_flag = getattr(kind, "__origin__", None) is list, kind is bool and usual is False
+    is_empty = any(usual is nothing for nothing in (MISSING, None, False)) or usual in ("", ())
+    is_told = shown is None and not is_empty
+    default = usual if is_told or kind is bool else [] if is_list else None
 
+    def within(value: Any) -> Any:
+        if limits and value is not None and not limits[0] <= value <= limits[1]:
+            least, most = limits
+            should = f"at least {least:g}" if most == inf else f"between {least:g} and {most:g}"
+            raise ValueError(f"{spelled} is {value:g}, but it must be {should}.")
+        return value
 
-def in_range(option: str, value: float | None, least: float, most: float = inf) -> None:
-    """Refuse the value of an option that is outside its limits.
-
-    Raises:
-        ValueError: it is.
-    """
-    if value is not None and not least <= value <= most:
-        limits = f"at least {least:g}" if most == inf else f"between {least:g} and {most:g}"
-        raise ValueError(f"--{option} is {value:g}, but it must be {limits}.")
+    option = typer.Option(
+        *([spelled, alias] if alias else [spelled] if is_flag else []),
+        help=said.metadata["help"], rich_help_panel=panel, callback=within if limits else None,
+        show_default=True if is_told else shown or False,
+    )  # fmt: skip
+    has_value = default is not None or type(None) in getattr(kind, "__args__", ())
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default,
+        annotation=Annotated[kind if has_value else kind | None, option],
+    )  # fmt: skip
 
 
 @contextmanager
@@ -208,21 +218,23 @@ class WorkloadOptions(OptionGroup):
     device: str = setting("sim", "sim, thread, cuda, mlx, or dist: several processes.")
     nproc: int | None = setting(None, "Of dist: so many processes, without torchrun.", shown="")
     tp: int | None = setting(
-        None, "Of dist: split the model and run loops on so many ranks at once."
+        None, "Of dist: split the model and run loops on so many ranks at once.", least=2
     )
-    deadline: float = setting(30.0, "Of dist: seconds until one that can't be heard is given up.")
-    model: str = setting("hash", "hash, smollm2, a directory, or a Hugging Face id.")
+    deadline: float = setting(
+        30.0, "Of dist: seconds until one that can't be heard is given up.", least=1, most=3600
+    )
+    model: str = setting("hash", MODEL_HELP)
     dtype: str = setting(AUTO, DTYPE_HELP)
-    requests: int | None = setting(None, "How many; prompts and priorities go round.")
+    requests: int | None = setting(None, "How many; prompts and priorities go round.", least=1)
     prompt: list[str] = setting(list, "A prompt; repeatable.")
     priority: list[int] = setting(list, "Higher is sooner; repeatable.")
-    host_work: float = setting(0.0, "Milliseconds of host work to add to each step.")
-    profile: str | None = setting(
-        None, f"What steps cost on sim: {', '.join(PROFILES)}, or a file of calibrate."
+    host_work: float = setting(
+        0.0, "Milliseconds of host work to add to each step.", least=0, most=60_000
     )
+    profile: str | None = setting(None, f"What steps cost on sim: {PROFILE_HELP}")
 
     def check(self) -> None:
-        """Refuse what is outside its limits."""
+        """Refuse what does not go together."""
         on = {"nproc": (self.nproc, "dist"), "tp": (self.tp, "dist"),
               "profile": (self.profile, "sim")}  # fmt: skip
         for name, (value, device) in on.items():
@@ -230,10 +242,6 @@ class WorkloadOptions(OptionGroup):
                 raise ValueError(
                     f"--{name} is for --device {device}, but --device is {self.device}."
                 )
-        in_range("tp", self.tp, 2)
-        in_range("requests", self.requests, 1)
-        in_range("host-work", self.host_work, 0, MOST_HOST_WORK)
-        in_range("deadline", self.deadline, 1, MOST_DEADLINE)
         if problem := self.sampling.problem():
             name, rest = problem.split(" ", 1)
             rest = rest.replace("return_logprob", "--return-logprob")

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from ..devices.registry import load
-from .layout import Json, print_json, say, say_table
+from .layout import JSON, print_json, say, say_table
 
 AUTO, GIB = "auto", 1 << 30
 MANY_GPUS = 4  # sharing a model: from here on, graphs for larger batches are worth their memory
@@ -98,7 +98,7 @@ LEGEND = (
 )
 
 
-def presets(json: Json = False) -> None:
+def presets(json: bool = JSON) -> None:
     """List the classes of GPUs that --preset knows, with their sizes and what they are told."""
     if json:
         ratios = {it.name: {"prefill_decode_ratio": it.prefill_decode_ratio} for it in PRESETS}

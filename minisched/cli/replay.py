@@ -4,46 +4,41 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from ..checks.history import many
 from ..core import Output
-from ..devices.profiles import DEFAULT_PROFILE, PROFILES, find_profile
+from ..devices.profiles import DEFAULT_PROFILE, find_profile
 from ..replay.replay import LengthModel, as_json, config_for, play
 from ..replay.trace_file import TraceFile
 from .exit import BAD_INPUT
 from .layout import print_json, say, say_table, work_progress
 from .options import (
+    PROFILE_HELP,
     ReportOptions,
     SchedulerOptions,
     choose_loops,
-    in_range,
     in_words_of_options,
-    with_option_groups,
+    setting,
 )
 
 MOST_ERRORS = 5  # requests that are named
 
 
-@with_option_groups
 def replay(
-    file: Annotated[Path, typer.Argument(help="Mooncake's JSONL, or CSV; perhaps in gzip.")],
     scheduler: SchedulerOptions,
     report: ReportOptions,
-    loop: Annotated[str | None, typer.Option(help="The loop; overlap.")] = None,
-    profile: Annotated[
-        str, typer.Option(help=f"What steps cost: {', '.join(PROFILES)}, or a file of calibrate.")
-    ] = DEFAULT_PROFILE,
-    requests: Annotated[int | None, typer.Option(help="How many, the first; all.")] = None,
+    file: Path = typer.Argument(help="Mooncake's JSONL, or CSV; perhaps in gzip."),
+    loop: str | None = setting(None, "The loop; overlap."),
+    profile: str = setting(DEFAULT_PROFILE, f"What steps cost: {PROFILE_HELP}"),
+    requests: int | None = setting(None, "How many, the first; all.", least=1),
 ) -> int:
     """Replay recorded requests on sim: TTFT and ITL percentiles, cache hits, retractions.
 
     Unless told otherwise, a page has 512 tokens for Mooncake and 16 for CSV, a chunk 8192, 256
     requests run at once, and the KV pool is the profile's, or larger where one request needs it.
     """
-    in_range("requests", requests, 1)
     machine = find_profile(profile)
     [name] = choose_loops([] if loop is None else [loop], "sim", scheduler.serial_only)
     source, errors = TraceFile(file, requests), list[str]()

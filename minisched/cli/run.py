@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -29,26 +28,23 @@ from .options import (
     SchedulerOptions,
     WorkloadOptions,
     choose_loops,
-    with_option_groups,
+    setting,
 )
 
 
-@with_option_groups
 def run(
     workload: WorkloadOptions,
     scheduler: SchedulerOptions,
     report: ReportOptions,
-    loop: Annotated[
-        list[str] | None, typer.Option(help="The loop; overlap, or mlx_async on mlx.")
-    ] = None,
+    loop: list[str] = setting(list, "The loop; overlap, or mlx_async on mlx."),
 ) -> int:
     """Run one loop and stream what the requests say.
 
     Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
     """
-    if loop and len(loop) > 1:
+    if len(loop) > 1:
         raise ValueError(f"--loop was given {len(loop)} times, but run takes exactly one loop.")
-    chosen = choose_loops(loop or [], workload.device, scheduler.serial_only)
+    chosen = choose_loops(loop, workload.device, scheduler.serial_only)
     name, *more = workload.split(chosen)
     if more:
         raise ValueError(f"--loop all is {1 + len(more)} loops, but run takes exactly one.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -14,22 +14,20 @@ from ..sweep.grid import AIMS, read_grid
 from ..sweep.picture import picture
 from ..sweep.sweep import Sweep, run_grid, write_tables
 from ..trace.files import write_whole
-from .layout import Json, print_json, say, say_table, work_progress
-from .options import BackendName, ClusterAddress
+from .layout import JSON, print_json, say, say_table, work_progress
+from .options import ADDRESS, BACKEND, JOBS, setting
 
 MOST_SHOWN = 20  # rows of a table
 MOST_REASONS = 5
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="The grid, in TOML.")],
-    out: Annotated[
-        Path, typer.Option(help="A folder for what comes of it; a sweep in it goes on.")
-    ] = Path("out/sweep"),
-    jobs: Annotated[int | None, typer.Option(help="Processes; one for each core.")] = None,
-    backend: BackendName = "processes",
-    address: ClusterAddress = "",
-    json: Json = False,
+    file: Path = typer.Argument(help="The grid, in TOML."),
+    out: Path = setting(Path("out/sweep"), "A folder for what comes of it; a sweep in it goes on."),
+    jobs: int | None = JOBS,
+    backend: str = BACKEND,
+    address: str = ADDRESS,
+    json: bool = JSON,
 ) -> int:
     """Run every combination of loops, costs, workloads and settings, and say what is best.
 

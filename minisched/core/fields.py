@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, Field, field, fields
+from math import inf
 from typing import Any, NamedTuple
 
 # -- Where a field of a batch lives, host or device, and what shape it has -------------------------
@@ -38,13 +39,18 @@ def residences(batch_type: Any) -> dict[str, Residence]:
 # -- A field that users set: its default and its help stand in one place ---------------------------
 
 
-def setting(default: Any, help: str, *, shown: str | None = None, alias: str = "") -> Any:
+def setting(
+    default: Any, help: str, *, shown: str | None = None, alias: str = "",
+    least: float | None = None, most: float = inf,
+) -> Any:  # fmt: skip
     """A dataclass's field that is also an option of the command line (``cli/options.py``).
 
     ``shown`` is what the help names as the default, where that is not ``default`` itself; empty: it
-    differs from command to command. A ``default`` that can be called makes one.
+    differs from command to command. A ``default`` that can be called makes one. With a ``least``, a
+    command line may say nothing below it, nor above ``most``.
     """
-    option = {"help": help, "shown": shown, "alias": alias}
+    limits = None if least is None else (least, most)
+    option = {"help": help, "shown": shown, "alias": alias, "limits": limits}
     if callable(default):
         return field(default_factory=default, hash=False, metadata=option)
     return field(default=default, metadata=option)

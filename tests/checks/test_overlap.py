@@ -132,7 +132,11 @@ def test_any_run_is_explained_to_the_nanosecond(
         n: (s.start, s.end) for n, s in course.slices.items()
     }
     check_bubbles(trace)
-    best, ahead = report(trace).bound_ns, what_if(trace, launch_ahead)
+    found = report(trace)
+    best, ahead, told = found.bound.ns, what_if(trace, launch_ahead), found.verdict
+    assert sum(found.critical.values()) == trace.end == found.makespan_ns
+    assert told.ahead + len(told.late) == told.pairs < max(1, told.steps)
+    assert len(told.dry) == sum(told.blocking.values())
     assert best <= trace.end and (ahead is None or best <= ahead), "nothing beats it"
     if name in NAMES:  # what is free is what costs nothing, against a real run
         less = replace(cost, host={**cost.host, name: 0, SHARED.get(name, name): 0})
@@ -179,7 +183,7 @@ def check_bubbles(trace: Trace) -> None:
 @pytest.mark.parametrize("loop", ["pd", "mixed", "vllm_pp2", "mindie_dual"])
 def test_a_report_adds_up_with_late_requests_and_two_schedulers(loop: str) -> None:
     trace = run(loop, *(asks(f"r{i}", 4, 40 * i) for i in range(3)))
-    assert what_if(trace) == trace.end >= report(trace).bound_ns
+    assert what_if(trace) == trace.end >= report(trace).bound.ns
     check_bubbles(trace)
     trace = run("vllm_pp2", asks("a", 4), asks("b", 4))
     assert bubbles(replace(trace, program=())) == bubbles(trace), "edges tell the same"

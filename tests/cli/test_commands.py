@@ -27,7 +27,8 @@ from minisched.loops.run import run_loop
 from minisched.scheduler import SchedulerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+GROUP: Any = typer.main.get_command(app)
+COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}
 CSV = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,20,3\n0.5,30,6\n"
 HERE = Path(__file__).parent
 TRANSCRIPTS = sorted((HERE / "golden").glob("*.txt"))

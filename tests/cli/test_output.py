@@ -20,7 +20,8 @@ from minisched.comparison import text_table
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = ROOT / "traces"
-COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+GROUP: Any = typer.main.get_command(app)
+COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}
 SAYING = {  # each command with something to say; where that takes long or needs Node, its help
     **{name: f"{name} --help" for name in COMMANDS},
     "check": f"check {TRACES}/overlap.json",
