@@ -158,7 +158,7 @@ def test_a_server_draws_refuses_or_is_not_there(diagrams: Path) -> None:
         assert failure(good, wrong, server=server) == said
         web.shutdown()
     with pytest.raises(ValueError, match="so it cannot be used with --check"):
-        regenerate(["good"], check=True, server=server)
+        regenerate(["good"], check=True, svg=True, server=server)
     nobody = "http://127.0.0.1:9/plantuml"
     assert failure(good, server=nobody).startswith(f"the PlantUML server {nobody} does not answer")
 

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minisched.cli.diagrams import diagrams
+from minisched.cli.diagrams import diagrams as command
 from minisched.export import golden, native, render_puml, tables
 from minisched.export.golden import SCENES, makers, measured
 from minisched.export.puml_style import LINK_STYLE
@@ -80,6 +80,11 @@ def test_a_figure_has_its_place_in_a_page_and_a_place_its_figure() -> None:
             tables.filled(path, **figures)
     for page in DIAGRAMS.glob("*.md"):  # one that begins a line would end its paragraph
         assert not re.search(r"^ *<!-- [\w ]+ -->.", page.read_text("utf-8"), re.M), page
+
+
+def diagrams(names: list[str] | None = None, check: bool = False, svg: bool = True) -> int:
+    """``minisched diagrams`` with its own renderer."""
+    return command(names, check, svg, server="")
 
 
 @pytest.mark.usefixtures("plantuml")
