@@ -17,32 +17,29 @@ from .runs import LEGEND, lanes_of
 from .scene import LaneItem, LaneRow, Lanes, Part, Scene
 from .units import ms
 
-Calls = Mapping[str, tuple[str, str]]  # a phase or an op -> what it is called there, and its look
-RANGES = {name: (name, name) for name in ("receive", "schedule", "prepare", "process", "output")}
-RUNTIME = {"launch": ("cudaGraphLaunch", "launch"), "wait": ("cudaEventSynchronize", "wait")}
-RESULT, BATCH = ("process_batch_result", "process"), ("run_batch", "prepare")
-COPY = {"copy": ("Memcpy DtoH", "copy")}
-PROFILERS: dict[str, Sequence[tuple[str, Calls]]] = {  # its rows: name, what lies on it
-    "Nsight Systems": (
-        ("NVTX ranges, if set", RANGES),
-        ("CUDA API", RUNTIME),
-        ("Kernels, stream 7", {
-            "forward": ("CUDA graph", "forward"), "sample": ("argmax", "sample"),
-        }),
-        ("Memory, stream 13", COPY),
-    ),
-    "torch.profiler": (
-        ("python_function", {
-            "schedule": ("get_next_batch_to_run", "schedule"), "prepare": BATCH, "launch": BATCH,
-            "wait": RESULT, "process": RESULT, "output": RESULT,
-        }),
-        ("cuda_runtime", RUNTIME),
-        ("kernel, stream 7", {
-            "forward": ("gemm, attention, …", "forward"), "sample": ("argmax", "sample"),
-        }),
-        ("gpu_memcpy, stream 13", COPY),
-    ),
-}  # fmt: skip
+Calls = Mapping[str, Sequence[str]]  # what it is called there -> phases or ops; the first its look
+RUNTIME = {"cudaGraphLaunch": ["launch"], "cudaEventSynchronize": ["wait"]}
+COPY = {"Memcpy DtoH": ["copy"]}
+PROFILERS: dict[str, Mapping[str, Calls]] = {  # its rows: what lies on them
+    "Nsight Systems": {
+        "NVTX ranges, if set": {
+            name: [name] for name in ("receive", "schedule", "prepare", "process", "output")
+        },
+        "CUDA API": RUNTIME,
+        "Kernels, stream 7": {"CUDA graph": ["forward"], "argmax": ["sample"]},
+        "Memory, stream 13": COPY,
+    },
+    "torch.profiler": {
+        "python_function": {
+            "get_next_batch_to_run": ["schedule"],
+            "run_batch": ["prepare", "launch"],
+            "process_batch_result": ["process", "wait", "output"],
+        },
+        "cuda_runtime": RUNTIME,
+        "kernel, stream 7": {"gemm, attention, …": ["forward"], "argmax": ["sample"]},
+        "gpu_memcpy, stream 13": COPY,
+    },
+}
 NAMED = {
     **LEGEND, "schedule": "schedule: get_next_batch_to_run", "prepare": "prepare: run_batch",
     "launch": "launch: cudaGraphLaunch", "process": "process: process_batch_result",
@@ -60,7 +57,7 @@ def as_profiled(trace: Trace, count: int = 3) -> Scene:
     lanes = lanes_of(view, view.duration)
     parts = [Part("As simulated", f"steps {view.first_step} to {view.last_step}", [lanes])]
     for name, rows in PROFILERS.items():
-        drawn = [LaneRow(row, items_of(lanes, calls)) for row, calls in rows]
+        drawn = [LaneRow(row, items_of(lanes, calls)) for row, calls in rows.items()]
         parts.append(Part(f"As {name} would show it", "a drawing: no GPU was measured",
                           [Lanes(drawn, view.duration)]))  # fmt: skip
     about = (
@@ -75,10 +72,11 @@ def as_profiled(trace: Trace, count: int = 3) -> Scene:
 
 def items_of(lanes: Lanes, calls: Calls) -> list[LaneItem]:
     """What lies on a profiler's row, under its name there; what follows within one call is one."""
-    items = [item for row in lanes.rows for item in row.spans if item.kind in calls]
+    called = {kind: (call, kinds[0]) for call, kinds in calls.items() for kind in kinds}
+    items = [item for row in lanes.rows for item in row.spans if item.kind in called]
     found = list[LaneItem]()
     for item in sorted(items, key=lambda item: item.start):
-        call, look = calls[item.kind]
+        call, look = called[item.kind]
         if found and found[-1].end == item.start and found[-1].label == call:
             found[-1] = replace(found[-1], end=item.end)
         else:

@@ -52,21 +52,42 @@ def tokens(count: int) -> SamplingParams:
     return SamplingParams(max_new_tokens=count, ignore_eos=True)
 
 
+NO_RULES: Mapping[str, str] = {}
+ASKED = re.compile(r"(.+?)(?: at (\d+))?: ([\d -]+) -> (up to )?(\d+)(?:, stops at (\d+))?")
+
+
+def asked(line: str, rules: Mapping[str, str] = NO_RULES) -> list[Request]:
+    """Requests from a line: ``"a: 10-21 -> 16; b at 10: 1-4 20 -> up to 9, stops at 53"``.
+
+    Request ``a`` has the tokens 10 to 21 as its prompt, and gets 16. ``b`` comes after 10 ms, and
+    may end sooner: by end of text, or by its stop token. ``rules`` are regexes that tokens follow.
+    """
+    requests = []
+    for part in line.split("; "):
+        found = ASKED.fullmatch(part)
+        assert found, f"{part!r} is no request"
+        rid, at, prompt, may_end, count, stop = found.groups()
+        params = SamplingParams(
+            max_new_tokens=int(count), ignore_eos=not (may_end or stop), regex=rules.get(rid),
+            stop_token_ids=frozenset({int(stop)} if stop else ()),
+        )  # fmt: skip
+        ids = [token for first, last in spans_of(prompt) for token in range(first, last + 1)]
+        requests.append(Request(rid, ids, params, arrival_time=int(at or 0) * MILLISECOND))
+    return requests
+
+
 def a_bit_of_everything(loop: str, relay: str = "", **options: Any) -> Recipe:
     """Five requests for comparing loops.
 
-    Prompts that have to be chunked, greedy and sampled tokens, one request that stops early (c),
-    and one that comes while the others run (e).
+    Prompts that have to be chunked, greedy and sampled tokens (b, d), one request that stops early
+    (c), and one that comes while the others run (e).
     """
-    greedy = tokens(28)
-    sampled = SamplingParams(0.8, max_new_tokens=28, ignore_eos=True)
-    requests = [
-        Request("a", range(10, 22), greedy),
-        Request("b", range(30, 60), sampled),
-        Request("c", range(40, 70), SamplingParams(max_new_tokens=28)),
-        Request("d", range(70, 85), sampled),
-        Request("e", range(90, 110), greedy, arrival_time=20 * MILLISECOND),
-    ]
+    requests = asked(
+        "a: 10-21 -> 28; b: 30-59 -> 28; c: 40-69 -> up to 28; d: 70-84 -> 28; "
+        "e at 20: 90-109 -> 28"
+    )
+    for request in (requests[1], requests[3]):
+        request.params = replace(request.params, temperature=0.8)
     return Recipe(loop, requests, SchedulerConfig(chunked_prefill_size=48), relay, options)
 
 
@@ -90,29 +111,6 @@ STAGES = 4
 
 
 # -- The golden runs -------------------------------------------------------------------------------
-
-NO_RULES: Mapping[str, str] = {}
-ASKED = re.compile(r"(.+?)(?: at (\d+))?: ([\d -]+) -> (up to )?(\d+)(?:, stops at (\d+))?")
-
-
-def asked(line: str, rules: Mapping[str, str] = NO_RULES) -> list[Request]:
-    """Requests from a line: ``"a: 10-21 -> 16; b at 10: 1-4 20 -> up to 9, stops at 53"``.
-
-    Request ``a`` has the tokens 10 to 21 as its prompt, and gets 16. ``b`` comes after 10 ms, and
-    may end sooner: by end of text, or by its stop token. ``rules`` are regexes that tokens follow.
-    """
-    requests = []
-    for part in line.split("; "):
-        found = ASKED.fullmatch(part)
-        assert found, f"{part!r} is no request"
-        rid, at, prompt, may_end, count, stop = found.groups()
-        params = SamplingParams(
-            max_new_tokens=int(count), ignore_eos=not (may_end or stop), regex=rules.get(rid),
-            stop_token_ids=frozenset({int(stop)} if stop else ()),
-        )  # fmt: skip
-        ids = [token for first, last in spans_of(prompt) for token in range(first, last + 1)]
-        requests.append(Request(rid, ids, params, arrival_time=int(at or 0) * MILLISECOND))
-    return requests
 
 
 def recipe(

@@ -69,7 +69,7 @@ def wasted_rows(loop: str, by_token: bool) -> float:
     requests = four([tokens(count) for count in LENGTHS])
     for req, count in zip(requests, LENGTHS, strict=True):
         if by_token:  # it would have more room, but the token at which it would end stops it
-            token = greedy_tokens(tuple(req.prompt))[count - 1]
+            token = said()[req.rid][count - 1]
             req.params = replace(tokens(LONG), stop_token_ids=frozenset({token}))
     marks = Recipe(loop, requests).run().marks
     return sum(mark.name == "wasted row" for mark in marks) / len(requests)
@@ -81,9 +81,9 @@ def four(params: Sequence[SamplingParams]) -> list[Request]:
 
 
 @cache
-def greedy_tokens(prompt: tuple[int, ...]) -> list[int]:
-    """What a request alone says."""
-    return Recipe("serial", [Request("r", prompt, tokens(LONG))]).play().outputs["r"]
+def said() -> dict[str, list[int]]:
+    """What they say where nothing stops them: the same on every loop."""
+    return Recipe("serial", four([tokens(LONG)] * 4)).play().outputs
 
 
 # -- MindIE's two layers and the pipeline in their place -------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pytest
 
@@ -26,11 +26,11 @@ def test_a_call_is_drawn_when_its_phase_ran(loop: str) -> None:
     own, *profiled = rows(as_profiled(run_of(loop)))
     items = [item for row in own for item in row.spans]
     for drawn, (name, wanted) in zip(profiled, PROFILERS.items(), strict=True):
-        assert [row.name for row in drawn] == [row for row, _ in wanted], name
-        for row, (_, calls) in zip(drawn, wanted, strict=True):
-            covered = sum(end - start for start, end in when(list(row.spans), *{
-                look for _, look in calls.values()}))  # fmt: skip
-            assert covered == sum(end - start for start, end in when(items, *calls)), row.name
+        assert [row.name for row in drawn] == [*wanted], name
+        for row, calls in zip(drawn, wanted.values(), strict=True):
+            looks, kinds = {of[0] for of in calls.values()}, {*chain(*calls.values())}
+            covered = sum(end - start for start, end in when(list(row.spans), *looks))
+            assert covered == sum(end - start for start, end in when(items, *kinds)), row.name
             ends = sorted((item.start, item.end) for item in row.spans)
             assert all(one[1] <= other[0] for one, other in pairwise(ends))
         api, kernels = drawn[1], drawn[2]
@@ -39,7 +39,7 @@ def test_a_call_is_drawn_when_its_phase_ran(loop: str) -> None:
 
 
 def test_the_names_are_those_that_the_readers_know() -> None:
-    names = {row.partition(",")[0] for row, _ in PROFILERS["torch.profiler"]}
+    names = {row.partition(",")[0] for row in PROFILERS["torch.profiler"]}
     assert names <= CALLS | DEVICE_OPS | RANGES
 
 
