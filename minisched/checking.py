@@ -16,15 +16,8 @@ from .checks.answers import Answer, Recorded, answer_all, stopped_with, story_of
 from .checks.case import MOST_TRIALS, Case, case_text, shrink
 from .checks.history import many
 from .checks.judge import Finding, breaks_the_same, judge
-from .checks.many import (
-    LAWS,
-    CaseTally,
-    Tried,
-    by_cause,
-    case_of,
-    laws_on,
-    try_workloads,
-)
+from .checks.laws import LAWS, by_cause, laws_on
+from .checks.many import CaseTally, Tried, case_of, try_workloads
 from .comparison import Comparison
 from .defaults import check_names, in_words
 from .devices.registry import open_device
@@ -238,7 +231,7 @@ def law_rows(tally: CaseTally) -> Iterator[tuple[str, str, str, str]]:
     broken = {finding.law for _, finding in tally.failures}
     for law in laws_on(tally.device):
         held = tally.holding(law) - tally.unjudged(law)
-        yield "✗" if law in broken else "✓" if held else "?", law, str(held), LAWS[law]
+        yield "✗" if law in broken else "✓" if held else "?", law, str(held), LAWS[law].says
 
 
 def failures_told(tally: CaseTally, again: str = "") -> Iterator[str]:

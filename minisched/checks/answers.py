@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..trace import Trace
-from ..trace.events import Value, is_forward
+from ..trace.events import is_forward
 from .findings import report
 from .history import Offence, many
 from .identity import (
@@ -23,6 +22,7 @@ from .identity import (
     requests_of,
     tokens_heard,
 )
+from .laws import lacking, marks
 from .leaks import AT_ONCE, find_leaks, not_checked
 from .races import find_endless, find_races
 
@@ -220,78 +220,6 @@ def overlaps(recorded: Recorded) -> Answer:
     said = tuple(item for item in found.sentences if item != found.verdict.sentence)
     word = OVERLAPS[found.verdict.word]
     return Answer("overlaps", word, found.verdict.sentence, said, figures=asdict(found))
-
-
-# -- Whether there is anything to judge: what a law looks at, and what a trace lacks of it ---------
-#
-# A law holds of a run in which nothing happened, too; but that is no reason for a green tick.
-
-
-def marks(trace: Trace, *names: str) -> list[dict[str, Value]]:
-    """What the marks of some names say."""
-    return [mark.attrs for mark in trace.marks if mark.name in names]
-
-
-def lacking(law: str, trace: Trace) -> str:
-    """What a trace lacks to be judged by a law, as ``no token was delivered``; else nothing.
-
-    Laws are called as in ``checks/many.py:LAWS``.
-    """
-    ran: tuple[Callable[[Trace], bool], str] = (lambda it: bool(it.slices), "nothing ran")
-    is_there, lack = LOOKED_AT.get(law, ran)
-    return "" if is_there(trace) else lack
-
-
-def _has_company(trace: Trace) -> bool:
-    """One is left out, or goes before another, only where there are two."""
-    now: dict[str, int] = {}
-    for counter in trace.counters:
-        if counter.name.endswith(("waiting", "running")):
-            now[counter.name] = counter.value
-            if sum(now.values()) > 1:
-                return True
-    return False
-
-
-def _has_shared_memory(trace: Trace) -> bool:
-    """A race takes a resource that two lanes touch, one of them not only reading."""
-    touches = {(act.resource, act.lane) for act in trace.program if act.resource}
-    lanes = Counter(resource for resource, _ in touches)
-    changed = {act.resource for act in trace.program if act.kind != "read"}
-    return any(count > 1 and name in changed for name, count in lanes.items())
-
-
-def _has_tokens(trace: Trace) -> bool:
-    return any(
-        attrs.get("side") != "prefill" and attrs.get("rids") for attrs in marks(trace, "tokens")
-    )
-
-
-def _has_memory(trace: Trace) -> bool:
-    return bool(marks(trace, "row alloc", "page alloc"))
-
-
-LOOKED_AT: dict[str, tuple[Callable[[Trace], bool], str]] = {
-    "identity": (_has_tokens, "no token was delivered"),
-    "client": (lambda it: bool(marks(it, "finish", "refused")), "no request ended"),
-    "logprobs": (
-        lambda it: any(item.name == "logprobs" for item in it.slices),
-        "nobody was given log-probabilities",
-    ),
-    "abort": (
-        lambda it: any(attrs.get("reason") == "abort" for attrs in marks(it, "finish")),
-        "nobody was given up",
-    ),
-    "leak": (_has_memory, "no memory is recorded"),
-    "order": (_has_company, "nobody had to wait, or to share a step"),
-    "ownership": (_has_memory, "no memory is recorded"),
-    "progress": (_has_company, "nobody had to wait, or to share a step"),
-    "race": (_has_shared_memory, "no accesses are recorded that could race"),
-    "touches": (
-        lambda it: it.device == "sim" and _has_memory(it),
-        "what an op touches can be watched on sim alone",
-    ),
-}
 
 
 # -- What became of a run's drafts: how many were proposed, and how many of them accepted ----------

@@ -27,7 +27,6 @@ from ..scheduler import SchedulerStuck
 from ..trace import Trace
 from ..worker import Step
 from ..worker.worker import COPY, StepOp
-from .answers import lacking
 from .case import FAILURES, Case, Failure, Workload, fresh
 from .history import Offence
 from .identity import find_bad_ends, find_misreads
@@ -35,6 +34,7 @@ from .laws import (
     Clients,
     Touched,
     find_backwards,
+    lacking,
     over_budget,
 )
 from .leaks import AT_ONCE, find_leaks, find_unlisted

@@ -6,8 +6,8 @@ against a run. ``Clients`` and ``Touched`` look on while it runs.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -23,11 +23,114 @@ from ..scheduler import SchedulerConfig
 from ..scheduler.pd import PrefillScheduler
 from ..trace import Trace
 from ..trace.cells import spans_of
-from ..trace.events import is_host
+from ..trace.events import Value, is_host
 from ..trace.recorder import named, to_text
 from .case import Workload
 from .history import Words, many
 from .oracle import Alone, alone, tokens_alone
+
+# -- All of them: what each says, and what it looks at ---------------------------------------------
+#
+# A law holds of a run in which nothing happened, too; but that is no reason for a green tick.
+
+
+def marks(trace: Trace, *names: str) -> list[dict[str, Value]]:
+    """What the marks of some names say."""
+    return [mark.attrs for mark in trace.marks if mark.name in names]
+
+
+def has_tokens(trace: Trace) -> bool:
+    """Whether a client was given any."""
+    told = marks(trace, "tokens")
+    return any(attrs.get("side") != "prefill" and attrs.get("rids") for attrs in told)
+
+
+def has_company(trace: Trace) -> bool:
+    """One is left out, or goes before another, only where there are two."""
+    now: dict[str, int] = {}
+    for counter in trace.counters:
+        if counter.name.endswith(("waiting", "running")):
+            now[counter.name] = counter.value
+            if sum(now.values()) > 1:
+                return True
+    return False
+
+
+def has_memory(trace: Trace) -> bool:
+    """Whether anybody is known to have held some."""
+    return bool(marks(trace, "row alloc", "page alloc"))
+
+
+def has_shared_memory(trace: Trace) -> bool:
+    """A race takes a resource that two lanes touch, one of them not only reading."""
+    touches = {(act.resource, act.lane) for act in trace.program if act.resource}
+    lanes = Counter(resource for resource, _ in touches)
+    changed = {act.resource for act in trace.program if act.kind != "read"}
+    return any(count > 1 and name in changed for name, count in lanes.items())
+
+
+class Law(NamedTuple):
+    """A law: what it ``says``, and what of a trace it looks at; without that it ``lacks`` it.
+
+    What ``is_of_the_end`` is not looked at in a run that stopped. One ``on_sim`` is of nowhere
+    else: only there can it be watched what an op does.
+    """
+
+    says: str
+    looks_at: Callable[[Trace], bool] = lambda it: bool(it.slices)
+    lacks: str = "nothing ran"
+    is_of_the_end: bool = False
+    on_sim: bool = False
+
+
+MEMORY, COMPANY = "no memory is recorded", "nobody had to wait, or to share a step"
+LAWS = {
+    "race": Law("what lanes do to memory is ordered, and what is freed is left alone",
+        has_shared_memory, "no accesses are recorded that could race"),
+    "touches": Law("an op touches what it says that it does, and nothing else (on sim)",
+        lambda it: it.device == "sim" and has_memory(it),
+        "what an op touches can be watched on sim alone", on_sim=True),
+    "ownership": Law("no page or row is handed out while somebody has it", has_memory, MEMORY),
+    "leak": Law("nothing is held, lost or freed twice", has_memory, MEMORY),
+    "deadlock": Law("nobody waits for what never comes"),
+    "crash": Law("no error stops a loop"),
+    "order": Law("nobody goes before their turn, or loses memory before others",
+        has_company, COMPANY),
+    "progress": Law("who may run is in the next step, or there is a reason", has_company, COMPANY),
+    "livelock": Law("turns bring every request to its end"),
+    "budget": Law("no step has more tokens or rows than its budget"),
+    "time": Law("nothing ends before it starts"),
+    "abort": Law("who is given up ends in that turn, and hears no more tokens",
+        lambda it: any(attrs.get("reason") == "abort" for attrs in marks(it, "finish")),
+        "nobody was given up", is_of_the_end=True),
+    "ends": Law("each request ends once, and its client heard it", is_of_the_end=True),
+    "client": Law("it hears why it ended, its usage, and each token at once",
+        lambda it: bool(marks(it, "finish", "refused")), "no request ended", is_of_the_end=True),
+    "identity": Law("each request gets the tokens that it would get alone",
+        has_tokens, "no token was delivered", is_of_the_end=True),
+    "logprobs": Law("it hears the log-probabilities that it would hear alone",
+        lambda it: any(item.name == "logprobs" for item in it.slices),
+        "nobody was given log-probabilities", is_of_the_end=True),
+}  # fmt: skip
+"""Each law by its name; causes first, as wrong tokens follow from anything.
+Before all comes ``lifetime``: it is judged where somebody watches memory, which is in tests."""
+
+
+def by_cause(law: str) -> int:
+    """A law's place among the others, causes first."""
+    return list(LAWS).index(law) if law in LAWS else -1
+
+
+def laws_on(device: str) -> list[str]:
+    """The laws that a run on a device can be judged by."""
+    return [name for name, law in LAWS.items() if device == "sim" or not law.on_sim]
+
+
+def lacking(law: str, trace: Trace) -> str:
+    """What a trace lacks to be judged by a law, as ``no token was delivered``; else nothing."""
+    found = LAWS.get(law, Law(law))  # a bug of the museum may have a law of its own
+    return "" if found.looks_at(trace) else found.lacks
+
 
 # -- What clients say and hear: that each request gets its own tokens, and ends once, and why ------
 

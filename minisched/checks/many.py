@@ -16,40 +16,9 @@ from ..spread import HERE, Workers, in_order, spread
 from .case import Case
 from .draw import designs_for, draw, read_design
 from .judge import Finding, judge
+from .laws import LAWS, by_cause
 
-LAWS = {
-    "race": "what lanes do to memory is ordered, and what is freed is left alone",
-    "touches": "an op touches what it says that it does, and nothing else (on sim)",
-    "ownership": "no page or row is handed out while somebody has it",
-    "leak": "nothing is held, lost or freed twice",
-    "deadlock": "nobody waits for what never comes",
-    "crash": "no error stops a loop",
-    "order": "nobody goes before their turn, or loses memory before others",
-    "progress": "who may run is in the next step, or there is a reason",
-    "livelock": "turns bring every request to its end",
-    "budget": "no step has more tokens or rows than its budget",
-    "time": "nothing ends before it starts",
-    "abort": "who is given up ends in that turn, and hears no more tokens",
-    "ends": "each request ends once, and its client heard it",
-    "client": "it hears why it ended, its usage, and each token at once",
-    "identity": "each request gets the tokens that it would get alone",
-    "logprobs": "it hears the log-probabilities that it would hear alone",
-}
-"""Each law, and what it says; causes first, as wrong tokens follow from anything.
-Before all comes ``lifetime``: it is judged where somebody watches memory, which is in tests."""
-SEEN_AT_THE_END = ("identity", "ends", "client", "logprobs", "abort")  # not of a run that stopped
-ON_SIM_ALONE = ("touches",)  # nowhere else can it be watched what an op does
-
-
-def by_cause(law: str) -> int:
-    """A law's place among the others, causes first."""
-    return list(LAWS).index(law) if law in LAWS else -1
-
-
-def laws_on(device: str) -> list[str]:
-    """The laws that a run on a device can be judged by."""
-    return [law for law in LAWS if device == "sim" or law not in ON_SIM_ALONE]
-
+FEW = 8  # workloads that are not worth another process
 
 # -- Random workloads, each on several loops -------------------------------------------------------
 
@@ -70,7 +39,7 @@ class Tried:
 
     def holds(self, law: str) -> bool:
         """Whether a law was looked at and not broken."""
-        looked_at = self.finished or law not in SEEN_AT_THE_END
+        looked_at = self.finished or not LAWS[law].is_of_the_end
         return looked_at and all(item.law != law for item in self.findings)
 
 
@@ -99,9 +68,6 @@ def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[
             )
         )  # fmt: skip
     return tried
-
-
-FEW = 8  # workloads that are not worth another process
 
 
 def try_workloads(

@@ -20,8 +20,8 @@ import pytest
 
 import minisched
 from minisched.checking import law_rows, verdict_on_cases
-from minisched.checks.answers import LOOKED_AT, lacking
 from minisched.checks.judge import Finding, judge
+from minisched.checks.laws import LAWS, lacking
 from minisched.checks.many import CaseTally, Tried, case_of
 from minisched.export import native
 from minisched.museum.patch import Edit, put_in
@@ -204,7 +204,7 @@ def test_nothing_to_judge_is_no_tick_and_a_run_that_stopped_is_never_fine(cli: A
     assert minisched.check(trace).holds is False
 
 
-@pytest.mark.parametrize("law", LOOKED_AT)
+@pytest.mark.parametrize("law", LAWS)
 def test_cases_in_which_nothing_happened(law: str) -> None:
     empty, full = Tried(0, "overlap", (), True, 1, 1, 0, (law,)), Tried(1, "pd", (), True, 1, 0, 0)
     for tried, ticks in (([empty, full], True), ([empty], False), ([], False)):

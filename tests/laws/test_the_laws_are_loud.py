@@ -20,8 +20,8 @@ import pytest
 from minisched.checks.case import Case
 from minisched.checks.draw import read_design
 from minisched.checks.judge import judge
-from minisched.checks.laws import Clients
-from minisched.checks.many import LAWS, case_of
+from minisched.checks.laws import LAWS, Clients
+from minisched.checks.many import case_of
 from minisched.checks.oracle import OF_HASH, find_unlike
 from minisched.core import FinishReason, Output, Request, SamplingParams
 from minisched.devices.registry import library

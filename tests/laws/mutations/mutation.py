@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from minisched.checks.draw import all_designs, designs_for, draw
 from minisched.checks.judge import judge
-from minisched.checks.many import LAWS, case_of
+from minisched.checks.laws import LAWS
+from minisched.checks.many import case_of
 from minisched.museum.patch import Edit, put_in
 
 HERE = Path(__file__).parent
