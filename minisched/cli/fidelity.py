@@ -9,15 +9,8 @@ import typer
 
 from ..bench.peers.peer import PeerError
 from ..fidelity.lockstep import UNEXPLAINED, in_words
-from ..fidelity.run import (
-    EQUAL,
-    ORIGINALS,
-    Original,
-    Player,
-    Report,
-    differs_from_own,
-    in_lockstep,
-)
+from ..fidelity.original import Original
+from ..fidelity.run import EQUAL, ORIGINALS, Player, Report, differs_from_own, in_lockstep
 from ..spread import HERE, Workers
 from .exit import BAD_INPUT, complain
 from .layout import JSON, print_json, say, say_table, work_progress

@@ -6,16 +6,14 @@ original's. The engine, which runs batches, is a case's tokens.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..bench.peers.peer import Answer, serve
-from .case import EOS, Arrival, FidelityCase, Rows, Schedule, ScheduledStep, Shape
+from ..bench.peers.peer import serve
+from .case import EOS, Arrival, FidelityCase, Rows, ScheduledStep, Shape
 from .original import (
     DEVICE,
     ENTRY,
@@ -23,10 +21,9 @@ from .original import (
     LISTENER,
     SETTINGS,
     UNUSED,
-    Played,
+    Original,
     StandIn,
     Turns,
-    checkout_version,
     stand_in,
 )
 
@@ -97,13 +94,20 @@ def not_pinned(make: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, pin_memory=False, **options: make(*args, **options)
 
 
-def original() -> Any:
-    """The original's ``Scheduler``, as a class that is made for a case."""
+def set_up() -> Any:
+    """Import it; its ``Scheduler``, as a class that is made for a case."""
+    torch: Any = import_module("torch")
+    stand_in(STAND_INS, "minisgl")
+    kernel: Any = import_module("minisgl.kernel")
+    kernel.fast_compare_key = shared_len
+    message: Any = import_module("minisgl.message")
+    message.UserMsg = type("UserMsg", (SimpleNamespace,), {})
+    message.DetokenizeMsg = type("DetokenizeMsg", (SimpleNamespace,), {})
+    torch.empty, torch.tensor = not_pinned(torch.empty), not_pinned(torch.tensor)
+    torch.Tensor.pin_memory = lambda tensor, *args: tensor
     module: Any = import_module(SCHEDULER)
     core: Any = import_module("minisgl.core")
     cache, table = (import_module(f"minisgl.scheduler.{name}") for name in ("cache", "table"))
-    message = import_module("minisgl.message")
-    torch: Any = import_module("torch")
 
     class MiniSglang(module.Scheduler):  # type: ignore[misc]
         """The scheduler of one case."""
@@ -112,7 +116,8 @@ def original() -> Any:
             config = case.config
             core._GLOBAL_CTX = None
             core.set_global_ctx(core.Context(page_size=config.page_size))
-            self.turns = Turns(case)
+            self.turns, is_serial = Turns(case), case.loop == LOOPS["normal"]
+            self.loop = self.normal_loop if is_serial else self.overlapped
             self.numbers = {arrival.rid: at for at, arrival in enumerate(case.arrivals)}
             self.by_number = list(case.arrivals)
             self.live: set[int] = set()
@@ -185,7 +190,7 @@ def original() -> Any:
         def run_when_idle(self) -> None:
             """Nobody waits."""
 
-        def turn(self) -> None:
+        def overlapped(self) -> None:
             """One turn of the overlap loop."""
             self.unread = self.overlap_loop(self.unread)
 
@@ -203,33 +208,10 @@ class ForwardOutput(tuple[Any, ...]):
         return self[0]
 
 
-def start(settings: Answer) -> Callable[[Answer], Answer]:
-    """Import it from its checkout, with the stand-ins."""
-    source = Path(settings["source"])
-    sys.path.insert(0, str(source / "python"))
-    torch: Any = import_module("torch")
-    stand_in(STAND_INS, "minisgl")
-    kernel: Any = import_module("minisgl.kernel")
-    kernel.fast_compare_key = shared_len
-    message: Any = import_module("minisgl.message")
-    message.UserMsg = type("UserMsg", (SimpleNamespace,), {})
-    message.DetokenizeMsg = type("DetokenizeMsg", (SimpleNamespace,), {})
-    torch.empty, torch.tensor = not_pinned(torch.empty), not_pinned(torch.tensor)
-    torch.Tensor.pin_memory = lambda tensor, *args: tensor
-    made = original()
-    for name in DECIDING:
-        import_module(name)
-
-    def play(case: FidelityCase) -> Schedule:
-        scheduler = made(case)
-        turns: Turns = scheduler.turns
-        is_serial = case.loop == LOOPS["normal"]
-        return turns.play(scheduler.normal_loop if is_serial else scheduler.turn)
-
-    ours = ("message_of", "forward", "turn")
-    overridden = [name for name, it in vars(made).items() if callable(it) and name not in ours]
-    return Played(play, checkout_version(source), DECIDING, "", overridden).answer
-
+ORIGINAL = Original(
+    "mini-sglang", "mini-sglang", PARTS, DECIDING, STAND_INS, set_up, below="python",
+    packages_of="sglang",
+)  # fmt: skip
 
 if __name__ == "__main__":
-    serve(start)
+    serve(ORIGINAL.start)

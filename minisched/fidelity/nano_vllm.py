@@ -10,28 +10,15 @@ everybody who runs has one. So in these cases there is a row for each request.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..bench.peers.peer import Answer, serve
+from ..bench.peers.peer import serve
 from ..bench.steps import NEW_TOKENS, HostWorkload, result_of, settle
 from ..scheduler import SchedulerConfig
-from .case import EOS, FidelityCase, Rows, Schedule, ScheduledStep, Shape
-from .original import (
-    DEVICE,
-    ENTRY,
-    SETTINGS,
-    UNUSED,
-    Played,
-    StandIn,
-    Turns,
-    checkout_version,
-    stand_in,
-)
+from .case import EOS, FidelityCase, Rows, ScheduledStep, Shape
+from .original import DEVICE, ENTRY, SETTINGS, UNUSED, Original, StandIn, Turns, stand_in
 
 DECIDING = tuple(f"nanovllm.engine.{name}" for name in ("scheduler", "block_manager", "sequence"))
 ENGINE = "nanovllm.engine.llm_engine:LLMEngine"
@@ -56,25 +43,6 @@ PARTS = {
 }  # fmt: skip
 
 
-class Runner:
-    """nano-vllm's model runner: a step's tokens are those that the case says."""
-
-    def __init__(self, turns: Turns, names: dict[int, str]) -> None:
-        self.turns, self.names = turns, names
-
-    def call(self, method: str, seqs: list[Any], is_prefill: bool) -> list[int]:
-        """Note the step, and give its tokens."""
-        rids = [self.names[seq.seq_id] for seq in seqs]
-        starts = [seq.num_cached_tokens if is_prefill else len(seq) - 1 for seq in seqs]
-        ends = [at + seq.num_scheduled_tokens for at, seq in zip(starts, seqs, strict=True)]
-        if is_prefill:
-            rows = map(Rows, rids, starts, ends)
-            self.turns.launched(ScheduledStep("extend", tuple(rows)))
-        else:
-            self.turns.launched(ScheduledStep("decode", (), tuple(sorted(rids))))
-        return [self.turns.by_rid[rid].token(end) for rid, end in zip(rids, ends, strict=True)]
-
-
 def make_scheduler(config: SchedulerConfig) -> Any:
     """A scheduler of these sizes."""
     module: Any = import_module("nanovllm.engine.llm_engine")
@@ -87,6 +55,49 @@ def make_scheduler(config: SchedulerConfig) -> Any:
             kvcache_block_size=config.page_size, num_kvcache_blocks=config.num_pages,
         )
     )  # fmt: skip
+
+
+def set_up() -> Any:
+    """Import it; its engine, as a class that is made for a case."""
+    stand_in(STAND_INS, "nanovllm")
+    module: Any = import_module("nanovllm.engine.llm_engine")
+    params = import_module("nanovllm.sampling_params").SamplingParams
+
+    class NanoVllm(module.LLMEngine):  # type: ignore[misc]
+        """The engine of one case, and its model runner: a step's tokens are the case's."""
+
+        def __init__(self, case: FidelityCase) -> None:
+            self.turns, self.names = Turns(case), dict[int, str]()
+            self.scheduler, self.model_runner = make_scheduler(case.config), self
+            self.ran, self.lost = set[int](), dict[str, int]()
+
+        def call(self, method: str, seqs: list[Any], is_prefill: bool) -> list[int]:
+            """Note the step, and give its tokens."""
+            rids = [self.names[seq.seq_id] for seq in seqs]
+            starts = [seq.num_cached_tokens if is_prefill else len(seq) - 1 for seq in seqs]
+            ends = [at + seq.num_scheduled_tokens for at, seq in zip(starts, seqs, strict=True)]
+            if is_prefill:
+                rows = tuple(map(Rows, rids, starts, ends))
+                self.turns.launched(ScheduledStep("extend", rows))
+            else:
+                self.turns.launched(ScheduledStep("decode", (), tuple(sorted(rids))))
+            return [self.turns.by_rid[rid].token(end) for rid, end in zip(rids, ends, strict=True)]
+
+        def loop(self) -> None:
+            """One turn."""
+            for seq in self.scheduler.waiting:
+                if seq.seq_id in self.ran:  # it was preempted in the turn before
+                    rid = self.names[seq.seq_id]
+                    self.lost[rid] = self.lost.get(rid, 0) + 1
+            for arrival in self.turns.begin(self.is_finished(), self.lost):
+                told = params(max_tokens=arrival.max_new_tokens, ignore_eos=arrival.ignore_eos)
+                self.add_request(list(arrival.prompt), told)
+                self.names[self.scheduler.waiting[-1].seq_id] = arrival.rid
+            self.ran = {seq.seq_id for seq in self.scheduler.running}
+            if not self.is_finished():
+                self.step()
+
+    return NanoVllm
 
 
 class NanoVllmEngine:
@@ -110,42 +121,9 @@ class NanoVllmEngine:
         return len(seqs)
 
 
-def play(case: FidelityCase) -> Schedule:
-    """A case, turn by turn."""
-    module: Any = import_module("nanovllm.engine.llm_engine")
-    params = import_module("nanovllm.sampling_params").SamplingParams
-    turns, names = Turns(case), dict[int, str]()
-    engine = object.__new__(module.LLMEngine)
-    engine.model_runner = Runner(turns, names)
-    engine.scheduler = make_scheduler(case.config)
-    running: set[int] = set()
-    lost: dict[str, int] = {}
-
-    def turn() -> None:
-        for seq in engine.scheduler.waiting:
-            if seq.seq_id in running:  # it was preempted in the turn before
-                lost[names[seq.seq_id]] = lost.get(names[seq.seq_id], 0) + 1
-        running.clear()
-        for arrival in turns.begin(engine.is_finished(), lost):
-            told = params(max_tokens=arrival.max_new_tokens, ignore_eos=arrival.ignore_eos)
-            engine.add_request(list(arrival.prompt), told)
-            names[engine.scheduler.waiting[-1].seq_id] = arrival.rid
-        running.update(seq.seq_id for seq in engine.scheduler.running)
-        if not engine.is_finished():
-            engine.step()
-
-    return turns.play(turn)
-
-
-def start(settings: Answer) -> Callable[[Answer], Answer]:
-    """Import it from its checkout, with the stand-ins."""
-    source = Path(settings["source"])
-    sys.path.insert(0, str(source))
-    stand_in(STAND_INS, "nanovllm")
-    import_module("nanovllm.engine.llm_engine")
-    version = checkout_version(source)
-    return Played(play, version, DECIDING, engine_of=NanoVllmEngine).answer
-
+ORIGINAL = Original(
+    "nano-vllm", "nano-vllm", PARTS, DECIDING, STAND_INS, set_up, engine_of=NanoVllmEngine
+)
 
 if __name__ == "__main__":
-    serve(start)
+    serve(ORIGINAL.start)

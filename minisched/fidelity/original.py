@@ -9,14 +9,14 @@ import base64
 import hashlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from importlib import metadata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module, metadata
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..bench.peers.peer import Answer, version_in
 from ..bench.steps import HostEngine, HostWorkload, answer_with
@@ -28,6 +28,7 @@ from .case import (
     FidelityCase,
     Schedule,
     ScheduledStep,
+    Shape,
     trimmed,
 )
 
@@ -119,6 +120,19 @@ class Modules(MetaPathFinder, Loader):
         """Nothing."""
 
 
+class Off:
+    """What was not given is off: None, in groups where ``depth`` says so."""
+
+    def __init__(self, depth: int = 0, **given: Any) -> None:
+        self.__dict__.update(given, _depth=depth)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        depth = self.__dict__.get("_depth")
+        return Off(depth - 1) if depth else None
+
+
 def stand_in(items: Sequence[StandIn], own: str) -> None:
     """Let the modules among ``items`` be imported: those of the package ``own`` are stood in for.
 
@@ -186,31 +200,93 @@ class Turns:
         return trimmed(self.steps)
 
 
-# -- What its process answers with -----------------------------------------------------------------
+# -- One original: where it comes from, what of it decides, how it is set up and driven ------------
+
+
+class Driven(Protocol):
+    """An original that was made for a case."""
+
+    turns: Turns
+    loop: Callable[[], Any]  # one turn of it, or all of them
 
 
 @dataclass(frozen=True)
-class Played:
-    """What an original's process answers with: schedules, times, and what was run for them."""
+class Original:
+    """A published system whose own code plays cases, in a process and an environment of its own.
 
-    play: Callable[[FidelityCase], Schedule]
-    version: str
-    deciding: Sequence[str]  # modules
-    distribution: str = ""  # of the wheel; else the modules lie in a checkout
-    overridden: Sequence[str] = ()  # methods of the original's class that are stood in for
-    engine_of: Callable[[HostWorkload], HostEngine] | None = None  # for ``bench host``
+    ``set_up`` imports it there with what stands in, and gives a class of it that is made for a case
+    (``Driven``). ``deciding`` are the modules that say what runs; ``engine_of`` is for ``bench
+    host``.
+    """
 
-    def answer(self, question: dict[str, Any]) -> Answer:
-        """To ``{"case"}`` its schedule, to ``{"load"}`` its time, to all else what was run."""
-        if "case" in question:
-            return {"schedule": self.play(FidelityCase.from_json(question["case"]))}
-        if "load" in question and self.engine_of:
-            return answer_with(self.engine_of, question)
-        return {
-            "version": self.version,
-            "files": {name: self.where(name) for name in self.deciding},
-            "overridden": sorted(self.overridden),
-        }
+    name: str  # as its rules are called (policy/rules.py), and the script that is run
+    title: str
+    parts: Mapping[str, Shape] = field(default_factory=dict)  # what its cases have in common
+    deciding: Sequence[str] = ()
+    stand_ins: Sequence[StandIn] = ()
+    set_up: Callable[[], Any] | None = None
+    engine_of: Callable[[HostWorkload], HostEngine] | None = None
+    distribution: str = ""  # its wheel; else a checkout is needed
+    below: str = ""  # where in a checkout its package lies
+    packages_of: str = ""  # the original whose script names its packages, if it is not its own
+
+    def check_source(self, source: Path | None) -> None:
+        """Whether a checkout was given where one is needed, and nowhere else.
+
+        Raises:
+            ValueError: it was not.
+        """
+        if not self.distribution and source is None:
+            raise ValueError(
+                f"{self.title} has no wheel, so it takes a checkout of it: --source DIR."
+            )
+        if source is not None and self.distribution:
+            raise ValueError(
+                f"--source is {str(source)!r}, but {self.title} is installed from its wheel."
+            )
+        if source is not None and not source.is_dir():
+            raise ValueError(f"--source is {str(source)!r}, but that is no folder.")
+
+    def start(self, settings: Answer) -> Callable[[Answer], Answer]:
+        """In its own process: set it up, from the checkout ``source`` if it has no wheel.
+
+        It answers to ``{"case"}`` with its schedule, to ``{"load"}`` with its time, and to all else
+        with what was run.
+        """
+        if not self.distribution:
+            sys.path.insert(0, str(Path(settings["source"], self.below)))
+        assert self.set_up is not None
+        made = self.set_up()
+        for name in self.deciding:
+            import_module(name)
+
+        def answer(question: dict[str, Any]) -> Answer:
+            if "case" in question:
+                driven: Driven = made(FidelityCase.from_json(question["case"]))
+                return {"schedule": driven.turns.play(driven.loop)}
+            if "load" in question and self.engine_of:
+                return answer_with(self.engine_of, question)
+            return {
+                "version": self.version(settings["source"]),
+                "files": {name: self.where(name) for name in self.deciding},
+                "overridden": [
+                    name for name, it in vars(made).items()
+                    if callable(it) and any(name in vars(base) for base in made.__mro__[1:-1])
+                ],
+            }  # fmt: skip
+
+        return answer
+
+    def version(self, source: str) -> str:
+        """Of the wheel; or what a checkout says of itself, and its commit where git knows."""
+        if self.distribution:
+            return metadata.version(self.distribution)
+        git = ["git", "-C", source, "rev-parse", "--short", "HEAD"]
+        try:
+            said = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            return version_in(Path(source))
+        return f"{version_in(Path(source))} at {said}"
 
     def where(self, name: str) -> dict[str, Any]:
         """The file of a module, and whether it is as it was published (None: nobody knows)."""
@@ -227,13 +303,3 @@ class Played:
             is_it = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
             published = said is not None and said.value == is_it
         return {"file": str(file), "is_published": published}
-
-
-def checkout_version(folder: Path) -> str:
-    """What a checkout says of itself, and its commit where git knows."""
-    git = ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"]
-    try:
-        said = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return version_in(folder)
-    return f"{version_in(folder)} at {said}"

@@ -22,52 +22,14 @@ from .lockstep import (
     smallest,
     switched,
 )
+from .original import Original
 
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Original:
-    """A published system: what it is called, where it runs, and the parts of its comparison."""
-
-    name: str  # as its rules are called (policy/rules.py)
-    title: str
-    module: Any  # how it is run: with PARTS, STAND_INS and the modules that decide, DECIDING
-    needs_source: bool = False  # it has no wheel
-    packages_of: Any = None  # the module whose head names its packages, if it is not its own
-
-    @property
-    def parts(self) -> Mapping[str, Shape]:
-        """What its cases have in common, by part."""
-        parts: Mapping[str, Shape] = self.module.PARTS
-        return parts
-
-    def check_source(self, source: Path | None) -> None:
-        """Whether a checkout was given where one is needed, and nowhere else.
-
-        Raises:
-            ValueError: it was not.
-        """
-        if self.needs_source and source is None:
-            raise ValueError(
-                f"{self.title} has no wheel, so it takes a checkout of it: --source DIR."
-            )
-        if source is not None and not self.needs_source:
-            raise ValueError(
-                f"--source is {str(source)!r}, but {self.title} is installed from its wheel."
-            )
-        if source is not None and not source.is_dir():
-            raise ValueError(f"--source is {str(source)!r}, but that is no folder.")
-
-
 ORIGINALS: Mapping[str, Original] = {
-    item.name: item
-    for item in (
-        Original("sglang", "SGLang", sglang),
-        Original("mini-sglang", "mini-sglang", mini_sglang, needs_source=True, packages_of=sglang),
-        Original("vllm", "vLLM", vllm),
-        Original("nano-vllm", "nano-vllm", nano_vllm, needs_source=True),
-    )
+    each.name: each
+    for each in (sglang.ORIGINAL, mini_sglang.ORIGINAL, vllm.ORIGINAL, nano_vllm.ORIGINAL)
 }
 """By the name of their rules; mini-sglang finds what it imports beside SGLang."""
 
@@ -77,9 +39,11 @@ class Player:
 
     def __init__(self, original: Original, source: Path | None, say: Say) -> None:
         settings = {"source": str(source.resolve()) if source else ""}
-        packages = (original.packages_of or original.module).__name__
-        module = original.module.__name__
-        self.peer = start_peer(module, settings, say, packages_of=packages)
+        scripts = (
+            f"{__package__}.{name.replace('-', '_')}"
+            for name in (original.name, original.packages_of or original.name)
+        )
+        self.peer = start_peer(next(scripts), settings, say, packages_of=next(scripts))
         self.about = self.peer.ask({})
 
     def play(self, case: FidelityCase) -> Schedule:

@@ -33,15 +33,15 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache, partial
-from importlib import import_module, metadata
+from functools import cache
+from importlib import import_module
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from ..bench.peers.peer import Answer, serve
+from ..bench.peers.peer import serve
 from ..bench.steps import ANY_TOKEN, NEW_TOKENS, VOCABULARY, HostWorkload, settle
-from .case import EOS, VOCAB_SIZE, Arrival, FidelityCase, Rows, Schedule, ScheduledStep, Shape
+from .case import EOS, VOCAB_SIZE, Arrival, FidelityCase, Rows, ScheduledStep, Shape
 from .original import (
     DEVICE,
     ENTRY,
@@ -49,7 +49,8 @@ from .original import (
     LISTENER,
     SETTINGS,
     UNUSED,
-    Played,
+    Off,
+    Original,
     StandIn,
     Turns,
     stand_in,
@@ -136,19 +137,6 @@ PARTS = {
 SERIAL = ("serial",)  # loops of ours; the others are event_loop_overlap
 
 
-class Nothing:
-    """Settings of which each is off, in groups where ``depth`` says so."""
-
-    def __init__(self, depth: int = 0, **given: Any) -> None:
-        self.__dict__.update(given)
-        self._depth = depth
-
-    def __getattr__(self, name: str) -> Nothing | None:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Nothing(self._depth - 1) if self._depth else None
-
-
 class Silent(SimpleNamespace):
     """Whoever hears of the step, and does nothing."""
 
@@ -163,8 +151,29 @@ class Identity:
         return lambda batch=None, *args, **options: batch
 
 
-def original(settings: dict[str, dict[str, Any]]) -> Any:
-    """The original's ``Scheduler``, as a class that is made for a case; with what stands in."""
+@cache
+def set_up() -> Any:
+    """Import it, without a GPU; its ``Scheduler``, as a class that is made for a case."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    import_module("torch")  # these two look for optional packages, and must not find stand-ins
+    import_module("transformers.image_utils")
+    import_module("transformers.utils.import_utils").is_torchvision_available()
+    stand_in(STAND_INS, "sglang")
+    logging.disable(logging.CRITICAL)
+    settings: dict[str, dict[str, Any]] = {
+        "schedule": {
+            "retraction_policy": "length", "schedule_low_priority_values_first": False,
+            "prefill_max_requests": None,
+        },
+        "memory": {},
+        "disagg": {
+            "disaggregation_mode": "null", "disaggregation_decode_retraction_backup": None,
+        },
+    }  # fmt: skip
+    context = import_module("sglang.srt.runtime_context")
+    context.RuntimeContext.config_bag = lambda self, name: Off(
+        depth=name == "exec", **settings.get(name, {})
+    )
     module: Any = import_module(f"{MANAGERS}.scheduler")
     places = {
         MEMORY: ("memory_pool", "radix_cache", "cache_init_params"),
@@ -180,9 +189,9 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
     allocation: Any = import_module(f"{MEMORY}.allocation")
     allocation.support_triton = lambda backend: False
     allocation.attention_backends = lambda: ("torch_native", "torch_native")
-    parallel: Any = Nothing(pp_size=1, tp_size=1, dp_size=1)
+    parallel: Any = Off(pp_size=1, tp_size=1, dp_size=1)
     module.get_parallel = lambda: parallel
-    model = Nothing(vocab_size=VOCAB_SIZE, is_encoder_decoder=False)
+    model = Off(vocab_size=VOCAB_SIZE, is_encoder_decoder=False)
     beam = SimpleNamespace(pending_member_rows=lambda batch: 0)
 
     def make_allocator(num_slots: int, page_size: int) -> Any:
@@ -194,16 +203,15 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
         allocator.use_triton_kernels = False
         return allocator
 
-    class Sglang(module.Scheduler):  # type: ignore[misc]
+    class Sglang(Off, module.Scheduler):  # type: ignore[misc]
         """The scheduler of one case."""
 
         def __init__(self, case: FidelityCase) -> None:
-            config = case.config
-            self.__dict__.update(turns=Turns(case), reqs={})
+            config, is_overlap = case.config, case.loop not in SERIAL
+            random.seed(config.random_seed)
             parallel.pp_max_micro_batch_size = config.max_running_requests
             is_priority = config.schedule_policy == "priority"
             policy = "fcfs" if is_priority else config.schedule_policy
-            is_overlap = case.loop not in SERIAL
             order = parts.schedule_policy.SchedulePolicy
             settings["schedule"].update(
                 schedule_policy=policy, schedule_conservativeness=config.schedule_conservativeness
@@ -235,7 +243,9 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
                 logprob_result_processor=None, output_streamer=Silent(), beam_coordinator=beam,
                 abort_request=None,
             )  # fmt: skip
-            self.__dict__.update(
+            super().__init__(
+                turns=Turns(case), reqs={},
+                loop=self.event_loop_overlap if is_overlap else self.event_loop_normal,
                 req_to_token_pool=pool, token_to_kv_pool_allocator=allocator, tree_cache=tree,
                 page_size=config.page_size, waiting_queue=[], chunked_req=None, last_batch=None,
                 running_batch=parts.schedule_batch.ScheduleBatch(reqs=[], batch_is_full=False),
@@ -267,11 +277,6 @@ def original(settings: dict[str, dict[str, Any]]) -> Any:
                     model_runner=SimpleNamespace(attn_backend=None, prefill_aware_swa=False)
                 ),
             )  # fmt: skip
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return None
 
         def ingest_requests(self, stop_at_pause: bool = False) -> list[Any]:
             is_done = all(req.finished() for req in self.reqs.values()) and not self.result_queue
@@ -343,8 +348,8 @@ def result_of(num_reqs: int) -> Any:
 class SglangEngine:
     """``get_next_batch_to_run`` and ``process_batch_result`` in turn, as ``event_loop_normal``."""
 
-    def __init__(self, made: Any, load: HostWorkload) -> None:
-        self.scheduler = made(FidelityCase("serial", load.config, ()))
+    def __init__(self, load: HostWorkload) -> None:
+        self.scheduler = set_up()(FidelityCase("serial", load.config, ()))
         self.numbers = count()
         settle(self.step, load, self.add)
 
@@ -368,45 +373,9 @@ class SglangEngine:
         return len(batch.reqs)
 
 
-def start(settings: Answer) -> Callable[[Answer], Answer]:
-    """Import it, with the stand-ins, and without a GPU."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    import_module("torch")  # these two look for optional packages, and must not find stand-ins
-    import_module("transformers.image_utils")
-    import_module("transformers.utils.import_utils").is_torchvision_available()
-    stand_in(STAND_INS, "sglang")
-    groups: dict[str, dict[str, Any]] = {
-        "schedule": {
-            "retraction_policy": "length",
-            "schedule_low_priority_values_first": False,
-            "prefill_max_requests": None,
-        },
-        "memory": {},
-        "disagg": {
-            "disaggregation_mode": "null",
-            "disaggregation_decode_retraction_backup": None,
-        },
-    }
-    context = import_module("sglang.srt.runtime_context")
-    context.RuntimeContext.config_bag = lambda self, name: Nothing(
-        depth=name == "exec", **groups.get(name, {})
-    )
-    made = original(groups)
-    logging.disable(logging.CRITICAL)
-
-    def play(case: FidelityCase) -> Schedule:
-        random.seed(case.config.random_seed)
-        scheduler = made(case)
-        is_serial = case.loop in SERIAL
-        turns: Turns = scheduler.turns
-        return turns.play(
-            scheduler.event_loop_normal if is_serial else scheduler.event_loop_overlap
-        )
-
-    overridden = [name for name in vars(made) if callable(getattr(made, name))]
-    version, engine_of = metadata.version("sglang"), partial(SglangEngine, made)
-    return Played(play, version, DECIDING, "sglang", overridden, engine_of).answer
-
+ORIGINAL = Original(
+    "sglang", "SGLang", PARTS, DECIDING, STAND_INS, set_up, SglangEngine, distribution="sglang"
+)
 
 if __name__ == "__main__":
-    serve(start)
+    serve(ORIGINAL.start)

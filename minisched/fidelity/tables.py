@@ -60,7 +60,7 @@ def stand_ins_table(name: str) -> str:
     """What of an original is not its own here."""
     rows = [
         [f"`{item.name.removeprefix('sglang.srt.')}`", item.kind, item.replaces]
-        for item in ORIGINALS[name].module.STAND_INS
+        for item in ORIGINALS[name].stand_ins
     ]
     return table(("in the place of", "kind", "what it is"), rows)
 

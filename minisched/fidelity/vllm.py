@@ -27,18 +27,15 @@ from __future__ import annotations
 import os
 import queue
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
-from importlib import import_module, metadata
+from importlib import import_module
 from itertools import count
-from types import SimpleNamespace
 from typing import Any
 
-from ..bench.peers.peer import Answer, serve
+from ..bench.peers.peer import serve
 from ..bench.steps import ANY_TOKEN, PAGE, PREFILL_TOKENS, HostWorkload, settle
-from .case import EOS, Arrival, FidelityCase, Rows, Schedule, ScheduledStep, Shape
-from .original import DEVICE, ENTRY, SETTINGS, UNUSED, Played, StandIn, Turns, stand_in
+from .case import EOS, Arrival, FidelityCase, Rows, ScheduledStep, Shape
+from .original import DEVICE, ENTRY, SETTINGS, UNUSED, Off, Original, StandIn, Turns, stand_in
 
 SCHED = "vllm.v1.core.sched"
 DECIDING = (
@@ -83,13 +80,6 @@ SETTINGS_OF_VLLM = {
 }
 
 # -- A scheduler -----------------------------------------------------------------------------------
-
-
-class StandInModelConfig(SimpleNamespace):
-    """What the scheduler asks about the model: a text model without anything special."""
-
-    def __getattr__(self, name: str) -> None:
-        return None
 
 
 def make_hasher(page_size: int) -> Any:
@@ -139,7 +129,7 @@ def make_config(
         cache_config=cache_config,
         device_config=config.DeviceConfig(device="cpu"),
     )
-    whole.model_config = StandInModelConfig(
+    whole.model_config = Off(
         max_model_len=MOST_LEN, runner_type="generate", skip_tokenizer_init=True
     )
     return whole
@@ -195,35 +185,6 @@ def done(value: Any) -> Future[Any]:
     return future
 
 
-def engine_core() -> Any:
-    """``EngineCore``, as a class that is made for a case."""
-    module: Any = import_module("vllm.v1.engine.core")
-
-    class Vllm(module.EngineCore):  # type: ignore[misc]
-        """The engine core of one case."""
-
-        def __init__(self, case: FidelityCase) -> None:
-            config = case.config
-            scheduler = make_scheduler(
-                config.max_running_requests, config.max_prefill_tokens, config.num_pages,
-                config.page_size, not config.disable_radix_cache, case.loop == LOOPS["async"],
-            )  # fmt: skip
-            turns = Turns(case)
-            self.__dict__.update(
-                scheduler=scheduler, model_executor=Executor(turns, scheduler), turns=turns,
-                batch_queue=deque(maxlen=2), batch_queue_size=2, is_pooling_model=False,
-                is_mm_encoder_only=False, check_for_draft_tokens=False,
-                aborts_queue=queue.Queue(), vllm_config=scheduler.vllm_config,
-            )  # fmt: skip
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return None
-
-    return Vllm
-
-
 def make_request(arrival: Arrival, hasher: Any) -> Any:
     """The request of an arrival."""
     params = import_module("vllm.sampling_params").SamplingParams(
@@ -237,24 +198,41 @@ def make_request(arrival: Arrival, hasher: Any) -> Any:
     )  # fmt: skip
 
 
-def play(made: Any, case: FidelityCase) -> Schedule:
-    """A case, turn by turn."""
-    core = made(case)
-    turns: Turns = core.turns
-    requests: dict[str, Any] = {}
-    caches = not case.config.disable_radix_cache
-    hasher = make_hasher(case.config.page_size) if caches else None
-    step = core.step if case.loop == LOOPS["serial"] else core.step_with_batch_queue
+def set_up() -> Any:
+    """Import it, quietly and without a GPU; ``EngineCore``, as a class that is made for a case."""
+    os.environ.update(SETTINGS_OF_VLLM)
+    stand_in(STAND_INS, "vllm")
+    module: Any = import_module("vllm.v1.engine.core")
 
-    def turn() -> None:
-        is_done = not (core.scheduler.has_unfinished_requests() or core.batch_queue)
-        lost = {rid: request.num_preemptions for rid, request in requests.items()}
-        for arrival in turns.begin(is_done, lost):
-            request = requests[arrival.rid] = make_request(arrival, hasher)
-            core.scheduler.add_request(request)
-        step()
+    class Vllm(Off, module.EngineCore):  # type: ignore[misc]
+        """The engine core of one case."""
 
-    return turns.play(turn)
+        def __init__(self, case: FidelityCase) -> None:
+            config, caches = case.config, not case.config.disable_radix_cache
+            scheduler = make_scheduler(
+                config.max_running_requests, config.max_prefill_tokens, config.num_pages,
+                config.page_size, caches, case.loop == LOOPS["async"],
+            )  # fmt: skip
+            turns, requests = Turns(case), dict[str, Any]()
+            super().__init__(
+                scheduler=scheduler, model_executor=Executor(turns, scheduler), turns=turns,
+                batch_queue=deque(maxlen=2), batch_queue_size=2, is_pooling_model=False,
+                is_mm_encoder_only=False, check_for_draft_tokens=False,
+                aborts_queue=queue.Queue(), vllm_config=scheduler.vllm_config,
+                is_serial=case.loop == LOOPS["serial"], requests=requests,
+                hasher=make_hasher(config.page_size) if caches else None,
+            )  # fmt: skip
+
+        def loop(self) -> None:
+            """One turn."""
+            is_done = not (self.scheduler.has_unfinished_requests() or self.batch_queue)
+            lost = {rid: request.num_preemptions for rid, request in self.requests.items()}
+            for arrival in self.turns.begin(is_done, lost):
+                request = self.requests[arrival.rid] = make_request(arrival, self.hasher)
+                self.scheduler.add_request(request)
+            self.step() if self.is_serial else self.step_with_batch_queue()
+
+    return Vllm
 
 
 # -- A workload whose device answers at once -------------------------------------------------------
@@ -296,16 +274,9 @@ class VllmEngine:
         return plan
 
 
-def start(settings: Answer) -> Callable[[Answer], Answer]:
-    """Import it, with the stand-ins, quietly and without a GPU."""
-    os.environ.update(SETTINGS_OF_VLLM)
-    stand_in(STAND_INS, "vllm")
-    made = engine_core()
-    import_module(f"{SCHED}.async_scheduler")
-    overridden = [name for name in vars(made) if callable(getattr(made, name))]
-    version = metadata.version("vllm")
-    return Played(partial(play, made), version, DECIDING, "vllm", overridden, VllmEngine).answer
-
+ORIGINAL = Original(
+    "vllm", "vLLM", PARTS, DECIDING, STAND_INS, set_up, VllmEngine, distribution="vllm"
+)
 
 if __name__ == "__main__":
-    serve(start)
+    serve(ORIGINAL.start)

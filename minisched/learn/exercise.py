@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
+from inspect import signature
+from math import isclose
 from pkgutil import iter_modules
 from textwrap import dedent
 from typing import Any
@@ -21,14 +23,12 @@ from typing import Any
 from ..checks.case import Case
 from ..checks.draw import LEVELS, at_level, draw, read_design
 from ..checks.judge import Finding, Verdict
-from ..devices.cost import NO_COST, CostModel
+from ..devices.cost import CostModel
 from ..devices.profiles import of_milliseconds
 from ..engine.engine import Engine
 from ..loops.design import Turns, find_loop, registered
-from ..loops.run import RunSetup, wire
 from ..museum.exhibit import case
-from ..museum.patch import swapped
-from ..scheduler import Scheduler, SchedulerConfig
+from ..museum.patch import Edit, put_in, swapped
 from .guard import Mistake, TooLong, blame, bounded, unwatched
 from .runs import VOCAB
 
@@ -90,14 +90,14 @@ class Loop:
     """A whole loop, in the place of the body of ``base``: its relay, depth and scheduler stay.
 
     ``call`` makes a loop of what a learner writes, where that is less: one turn, or one decision.
-    ``also`` is as in ``Function``; ``scheduler`` makes one of what a learner writes, where they
-    write that, too.
+    ``bug`` is as in ``Function``; ``swaps`` are functions of the package that are others meanwhile,
+    made of what a learner writes, where that is more than a loop.
     """
 
     base: str = "overlap"
     call: Callable[[Any], Callable[[Engine], Turns]] = lambda lines: lines
-    also: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    scheduler: Callable[[Any, Calls], Callable[..., Scheduler]] | None = None
+    bug: tuple[Edit, ...] = ()
+    swaps: Callable[[Any, Calls], Mapping[str, Callable[..., Any]]] = lambda lines, calls: {}
 
     @contextmanager
     def filled(self, lines: Any) -> Iterator[Calls]:
@@ -109,9 +109,7 @@ class Loop:
                 setattr(engine, name, _watched(engine, name, calls))
             loop, before = calls.call(self.call(lines), engine), 0
             if not isinstance(loop, Iterator):
-                raise calls.stop(
-                    "your loop gave back no turns: it needs a `yield` at each one's end"
-                )
+                raise calls.stop("your loop gave back no turns: each ends with a `yield`")
             while True:
                 try:
                     batch = calls.call(next, loop)
@@ -122,26 +120,13 @@ class Loop:
                 before = calls.work
                 yield batch
 
-        spec, also = replace(find_loop(self.base), run=turns, options={}, lanes={}), {**self.also}
-        if self.scheduler is not None:
-            also["loops.run:make_engine"] = partial(engine_with, self.scheduler(lines, calls))
-        with registered("yours", spec), swapped(also):
+        spec = replace(find_loop(self.base), run=turns, options={}, lanes={})
+        with registered("yours", spec), put_in(self.bug), swapped(self.swaps(lines, calls)):
             yield calls
 
     def on(self, case: Case) -> Case:
         """The case on the learner's loop."""
         return replace(case, loop="yours", relay="", options={})
-
-
-def engine_with(
-    scheduler: Callable[..., Scheduler], loop: str, device: Any, model: Any,
-    config: SchedulerConfig, frontend: Any, cost: CostModel = NO_COST, relay: str = "",
-    **options: object,
-) -> Engine:  # fmt: skip
-    """``make_engine`` with another scheduler."""
-    spec = find_loop(loop, options)
-    setup = RunSetup(loop, spec, device, model, config, frontend, cost, relay)
-    return wire(setup, scheduler_class=scheduler)
 
 
 def _watched(engine: Engine, name: str, calls: Calls) -> Callable[..., Any]:
@@ -189,13 +174,13 @@ class Function:
 
     ``where`` is ``module:function`` or ``module:Class.method``, with the module's path below
     ``minisched``. ``call(lines, *args)`` gives the learner's lines what they take, and turns what
-    they give back into what the package wants; by itself both have the same arguments. ``also`` are
-    other functions that are not as they are meanwhile: as a system had them once.
+    they give back into what the package wants; by itself both have the same arguments. ``bug`` is
+    in the code meanwhile: a line as a system had it once.
     """
 
     where: str
     call: Callable[..., Any] = lambda lines, *args, **options: lines(*args, **options)
-    also: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    bug: tuple[Edit, ...] = ()
 
     @contextmanager
     def filled(self, lines: Any) -> Iterator[Calls]:
@@ -211,7 +196,7 @@ class Function:
         def yours(*args: Any, **options: Any) -> Any:
             return calls.call(self.call, noted, *args, **options)
 
-        with swapped({**self.also, self.where: yours}):
+        with put_in(self.bug), swapped({self.where: yours}):
             yield calls
 
     def on(self, case: Case) -> Case:
@@ -224,7 +209,8 @@ class Pure:
     """Something that the package does not call: held against ``truth`` or a property, case by case.
 
     ``cases`` gives tuples of arguments, the smallest first: the first that fails is told.
-    ``truth(*args)`` is what is right; or ``holds(answer, *args)`` says in a sentence what is wrong,
+    ``truth(*args)`` is what is right; with ``near`` it is a number, measured in ``unit``, and an
+    answer may be off by that share. Or ``holds(answer, *args)`` says in a sentence what is wrong,
     and runs none of the learner's lines.
     ``call(lines, *args)`` is what is done with the learner's lines, which may be a class.
     ``draw(answer, *args)`` gives an SVG of what they made of a case, or nothing.
@@ -232,13 +218,17 @@ class Pure:
 
     cases: Callable[[], Iterable[tuple[Any, ...]]]
     truth: Callable[..., Any] | None = None
+    near: float = 0.0
+    unit: str = ""
     holds: Callable[..., str] | None = None
     call: Callable[..., Any] = lambda lines, *args: lines(*args)
     draw: Callable[..., str] | None = None
 
     def wrong(self, lines: Any, args: tuple[Any, ...], calls: Calls) -> tuple[str, Any]:
         """What is wrong with the answer for these arguments, or nothing; and the answer."""
-        asked = f"With {', '.join(map(short, args)) or 'nothing'}"
+        names = [*signature(self.truth or self.holds or self.call).parameters][-len(args) :]
+        given = (f"{name} {short(arg)}" for name, arg in zip(names, args, strict=False))
+        asked = f"With {', '.join(given) or 'nothing'}"
         try:
             answer = calls.call(self.call, lines, *deepcopy(args))
             if self.holds is not None:
@@ -246,16 +236,27 @@ class Pure:
         except (Exception, TooLong) as error:
             return f"{asked}: {blame(error)}", None
         assert self.truth is not None
-        right = self.truth(*deepcopy(args))
-        if type(answer) is type(right) and answer == right:
-            return "", answer
-        return f"{asked} it gives {short(answer)}, should give {short(right)}.", answer
+        right = self.truth(*args)
+        if not self.near:
+            is_right = type(answer) is type(right) and answer == right
+            said = f"it gives {short(answer)}, should give {short(right)}"
+        elif isinstance(answer, bool) or not isinstance(answer, int | float):
+            is_right, said = False, f"it gives {short(answer)}, which is not a number"
+        else:
+            is_right = isclose(answer, right, rel_tol=self.near, abs_tol=self.near)
+            said = f"you say {answer:.5g} {self.unit}, but it is {right:.5g} {self.unit}"
+        return "" if is_right else f"{asked} {said}.", answer
 
 
 def short(thing: Any) -> str:
-    """A value in a sentence."""
+    """A value in a sentence; of a long list how it begins."""
     text = repr(thing)
-    return f"`{text}`" if len(text) <= 120 else f"`{text[:117]}...`"
+    if isinstance(thing, int | float):
+        return text
+    if len(text) > 120:
+        text = f"{text[:100]}..."
+        return f"`{text}` ({len(thing)} of them)" if isinstance(thing, list) else f"`{text}`"
+    return f"`{text}`"
 
 
 # -- Workloads -------------------------------------------------------------------------------------
@@ -335,7 +336,6 @@ class Exercise:
     """One row of the table: what a learner writes, and what is told of it."""
 
     name: str  # of the function or class that they write
-    lesson: str  # its file, without .py
     hole: Loop | Function | Pure
     solution: str
     mistakes: tuple[tuple[str, str, str], ...]  # words of it, others instead, what must be said
@@ -349,6 +349,7 @@ class Exercise:
     hints: tuple[str, ...] = ()
     why: str = ""  # it works, and what comes next: three sentences
     survivors: tuple[str, ...] = ()  # mutants of the solution that are as good: a line of each
+    lesson: str = ""  # its file, without .py: as that of the table begins
 
     def lines(self, text: str) -> Any:
         """What a text defines under the exercise's name."""
@@ -363,9 +364,11 @@ class Exercise:
 def exercises() -> dict[str, Exercise]:
     """All of them by name, in the order of the lessons."""
     package = importlib.import_module(f"{__package__}.exercises")
-    modules = sorted(f"{package.__name__}.{item.name}" for item in iter_modules(package.__path__))
-    every = (one for module in modules for one in importlib.import_module(module).EXERCISES)
-    return {one.name: one for one in every}
+    every = dict[str, Exercise]()
+    for module in sorted(item.name for item in iter_modules(package.__path__)):
+        for one in importlib.import_module(f"{package.__name__}.{module}").EXERCISES:
+            every[one.name] = replace(one, lesson=module.removeprefix("l"))
+    return every
 
 
 def find(name: str) -> Exercise:

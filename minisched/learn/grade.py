@@ -6,6 +6,7 @@ and the offending thing in red. What is right is drawn beside another run, with 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -69,10 +70,7 @@ class ExerciseVerdict:
 
 def _code(line: str) -> str:
     """A sentence for a page; what stands in backticks is code."""
-    parts = escape(line).split("`")
-    if len(parts) % 2 == 0:
-        return escape(line)
-    return "".join(f"<code>{x}</code>" if at % 2 else x for at, x in enumerate(parts))
+    return re.sub("`([^`]*)`", r"<code>\1</code>", escape(line))
 
 
 def not_yet(*sentences: str, figures: Sequence[NotebookPicture] = ()) -> ExerciseVerdict:
@@ -247,22 +245,10 @@ def of_package(hole: Loop | Function | Pure, case: Case) -> Case:
     return on_design(case, hole.base) if isinstance(hole, Loop) else case
 
 
-def first_tokens(verdict: Verdict) -> float:
-    """When the first tokens were there, on average, in ns since the run began."""
-    first: dict[str, int] = {}
-    for mark in verdict.trace.marks:
-        if mark.name == "tokens":
-            for rid in str(mark.attrs["rids"]).split():
-                first.setdefault(rid, mark.time)
-    return sum(first.values()) / max(1, len(first))
-
-
 Measure = Callable[[Verdict], float]
 MEASURES: dict[str, tuple[str, float, Measure]] = {  # name -> unit, how many of it are 1, the value
     "makespan": (" ms", 1e6, lambda verdict: verdict.trace.end),
     "steps": ("", 1, lambda verdict: measure(verdict.trace).steps),
-    "wasted rows": ("", 1, lambda verdict: measure(verdict.trace).wasted_rows),
-    "time to first token": (" ms", 1e6, first_tokens),
     "prompt tokens computed": ("", 1, lambda verdict: sum(
         int(mark.attrs["extend_len"]) for mark in verdict.trace.marks if mark.name == "admit"
     )),

@@ -18,7 +18,7 @@ from ..export.views import draw
 from ..loops.run import Run, run_loop
 from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
-from ..trace import Trace
+from ..trace import Edge, Slice, Trace
 
 # -- A run whose host, device and copy take so many milliseconds a step ----------------------------
 
@@ -127,6 +127,20 @@ def timing(
         ValueError: there is no run.
     """
     return NotebookPicture(to_svg(compare(traces_of(runs), 0 if whole else steps, title)))
+
+
+def boxes(title: str, *some: tuple[str, str, float, float, int], edges: Sequence[Edge] = ()) -> str:
+    """An SVG of boxes: on which lane, called what, from and to how many ms, of which step.
+
+    ``edges`` go from the id of one box to another's; the first of ``some`` has the id 1.
+    """
+    slices = [
+        Slice(at, lane, name, round(start * MILLISECOND), round(end * MILLISECOND), step)
+        for at, (lane, name, start, end, step) in enumerate(some, 1)
+    ]
+    slices.sort(key=lambda item: (item.start, item.end, item.id))
+    trace = Trace("", "sim", "hash", "virtual", tuple(slices), tuple(sorted(edges)), (), ())
+    return timing(trace, whole=True, title=title).svg
 
 
 def view(topic: str, run: Run | Trace) -> NotebookPicture:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..checks.case import Case, case_text, changed
+from ..checks.case import Case, case_text
 from ..checks.judge import Verdict, judge
-from ..core import SamplingParams
-from ..scheduler import SchedulerConfig
 from .blame import plainly
 from .exhibit import OWN_LAWS, Exhibit, Refuted, Standing, address, nothing_broken
 from .patch import diff
@@ -88,11 +85,12 @@ def markdown(part: PagePart, shown: str) -> str:
 
 # -- As JSON ---------------------------------------------------------------------------------------
 
-SIZES = ("kv_tokens", "page_size", "max_running_requests")  # that every case has
-
 
 def bug_json(standing: Standing) -> dict[str, Any]:
-    """A published bug as JSON has it; ``reference`` is where it was published, as one text."""
+    """A published bug as JSON has it; ``reference`` is where it was published, as one text.
+
+    ``example`` is the case that shows it, line by line.
+    """
     exhibit = standing.exhibit
     return {
         "name": exhibit.name,
@@ -104,7 +102,7 @@ def bug_json(standing: Standing) -> dict[str, Any]:
         "caught_by": standing.caught_by,
         "sentence": standing.sentence,
         "healthy_passes": standing.healthy_passes,
-        "example": case_json(exhibit.case),
+        "example": in_words(exhibit.case),
     }
 
 
@@ -118,42 +116,5 @@ def refuted_json(item: Refuted) -> dict[str, Any]:
         "suspicion": item.suspicion,
         "truth": item.truth,
         "nothing_broken": nothing_broken(item),
-        "example": case_json(item.case),
+        "example": in_words(item.case),
     }
-
-
-def case_json(case: Case) -> dict[str, Any]:
-    """A case; what is as by default is left out, but for lengths and sizes.
-
-    ``limit`` is the most tokens that a request produces.
-    """
-    workload, config, usual = case.workload, case.workload.config, SamplingParams()
-    settings = {name: getattr(config, name) for name in SIZES} | changed(config, SchedulerConfig())
-    requests = [
-        {
-            "rid": request.rid,
-            "prompt_len": len(request.prompt),
-            "prompt": list(request.prompt),
-            "limit": request.params.max_new_tokens,
-            "priority": request.priority,
-            "params": plain({**changed(request.params, usual), "max_new_tokens": None}),
-        }
-        for request in workload.requests
-    ]
-    return {
-        "loop": case.loop,
-        "relay": case.relay,
-        "options": plain(case.options),
-        "requests": requests,
-        "arrivals": list(workload.arrivals),
-        "aborts": {str(turn): rid for turn, rid in sorted(workload.aborts.items())},
-        "eos_ids": sorted(workload.eos_ids),
-        "sizes": plain(settings),
-    }
-
-
-def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON has them, without those that are None."""
-    simple = str, int, float
-    return {name: value if isinstance(value, simple) else str(value)
-            for name, value in settings.items() if value is not None}  # fmt: skip

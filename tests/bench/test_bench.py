@@ -6,6 +6,7 @@ No time is asserted: what is slow on one machine is fast on another.
 import json
 import math
 import os
+import re
 import sys
 import threading
 from functools import partial
@@ -138,7 +139,7 @@ SCRIPTS = [
     f"minisched.{folder}.{path.stem}"
     for folder in ("bench.peers", "fidelity")
     for path in (PACKAGE / folder.replace(".", "/")).glob("*.py")
-    if "serve(start)" in path.read_text("utf-8")
+    if re.search(r"serve\((ORIGINAL\.)?start\)", path.read_text("utf-8"))
 ]  # fmt: skip
 OURS = ("minisched.bench.peers.ours", "minisched.fidelity.mini_sglang")  # runs beside SGLang
 

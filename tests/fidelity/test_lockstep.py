@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,8 +36,8 @@ from minisched.fidelity.lockstep import (
     switched,
     switches_of,
 )
-from minisched.fidelity.original import DEVICE, ENTRY, LISTENER, SETTINGS, Turns
-from minisched.fidelity.run import EQUAL, ORIGINALS, Original, Player, dealt, in_lockstep
+from minisched.fidelity.original import DEVICE, ENTRY, LISTENER, SETTINGS, Original, Turns
+from minisched.fidelity.run import EQUAL, ORIGINALS, Player, dealt, in_lockstep
 from minisched.policy.rules import DELIBERATE, find_rules
 from minisched.scheduler import SchedulerConfig
 from tests.support import many
@@ -53,8 +52,7 @@ SOME = [
 
 def lockstep(rules: str, cases: int, *parts: Shape, system: str = "sglang") -> Any:
     """A preset in lockstep with one that answers otherwise, as if that were the original."""
-    module = SimpleNamespace(PARTS={str(at): shape for at, shape in enumerate(parts)})
-    original = Original(system, "left", module, "")
+    original = Original(system, "left", {str(at): shape for at, shape in enumerate(parts)})
     return in_lockstep(original, partial(our_schedule, rules=rules), "0", cases, 1)
 
 
@@ -167,13 +165,13 @@ def test_who_loses_memory_in_a_turn_is_noted_in_it() -> None:
 
 @pytest.mark.parametrize("name", ORIGINALS)
 def test_no_stand_in_takes_the_place_of_what_decides(name: str) -> None:
-    module = ORIGINALS[name].module
-    assert {item.kind for item in module.STAND_INS} <= {DEVICE, SETTINGS, LISTENER, ENTRY}
-    assert all(item.replaces for item in module.STAND_INS)
-    for item in module.STAND_INS:
+    original = ORIGINALS[name]
+    assert {item.kind for item in original.stand_ins} <= {DEVICE, SETTINGS, LISTENER, ENTRY}
+    assert all(item.replaces for item in original.stand_ins)
+    for item in original.stand_ins:
         place, _, name = item.name.partition(":")
         if not name:  # a whole package or module
-            assert not any(f"{each}.".startswith(f"{place}.") for each in module.DECIDING), place
+            assert not any(f"{each}.".startswith(f"{place}.") for each in original.deciding), place
 
 
 # -- the page --------------------------------------------------------------------------------------
@@ -221,7 +219,7 @@ def test_the_command_counts_by_part_and_tells_what_no_rule_explains(
 
 
 SOURCES = os.environ.get("MINISCHED_SOURCES", "")  # where mini-sglang and nano-vllm are checked out
-HERE = [name for name, item in ORIGINALS.items() if SOURCES or not item.needs_source]
+HERE = [name for name, item in ORIGINALS.items() if SOURCES or item.distribution]
 KEPT = {path.stem: json.loads(path.read_text("utf-8")) for path in GOLDEN.glob("*.json")}
 
 
@@ -230,7 +228,7 @@ def original() -> Callable[[str], Player]:
     """Starts an original, in its environment below ``$MINISCHED_HOME``; others wait meanwhile."""
 
     def start(name: str) -> Player:
-        source = Path(SOURCES, name) if ORIGINALS[name].needs_source else None
+        source = None if ORIGINALS[name].distribution else Path(SOURCES, name)
         with (Path(tempfile.gettempdir()) / "minisched-originals.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return Player(ORIGINALS[name], source, lambda doing: None)
@@ -243,15 +241,15 @@ def test_an_original_decides_by_its_own_files_as_it_did_when_its_schedules_were_
     original: Callable[[str], Player], golden: Callable[[str, str], None], name: str
 ) -> None:
     with original(name) as player:
-        told, module = player.about, ORIGINALS[name].module
-        assert set(told["files"]) == set(module.DECIDING)
-        if not ORIGINALS[name].needs_source:
+        told, item = player.about, ORIGINALS[name]
+        assert set(told["files"]) == set(item.deciding)
+        if item.distribution:
             assert all(found["is_published"] for found in told["files"].values())
-        named = {item.name.rpartition(".")[2] for item in module.STAND_INS}
+        named = {each.name.rpartition(".")[2] for each in item.stand_ins}
         assert set(told["overridden"]) <= named
         kept = {
             part: list(map(say, player.play(shape.draw(f"{part} kept"))))
-            for part, shape in module.PARTS.items()
+            for part, shape in item.parts.items()
         }
     told = {"version": told["version"], "schedules": kept}
     golden(f"{name}.json", json.dumps(told, indent=0, ensure_ascii=False) + "\n")

@@ -3,119 +3,198 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from ...checks.history import many
+from ...devices.base import Label
 from ...devices.cost import MILLISECOND
-from ...export.runs import compare
-from ...export.scene_svg import to_svg
+from ...devices.sim import SimDevice, SimOp
 from ...models.hash import mix
-from ...trace import Slice, Trace
-from ..exercise import Exercise, Pure
+from ...trace import Trace
+from ..exercise import Exercise, Pure, short
 from ..guard import Mistake, unwatched
-from ..runs import VOCAB
+from ..runs import VOCAB, timing
 
-# -- A model in a line, and a device in a few: what the exercises are held against -----------------
-
-HOST, DEVICE = 6, 10  # ms a token
+# -- A device that is a queue, and who did what on it: here and in lesson 3 ------------------------
 
 
-def model(tokens: Sequence[int]) -> int:
-    """The next token: an exact hash of all tokens before, so that one wrong input shows."""
-    state = 1
-    for token in tokens:
-        state = mix(state, token)
-    return state % VOCAB
-
-
-@dataclass(eq=False)
-class Promise:
+@dataclass(eq=False, repr=False)
+class Job:
     """What ``launch`` gives back; the value is nobody's before ``wait``."""
 
-    value: Any
-    end: float
+    op: SimOp
     number: int
 
+    def __repr__(self) -> str:
+        return f"job {self.number}"
 
-@dataclass(eq=False)
+
 class QueueAndClock:
-    """The device of the exercises, with a note of what ran when."""
+    """One queue of jobs and one host on a virtual clock, and a note of what the host did.
 
-    now: float = 0
-    free_at: float = 0
-    launched: list[Promise] = field(default_factory=list)
-    waited: set[int] = field(default_factory=set)
-    launched_at_wait: dict[int, int] = field(default_factory=dict)  # by job: how many, at its wait
-    most_in_flight: int = 0
-    slices: list[Slice] = field(default_factory=list)
+    ``acts`` are ``("launch", 1)``, ``("wait", 1)``, ``("work", 1)``: jobs by number, and work by
+    how many times there was some.
+    """
+
+    def __init__(self) -> None:
+        self.sim = SimDevice()
+        self.acts: list[tuple[str, int]] = []
+
+    @property
+    def now(self) -> float:
+        """The host's clock, in ms."""
+        return self.sim.now() / MILLISECOND
 
     def work(self, ms: float) -> None:
         """The host is busy."""
-        self.note("host", "process", self.now, self.now + ms, max(1, len(self.waited)))
-        self.now += ms
+        number = self.count("work") + 1
+        self.busy("process", ms, number)
+        self.acts.append(("work", number))
 
-    def launch(self, fn: Callable[[], Any], ms: float) -> Promise:
+    def launch(self, fn: Callable[[], Any], ms: float) -> Job:
         """Put a job into the queue: it begins when those before it are done."""
-        start = max(self.now, self.free_at)
-        self.free_at = start + ms
-        self.launched.append(Promise(fn(), self.free_at, len(self.launched) + 1))
-        self.note("forward", "forward", start, self.free_at, len(self.launched))
-        self.most_in_flight = max(self.most_in_flight, len(self.launched) - len(self.waited))
-        return self.launched[-1]
+        value, number = fn(), self.count("launch") + 1
+        self.acts.append(("launch", number))
+        op = self.sim.stream("forward").launch(
+            lambda: value, name="forward", cost=round(ms * MILLISECOND), label=of_step(number)
+        )
+        return Job(op, number)
 
-    def wait(self, op: Any) -> Any:
-        """Stand still until a job is done, and take its value."""
-        if not isinstance(op, Promise):
-            raise Mistake(f"`wait` got {op!r}; it takes what `launch` gave back")
-        self.launched_at_wait.setdefault(op.number, len(self.launched))
-        if op.end > self.now:
-            self.note("host", "wait", self.now, op.end, op.number)
-        self.now = max(self.now, op.end)
-        self.waited.add(op.number)
-        return op.value
+    def wait(self, job: Any) -> Any:
+        """Stand still until a job is done, and take its value.
 
-    def note(self, lane: str, name: str, start: float, end: float, step: int) -> None:
-        """A box in the picture."""
-        begins, ends = round(start * MILLISECOND), round(end * MILLISECOND)
-        mode = "extend" if step == 1 else "decode"
-        number = len(self.slices) + 1
-        self.slices.append(Slice(number, lane, name, begins, ends, step, mode, ("a",)))
+        Raises:
+            Mistake: it is no job.
+        """
+        if not isinstance(job, Job):
+            raise Mistake(f"`wait` got {job!r}; it takes what `launch` gave back")
+        start, value = self.sim.now(), job.op.synchronize()
+        if self.sim.now() > start:
+            step = of_step(job.number)
+            self.sim.record("host", "wait", start, step, self.sim.recorder.new_id())
+        self.acts.append(("wait", job.number))
+        return value
 
-    def picture(self, title: str) -> str:
-        """Who worked when."""
-        slices = tuple(sorted(self.slices, key=lambda item: (item.start, item.end, item.id)))
-        trace = Trace("your device", "sim", "hash", "virtual", slices, (), (), ())
-        return to_svg(compare([trace], 0, title))
+    def busy(self, phase: str, ms: float, step: int) -> None:
+        """The host does something of its own."""
+        with self.sim.host(phase, round(ms * MILLISECOND), of_step(step)):
+            pass
+
+    def count(self, kind: str) -> int:
+        """How often the host did that."""
+        return sum(kind == done for done, _ in self.acts)
+
+    def when(self, kind: str, number: int) -> float:
+        """As which of its acts the host did that; infinity if it did not."""
+        return self.acts.index((kind, number)) if (kind, number) in self.acts else inf
+
+    def trace(self) -> Trace:
+        """What happened, once everything in the queue has run."""
+        while (time := self.sim.next_event) is not None:
+            self.sim.idle_until(time)
+        return self.sim.recorder.trace("your lines", "sim", "hash", "virtual")
+
+
+def of_step(number: int) -> Label:
+    """How a job and the work on it are drawn."""
+    return Label(number, "extend" if number == 1 else "decode", ("a",))
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What somebody's ``generate`` gave back, on which device, in how many ms, and what for."""
+
+    given: Any
+    device: QueueAndClock
+    took: float
+    asked: str
+
+    def one_by_one(self, due: Sequence[int]) -> str:
+        """What is wrong with the tokens, and with the host's work on each; or nothing."""
+        when, asked = self.device.when, self.asked
+        if self.given != due:
+            return (
+                f"{asked} it gives {short(self.given)}, should give {due}. Token by token: the "
+                "model's input is everything before it."
+            )
+        if (worked := self.device.count("work")) != len(due):
+            times = many(worked, "time")
+            return f"{asked} the host worked {times}; it should once for each token."
+        for number in range(1, len(due) + 1):
+            if when("work", number) < when("wait", number):
+                return f"{asked} the host worked on token {number} before it was there: wait first."
+            if number > 1 and when("wait", number) < when("work", number - 1):
+                return (
+                    f"{asked} token {number} was waited for before the host had worked on token "
+                    f"{number - 1}. A reader of the text would see nothing for so long: work on "
+                    "each token before you wait for the next one."
+                )
+        return ""
+
+    def one_ahead(self, count: int, best: float) -> str:
+        """What is wrong with what was launched when; or nothing."""
+        when, flying = self.device.when, 0
+        for kind, _ in self.device.acts:
+            flying += (kind == "launch") - (kind == "wait")
+            if flying > 2:
+                return (
+                    f"{flying} jobs were in flight at once. Any token may turn out to be the "
+                    "last: what was launched behind it is wasted. One ahead is enough."
+                )
+        if self.took > best:
+            return (
+                f"Every token is right, but {self.asked.lower()} it took {self.took:g} ms, and "
+                f"{best:g} would be enough. Look at the gaps in the device's lane: what could you "
+                "launch before you wait?"
+            )
+        for number in range(1, count):
+            if when("wait", number) < when("launch", number + 1):
+                return (
+                    f"You waited for token {number} before you launched job {number + 1}. Here "
+                    "that costs nothing; on a real device every launch takes time, and the way of "
+                    "the token to the host, too. Launch first, then wait."
+                )
+        return ""
+
+
+def as_it_ran(run: Generated, *args: Any) -> str:
+    """Their run from beginning to end."""
+    trace = run.device.trace()
+    idle = trace.end - sum(item.duration for item in trace.on("forward"))
+    took = f"{trace.end / MILLISECOND:g} ms; the device had nothing to do for"
+    title = f"{many(run.device.count('launch'), 'job')} in {took} {idle / MILLISECOND:g}"
+    return timing(trace, whole=True, title=title).svg if trace.on("forward") else ""
 
 
 # -- Exercise 1: a script of launches, work and waits on a learner's device ------------------------
 
 Script = tuple[tuple[str, int], ...]
 WORDS = {"work": "work {} ms", "launch": "launch {} ms", "wait": "wait for job {}"}
-SCRIPTS: tuple[tuple[Script], ...] = tuple(
-    (script,)
-    for script in (
-        (("launch", 10),),
-        (("launch", 10), ("wait", 0)),
-        (("launch", 10), ("work", 6), ("wait", 0)),
-        (("launch", 10), ("work", 16), ("wait", 0), ("wait", 0)),
-        (("launch", 10), ("launch", 5), ("wait", 0), ("wait", 1)),
-        (("launch", 10), ("launch", 5), ("wait", 1), ("wait", 0)),
-        (("launch", 4), ("work", 9), ("launch", 4), ("wait", 1), ("work", 1), ("wait", 0)),
-        (("work", 3), ("launch", 2), ("launch", 7), ("work", 5), ("launch", 1), ("wait", 2)),
-    )
+SCRIPTS: tuple[Script, ...] = (
+    (("launch", 10),),
+    (("launch", 10), ("wait", 0)),
+    (("launch", 10), ("work", 6), ("wait", 0)),
+    (("launch", 10), ("work", 16), ("wait", 0), ("wait", 0)),
+    (("launch", 10), ("launch", 5), ("wait", 0), ("wait", 1)),
+    (("launch", 10), ("launch", 5), ("wait", 1), ("wait", 0)),
+    (("launch", 4), ("work", 9), ("launch", 4), ("wait", 1), ("work", 1), ("wait", 0)),
+    (("work", 3), ("launch", 2), ("launch", 7), ("work", 5), ("launch", 1), ("wait", 2)),
 )
 
 
 def played(make: Callable[[], Any], script: Script) -> list[tuple[float, Any]]:
-    """What the clock says after each line of a script, and what a wait gave."""
+    """What the clock says after each line of a script, and what a wait gave.
+
+    A job's value tells which one it was, and as which one it ran.
+    """
     device, ops, order, said = make(), list[Any](), list[int](), list[tuple[float, Any]]()
 
     def job(number: int) -> Callable[[], Any]:
         def run() -> tuple[int, int]:
             order.append(number)
-            return number, len(order)  # a value that tells in which order they ran
+            return number, len(order)
 
         return run
 
@@ -133,18 +212,17 @@ def played(make: Callable[[], Any], script: Script) -> list[tuple[float, Any]]:
 
 def as_a_queue(said: list[tuple[float, Any]], script: Script) -> str:
     """The first line after which the clock or a value is not as it should be."""
-    done = list[str]()
-    for (what, amount), (now, value), (due, right) in zip(
-        script, said, played(QueueAndClock, script), strict=True
+    lines = [WORDS[what].format(amount) for what, amount in script]
+    for at, ((now, value), (due, right)) in enumerate(
+        zip(said, played(QueueAndClock, script), strict=True), 1
     ):
-        done.append(WORDS[what].format(amount))
-        story = ", ".join(done)
+        story = f"After `{', '.join(lines[:at])}`"
         if now != due:
-            return f"After `{story}` the host's clock says {now!r} ms, but it should say {due:g}."
+            return f"{story} the host's clock says {now!r} ms, but it should say {due:g}."
         if value != right:
             return (
-                f"After `{story}` the wait gave {value!r}, but the job had given {right!r}: which "
-                "job it was, and as which one it ran. Jobs run in the order of their launch."
+                f"{story} the wait gave {value!r}, but the job had given {right!r}: which job it "
+                "was, and as which one it ran. Jobs run in the order of their launch."
             )
     return ""
 
@@ -154,96 +232,58 @@ def as_it_should_be(said: Any, script: Script) -> str:
     device = QueueAndClock()
     played(lambda: device, script)
     story = ", ".join(WORDS[what].format(amount) for what, amount in script)
-    return device.picture(f"As it should be: {story}") if device.slices else ""
+    return timing(device.trace(), whole=True, title=f"As it should be: {story}").svg
 
 
 # -- Exercises 2 and 3: tokens on such a device ----------------------------------------------------
 
+HOST, DEVICE = 6, 10  # ms a token
 PROMPTS = (([7], 1), ([7], 3), ([3, 1, 4], 6), ([15, 9, 2, 6, 5], 9))
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """What ``generate`` gave back, and the device it ran on."""
+def model(tokens: Sequence[int]) -> int:
+    """The next token: an exact hash of all tokens before, so that one wrong input shows."""
+    state = 1
+    for token in tokens:
+        state = mix(state, token)
+    return state % VOCAB
 
-    given: Any
-    device: QueueAndClock
 
-
-def generated(generate: Any, prompt: list[int], count: int) -> Tokens:
+def generated(generate: Any, prompt: list[int], count: int) -> Generated:
     """Run it on a fresh device."""
     device = QueueAndClock()
+    asked = f"for the prompt {prompt} and {many(count, 'new token')}"
     for name in ("work", "launch", "wait"):
         setattr(device, name, unwatched(getattr(device, name)))
-    return Tokens(generate(device, unwatched(model), prompt, count), device)
+    given = generate(device, unwatched(model), prompt, count)
+    return Generated(given, device, device.now, asked)
 
 
-def right_tokens(run: Tokens, prompt: list[int], count: int) -> str:
-    """Whether they are the model's, one after the other, each with its share of the host's work."""
+def right_tokens(run: Generated, prompt: list[int], count: int) -> str:
+    """Whether they are the model's, with a job and a piece of the host's work for each."""
     tokens = list(prompt)
     for _ in range(count):
         tokens.append(model(tokens))
-    due, given, device = tokens[len(prompt) :], run.given, run.device
-    asked = f"For the prompt {prompt} and {many(count, 'new token')}"
-    if given != due:
-        return (
-            f"{asked} it gives {given!r}, should give {due}. Token by token: "
-            "the model's input is everything before it."
-        )
-    if len(device.launched) != count:
-        launches = many(len(device.launched), "launch", "launches")
-        return f"{asked} the device got {launches}; it needs {count}."
-    worked = [item for item in device.slices if item.name == "process"]
-    if len(worked) != count:
-        times = many(len(worked), "time")
-        return f"{asked} the host worked {times}: `device.work(6)` once for each token."
-    for at, (item, op) in enumerate(zip(worked, device.launched, strict=True), 1):
-        if item.start < op.end * MILLISECOND:
-            return f"{asked} the host worked on token {at} before it was there. `wait` first."
-    costs = {item.name: item.duration // MILLISECOND for item in device.slices}
-    if (costs["process"], costs["forward"]) != (HOST, DEVICE):
-        return f"{asked} the costs are others: a job takes {DEVICE} ms, the host's work {HOST}."
-    return ""
-
-
-def ahead(run: Tokens, prompt: list[int], count: int) -> str:
-    """The same, and the device is never idle, with two jobs in flight at most."""
-    if problem := right_tokens(run, prompt, count):
+    if problem := run.one_by_one(tokens[len(prompt) :]):
         return problem
-    if run.device.most_in_flight > 2:
-        return (
-            f"{run.device.most_in_flight} jobs were in flight at once. Any token may turn out to "
-            "be the last: what was launched behind it is wasted. One ahead is enough."
-        )
-    for number, launched in run.device.launched_at_wait.items():
-        if launched == number < count:
-            return (
-                f"You waited for token {number} before you launched job {number + 1}. Here that "
-                "costs nothing; on a real device every launch takes time, and the way of the token "
-                "to the host, too. Launch first, then wait."
-            )
-    took, best = run.device.now, count * DEVICE + HOST
-    if took > best:
-        return (
-            f"Every token is right, but {many(count, 'token')} took {took:g} ms, and {best} "
-            "would be enough. Look at the gaps in the device's lane: what could it have been doing?"
-        )
+    if (launched := run.device.count("launch")) != count:
+        launches = many(launched, "launch", "launches")
+        return f"{run.asked} the device got {launches}; it needs {count}."
+    costs = {item.name: item.duration // MILLISECOND for item in run.device.trace().slices}
+    if (costs["process"], costs["forward"]) != (HOST, DEVICE):
+        return f"{run.asked} the costs are others: a job takes {DEVICE} ms, the host's work {HOST}."
     return ""
 
 
-def as_it_ran(run: Tokens, prompt: list[int], count: int) -> str:
-    """Their run."""
-    idle = max(0, run.device.now - DEVICE * len(run.device.launched))
-    tokens = many(count, "token")
-    title = f"{tokens} in {run.device.now:g} ms; the device had nothing to do for {idle:g}"
-    return run.device.picture(title) if run.device.slices else ""
+def ahead(run: Generated, prompt: list[int], count: int) -> str:
+    """The same, and the device is never idle, with two jobs in flight at most."""
+    return right_tokens(run, prompt, count) or run.one_ahead(count, count * DEVICE + HOST)
 
 
 EXERCISES = (
     Exercise(
         name="Device",
-        lesson="00_from_nothing",
-        hole=Pure(lambda: SCRIPTS, call=played, holds=as_a_queue, draw=as_it_should_be),
+        hole=Pure(lambda: zip(SCRIPTS), call=played, holds=as_a_queue, draw=as_it_should_be),
         solution="""
             class Device:
                 def __init__(self):
@@ -282,7 +322,6 @@ EXERCISES = (
     ),
     Exercise(
         name="generate_tokens",
-        lesson="00_from_nothing",
         hole=Pure(lambda: PROMPTS, call=generated, holds=right_tokens, draw=as_it_ran),
         solution="""
             def generate_tokens(device, model, prompt, count):
@@ -310,7 +349,6 @@ EXERCISES = (
     ),
     Exercise(
         name="generate_ahead",
-        lesson="00_from_nothing",
         hole=Pure(lambda: PROMPTS, call=generated, holds=ahead, draw=as_it_ran),
         solution="""
             def generate_ahead(device, model, prompt, count):

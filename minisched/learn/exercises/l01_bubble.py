@@ -10,11 +10,9 @@ from ...checks.history import many
 from ...checks.overlap import measure, step_intervals
 from ...devices.cost import MILLISECOND
 from ...export.heat_map import TIE
-from ...export.runs import compare
-from ...export.scene_svg import to_svg
 from ...loops.run import Run
 from ..exercise import Attempt, Exercise, Loop, Pure, Workloads
-from ..runs import makespan_ms, simulate
+from ..runs import makespan_ms, simulate, timing
 
 
 def two_in_flight(attempt: Attempt) -> str:
@@ -67,38 +65,18 @@ def steady(host: int, device: int, copy: int, in_flight: int) -> Run:
     )
 
 
-def settled_step_ms(run: Run) -> float | None:
-    """From one step to the next, on average, in the middle of the run; None if it is too short."""
-    between = step_intervals(run.trace)[4:-4]
+def measured_step(host: int, device: int, copy: int, in_flight: int) -> float:
+    """From one step to the next in ms, on average, in the middle of a run."""
+    between = step_intervals(steady(host, device, copy, in_flight).trace)[4:-4]
     pairs = between[: len(between) // 2 * 2]  # two steps in flight may take turns
-    return sum(pairs) / len(pairs) / MILLISECOND if pairs else None
-
-
-def as_in_the_run(said: Any, host: int, device: int, copy: int, in_flight: int) -> str:
-    """Whether a settled step took as long as a learner's formula says."""
-    given = f"With host {host}, device {device}, copy {copy} ms and in_flight {in_flight}"
-    if isinstance(said, bool) or not isinstance(said, int | float):
-        kind = type(said).__name__
-        return f"{given}, step_time gives {said!r}, of type {kind}, not a number."
-    took = settled_step_ms(steady(host, device, copy, in_flight))
-    assert took is not None
-    if abs(said - took) < 1e-6:
-        return ""
-    hint = (
-        "Some of what you add up happens at the same time: what lies above what?"
-        if said > took
-        else "It takes longer than you say. If a lane has no gap, that is why. If each has one, "
-        "follow a token by the arrows until its place is free again: how long is that way, and how "
-        "many tokens share it?"
-    )
-    return f"{given}, you say {said:g} ms; the run took {took:g} ms, on average. {hint}"
+    return sum(pairs) / len(pairs) / MILLISECOND
 
 
 def steady_picture(said: Any, host: int, device: int, copy: int, in_flight: int) -> str:
     """A few settled steps of that run, pairs of them: two in flight may take turns."""
-    run = steady(host, device, copy, in_flight)
-    title = f"{run.loop}: a settled step takes {settled_step_ms(run):g} ms, on average"
-    return to_svg(compare([run.trace], steps=4, title=title))
+    run, took = steady(host, device, copy, in_flight), measured_step(host, device, copy, in_flight)
+    title = f"{run.loop}: a settled step takes {took:g} ms, on average"
+    return timing(run, steps=4, title=title).svg
 
 
 # -- Where overlap loses ---------------------------------------------------------------------------
@@ -140,7 +118,7 @@ def overlap_loses(costs: Any) -> str:
 def both_pictures(costs: Any) -> str:
     """The two runs from beginning to end."""
     try:
-        return to_svg(compare([run.trace for run in both(costs)], steps=0))
+        return timing(*both(costs), whole=True).svg
     except (TypeError, ValueError):
         return ""
 
@@ -153,7 +131,6 @@ SAFE = tuple(  # other costs with which it loses as well
 EXERCISES = (
     Exercise(
         name="my_loop",
-        lesson="01_bubble",
         hole=Loop("overlap"),
         solution="""
             def my_loop(engine):
@@ -193,8 +170,7 @@ EXERCISES = (
     ),
     Exercise(
         name="step_time",
-        lesson="01_bubble",
-        hole=Pure(lambda: STEP_CASES, holds=as_in_the_run, draw=steady_picture),
+        hole=Pure(lambda: STEP_CASES, measured_step, 1e-6, "ms", draw=steady_picture),
         solution="""
             def step_time(host, device, copy, in_flight):
                 if in_flight == 1:
@@ -203,14 +179,16 @@ EXERCISES = (
         """,
         mistakes=(
             ("max(host, device, copy, (host + device + copy) / 2)", "max(host, device)",
-             "you say 6 ms; the run took 6.5 ms"),
+             "you say 6 ms, but it is 6.5 ms"),
             ("return host + device + copy", "return None", "not a number"),
             ("(host + device + copy) / 2", "copy / (in_flight - 2)", "ZeroDivisionError"),
         ),
         hints=(
-            "With one step in flight nothing happens at the same time.",
-            "With two: nobody can be faster than the one who is busiest.",
-            "And a token goes round device, copy, host; two of them share the circle.",
+            "With one step in flight nothing happens at the same time. With two: what lies above "
+            "what? If a lane has no gap, that is why a step takes so long.",
+            "So nobody can be faster than the one who is busiest. But if each lane has a gap, "
+            "follow a token by the arrows until its place is free again: how long is that way?",
+            "A token goes round device, copy, host; two of them share the circle.",
         ),
         why=(
             "A token needs d + c + h for a round, and with two on the way one arrives every "
@@ -220,7 +198,6 @@ EXERCISES = (
     ),
     Exercise(
         name="losing_costs",
-        lesson="01_bubble",
         hole=Pure(lambda: [()], holds=overlap_loses, draw=both_pictures),
         solution="""
             def losing_costs():

@@ -9,8 +9,7 @@ from typing import Any
 from ...checks.history import many
 from ...checks.judge import judge
 from ...checks.overlap import forwards
-from ...core import ScheduleBatch
-from ...devices.base import Array, Buffer, Device
+from ...devices.base import Array, Buffer
 from ...export.notebook import Table
 from ...export.offence import offence_scene
 from ...export.scene_svg import to_svg
@@ -18,8 +17,10 @@ from ...export.views.marks import named, number, word
 from ...loops.run import Run
 from ...museum.blame import of_identity
 from ...museum.exhibit import case
+from ...museum.exhibit import find as find_bug
+from ...museum.patch import put_in
 from ...relay.base import RelayShape
-from ...relay.future_map import FutureMap, FutureMapRing
+from ...relay.future_map import FutureMapRing
 from ..exercise import COST, Exercise, Function, Pure, Workloads
 from ..guard import Mistake
 from ..runs import VOCAB
@@ -50,38 +51,11 @@ def inputs_sent(run: Run, steps: int = 4) -> Table:
 
 
 # -- The ring as SGLang had it at first ------------------------------------------------------------
-#
-# A placeholder stays what it is until its request runs again, even if the host knows the token by
-# then (``managers/overlap_utils.py`` and ``schedule_batch.py`` before #25862). So a slot is read as
-# late as its request is scheduled, and that is why a ring can be lapped.
 
-
-def sticky_bind(
-    ring: FutureMapRing, batch: ScheduleBatch, previous: ScheduleBatch | None
-) -> tuple[list[int], list[int]]:
-    """A row that decodes reads its slot; every row gets a new one."""
-    ids: list[int] = []
-    for row in batch.rows:
-        decodes = row.start >= len(row.req.prompt)
-        ids += [-row.lease.future_slot] if decodes else [t for t in row.ids if t is not None]
-    indices = list(ring.alloc_future_indices(len(batch.rows)))
-    for lease, index in zip(batch.leases, indices, strict=True):
-        lease.future_slot = index
-    ring.record(batch, ids, indices)
-    return ids, indices
-
-
-class StickyRing(FutureMapRing):
-    """Such a ring, which wraps at a limit of one's own."""
-
-    def __init__(self, device: Device, max_running_requests: int, limit: int) -> None:
-        FutureMap.__init__(self, device, RelayShape(max_running_requests))
-        self.future_ct, self.future_limit = 0, limit
-        size = limit + max_running_requests
-        self.kept_in = self.token_ids_map = device.memory("future map", size + 1)
-        self.recorder.mark("future map", limit=limit, size=size)
-
-    bind = sticky_bind
+STICKY = find_bug("ring_lapped").edits  # type: ignore[union-attr]
+"""A placeholder stays what it is until its request runs again, even if the host knows the token by
+then. So a slot is read as late as its request is scheduled, and that is why a ring can be lapped
+(``managers/overlap_utils.py`` and ``schedule_batch.py`` before #25862)."""
 
 
 # -- What a learner's lines take and give back -----------------------------------------------------
@@ -187,10 +161,13 @@ def lapped_run(size: Any, most: int, context: int, chunk: int) -> str:
         chunked_prefill_size=chunk, disable_radix_cache=True,
     )  # fmt: skip
 
-    def put_in(engine: Any) -> None:
-        engine.worker.relay = StickyRing(engine.device, most, size)
+    def with_ring(engine: Any) -> None:
+        ring = FutureMapRing(engine.device, RelayShape(size + most))  # with a buffer for any slot
+        ring.future_limit = size
+        engine.worker.relay = ring
 
-    verdict = judge(small, put_in)
+    with put_in(STICKY):
+        verdict = judge(small, with_ring)
     found = verdict.broke("identity")
     return to_svg(offence_scene(verdict.trace, of_identity(verdict, found))) if found else ""
 
@@ -203,7 +180,6 @@ def limits() -> Iterator[tuple[int, int, int]]:
 EXERCISES = (
     Exercise(
         name="resolve",
-        lesson="02_future_map",
         hole=Function("relay.future_map:FutureMap.look_up", call=resolved),
         solution="""
             def resolve(ids, token_ids_map):
@@ -230,11 +206,10 @@ EXERCISES = (
     ),
     Exercise(
         name="alloc",
-        lesson="02_future_map",
         hole=Function(
             "relay.future_map:FutureMapRing.alloc_future_indices",
             call=allotted,
-            also={"relay.future_map:FutureMapRing.bind": sticky_bind},
+            bug=STICKY,
         ),
         solution="""
             def alloc(future_ct, num_reqs, limit):
@@ -245,7 +220,11 @@ EXERCISES = (
             ("(future_ct + num_reqs) % limit", "future_ct", "alone it gives"),
             ("range(future_ct + 1, future_ct + 1", "range(future_ct, future_ct", "be a token)"),
             ("slots, (", "(", "must give two things"),
-            ("slots, (future", "[future_ct + 1] * num_reqs, (future", "The law: identity"),
+            (
+                "slots, (future",
+                "[future_ct + 1] * num_reqs, (future",
+                "reads future slot 1 for r2, which step 1 was given for r3",
+            ),
         ),
         workloads=Workloads("overlap:ring", level="plain", seeds=60),
         reach=20,
@@ -261,7 +240,6 @@ EXERCISES = (
     ),
     Exercise(
         name="limit",
-        lesson="02_future_map",
         hole=Pure(limits, holds=large_enough, draw=lapped_run),
         solution="""
             from math import ceil

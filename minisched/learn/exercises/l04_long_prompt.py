@@ -16,11 +16,39 @@ from ...policy import PrefillAdder
 from ..exercise import COST, Attempt, Exercise, Function, Workloads
 from ..guard import Mistake
 
+# -- Cases by chance, here and in lessons 5 to 7 ---------------------------------------------------
 
-def asked(random: Random, rid: str, turn: int, prompt: int, new: int) -> str:
-    """One request as ``museum.exhibit.case`` reads it, its prompt of so many random tokens."""
-    tokens = " ".join(str(random.randrange(19)) for _ in range(prompt))
-    return f"{rid} at {turn}: {tokens} -> {new}"
+Range = tuple[int, int]
+
+
+def crowd(
+    seed: int, on: str = "overlap", *, count: Range, turns: Range, prompt: Range, new: Range,
+    room: tuple[float, float], begins: Sequence[str] = ("",), pages: Sequence[int] = (1, 2, 4),
+    **settings: Any,
+) -> Case:  # fmt: skip
+    """Some requests in a memory for the share ``room`` of what they need, enough for the longest.
+
+    A prompt goes on from one of ``begins`` by so many tokens; of a setting with several values it
+    has one.
+    """
+    random = Random(seed)
+    page, requests, sizes = random.choice(pages), list[str](), list[int]()
+    for rid in "abcdefg"[: random.randint(*count)]:
+        own = [str(random.randrange(19)) for _ in range(random.randint(*prompt))]
+        tokens = [*random.choice(begins).split(), *own]
+        requests.append(
+            f"{rid} at {random.randint(*turns)}: {' '.join(tokens)} -> {random.randint(*new)}"
+        )
+        sizes.append(len(tokens) + new[1])
+    share = int(sum(sizes) * random.uniform(*room)) // page
+    chosen = {
+        name: random.choice(value) if isinstance(value, tuple) else value
+        for name, value in settings.items()
+    }
+    return case(
+        "; ".join(requests), on, kv=max(share, max(sizes) // page + 2) * page,
+        **{"rows": len(requests), "page_size": page, "cost": COST, **chosen},
+    )  # fmt: skip
 
 
 # -- cut: a chunk is a number of whole pages -------------------------------------------------------
@@ -30,15 +58,15 @@ def cut_to(lines: Callable[..., Any], adder: PrefillAdder, extend_len: int) -> i
     """The learner's ``cut`` in the place of the method.
 
     Raises:
-        Mistake: it cuts what fits.
+        Mistake: it does not take the whole of what fits.
     """
     rem = adder.rem_chunk_tokens
     length = int(lines(rem, adder.page_size, extend_len))
-    if length < extend_len and (rem is None or extend_len <= rem):
+    if length != extend_len and (rem is None or extend_len <= rem):
         left = "there is no limit" if rem is None else f"{rem} are left"
         raise Mistake(
             f"`cut` gave {length} of a prompt's {many(extend_len, 'token')}, but {left}: a "
-            "prompt that fits is not cut"
+            "prompt that fits is taken whole"
         )
     return length
 
@@ -61,14 +89,13 @@ def whole_pages(attempt: Attempt) -> str:
 
 def long_prompts(seed: int) -> Case:
     """Prompts longer and shorter than a chunk; in every fifth case there is no limit."""
-    random = Random(seed)
-    page, pages = random.choice((2, 4)), random.randint(1, 3)
-    chunk = -1 if seed % 5 == 4 else page * pages
-    requests = [asked(random, rid, random.randrange(4), random.randint(1, 20), random.randint(1, 6))
-                for rid in "abc"]  # fmt: skip
-    return case(
-        "; ".join(requests), "overlap", kv=96, rows=3, page_size=page, chunked_prefill_size=chunk,
-        enable_mixed_chunk=chunk > 0 and random.random() < 0.5, cost=COST,
+    chunks: dict[str, Any] = {
+        "chunked_prefill_size": (4, 8, 12),
+        "enable_mixed_chunk": (False, True),
+    }
+    return crowd(
+        seed, count=(3, 3), turns=(0, 3), prompt=(1, 20), new=(1, 6), room=(1.0, 2.0), pages=(2, 4),
+        **({"chunked_prefill_size": -1} if seed % 5 == 4 else chunks),
     )  # fmt: skip
 
 
@@ -90,18 +117,16 @@ def asked_to_fit(
 
 def tight(seed: int) -> Case:
     """Memory for some of them at once, not for all."""
-    random = Random(seed)
-    page = random.choice((1, 2, 4))
-    sizes = [(random.randint(1, 8), random.randint(4, 12)) for _ in range(4)]
-    requests = [asked(random, rid, random.randrange(3), *size)
-                for rid, size in zip("abcd", sizes, strict=True)]  # fmt: skip
-    most, all_of_them = max(map(sum, sizes)), sum(map(sum, sizes))
-    pages = max(most // page + 2, int(all_of_them * random.uniform(0.4, 0.9)) // page)
-    return case(
-        "; ".join(requests), "overlap", kv=pages * page, rows=4, page_size=page,
-        chunked_prefill_size=16, schedule_conservativeness=random.choice((1.0, 2.0)), cost=COST,
+    return crowd(
+        seed, count=(4, 4), turns=(0, 2), prompt=(1, 8), new=(4, 12), room=(0.4, 0.9),
+        chunked_prefill_size=16, schedule_conservativeness=(1.0, 2.0),
     )  # fmt: skip
 
+
+EXACT = case(  # what c needs and what is left are equal: one slot too few
+    "b: 15 14 9 15 -> 6; c: 8 5 10 9 -> 6; d: 17 11 -> 6; a at 2: 9 0 14 14 3 0 16 -> 6", "overlap",
+    kv=28, rows=4, page_size=4, chunked_prefill_size=16, cost=COST,
+)  # fmt: skip
 
 # -- order: who finds the most in the cache, before it is gone -------------------------------------
 
@@ -136,19 +161,14 @@ def in_their_order(
     return [reqs[one.rid] for one in said]
 
 
+DOCUMENT = "7 3 1 18 4 11 2 9 16 5 0 13 8 6 1 2"
+
+
 def questions(seed: int) -> Case:
-    """A document, and then questions on it among prompts about something else."""
-    random = Random(seed)
-    about = " ".join(str(random.randrange(19)) for _ in range(14))
-    requests = [f"doc: {about} 1 2 -> 2"]
-    for at in range(1, 6):
-        if random.random() < 0.5:
-            requests.append(f"q{at} at 2: {about} 3 {at} -> 3")
-        else:
-            requests.append(asked(random, f"other{at}", 2, random.randint(8, 16), 3))
-    return case(
-        "; ".join(requests), "overlap", kv=44, rows=2, schedule_policy="lpm",
-        chunked_prefill_size=16, cost=COST,
+    """Questions on a document among prompts about something else."""
+    return crowd(
+        seed, count=(5, 6), turns=(0, 4), prompt=(2, 12), new=(2, 3), room=(0.35, 0.5),
+        begins=(DOCUMENT, ""), pages=(1,), rows=2, schedule_policy="lpm", chunked_prefill_size=16,
     )  # fmt: skip
 
 
@@ -166,7 +186,6 @@ LONGER = case(  # the question is the shortest
 EXERCISES = (
     Exercise(
         name="cut",
-        lesson="04_long_prompt",
         hole=Function("policy.prefill_adder:PrefillAdder.cut", cut_to),
         solution="""
             def cut(rem_chunk, page_size, extend_len):
@@ -179,12 +198,12 @@ EXERCISES = (
             ("rem_chunk // page_size * page_size", "page_size", "Nothing can run"),
             ("rem_chunk is None or ", "", "TypeError at your line"),
             ("if rem_chunk is None or extend_len <= rem_chunk", "if rem_chunk is None",
-             "that fits is not cut"),
-            ("extend_len <= rem_chunk", "extend_len < rem_chunk", "that fits is not cut"),
+             "that fits is taken whole"),
+            ("extend_len <= rem_chunk", "extend_len < rem_chunk", "that fits is taken whole"),
             ("if rem_chunk is None or extend_len <= rem_chunk:\n        return extend_len\n    "
              "return rem_chunk // page_size * page_size",
              "return min(extend_len, rem_chunk // page_size * page_size) if rem_chunk else "
-             "extend_len", "that fits is not cut"),
+             "extend_len", "that fits is taken whole"),
         ),
         workloads=Workloads(
             seeds=0, cases=(*map(long_prompts, range(30)), JUST),
@@ -207,7 +226,6 @@ EXERCISES = (
     ),
     Exercise(
         name="fits",
-        lesson="04_long_prompt",
         hole=Function("policy.prefill_adder:PrefillAdder.fits", asked_to_fit),
         solution="""
             def fits(extend_len, new_tokens, page_size, left):
@@ -221,7 +239,7 @@ EXERCISES = (
             ("extend_len + new_tokens + page_size < left", "True", "have not ended"),
         ),
         workloads=Workloads(
-            seeds=0, cases=tuple(map(tight, (*range(16), 24, 45, 72, 136))),
+            seeds=0, cases=(*map(tight, range(16)), EXACT),
             show=case("a: 1 2 3 4 -> 12; b: 5 6 7 8 -> 12; c: 9 10 11 12 -> 6", "overlap", kv=28,
                       rows=3, chunked_prefill_size=16, cost=COST),
         ),
@@ -242,7 +260,6 @@ EXERCISES = (
     ),
     Exercise(
         name="order",
-        lesson="04_long_prompt",
         hole=Function("policy.waiting:lpm", in_their_order),
         solution="""
             def order(waiting):

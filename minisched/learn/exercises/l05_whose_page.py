@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from random import Random
 from typing import Any, NamedTuple
 
 from ...checks.case import Case
@@ -11,25 +10,17 @@ from ...checks.history import many
 from ...memory.radix_cache import RadixCache, TreeNode
 from ...museum.exhibit import case
 from ..exercise import COST, Exercise, Function, Workloads
-from .l04_long_prompt import asked
+from .l04_long_prompt import crowd
 
 # -- What all three are held against ---------------------------------------------------------------
 
 
 def conversations(seed: int) -> Case:
     """Prompts that begin alike, one or two at a time, in a memory that cannot keep them all."""
-    random = Random(seed)
-    page, rows = random.choice((1, 1, 2, 4)), random.choice((1, 1, 2))
-    begins = [" ".join(str(random.randrange(19)) for _ in range(size)) for size in (5, 8, 8)]
-    requests = []
-    for at in range(random.randint(4, 7)):
-        one = asked(random, f"r{at}", 5 * at, random.randint(2, 4), random.randint(2, 3))
-        who, _, rest = one.partition(": ")
-        requests.append(f"{who}: {random.choice(begins)} {rest}")
-    pages = random.randint(17, 24) * rows // page
-    return case(
-        "; ".join(requests), "overlap", kv=pages * page, rows=rows, page_size=page,
-        chunked_prefill_size=16, cost=COST,
+    return crowd(
+        seed, count=(4, 7), turns=(0, 30), prompt=(2, 4), new=(2, 3), room=(0.25, 0.4),
+        begins=("7 3 1 18 4", "7 3 1 9 16 5 0 2", "12 8 8 6 1 2 17 10"), pages=(1, 1, 2, 4),
+        rows=(1, 1, 2), chunked_prefill_size=16,
     )  # fmt: skip
 
 
@@ -122,7 +113,6 @@ def one_by_one(lines: Callable[..., Any], tree: RadixCache, num_pages: int) -> l
 EXERCISES = (
     Exercise(
         name="shared_pages",
-        lesson="05_whose_page",
         hole=Function("memory.radix_cache:TreeNode.shared_pages", within_an_edge),
         solution="""
             def shared_pages(edge, tokens, page_size):
@@ -158,7 +148,6 @@ EXERCISES = (
     ),
     Exercise(
         name="to_lock",
-        lesson="05_whose_page",
         hole=Function(
             "memory.radix_cache:RadixCache._path", lambda lines, tree, node: list(lines(node))
         ),
@@ -192,7 +181,6 @@ EXERCISES = (
     ),
     Exercise(
         name="evict",
-        lesson="05_whose_page",
         hole=Function("memory.radix_cache:RadixCache.evict", one_by_one),
         solution="""
             def evict(leaves):

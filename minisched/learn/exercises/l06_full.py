@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from random import Random
 from typing import Any, NamedTuple
 
 from ...checks.case import Case
@@ -12,24 +11,16 @@ from ...memory.pool import LeasePool
 from ...museum.exhibit import case
 from ..exercise import COST, Exercise, Function, Workloads
 from ..guard import Mistake
-from .l04_long_prompt import asked
+from .l04_long_prompt import crowd
 
 # -- What all three are held against: more is let in than will fit ---------------------------------
 
 
 def too_many(seed: int) -> Case:
     """Two to four requests that grow in a memory for one and a half."""
-    random = Random(seed)
-    page, count = random.choice((1, 2, 4)), random.randint(2, 4)
-    sizes = [(random.randint(2, 9), random.randint(6, 14)) for _ in range(count)]
-    requests = [asked(random, rid, random.choice((0, 0, 2, 5)), *size)
-                for rid, size in zip("abcd", sizes, strict=False)]  # fmt: skip
-    longest = max(map(sum, sizes))
-    pages = int(longest * random.uniform(1.1, 1.4) + 2 * page) // page
-    return case(
-        "; ".join(requests), "overlap", kv=pages * page, rows=count, page_size=page,
-        disable_radix_cache=random.random() < 0.5, chunked_prefill_size=16,
-        schedule_conservativeness=0.0, cost=COST,
+    return crowd(
+        seed, count=(2, 4), turns=(0, 4), prompt=(2, 9), new=(6, 14), room=(0.35, 0.6),
+        disable_radix_cache=(False, True), chunked_prefill_size=16, schedule_conservativeness=0.0,
     )  # fmt: skip
 
 
@@ -38,7 +29,7 @@ SHOWN = case(
     chunked_prefill_size=16, schedule_conservativeness=0.0, disable_radix_cache=True, cost=COST,
 )  # fmt: skip
 
-CASES = (SHOWN, *map(too_many, range(24)))
+CASES = (SHOWN, *map(too_many, (*range(24), 28)))
 
 # -- pages_short, choose_victim, may_free: in the package's places ---------------------------------
 
@@ -113,7 +104,6 @@ def of_steps(lines: Callable[..., Any], lease: Lease, pool: LeasePool) -> bool:
 EXERCISES = (
     Exercise(
         name="pages_short",
-        lesson="06_full",
         hole=Function("memory.pool:LeasePool.pages_short", of_next_step),
         solution="""
             def pages_short(running, free, page_size):
@@ -145,7 +135,6 @@ EXERCISES = (
     ),
     Exercise(
         name="choose_victim",
-        lesson="06_full",
         hole=Function("policy.retraction:choose_victim", one_of_them),
         solution="""
             def choose_victim(running):
@@ -178,7 +167,6 @@ EXERCISES = (
     ),
     Exercise(
         name="may_free",
-        lesson="06_full",
         hole=Function("memory.pool:lease", of_steps),
         solution="""
             def may_free(last_step, launched, returned):

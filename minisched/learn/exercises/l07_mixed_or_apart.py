@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate, pairwise, product
-from random import Random
 from typing import Any
 
-from ...checks.case import Case
 from ...checks.overlap import forwards
 from ...core import Request, SamplingParams
-from ...devices.cost import CostModel
+from ...devices.profiles import of_milliseconds
 from ...devices.registry import open_device
 from ...export.layout import view_of_steps
 from ...export.runs import side_by_side
@@ -25,31 +23,23 @@ from ...museum.exhibit import case
 from ...scheduler import SchedulerConfig
 from ..exercise import COST, Exercise, Function, Pure, Workloads
 from ..runs import VOCAB
-from .l04_long_prompt import asked
 
 # -- rides: whether those who decode go into the step of a chunk -----------------------------------
-
-
-def beside_a_document(seed: int) -> Case:
-    """Some decode when a longer prompt comes, in a memory that is sometimes too small for all."""
-    random = Random(seed)
-    page, streams = random.choice((1, 2, 2)), "abc"[: random.randint(1, 3)]
-    sizes = [(random.randint(2, 5), random.randint(5, 12)) for _ in streams]
-    requests = [asked(random, rid, 0, *size) for rid, size in zip(streams, sizes, strict=True)]
-    length = random.randint(14, 24)
-    requests.append(asked(random, "doc", random.randint(2, 4), length, 3))
-    tokens = int((sum(map(sum, sizes)) + length + 3) * random.choice((0.8, 0.9, 1, 1.5)))
-    pages = max(tokens, length + 6) // page
-    return case(
-        "; ".join(requests), "mixed", kv=pages * page, rows=4, page_size=page,
-        chunked_prefill_size=6, schedule_conservativeness=random.choice((0.0, 0.0, 1.0)),
-        cost=replace(COST, forward_per_token=1_000_000),
-    )  # fmt: skip
 
 
 SHOWN = case(
     f"a: 1 2 3 -> 9; b: 4 5 6 -> 9; doc at 3: {' '.join(map(str, range(1, 19)))} 1 2 -> 3",
     "mixed", kv=64, rows=3, chunked_prefill_size=8, cost=COST,
+)  # fmt: skip
+FULL = tuple(  # of pages one or two are missing for all; and exactly enough for those who decode
+    case(requests, "mixed", kv=kv, rows=4, page_size=2, chunked_prefill_size=6,
+         schedule_conservativeness=0.0, cost=replace(COST, forward_per_token=1_000_000))
+    for requests, kv in (
+        ("a: 16 14 2 10 -> 9; b: 17 1 12 -> 7; c: 5 14 -> 10; "
+         "doc at 2: 5 7 1 3 4 16 18 2 12 3 9 6 7 13 2 8 6 12 8 10 -> 3", 46),
+        ("a: 17 8 12 -> 7; b: 18 0 7 0 14 -> 9; "
+         "doc at 2: 10 5 8 18 1 3 18 1 13 9 6 2 11 15 4 17 -> 3", 34),
+    )
 )  # fmt: skip
 
 
@@ -80,15 +70,11 @@ def run_of(
     loop: str, reqs: list[Request], chunk: int, base: float, per_token: float, **link: Any
 ) -> Run:
     """A run in which a step takes ``base`` ms and ``per_token`` ms for each token in it."""
-    host = {"schedule": MS // 2, "process": MS // 2}
-    cost = CostModel(
-        host, forward_base=round(base * MS), forward_per_token=round(per_token * MS), copy=MS // 10
-    )
     config = SchedulerConfig(
         kv_tokens=8192, context_len=2048, max_running_requests=len(reqs),
         chunked_prefill_size=chunk, disable_radix_cache=True,
     )  # fmt: skip
-    model = HashModel(VOCAB, eos_ids=frozenset())
+    model, cost = HashModel(VOCAB, eos_ids=frozenset()), of_milliseconds(1, base, 0.1, per_token)
     return run_loop(loop, open_device("sim"), model, reqs, config, cost, **link)
 
 
@@ -125,33 +111,17 @@ def pause_of(run: Run) -> tuple[int, int]:
 
 def situations() -> Iterator[Figures]:
     """Each way with some sizes; the smallest first."""
-    sizes = ((96, 32), (200, 64), (150, 50))
-    for how, (prompt, chunk), (running, base, per_token) in product(
-        WAYS, sizes, ((1, 8, 0.05), (4, 8, 0.05), (4, 5, 0.2))
-    ):
-        yield how, prompt, chunk, running, base, per_token
+    sizes, figures = ((96, 32), (200, 64), (150, 50)), ((1, 8, 0.05), (4, 8, 0.05), (4, 5, 0.2))
+    for how, size, rest in product(WAYS, sizes, figures):
+        yield how, *size, *rest
 
 
-def as_long_as_that(said: Any, *figures: Any) -> str:
-    """As long as in the run, but for the host's part of it."""
-    how, *sizes = figures
-    given = f"how {how!r}, {sized('prompt chunk running base per_token', sizes)}"
-    start, end = pause_of(interrupted(*figures))
-    return off_by(said, (end - start) / MS, given, "ms", 0.02)
-
-
-def sized(names: str, values: Sequence[Any]) -> str:
-    """Names and values, to be read."""
-    return ", ".join(f"{name} {value}" for name, value in zip(names.split(), values, strict=True))
-
-
-def off_by(said: Any, measured: float, given: str, unit: str, share: float) -> str:
-    """What is wrong with a formula's number, if it is off by more than this share of a run's."""
-    if isinstance(said, bool) or not isinstance(said, int | float):
-        return f"With {given} it gives {said!r}, which is not a number."
-    if abs(said - measured) <= share * measured:
-        return ""
-    return f"With {given} you say {said:.4g} {unit}; in the run it was {measured:.4g} {unit}."
+def measured_pause(
+    how: str, prompt: int, chunk: int, running: int, base: float, per_token: float
+) -> float:
+    """In ms, as long as in the run."""
+    start, end = pause_of(interrupted(how, prompt, chunk, running, base, per_token))
+    return (end - start) / MS
 
 
 def pause_picture(said: Any, *figures: Any) -> str:
@@ -175,29 +145,23 @@ def sent(prompt: int, chunk: int, base: float, per_token: float, link: float) ->
     )
 
 
-def as_many_as_that(said: Any, *figures: Any) -> str:
-    """As many as came out in the middle of the run."""
-    firsts = sorted(item.first_token or 0 for item in sent(*figures).metrics.ended)
-    measured = 4 * 1e9 / (firsts[6] - firsts[2])
-    given = sized("prompt chunk base per_token link", figures)
-    return off_by(said, measured, given, "a second", 5e-4)
+def measured_prompts(prompt: int, chunk: int, base: float, per_token: float, link: float) -> float:
+    """A second, as many as came out in the middle of the run."""
+    ended = sent(prompt, chunk, base, per_token, link).metrics.ended
+    firsts = sorted(item.first_token or 0 for item in ended)
+    return 4 * 1e9 / (firsts[6] - firsts[2])
 
 
 def links() -> Iterator[tuple[int, int, float, float, float]]:
     """The device is the narrow place, or the link."""
-    for prompt, chunk, base, per_token in (
-        (96, 32, 8, 0.05),
-        (200, 50, 8, 0.05),
-        (128, 64, 5, 0.2),
-    ):
-        for link in (0.01, 0.1, 0.3, 0.5):
-            yield prompt, chunk, base, per_token, link
+    devices = ((96, 32, 8, 0.05), (200, 50, 8, 0.05), (128, 64, 5, 0.2))
+    for device, link in product(devices, (0.01, 0.1, 0.3, 0.5)):
+        yield *device, link
 
 
 EXERCISES = (
     Exercise(
         name="rides",
-        lesson="07_mixed_or_apart",
         hole=Function("policy.admission:mix_with_running", all_or_nobody),
         solution="""
             def rides(prompt_pages, decode_pages, free):
@@ -210,7 +174,7 @@ EXERCISES = (
             ("sum(decode_pages)", "len(decode_pages)", "is not in step"),
         ),
         workloads=Workloads(
-            seeds=0, on="mixed", cases=(SHOWN, *map(beside_a_document, range(50))),
+            seeds=0, on="mixed", cases=(SHOWN, *FULL),
             show=SHOWN,
         ),
         picture="mixed_chunk",
@@ -228,8 +192,7 @@ EXERCISES = (
     ),
     Exercise(
         name="longest_pause",
-        lesson="07_mixed_or_apart",
-        hole=Pure(situations, holds=as_long_as_that, draw=pause_picture),
+        hole=Pure(situations, measured_pause, 0.02, "ms", draw=pause_picture),
         solution="""
             def longest_pause(how, prompt, chunk, running, base, per_token):
                 decode = base + per_token * running
@@ -242,10 +205,10 @@ EXERCISES = (
                 return decode
         """,
         mistakes=(
-            (" + decode", "", "in the run it was"),
-            ("per_token * chunk", "per_token * (chunk + running)", "in the run it was"),
-            ("-(-prompt // chunk) * base", "prompt / chunk * base", "in the run it was"),
-            ("return decode", "return base + per_token * prompt", "in the run it was"),
+            (" + decode", "", "but it is"),
+            ("per_token * chunk", "per_token * (chunk + running)", "but it is"),
+            ("-(-prompt // chunk) * base", "prompt / chunk * base", "but it is"),
+            ("return decode", "return base + per_token * prompt", "but it is"),
             ("return decode", "return None", "which is not a number"),
         ),
         hints=(
@@ -264,18 +227,17 @@ EXERCISES = (
     ),
     Exercise(
         name="prompts_a_second",
-        lesson="07_mixed_or_apart",
-        hole=Pure(links, holds=as_many_as_that),
+        hole=Pure(links, measured_prompts, 5e-4, "a second"),
         solution="""
             def prompts_a_second(prompt, chunk, base, per_token, link):
                 read = -(-prompt // chunk) * base + per_token * prompt
                 return 1000 / max(read, link * prompt)
         """,
         mistakes=(
-            ("max(read, link * prompt)", "(read + link * prompt)", "in the run it was"),
-            ("max(read, link * prompt)", "read", "in the run it was"),
-            ("-(-prompt // chunk) * base", "base", "in the run it was"),
-            ("1000 / max", "1 / max", "in the run it was"),
+            ("max(read, link * prompt)", "(read + link * prompt)", "but it is"),
+            ("max(read, link * prompt)", "read", "but it is"),
+            ("-(-prompt // chunk) * base", "base", "but it is"),
+            ("1000 / max", "1 / max", "but it is"),
         ),
         hints=(
             "Device and link work at the same time, on different prompts: two stations in a row.",

@@ -97,7 +97,6 @@ CHUNKED = tuple(
 EXERCISES = (
     Exercise(
         name="fill",
-        lesson="09_placeholders",
         hole=Function("relay.placeholder_fill:FillHost.fill", call=fill_inputs),
         solution="""
             def fill(ids, prev_rows, sampled):
@@ -126,7 +125,6 @@ EXERCISES = (
     ),
     Exercise(
         name="rows_to_fill",
-        lesson="09_placeholders",
         hole=Function("relay.placeholder_fill:prepare_masks_for_filling", call=masks_of),
         solution="""
             def rows_to_fill(rids, known, last_rids):
@@ -156,7 +154,6 @@ EXERCISES = (
     ),
     Exercise(
         name="put_token",
-        lesson="09_placeholders",
         hole=Function(
             "loops.mindie_placeholder:PlaceholderLedger.replace_placeholder_with_token",
             call=put_in_ledger,

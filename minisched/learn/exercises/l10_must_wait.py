@@ -98,7 +98,6 @@ SPECULATIVE = tuple(
 EXERCISES = (
     Exercise(
         name="must_wait",
-        lesson="10_must_wait",
         hole=Function("worker.sampling_info:_lacks", call=reason_to_wait),
         solution="""
             def must_wait(has_grammar, has_penalties, unknown):
@@ -128,7 +127,6 @@ EXERCISES = (
     ),
     Exercise(
         name="waiting_loop",
-        lesson="10_must_wait",
         hole=Loop("overlap"),
         solution="""
             def waiting_loop(engine):
@@ -177,7 +175,6 @@ EXERCISES = (
     ),
     Exercise(
         name="accept",
-        lesson="10_must_wait",
         hole=Function("worker.verify:count_accepted", call=count_of),
         solution="""
             def accept(drafts, sampled):

@@ -4,34 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 from ...checks.draw import draw, read_design
-from ...checks.history import Done, PlayedOrder, many, order_of
+from ...checks.history import PlayedOrder, many, order_of
 from ...checks.judge import judge
-from ...devices.cost import MILLISECOND
 from ...export.notebook import Table
-from ...export.runs import compare
-from ...export.scene_svg import to_svg
 from ...museum import Exhibit, find
-from ...museum.blame import exhibit_offence
-from ...trace import Act, Edge, Slice, Trace
+from ...trace import Act, Edge, Trace
 from ...trace.cells import spans_of
 from ...trace.events import lane_words
 from ..exercise import Exercise, Pure
 from ..guard import unwatched
-from ..runs import timing
+from ..runs import boxes, timing
 
-Cells = tuple[str, tuple[int, ...]]
-Step = tuple[str, str, Any]  # a lane, what it did, and to which op, or to which cells
+Step = tuple[str, str, Any]  # a lane, what it did, and to which op, or to which cells of memory
 TOUCHES = ("read", "write", "free")
 MOST = 120  # acts of a program that are looked at
 
 # -- Runs with a bug that was published, put back into the package
 
-
 REVIEWED = {"A": "finalized_first", "B": "mlx_old_token", "C": "pinned_buffer_rewritten"}
+GUILTY = {
+    "A": {("wait", 1), ("process", 1), ("wait", 2), ("process", 2)},
+    "B": {("sample", 2), ("prepare", 3), ("forward", 3), ("prepare", 4), ("forward", 4)},
+    "C": {("upload", 1), ("prepare", 2)},
+}
+"""Who has a part in it: who stands still while nothing runs; who leaves a token behind, and who
+takes an old one; who reads the buffer, and who writes it anew."""
 
 
 @cache
@@ -47,12 +48,21 @@ def trace_of_bug(name: str) -> Trace:
     return bug.with_bug().trace
 
 
-def step_of(act: Act) -> tuple[str, str, Any]:
-    """What a lane did: its name, the kind of act, and to which op, or to which cells of memory."""
+def step_of(act: Act) -> Step:
+    """What a lane did, as a learner has it."""
     if not act.resource:
         return act.lane, act.kind, act.op
     cells = {cell for first, last in spans_of(act.at) for cell in range(first, last + 1)}
     return act.lane, act.kind, (act.resource, tuple(sorted(cells)))
+
+
+def act_of(step: Step) -> Act:
+    """What a learner has as a program has it."""
+    lane, kind, what = step
+    if isinstance(what, int):
+        return Act(lane, kind, what)
+    memory, cells = what
+    return Act(lane, kind, 0, memory, " ".join(map(str, cells)))
 
 
 def acts(trace: Trace) -> list[tuple[str, str, Any]]:
@@ -94,33 +104,34 @@ RACES = ("pinned_buffer_rewritten", "request_table_rewritten", "tensor_freed_und
 
 
 @cache
-def programs() -> tuple[tuple[list[Step], list[Done]], ...]:
-    """By hand; of random runs on six loops; of four published races; each with its order."""
-    orders = [PlayedOrder([Act(*step) for step in program]) for program in BY_HAND]
+def programs() -> tuple[list[Step], ...]:
+    """Of random runs on six loops, and of four published races."""
     runs = [judge(draw(seed).on(read_design(loop))).trace for seed in range(3) for loop in LOOPS]
-    orders += [order_of(trace) for trace in (*runs, *(trace_of_bug(name) for name in RACES))]
-    found = []
-    for order in orders:
-        done = order.done[:MOST]
-        found.append(([step_of(one.act) for one in done], done))
-    return tuple(found)
+    return tuple(acts(trace)[:MOST] for trace in (*runs, *map(trace_of_bug, RACES)))
 
 
-def only_programs() -> Iterator[tuple[list[Step]]]:
-    """Each program."""
-    for program, _ in programs():
+def by_hand_and_runs() -> Iterator[tuple[list[Step]]]:
+    """Each program, the small ones first."""
+    for program in (*BY_HAND, *programs()):
         yield (program,)
 
 
-def order_in(program: list[Step]) -> list[Done]:
-    """The acts of a program of these, as the package ordered them."""
-    return next(done for known, done in programs() if known == program)
+def clocks_of(program: list[Step]) -> list[dict[str, int]]:
+    """The package's clock of each act, this one included."""
+    done = PlayedOrder([act_of(step) for step in program]).done
+    return [{**one.clock, one.act.lane: one.moment} for one in done]
 
 
-def says_before(clocks: Any, program: list[Step], i: int, j: int) -> bool:
+def with_clocks() -> Iterator[tuple[list[Step], list[dict[str, int]]]]:
+    """Each program with the right clocks."""
+    for program in (*TOUCHING, *programs()):
+        yield program, clocks_of(program)
+
+
+def says_before(clocks: list[dict[str, int]], program: list[Step], i: int, j: int) -> bool:
     """What clocks say of two acts."""
     lane = program[i][0]
-    return bool(i != j and clocks[i].get(lane, 0) <= clocks[j].get(lane, 0))
+    return clocks[i].get(lane, 0) <= clocks[j].get(lane, 0)
 
 
 def in_words(program: list[Step], at: int) -> str:
@@ -138,14 +149,14 @@ def are_true_clocks(clocks: Any, program: list[Step]) -> str:
         return "a clock must be a dictionary: how many acts of each lane have surely happened."
     if len({id(clock) for clock in clocks}) < len(clocks):
         return "two acts have the same dictionary: each needs a copy of its own."
-    done = order_in(program)
-    for i, one in enumerate(done):
-        for j, other in enumerate(done):
-            if says_before(clocks, program, i, j) != one.is_before(other):
-                first, second = in_words(program, i), in_words(program, j)
-                if one.is_before(other):
-                    return f"{first} surely comes before {second}, but your clocks don't say so."
-                return f"nothing says that {first} comes before {second}, but your clocks do."
+    right = clocks_of(program)
+    for i, j in permutations(range(len(program)), 2):
+        is_before = says_before(right, program, i, j)
+        if says_before(clocks, program, i, j) != is_before:
+            first, second = in_words(program, i), in_words(program, j)
+            if is_before:
+                return f"{first} surely comes before {second}, but your clocks don't say so."
+            return f"nothing says that {first} comes before {second}, but your clocks do."
     return ""
 
 
@@ -153,21 +164,26 @@ def draw_program(answer: Any, program: list[Step], *rest: Any) -> str:
     """A short program in its order, an act a millisecond."""
     if len(program) > 12:
         return ""
-    slices, opened = list[Slice](), dict[int, int]()
-    for at, (lane, kind, op) in enumerate(program):
+    some, ids, began = (
+        list[tuple[str, str, float, float, int]](),
+        dict[Any, int](),
+        dict[Any, int](),
+    )
+    for at, (lane, kind, what) in enumerate(program):
         if kind == "begin":
-            opened[op] = at
-        elif kind in ("end", "say", "launch", "wait") or (kind in TOUCHES and lane == "host"):
-            name, start = (lane, opened[op]) if kind == "end" else (kind, at)
-            span = start * MILLISECOND, (at + 1) * MILLISECOND
-            number = op if kind == "end" else 100 + at
-            slices.append(Slice(number, lane, name, *span, 0 if kind in TOUCHES else op))
-    slices.sort(key=lambda item: (item.start, item.end, item.id))
-    launches = [Edge(item.id, item.step, "launch") for item in slices if item.name == "launch"]
-    waits = [Edge(item.step, item.id, "result") for item in slices if item.name == "wait"]
-    edges = tuple(sorted(launches + waits))
-    trace = Trace("the program", "sim", "hash", "virtual", tuple(slices), edges, (), ())
-    return to_svg(compare([trace], steps=0, title="acts in the order in which they were noted"))
+            began[what] = at
+        elif kind not in TOUCHES or lane == "host":
+            is_end, step = kind == "end", what if isinstance(what, int) else 0
+            start = began[what] if is_end else at
+            some.append((lane, lane if is_end else kind, start, at + 1, step))
+            ids.setdefault((kind, what), len(some))
+    edges = [
+        Edge(number, ids[then, op], name)
+        for first, then, name in (("launch", "end", "launch"), ("end", "wait", "result"))
+        for (kind, op), number in ids.items()
+        if kind == first and (then, op) in ids
+    ]
+    return boxes("acts in the order in which they were noted", *some, edges=edges)
 
 
 # -- Races -----------------------------------------------------------------------------------------
@@ -183,27 +199,6 @@ TOUCHING: tuple[list[Step], ...] = (
     [("host", "write", ("kv", (5,))), ("forward", "read", READ)],
     [("host", "write", ("pinned", (3,))), ("forward", "read", READ)],
 )  # fmt: skip
-
-
-@cache
-def touching() -> tuple[tuple[list[Step], list[Done]], ...]:
-    """By hand, and then those of real runs."""
-    by_hand = []
-    for program in TOUCHING:
-        acts = [
-            Act(lane, kind, 0, what[0], " ".join(map(str, what[1])))
-            if kind in TOUCHES
-            else Act(lane, kind, what)
-            for lane, kind, what in program
-        ]
-        by_hand.append((program, PlayedOrder(acts).done))
-    return (*by_hand, *programs()[len(BY_HAND) :])
-
-
-def with_clocks() -> Iterator[tuple[list[Step], list[dict[str, int]]]]:
-    """Each program with the right clocks."""
-    for program, done in touching():
-        yield program, [{**one.clock, one.act.lane: one.moment} for one in done]
 
 
 def conflicts(program: list[Step], i: int, j: int) -> bool:
@@ -242,34 +237,20 @@ def is_a_race(answer: Any, program: list[Step], clocks: list[dict[str, int]]) ->
 # -- Three traces with a bug -----------------------------------------------------------------------
 
 
-def letters() -> Iterator[tuple[str]]:
-    """One by one."""
-    for letter in REVIEWED:
-        yield (letter,)
-
-
 def is_diagnosed(answer: Any, letter: str) -> str:
     """The law that is broken, and one of the slices that break it."""
-    exhibit = find(REVIEWED[letter])
-    verdict = exhibit.with_bug()  # type: ignore[union-attr]
-    offence = exhibit_offence(exhibit, verdict)  # type: ignore[arg-type]
-    by_id = {item.id: item for item in verdict.trace.slices}
-    guilty = {(by_id[at].name, by_id[at].step) for at in offence.slices}
-    if exhibit.law == "overlap":  # type: ignore[union-attr]
-        guilty = {(one.name, one.step) for one in by_id.values() if one.name in ("wait", "process")}
-    wrong = {mark.attrs["step"] for mark in verdict.trace.marks if mark.name == "wrong token"}
-    guilty |= {(name, step) for name in ("prepare", "forward") for step in wrong}
     if not isinstance(answer, tuple) or len(answer) != 3:
         return f"`diagnose` has {answer!r} for {letter}; it must be a law, a name and a step."
-    law, *culprit = answer
-    if law != exhibit.law:  # type: ignore[union-attr]
+    law, name, step = answer
+    if law != find(REVIEWED[letter]).law:  # type: ignore[union-attr]
         return f"trace {letter}: the law that it breaks is not {law!r}."
-    if tuple(culprit) not in guilty:
-        if law == "overlap" and tuple(culprit) in {("launch", 2), ("forward", 2)}:
-            late = f"{culprit[0]} 2 comes too late. Which slice made it late?"
-            return f"trace {letter}: {law} it is, and {late}"
-        return f"trace {letter}: {law} it is, but {culprit[0]} {culprit[1]} did nothing wrong."
-    return ""
+    if (name, step) in GUILTY[letter]:
+        return ""
+    if law == "overlap" and (name, step) in {("launch", 2), ("forward", 2)}:
+        return (
+            f"trace {letter}: {law} it is, but {name} 2 comes too late. Which slice made it late?"
+        )
+    return f"trace {letter}: {law} it is, but {name} {step} did nothing wrong."
 
 
 def draw_bug(answer: Any, letter: str) -> str:
@@ -280,8 +261,7 @@ def draw_bug(answer: Any, letter: str) -> str:
 EXERCISES = (
     Exercise(
         name="happens_before",
-        lesson="11_reviewer",
-        hole=Pure(only_programs, holds=unwatched(are_true_clocks), draw=draw_program),
+        hole=Pure(by_hand_and_runs, holds=unwatched(are_true_clocks), draw=draw_program),
         solution="""
             def happens_before(program):
                 clocks, newest, launched, ended = [], {}, {}, {}
@@ -334,7 +314,6 @@ EXERCISES = (
     ),
     Exercise(
         name="race",
-        lesson="11_reviewer",
         hole=Pure(with_clocks, holds=unwatched(is_a_race), draw=draw_program),
         solution="""
             TOUCHES = ("read", "write", "free")
@@ -377,9 +356,8 @@ EXERCISES = (
     ),
     Exercise(
         name="diagnose",
-        lesson="11_reviewer",
         hole=Pure(
-            letters, holds=unwatched(is_diagnosed), draw=draw_bug,
+            lambda: zip(REVIEWED), holds=unwatched(is_diagnosed), draw=draw_bug,
             call=lambda lines, letter: lines().get(letter),
         ),
         solution="""

@@ -8,24 +8,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
-from itertools import pairwise
-from operator import itemgetter
+from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from ...checks.overlap import forwards, union
 from ...devices.cost import MILLISECOND
-from ...export.runs import compare
-from ...export.scene_svg import to_svg
-from ...loops.run import Run
-from ...trace import Slice, Trace
+from ...trace import Edge, Slice, Trace
 from ...trace.events import is_host
 from ..exercise import Exercise, Pure
-from ..runs import simulate, timing
+from ..runs import boxes, simulate
 
 Op = tuple[str, float, float]
 Call = tuple[str, str, float]
+Launched = tuple[int, int, int]
 
 # -- Traces of real engines that the lessons bring; ``traces/README.md`` says whose they are -------
 
@@ -112,36 +109,21 @@ def ops_of_devices() -> Iterator[tuple[list[Op]]]:
         yield (ops,)
 
 
-def idle_is_right(share: Any, ops: list[Op]) -> str:
+def idle_share(ops: list[Op]) -> float:
     """What lies between the stretches in which some op runs."""
-    if isinstance(share, bool) or not isinstance(share, int | float):
-        return f"`bubble_fraction` gives {share!r}, which is not a number."
-    busy = union(slices_of(ops))
+    busy = union(
+        Slice(0, lane, lane, round(start * MILLISECOND), round(end * MILLISECOND), 0)
+        for lane, start, end in ops
+    )
     whole = busy[-1][1] - busy[0][0]
-    idle = (whole - sum(end - start for start, end in busy)) / whole
-    if abs(share - idle) < 1e-6:
-        return ""
-    which = f"these {len(ops)} ops" if len(ops) < 10 else f"a real trace of {len(ops)} ops"
-    return f"Of {which} you say {100 * share:.1f} % idle, but it is {100 * idle:.1f} %."
-
-
-def slices_of(ops: list[Op]) -> list[Slice]:
-    """The ops as a trace has them."""
-    return [
-        Slice(at, lane, lane, round(start * MILLISECOND), round(end * MILLISECOND), at)
-        for at, (lane, start, end) in enumerate(sorted(ops, key=itemgetter(1, 2)), 1)
-    ]
+    return (whole - sum(end - start for start, end in busy)) / whole
 
 
 def draw_ops(share: Any, ops: list[Op]) -> str:
     """A few ops on their streams."""
-    if len(ops) > 10:
-        return ""
-    trace = Trace("the ops", "sim", "hash", "virtual", tuple(slices_of(ops)), (), (), ())
-    return to_svg(compare([trace], steps=0, title="what runs when"))
+    some = ((lane, lane, start, end, at) for at, (lane, start, end) in enumerate(sorted(ops), 1))
+    return boxes("what runs when", *some) if len(ops) <= 10 else ""
 
-
-CALLED = "what the host calls"
 
 # -- Which call blocks -----------------------------------------------------------------------------
 
@@ -169,25 +151,14 @@ def longest_wait(calls: list[Call]) -> tuple[str, str] | None:
     return blocked.most_common(1)[0][0] if blocked else None
 
 
-def is_the_longest(answer: Any, calls: list[Call]) -> str:
-    """The same call, or None."""
-    right = longest_wait(calls)
-    if answer == right:
-        return ""
-    which = ", ".join(f"{call} {ms:g} ms" for call, _, ms in calls[:4])
-    which = f"With {which}" if len(calls) < 5 else f"Of {len(calls)} calls of a real trace"
-    return f"{which}, it gives {answer!r}, should give {right!r}."
-
-
 def draw_calls(answer: Any, calls: list[Call]) -> str:
-    """The calls one behind the other; those that block are waits."""
-    slices, now = list[Slice](), 0
-    for at, (call, _, ms) in enumerate(calls[:6], 1):
-        name, end = "wait" if BLOCKS.fullmatch(call) else "launch", now + round(ms * MILLISECOND)
-        slices.append(Slice(at, "host", name, now, end, at))
-        now = end
-    trace = Trace("the calls", "sim", "hash", "virtual", tuple(slices), (), (), ())
-    return to_svg(compare([trace], steps=0, title=CALLED)) if len(calls) < 7 else ""
+    """A few calls one behind the other; those that block are waits."""
+    ends = list(accumulate(ms for _, _, ms in calls))
+    some = (
+        ("host", "wait" if BLOCKS.fullmatch(call) else "launch", end - ms, end, at)
+        for at, ((call, _, ms), end) in enumerate(zip(calls, ends, strict=True), 1)
+    )
+    return boxes("what the host calls", *some) if len(calls) <= 6 else ""
 
 
 # -- Whether steps overlap -------------------------------------------------------------------------
@@ -195,60 +166,45 @@ def draw_calls(answer: Any, calls: list[Call]) -> str:
 LOOPS = ("serial", "overlap", "vllm_step", "vllm_async", "mindie_placeholder", "multi_step")
 
 
-@cache
-def loop_run(loop: str, device_ms: int) -> Run:
-    """A short run."""
-    return simulate(loop, device_ms=device_ms, requests=1, new_tokens=8)
-
-
-def steps_of(run: Run) -> list[tuple[int, int, int]]:
-    """Of each step, when it was launched, began and ended, in ns."""
-    launched = {item.step: item.end for item in run.trace.on("host") if item.name == "launch"}
-    return [(launched[item.step], item.start, item.end) for item in forwards(run.trace)]
-
-
 LATE = [(0, 5_000, 900_000), (950_000, 955_000, 1_800_000), (1_500_000, 1_800_000, 2_700_000)]
 """Steps that begin 5 us behind their launch, though the device is idle; the last is ahead."""
 
 
-def runs_of_loops() -> Iterator[tuple[list[tuple[int, int, int]]]]:
+@cache
+def steps_of(loop: str, device_ms: int) -> list[Launched]:
+    """Of each step of a short run, when it was launched, began and ended, in ns."""
+    trace = simulate(loop, device_ms=device_ms, requests=1, new_tokens=8).trace
+    launched = {item.step: item.end for item in trace.on("host") if item.name == "launch"}
+    return [(launched[item.step], item.start, item.end) for item in forwards(trace)]
+
+
+def steps_of_runs() -> Iterator[tuple[list[Launched]]]:
     """Every loop with a device that is slower than the host, and with one that is faster."""
-    yield from ((steps_of(loop_run(loop, 10)),) for loop in LOOPS)
+    yield from ((steps_of(loop, 10),) for loop in LOOPS)
     yield (LATE,)
-    yield from ((steps_of(loop_run(loop, 3)),) for loop in LOOPS)
+    yield from ((steps_of(loop, 3),) for loop in LOOPS)
 
 
-def run_with(steps: list[tuple[int, int, int]]) -> tuple[str, Run] | None:
-    """The run that has these steps, and its name; of steps made by hand there is none."""
-    runs = ((loop, ms, loop_run(loop, ms)) for ms in (10, 3) for loop in LOOPS)
-    return next(
-        ((f"{loop} (device {ms} ms)", run) for loop, ms, run in runs if steps_of(run) == steps),
-        None,
-    )
-
-
-def as_many_ahead(answer: Any, steps: list[tuple[int, int, int]]) -> str:
+def many_ahead(steps: list[Launched]) -> int:
     """How many steps were launched before the one before them had ended."""
-    right = sum(later[0] < earlier[2] for earlier, later in pairwise(steps))
-    if answer == right:
-        return ""
-    found = run_with(steps)
-    whose = f"the {len(steps)} steps of {found[0]}" if found else f"the steps {steps}"
-    look = "where the arrows begin" if found else "when each was launched, and the one before ended"
-    return f"Of {whose} you say {answer!r} were launched ahead; it is {right}: look at {look}."
+    return sum(later[0] < earlier[2] for earlier, later in pairwise(steps))
 
 
-def draw_loop(answer: Any, steps: list[tuple[int, int, int]]) -> str:
-    """The run."""
-    found = run_with(steps)
-    return timing(found[1], steps=0).svg if found else ""
+def draw_steps(answer: Any, steps: list[Launched]) -> str:
+    """When each was launched, and when it ran; arrows lead from the one to the other."""
+    some, edges = list[tuple[str, str, float, float, int]](), list[Edge]()
+    for at, (launched, *ran) in enumerate(steps, 1):
+        when, (began, ended) = launched / MILLISECOND, (time / MILLISECOND for time in ran)
+        some.append(("host", "launch", max(0, when - 0.3), when, at))
+        some.append(("forward", "forward", began, ended, at))
+        edges.append(Edge(2 * at - 1, 2 * at, "launch"))
+    return boxes(f"{many_ahead(steps)} of them were launched ahead", *some, edges=edges)
 
 
 EXERCISES = (
     Exercise(
         name="bubble_fraction",
-        lesson="12_your_engine",
-        hole=Pure(ops_of_devices, holds=idle_is_right, draw=draw_ops),
+        hole=Pure(ops_of_devices, idle_share, 1e-6, "of the time", draw=draw_ops),
         solution="""
             def bubble_fraction(ops):
                 first = done = min(start for stream, start, end in ops)
@@ -259,9 +215,9 @@ EXERCISES = (
                 return idle / (done - first)
         """,
         mistakes=(
-            ("max(0, start - done)", "start - done", "% idle"),
-            ("done = max(done, end)", "done = end", "% idle"),
-            ("sorted(ops, key=lambda op: op[1])", "ops", "% idle"),
+            ("max(0, start - done)", "start - done", "but it is"),
+            ("done = max(done, end)", "done = end", "but it is"),
+            ("sorted(ops, key=lambda op: op[1])", "ops", "but it is"),
         ),
         hints=(
             "A copy may run beside a kernel: their time must not be counted twice.",
@@ -276,8 +232,7 @@ EXERCISES = (
     ),
     Exercise(
         name="blocking_call",
-        lesson="12_your_engine",
-        hole=Pure(calls_of_hosts, holds=is_the_longest, draw=draw_calls),
+        hole=Pure(calls_of_hosts, longest_wait, draw=draw_calls),
         solution="""
             def blocking_call(calls):
                 blocked = {}
@@ -308,18 +263,17 @@ EXERCISES = (
     ),
     Exercise(
         name="launched_ahead",
-        lesson="12_your_engine",
-        hole=Pure(runs_of_loops, holds=as_many_ahead, draw=draw_loop),
+        hole=Pure(steps_of_runs, many_ahead, draw=draw_steps),
         solution="""
             def launched_ahead(steps):
                 pairs = zip(steps, steps[1:])
                 return sum(later[0] < earlier[2] for earlier, later in pairs)
         """,
         mistakes=(
-            ("earlier[2]", "earlier[1]", "launched ahead"),
-            ("later[0]", "later[1]", "launched ahead"),
-            ("later[0] < earlier[2]", "later[0] < later[1]", "the steps [(0, 5000, 900000)"),
-            ("later[0] < earlier[2]", "later[1] <= earlier[2]", "overlap (device 3 ms)"),
+            ("earlier[2]", "earlier[1]", "should give"),
+            ("later[0]", "later[1]", "should give"),
+            ("later[0] < earlier[2]", "later[0] < later[1]", "With steps `[(0, 5000, 900000)"),
+            ("later[0] < earlier[2]", "later[1] <= earlier[2]", "should give 0"),
         ),
         hints=(
             "A step is launched ahead if it was launched before the step in front of it had ended.",

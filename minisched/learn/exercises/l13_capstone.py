@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,11 +11,15 @@ from ...checks.case import Case
 from ...checks.draw import LEVELS
 from ...checks.history import many
 from ...core import FinishReason, Request
+from ...devices.cost import NO_COST, CostModel
+from ...engine.engine import Engine
+from ...loops.design import find_loop
+from ...loops.run import RunSetup, wire
 from ...museum.exhibit import case
 from ...policy.plan import Plan
 from ...scheduler import Scheduler, SchedulerConfig
 from ...trace import Recorder
-from ..exercise import COST, Calls, Exercise, Loop, Workloads, engine_with
+from ..exercise import COST, Calls, Exercise, Loop, Workloads
 from ..guard import Mistake
 from .l01_bubble import no_busy_turn
 
@@ -81,95 +85,96 @@ HELD = (
 """Who goes first is the learner's own decision; all else is not."""
 
 
-@dataclass
-class OwnPlan:
-    """Asks the learner's scheduler, and does to the books what its plan says."""
+class OwnScheduler(Scheduler):
+    """The package's books, with a learner's decisions: ``make`` gives what takes them."""
 
-    scheduler: Scheduler
-    own: Any
+    def __init__(
+        self, make: Callable[[], Any], calls: Calls, config: SchedulerConfig,
+        recorder: Recorder | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(config, recorder)
+        self.calls, self.own = calls, calls.call(make)
+        self.run_first.plan = partial(calls.call, self.own_plan)  # type: ignore[method-assign]
 
-    def plan(self) -> Plan:
-        """The next step's work.
+    def receive(self, reqs: Iterable[Request]) -> None:
+        """Tell them of whoever is taken."""
+        reqs, before = list(reqs), set(self.live)
+        super().receive(reqs)
+        for req in reqs:
+            if req.rid in self.live.keys() - before and self.live[req.rid] is req:
+                self.calls.call(self.own.receive, req)
+
+    def _finish(
+        self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
+    ) -> None:
+        super()._finish(req, reason, token, error)
+        self.calls.call(self.own.ended, req)
+
+    def own_plan(self) -> Plan:
+        """The next step's work; the books are as it says.
 
         Raises:
             Mistake: the plan can't be carried out; the sentence says why.
         """
-        given = self.own.next_batch(StepRoom(self.scheduler))
+        given = self.own.next_batch(StepRoom(self))
         if not (isinstance(given, tuple) and len(given) == 2):
             raise Mistake(f"`next_batch` gave {given!r}, but it must give two lists")
         prompts, decodes = given
         for req, length in prompts:
-            self._start(req, length)
+            self._compute(req, length)
         for req in decodes:
-            if req.lease is None or not self.scheduler.decode.may_run(req):
+            if req.lease is None or not self.decode.may_run(req):
                 raise Mistake(
                     f"the next token of {req.rid} may not be launched: ask `room.may_run`"
                 )
             if req in {one for one, _ in prompts}:
                 raise Mistake(f"{req.rid} is among the prompts and among those who decode")
-        if (short := self.scheduler.leases.pages_short(decodes)) > 0:
+        if (short := self.leases.pages_short(decodes)) > 0:
             raise Mistake(f"those who decode lack {many(short, 'page')}: keep some free")
         return list(prompts), list(decodes), None
 
-    def _start(self, req: Request, length: int) -> None:
+    def _compute(self, req: Request, length: int) -> None:
         """Let a prompt begin, or go on, with so many tokens."""
-        scheduler = self.scheduler
-        if req.finished or req.rid not in scheduler.live:
+        if req.finished or req.rid not in self.live:
             raise Mistake(f"request {req.rid} has ended, so it can't be in a step")
+        half = self.prefill.chunked_req
         if req.lease is None:
-            if not scheduler.table.available_size:
+            if not self.table.available_size:
                 raise Mistake(f"no row is free for {req.rid}: see `room.free_rows`")
-            half = scheduler.prefill.chunked_req
             if half is not None and length < req.extend_len:
                 raise Mistake(
                     f"{req.rid}'s prompt begins while that of {half.rid} is half computed"
                 )
-            req.start(scheduler.leases.open(scheduler.prefix_cache.match_prefix(req), req.rid))
-            scheduler.prefill.start(req, length)
-        elif req is not scheduler.prefill.chunked_req:
+            req.start(self.leases.open(self.prefix_cache.match_prefix(req), req.rid))
+            self.prefill.start(req, length)
+        elif req is not half:
             raise Mistake(f"the prompt of {req.rid} is done: it belongs into the second list")
         elif length == req.extend_len:
-            scheduler.prefill.chunked_req = None
-        if length < req.extend_len and scheduler.config.chunked_prefill_size <= 0:
+            self.prefill.chunked_req = None
+        if length < req.extend_len and self.config.chunked_prefill_size <= 0:
             raise Mistake(f"the prompt of {req.rid} may not be cut here: see `room.may_cut`")
         if not 0 < length <= req.extend_len:
             raise Mistake(
                 f"{many(length, 'token')} of {req.rid}, but it has {req.extend_len} to compute"
             )
-        lease = req.lease
+        lease, end = req.lease, req.computed_len + length
         assert lease is not None
-        short = scheduler.leases.pages_lacking(lease, req.computed_len + length)
-        if short > scheduler.leases.available_pages:
+        short = self.leases.pages_lacking(lease, end)
+        if short > self.leases.available_pages:
             pages = many(short, "page")
             raise Mistake(f"{req.rid} needs {pages}, but fewer are free: `room.free_pages`")
-        scheduler.leases.reserve(lease, req.computed_len + length)
+        self.leases.reserve(lease, end)
 
 
-def own_scheduler(lines: Any, calls: Calls) -> Callable[..., Scheduler]:
-    """The package's books, with a learner's decisions: what a ``Design`` has as its scheduler."""
-    make, _ = lines
-
-    class Own(Scheduler):
-        def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
-            super().__init__(config, recorder)
-            self.own = calls.call(make)
-            asks = OwnPlan(self, self.own)
-            self.run_first.plan = lambda: calls.call(asks.plan)  # type: ignore[method-assign]
-
-        def receive(self, reqs: Iterable[Request]) -> None:
-            reqs, before = list(reqs), set(self.live)
-            super().receive(reqs)
-            for req in reqs:
-                if req.rid in self.live.keys() - before and self.live[req.rid] is req:
-                    calls.call(self.own.receive, req)
-
-        def _finish(
-            self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
-        ) -> None:
-            super()._finish(req, reason, token, error)
-            calls.call(self.own.ended, req)
-
-    return Own
+def engine_with(
+    scheduler: Callable[..., Scheduler], loop: str, device: Any, model: Any,
+    config: SchedulerConfig, frontend: Any, cost: CostModel = NO_COST, relay: str = "",
+    **options: object,
+) -> Engine:  # fmt: skip
+    """``make_engine`` with another scheduler."""
+    spec = find_loop(loop, options)
+    setup = RunSetup(loop, spec, device, model, config, frontend, cost, relay)
+    return wire(setup, scheduler_class=scheduler)
 
 
 class AtOnce(Calls):
@@ -180,9 +185,14 @@ class AtOnce(Calls):
         return function(*args, **options)
 
 
+def engine_of(lines: Any, calls: Calls) -> dict[str, Callable[..., Any]]:
+    """For ``swapped``: engines with somebody's own scheduler."""
+    return {"loops.run:make_engine": partial(engine_with, partial(OwnScheduler, lines[0], calls))}
+
+
 def made_with(make: Callable[[], Any]) -> dict[str, Callable[..., Any]]:
-    """For ``swapped``: engines with somebody's own scheduler, whose instructions nobody counts."""
-    return {"loops.run:make_engine": partial(engine_with, own_scheduler((make, None), AtOnce()))}
+    """The same, of a scheduler whose instructions nobody counts."""
+    return engine_of((make, None), AtOnce())
 
 
 SOLUTION = """
@@ -262,8 +272,7 @@ capstone = Scheduler, loop
 EXERCISES = (
     Exercise(
         name="capstone",
-        lesson="13_capstone",
-        hole=Loop("overlap", call=lambda lines: lines[1], scheduler=own_scheduler),
+        hole=Loop("overlap", call=lambda lines: lines[1], swaps=engine_of),
         solution=SOLUTION,
         mistakes=(
             ("self.waiting.append(req)", "pass", "Level 1 of 5"),
