@@ -16,7 +16,7 @@ from .checks.answers import Answer, Recorded, answer_all, stopped_with, story_of
 from .checks.case import MOST_TRIALS, Case, case_text, shrink
 from .checks.history import many
 from .checks.judge import Finding, breaks_the_same, judge
-from .checks.laws import LAWS, by_cause, laws_on
+from .checks.laws import LAWS, cause_rank, laws_on
 from .checks.many import CaseTally, Tried, case_of, try_workloads
 from .comparison import Comparison
 from .defaults import check_names, in_words
@@ -247,7 +247,7 @@ def failures_told(tally: CaseTally, again: str = "") -> Iterator[str]:
         small = made_small(*tally.first[0], tally.device)
         yield from (f"  {line}" for line in case_text(small))
         verdict = judge(small)
-        for finding in sorted(verdict.findings, key=lambda item: by_cause(item.law)):
+        for finding in sorted(verdict.findings, key=lambda item: cause_rank(item.law)):
             yield f"  {finding.law}: {shortened(finding.sentence)}"
             difference = wrong_token(verdict) if finding.law == "identity" else None
             story = story_of(difference, verdict.trace)[0] if difference else ()

@@ -256,8 +256,8 @@ def lost_time(loop: str, lost: Mapping[str, int], waits: Mapping[str, int]) -> s
     named = {why: f"{many(count, 'wait')} for {why}" for why, count in waits.items()}
     reasons = {why: f"in {words}" for why, words in named.items()}
     reasons |= {HOST: "because of the host's ordinary work", ARRIVAL: "with nobody to serve"}
-    parts = [f"{milliseconds(lost[why])} {words}" for why, words in reasons.items() if lost[why]]
-    time = f"{milliseconds(sum(lost.values()))} of device time: {', '.join(parts)}"
+    parts = [f"{rounded_ms(lost[why])} {words}" for why, words in reasons.items() if lost[why]]
+    time = f"{rounded_ms(sum(lost.values()))} of device time: {', '.join(parts)}"
     sentence = f"{loop} lost {time if parts else 'no device time'}."
     if hidden := " and ".join(words for why, words in named.items() if not lost[why]):
         sentence += f" {hidden} cost nothing: the device had other work meanwhile."
@@ -284,15 +284,15 @@ def verdict(comparison: Comparison) -> str:
 
 def reason(serial: OverlapReport, report: OverlapReport, clock: str) -> str:
     """One sentence on where the time went; on a wall clock a second one on what not to believe."""
-    takes, took = (milliseconds(it.makespan_ns) for it in (report, serial))
+    takes, took = (rounded_ms(it.makespan_ns) for it in (report, serial))
     busy = (
         f"the device works {report.device_busy_percent:.0f} % of the time instead of "
         f"{serial.device_busy_percent:.0f} %"
     )
-    hidden, host = milliseconds(report.host_hidden_ns), milliseconds(report.host_busy_ns)
+    hidden, host = rounded_ms(report.host_hidden_ns), rounded_ms(report.host_busy_ns)
     why = f"{hidden} of the host's {host} of work now run while the device is busy, so {busy}."
     if clock == "wall":
-        here, there = (milliseconds(it.device_busy_ns) for it in (report, serial))
+        here, there = (rounded_ms(it.device_busy_ns) for it in (report, serial))
         why = (
             f"{busy}, and was busy for {here} instead of {there}. These are single runs, and the "
             "host's times include its waiting for the interpreter lock; minisched bench repeats "
@@ -304,7 +304,7 @@ def reason(serial: OverlapReport, report: OverlapReport, clock: str) -> str:
     )
 
 
-def milliseconds(nanoseconds: int) -> str:
+def rounded_ms(nanoseconds: int) -> str:
     """A time to read, such as ``632.8 ms``."""
     if 0 < nanoseconds < MILLISECOND // 20:
         return "less than 0.1 ms"

@@ -7,6 +7,7 @@ median, its spread, an aim if there is one, and the reason if that is missed.
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -24,8 +25,11 @@ from .peers.peer import Answer, PeerError, start_peer
 
 
 def machine() -> dict[str, Any]:
-    """System, processor, and cores that this process may use."""
-    return {"system": platform.platform(), "processor": processor(), "cpus": num_cores()}
+    """System, processor, cores that this process may use, and memory where the system tells."""
+    tells = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if tells else 0
+    return {"system": platform.platform(), "processor": processor(), "cpus": num_cores(),
+            "memory_gib": round(memory / 2**30, 1) or None}  # fmt: skip
 
 
 def processor() -> str:

@@ -124,7 +124,7 @@ def batch_rows(model: LlamaTorch, title: str, batch: int, call: BenchCall) -> li
     step, num_bytes = step_of(model, batch, BEFORE)
     emptying = torch.ones(READ // 4)
 
-    def milliseconds() -> float:
+    def step_ms() -> float:
         emptying.sum()  # nothing of the model is left in a cache, as other layers leave nothing
         start = time.perf_counter()
         step()
@@ -132,7 +132,7 @@ def batch_rows(model: LlamaTorch, title: str, batch: int, call: BenchCall) -> li
 
     for _ in range(WARM_UP):
         step()
-    arms = {"rate": bandwidth(), "step": milliseconds}
+    arms = {"rate": bandwidth(), "step": step_ms}
     values, _ = interleave(arms, call.repetitions, lambda doing: call.report(f"{title}: {doing}"))
     shares = [1e5 * num_bytes / max(values["rate"]) / ms for ms in values["step"]]
     aim = AIM if batch == AIMED else None

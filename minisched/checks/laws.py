@@ -116,7 +116,7 @@ LAWS = {
 Before all comes ``lifetime``: it is judged where somebody watches memory, which is in tests."""
 
 
-def by_cause(law: str) -> int:
+def cause_rank(law: str) -> int:
     """A law's place among the others, causes first."""
     return list(LAWS).index(law) if law in LAWS else -1
 

@@ -16,7 +16,7 @@ from ..spread import HERE, Workers, in_order, spread
 from .case import Case
 from .draw import designs_for, draw, read_design
 from .judge import Finding, judge
-from .laws import LAWS, by_cause
+from .laws import LAWS, cause_rank
 
 FEW = 8  # workloads that are not worth another process
 
@@ -109,7 +109,7 @@ class CaseTally:
         Of an early free, tokens that are wrong are the last thing to look at.
         """
         by_law = {item.law: (case, item) for case, item in reversed(self.failures)}
-        return [by_law[law] for law in sorted(by_law, key=by_cause)]
+        return [by_law[law] for law in sorted(by_law, key=cause_rank)]
 
     @property
     def loops(self) -> Counter[str]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..checks.answers import count_drafts
 from ..checks.overlap import measure
-from ..comparison import milliseconds
+from ..comparison import rounded_ms
 from ..core import Output, Request
 from ..devices.registry import open_device
 from ..engine.metrics import Metrics
@@ -77,7 +77,7 @@ def run(
         computed = f" in {run.trace.dtype}" * bool(run.trace.dtype)
         say(
             f"{took.tokens} tokens in {took.steps} steps of the loop {run.loop}{computed}, "
-            f"{milliseconds(took.makespan_ns)}; "
+            f"{rounded_ms(took.makespan_ns)}; "
             f"the device was busy {took.device_busy_percent:.0f} % of the time."
         )
     print_errors(run.errors)

@@ -85,7 +85,7 @@ SETTLED, LOGITS, HIDDEN = (  # what is told of the fast device
 )  # fmt: skip
 
 
-def counted(loop: str, has_masks: bool, fast: int = 1) -> dict[str, str]:
+def run_facts(loop: str, has_masks: bool, fast: int = 1) -> dict[str, str]:
     """The workload that every loop is compared on, on a device ``fast`` times as fast."""
     device = CountingSim()
     usual = SPLIT if has_masks or loop == "overlap_thread" else SIM_COST
@@ -133,7 +133,7 @@ def counted(loop: str, has_masks: bool, fast: int = 1) -> dict[str, str]:
 def thread_or_stream() -> str:
     """The comparison as a markdown page, the same every time."""
     usual, fast = (
-        {head: counted(*column, times) for head, column in COLUMNS.items()} for times in (1, FAST)
+        {head: run_facts(*column, times) for head, column in COLUMNS.items()} for times in (1, FAST)
     )
     names = [name for name in usual["stream"] if name != LOGITS]
     return filled(

@@ -113,16 +113,16 @@ def pipeline_figures(trace: Trace) -> dict[str, float]:
     report = measure(trace)
     return {
         "steps": report.steps,
-        "makespan (ms)": in_ms(report.makespan_ns),
+        "makespan (ms)": hundredths_of_ms(report.makespan_ns),
         "device busy (%)": round(report.device_busy_percent, 1),
-        "host work (ms)": in_ms(report.host_busy_ns),
-        "host work a step (ms)": in_ms(report.host_busy_ns / max(1, report.steps)),
+        "host work (ms)": hundredths_of_ms(report.host_busy_ns),
+        "host work a step (ms)": hundredths_of_ms(report.host_busy_ns / max(1, report.steps)),
         "wasted rows": report.wasted_rows,
         "host threads": len({item.lane for item in trace.slices if is_host(item.lane)}),
         "books of requests": len({mark.name for mark in trace.marks if mark.name in BOOKS}),
     }
 
 
-def in_ms(nanoseconds: float) -> float:
+def hundredths_of_ms(nanoseconds: float) -> float:
     """Milliseconds, to a hundredth."""
     return round(nanoseconds / 1e6, 2)

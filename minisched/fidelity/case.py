@@ -109,7 +109,7 @@ def read_schedule(data: list[Any]) -> Schedule:
     ]
 
 
-def first_difference(theirs: Schedule, ours: Schedule) -> int | None:
+def first_turn_apart(theirs: Schedule, ours: Schedule) -> int | None:
     """The turn in which they part, or None."""
     for at in range(max(len(theirs), len(ours))):
         if step_at(theirs, at) != step_at(ours, at):

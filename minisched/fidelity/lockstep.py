@@ -31,7 +31,7 @@ from .case import (
     Rows,
     Schedule,
     ScheduledStep,
-    first_difference,
+    first_turn_apart,
     step_at,
     trimmed,
 )
@@ -140,7 +140,7 @@ class ScheduleDifference:
 
 def part_ways(case: FidelityCase, theirs: Schedule, ours: Schedule) -> ScheduleDifference | None:
     """Where two schedules of a case part, or None."""
-    turn = first_difference(theirs, ours)
+    turn = first_turn_apart(theirs, ours)
     return None if turn is None else ScheduleDifference(case, turn, theirs, ours)
 
 

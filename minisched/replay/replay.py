@@ -273,9 +273,9 @@ def as_json(run: ReplayedRun, num_requests: int, profile: str) -> dict[str, Any]
     return {
         "requests": num_requests,
         "finished": metrics.num_finished,
-        "ttft_ms": milliseconds(metrics.ttft),
-        "itl_ms": milliseconds(metrics.itl),
-        "queue_ms": milliseconds(metrics.queue),
+        "ttft_ms": percentiles_ms(metrics.ttft),
+        "itl_ms": percentiles_ms(metrics.itl),
+        "queue_ms": percentiles_ms(metrics.queue),
         "cache_hit_rate": metrics.cache_hit_rate,
         "retractions": metrics.num_retractions,
         "device_busy": run.device_busy,
@@ -293,7 +293,7 @@ def as_json(run: ReplayedRun, num_requests: int, profile: str) -> dict[str, Any]
     }
 
 
-def milliseconds(times: Percentiles | None) -> dict[str, float | None]:
+def percentiles_ms(times: Percentiles | None) -> dict[str, float | None]:
     """Percentiles for JSON."""
     if times is None:
         return dict.fromkeys(Percentiles._fields)

@@ -23,7 +23,7 @@ from minisched.fidelity.case import (
     Rows,
     ScheduledStep,
     Shape,
-    first_difference,
+    first_turn_apart,
     trimmed,
 )
 from minisched.fidelity.lockstep import (
@@ -131,12 +131,12 @@ def test_schedules_part_where_one_goes_on_and_turns_of_nothing_at_the_end_count_
     None
 ):
     step = ScheduledStep("extend", (Rows("a", 0, 1),))
-    assert first_difference([step], [step, ScheduledStep(), step]) == 2
+    assert first_turn_apart([step], [step, ScheduledStep(), step]) == 2
     assert trimmed([ScheduledStep(), step, ScheduledStep(), ScheduledStep()]) == [
         ScheduledStep(),
         step,
     ]
-    assert first_difference([step], [step]) is None
+    assert first_turn_apart([step], [step]) is None
 
 
 # -- the original's side ---------------------------------------------------------------------------
