@@ -21,7 +21,7 @@ from ..runs import VOCAB, timing
 
 
 @dataclass(eq=False, repr=False)
-class Job:
+class LaunchedJob:
     """What ``launch`` gives back; the value is nobody's before ``wait``."""
 
     op: SimOp
@@ -53,14 +53,14 @@ class QueueAndClock:
         self.busy("process", ms, number)
         self.acts.append(("work", number))
 
-    def launch(self, fn: Callable[[], Any], ms: float) -> Job:
+    def launch(self, fn: Callable[[], Any], ms: float) -> LaunchedJob:
         """Put a job into the queue: it begins when those before it are done."""
         value, number = fn(), self.count("launch") + 1
         self.acts.append(("launch", number))
         op = self.sim.stream("forward").launch(
             lambda: value, name="forward", cost=round(ms * MILLISECOND), label=of_step(number)
         )
-        return Job(op, number)
+        return LaunchedJob(op, number)
 
     def wait(self, job: Any) -> Any:
         """Stand still until a job is done, and take its value.
@@ -68,7 +68,7 @@ class QueueAndClock:
         Raises:
             Mistake: it is no job.
         """
-        if not isinstance(job, Job):
+        if not isinstance(job, LaunchedJob):
             raise Mistake(f"`wait` got {job!r}; it takes what `launch` gave back")
         start, value = self.sim.now(), job.op.synchronize()
         if self.sim.now() > start:

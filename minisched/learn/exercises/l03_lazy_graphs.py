@@ -17,7 +17,7 @@ from ...worker import Step
 from ..exercise import COST, Exercise, Function, Loop, Pure, Workloads, find
 from ..guard import Mistake, unwatched
 from ..runs import VOCAB
-from .l00_from_nothing import Generated, Job, QueueAndClock, as_it_ran
+from .l00_from_nothing import Generated, LaunchedJob, QueueAndClock, as_it_ran
 
 # -- Lazy arrays on a virtual clock: what ``mx.async_eval`` and ``.item()`` cost whom, and when ----
 #
@@ -45,7 +45,7 @@ class LazyToken:
     clock: LazyClock
     step: int
     source: LazyToken | None
-    job: Job | None = None
+    job: LaunchedJob | None = None
 
     def __repr__(self) -> str:
         return f"lazy token of step {self.step}"
