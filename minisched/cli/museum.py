@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.text import Text
@@ -11,9 +12,9 @@ from rich.text import Text
 from ..export.looks import MARK
 from ..export.scene_svg import to_svg
 from ..export.scene_text import to_text
-from ..museum import Exhibit, Refuted, exhibits, find, refuted
-from ..museum.exhibit import Standing, address, nothing_broken, standing_of
-from ..museum.page import PagePart, bug_json, page, refuted_json
+from ..museum import Exhibit, exhibits, find, refuted
+from ..museum.exhibit import Standing, address, standing_of
+from ..museum.page import PagePart, bug_json, page
 from ..museum.picture import exhibit_scene
 from ..trace.files import write_whole
 from .layout import JSON, columns, print_json, say, say_command, say_table, work_progress
@@ -39,12 +40,10 @@ def list_bugs(json: bool = JSON) -> int:
     """List the bugs by chapter, and the suspicions that were refuted; with --json it tries all."""
     if json:  # which says what stands
         return run_all(json)
-    every: list[Exhibit | Refuted] = [*exhibits(), *refuted()]
-    for chapter, items in groupby(every, lambda item: item.chapter):
+    for chapter, items in groupby((*exhibits(), *refuted()), lambda item: item.chapter):
         say(Text(f"\n{chapter[0].upper()}{chapter[1:]}", "bold"))
         for item in items:
-            is_confirmed = isinstance(item, Exhibit) and item.suspected_at
-            confirmed = " (a suspicion, confirmed)" if is_confirmed else ""
+            confirmed = " (a suspicion, confirmed)" if item.suspected_at else ""
             say(Text.assemble("  ", (item.name, "cyan"), f": {item.title}"))
             say(Text(f"    {', '.join(item.references)}{confirmed}", "dim"))
     return 0
@@ -72,29 +71,28 @@ def run_bugs(
     if out:
         if out.suffix != ".svg":
             raise ValueError(f"--out is {str(out)!r}, but its name must end in .svg.")
-        if isinstance(item, Refuted):
+        if item.is_refuted:
             raise ValueError(f"{item.name} is refuted: nothing went wrong that could be drawn.")
         write_whole(out, to_svg(exhibit_scene(item)), with_folders=True)
-    standing = standing_of(item) if isinstance(item, Exhibit) else None
+    standing = standing_of(item)
     if json:
-        print_all([standing] if standing else [], [item] if isinstance(item, Refuted) else [])
+        print_all([standing])
     else:
         say(Text.assemble("\n", (item.title, "bold"), "  ", (item.chapter, "dim")))
         for part in page(item):
             show(part, item)
         if out:
             print(f"\nDrawn in {out}.")
-    is_good = standing.is_good if standing else isinstance(item, Refuted) and nothing_broken(item)
-    return 0 if is_good else 1
+    return 0 if standing.is_good else 1
 
 
 COLOURS = {"bad": "red", "good": "green", "+": "green", "-": "red", "@": "cyan"}
 
 
-def show(part: PagePart, item: Exhibit | Refuted) -> None:
+def show(part: PagePart, item: Exhibit) -> None:
     """One part of an exhibit."""
     say(Text(f"\n{part.heading}", "bold"))
-    if part.kind == "picture" and isinstance(item, Exhibit):
+    if part.kind == "picture":
         for line in to_text(exhibit_scene(item), columns()).splitlines():
             say(Text(line, "bold red" if MARK in line else ""))
     for line in part.body.splitlines():
@@ -109,31 +107,32 @@ def show(part: PagePart, item: Exhibit | Refuted) -> None:
 
 def run_all(as_json: bool) -> int:
     """Try every exhibit and every refuted suspicion, with a bar; then a table, or JSON."""
-    standings, holds = list[Standing](), list[bool]()
-    with work_progress(len(exhibits()) + len(refuted())) as work:
-        for exhibit in exhibits():
-            work.advance(exhibit.name)
-            standings.append(standing_of(exhibit))
-        for item in refuted():
+    standings, every = list[Standing](), (*exhibits(), *refuted())
+    with work_progress(len(every)) as work:
+        for item in every:
             work.advance(item.name)
-            holds.append(nothing_broken(item))
-    good = sum(item.is_good for item in standings)
+            standings.append(standing_of(item))
     if as_json:
-        print_all(standings, list(refuted()))
+        print_all(standings)
     else:
+        bugs = [it for it in standings if not it.exhibit.is_refuted]
         rows = []
-        for it in standings:
+        for it in bugs:
             green = "passes" if it.healthy_passes else "✗ fails"
             green = f"✗ nothing to judge: {it.lacking}" if it.lacking else green
             caught = it.caught_by or "✗ not caught"
             rows.append((it.exhibit.name, it.exhibit.references[0], caught, green))
         say_table(("bug", "reference", "caught by", "healthy code"), rows)
-        print(f"{good} of {len(standings)} bugs are caught, with the healthy code green.")
+        good = sum(it.is_good for it in bugs)
+        holds = [it.is_good for it in standings if it.exhibit.is_refuted]
+        print(f"{good} of {len(bugs)} bugs are caught, with the healthy code green.")
         print(f"{sum(holds)} of {len(holds)} refuted suspicions break nothing.")
-    return 0 if good == len(standings) and all(holds) else 1
+    return 0 if all(it.is_good for it in standings) else 1
 
 
-def print_all(standings: list[Standing], items: list[Refuted]) -> None:
+def print_all(standings: list[Standing]) -> None:
     """One object: ``bugs`` and ``refuted``."""
-    bugs = [bug_json(standing) for standing in standings]
-    print_json({"bugs": bugs, "refuted": [refuted_json(item) for item in items]})
+    told: dict[str, list[Any]] = {"bugs": [], "refuted": []}
+    for it in standings:
+        told["refuted" if it.exhibit.is_refuted else "bugs"].append(bug_json(it))
+    print_json(told)

@@ -191,19 +191,23 @@ class Exhibit:
 
     ``suspected_at`` is the reference, one of ``references``, whose source was only suspected of the
     bug, and which its model here confirms; empty where somebody had met it.
+
+    What ``is_refuted`` is a suspicion that does not hold, or a misdiagnosis: nothing to put back,
+    and no law is broken.
     """
 
     name: str
     chapter: str
     title: str
     references: tuple[str, ...]  # as "SGLang #22416"
-    symptom: str  # what somebody saw who had it
-    here: str  # what goes wrong in this case, step by step
-    cure: str  # what the original did about it
+    symptom: str  # what somebody saw who had it, or thought
+    cure: str  # what the original did about it, or what is true
     case: Case
-    law: str
-    says: str
-    edits: tuple[Edit, ...]
+    here: str = ""  # what goes wrong in this case, step by step
+    law: str = "identity"
+    says: str = ""
+    edits: tuple[Edit, ...] = ()
+    is_refuted: bool = False
     red: str = ""
     because: str = ""
     suspected_at: str = ""
@@ -222,62 +226,40 @@ class Exhibit:
         return OWN_LAWS.get(self.law, judge)(self.case)
 
 
-@dataclass(frozen=True)
-class Refuted:
-    """A suspicion that does not hold, or a misdiagnosis: what was thought, and what is true.
-
-    ``case`` runs what was suspected; no law is broken by it.
-    """
-
-    name: str
-    chapter: str
-    title: str
-    references: tuple[str, ...]
-    suspicion: str
-    truth: str
-    case: Case
-
-
 @cache
 def exhibits() -> tuple[Exhibit, ...]:
     """The published bugs, chapter by chapter."""
-    found = []
-    for file in FILES:
-        for text in bugs_in(file):
-            edits = read_edits(text.pop("fix"))
-            found.append(Exhibit(**text, edits=edits))
-    return tuple(found)
+    return tuple(bug for file in FILES for bug in bugs_in(file))
 
 
 @cache
-def refuted() -> tuple[Refuted, ...]:
+def refuted() -> tuple[Exhibit, ...]:
     """The suspicions that do not hold, and the misdiagnoses."""
-    return tuple(Refuted(**text) for text in bugs_in("refuted"))
+    return tuple(bugs_in("refuted"))
 
 
-def bugs_in(file: str) -> Iterator[dict[str, Any]]:
-    """The fields of each bug in a chapter's file: its table there is its name."""
+def bugs_in(file: str) -> Iterator[Exhibit]:
+    """Each bug in a chapter's file: its table there is its name."""
     chapter = tomllib.loads((BUGS / f"{file}.toml").read_text(encoding="utf-8"))
     heading = chapter.pop("chapter")
     for name, given in chapter.items():
         made = case(given.pop("case"), given.pop("on"), **given.pop("with"))
-        texts = {key: " ".join(text.split()) for key, text in given.items() if key in PROSE}
-        references = tuple(given.pop("references"))
-        yield {"name": name, "chapter": heading, "case": made, **given, **texts,
-               "references": references}  # fmt: skip
+        fix, references = given.pop("fix", ""), tuple(given.pop("references"))
+        texts = {key: " ".join(text.split()) for key, text in given.items()}
+        edits = read_edits(fix) if fix else ()
+        yield Exhibit(
+            name, heading, references=references, case=made, edits=edits, is_refuted=not fix,
+            **texts,
+        )  # fmt: skip
 
 
-PROSE = ("symptom", "here", "cure", "because", "suspicion", "truth")
-
-
-def find(name: str) -> Exhibit | Refuted:
+def find(name: str) -> Exhibit:
     """What has this name.
 
     Raises:
         ValueError: nothing has.
     """
-    every: list[Exhibit | Refuted] = [*exhibits(), *refuted()]
-    known = {item.name: item for item in every}
+    known = {item.name: item for item in (*exhibits(), *refuted())}
     if name in known:
         return known[name]
     parts = [other for other in known if name and name.casefold() in other]
@@ -304,24 +286,19 @@ class Standing:
 
     @property
     def is_good(self) -> bool:
-        """Whether the bug is caught and the healthy code passes."""
-        return self.caught_by is not None and self.healthy_passes
+        """Whether the bug is caught, if there is one, and the healthy code passes."""
+        return self.healthy_passes and (self.exhibit.is_refuted or self.caught_by is not None)
 
 
 def standing_of(exhibit: Exhibit) -> Standing:
-    """Run the case with the bug and without.
+    """Run the case with the bug and without; what is refuted, as the code is.
 
     Raises:
         StalePatch: the healthy code has moved on.
     """
-    found, healthy = exhibit.with_bug().broke(exhibit.law), exhibit.healthy()
+    healthy = exhibit.healthy()
+    found = None if exhibit.is_refuted else exhibit.with_bug().broke(exhibit.law)
     is_caught = found is not None and exhibit.says in found.sentence
     lacks, sentence = healthy.lacking(exhibit.law), found.sentence if found else ""
     law = exhibit.law if is_caught else None
     return Standing(exhibit, law, sentence, healthy.holds and not lacks, lacks)
-
-
-def nothing_broken(item: Refuted) -> bool:
-    """Whether what was suspected ran, gave tokens, and broke no law."""
-    verdict = judge(item.case)
-    return verdict.holds and not verdict.lacking("identity")

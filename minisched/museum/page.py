@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..checks.case import Case, case_text
-from ..checks.judge import Verdict, judge
+from ..checks.judge import Verdict
 from .blame import plainly
-from .exhibit import OWN_LAWS, Exhibit, Refuted, Standing, address, nothing_broken
+from .exhibit import OWN_LAWS, Exhibit, Standing, address
 from .patch import diff
 
 
@@ -21,7 +21,7 @@ class PagePart(NamedTuple):
     body: str
 
 
-def page(item: Exhibit | Refuted) -> list[PagePart]:
+def page(item: Exhibit) -> list[PagePart]:
     """A bug from what somebody saw to how it was cured; of a suspicion what is true.
 
     Raises:
@@ -29,12 +29,12 @@ def page(item: Exhibit | Refuted) -> list[PagePart]:
     """
     case, links = PagePart("", "list", "\n".join(in_words(item.case))), "\n".join(item.references)
     published = PagePart("Published", "links", links)
-    if isinstance(item, Refuted):
+    if item.is_refuted:
         return [
-            PagePart("What was thought", "text", item.suspicion),
+            PagePart("What was thought", "text", item.symptom),
             case._replace(heading="The case that tries it"),
-            verdict_part("The verdict", judge(item.case), "identity"),
-            PagePart("What is true", "text", item.truth),
+            verdict_part("The verdict", item.healthy(), item.law),
+            PagePart("What is true", "text", item.cure),
             published,
         ]
     return [
@@ -87,34 +87,27 @@ def markdown(part: PagePart, shown: str) -> str:
 
 
 def bug_json(standing: Standing) -> dict[str, Any]:
-    """A published bug as JSON has it; ``reference`` is where it was published, as one text.
+    """A bug as JSON has it; ``reference`` is where it was published, as one text.
 
-    ``example`` is the case that shows it, line by line.
+    ``example`` is the case that shows it, line by line; ``nothing_broken`` is what the own run of a
+    refuted one says.
     """
-    exhibit = standing.exhibit
+    item = standing.exhibit
+    told = {
+        "name": item.name,
+        "title": item.title,
+        "chapter": item.chapter,
+        "reference": ", ".join(item.references),
+        "links": [address(reference) for reference in item.references],
+        "example": in_words(item.case),
+    }
+    if item.is_refuted:
+        own = {"suspicion": item.symptom, "truth": item.cure, "nothing_broken": standing.is_good}
+        return {**told, **own}
     return {
-        "name": exhibit.name,
-        "title": exhibit.title,
-        "chapter": exhibit.chapter,
-        "reference": ", ".join(exhibit.references),
-        "links": [address(reference) for reference in exhibit.references],
-        "suspected_at": exhibit.suspected_at or None,
+        **told,
+        "suspected_at": item.suspected_at or None,
         "caught_by": standing.caught_by,
         "sentence": standing.sentence,
         "healthy_passes": standing.healthy_passes,
-        "example": in_words(exhibit.case),
-    }
-
-
-def refuted_json(item: Refuted) -> dict[str, Any]:
-    """A suspicion as JSON has it; ``nothing_broken`` is what its own run says."""
-    return {
-        "name": item.name,
-        "title": item.title,
-        "reference": ", ".join(item.references),
-        "links": [address(reference) for reference in item.references],
-        "suspicion": item.suspicion,
-        "truth": item.truth,
-        "nothing_broken": nothing_broken(item),
-        "example": in_words(item.case),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from minisched.museum import Exhibit, Refuted, exhibits, refuted
+from minisched.museum import Exhibit, exhibits, refuted
 from minisched.museum.page import PagePart, markdown, page
 from minisched.museum.picture import path_of
 
@@ -50,7 +50,7 @@ def exhibit_page(item: Exhibit) -> str:
     return f"# {item.title}\n\n{laid_out(page(item), '##', shown)}"
 
 
-def refuted_entry(item: Refuted) -> str:
+def refuted_entry(item: Exhibit) -> str:
     """A suspicion, and what is true."""
     return f"(refuted-{item.name})=\n## {item.title}\n\n{laid_out(page(item), '###')}"
 

@@ -52,7 +52,7 @@ def inputs_sent(run: Run, steps: int = 4) -> Table:
 
 # -- The ring as SGLang had it at first ------------------------------------------------------------
 
-STICKY = find_bug("ring_lapped").edits  # type: ignore[union-attr]
+STICKY = find_bug("ring_lapped").edits
 """A placeholder stays what it is until its request runs again, even if the host knows the token by
 then. So a slot is read as late as its request is scheduled, and that is why a ring can be lapped
 (``managers/overlap_utils.py`` and ``schedule_batch.py`` before #25862)."""

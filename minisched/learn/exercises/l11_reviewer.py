@@ -11,7 +11,7 @@ from ...checks.draw import draw, read_design
 from ...checks.history import PlayedOrder, many, order_of
 from ...checks.judge import judge
 from ...export.notebook import Table
-from ...museum import Exhibit, find
+from ...museum import find
 from ...trace import Act, Edge, Trace
 from ...trace.cells import spans_of
 from ...trace.events import lane_words
@@ -43,7 +43,7 @@ def trace_of_bug(name: str) -> Trace:
         ValueError: there is none of that name.
     """
     bug = find(REVIEWED.get(name, name))
-    if not isinstance(bug, Exhibit):
+    if bug.is_refuted:
         raise ValueError(f"{name!r} is a suspicion that did not hold: it has no run with a bug.")
     return bug.with_bug().trace
 
@@ -242,7 +242,7 @@ def is_diagnosed(answer: Any, letter: str) -> str:
     if not isinstance(answer, tuple) or len(answer) != 3:
         return f"`diagnose` has {answer!r} for {letter}; it must be a law, a name and a step."
     law, name, step = answer
-    if law != find(REVIEWED[letter]).law:  # type: ignore[union-attr]
+    if law != find(REVIEWED[letter]).law:
         return f"trace {letter}: the law that it breaks is not {law!r}."
     if (name, step) in GUILTY[letter]:
         return ""
