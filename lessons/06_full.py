@@ -41,7 +41,7 @@ from minisched import learn
 from minisched.core import Request, SamplingParams
 from minisched.memory.pool import lease
 from minisched.policy import retraction
-from minisched.policy.plan import DecodeManager
+from minisched.policy.decode import DecodeManager
 
 # %% [markdown]
 # ## A run

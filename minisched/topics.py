@@ -7,7 +7,7 @@ TOPICS = {  # topic -> its code, a module below minisched/
     "page_allocator": "memory/pool",
     "schedule_policy": "policy/waiting",
     "prefill": "policy/admission",
-    "decode": "policy/plan",
+    "decode": "policy/decode",
     "retraction": "policy/retraction",
     "mixed_chunk": "policy/admission",
     "unified": "policy/unified",

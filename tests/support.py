@@ -346,7 +346,7 @@ def marked(trace: Trace, name: str = "wasted row") -> Counter[str]:
 
 
 def no_rows(step: int, mode: ForwardMode, num_extend_reqs: int = 0) -> ScheduleBatch:
-    return ScheduleBatch(step, mode, num_extend_reqs, [], [], [], [], [], {})
+    return ScheduleBatch(step, mode, num_extend_reqs)
 
 
 def tokens(count: int, **params: Any) -> SamplingParams:

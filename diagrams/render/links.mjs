@@ -19,7 +19,7 @@ function linksOf(source) {
 const ENTITIES = { '&': '&amp;', '<': '&lt;', '"': '&quot;' };
 const escape = (text) => text.replace(/[&<"]/g, (char) => ENTITIES[char]);
 
-// `../minisched/policy/plan.py#DecodeManager.add` as a reader says it.
+// `../minisched/policy/decode.py#DecodeManager.add` as a reader says it.
 const spoken = (address) => address.replace(/^(\.\.\/)+/, '').replace('#', ': ');
 
 // The SVG with an anchor around every text that is a link in the source.

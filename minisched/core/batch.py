@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from itertools import starmap
 from typing import Literal, NamedTuple
 
 from .fields import on_host
@@ -72,13 +71,13 @@ class ScheduleBatch:
     step: int = on_host()
     mode: ForwardMode = on_host()
     num_extend_reqs: int = on_host()  # how many are prompts; they come first, the others decode
-    reqs: list[Request] = on_host("[num_reqs]")
-    leases: list[Lease] = on_host("[num_reqs]")
-    starts: list[int] = on_host("[num_reqs]")  # see Row for these
-    ids: list[tuple[int | None, ...]] = on_host("[num_reqs][extend_len]")
-    delivers: list[bool] = on_host("[num_reqs]")
+    reqs: list[Request] = on_host("[num_reqs]", list)
+    leases: list[Lease] = on_host("[num_reqs]", list)
+    starts: list[int] = on_host("[num_reqs]", list)  # see Row for these
+    ids: list[tuple[int | None, ...]] = on_host("[num_reqs][extend_len]", list)
     # where in its pages those begin that the device's page table does not list yet, and these
-    new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}")
+    new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}", dict)
+    chunked_req: Request | None = on_host(default=None)  # whose chunk here is not the last one
     has_sampling_extras: bool = on_host(default=True)  # False: nobody in it has any
     extend_logprob_start_lens: Sequence[int] = on_host("[num_extend_reqs]", default=())
     # whose first position only the device knows, as drafts before it are in flight: ``starts`` says
@@ -92,8 +91,12 @@ class ScheduleBatch:
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The requests' parts, prompts first."""
-        columns = self.reqs, self.leases, self.starts, self.ids, self.delivers
-        return tuple(starmap(Row, zip(*columns, strict=True)))
+        return tuple(
+            Row(req, lease, start, ids, req is not self.chunked_req)
+            for req, lease, start, ids in zip(
+                self.reqs, self.leases, self.starts, self.ids, strict=True
+            )
+        )
 
     @cached_property
     def rids(self) -> tuple[str, ...]:
@@ -165,6 +168,8 @@ class Outputs:
     has what says more than that.
     """
 
+    __slots__ = "more", "rids", "tokens"
+
     def __init__(self) -> None:
         self.rids: list[str] = []
         self.tokens: list[int | None] = []
@@ -180,6 +185,7 @@ class Outputs:
         return len(self.rids)
 
     def __getitem__(self, at: int) -> Output:
+        at = range(len(self))[at]
         return self.more.setdefault(at, Output(self.rids[at], self.tokens[at]))
 
     def __iter__(self) -> Iterator[Output]:

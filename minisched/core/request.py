@@ -178,11 +178,12 @@ class Request:
         """Learn the value of the next token; whether it is the last one."""
         self.output_ids.append(token)
         length = self.known_len = self.known_len + 1
-        if self.grammar or self.hears_stop_string:
-            if self.grammar and not self.grammar.accept_token(token):
+        if self.grammar is not None:
+            if not self.grammar.accept_token(token):
                 self.error = f"its grammar does not allow token {token} at {length - 1}."
-            self.is_complete |= bool(self.error or (self.grammar and self.grammar.is_terminated))
-            self.is_complete |= bool(self.hears_stop_string and self.hears_stop_string(token))
+            self.is_complete = bool(self.error) or self.grammar.is_terminated
+        if self.hears_stop_string is not None and self.hears_stop_string(token):
+            self.is_complete = True
         return length == self.max_device_len or token in self.stop_ids or self.is_complete
 
     def start(self, lease: Lease) -> None:

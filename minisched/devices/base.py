@@ -9,6 +9,7 @@ itself.
 from __future__ import annotations
 
 import traceback
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -108,11 +109,9 @@ class OrNone:
 
 def value_of(arg: Any) -> Any:
     """What a function is given for an argument: for an op its value, or the error that it had."""
-    if isinstance(arg, OrNone):
-        return arg.value
-    if not isinstance(arg, Op):
+    if not isinstance(arg, (Op, OrNone)):
         return arg
-    if arg.error is not None:
+    if isinstance(arg, Op) and arg.error is not None:
         raise arg.error
     return arg.value
 
@@ -222,9 +221,9 @@ class Device(Protocol):
     def copy_to_host(self, dst: Buffer, src: Buffer, size: int) -> Array:
         """On a stream: copy the first ``size`` integers; the value has ``tolist``."""
 
+    @abstractmethod
     def bring_to_host(self, values: Array) -> Array:
         """On a stream: copy an array of any shape to the host; the value has ``tolist``."""
-        return values  # what an op gives is never changed
 
     def flush(self, *ops: Op) -> None:
         """Hand over what was launched. Only lazy devices need it: one ``async_eval`` a step."""
@@ -241,9 +240,9 @@ class Device(Protocol):
     def idle_until(self, time: int) -> None:
         """Let the host sleep until ``time``."""
 
+    @abstractmethod
     def close(self) -> None:
         """Finish or drop what is queued and leave no thread behind."""
-        return
 
 
 # -- Why a step failed, or a run could not begin, in words for who asked for it --------------------

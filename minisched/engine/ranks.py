@@ -62,7 +62,7 @@ def described(batch: ScheduleBatch | None) -> dict[str, Any]:
         "the tokens": batch.ids,
         "the rows of the request table": [lease.row for lease in batch.leases],
         "the new pages": batch.new_pages,
-        "what is delivered": batch.delivers,
+        "the prompt in chunks": batch.chunked_req.rid if batch.chunked_req else "none",
     }
 
 

@@ -49,7 +49,7 @@ class Design:
     run: Callable[..., Turns]
     relays: tuple[str, ...]  # those that fit, the default first
     depth: int = 1  # steps in flight: so many output buffers, batches pinned, drafts past a length
-    overrun: int = 0  # steps launched for a request past its length (policy/plan.py)
+    overrun: int = 0  # steps launched for a request past its length (policy/decode.py)
     follows: str = ""  # the published code
     rules: str = "sglang"  # those of its system (policy/rules.py), unless the user wants others
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the scheduler, whoever asks

@@ -127,8 +127,8 @@ class PlaceholderLedger:
 
     def add_next_token_placeholder(self, batch: ScheduleBatch) -> None:
         """A placeholder for the token of each row, but not for a chunk that is not the last."""
-        for req, delivers in zip(batch.reqs, batch.delivers, strict=True):
-            if delivers:
+        for req in batch.reqs:
+            if req is not batch.chunked_req:
                 self.sequences[req.rid].output_token_ids.append(PLACEHOLDER_TOKEN)
 
     def fetch_seq_generated_tokens(self, token_ids: Mapping[str, int], step: int) -> None:

@@ -412,14 +412,13 @@ class PluginContext:
         for lease in [lease for lease, context in self.contexts.items() if context.pending_cleanup]:
             del self.contexts[lease]
         tokens = result.tokens or [PLACEHOLDER_TOKEN] * len(batch.reqs)
-        columns = zip(batch.reqs, batch.leases, batch.delivers, tokens, strict=True)
-        for req, lease, deliver, token in columns:
+        for req, lease, token in zip(batch.reqs, batch.leases, tokens, strict=True):
             context = self.contexts.get(lease)
             if context is None or req.lease is not lease:
                 continue  # a surplus row
             if result.error:
                 context.pending_cleanup = True
-            elif deliver:
+            elif req is not batch.chunked_req:
                 context.seq_len += 1
                 output.token_ids[req.rid] = token
                 if token in req.stop_ids or context.seq_len == req.max_device_len:

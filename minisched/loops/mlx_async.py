@@ -203,7 +203,7 @@ class MlxPendingJob:
         return self.batch_copy.reqs
 
 
-NOBODY = ScheduleBatch(0, ForwardMode.IDLE, 0, [], [], [], [], [], {})
+NOBODY = ScheduleBatch(0, ForwardMode.IDLE, 0)
 
 # -- How a step begins and ends: its graph is built and handed over; its tokens are read -----------
 

@@ -187,11 +187,10 @@ class LeasePool:
 
     def pages_short(self, reqs: Sequence[Request]) -> int:
         """Pages that one more step for each of ``reqs`` needs beyond those to be had."""
-        available = self.available_pages
-        if len(reqs) <= available and not (reqs and reqs[0].num_draft_tokens):
+        if len(reqs) <= len(self.allocator.free_pages) and not (reqs and reqs[0].num_draft_tokens):
             return 0  # nobody takes two for one position
         need = sum(self.pages_lacking(req.lease, req.reach()) for req in reqs if req.lease)
-        return need - available
+        return need - self.available_pages
 
     def open(self, match: Match | None = None, rid: str = "") -> Lease:
         """A lease on a free row, which begins with a cached prefix; that is locked from now on."""

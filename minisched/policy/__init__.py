@@ -1,7 +1,7 @@
 """Who runs next: admission of prompts, the set of running requests, and who has to give way."""
 
-from .admission import PrefillManager
-from .plan import DecodeManager, NewTokenRatio, Plan, RunFirst
+from .admission import Plan, PrefillManager
+from .decode import DecodeManager, NewTokenRatio
 from .prefill_adder import AddReqResult, PrefillAdder
 from .retraction import Retraction, choose_victim
 from .unified import UnifiedBudget
@@ -15,7 +15,6 @@ __all__ = [
     "PrefillAdder",
     "PrefillManager",
     "Retraction",
-    "RunFirst",
     "SchedulePolicy",
     "UnifiedBudget",
     "WaitingQueue",

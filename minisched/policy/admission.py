@@ -18,6 +18,14 @@ from .waiting import WaitingQueue
 
 Retract = Callable[[Request], None]
 
+Work = list[tuple[Request, int]]
+"""Prompts, with the tokens of each to compute."""
+
+Plan = tuple[Work, list[Request], Sequence[int] | None]
+"""Prompts; those who decode; and the drafts that each of these may carry, [num_decodes], where a
+budget limits them. (None: as ``Request.next_draft_len`` says.)
+"""
+
 
 @dataclass
 class PrefillManager:
@@ -45,7 +53,7 @@ class PrefillManager:
         new_token_ratio: float,
         num_mixed_decode_tokens: int = 0,
         retract: Retract = lambda req: None,
-    ) -> list[tuple[Request, int]]:
+    ) -> Work:
         """The next prefill batch: requests and how many of their tokens to compute.
 
         Opens a lease for each request that starts. A prompt that does not fit into the chunk
@@ -73,12 +81,17 @@ class PrefillManager:
         """Whether anybody is worth asking: a prompt that goes on, or one that waits."""
         if self.chunked_req is not None:
             return True
-        return bool(self.waiting_queue) and not self.batch_is_full
+        queue = self.waiting_queue
+        return bool(queue.waiting or queue.aside) and not self.batch_is_full
 
     @property
     def batch_is_full(self) -> bool:
         """Whether nothing has changed since the last refusal that could help (``ask_again``)."""
         return self._full_at == self.leases.num_released
+
+    def skip(self, reason: str) -> None:
+        """Ask nobody in this step; whoever is first hears why."""
+        refuse(self.recorder, self.waiting_queue.first(), AddReqResult.OTHER, reason)
 
     def mark_full(self) -> None:
         """Nobody needs to ask for memory again before something has changed."""
@@ -165,9 +178,7 @@ class PrefillManager:
 # -- Those who decode beside prompts ---------------------------------------------------------------
 
 
-def mix_with_running(
-    prompts: list[tuple[Request, int]], running: list[Request], leases: LeasePool
-) -> list[Request]:
+def mix_with_running(prompts: Work, running: list[Request], leases: LeasePool) -> list[Request]:
     """The running requests to add to a prefill batch, with an extend length of 1 each.
 
     SGLang ``schedule_batch.py:ScheduleBatch.mix_with_running``. Nobody, if any of all these wants

@@ -8,8 +8,8 @@ from ..core import Lease, Request
 from ..memory import LeasePool
 from ..trace import Recorder
 from ..trace.events import Value
-from .admission import PrefillManager
-from .plan import DecodeManager, Plan, Work
+from .admission import Plan, PrefillManager, Work
+from .decode import DecodeManager
 from .prefill_adder import AddReqResult, refuse
 from .retraction import Retraction
 
@@ -48,9 +48,7 @@ class UnifiedBudget:
         if not (preempted or self.retraction.starved or self.prefill.chunked_req):
             prompts += self._waiting(left)
         else:
-            reason = "somebody was preempted or starves, or a prompt is in chunks"
-            first = self.prefill.waiting_queue.first()
-            refuse(self.recorder, first, AddReqResult.OTHER, reason)
+            self.prefill.skip("somebody was preempted or starves, or a prompt is in chunks")
         return prompts, decodes, draft_lens
 
     def _running(self) -> tuple[list[Request], list[int]]:

@@ -75,9 +75,7 @@ class PrevSampled(Relay):
         rids = (rid for rid, row in zip(batch.rids, batch.ids, strict=True) if None in row)
         self.sources = sources = [self._place(rid) for rid in rids]
         self.prev_req_id_to_index = {
-            rid: at
-            for at, (rid, deliver) in enumerate(zip(batch.rids, batch.delivers, strict=True))
-            if deliver
+            req.rid: at for at, req in enumerate(batch.reqs) if req is not batch.chunked_req
         }
         self.targets = targets
         self.plans.append(self._plan(targets, sources))  # last, for it may find no memory

@@ -91,7 +91,7 @@ class SchedulerConfig:
     eos_ids: frozenset[int] = frozenset()
     has_logits: bool = True  # else it can't give log-probabilities
     has_tokenizer: bool = False  # whether there is text in which stop strings can be looked for
-    run_ahead: bool = False  # see policy/plan.py
+    run_ahead: bool = False  # see policy/decode.py
     overrun: int = 0
     keep_stale_outputs: bool = False  # see scheduler/output_processor.py
     refuses: Mapping[str, str] = field(default_factory=dict)  # features that the loop does not have

@@ -175,7 +175,8 @@ class OutputProcessor:
         Not a chunk, where that is for the next step to do (``PrefixCache.cache_chunk``), or for the
         last of its chunks (``policy/rules.py:chunks_enter``).
         """
-        req, lease, is_chunk = batch.reqs[at], batch.leases[at], not batch.delivers[at]
+        req, lease = batch.reqs[at], batch.leases[at]
+        is_chunk = req is batch.chunked_req
         is_later = is_chunk and self.config.in_force.enters_cache == "launched"
         if is_later or not self._still_runs(req, lease):
             return

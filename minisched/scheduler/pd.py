@@ -201,7 +201,7 @@ class DecodeScheduler(TransferScheduler):
         if logprobs is not None:
             req.input_token_logprobs = list(logprobs.input_token_logprobs)
             req.output_token_logprobs = list(logprobs.output_token_logprobs)
-            self.outputs[len(self.outputs) - 1].logprobs = logprobs
+            self.outputs[-1].logprobs = logprobs
 
     def _finish(
         self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""

@@ -16,8 +16,7 @@ from ..core import FinishReason, ForwardMode, NoBatch, Request, Result, Schedule
 from ..core.batch import Output, Outputs
 from ..core.sampling import shown
 from ..memory import LeasePool, RadixCache
-from ..policy import RunFirst
-from ..policy.plan import Work
+from ..policy.admission import Plan, Work, mix_with_running
 from ..trace import NullRecorder, Recorder
 from . import verify
 from .config import SchedulerConfig
@@ -53,13 +52,13 @@ class Scheduler:
         self.allocator, self.table = self.leases.allocator, self.leases.table
         self.page_cache = self.leases.cache
         self.tree = self.page_cache if isinstance(self.page_cache, RadixCache) else None
-        self.run_first: RunFirst = make_policies(config, self.leases, self.recorder)
-        self.decode, self.prefill = self.run_first.decode, self.run_first.prefill
+        self.decode, self.prefill, self.retraction, self.new_token_ratio, self.unified = (
+            make_policies(config, self.leases, self.recorder)
+        )
         self.waiting_queue, self.prefix_cache = self.prefill.waiting_queue, self.prefill.cache
-        self.retraction = self.run_first.retraction
-        self.new_token_ratio = self.run_first.new_token_ratio
         self.evicts_by_page = self.retraction.evicts_ahead and config.page_size > 1
         rules = config.in_force
+        self.run_first = rules.run_first
         self.lets_go_early = rules.length_frees == "last_launch" and rules.free_rule == "at_once"
         self.live: dict[str, Request] = {}  # received and not ended
         self.output_processor = OutputProcessor(
@@ -165,7 +164,7 @@ class Scheduler:
             self.retraction.starved = False
         if (chunked := self.prefill.chunked_req) is not None:
             self.prefix_cache.cache_chunk(chunked)
-        prompts, decodes, draft_lens = self.run_first.plan()
+        prompts, decodes, draft_lens = self.plan()
         if decodes or prompts:
             return self.commit(prompts, decodes, draft_lens)
         if self.retraction.hopeless:
@@ -179,6 +178,59 @@ class Scheduler:
             stuck = "1 request is" if left == 1 else f"{left} requests are"
             raise SchedulerStuck(f"nothing can run, yet {stuck} not done")
         return NoBatch.WAIT
+
+    def plan(self) -> Plan:
+        """Who runs in the next step, by the rule ``run_first``; who has to give way is retracted.
+
+        Nothing advances yet, but whoever is admitted holds its memory. SGLang
+        ``get_next_batch_to_run`` runs prompts whenever one can be admitted; MindIE's
+        ``DecidePDPriority`` under pressure only while nobody can decode; vLLM takes both from one
+        budget.
+        """
+        rule, num_retractions = self.run_first, self.retraction.num_retractions
+        if rule == "unified":
+            return self.unified.schedule()
+        prompts: Work = []
+        decodes = self.update_running_batch() if rule == "decode" else []
+        if decodes:
+            self.prefill.skip("those who decode run first")
+        elif self.retraction.starved:
+            self.prefill.skip("a decode step waits for memory that is on its way back")
+        elif self.prefill.may_start:
+            prompts, decodes = self.get_new_batch_prefill()
+        if not (prompts or decodes):
+            decodes = self.update_running_batch()
+        if not (prompts or decodes) and self.retraction.num_retractions > num_retractions:
+            return self.plan()  # there may be room now for whom they gave way
+        return prompts, decodes, None
+
+    def get_new_batch_prefill(self) -> tuple[Work, list[Request]]:
+        """Prompts that can be admitted, and beside them those who decode, if batches are mixed."""
+        running, is_mixed = list(self.decode.running_reqs), self.config.enable_mixed_chunk
+        mixed = self.decode.schedule_next_batch() if is_mixed else []
+        prompts = self.prefill.schedule_next_batch(
+            running,
+            self.new_token_ratio.current,
+            len(running) if is_mixed else 0,  # whether they decode now or not
+            lambda victim: self.retraction.retract(victim, "priority"),
+        )
+        still_there = [req for req in mixed if req.lease is not None] if prompts else []
+        decodes = mix_with_running(prompts, still_there, self.leases)
+        if decodes:
+            self.prefill.mark_open()
+        elif still_there:
+            self.recorder.mark("not mixed", running=len(still_there))
+        return prompts, decodes
+
+    def update_running_batch(self) -> list[Request]:
+        """Those who decode now, less whoever has to give up its memory for the others."""
+        reqs = self.decode.schedule_next_batch()
+        if self.leases.pages_short(reqs) > 0:
+            return self.retraction.make_room(reqs)
+        if reqs:
+            self.new_token_ratio.on_decode()
+            self.retraction.starved = False
+        return reqs
 
     def take_outputs(self) -> Outputs:
         """What there is to say to clients since somebody asked last."""
@@ -215,8 +267,8 @@ class Scheduler:
         """Advance lengths, reserve pages, and freeze what is true now."""
         leases = self.leases
         step = leases.launched_step = leases.launched_step + 1
-        has_extras = bool(self.with_extras)
-        batch = ScheduleBatch(step, DECODE, len(prompts), [], [], [], [], [], {}, has_extras, ())
+        batch = ScheduleBatch(step, DECODE, len(prompts))
+        batch.has_sampling_extras = bool(self.with_extras)
         if prompts:
             batch.mode = ForwardMode.MIXED if decodes else ForwardMode.EXTEND
             self._add_prompts(batch, prompts, bool(decodes))
@@ -224,11 +276,10 @@ class Scheduler:
             verify.add_verifies(self.leases, self.propose, batch, decodes, draft_lens)
         else:
             self._add_decodes(batch, decodes)
-        if self.recorder.is_on:  # rows of the table, and those of them whose prompt goes on
-            rows = [lease.row for lease in batch.leases]
-            chunks = [row for row, is_last in zip(rows, batch.delivers, strict=True) if not is_last]
-            more = {"chunks": " ".join(map(str, chunks))} if chunks else {}
-            self.recorder.mark("commit", step=step, rows=" ".join(map(str, rows)), **more)
+        if self.recorder.is_on:  # rows of the table, and the one of them whose prompt goes on
+            rows, chunked = [str(lease.row) for lease in batch.leases], batch.chunked_req
+            more = {"chunks": rows[batch.reqs.index(chunked)]} if chunked else {}
+            self.recorder.mark("commit", step=step, rows=" ".join(rows), **more)
         if self.on_commit is not None:
             self.on_commit(batch)
         if self.keeps_stale:
@@ -245,18 +296,18 @@ class Scheduler:
         for index, (req, extend_len) in enumerate(prompts):
             lease, start, end = req.lease, req.computed_len, req.computed_len + extend_len
             assert lease is not None
-            is_last = end == req.device_len
             batch.new_pages[index] = self.leases.extend(lease, end)
             self.prefix_cache.cache_scheduled_req(req, lease, end, batch.step)
             batch.reqs.append(req)
             batch.leases.append(lease)
             batch.starts.append(start)
             batch.ids.append(req.tokens(start, end))
-            batch.delivers.append(is_last)
             lease.last_step = batch.step
             lease.num_chunks += 1
             req.computed_len = end
-            if is_last:
+            if end < req.device_len:
+                batch.chunked_req = req
+            else:
                 req.device_len += 1  # the token that this step samples will exist
                 done.append(req)
         if batch.has_sampling_extras:
@@ -280,7 +331,6 @@ class Scheduler:
             ids.append((req.output_ids[-1] if start < req.known_len else None,))
             req.computed_len, req.device_len = end, end + 1
         batch.reqs += reqs
-        batch.delivers += [True] * len(reqs)
 
     # -- what a step's result means to the requests that were in it --------------------------------
 
@@ -304,12 +354,11 @@ class Scheduler:
             for at in sorted(result.nan_samples) if result.nan_samples else ():
                 rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
             prompts_left = batch.num_extend_reqs  # they come first
-            for req, lease, deliver, token in zip(
-                batch.reqs, batch.leases, batch.delivers, result.tokens, strict=True
-            ):
+            chunked = batch.chunked_req
+            for req, lease, token in zip(batch.reqs, batch.leases, result.tokens, strict=True):
                 if req.lease is not lease:  # ended or retracted while the step was running
-                    rows.late(batch, req, lease, token if deliver else None)
-                elif deliver:
+                    rows.late(batch, req, lease, None if req is chunked else token)
+                elif req is not chunked:
                     lease.settled_len = req.known_len  # its KV is there for sure
                     if req.append_host(token):
                         self._end(req, token)

@@ -44,7 +44,6 @@ def add_verifies(
         req.computed_len, req.device_len = start + 1, req.device_len + 1
         req.num_draft_tokens_in_flight += len(ids) - 1
     batch.reqs += reqs
-    batch.delivers += [True] * len(reqs)
     batch.start_unknown = [None in ids for ids in batch.ids]
 
 

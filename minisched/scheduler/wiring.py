@@ -16,7 +16,6 @@ from ..policy import (
     NewTokenRatio,
     PrefillManager,
     Retraction,
-    RunFirst,
     SchedulePolicy,
     UnifiedBudget,
     WaitingQueue,
@@ -46,8 +45,11 @@ def make_memory(config: SchedulerConfig, recorder: Recorder) -> LeasePool:
     return LeasePool(allocator, table, cache, rules.free_rule)
 
 
-def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder) -> RunFirst:
-    """Who waits and who decodes, and what chooses between them."""
+Policies = tuple[DecodeManager, PrefillManager, Retraction, NewTokenRatio, UnifiedBudget]
+
+
+def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder) -> Policies:
+    """Who decodes, who waits, who gives way, what is kept back, and vLLM's budget for all."""
     rules, chunk = config.in_force, config.chunked_prefill_size
     tree = leases.cache if isinstance(leases.cache, RadixCache) else None
     policy = SchedulePolicy(
@@ -74,7 +76,4 @@ def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder
         evicts_ahead=rules.evicts == "ahead" and tree is not None,
     )  # fmt: skip
     unified = UnifiedBudget(config.prefill_budget, decode, prefill, retraction, leases, recorder)
-    return RunFirst(
-        rules, config.enable_mixed_chunk, decode, prefill, retraction, leases, ratio,
-        unified.schedule,
-    )  # fmt: skip
+    return decode, prefill, retraction, ratio, unified

@@ -55,7 +55,7 @@ class DraftModel:
 
     def bind(self, batch: ScheduleBatch) -> bool:
         """Host: whether anybody wants drafts; behind a chunk that is not the last nobody does."""
-        return any(batch.delivers)
+        return batch.reqs != [batch.chunked_req]
 
     def draft(
         self,

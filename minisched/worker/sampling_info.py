@@ -37,8 +37,7 @@ def missing_history(
 def has_history(batch: ScheduleBatch) -> bool:
     """Whether a token that a step samples, and that counts, depends on those before it."""
     return batch.has_sampling_extras and any(
-        deliver and reads_history(req)
-        for req, deliver in zip(batch.reqs, batch.delivers, strict=True)
+        reads_history(req) and req is not batch.chunked_req for req in batch.reqs
     )
 
 

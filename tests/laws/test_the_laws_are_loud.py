@@ -120,7 +120,8 @@ RETRACTION = "policy.retraction:Retraction."
 RARE: dict[str, tuple[Case, str, Edit]] = {
     "whoever starves starves for ever": (
         STARVED, "progress",
-        Edit("policy.plan:RunFirst._decodes", "self.retraction.starved = False", "pass"),
+        Edit("scheduler.scheduler:Scheduler.update_running_batch",
+             "self.retraction.starved = False", "pass"),
     ),
     "whoever starves is forgotten": (
         STARVED, "order", Edit(RETRACTION + "wait", "self.starved = True", "pass"),

@@ -128,10 +128,10 @@ def test_a_token_needs_a_placeholder_and_there_are_never_more_than_steps(steps: 
     ledger, req = PlaceholderLedger(2, NullRecorder()), Request("a", [1, 2, 3, 4])
     req.lease = Lease(1)
     row = [req], [req.lease], [0], [(None,) * 4]
-    ledger.prepare_next_schedule(ScheduleBatch(1, ForwardMode.EXTEND, 1, *row, [False], {}))
+    ledger.prepare_next_schedule(ScheduleBatch(1, ForwardMode.EXTEND, 1, *row, {}, req))
     assert ledger.sequences["a"].output_token_ids == [], "a chunk that is not the last"
     for step in range(2, 2 + steps):
-        ledger.prepare_next_schedule(ScheduleBatch(step, ForwardMode.DECODE, 0, *row, [True], {}))
+        ledger.prepare_next_schedule(ScheduleBatch(step, ForwardMode.DECODE, 0, *row))
     ledger.fetch_seq_generated_tokens({"a": -1}, 0)  # a dummy leaves all of them standing
     with pytest.raises(RuntimeError, match=f"has {steps} placeholders; .* from 1 to 3"):
         ledger.fetch_seq_generated_tokens({"a": 7}, 1)

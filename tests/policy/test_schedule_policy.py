@@ -20,7 +20,7 @@ from minisched.policy import (
     WaitingQueue,
     choose_victim,
 )
-from minisched.policy.plan import DECAY_STEPS
+from minisched.policy.decode import DECAY_STEPS
 from minisched.policy.rules import RUN_FIRST
 from minisched.policy.waiting import LONG_QUEUE
 from minisched.scheduler import Scheduler, SchedulerConfig

@@ -26,13 +26,14 @@ SHAPE = RelayShape(MOST, 40)
 
 
 def batch_of(step: int, rows: dict[str, tuple[int | None, ...]], prompts: int = 0,
-             chunks: tuple[str, ...] = ()) -> ScheduleBatch:  # fmt: skip
+             chunk: str = "") -> ScheduleBatch:  # fmt: skip
     """A batch of rows with these input ids; the first ``prompts`` of them are prompts."""
+    reqs = [Request(rid, [0] * 9) for rid in rows]
     return ScheduleBatch(
         step, ForwardMode.MIXED if prompts else ForwardMode.DECODE, prompts,
-        [Request(rid, [0] * 9) for rid in rows], [Lease(at) for at, _ in enumerate(rows, 1)],
+        reqs, [Lease(at) for at, _ in enumerate(rows, 1)],
         [9 - len(ids) for ids in rows.values()], list(rows.values()),
-        [rid not in chunks for rid in rows], {},
+        chunked_req=next((req for req in reqs if req.rid == chunk), None),
     )  # fmt: skip
 
 
@@ -128,7 +129,7 @@ def test_only_prompts_travel_and_streams_are_the_order(loop: str, workload: Work
 )
 def test_the_path_is_the_cheapest_that_will_do(rows: Any, path: str) -> None:
     relay = PrevSampled(SimDevice(), SHAPE)
-    first = batch_of(1, {"a": (1,), "b": (1,), "chunk": (2, 3)}, chunks=("chunk",))
+    first = batch_of(1, {"a": (1,), "b": (1,), "chunk": (2, 3)}, chunk="chunk")
     relay.bind(first, None)
     assert relay.prev_req_id_to_index == {"a": 0, "b": 1}, "what a chunk samples means nothing"
     relay.bind(batch_of(2, rows), first)

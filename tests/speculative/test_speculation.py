@@ -54,7 +54,7 @@ def alone(model: Model, device: Device) -> Oracle:
     def next_token(text: tuple[int, ...]) -> int:
         batch = no_rows(1, ForwardMode.EXTEND, 1)
         batch.reqs, batch.leases = [Request("alone", text)], [Lease(1)]
-        batch.starts, batch.ids, batch.delivers = [0], [text], [True]
+        batch.starts, batch.ids = [0], [text]
         flat = get_model_worker_batch(batch, list(text), [1], num_slots, 1)
         inputs = make_forward_batch(flat, device.xp, model.pad_to)
         token: int = model.sample(model.forward(inputs, inputs.ids, page_table), inputs).tolist()[0]
@@ -272,7 +272,7 @@ def test_who_builds_the_ops_waits_for_the_step_in_front(backend: str, algorithm:
 def test_a_token_that_no_launched_step_brings_is_an_error_and_never_a_zero() -> None:
     lease, batch = Lease(3, "a"), no_rows(2, ForwardMode.TARGET_VERIFY, 0)
     batch.reqs, batch.leases = [Request("a", [1], num_draft_tokens=1)], [lease]
-    batch.starts, batch.ids, batch.delivers = [1], [(None, None)], [True]
+    batch.starts, batch.ids = [1], [(None, None)]
     batch.start_unknown = [True]
     with pytest.raises(RuntimeError, match=r"step 2 wants a token of 'a' \(row 3\)"):
         Speculation(1).fill(batch)

@@ -16,7 +16,7 @@ from ...engine.engine import Engine
 from ...loops.design import find_loop
 from ...loops.run import RunSetup, wire
 from ...museum.exhibit import case
-from ...policy.plan import Plan
+from ...policy import Plan
 from ...scheduler import Scheduler, SchedulerConfig
 from ...trace import Recorder
 from ..exercise import COST, Calls, Exercise, Loop, Workloads
@@ -94,7 +94,6 @@ class OwnScheduler(Scheduler):
     ) -> None:  # fmt: skip
         super().__init__(config, recorder)
         self.calls, self.own = calls, calls.call(make)
-        self.run_first.plan = partial(calls.call, self.own_plan)  # type: ignore[method-assign]
 
     def receive(self, reqs: Iterable[Request]) -> None:
         """Tell them of whoever is taken."""
@@ -110,8 +109,12 @@ class OwnScheduler(Scheduler):
         super()._finish(req, reason, token, error)
         self.calls.call(self.own.ended, req)
 
+    def plan(self) -> Plan:
+        """The next step's work, as the learner decides it."""
+        return self.calls.call(self.own_plan)
+
     def own_plan(self) -> Plan:
-        """The next step's work; the books are as it says.
+        """What they give, and the books are as it says.
 
         Raises:
             Mistake: the plan can't be carried out; the sentence says why.

@@ -1,105 +1,19 @@
-"""Who runs in the next step: prompts, those who decode, or both.
+"""Those who decode: who they are, who of them may run now, and how much they may still say.
 
-``RunFirst`` asks for one or the other first, as the rules say. SGLang runs prompts whenever one can
-be admitted, with ``enable_mixed_chunk`` and those who decode beside them in one batch; vLLM takes
-both from one budget (``unified.py``). What comes of it is a ``Plan``: nothing has advanced yet but
-what admission holds (``admission.py``), and the scheduler commits it.
-
-A request joins those who decode when its prompt is done, and leaves when it ends or loses its
-memory. Each step asks who may run now (``DecodeManager.schedule_next_batch``), and looks for a page
-for each. Mostly there is one; else somebody gives up theirs, and starts again (``retraction.py``).
+A request joins when its prompt is done, and leaves when it ends or loses its memory. Each step asks
+who may run now (``DecodeManager.schedule_next_batch``), and looks for a page for each. Mostly there
+is one; else somebody gives up theirs, and starts again (``retraction.py``). So that this is rare,
+admission keeps memory back for what those who run are expected to say (``NewTokenRatio``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from ..core import Request
-from ..memory import LeasePool
 from ..trace import Recorder
-from .admission import PrefillManager, mix_with_running
-from .prefill_adder import AddReqResult, refuse
-from .retraction import RETRACT_DECODE_STEPS, Retraction
-from .rules import Rules
-
-Work = list[tuple[Request, int]]
-
-
-Plan = tuple[Work, list[Request], Sequence[int] | None]
-"""Prompts, with the tokens of each to compute; those who decode; and the drafts that each of these
-may carry, [num_decodes], where a budget limits them. (None: as ``Request.next_draft_len`` says.)
-"""
-
-
-@dataclass
-class RunFirst:
-    """The rule that chooses between prompts and decodes (``Rules.run_first``).
-
-    ``prefill``: prompts whenever one can be admitted (SGLang ``get_next_batch_to_run``).
-    ``decode``: prompts only while nobody can decode (MindIE's ``DecidePDPriority`` under pressure).
-    ``unified``: both from one budget (vLLM).
-    """
-
-    rules: Rules
-    enable_mixed_chunk: bool
-    decode: DecodeManager
-    prefill: PrefillManager
-    retraction: Retraction
-    leases: LeasePool
-    new_token_ratio: NewTokenRatio
-    unified: Callable[[], Plan]
-
-    def plan(self) -> Plan:
-        """The next step's work; retracts whoever has to give way."""
-        first, retraction, prefill = self.rules.run_first, self.retraction, self.prefill
-        num_retractions, queue = retraction.num_retractions, prefill.waiting_queue
-        recorder = retraction.recorder
-        if first == "unified":
-            plan = self.unified()
-        elif first == "decode" and (decodes := self._decodes()):
-            plan = [], decodes, None
-            refuse(recorder, queue.first(), AddReqResult.OTHER, "those who decode run first")
-        else:
-            prompts: Work = []
-            if retraction.starved:
-                reason = "a decode step waits for memory that is on its way back"
-                refuse(recorder, queue.first(), AddReqResult.OTHER, reason)
-            elif prefill.chunked_req or ((queue.waiting or queue.aside) and prefill.may_start):
-                prompts, decodes = self._prompts()
-            plan = prompts, decodes if prompts else self._decodes(), None
-        if plan[1] or plan[0] or retraction.num_retractions == num_retractions:
-            return plan
-        # there may be room now for whom they gave way; vLLM admits nobody in a step that preempts
-        return plan if first == "unified" else self.plan()
-
-    def _decodes(self) -> list[Request]:
-        """Those who run now, less whoever has to give up its memory for the others."""
-        reqs = self.decode.schedule_next_batch()
-        if self.leases.pages_short(reqs) > 0:
-            return self.retraction.make_room(reqs)
-        if reqs:
-            self.new_token_ratio.on_decode()
-            self.retraction.starved = False
-        return reqs
-
-    def _prompts(self) -> tuple[Work, list[Request]]:
-        """Those that can be admitted, and beside them those who decode, if batches are mixed."""
-        running = list(self.decode.running_reqs)
-        mixed = self.decode.schedule_next_batch() if self.enable_mixed_chunk else []
-        num_mixed = len(running) if self.enable_mixed_chunk else 0  # whether they decode or not
-        ratio = self.new_token_ratio.current
-        prompts = self.prefill.schedule_next_batch(
-            running, ratio, num_mixed, lambda victim: self.retraction.retract(victim, "priority")
-        )
-        still_there = [req for req in mixed if req.lease is not None] if prompts else []
-        decodes = mix_with_running(prompts, still_there, self.leases)
-        if decodes:
-            self.prefill.mark_open()
-        elif still_there:
-            self.retraction.recorder.mark("not mixed", running=len(still_there))
-        return prompts, decodes
-
+from .retraction import RETRACT_DECODE_STEPS
 
 # -- Those who decode -----------------------------------------------------------------------------
 
@@ -164,12 +78,13 @@ class DecodeManager:
         if self.ends_in_flight is not None:
             return list(filter(self.may_run, self.running_reqs))
         overrun, run_ahead = self.overrun, self.run_ahead
-        return [
-            req
-            for req in self.running_reqs
-            if req.device_len < req.max_device_len + overrun
-            and (run_ahead or req.computed_len < req.known_len)
-        ]
+        reqs = []
+        for req in self.running_reqs:
+            if req.device_len < req.max_device_len + overrun and (
+                run_ahead or req.computed_len < req.known_len
+            ):
+                reqs.append(req)
+        return reqs
 
 
 # -- How much of what they may still say those who run are expected to say -------------------------
