@@ -613,7 +613,7 @@ def check_memory(scheduler: Scheduler) -> None:
     owned += [page for it, _, pages in pool.retired for page in pages]
     every = range(1, scheduler.config.num_pages + 1)
     assert sorted([*scheduler.allocator.free_pages, *cached, *owned]) == [*every]
-    assert scheduler.page_cache is None or scheduler.page_cache.total_size == len(cached)
+    assert scheduler.page_cache.total_size == len(cached)
     rows = [*scheduler.table.free_rows, *(it.row for it in leases)]
     assert sorted(rows) == [*range(1, scheduler.table.size + 1)]
     shared = [it.pages[: it.shared_pages] for it in leases]

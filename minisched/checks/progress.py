@@ -246,7 +246,7 @@ class Decision:
         For one who ignores EOS where nothing is cached, rules may count all that anybody may say.
         """
         size, kept, prompts = self.config.page_size, self.kept, self.prompts
-        if req.params.ignore_eos and self.scheduler.page_cache is None and not self.is_unified:
+        if req.params.ignore_eos and self.config.disable_radix_cache and not self.is_unified:
             kept = {one: self._rest(one) for one in kept}
         asked_first = not (prompts or self.is_unified)  # before others took their pages
         pages = self.available if asked_first else self.leases.available_pages

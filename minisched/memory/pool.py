@@ -144,7 +144,8 @@ class LeasePool:
         cache: PageCache | None = None,
         free_rule: str = "lease",  # one of ``RULES``, below
     ) -> None:
-        self.allocator, self.table, self.cache = allocator, table, cache
+        self.allocator, self.table = allocator, table
+        self.cache = cache or BlockPool(allocator.page_size)  # into which nobody puts anything
         self.may_free = RULES[free_rule]
         self.launched_step = 0  # the last one committed
         self.returned_step = 0  # the last one that has come back; they come back in order
@@ -155,8 +156,7 @@ class LeasePool:
     @property
     def available_pages(self) -> int:
         """Pages that can be had now: free ones, and those that the cache would give up."""
-        free = len(self.allocator.free_pages)
-        return free if self.cache is None else free + self.cache.evictable_size
+        return len(self.allocator.free_pages) + self.cache.evictable_size
 
     @property
     def pages_returning(self) -> int:
@@ -171,15 +171,13 @@ class LeasePool:
     def pages_given_back(self, lease: Lease) -> int:
         """Pages that can be had once ``lease`` is released: its own, and what it alone locks."""
         pages = len(lease.pages) - lease.shared_pages
-        if self.cache is not None and lease.node is not None:
+        if lease.node is not None:
             pages += self.cache.num_pages_locked(lease.node, 1)
         return pages
 
     def pages_to_lock(self, match: Match | None) -> int:
         """Pages of the match that nobody uses yet: locking takes them out of what can be had."""
-        if self.cache is None or match is None:
-            return 0
-        return self.cache.num_pages_locked(match.node, 0)
+        return self.cache.num_pages_locked(match.node, 0) if match else 0
 
     def pages_lacking(self, lease: Lease, length: int) -> int:
         """Pages that a lease would need on top of its own to hold ``length`` positions."""
@@ -195,7 +193,7 @@ class LeasePool:
     def open(self, match: Match | None = None, rid: str = "") -> Lease:
         """A lease on a free row, which begins with a cached prefix; that is locked from now on."""
         lease = self.table.alloc(rid)
-        if self.cache is not None and match is not None:
+        if match is not None:
             self.cache.inc_lock_ref(match.node)
             lease.node = match.node
             lease.pages = list(match.pages)
@@ -218,7 +216,7 @@ class LeasePool:
     def make_free(self, num_pages: int) -> None:
         """Let the cache give up pages until so many are free, or nothing can be given up."""
         short = num_pages - len(self.allocator.free_pages)
-        if short > 0 and self.cache is not None:
+        if short > 0:
             self.allocator.free(self.cache.evict(short))
 
     def close(self, lease: Lease) -> None:
@@ -239,7 +237,7 @@ class LeasePool:
             self.allocator.disown(own)
         self.allocator.free(free, lease)
         self.table.free(lease)
-        if self.cache is not None and lease.node is not None:
+        if lease.node is not None:
             self.cache.dec_lock_ref(lease.node)
         lease.pages, lease.shared_pages, lease.node = [], 0, None
 
@@ -288,8 +286,8 @@ class LeasePool:
         Raises:
             MemoryLeak: they are not.
         """
-        protected = self.cache.protected_size if self.cache else 0
         available, total = self.available_pages, self.allocator.num_pages
+        protected = self.cache.protected_size
         free, size = self.table.available_size, self.table.size
         if available != total or free != size:
             twice = " (some of them twice)" if available > total else ""

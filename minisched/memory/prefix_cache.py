@@ -33,6 +33,7 @@ class PrefixCache:
         self,
         leases: LeasePool,
         recorder: Recorder,
+        is_off: bool = False,
         enters_cache: str = "settled",
         edges_end: str = "prompt",
         prompt_pages: str = "settled",
@@ -40,10 +41,11 @@ class PrefixCache:
     ) -> None:
         self.leases = leases
         self.recorder = recorder
+        self.is_off = is_off  # then nothing enters, and nobody looks
         self.enters_cache = enters_cache
         self.edges_end = edges_end
-        self.shares_outputs = leases.cache is not None and output_pages == "running"
-        self.shares_planned = isinstance(leases.cache, BlockPool) and prompt_pages == "scheduled"
+        self.shares_outputs = output_pages == "running" and not is_off
+        self.shares_planned = prompt_pages == "scheduled" and not is_off
         self.shares_early = self.shares_outputs or self.shares_planned
         self.unwritten: dict[int, list[tuple[Lease, Block]]] = {}  # by step in flight, and for whom
 
@@ -55,7 +57,7 @@ class PrefixCache:
         reads no cache at all for ``prompt_logprobs``).
         """
         cache = self.leases.cache
-        if cache is None:
+        if self.is_off:
             return None
         wanted = next_logprob_at(req.params, len(req.prompt), len(req.input_token_logprobs))
         match = cache.match_prefix(req.known_tokens(0, min(wanted, req.known_len - 1)))
@@ -97,7 +99,7 @@ class PrefixCache:
         num_pages = (lease.settled_len if length is None else length) // size
         is_tree = isinstance(cache, RadixCache)  # which counts it as a use, be it new or not
         is_new = num_pages > lease.shared_pages
-        if cache is None or not num_pages or lease.is_spoiled or not (is_new or is_tree):
+        if self.is_off or not num_pages or lease.is_spoiled or not (is_new or is_tree):
             return
         tokens, pages = req.known_tokens(0, num_pages * size), lease.pages[:num_pages]
         if isinstance(cache, RadixCache):

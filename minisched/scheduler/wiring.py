@@ -33,9 +33,9 @@ def make_memory(config: SchedulerConfig, recorder: Recorder) -> LeasePool:
     )  # fmt: skip
     allocator = PageAllocator(config.num_pages, config.page_size, recorder)
     table = ReqToTokenPool(config.max_running_requests, recorder)
-    cache: PageCache | None = None
+    cache: PageCache | None
     if config.disable_radix_cache:
-        pass
+        cache = None
     elif rules.prefix_cache == "blocks":
         cache = BlockPool(config.page_size, recorder, rules.block_line == "one_line")
     else:
@@ -57,7 +57,8 @@ def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder
         refreshes=rules.waiting_prefixes == "refreshed",
     )  # fmt: skip
     prefix_cache = PrefixCache(
-        leases, recorder, enters_cache=rules.enters_cache, edges_end=rules.edges_end,
+        leases, recorder, config.disable_radix_cache,
+        enters_cache=rules.enters_cache, edges_end=rules.edges_end,
         prompt_pages=rules.prompt_pages, output_pages=rules.output_pages,
     )  # fmt: skip
     threshold = config.priority_scheduling_preemption_threshold

@@ -348,12 +348,11 @@ class Recording:
         if not recorder.is_on:
             return
         queue = scheduler.waiting_queue
-        cached = scheduler.page_cache.evictable_size if scheduler.page_cache else 0
         counters = {
             "waiting": len(queue.waiting) + len(queue.aside),
             "running": len(scheduler.running_batch),
             "kv used": scheduler.num_used_tokens,
-            "kv cached": cached * scheduler.config.page_size,
+            "kv cached": scheduler.page_cache.evictable_size * scheduler.config.page_size,
             "new token ratio": round(1000 * scheduler.new_token_ratio.current),
         }
         for name, value in counters.items():
