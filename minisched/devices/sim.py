@@ -23,7 +23,7 @@ from operator import add
 from typing import Any
 
 from ..trace import Recorder, Touch
-from .base import NO_LABEL, WRONG_TOKEN, Device, Event, Label, Op, Signal, value_of
+from .base import NO_LABEL, WRONG_TOKEN, Device, Event, Label, Op, OrNone, Signal
 from .cost import IDEAL_PACE, Pace
 from .shared_time import Action, SharedTime
 
@@ -162,6 +162,9 @@ class SimDevice(Device):
         dst[:size] = values
         return values
 
+    def flush(self, *ops: Op) -> None:
+        """Nothing is lazy here."""
+
     def bring_to_host(self, values: Any) -> Any:
         """The array as it is: what an op gives is never changed."""
         return values
@@ -229,10 +232,22 @@ class SimOp(SimEvent, Op):
         self.start = 0
         self.writes: dict[SimMemory, dict[int, int]] = {}
 
+    def synchronize(self) -> Any:
+        """Let time pass until it has ended; its value, or what it raised."""
+        self._wait()
+        self.program.wait(self.slice_id)
+        if self.error is not None:
+            raise self.error
+        return self.value
+
     def run(self) -> None:
         """Compute the value from memory as it is now; an argument's error is passed on."""
         try:
-            self.value = self.fn(*map(value_of, self.args))
+            for arg in self.args:
+                if isinstance(arg, Op) and arg.error is not None:
+                    raise arg.error
+            args = [arg.value if isinstance(arg, (Op, OrNone)) else arg for arg in self.args]
+            self.value = self.fn(*args)
         except Exception as error:
             self.error = error
             self.device.failed.add(self.slice_id)

@@ -78,6 +78,11 @@ class PrefixCache:
             blocks, pages = self.leases.cache.blocks, lease.pages[at : lease.shared_pages]
             self.unwritten.setdefault(step, []).extend((lease, blocks[page]) for page in pages)
 
+    def take_scheduled(self, req: Request, lease: Lease, length: int, end: int) -> None:
+        """A step is only planned: take its pages now, and share up to ``end`` (vLLM's budget)."""
+        self.leases.reserve(lease, length)
+        self.cache_scheduled_req(req, lease, end, self.leases.launched_step + 1)
+
     def cache_chunk(self, req: Request) -> None:
         """The next step is about to be scheduled: share what is launched of a prompt in chunks."""
         if self.enters_cache == "launched" and req.lease is not None:

@@ -69,20 +69,23 @@ class PrefillManager:
         )  # fmt: skip
         if self.recorder.is_on:
             self.recorder.mark("budget", mixed_decode_tokens=mixed, **adder.remains())
+        self.go_on(adder)
+        self.admit(waiting, adder, retract)
+        return adder.can_run_list
+
+    def go_on(self, adder: PrefillAdder) -> None:
+        """Compute the next chunk of the prompt that has started, if there is one."""
         if self.chunked_req is not None:
             self._full_at = None  # the batch that had its last chunk has lost a request
             if not adder.add_chunked_req(self.chunked_req):
                 self.chunked_req = None
-        self._admit(waiting, adder, retract)
-        return adder.can_run_list
 
     @property
     def may_start(self) -> bool:
         """Whether anybody is worth asking: a prompt that goes on, or one that waits."""
         if self.chunked_req is not None:
             return True
-        queue = self.waiting_queue
-        return bool(queue.waiting or queue.aside) and not self.batch_is_full
+        return bool(self.waiting_queue) and not self.batch_is_full
 
     @property
     def batch_is_full(self) -> bool:
@@ -125,7 +128,12 @@ class PrefillManager:
             self.mark_full()
         return False
 
-    def _admit(self, waiting: Iterator[Request], adder: PrefillAdder, retract: Retract) -> None:
+    def admit(
+        self,
+        waiting: Iterator[Request],
+        adder: PrefillAdder,
+        retract: Retract = lambda req: None,
+    ) -> None:
         """Ask one after the other, until somebody is refused or the batch has enough."""
         goes_on = self.chunked_req is not None
         needs_row = False  # once set, each who comes needs somebody to make way

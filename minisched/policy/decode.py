@@ -78,13 +78,12 @@ class DecodeManager:
         if self.ends_in_flight is not None:
             return list(filter(self.may_run, self.running_reqs))
         overrun, run_ahead = self.overrun, self.run_ahead
-        reqs = []
-        for req in self.running_reqs:
-            if req.device_len < req.max_device_len + overrun and (
-                run_ahead or req.computed_len < req.known_len
-            ):
-                reqs.append(req)
-        return reqs
+        return [
+            req
+            for req in self.running_reqs
+            if req.device_len < req.max_device_len + overrun
+            and (run_ahead or req.computed_len < req.known_len)
+        ]
 
 
 # -- How much of what they may still say those who run are expected to say -------------------------

@@ -84,6 +84,7 @@ class PrefillAdder:
         self.running = list(running)
         self.rules = rules or Rules()
         self.reserves = self.rules.reserves
+        self.takes_now = self.rules.run_first == "unified"  # pages: the next one may share them
         self.page_size = leases.allocator.page_size
         self.new_token_ratio = new_token_ratio
         self.can_run_list: list[tuple[Request, int]] = []  # with the tokens to compute now
@@ -262,8 +263,12 @@ class PrefillAdder:
             self.cur_rem_token_offset += tokens + self.page_size
             return
         assert req.lease is not None
+        end = req.computed_len + extend_len
+        if self.takes_now:
+            self.cache.take_scheduled(req, req.lease, end, end)
+            return
         is_prompt = self.reserves == "prompt"
-        end = req.device_len if is_prompt else req.computed_len + extend_len
+        end = req.device_len if is_prompt else end
         pages = self.leases.pages_lacking(req.lease, end) * self.page_size
         self.cur_rem_token_offset += pages
         self.rem_total_token_offset += (
@@ -312,6 +317,8 @@ class PrefillAdder:
 
     def spent(self) -> tuple[str, int]:
         """Which number lets nobody in any more, by its limit's name, and what is left of it."""
+        if self.takes_now:
+            return "the token budget", self.rem_input_tokens
         if self.state() is AddReqResult.NO_TOKEN:
             return "KV memory", int(min(self.rem_total_tokens, self.cur_rem_tokens))
         if self.rem_chunk_tokens is not None and self.rem_chunk_tokens <= 0:

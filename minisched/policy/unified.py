@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..core import Lease, Request
+from ..core import Request
 from ..memory import LeasePool
 from ..trace import Recorder
-from ..trace.events import Value
-from .admission import Plan, PrefillManager, Work
+from .admission import Plan, PrefillManager
 from .decode import DecodeManager
-from .prefill_adder import AddReqResult, refuse
+from .prefill_adder import PrefillAdder
 from .retraction import Retraction
+
+ONE_BUDGET = {
+    "reserves": "prompt",
+    "budget_counts": "tokens",
+    "chunk_ends": "anywhere",
+    "who_is_cut": "anybody",
+    "too_long_alone": "refused",
+}
+"""How prompts are admitted under one budget (``rules.py``), whatever the rules say elsewhere."""
 
 
 @dataclass
@@ -37,19 +45,27 @@ class UnifiedBudget:
 
     def schedule(self) -> Plan:
         """Prompts, or chunks of them, with tokens to compute of each; who decodes; their drafts."""
-        num_retractions = self.retraction.num_retractions
+        prefill, num_retractions = self.prefill, self.retraction.num_retractions
         decodes, draft_lens = self._running()
         left = self.budget - len(decodes) - sum(draft_lens)
-        if self.prefill.chunked_req or self.prefill.waiting_queue:
-            self._mark("budget", left, mixed_decode_tokens=len(decodes))
-        prompts = self._chunked(left)
-        left -= sum(length for _, length in prompts)
+        chunked, queue = prefill.chunked_req, prefill.waiting_queue
+        if chunked is None and not queue:
+            return [], decodes, draft_lens
+        adder = PrefillAdder(
+            self.leases, prefill.cache, self.recorder, self.decode.running_reqs, 0.0, left, left,
+            rules=prefill.rules,
+        )  # fmt: skip
+        self.recorder.mark("budget", mixed_decode_tokens=len(decodes), **adder.remains())
+        if chunked is not None and left > 0:
+            end = chunked.computed_len + min(chunked.extend_len, left)
+            if self._make_room(chunked, end):
+                prefill.go_on(adder)
         preempted = self.retraction.num_retractions > num_retractions
-        if not (preempted or self.retraction.starved or self.prefill.chunked_req):
-            prompts += self._waiting(left)
-        else:
-            self.prefill.skip("somebody was preempted or starves, or a prompt is in chunks")
-        return prompts, decodes, draft_lens
+        if preempted or self.retraction.starved or prefill.chunked_req:
+            prefill.skip("somebody was preempted or starves, or a prompt is in chunks")
+        elif prefill.may_start:
+            prefill.admit(queue.in_order(), adder)
+        return adder.can_run_list, decodes, draft_lens
 
     def _running(self) -> tuple[list[Request], list[int]]:
         """Those who decode, in the order of their admission, and the drafts that each may carry."""
@@ -64,19 +80,20 @@ class UnifiedBudget:
                 continue  # preempted by an older one just now
             num_drafts = min(req.next_draft_len, left - 1)
             reach = req.reach(num_drafts)
-            if self._make_room(req, self.leases.pages_lacking(req.lease, reach)):
+            if self._make_room(req, reach):
                 left -= 1 + num_drafts
                 shared = req.device_len if self.prefill.cache.shares_outputs else 0
-                self._take(req, req.lease, reach, shared)
+                self.prefill.cache.take_scheduled(req, req.lease, reach, shared)
                 work.append(req)
                 draft_lens.append(num_drafts)
             else:
                 self.retraction.starved = True
         return work, draft_lens
 
-    def _make_room(self, req: Request, need: int) -> bool:
-        """Whether there are ``need`` pages, once the newest have been preempted for them."""
-        chunked = self.prefill.chunked_req
+    def _make_room(self, req: Request, length: int) -> bool:
+        """Whether it can hold so many positions, once the newest have been preempted for them."""
+        assert req.lease is not None
+        chunked, need = self.prefill.chunked_req, self.leases.pages_lacking(req.lease, length)
         while (short := need - self.leases.available_pages) > 0:
             if short <= self.leases.pages_returning:
                 return False  # they come back by themselves
@@ -91,80 +108,3 @@ class UnifiedBudget:
             if newest is req:
                 return False
         return True
-
-    def _take(self, req: Request, lease: Lease, reach: int, end: int) -> None:
-        """Let a planned row have the pages up to ``reach``, and share what it computes, to ``end``.
-
-        A rule may want nothing to be shared as early as that.
-        """
-        self.leases.reserve(lease, reach)
-        step = self.leases.launched_step + 1
-        self.prefill.cache.cache_scheduled_req(req, lease, end, step)
-
-    def _chunked(self, left: int) -> Work:
-        """Go on with the one prompt that has started, as far as budget and memory go."""
-        chunked = self.prefill.chunked_req
-        if chunked is None or chunked.lease is None:
-            return []
-        req, lease = chunked, chunked.lease
-        length = min(req.extend_len, left)
-        end = req.computed_len + length
-        if length <= 0 or not self._make_room(req, self.leases.pages_lacking(lease, end)):
-            return []
-        if length == req.extend_len:
-            self.prefill.chunked_req = None
-        self._compute(req, lease, length, left)
-        return [(req, length)]
-
-    def _waiting(self, left: int) -> Work:
-        """Newcomers, for as long as there are budget, rows and pages."""
-        work: Work = []
-        if self.prefill.batch_is_full:
-            return work
-        for req in self.prefill.waiting_queue.in_order():
-            if left <= 0:
-                refuse(self.recorder, req, AddReqResult.OTHER, "the token budget", 1, 0)
-            elif length := self._try_add(req, left):
-                left -= length
-                work.append((req, length))
-        return work
-
-    def _try_add(self, req: Request, left: int) -> int:
-        """Open a lease for a waiting request; how many tokens to compute now, 0 if it must wait."""
-        if not self.leases.table.available_size:
-            refuse(self.recorder, req, AddReqResult.NO_TOKEN, "max_running_requests", 1, 0)
-            self.prefill.mark_full()
-            return 0
-        match = self.prefill.cache.match_prefix(req)
-        hit_pages = len(match.pages) if match else 0
-        length = min(req.known_len - hit_pages * self._size, left)
-        need = max(0, self.leases.allocator.pages_for(req.known_len) - hit_pages)
-        need, free = need + self.leases.pages_to_lock(match), self.leases.available_pages
-        if need > free:
-            need, free = need * self._size, free * self._size
-            refuse(self.recorder, req, AddReqResult.NO_TOKEN, "KV memory", need, free)
-            self.prefill.mark_full()
-            return 0
-        lease = self.leases.open(match, req.rid)
-        req.start(lease)
-        self.prefill.start(req, length)
-        self._compute(req, lease, length, left)
-        return length
-
-    def _compute(self, req: Request, lease: Lease, length: int, left: int) -> None:
-        """Let so much of a prompt be computed in this step."""
-        end = req.computed_len + length
-        self._take(req, lease, end, end)
-        self._mark("admit", left - length, rid=req.rid, hit_len=req.hit_len,
-                   extend_len=length, is_chunked=length < req.extend_len)  # fmt: skip
-
-    def _mark(self, name: str, left: int, **attrs: Value) -> None:
-        """Record a moment of admission with what is left: tokens of memory and of the budget."""
-        free = self.leases.available_pages * self._size
-        self.recorder.mark(
-            name, **attrs, rem_total=free, cur_rem=free, rem_input=left, rem_chunk=left
-        )
-
-    @property
-    def _size(self) -> int:
-        return self.leases.allocator.page_size

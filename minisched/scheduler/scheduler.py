@@ -16,7 +16,8 @@ from ..core import FinishReason, ForwardMode, NoBatch, Request, Result, Schedule
 from ..core.batch import Output, Outputs
 from ..core.sampling import shown
 from ..memory import LeasePool, RadixCache
-from ..policy.admission import Plan, Work, mix_with_running
+from ..policy import DecodeManager, Plan, PrefillManager, Retraction
+from ..policy.admission import Work, mix_with_running
 from ..trace import NullRecorder, Recorder
 from . import verify
 from .config import SchedulerConfig
@@ -52,9 +53,11 @@ class Scheduler:
         self.allocator, self.table = self.leases.allocator, self.leases.table
         self.page_cache = self.leases.cache
         self.tree = self.page_cache if isinstance(self.page_cache, RadixCache) else None
-        self.decode, self.prefill, self.retraction, self.new_token_ratio, self.unified = (
-            make_policies(config, self.leases, self.recorder)
-        )
+        policies = make_policies(config, self.leases, self.recorder)
+        self.decode: DecodeManager = policies.decode
+        self.prefill: PrefillManager = policies.prefill
+        self.retraction: Retraction = policies.retraction
+        self.new_token_ratio, self.unified = policies.new_token_ratio, policies.unified
         self.waiting_queue, self.prefix_cache = self.prefill.waiting_queue, self.prefill.cache
         self.evicts_by_page = self.retraction.evicts_ahead and config.page_size > 1
         rules = config.in_force
@@ -188,6 +191,7 @@ class Scheduler:
         budget.
         """
         rule, num_retractions = self.run_first, self.retraction.num_retractions
+        queue = self.waiting_queue
         if rule == "unified":
             return self.unified.schedule()
         prompts: Work = []
@@ -196,7 +200,9 @@ class Scheduler:
             self.prefill.skip("those who decode run first")
         elif self.retraction.starved:
             self.prefill.skip("a decode step waits for memory that is on its way back")
-        elif self.prefill.may_start:
+        elif self.prefill.chunked_req or (
+            (queue.waiting or queue.aside) and self.prefill.may_start
+        ):
             prompts, decodes = self.get_new_batch_prefill()
         if not (prompts or decodes):
             decodes = self.update_running_batch()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 from ..memory import (
     BlockPool,
     LeasePool,
@@ -20,6 +23,7 @@ from ..policy import (
     UnifiedBudget,
     WaitingQueue,
 )
+from ..policy.unified import ONE_BUDGET
 from ..trace import Recorder
 from .config import SchedulerConfig
 
@@ -45,12 +49,21 @@ def make_memory(config: SchedulerConfig, recorder: Recorder) -> LeasePool:
     return LeasePool(allocator, table, cache, rules.free_rule)
 
 
-Policies = tuple[DecodeManager, PrefillManager, Retraction, NewTokenRatio, UnifiedBudget]
+class Policies(NamedTuple):
+    """Who decodes, who waits, who gives way, what is kept back, and vLLM's budget for all."""
+
+    decode: DecodeManager
+    prefill: PrefillManager
+    retraction: Retraction
+    new_token_ratio: NewTokenRatio
+    unified: UnifiedBudget
 
 
 def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder) -> Policies:
-    """Who decodes, who waits, who gives way, what is kept back, and vLLM's budget for all."""
+    """The policies over a scheduler's memory, as settings and rules say."""
     rules, chunk = config.in_force, config.chunked_prefill_size
+    if is_unified := rules.run_first == "unified":
+        rules = replace(rules, **ONE_BUDGET)
     tree = leases.cache if isinstance(leases.cache, RadixCache) else None
     policy = SchedulePolicy(
         config.schedule_policy, tree, config.random_seed, config.enable_priority_scheduling,
@@ -69,7 +82,7 @@ def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder
         leases, prefix_cache, recorder,
         chunk_size=None if chunk == -1 else chunk,
         max_prefill_tokens=config.max_prefill_tokens,
-        preemption_threshold=threshold if policy.by_priority else None,
+        preemption_threshold=threshold if policy.by_priority and not is_unified else None,
         rules=rules,
     )  # fmt: skip
     retraction = Retraction(
@@ -77,4 +90,4 @@ def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder
         evicts_ahead=rules.evicts == "ahead" and tree is not None,
     )  # fmt: skip
     unified = UnifiedBudget(config.prefill_budget, decode, prefill, retraction, leases, recorder)
-    return decode, prefill, retraction, ratio, unified
+    return Policies(decode, prefill, retraction, ratio, unified)
