@@ -139,7 +139,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             disable_radix_cache=True, run_first="unified", speculative_algorithm="NGRAM_GPU",
         ), "order",
         Edit("policy.unified:UnifiedBudget.schedule",
-             "if not (preempted or self.retraction.starved or", "if not (preempted or"),
+             "if preempted or self.retraction.starved or", "if preempted or"),
     ),
     "under one budget one more gives way while memory comes back": (
         a_case(  # their outputs do not fit together
