@@ -111,7 +111,8 @@ class OwnScheduler(Scheduler):
 
     def plan(self) -> Plan:
         """The next step's work, as the learner decides it."""
-        return self.calls.call(self.own_plan)
+        plan: Plan = self.calls.call(self.own_plan)
+        return plan
 
     def own_plan(self) -> Plan:
         """What they give, and the books are as it says.
