@@ -71,45 +71,50 @@ def check(
     if traces and (name := next((name for name, is_given in drawing.items() if is_given), "")):
         is_one = f"but {traces[0]} is a recorded run: one or the other"
         raise ValueError(f"{name} draws workloads, {is_one}.")
-    if traces:
-        return check_traces(traces, draw, step, json)
-    if step or draw:
+    if not traces and (step or draw):
         name = "--draw" if draw else "--step"
         raise ValueError(f"{name} is about recorded runs, but none is named.")
-    if any(name.partition(":")[0].endswith(".py") for name in loop):
+    files: list[str] = []
+    if traces:
+        found = check_traces(traces, draw, step)
+    elif any(name.partition(":")[0].endswith(".py") for name in loop):
         if len(loop) > 1:
             raise ValueError("a loop in a file is checked alone: give one --loop.")
-        return report(check_file(loop[0], workloads, seed, device), [], json)
-    if out is not None and out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file, but it must be a folder.")
-    opened = open_device(device)
-    opened.close()
-    count = WORKLOADS[opened.clock] if workloads is None else workloads
-    cores = num_cores() if opened.clock == "virtual" else 1
-    workers = Workers(cores if jobs is None else jobs, backend, address)
-    with work_progress(count) as work:
-        found = check_workloads(
-            loop, count, seed, device, workers,
-            hear=lambda cases: work.advance(f"workloads, {cases} cases"),
-        )  # fmt: skip
-    return report(found, save_failure(found, out) if out else [], json)
-
-
-def report(found: Check, files: Sequence[str], as_json: bool) -> int:
-    """Say what came of random workloads, and give the exit code."""
-    assert found.tally is not None
-    if as_json:
-        print_json({**found.as_json(), "files": files})
+        found = check_file(loop[0], workloads, seed, device)
     else:
+        if out is not None and out.exists() and not out.is_dir():
+            raise ValueError(f"--out {out} is a file, but it must be a folder.")
+        opened = open_device(device)
+        opened.close()
+        count = WORKLOADS[opened.clock] if workloads is None else workloads
+        cores = num_cores() if opened.clock == "virtual" else 1
+        workers = Workers(cores if jobs is None else jobs, backend, address)
+        with work_progress(count) as work:
+            found = check_workloads(
+                loop, count, seed, device, workers,
+                hear=lambda cases: work.advance(f"workloads, {cases} cases"),
+            )  # fmt: skip
+        files = save_failure(found, out) if out else []
+    if json:
+        print_json({**found.as_json(), **({"files": files} if found.tally else {})})
+    else:
+        show(found, files)
+    if draw is not None:
+        draw_first(draw, found)
+    return 1 if found.holds is False else 0
+
+
+def show(found: Check, files: Sequence[str]) -> None:
+    """What a check came to: of random workloads first the laws in a table."""
+    if found.tally:
         say_table(LAW_HEADS, law_rows(found.tally))
-        for line in (*found.lines, *files):
-            if line.lstrip().startswith("minisched check"):
-                say_command(line.strip())
-            else:
-                say(line)
-        if pair := [file for file in files if file.endswith(".json")]:
-            say_command(f"minisched check {' '.join(pair)}")
-    return 1 if found.tally.failures else 0
+    for line in (*found.lines, *files):
+        if line.lstrip().startswith("minisched check"):
+            say_command(line.strip())
+        else:
+            say(line)
+    if pair := [file for file in files if file.endswith(".json")]:
+        say_command(f"minisched check {' '.join(pair)}")
 
 
 def save_failure(found: Check, folder: Path) -> list[str]:
@@ -136,13 +141,11 @@ def save_failure(found: Check, folder: Path) -> list[str]:
     return [str(folder / name) for name in texts]
 
 
-def check_traces(paths: Sequence[Path], draw: Path | None, step: str, as_json: bool) -> int:
-    """Answer the four questions about each run; 1 if one of the first three has a bad answer.
-
-    ``step`` is the name of the ranges that are steps in a profiler's trace.
+def check_traces(paths: Sequence[Path], draw: Path | None, step: str) -> Check:
+    """Answer the four questions about each run; ``draw`` and ``step`` are ``check``'s.
 
     Raises:
-        ValueError: a file can't be read, or the picture can't be written.
+        ValueError: a file can't be read, or no picture has such a name.
     """
     if draw is not None and draw.suffix not in (".svg", ".txt"):
         raise ValueError(f"--draw is {draw}, but its name must end in .svg or .txt.")
@@ -151,17 +154,9 @@ def check_traces(paths: Sequence[Path], draw: Path | None, step: str, as_json: b
         gc.freeze()  # a million events are not looked at for cycles again and again
         try:
             work.at("looking at what ran")
-            found = check_runs(runs)
+            return check_runs(runs)
         finally:
             gc.unfreeze()
-    if as_json:
-        print_json(found.as_json())
-    else:
-        for line in found.lines:
-            say(line)
-    if draw is not None:
-        draw_first(draw, found)
-    return 1 if found.holds is False else 0
 
 
 def draw_first(target: Path, found: Check) -> None:

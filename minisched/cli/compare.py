@@ -29,12 +29,13 @@ from ..loops.run import RunStopped, fresh
 from ..trace import Trace
 from ..trace.files import write_whole
 from .exit import BAD_INPUT, complain
-from .layout import print_json, say, say_table, work_progress
+from .layout import JSON, print_json, say, say_table, work_progress
 from .options import (
-    ReportOptions,
+    LOG,
     SchedulerOptions,
     WorkloadOptions,
     choose_loops,
+    logging,
     setting,
 )
 from .run import drafts_as_json, logprobs_json, print_errors
@@ -45,7 +46,8 @@ DIFFERENT = 1  # exit code
 def compare(
     workload: WorkloadOptions,
     scheduler: SchedulerOptions,
-    report: ReportOptions,
+    json: bool = JSON,
+    log: bool = LOG,
     loops: str | None = setting(None, "Loops, separated by commas; serial always runs too."),
     out: Path = setting(Path("out"), "Folder for pictures and traces."),
     png: bool = setting(False, "Also compare.png, for a wall, and slide.png."),
@@ -85,7 +87,7 @@ def compare(
     if png:
         find_driver()  # before anything runs
     tokens = sum(request.params.max_new_tokens for request in requests)
-    with work_progress() as work, report.logging():
+    with work_progress() as work, logging(log):
         on = [""]
 
         def hear(loop: str, output: Output) -> None:
@@ -100,9 +102,9 @@ def compare(
                 names, workload.device, model, requests, config, workload.cost(), hear
             )
         except RunStopped as stopped:
-            return report_stop(stopped, out, report.json)
+            return report_stop(stopped, out, json)
     files = write(pictures(found, png), out)
-    if report.json:
+    if json:
         print_json(comparison_json(found, files))
     else:
         say_table(COLUMNS, [cells(found, one) for one in found.reports])

@@ -49,6 +49,7 @@ from .exit import complain
 from .presets import preset_named
 
 LOST = 1  # exit code
+LOG = setting(False, "The scheduler's log, on stderr.")
 JOBS = setting(None, "Processes; one for each core.")
 BACKEND = setting("processes", "processes, or on a cluster: dask, ray.")
 ADDRESS = setting("", "Of the cluster; without it one is started here.")
@@ -357,16 +358,9 @@ class SchedulerOptions(OptionGroup):
             return config_from(self.over_preset, requests, context_len)
 
 
-@dataclass(init=False)
-class ReportOptions(OptionGroup):
-    """What to say about a run."""
-
-    json: bool = setting(False, "One JSON object on stdout.")
-    log: bool = setting(False, "The scheduler's log, on stderr.")
-
-    def logging(self) -> AbstractContextManager[None]:
-        """The log, as long as this lasts; begin it within a progress bar, which moves stderr."""
-        return log_to(sys.stderr) if self.log else nullcontext()
+def logging(is_wanted: bool) -> AbstractContextManager[None]:
+    """The log, as long as this lasts; begin it within a progress bar, which moves stderr."""
+    return log_to(sys.stderr) if is_wanted else nullcontext()
 
 
 def choose_loops(asked: Sequence[str], device: str, only_serial: bool) -> list[str]:

@@ -13,13 +13,14 @@ from ..devices.profiles import DEFAULT_PROFILE, find_profile
 from ..replay.replay import LengthModel, as_json, config_for, play
 from ..replay.trace_file import TraceFile
 from .exit import BAD_INPUT
-from .layout import print_json, say, say_table, work_progress
+from .layout import JSON, print_json, say, say_table, work_progress
 from .options import (
+    LOG,
     PROFILE_HELP,
-    ReportOptions,
     SchedulerOptions,
     choose_loops,
     in_words_of_options,
+    logging,
     setting,
 )
 
@@ -28,7 +29,8 @@ MOST_ERRORS = 5  # requests that are named
 
 def replay(
     scheduler: SchedulerOptions,
-    report: ReportOptions,
+    json: bool = JSON,
+    log: bool = LOG,
     file: Path = typer.Argument(help="Mooncake's JSONL, or CSV; perhaps in gzip."),
     loop: str | None = setting(None, "The loop; overlap."),
     profile: str = setting(DEFAULT_PROFILE, f"What steps cost: {PROFILE_HELP}"),
@@ -47,7 +49,7 @@ def replay(
     with in_words_of_options():
         config = config_for(survey, machine, scheduler.over_preset)
     model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
-    with work_progress(survey.requests) as work, report.logging():
+    with work_progress(survey.requests) as work, logging(log):
 
         def hear(output: Output) -> None:
             if output.finish_reason is not None:
@@ -57,7 +59,7 @@ def replay(
 
         run = play(name, model, source.requests(), config, machine.cost, hear)
     found = as_json(run, survey.requests, machine.name)
-    if report.json:
+    if json:
         print_json(found)
     else:
         rows = [

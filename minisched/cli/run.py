@@ -22,12 +22,13 @@ from ..loops.run import Run, run_loop
 from ..models.base import Model
 from ..models.tokenizer import StreamDecoder
 from .exit import BAD_INPUT, INTERRUPTED
-from .layout import print_json, say, say_table
+from .layout import JSON, print_json, say, say_table
 from .options import (
-    ReportOptions,
+    LOG,
     SchedulerOptions,
     WorkloadOptions,
     choose_loops,
+    logging,
     setting,
 )
 
@@ -35,7 +36,8 @@ from .options import (
 def run(
     workload: WorkloadOptions,
     scheduler: SchedulerOptions,
-    report: ReportOptions,
+    json: bool = JSON,
+    log: bool = LOG,
     loop: list[str] = setting(list, "The loop; overlap, or mlx_async on mlx."),
 ) -> int:
     """Run one loop and stream what the requests say.
@@ -52,10 +54,10 @@ def run(
     requests = workload.make_requests(model)
     config, cost = scheduler.config_for(requests, model.context_len), workload.cost()
     transcript = Transcript(model, requests)
-    with transcript.shown(not report.json), report.logging():
+    with transcript.shown(not json), logging(log):
         run = run_loop(name, device, model, requests, config, cost, on_output=transcript.hear)
     metrics, wants_logprobs = metrics_json(run.metrics), workload.sampling.return_logprob
-    if report.json:
+    if json:
         result = {"loop": name, "dtype": run.trace.dtype, "outputs": run.outputs,
                   "errors": run.errors, "requests": metrics}  # fmt: skip
         if wants_logprobs:
