@@ -32,19 +32,19 @@ def diagrams(
         raise ValueError(f"--server renders, so it cannot be used with {option}.")
     try:
         with work_progress(len(names or {**golden.makers(), **more}) + 1) as work:
-            done = golden.bring_up_to_date(
+            checked, stale = golden.bring_up_to_date(
                 names, root, work.advance, more, is_check=check, with_svg=svg, server=server
             )
     except RenderError as error:
         return complain(str(error), BAD_INPUT)
-    count, stale = f"{len(done.checked)} files", len(done.stale)
-    for name in done.stale:
+    count = f"{len(checked)} files"
+    for name in stale:
         print(f"{name} {'is stale' if check else 'was written'}")
     if not check:
-        print(f"{count} generated, {stale} of them changed")
+        print(f"{count} generated, {len(stale)} of them changed")
     elif stale:
         again = " ".join(["minisched diagrams", *names])
-        print(f"{count} checked, {stale} stale; `{again}` brings them up to date")
+        print(f"{count} checked, {len(stale)} stale; `{again}` brings them up to date")
     else:
         print(f"{count} checked, none stale")
     return 1 if check and stale else 0

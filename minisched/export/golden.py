@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -55,14 +54,7 @@ SCENES: dict[str, Callable[[], Scene]] = {  # diagrams/NAME.puml and NAME.svg
     "wait_grammar": waits.grammars,
     "wait_history": waits.history,
 }
-DRAWINGS: dict[str, Callable[[], Scene]] = {  # traces/NAME.svg
-    "as_profiled": lambda: as_profiled(run_of("overlap")),
-    "mixed_attention": lambda: stages.attention(stages.mixed_batch()),
-    "one_token": lambda: one_token([*map(run_of, compare.RELAYS)]),
-    "poster": lambda: poster([*map(run_of, compare.DESIGNS)]),
-    "waterfall": lambda: waterfall([*map(run_of, compare.FALLS)]),
-}
-TEXTS: dict[str, Callable[[], str]] = {  # by path
+FILES: dict[str, Callable[[], str]] = {  # by path
     **{f"diagrams/{name}.puml": story for name, story in STORIES.items()},
     "diagrams/batches.puml": to_batches,
     "diagrams/async_scheduling_three_way_compare.md": to_three_way,
@@ -74,6 +66,11 @@ TEXTS: dict[str, Callable[[], str]] = {  # by path
         to_svg(compare_runs([*map(trace_of, ("serial", "overlap"))]))
     ),
     "lessons/site/docs/designs.md": designs_page,
+    "traces/as_profiled.svg": lambda: to_svg(as_profiled(run_of("overlap"))),
+    "traces/mixed_attention.svg": lambda: to_svg(stages.attention(stages.mixed_batch())),
+    "traces/one_token.svg": lambda: to_svg(one_token([*map(run_of, compare.RELAYS)])),
+    "traces/poster.svg": lambda: to_svg(poster([*map(run_of, compare.DESIGNS)])),
+    "traces/waterfall.svg": lambda: to_svg(waterfall([*map(run_of, compare.FALLS)])),
 }
 OF_RUNS = {  # topics whose diagram is drawn of their run, and its picture by the project itself
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),
@@ -86,8 +83,7 @@ def makers() -> dict[str, Callable[[], Files]]:
     return {
         **{topic: partial(topic_files, topic) for topic in RECIPES},
         **{name: partial(scene_files, name) for name in SCENES},
-        **{name: partial(drawing_file, name) for name in DRAWINGS},
-        **{Path(path).stem: partial(text_file, path) for path in TEXTS},
+        **{Path(path).stem: partial(one_file, path) for path in FILES},
     }
 
 
@@ -118,14 +114,9 @@ def scene_files(name: str) -> Files:
     return {f"diagrams/{name}.puml": to_puml(scene), f"diagrams/{name}.svg": to_svg(scene)}
 
 
-def drawing_file(name: str) -> Files:
-    """A drawing of runs that is no topic's view."""
-    return {f"traces/{name}.svg": to_svg(DRAWINGS[name]())}
-
-
-def text_file(path: str) -> Files:
-    """A text of its own."""
-    return {path: TEXTS[path]()}
+def one_file(path: str) -> Files:
+    """A text of its own, or a drawing of runs that is no topic's view."""
+    return {path: FILES[path]()}
 
 
 def has_picture(diagram: str) -> bool:
@@ -139,14 +130,6 @@ ROOT = Path(__file__).resolve().parents[2]
 Hear = Callable[[str], None]  # is told what is being made
 Makers = Mapping[str, Callable[[], Files]]
 NO_MORE: Makers = {}
-
-
-@dataclass(frozen=True)
-class Golden:
-    """What one call looked at, as paths in the repository, and which of that was stale."""
-
-    checked: tuple[str, ...]
-    stale: tuple[str, ...]
 
 
 def checkout(root: Path = ROOT) -> Path:
@@ -167,13 +150,14 @@ def checkout(root: Path = ROOT) -> Path:
 def bring_up_to_date(
     names: Sequence[str], root: Path, hear: Hear, more: Makers = NO_MORE, *,
     is_check: bool = False, with_svg: bool = True, server: str = "",
-) -> Golden:  # fmt: skip
+) -> tuple[list[str], list[str]]:  # fmt: skip
     """Make the texts of the topics and diagrams named (of all, if none), and render their SVGs.
 
     What was stale is written, or in a check only said. Texts are compared byte for byte, and
     PlantUML's pictures in a check by the hash of their text; their bytes only ``with_svg``, in a
     check only where the pinned renderer is. ``server`` is a PlantUML server to render on; ``more``
-    is what later layers make. What is measured is left out unless it is named.
+    is what later layers make. What is measured is left out unless it is named. Gives the paths
+    that were looked at, and which of them were stale.
 
     Raises:
         ValueError: there is no topic or diagram of a name, or a check of what is measured.
@@ -202,7 +186,7 @@ def bring_up_to_date(
         pictures = dict.fromkeys(map(picture_of, drawn), "")
     else:
         write(root, pictures)
-    return Golden((*files, *pictures), tuple(sorted({*stale})))
+    return [*files, *pictures], sorted({*stale})
 
 
 def known_makers(names: Sequence[str], root: Path, more: Makers, is_check: bool) -> Makers:
