@@ -50,10 +50,9 @@ class StoryEvent:
     launch), ``take`` (the host turns to a step's result: its wait, or its processing where it need
     not wait), ``relay`` (a forward pass reads tokens that the host has not seen), ``mark NAME``.
 
-    ``fields`` are ``step``, ``before`` (the step before it), ``ms``, ``rids``, ``mode``, ``at``
-    (milliseconds into the view), ``queue`` (the steps launched and not yet taken, oldest first),
-    ``src`` (of ``relay``: the step it reads from), what a mark brings, and what the marks of the
-    same step have brought.
+    ``fields`` are ``step``, ``before`` (the step before it), ``ms``, ``rids``, ``queue`` (the steps
+    launched and not yet taken, oldest first), ``src`` (of ``relay``: the step it reads from), what
+    a mark brings, and what the marks of the same step have brought.
     """
 
     name: str
@@ -79,7 +78,7 @@ def events(trace: Trace, start: int, end: int) -> list[StoryEvent]:
     steps = {item.step for item in trace.slices}
     of_slice: dict[int, Mapping[str, Field]] = {
         item.id: {"step": item.step, "ms": ms(item.duration), "rids": ", ".join(item.rids),
-                  "mode": item.mode, "before": max((s for s in steps if s < item.step), default=0)}
+                  "before": max((s for s in steps if s < item.step), default=0)}
         for item in trace.slices
     }  # fmt: skip
 
@@ -116,7 +115,7 @@ def events(trace: Trace, start: int, end: int) -> list[StoryEvent]:
                 for step, put in sorted(puts.items(), key=lambda of: of[1].start)
                 if put.start <= now and not (step in takes and takes[step].start < until)
             ]
-            more: dict[str, Field] = {"queue": " ".join(queue) or "empty", "at": ms(now - start)}
+            more: dict[str, Field] = {"queue": " ".join(queue) or "empty"}
             fields = {**more, **brought.get(one.fields.get("step", 0), {}), **one.fields}
             told.append(replace(one, fields=fields))
     return told

@@ -22,7 +22,7 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 # -- A page whose figures are filled in ------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACE = re.compile(r"<!-- (?P<name>[\w ]+) -->.*?<!-- / -->", re.DOTALL)
+PLACE = re.compile(r"<!-- (?P<name>[\w -]+) -->.*?<!-- / -->", re.DOTALL)
 
 
 def filled(path: str, **figures: object) -> str:

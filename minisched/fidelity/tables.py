@@ -10,17 +10,16 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from ..export.tables import table
+from ..export.tables import ROOT, filled, table
 from ..policy.rules import DELIBERATE, RULES
 from ..trace.files import write_whole
 from .lockstep import UNEXPLAINED
 from .run import ORIGINALS
 
-DOCS = Path(__file__).parents[2] / "lessons" / "site" / "docs"
-KEPT, PAGE = DOCS / "fidelity.json", DOCS / "how_true_is_it.md"
+PAGE = "lessons/site/docs/how_true_is_it.md"
+KEPT = ROOT / "lessons/site/docs/fidelity.json"
 COUNTED = ("original", "version", "seed", "cases", "equal", "unexplained", "parts")
 
 
@@ -75,15 +74,6 @@ def tables(kept: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def filled(page: str, kept: Mapping[str, Any]) -> str:
-    """The page with its tables: each stands between two comments that name it."""
-    for name, text in tables(kept).items():
-        begin, end = f"<!-- {name} -->\n", "<!-- end -->"
-        before, _, behind = page.partition(begin)
-        page = before + begin + text + "\n" + end + behind.partition(end)[2] if behind else page
-    return page
-
-
 def main() -> None:
     """Keep the counts that come on stdin, if any, and write the tables."""
     kept = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
@@ -92,7 +82,7 @@ def main() -> None:
         kept[told["original"]] = {name: told[name] for name in COUNTED}
     kept = {name: kept[name] for name in ORIGINALS if name in kept}
     write_whole(KEPT, json.dumps(kept, indent=1) + "\n")
-    write_whole(PAGE, filled(PAGE.read_text("utf-8"), kept))
+    write_whole(ROOT / PAGE, filled(PAGE, **tables(kept)))
 
 
 if __name__ == "__main__":
