@@ -13,11 +13,12 @@ from zlib import crc32
 
 from minisched.checks.overlap import measure
 from minisched.export.chromium import Frame, to_png
-from minisched.export.layout import View, steady_views
+from minisched.export.layout import View, lane_side, steady_views
 from minisched.export.looks import css
 from minisched.export.recipes import trace_of
 from minisched.export.svg_style import style_of
 from minisched.export.units import ms
+from minisched.trace.events import is_host
 
 SIZE = Frame(1200, 630)
 PNG = Path(__file__).parent / "static" / "card.png"
@@ -58,15 +59,15 @@ def card() -> str:
 def strip(view: View, top: int, scale: float) -> list[str]:
     """One loop: its host above its device, which is hatched where it idles."""
     drawn = [f'<text class="middle" x="50" y="{top - 12}">{view.trace.loop}</text>']
-    lanes = [lane for lane in view.lanes if lane.side == "host" or lane.key == "forward"]
+    lanes = [lane for lane in view.lanes if is_host(lane) or lane == "forward"]
     for at, lane in enumerate(lanes):
         y = top + at * (HIGH + 12)
-        drawn.append(f'<text class="low" x="50" y="{y + 31}">{lane.side}</text>')
+        drawn.append(f'<text class="low" x="50" y="{y + 31}">{lane_side(lane)}</text>')
         drawn.append(f'<rect class="lane" x="{LEFT}" y="{y - 4}" width="{RIGHT - LEFT}" '
                      f'height="{HIGH + 8}"/>')  # fmt: skip
         shown = [(item.name, item.start, item.end) for item in view.on(lane)]
         shown += [("bubble", idle.start, idle.end) for idle in view.bubbles
-                  if idle.lane == lane.key]  # fmt: skip
+                  if idle.lane == lane]  # fmt: skip
         for name, start, end in shown:
             start, end = view.clip(start, end)
             x, width = LEFT + start * scale, (end - start) * scale

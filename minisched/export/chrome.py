@@ -14,7 +14,8 @@ import json
 from typing import Any
 
 from ..trace import Trace
-from .layout import Lane, lane_of, make_view
+from ..trace.events import is_host
+from .layout import lane_title, make_view
 from .units import counted
 
 # A run of 30 steps has a few dozen marks that a reader looks for (a wait, a retraction, a wasted
@@ -22,7 +23,7 @@ from .units import counted
 # Perfetto draws each as an arrowhead and stacks those of one moment, so that the second kind would
 # bury everything else. They are all in the trace itself (``LOOP.json``); a mark that nobody has
 # heard of is shown.
-EVENTS = Lane("thread_events", "Events", "host")
+EVENTS = "Events (host)"
 BOOKKEEPING = frozenset(
     {"kv pool", "row alloc", "row free", "row hold", "row let go", "page alloc",
      "page disown", "page free", "commit", "tokens", "match", "insert", "radix add",
@@ -40,19 +41,19 @@ def to_chrome(trace: Trace) -> str:
     """A whole run as text, one event a line."""
     view = make_view(trace)
     marks = [mark for mark in trace.marks if mark.name not in BOOKKEEPING]
-    lanes = [lane for lane in view.lanes if lane.side == "host"]
+    lanes = [lane for lane in view.lanes if is_host(lane)]
     lanes += [EVENTS] * bool(marks)  # between host and device
-    lanes += [lane for lane in view.lanes if lane.side != "host"]
+    lanes += [lane for lane in view.lanes if not is_host(lane)]
     tids = {lane: tid for tid, lane in enumerate(lanes, PID + 10)}
 
-    def place(lane: str | Lane, time: int) -> Event:
-        at = lane if isinstance(lane, Lane) else lane_of(lane)
-        return {"pid": PID, "tid": tids[at], "ts": _us(time)}
+    def place(lane: str, time: int) -> Event:
+        return {"pid": PID, "tid": tids[lane], "ts": _us(time)}
 
     events: list[Event] = []
     named = [("process", 0, f"{trace.loop} on {trace.device}", PID)]
     for what, tid, name, order in [
-        *named, *(("thread", tid, lane.title, tid) for lane, tid in tids.items())
+        *named, *(("thread", tid, lane if lane == EVENTS else lane_title(lane), tid)
+                  for lane, tid in tids.items())
     ]:  # fmt: skip
         head = {"ph": "M", "pid": PID, "tid": tid, "ts": 0}
         events.append({**head, "name": f"{what}_name", "args": {"name": name}})

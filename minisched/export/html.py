@@ -23,7 +23,7 @@ from ..checks.overlap import forwards, ideal_speedup, measure, speedup_over, ste
 from ..loops.design import source_of
 from ..trace import Mark, Trace
 from ..trace.sides import one_side
-from .layout import Lane, lane_of, make_view, steady_views
+from .layout import lane_title, make_view, steady_views
 from .looks import ARROWS, LOOKS, OWNERS, PHASES, flat
 from .runs import MOST_NAMES, loops_shown
 from .state import Panel, arrivals, panels, pool
@@ -131,18 +131,18 @@ def page_data(
 def run_data(trace: Trace) -> dict[str, Any]:
     """One run; times are nanoseconds, and a slice's ``line`` counts from its loop's ``def``."""
     view = make_view(trace)
-    lanes: dict[Lane, dict[str, Any]] = {
-        lane: {"key": lane.key, "title": lane.title, "slices": [], "bubbles": []}
+    lanes: dict[str, dict[str, Any]] = {
+        lane: {"key": lane, "title": lane_title(lane), "slices": [], "bubbles": []}
         for lane in view.lanes
     }
     for item in view.slices:
         line = {"line": item.attrs["line"]} if "line" in item.attrs else {}
-        lanes[lane_of(item.lane)]["slices"].append(
+        lanes[item.lane]["slices"].append(
             {"id": item.id, "lane": item.lane, "phase": item.name, "start": item.start,
              "end": item.end, "step": item.step, "mode": item.mode, "rids": item.rids, **line}
         )  # fmt: skip
     for idle in view.bubbles:
-        lanes[lane_of(idle.lane)]["bubbles"].append(
+        lanes[idle.lane]["bubbles"].append(
             {"start": idle.start, "end": idle.end, "reason": idle.cause}
         )
     return {

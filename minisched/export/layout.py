@@ -7,65 +7,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 from ..checks.causes import Bubble, idle_times
 from ..checks.history import kept
 from ..checks.overlap import Interval, forwards
 from ..trace import Slice, Trace
-from ..trace.events import is_forward, is_host
+from ..trace.events import is_copy, is_forward, is_host, lane_words
+from ..trace.sides import PAIR
 from .views.steps import forwards_of
 
-# -- The lanes of a picture: which there are, what they are called, and in what order they stand
+# -- The lanes of a picture: what they are called, and in what order they stand --------------------
 
 
-@dataclass(frozen=True)
-class Lane:
-    """One line of a picture. ``key`` is one word that every format accepts as an identifier."""
-
-    key: str
-    name: str
-    side: str  # "host" or "device"
-
-    @property
-    def title(self) -> str:
-        """What the reader sees."""
-        return f"{self.name} ({self.side})"
+def lane_name(lane: str) -> str:
+    """``Host``, ``Forward stream``, ``Decode copy``, ``KV transfer``."""
+    return lane_words(lane).capitalize().replace("Kv", "KV")
 
 
-ORDER = (  # how keys begin, from top to bottom: the hosts, then the way of a token on the devices
-    "host", "thread_prefill", "thread_",
-    "stream_prefill_forward", "stream_prefill", "stream_kv", "stream_decode_forward",
-    "stream_decode", "forward", "stream_stage", "copy", "stream_",
-)  # fmt: skip
+def lane_side(lane: str) -> str:
+    """``host`` or ``device``."""
+    return "host" if is_host(lane) else "device"
 
 
-@cache
-def lane_of(name: str) -> Lane:
-    """The lane that shows the slices of a trace's lane."""
-    key = "".join(char if char.isalnum() else "_" for char in name)
-    title = name.capitalize().replace("Kv", "KV")
-    if is_host(name):
-        return Lane(key if name == "host" else f"thread_{key}", title, "host")
-    if name in ("forward", "copy"):
-        return Lane(key, f"{title} stream", "device")
-    suffix = "" if is_forward(name) or title == "KV transfer" else " stream"
-    return Lane(f"stream_{key}", f"{title}{suffix}", "device")
+def lane_title(lane: str) -> str:
+    """Its name and its side: all that tells it apart."""
+    return f"{lane_name(lane)} ({lane_side(lane)})"
 
 
-def in_order(lanes: Iterable[Lane]) -> tuple[Lane, ...]:
-    """Lanes as they stand in a picture.
+def in_order(lanes: Iterable[str]) -> tuple[str, ...]:
+    """Lanes as they stand in a picture: hosts, then the way of a token on the devices.
 
     Of two schedulers each has its own together, and what goes from one to the other in between, or
     the arrows of the one would run through all that the other does.
     """
-    return tuple(sorted(lanes, key=lambda lane: (*_rank(lane), lane.key)))
+    parts = (PAIR[0], "kv", PAIR[1])
 
+    def rank(lane: str) -> tuple[object, ...]:
+        part = lane.partition(" ")[0]
+        on_device = (not is_forward(lane), not is_copy(lane)) if not is_host(lane) else ()
+        return parts.index(part) if part in parts else 0, on_device, lane != "host", lane
 
-def _rank(lane: Lane) -> tuple[int, int]:
-    side = ("_prefill_" in lane.key, "_kv_" in lane.key, "_decode_" in lane.key)
-    among = next(rank for rank, start in enumerate(ORDER) if lane.key.startswith(start))
-    return side.index(True) if any(side) else 0, among
+    return tuple(sorted(set(lanes), key=rank))
 
 
 # -- A part of a run -------------------------------------------------------------------------------
@@ -136,7 +118,7 @@ class View:
     end: int
     first_step: int
     last_step: int
-    lanes: tuple[Lane, ...]
+    lanes: tuple[str, ...]
     slices: tuple[Slice, ...]
     arrows: tuple[Arrow, ...]
     bubbles: tuple[Bubble, ...]
@@ -152,9 +134,9 @@ class View:
         zero = self.start if self.zero is None else self.zero
         return max(start, self.start) - zero, min(end, self.end) - zero
 
-    def on(self, lane: Lane) -> tuple[Slice, ...]:
+    def on(self, lane: str) -> tuple[Slice, ...]:
         """The slices of one lane, in order of time."""
-        return tuple(item for item in self.slices if lane_of(item.lane) == lane)
+        return tuple(item for item in self.slices if item.lane == lane)
 
 
 @kept
@@ -180,9 +162,8 @@ def make_view(
     end = trace.end if end is None else end
     slices = tuple(item for item in slices_of(trace) if _touches(item, start, end))
     idle = tuple(item for item in idle_times(trace) if item.end > start and item.start < end)
-    names = {item.lane for item in slices} | {item.lane for item in idle}
+    lanes = in_order([*(item.lane for item in slices), *(item.lane for item in idle)])
     arrows = arrows_between(trace, slices)
-    lanes = in_order(map(lane_of, names))
     return View(trace, start, end, first_step, last_step, lanes, slices, arrows, idle)
 
 

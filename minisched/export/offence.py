@@ -13,7 +13,7 @@ from statistics import median
 from ..checks.history import Offence
 from ..checks.overlap import step_intervals
 from ..trace import Slice, Trace
-from .layout import View, lane_of, make_view, slices_of
+from .layout import View, lane_title, make_view, slices_of
 from .runs import LEGEND as RUN_LEGEND
 from .runs import lanes_of
 from .scene import LaneItem, LaneLink, Lanes, Part, Scene, about_run
@@ -39,7 +39,7 @@ def offence_scene(trace: Trace, offence: Offence) -> Scene:
     start = max(0, min((item.start for item in ran), default=0) - around)
     end = min(trace.end, max((item.end for item in ran), default=trace.end) + around)
     view = replace(make_view(trace, start, max(start + 1, end)), bubbles=())
-    used = {lane_of(item.lane) for item in view.slices}
+    used = {item.lane for item in view.slices}
     view = replace(view, lanes=tuple(lane for lane in view.lanes if lane in used) or view.lanes)
     note = f"{ms(view.start)} to {ms(view.end)} of {ms(trace.end)} ms"
     part = Part(trace.loop, note, [in_red(view, offence, view.duration)])
@@ -63,10 +63,10 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
         span = view.clip(item.start, item.end)
         frame = LaneItem("outline", *span, str(number), about=f"{number}: {item.label}",
                          data={"offence": item.id})  # fmt: skip
-        red[view.lanes.index(lane_of(item.lane))].append(frame)
+        red[view.lanes.index(item.lane)].append(frame)
     if missing:
         first, second = missing
-        rows = [view.lanes.index(lane_of(item.lane)) for item in missing]
+        rows = [view.lanes.index(item.lane) for item in missing]
         # a free has to wait by the end of what it stands in, all else by its beginning
         ready = second.end if offence.waits else second.start
         leaves, arrives = (view.clip(time, time)[0] for time in (first.end, ready))
@@ -103,6 +103,6 @@ def told(view: View, offence: Offence) -> Iterator[str]:
         # a time that would be rounded to nothing is written in full
         start, end = (ms(time) if time >= 10_000 else exact(time)
                       for time in (item.start, item.end))  # fmt: skip
-        yield f"{number}: {item.label} on {lane_of(item.lane).title}, {start} to {end} ms{rids}"
+        yield f"{number}: {item.label} on {lane_title(item.lane)}, {start} to {end} ms{rids}"
     if missing := missing_of(view, offence):
         yield f"missing: {missing_words(missing, offence)}"

@@ -15,7 +15,8 @@ from ..checks.overlap import forwards, measure
 from ..devices.cost import MILLISECOND
 from ..loops.design import LOOPS
 from ..trace import Trace
-from .layout import DECODES, View, make_view
+from ..trace.events import is_host, lane_words
+from .layout import DECODES, View, lane_side, make_view
 from .runs import LEGEND, lanes_of
 from .scene import LaneRow, Lanes, Part, Scene
 
@@ -127,12 +128,12 @@ def rows_of(alike: Sequence[Strip], end: int, is_slide: bool) -> list[LaneRow]:
     kept = [
         (lane, row)
         for lane, row in zip(strip.view.lanes, lanes_of(strip.view, end).rows, strict=True)
-        if not (is_slide and lane.key.endswith("_thread"))
-        and (lane.side == "host" or any(item.kind == "forward" for item in row.spans))
+        if not (is_slide and lane.endswith(" thread"))
+        and (is_host(lane) or any(item.kind == "forward" for item in row.spans))
     ]
     return [
         LaneRow(
-            lane.name.lower() if len(kept) > 2 else lane.side,
+            lane_words(lane) if len(kept) > 2 else lane_side(lane),
             row.spans,
             group=f"{strip.view.trace.loop} + {others} alike" if others else strip.name,
             group_note=f"{strip.period / MILLISECOND:.1f} ms, {busy} %, {strip.speedup:.2f}×{more}",

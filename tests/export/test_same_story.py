@@ -26,7 +26,7 @@ from minisched.checks.overlap import forwards
 from minisched.export import native
 from minisched.export.chrome import BOOKKEEPING, to_chrome
 from minisched.export.html import SCRIPTS, to_html
-from minisched.export.layout import View, make_view, steady_views, view_of_steps
+from minisched.export.layout import View, lane_title, make_view, steady_views, view_of_steps
 from minisched.export.looks import PHASES, flat, glyph
 from minisched.export.recipes import trace_of
 from minisched.export.runs import compare, in_order, side_by_side, timing
@@ -54,7 +54,7 @@ class Shown(NamedTuple):
 def truth(trace: Trace) -> Shown:
     """What a picture of the whole run must show; boxes of length zero cannot be seen."""
     slices = {item.id: item for item in trace.slices}
-    lanes = {item.id: lane_key(item) for item in trace.slices}
+    lanes = {item.id: item.lane for item in trace.slices}
     boxes = Counter(
         (lanes[item.id], phase(item.name), item.start, item.end)
         for item in trace.slices
@@ -64,15 +64,6 @@ def truth(trace: Trace) -> Shown:
         (lanes[e.src], slices[e.src].end, lanes[e.dst], slices[e.dst].start) for e in trace.edges
     )
     return Shown(boxes, arrows, trace.end)
-
-
-def lane_key(item: Slice) -> str:
-    if item.lane == "host":
-        return "host"
-    word = item.lane.replace(" ", "_")
-    if item.lane.endswith(("host", "thread")):
-        return f"thread_{word}"
-    return word if word in ("forward", "copy") else f"stream_{word}"
 
 
 def phase(name: str) -> str:
@@ -133,7 +124,7 @@ def read_svg(text: str, trace: Trace) -> Shown:
         x, y, width = (float(rect.attrib[name]) for name in ("x", "y", "width"))
         assert abs(x - left - item.start * scale) < 0.051
         assert abs(width - max(1, item.duration * scale)) < 0.051  # at least a pixel, to be seen
-        lane, times = view.lanes[tops.index(y)].key, ("data-start", "data-end")
+        lane, times = view.lanes[tops.index(y)], ("data-start", "data-end")
         start, end = (int(rect.attrib[name]) for name in times)
         boxes[lane, rect.attrib["class"].split()[1].replace("-", " "), start, end] += 1
     for path in root.iter(f"{SVG}path"):
@@ -146,7 +137,7 @@ def read_svg(text: str, trace: Trace) -> Shown:
             assert abs(points[-2] - left - dst.start * scale) < 0.051
         ends = points[1::2] if "L" in path.attrib["d"] else points[1:2]
         rows = [max(i for i, top in enumerate(tops) if top - 2 <= y) for y in ends]
-        arrows[view.lanes[rows[0]].key, src.end, view.lanes[rows[-1]].key, dst.start] += 1
+        arrows[view.lanes[rows[0]], src.end, view.lanes[rows[-1]], dst.start] += 1
     return Shown(boxes, arrows, max((key[3] for key in boxes), default=0))
 
 
@@ -172,7 +163,7 @@ def read_html(text: str) -> Shown:
 def shown_by_timing(text: str, view: View) -> Shown:
     """PlantUML timing; an idle device is no slice."""
     boxes, arrows, end = read_timing(text)
-    keys = {f"lane{at}": lane.key for at, lane in enumerate(view.lanes)}
+    keys = {f"lane{at}": lane for at, lane in enumerate(view.lanes)}
     idle = (flat("bubble"), flat("waited"))
     slices = [box for box in boxes.elements() if box[1] not in idle]
     return Shown(
@@ -195,7 +186,7 @@ def check_every_exporter(trace: Trace) -> None:
     kinds = (trace.slices, trace.edges, trace.counters, trace.marks, trace.program)
     assert sum(line.startswith("{") for line in text.splitlines()[1:]) == sum(map(len, kinds))
     view = make_view(trace)
-    assert read_chrome(to_chrome(trace), {lane.title: lane.key for lane in view.lanes}) == told
+    assert read_chrome(to_chrome(trace), {lane_title(lane): lane for lane in view.lanes}) == told
     assert read_svg(to_svg(compare([trace], 0)), trace) == told
     assert read_html(to_html([trace])) == told
     assert shown_by_timing(to_puml(side_by_side([view])), view) == told
@@ -210,19 +201,17 @@ def check_steps(trace: Trace, first: int, last: int) -> None:
     view = view_of_steps(trace, first, last)
     inside = [s for s in trace.slices if s.end > view.start and s.start < view.end and s.duration]
     wanted = Counter(
-        (lane_key(s), phase(s.name), *(min(max(t - view.start, 0), view.duration) for t in
+        (s.lane, phase(s.name), *(min(max(t - view.start, 0), view.duration) for t in
                                        (s.start, s.end))) for s in inside
     )  # fmt: skip
     timing = shown_by_timing(to_puml(side_by_side([view])), view)
     assert timing.boxes == wanted and timing.end == view.duration
-    keys = {lane.key: f"lane{at}" for at, lane in enumerate(view.lanes)}
+    keys = {lane: f"lane{at}" for at, lane in enumerate(view.lanes)}
     notes, arrows = read_sequence(text := to_puml(in_order(view)))
     assert notes == Counter(
-        (keys[lane_key(item)], item.label, ms(item.duration))
-        for item in view.slices
-        if item.duration
+        (keys[item.lane], item.label, ms(item.duration)) for item in view.slices if item.duration
     )
-    ids = {item.id: keys[lane_key(item)] for item in view.slices}
+    ids = {item.id: keys[item.lane] for item in view.slices}
     assert arrows == Counter(
         (ids[e.src], ids[e.dst]) for e in trace.edges if {e.src, e.dst} <= ids.keys()
     )
