@@ -31,7 +31,7 @@ def playing(svg: str) -> str:
     veil = "".join(f"M{left} {top:.1f}h{wide}V{bottom:.1f}h-{wide}z" for top, bottom in sides)
     line = "".join(f"M{left} {top:.1f}V{bottom:.1f}" for top, bottom in sides)
     drawn = f'<path class="veil" d="{veil}"/>\n<path class="cursor" d="{line}"/>\n'
-    before, end, after = svg.rpartition("</g>\n</svg>" if "</g>\n</svg>" in svg else "</svg>")
+    before, end, after = svg.rpartition("</svg>")
     return before.replace("</style>", _rules(left, width) + "</style>", 1) + drawn + end + after
 
 

@@ -20,17 +20,19 @@ ROOT, LEVEL, LEAF, NODE = 44, 168, 44, 36  # a tree: the root, a level, a leaf's
 
 def to_svg(scene: Scene) -> str:
     """The picture's text."""
-    page = SvgPage(max((_left_of(one) for part in scene.parts for one in part.shows), default=96.0))
     shown = [one for part in scene.parts for one in part.shows]
+    page = SvgPage(scene, max(map(_left_of, shown), default=96.0))
     afters = iter([*shown[1:], None])
-    for part in scene.parts:
+    for number, part in enumerate(scene.parts):
+        page.top += 4 * bool(number)
         page.heading(part.heading, part.note)
         for item in part.shows:
             after = next(afters)
             draw(page, item, getattr(item, "axis", None) != getattr(after, "axis", None))
-    page.legend(scene)
-    page.notes(scene.notes)
-    return page.finish(scene)
+    page.legend()
+    for note in scene.notes:
+        page.lines(note, "faint")
+    return page.finish()
 
 
 def draw(page: SvgPage, item: object, has_axis: bool) -> None:

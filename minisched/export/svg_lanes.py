@@ -6,6 +6,7 @@ rim of its box's colour.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,176 +24,158 @@ class _Strip:
 
     row: LaneRow
     y: float  # the upper edge of its boxes
+    group: str  # whose name stands here: the first row of a group has it
     said: float = 0.0  # how far the words below it reach
     numbered: float = -99.0  # where the last number of a frame stands
 
 
 class LanesDrawing:
-    """Lanes on a page: backgrounds and grid, boxes, arrows, and then the words."""
+    """Lanes on a page, from the back to the front."""
 
     def __init__(self, page: SvgPage, lanes: Lanes) -> None:
         self.page, self.lanes = page, lanes
         self.x = TimeScale(lanes.start, lanes.end, page.left)
         count = len(lanes.rows) + sum(row.measure is not None for row in lanes.rows)
         self.pitch = min(PITCH, max(9, MOST_HIGH / max(1, count)))
-        self.box = self.pitch - (PITCH - BOX if self.pitch > 16 else 2)
-        self.top = page.top + 14 * any(flag.end == flag.start for flag in lanes.flags)
-        self.strips: list[_Strip] = []
-        y, group = self.top + (self.pitch - self.box) / 2, ""
-        for at, row in enumerate(lanes.rows):
-            y += 20 if row.measure else 8 if at and row.group != group else 0
-            group = row.group
-            self.strips.append(_Strip(row, y))
-            if any(span.kind == "said" for span in row.spans):
-                below = lanes.rows[at + 1].spans if at + 1 < len(lanes.rows) else ()
-                y += 24 if any(span.kind == "outline" for span in below) else 10  # numbers are high
-            y += self.pitch
-        self.bottom = y - (self.pitch - self.box) / 2
+        self.gap = PITCH - BOX if self.pitch > 16 else 2
+        self.box = self.pitch - self.gap
+        moments = [flag.start for flag in lanes.flags if flag.end == flag.start]
+        self.top = page.top + 14 * bool(moments)
+        self.strips = list(self._stacked())
         self.segments = [
             (*start, *end)
             for link in lanes.links
             if link.src[0] != link.dst[0]
             for start, end in pairwise(self._route(link))
         ]
-        moments = (self.x.at(flag.start) for flag in lanes.flags if flag.end == flag.start)
-        self.segments += [(at, self.top, at, self.bottom) for at in moments]
+        self.segments += [(self.x.at(at), self.top, self.x.at(at), self.bottom) for at in moments]
+
+    def _stacked(self) -> Iterator[_Strip]:
+        """A strip a row, with room for what stands above and below it."""
+        y, before = self.top + self.gap / 2, ""
+        rows = self.lanes.rows
+        for at, row in enumerate(rows):
+            y += 20 if row.measure else 8 if at and row.group != before else 0
+            yield _Strip(row, y, row.group if row.group != before else "")
+            before = row.group
+            if any(item.kind == "said" for item in row.spans):
+                after = rows[at + 1].spans if at + 1 < len(rows) else ()
+                y += 24 if any(item.kind == "outline" for item in after) else 10  # numbers are high
+            y += self.pitch
+        self.bottom = y - self.gap / 2
 
     def draw(self, has_axis: bool) -> None:
-        """Everything, from the back to the front."""
-        page, group = self.page, ""
+        """Everything."""
+        page = self.page
         for strip in self.strips:
-            self._background(strip, is_first=strip.row.group != group)
-            group = strip.row.group
+            self._background(strip)
         self.x.grid(page, self.top, self.bottom)
-        spans = [(span, strip) for strip in self.strips for span in strip.row.spans]
-        over = [pair for pair in spans if pair[0].kind in OVER]  # arrows run below these
-        below = [pair for pair in spans if pair[0].kind not in OVER]
-        for span, strip in sorted(below, key=lambda pair: pair[0].kind != "both"):
-            self._shape(span, strip)
+        items = [(item, strip) for strip in self.strips for item in strip.row.spans]
+        below = [pair for pair in items if pair[0].kind not in OVER]  # arrows run above these
+        for item, strip in sorted(below, key=lambda pair: pair[0].kind != "both"):
+            self._shape(item, strip)
         for link in self.lanes.links:
             self._arrow(link)
-        for span, strip in over:
-            self._shape(span, strip)
-        for span, strip in spans:
-            self._label(span, strip)
+        for item, strip in items:
+            if item.kind in OVER:
+                self._over(item, strip)
+        for item, strip in items:
+            if item.kind not in (*SIGNS, *OVER) and self.box >= 11:
+                self._label(item, strip)
         for strip in self.strips:
-            self._tail(strip)
-        for strip in self.strips:
-            if strip.row.measure:
-                self._measure(strip.row.measure, strip.y)
+            row = strip.row
+            if row.tail and row.spans:
+                ends = [self.x.at(at) for item in row.spans for at in (item.start, item.end)]
+                page.beside(min(ends), max(ends), strip.y + self.box / 2 + 4, row.tail, "small")
+            if row.measure:
+                self._measure(row.measure, strip.y - 12)
         page.flags(self.lanes.flags, self.x, self.top, self.bottom)
         page.top = self.bottom + (8 if has_axis else 20)
         if has_axis:
             self.x.draw(page, self.lanes.across)
 
-    def _background(self, strip: _Strip, is_first: bool) -> None:
-        page, row, y, left = self.page, strip.row, strip.y, self.x.left
-        page.drawn.append(
-            f'<rect class="lane" x="{left:.1f}" y="{y - 3:.1f}" width="{EDGE - left:.1f}" '
-            f'height="{self.box + 6:.1f}"/>'
-        )
+    def _background(self, strip: _Strip) -> None:
+        page, row, left = self.page, strip.row, self.x.left
+        page.rect("lane", left, strip.y - 3, EDGE - left, self.box + 6)
         if self.pitch < 12 and self.strips.index(strip) % 5:
             return
-        middle = y + self.box / 2 + 4
+        y = strip.y + self.box / 2 + 4
         if row.group:
-            page.words(left - 8, middle, row.name, "small faint", "end")
-            if is_first:
-                page.words(MARGIN, middle, row.group, "bold")
-                page.words(MARGIN, middle + 15, row.group_note, "small faint")
+            page.words(left - 8, y, row.name, "small faint", "end")
+            if strip.group:
+                page.words(MARGIN, y, row.group, "bold")
+                page.words(MARGIN, y + 15, row.group_note, "small faint")
             return
-        room = left - MARGIN - 8
-        name = cut(row.name, room)
-        page.words(MARGIN, middle, name, "small" if self.pitch < 16 else "")
+        name = cut(row.name, left - MARGIN - 8)
+        page.words(MARGIN, y, name, "small" if self.pitch < 16 else "")
         at = MARGIN + width_of(name, 12) + 7
         if at + width_of(row.note) <= left - 4:
-            page.words(at, middle, row.note, "small faint")
+            page.words(at, y, row.note, "small faint")
 
-    def _shape(self, span: LaneItem, strip: _Strip) -> None:
-        page, x, y = self.page, self.x.at(span.start), strip.y
-        width = self.x.at(span.end) - x
-        if span.kind in SIGNS:
-            at = y - 1 if span.kind == "flag" else y + self.box / 2
-            page.sign(span.kind, x, at, span.about, span.data)
-        elif span.kind == "both":
-            page.rect("both", x, y - 3, width, self.box + 6, span.about, span.data)
-        elif span.kind == "outline":
-            page.rect("outline", x - 1, y - 1, max(3, width) + 2, self.box + 2, span.about,
-                      span.data)  # fmt: skip
-            left = strip.numbered = max(x - 9, strip.numbered + 17)
-            page.drawn.append(f'<circle class="disc" cx="{left + 8:.1f}" cy="{y - 5:.1f}" r="8"/>')
-            page.words(left + 8, y - 1, span.label, "small on-disc", "middle")
-        elif span.kind == "ghost":
-            page.rect("ghost", x, y + 1, max(3, width), self.box - 2, span.about)
-        elif span.kind != "said":
-            kind = f"box {css(span.kind)}" + " thin" * (width <= 4)
-            least = 1.0 if span.end > span.start else 3.0
-            x = min(x, EDGE - least) if span.end == span.start else x
-            page.rect(kind, x, y, max(least, width), self.box, span.about, span.data)
-
-    def _tail(self, strip: _Strip) -> None:
-        """Words behind the last thing on a row, or before the first where the page ends."""
-        words, spans = strip.row.tail, strip.row.spans
-        if not words or not spans:
-            return
-        y = strip.y + self.box / 2 + 4
-        right = max(self.x.at(span.end) for span in spans) + 6
-        if right + width_of(words) <= EDGE:
-            self.page.words(right, y, words, "small")
+    def _shape(self, item: LaneItem, strip: _Strip) -> None:
+        """A box, a sign, or a tint."""
+        page, x, y = self.page, self.x.at(item.start), strip.y
+        width = self.x.at(item.end) - x
+        if item.kind in SIGNS:
+            at = y - 1 if item.kind == "flag" else y + self.box / 2
+            page.sign(item.kind, x, at, item.about, item.data)
+        elif item.kind == "both":
+            page.rect("both", x, y - 3, width, self.box + 6, item.about, item.data)
         else:
-            left = min(self.x.at(span.start) for span in spans) - 6
-            self.page.words(left, y, cut(words, left - self.x.left), "small", "end")
+            kind = f"box {css(item.kind)}" + " thin" * (width <= 4)
+            least = 1.0 if item.end > item.start else 3.0
+            x = min(x, EDGE - least) if item.end == item.start else x
+            page.rect(kind, x, y, max(least, width), self.box, item.about, item.data)
 
-    def _label(self, span: LaneItem, strip: _Strip) -> None:
-        """As much as fits, where no arrow runs and no sign stands, if there is such a place."""
-        y = strip.y
-        x, width = self.x.at(span.start), self.x.at(span.end) - self.x.at(span.start)
-        if span.kind == "said":
-            room = width_of(span.label, 11, bold=True)
+    def _over(self, item: LaneItem, strip: _Strip) -> None:
+        """A frame with its number, a ghost, or words below what they are about."""
+        page, x, y = self.page, self.x.at(item.start), strip.y
+        width = max(3, self.x.at(item.end) - x)
+        if item.kind == "ghost":
+            page.rect("ghost", x, y + 1, width, self.box - 2, item.about)
+        elif item.kind == "outline":
+            page.rect("outline", x - 1, y - 1, width + 2, self.box + 2, item.about, item.data)
+            strip.numbered = max(x - 9, strip.numbered + 17)
+            middle = strip.numbered + 8
+            page.drawn.append(f'<circle class="disc" cx="{middle:.1f}" cy="{y - 5:.1f}" r="8"/>')
+            page.words(middle, y - 1, item.label, "small on-disc", "middle")
+        else:
+            room = width_of(item.label, 11, bold=True)
             middle = min(max(x + width / 2, self.x.left + room / 2), EDGE - room / 2)
             if middle - room / 2 >= strip.said:  # else the words are in the notes alone
                 strip.said = middle + room / 2 + 6
                 low = y + self.box + 15
-                self.page.words(middle, low, span.label, "small said", "middle", span.data)
-            return
-        if span.kind in (*SIGNS, *OVER) or self.box < 11:
-            return
-        is_bold = span.kind in ("bubble", "waited")
-        fallback: tuple[str, float] | None = None
-        for words in dict.fromkeys((span.label, span.brief)):
-            room = width_of(words, 11, is_bold) + 4
-            if not words or room > width:
-                continue
-            at = self._free(x, width, room, strip)
-            if at is not None:
-                fallback = words, at
-                break
-            if not any(abs(x + width / 2 - at) < room / 2 + 5 for at in self._signs(strip)):
-                fallback = fallback or (words, x + width / 2)
-        if fallback:
-            words, at = fallback
+                page.words(middle, low, item.label, "small said", "middle", item.data)
+
+    def _label(self, item: LaneItem, strip: _Strip) -> None:
+        """As much as fits, where no arrow runs, if there is such a place."""
+        places = self._places(item, strip)
+        if first := next(places, None):
+            rest = (place for place in places if not place[2])
+            words, middle, _ = next(rest, first) if first[2] else first
             self.page.said.add(words)
-            kind = f"small in-{css(span.kind)}"
-            self.page.words(at, y + self.box / 2 + 4, words, kind, "middle")
+            kind = f"small in-{css(item.kind)}"
+            self.page.words(middle, strip.y + self.box / 2 + 4, words, kind, "middle")
 
-    def _free(self, x: float, width: float, room: float, strip: _Strip) -> float | None:
-        """The middle of a place in a box that nothing crosses, nearest to the box's own."""
-        slack, y = (width - room) / 2, strip.y
-        signs = self._signs(strip)
-        offsets = [0.0]
-        for step in range(1, int(slack // 4) + 1):
-            offsets += [4.0 * step, -4.0 * step]
-        for offset in offsets:
-            middle = x + width / 2 + offset
-            sides = middle - room / 2 + 1, y + 2, middle + room / 2 - 1, y + self.box - 2
-            is_struck = any(crosses(segment, sides) for segment in self.segments)
-            if not is_struck and all(abs(middle - at) > room / 2 + 5 for at in signs):
-                return middle
-        return None
-
-    def _signs(self, strip: _Strip) -> list[float]:
-        """Where signs stand among a row's boxes."""
-        spans = strip.row.spans
-        return [self.x.at(s.start) for s in spans if s.kind in SIGNS and s.kind != "flag"]
+    def _places(self, item: LaneItem, strip: _Strip) -> Iterator[tuple[str, float, bool]]:
+        """Where words have room and no sign stands, nearest to the middle first, and whether an
+        arrow crosses that.
+        """
+        x, width = self.x.at(item.start), self.x.at(item.end) - self.x.at(item.start)
+        signs = [
+            self.x.at(s.start) for s in strip.row.spans if s.kind in SIGNS and s.kind != "flag"
+        ]
+        for words in filter(None, dict.fromkeys((item.label, item.brief))):
+            room = width_of(words, 11, item.kind in ("bubble", "waited")) + 4
+            if room > width:
+                continue
+            steps = [4.0 * step for step in range(1, int((width - room) / 8) + 1)]
+            for aside in (0.0, *(by for step in steps for by in (step, -step))):
+                middle = x + width / 2 + aside
+                if all(abs(middle - at) > room / 2 + 5 for at in signs):
+                    left, right = middle - room / 2 + 1, middle + room / 2 - 1
+                    sides = left, strip.y + 2, right, strip.y + self.box - 2
+                    yield words, middle, any(crosses(one, sides) for one in self.segments)
 
     def _ends(self, link: LaneLink) -> tuple[float, float, float, float]:
         """From the edge of one row's boxes to the edge of the other's."""
@@ -207,8 +190,7 @@ class LanesDrawing:
         src, dst = link.src[0], link.dst[0]
         if abs(src - dst) < 2 or abs(x2 - x1) < SLANT or link.kind in ("missing", "transfer"):
             return [(x1, y1), (x2, y2)]
-        gap = self.pitch - self.box
-        return [(x1, y1), (x1, y2 + gap if src > dst else y2 - gap), (x2, y2)]
+        return [(x1, y1), (x1, y2 + self.gap if src > dst else y2 - self.gap), (x2, y2)]
 
     def _arrow(self, link: LaneLink) -> None:
         d = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in self._route(link))
@@ -224,20 +206,18 @@ class LanesDrawing:
             kind += " faint-arrow"
         self.page.path(kind, d, link.about, link.data)
 
-    def _measure(self, span: LaneItem, y: float) -> None:
+    def _measure(self, item: LaneItem, y: float) -> None:
         """A stretch above a row, with its length."""
-        page, left, right, y = self.page, self.x.at(span.start), self.x.at(span.end), y - 12
-        page.line("span", left, y, right, y, span.data)
+        page, left, right = self.page, self.x.at(item.start), self.x.at(item.end)
+        page.line("span", left, y, right, y, item.data)
         page.line("span", left, y - 4, left, y + 4)
         page.line("span", right, y - 4, right, y + 4)
-        room = width_of(span.label)
-        if room + 8 > right - left:  # beside it
-            at = right + 5 if right + 5 + room < EDGE else left - 5 - room
-            page.words(at, y + 4, span.label, "small spanned")
+        room, middle = width_of(item.label), (left + right) / 2
+        if room + 8 > right - left:
+            page.beside(left, right, y + 4, item.label, "small spanned")
             return
-        middle = (left + right) / 2
         page.rect("halo", middle - room / 2 - 2, y - 7, room + 4, 14)
-        page.words(middle, y + 4, span.label, "small spanned", "middle")
+        page.words(middle, y + 4, item.label, "small spanned", "middle")
 
 
 def crosses(

@@ -33,11 +33,6 @@ def cut(words: str, room: float, bold: bool = False, size: float = 11) -> str:
     return words if len(words) <= most else "" if most < 2 else words[: most - 1] + "…"
 
 
-def broken(words: str, room: float, size: float = 12, bold: bool = False) -> Iterator[str]:
-    """Lines that fit."""
-    yield from wrap(words, int(room / char_width(size, bold))) or [""]
-
-
 def hover_of(about: str, data: Data | None) -> str:
     """What is told of a shape to who points at it; if nothing else, what it belongs to."""
     said = about or ", ".join(f"{name} {value}" for name, value in (data or {}).items())
@@ -47,21 +42,16 @@ def hover_of(about: str, data: Data | None) -> str:
 class SvgPage:
     """Collects shapes from top to bottom; ``top`` is where the next part begins."""
 
-    def __init__(self, left: float) -> None:
+    def __init__(self, scene: Scene, left: float) -> None:
+        self.scene = scene
         self.left = left  # where time begins, in all lanes and curves
         self.drawn: list[str] = []
-        self.top = 80.0
         self.said: set[str] = set()  # the labels that are to be read in the picture
-
-    def heading(self, words: str, note: str) -> None:
-        """The title of a part, with a quiet note behind it, or below it where it is long."""
-        self.top += 4 if self.drawn else 0
-        self.words(MARGIN, self.top, words, "run")
-        at = MARGIN + width_of(words, 13.5, bold=True) + 18
-        if note and at + width_of(note) > EDGE:
-            at, self.top = MARGIN, self.top + 17
-        self.words(at, self.top, note, "small faint")
-        self.top += 14
+        self.top = 11.0
+        self.lines(scene.title, "title", 20, size=16, bold=True)
+        self.top += 2
+        self.lines(scene.about, "faint")
+        self.top += 30
 
     # -- shapes ------------------------------------------------------------------------------------
 
@@ -70,23 +60,19 @@ class SvgPage:
         data: Data | None = None,
     ) -> None:  # fmt: skip
         """A box of a kind."""
-        hover = hover_of(about, data)
-        self.drawn.append(
-            f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
-            f'height="{height:.1f}" rx="2"{_attributes(data)}>{hover}</rect>'
-        )
+        where = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2"'
+        self._draw("rect", kind, where, data, hover_of(about, data))
 
     def path(self, kind: str, d: str, about: str = "", data: Data | None = None) -> None:
         """Any other outline."""
-        hover = hover_of(about, data)
-        self.drawn.append(f'<path class="{kind}" d="{d}"{_attributes(data)}>{hover}</path>')
+        self._draw("path", kind, f'd="{d}"', data, hover_of(about, data))
 
     def line(
         self, kind: str, x1: float, y1: float, x2: float, y2: float, data: Data | None = None
     ) -> None:
         """A straight line."""
         ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-        self.drawn.append(f'<line class="{kind}" {ends}{_attributes(data)}/>')
+        self._draw("line", kind, ends, data)
 
     def words(
         self, x: float, y: float, words: str, kind: str = "", anchor: str = "start",
@@ -94,12 +80,8 @@ class SvgPage:
     ) -> None:  # fmt: skip
         """One line of text."""
         if words:
-            looks = f' class="{kind}"' if kind else ""
             where = f' text-anchor="{anchor}"' if anchor != "start" else ""
-            self.drawn.append(
-                f'<text{looks} x="{x:.1f}" y="{y:.1f}"{where}{_attributes(data)}>'
-                f"{escape(words)}</text>"
-            )
+            self._draw("text", kind, f'x="{x:.1f}" y="{y:.1f}"{where}', data, escape(words))
 
     def sign(
         self, kind: str, x: float, y: float, about: str = "", data: Data | None = None
@@ -107,12 +89,26 @@ class SvgPage:
         """What takes no time, around its middle."""
         self.path(css(kind), f"M{x:.1f} {y:.1f}{SIGNS[kind][0]}", about, data)
 
+    def _draw(self, tag: str, kind: str, where: str, data: Data | None, inside: str = "") -> None:
+        looks = f'class="{kind}" ' if kind else ""
+        of = (data or {}).items()
+        more = "".join(f" data-{name}={quoteattr(str(value))}" for name, value in of)
+        end = f">{inside}</{tag}>" if inside else "/>"
+        self.drawn.append(f"<{tag} {looks}{where}{more}{end}")
+
+    def beside(self, left: float, right: float, y: float, words: str, kind: str) -> None:
+        """Words behind what lies from left to right, or before it where the page ends."""
+        if right + 6 + width_of(words) <= EDGE:
+            self.words(right + 6, y, words, kind)
+        else:
+            self.words(left - 6, y, cut(words, left - 6 - self.left), kind, "end")
+
     def flags(self, flags: Sequence[LaneItem], x: TimeScale, top: float, bottom: float) -> None:
         """A line at each moment, and its words where there is room beside it.
 
         A stretch has an arrow from its end back to its start, with words above and below it.
         """
-        free = x.left  # of words before it
+        free = self.left  # of words before it
         for number, flag in enumerate(flags, 1):
             at, until = x.at(flag.start), x.at(flag.end)
             is_sign = flag.kind in SIGNS and flag.kind != "end"
@@ -140,20 +136,35 @@ class SvgPage:
 
     # -- what is around them -----------------------------------------------------------------------
 
-    def legend(self, scene: Scene) -> None:
+    def lines(
+        self, words: str, kind: str, pitch: int = 17, size: float = 12, bold: bool = False
+    ) -> None:
+        """Text as wide as the page, in as many lines as it needs."""
+        for line in wrap(words, int((EDGE - MARGIN) / char_width(size, bold))) or [""]:
+            self.top += pitch
+            self.words(MARGIN, self.top, line, kind)
+
+    def heading(self, words: str, note: str) -> None:
+        """The title of a part, with a quiet note behind it, or below it where it is long."""
+        self.words(MARGIN, self.top, words, "run")
+        at = MARGIN + width_of(words, 13.5, bold=True) + 18
+        if note and at + width_of(note) > EDGE:
+            at, self.top = MARGIN, self.top + 17
+        self.words(at, self.top, note, "small faint")
+        self.top += 14
+
+    def legend(self) -> None:
         """What kinds mean that occur, and whose meaning is not written on them."""
-        x, self.top = float(MARGIN), self.top + 16
+        x = float(MARGIN)
         entries = [
             (kind, words)
-            for kind, words in scene.meanings.items()
+            for kind, words in self.scene.meanings.items()
             if not any(label.startswith(words) for label in self.said)
         ]
-        if not entries:
-            self.top -= 16
-        for kind, words in entries:
+        for number, (kind, words) in enumerate(entries):
             room = 26 + width_of(words, 12) + 12
-            if x + room > EDGE:
-                x, self.top = float(MARGIN), self.top + 22
+            if not number or x + room > EDGE:
+                x, self.top = float(MARGIN), self.top + (22 if number else 16)
             self._sample(kind, x, self.top)
             self.words(x + 24, self.top, words)
             x += room
@@ -171,39 +182,15 @@ class SvgPage:
             shown = kind if kind in (*UNDER, *OVER) else f"box {css(kind)}"
             self.rect("box queued changed" if kind == "changed" else shown, x, y - 10, 18, 12)
 
-    def notes(self, notes: Sequence[str]) -> None:
-        """Quiet lines under the drawing, the longer ones broken."""
-        for note in notes:
-            for words in broken(note, EDGE - MARGIN):
-                self.top += 17
-                self.words(MARGIN, self.top, words, "faint")
-
-    def finish(self, scene: Scene) -> str:
+    def finish(self) -> str:
         """The whole file."""
         height, drawn = round(self.top + 14), "\n".join(self.drawn)
-        head, y = list[str](), 31
-        for words in broken(scene.title, EDGE - MARGIN, 16, bold=True):
-            head.append(f'<text class="title" x="{MARGIN}" y="{y}">{escape(words)}</text>')
-            y += 20
-        for words in broken(scene.about, EDGE - MARGIN):
-            head.append(f'<text class="faint" x="{MARGIN}" y="{y - 1}">{escape(words)}</text>')
-            y += 17
-        more = y - 68
-        body = f'<g transform="translate(0 {more})">\n{drawn}\n</g>' if more else drawn
-        height += more
-        return "\n".join(
-            [
-                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-                f'width="{WIDTH}" height="{height}" role="img">',
-                f"<title>{escape(scene.title)}</title>",
-                style_of(drawn),
-                f'<rect class="paper" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" '
-                'rx="8"/>',
-                *head,
-                body,
-                "</svg>",
-                "",
-            ]
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" role="img">\n'
+            f"<title>{escape(self.scene.title)}</title>\n{style_of(drawn)}\n"
+            f'<rect class="paper" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" '
+            f'rx="8"/>\n{drawn}\n</svg>\n'
         )
 
 
@@ -214,35 +201,30 @@ class TimeScale:
     start: int
     end: int
     left: float
-    right: float = EDGE
 
     def at(self, time: int) -> float:
         """Where a moment lies, kept inside."""
         inside = min(max(time, self.start), self.end) - self.start
-        return self.left + inside * (self.right - self.left) / max(1, self.end - self.start)
+        return self.left + inside * (EDGE - self.left) / max(1, self.end - self.start)
 
     @property
-    def ticks(self) -> range:
-        """The moments that get a number."""
+    def ticks(self) -> Iterator[tuple[float, str]]:
+        """Where a number stands, and which."""
         step = tick_step(max(1, self.end - self.start))
-        return range(-(-self.start // step) * step, self.end + 1, step)
+        for time in range(-(-self.start // step) * step, self.end + 1, step):
+            yield self.at(time), exact(time)
 
     def grid(self, page: SvgPage, top: float, bottom: float) -> None:
         """A faint line at every tick."""
-        for at in self.ticks:
-            page.line("grid", self.at(at), top, self.at(at), bottom)
+        for x, _ in self.ticks:
+            page.line("grid", x, top, x, bottom)
 
     def draw(self, page: SvgPage, words: str) -> None:
         """The axis below what has been drawn, in what ``words`` say."""
         y = page.top
-        page.line("axis", self.left, y, self.right, y)
+        page.line("axis", self.left, y, EDGE, y)
         page.words(MARGIN, y + 18, words, "small faint")
-        for at in self.ticks:
-            page.line("axis", self.at(at), y, self.at(at), y + 5)
-            page.words(self.at(at), y + 18, exact(at), "small", "middle")
+        for x, number in self.ticks:
+            page.line("axis", x, y, x, y + 5)
+            page.words(x, y + 18, number, "small", "middle")
         page.top += 40
-
-
-def _attributes(data: Data | None) -> str:
-    items = data.items() if data else ()
-    return "".join(f" data-{name}={quoteattr(str(value))}" for name, value in items)
