@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..trace import Trace
+from .looks import OVER, SIGNS, UNDER
 
 Data = Mapping[str, str | int]  # what a shape belongs to: ``data-`` attributes in an SVG
 
@@ -71,6 +72,11 @@ class LaneRow:
     group_note: str = ""
     measure: LaneItem | None = None
     tail: str = ""
+
+    @property
+    def boxes(self) -> list[LaneItem]:
+        """What takes its time there; no signs, nor what is behind or around other things."""
+        return [item for item in self.spans if item.kind not in (*SIGNS, *UNDER, *OVER)]
 
     @property
     def title(self) -> str:

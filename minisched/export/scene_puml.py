@@ -8,14 +8,15 @@ would collide with the names of the lanes.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from .looks import LIGHT, OVER, SIGNS, UNDER, flat
+from .looks import LIGHT, SIGNS, flat
 from .puml_style import HEAD, Actor, Told, arrow_colour, creole, ink, sequence
 from .scene import CellGrid, LaneItem, LaneRow, Lanes, NodeTree, Scene
 from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, ms, tick_step
 
+NOTHING = "{-}"  # what a lane shows that does nothing
 FAINT = "66"  # the opacity of an arrow that runs along its lane, over what is written there
 WIDTH = 860  # pixels
 UNITS = {"milliseconds": MILLISECOND, "microseconds": MICROSECOND, "nanoseconds": NANOSECOND}
@@ -80,85 +81,57 @@ def to_puml(scene: Scene) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Axis:
-    """The time axis, ``duration`` nanoseconds long."""
-
-    duration: int
-
-    @property
-    def scale(self) -> float:
-        """Pixels a nanosecond."""
-        return WIDTH / self.duration
-
-    @property
-    def tick(self) -> int:
-        """Nanoseconds from tick to tick."""
-        return tick_step(self.duration, most=14)
-
-    @property
-    def unit(self) -> str:
-        """The largest unit of which a tick is a whole number."""
-        return next(name for name, unit in UNITS.items() if self.tick % unit == 0)
-
-    def at(self, time: int) -> str:
-        """A time since the view's start, as the diagram writes it."""
-        return exact(time, UNITS[self.unit])
-
-
 def _timing(scene: Scene, shown: list[tuple[str, Lanes]]) -> Iterator[str]:
     """Lanes of one start and end, all of them; of others the first. A heading is a lane, too."""
     first = shown[0][1]
     shown = [(heading, lanes) for heading, lanes in shown if lanes.axis == first.axis]
-    axis = Axis(max(1, first.end - first.start))
-    yield f"caption time in {axis.unit}"
-    yield f"scale {axis.at(axis.tick)} as {max(1, round(axis.tick * axis.scale))} pixels"
-    changes: dict[int, dict[str, str]] = {}  # at one moment the last word counts
+    duration = max(1, first.end - first.start)
+    scale, tick = WIDTH / duration, tick_step(duration, most=14)
+    unit = next(name for name, size in UNITS.items() if tick % size == 0)
+
+    def at(time: int) -> str:
+        """A moment as the diagram writes it."""
+        return exact(time - first.start, UNITS[unit])
+
+    yield f"caption time in {unit}"
+    yield f"scale {exact(tick, UNITS[unit])} as {max(1, round(tick * scale))} pixels"
+    changes: dict[int, dict[str, str]] = defaultdict(dict)  # at one moment the last word counts
     arrows: list[str] = []
     for part, (heading, lanes) in enumerate(shown):
         key = f"lane{part}_" if len(shown) > 1 else "lane"
         if len(shown) > 1:
             yield f'rectangle " " as {key}run'
-            changes.setdefault(0, {})[f"{key}run"] = f'"{creole(heading)}" {HEAD}'
-            changes.setdefault(first.end - first.start, {})[f"{key}run"] = "{-}"
-        for at, row in enumerate(lanes.rows):
-            yield f'rectangle "{creole(row.title)}" as {key}{at}'
-            _states(f"{key}{at}", row, lanes, axis, changes)
+            changes[first.start][f"{key}run"] = f'"{creole(heading)}" {HEAD}'
+            changes[first.end][f"{key}run"] = NOTHING
+        for number, row in enumerate(lanes.rows):
+            yield f'rectangle "{creole(row.title)}" as {key}{number}'
+            for time, what in _states(row, lanes, scale).items():
+                changes[time][f"{key}{number}"] = what
         for link in lanes.links:
             (src, start), (dst, end) = link.src, link.dst
             colour = arrow_colour(link.kind) + FAINT * (src == dst)
-            since, until = (axis.at(time - lanes.start) for time in (start, end))
-            arrows.append(f"{key}{src}@{since} -[{colour}]> {key}{dst}@{until}")
+            arrows.append(f"{key}{src}@{at(start)} -[{colour}]> {key}{dst}@{at(end)}")
     for time in sorted(changes):
-        yield f"@{axis.at(time)}"
+        yield f"@{at(time)}"
         yield from (f"{name} is {what}" for name, what in changes[time].items())
     yield from arrows
-    width = max(1, round(3 / axis.scale))
     for flag in first.flags:
         if flag.end == flag.start:
-            since, until = (
-                axis.at(time - first.start) for time in (flag.start, flag.start + width)
-            )
-            yield (f"highlight {since} to {until} {flat('bubble')};line:{LIGHT.bubble[1:]} : "
-                   f"{creole(flag.label)}")  # fmt: skip
+            until = flag.start + max(1, round(3 / scale))
+            yield (f"highlight {at(flag.start)} to {at(until)} "
+                   f"{flat('bubble')};line:{LIGHT.bubble[1:]} : {creole(flag.label)}")  # fmt: skip
 
 
-def _states(
-    name: str, row: LaneRow, lanes: Lanes, axis: Axis, changes: dict[int, dict[str, str]]
-) -> None:
+def _states(row: LaneRow, lanes: Lanes, scale: float) -> dict[int, str]:
     """What a lane shows from when on; of two things at a time the later one."""
-    spans = [span for span in row.spans if span.kind not in (*SIGNS, *UNDER, *OVER)]
-    inside = [(max(s.start, lanes.start), min(s.end, lanes.end), s) for s in spans]
-    shown = sorted(((a, b, s) for a, b, s in inside if b > a), key=lambda item: item[:2])
-    changes.setdefault(0, {})[name] = "{-}"
-    for (start, end, span), after in zip(shown, [*shown[1:], None], strict=False):
+    inside = [(max(box.start, lanes.start), min(box.end, lanes.end), box) for box in row.boxes]
+    shown = sorted(((a, b, box) for a, b, box in inside if b > a), key=lambda item: item[:2])
+    found = {lanes.start: NOTHING}
+    for (start, end, box), after in zip(shown, [*shown[1:], None], strict=False):
         end = min(end, after[0]) if after else end
         if end > start:
-            text = _state(span, (end - start) * axis.scale)
-            changes.setdefault(start - lanes.start, {})[name] = text
-            changes.setdefault(end - lanes.start, {})[name] = "{-}"
-    if not shown or shown[-1][1] < lanes.end:
-        changes.setdefault(lanes.end - lanes.start, {}).setdefault(name, "{-}")
+            found |= {start: _state(box, (end - start) * scale), end: NOTHING}
+    return {**found, lanes.end: found.get(lanes.end, NOTHING)}
 
 
 def _state(span: LaneItem, width: float) -> str:
@@ -179,8 +152,8 @@ def _sequence(lanes: Lanes) -> Iterator[str]:
         message = Told(f"lane{link.src[0]}", link.words, to=f"lane{link.dst[0]}", arrow=arrow)
         told.append((link.src[1], 0, link.src[1], message))
     for at, row in enumerate(lanes.rows):
-        for span in row.spans:
-            if span.end > span.start and span.kind not in ("bubble", "waited", *OVER, *UNDER):
+        for span in row.boxes:
+            if span.end > span.start and span.kind not in ("bubble", "waited"):
                 words = f"{span.label}\n{ms(span.duration)} ms"
                 note = Told(f"lane{at}", words, span.start, span.end, span.kind)
                 told.append((span.start, 2, span.end, note))

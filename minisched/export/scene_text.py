@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from textwrap import wrap
 
 from .looks import MARK, SIGNS, UNDER, glyph
@@ -117,8 +118,8 @@ class _TextSheet:
             src, dst = link.src[0], link.dst[0]
             whom = "itself" if src == dst else lanes.rows[dst].name
             told.setdefault(link.data.get("src"), []).append(f"└──▶ {whom}: {link.about}")
-        spans = [(span, row.name) for row in lanes.rows for span in row.spans
-                 if span.kind not in (*SIGNS, *SILENT, *IDLE, "outline")]  # fmt: skip
+        spans = [(span, row.name) for row in lanes.rows for span in row.boxes
+                 if span.kind not in IDLE]  # fmt: skip
         spans.sort(key=lambda item: (item[0].start, item[0].end, item[0].data.get("id", 0)))
         self.lines.append(f"         ms  {'who':<{margin}}  what")
         for number, (span, name) in enumerate(spans, 1):
@@ -196,67 +197,52 @@ class _TextSheet:
 
 def draw_row(row: LaneRow, start: int, end: int, cells: int) -> list[str]:
     """A row's characters, with labels in the middle of what has room for them."""
-    longest, drawn = max(1, end - start), [" "] * cells
-    spans = [s for s in row.spans if s.kind not in (*SIGNS, *SILENT, "outline")]
-    spans = [s for s in spans if s.end > s.start and s.end > start and s.start < end]
-    shares: list[tuple[int, LaneItem | None]] = [(0, None)] * cells
+    longest = max(1, end - start)
     edges = [start + cell * longest // cells for cell in range(cells + 1)]
-    for span in spans:
-        for cell in _touched(span, start, longest, cells):
-            common = min(span.end, edges[cell + 1]) - max(span.start, edges[cell])
-            if common > shares[cell][0]:
-                shares[cell] = common, span
-    owners = [span for _, span in shares]
-    owned = Counter[int](map(id, owners))
 
-    def spare(first: int) -> int | None:
-        """The nearest cell that is empty, or whose owner has another one: it loses this one."""
+    def touched(item: LaneItem) -> range:
+        """The cells in whose time it is, one at least."""
+        first = min(cells - 1, max(0, (item.start - start) * cells // longest))
+        return range(first, max(first + 1, min(cells, -(-(item.end - start) * cells // longest))))
+
+    owners, shares = list[LaneItem | None]([None] * cells), [0] * cells
+    boxes = [box for box in row.boxes if box.end > max(start, box.start) and box.start < end]
+    for box in boxes:
+        for cell in touched(box):
+            common = min(box.end, edges[cell + 1]) - max(box.start, edges[cell])
+            if common > shares[cell]:
+                shares[cell], owners[cell] = common, box
+    owned = Counter(map(id, owners))
+    lost = [box for box in boxes if id(box) not in owned]
+    signs = [item for item in row.spans if item.kind in SIGNS and start <= item.start <= end]
+    over = dict[int, str]()  # signs, by cell
+    alike = {(sign.kind, touched(sign)[0]): sign for sign in reversed(signs)}
+    for item in (*lost, *reversed(alike.values())):  # if a neighbour has a cell to spare
+        first = touched(item)[0]
         near = range(max(0, first - NEAR), min(cells, first + NEAR + 1))
-        for cell in sorted(near, key=lambda cell: (abs(cell - first), cell < first)):
-            if owners[cell] is None or owned[id(owners[cell])] > 1:
-                owned[id(owners[cell])] -= 1
-                return cell
-        return None
-
-    for span in spans:  # nothing is lost for being short, if a neighbour has a cell to spare
-        if id(span) not in owned:
-            found = spare(_touched(span, start, longest, cells)[0])
-            if found is not None:
-                owners[found], owned[id(span)] = span, 1
-    signs = dict[tuple[str, int], int]()  # nor is it for a sign
-    for span in row.spans:
-        if span.kind in SIGNS and start <= span.start <= end:
-            first = min((span.start - start) * cells // longest, cells - 1)
-            if (span.kind, first) not in signs:
-                found = spare(first)
-                signs[span.kind, first] = first if found is None else found
-    for cell, owner in enumerate(owners):
-        drawn[cell] = glyph(owner.kind) if owner else " "
-    at = 0
-    while at < cells:
-        until = at
-        while until < cells and owners[until] is owners[at]:
-            until += 1
-        if owner := owners[at]:
-            short = owner.brief or owner.label
-            if short != owner.kind and short and len(short) + 2 <= until - at:
-                middle = (at + until - len(short)) // 2
-                drawn[middle : middle + len(short)] = short
-        at = until
-    for (kind, _), cell in signs.items():
-        drawn[cell] = glyph(kind)
-    for span in row.spans:
-        if span.kind == "outline":
-            touched = _touched(span, start, longest, cells)
-            first, last = min(touched[0], cells - 2), max(touched[0] + 2, touched[-1] + 1)
-            drawn[first:last] = f"{span.label if last - first > 2 else '':{MARK}^{last - first}}"
+        free = [at for at in near if owners[at] is None or owned[id(owners[at])] > 1]
+        free += [first] * (item.kind in SIGNS and not free)
+        if free:
+            at = min(free, key=lambda cell: (abs(cell - first), cell < first))
+            owned[id(owners[at])] -= 1
+            if item.kind in SIGNS:
+                over[at] = glyph(item.kind)
+            else:
+                owners[at], owned[id(item)] = item, 1
+    drawn = list[str]()
+    for _, same in groupby(owners, key=id):
+        owner, *more = same
+        short = owner.brief or owner.label if owner else ""
+        words = short if owner and short != owner.kind and len(short) < len(more) else ""
+        drawn += f"{words:{glyph(owner.kind) if owner else ' '}^{len(more) + 1}}"
+    for at, sign in over.items():
+        drawn[at] = sign
+    for item in row.spans:
+        if item.kind == "outline":
+            first, last = touched(item)[0], max(touched(item)[0] + 2, touched(item)[-1] + 1)
+            first = min(first, cells - 2)
+            drawn[first:last] = f"{item.label if last - first > 2 else '':{MARK}^{last - first}}"
     return drawn
-
-
-def _touched(span: LaneItem, start: int, longest: int, cells: int) -> range:
-    """The cells in whose time a span is."""
-    first = max(0, (span.start - start) * cells // longest)
-    return range(min(first, cells - 1), min(cells, -(-(span.end - start) * cells // longest)))
 
 
 def heights(values: Iterable[tuple[int, int]], start: int, end: int, cells: int) -> list[str]:

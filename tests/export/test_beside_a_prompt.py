@@ -13,8 +13,8 @@ from minisched.export.pd_or_mixed import beside_a_prompt, both, streams
 from minisched.export.recipes import RECIPES
 from minisched.export.scene import Lanes, Scene
 
-PD = ["Prefill host", "Prefill forward", "Prefill copy stream", "KV transfer", "Decode host",
-      "Decode forward", "Decode copy stream"]  # fmt: skip
+PD = ["Prefill host", "Prefill forward", "Prefill copy", "KV transfer", "Decode host",
+      "Decode forward", "Decode copy"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
