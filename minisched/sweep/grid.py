@@ -49,11 +49,10 @@ class Setting:
     about: str
     least: float = 0.0
     most: float = 60_000.0
-    is_choice: bool = False  # else it is of the workload, or of the machine
 
 
 SETTINGS: Mapping[str, Setting] = {
-    "loop": Setting("overlap", "a loop, or LOOP:RELAY", is_choice=True),
+    "loop": Setting("overlap", "a loop, or LOOP:RELAY"),
     "profile": Setting("", "what steps cost: a profile's name, or a file of calibrate"),
     "host_ms": Setting(None, "milliseconds of host work a step"),
     "device_ms": Setting(None, "milliseconds of a forward pass"),
@@ -102,7 +101,7 @@ class SweepGrid:
     @property
     def choices(self) -> list[str]:
         """The axes that are somebody's choice; all others are of the workload or the machine."""
-        return [name for name in self.axes if name not in SETTINGS or SETTINGS[name].is_choice]
+        return [name for name in self.axes if name == "loop" or name not in SETTINGS]
 
 
 @dataclass(frozen=True)

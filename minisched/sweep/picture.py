@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
 from ..export.heat_map import Place, heat_map
@@ -18,7 +17,7 @@ MOST_PANELS = 12
 def picture(sweep: Sweep) -> Scene | None:
     """The speed-up over ``serial`` where that is in the grid, else what the aim is about.
 
-    Means over the seeds and over what did run. None where no axis has numbers, or nothing ran.
+    Means over the seeds. None where no axis has numbers, or nothing ran.
     """
     axes = sweep.grid.axes
     numbers = [
@@ -32,14 +31,13 @@ def picture(sweep: Sweep) -> Scene | None:
     is_speedup = "serial" in axes.get("loop", ())
     column = "speedup" if is_speedup else AIMS[sweep.grid.aim][0]
     others = [name for name in axes if name not in (across, down, "seed")]
-    found: dict[str, dict[Place, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in sweep.table:
+    values: dict[str, dict[Place, float]] = defaultdict(dict)
+    for row in sweep.means():
         if row[column] is not None and not (is_speedup and row["loop"] == "serial"):
             at = axes[down].index(row[down]) if down else 0, axes[across].index(row[across])
-            found[named(others, row)][at].append(row[column])
-    if not found:
+            values[named(others, row)][at] = row[column]
+    if not values:
         return None
-    values = {name: {at: fmean(some) for at, some in of.items()} for name, of in found.items()}
     every = [(value, name) for name, of in values.items() for value in of.values()]
     (low, worst), (high, best) = (pick(every, key=lambda item: item[0]) for pick in (min, max))
     title = f"{column} goes from {low:.4g} to {high:.4g}"

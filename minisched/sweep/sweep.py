@@ -160,12 +160,12 @@ class Sweep:
     def best(self) -> list[dict[str, Any]]:
         """For each workload and cost the choice that serves the aim best within the limits.
 
-        Figures are means over the seeds; a choice whose every seed does not run is none.
+        Figures are means over the seeds.
         """
         column, less = AIMS[self.grid.aim]
         places = [name for name in self._axes if name not in self.grid.choices]
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for item in self._means():
+        for item in self.means():
             place = tuple(item[name] for name in places)
             value, top = item[column], found.get(place, {}).get(column)
             if value is None or not self._keeps(item):
@@ -184,7 +184,7 @@ class Sweep:
             return []
         names = [name for name in self._axes if name != "rate"]
         highest: dict[tuple[Any, ...], float] = {}
-        for item in filter(self._keeps, self._means()):
+        for item in filter(self._keeps, self.means()):
             key = tuple(item[name] for name in names)
             highest[key] = max(highest.get(key, 0.0), item["rate"])
         best_first = sorted(highest.items(), key=lambda found: -found[1])
@@ -202,8 +202,11 @@ class Sweep:
         choices = self.grid.choices
         return [name for name in self.grid.axes if name not in (*choices, "seed")] + choices
 
-    def _means(self) -> Iterator[dict[str, Any]]:
-        """Each choice for each workload, with the means of its columns over the seeds."""
+    def means(self) -> Iterator[dict[str, Any]]:
+        """Each choice for each workload, with the means of its columns over the seeds.
+
+        A choice whose every seed does not run is none.
+        """
         groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
         for row in self.table:
             groups[tuple(row[name] for name in self._axes)].append(row)
