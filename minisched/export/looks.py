@@ -129,23 +129,15 @@ ARROWS = {  # what an edge's kind means
 }
 
 
-@dataclass(frozen=True)
-class Paper:
-    """What is drawn on, and what is drawn in plain ink."""
-
-    background: str
-    ink: str
-    faint_ink: str  # second-rank text
-    grid: str
-    lane: str  # behind the boxes of a lane
-    bubble: str  # hatching of device idle time
-
-
-LIGHT = Paper("#FFFFFF", "#1F2328", "#59636E", "#D9DEE4", "#F3F5F7", "#B8480A")
-DARK = Paper("#0D1117", "#E6EDF3", "#9DA7B1", "#30363D", "#161C24", "#F08A4B")
-WAITED = ("#4B3690", "#B9A9F5")  # what a wait costs, on light and on dark paper
-ARROW_COLOURS = {  # on light and on dark paper
-    "launch": (LIGHT.ink, DARK.ink),
+COLOURS = {  # plain ink, and the edges by kind, on light and on dark paper
+    "paper": ("#FFFFFF", "#0D1117"),
+    "ink": ("#1F2328", "#E6EDF3"),
+    "faint": ("#59636E", "#9DA7B1"),  # second-rank text
+    "grid": ("#D9DEE4", "#30363D"),
+    "lane": ("#F3F5F7", "#161C24"),  # behind the boxes of a lane
+    "bubble": ("#B8480A", "#F08A4B"),  # the hatching of device idle time
+    "waited": ("#4B3690", "#B9A9F5"),  # what a wait costs
+    "launch": ("#1F2328", "#E6EDF3"),
     "copy": ("#00704F", "#2BC79A"),
     "result": ("#A8447B", "#E58DBE"),
     "token": ("#00558A", "#6CC0F0"),
@@ -153,7 +145,9 @@ ARROW_COLOURS = {  # on light and on dark paper
     "upload": ("#8A5A00", "#F0B94A"),
     "recv": ("#5B4B9A", "#B5A6F0"),
     "transfer": ("#8A5A00", "#F0B94A"),
+    **{kind: (LOOKS[kind].fill, dark) for kind, dark in ON_DARK.items()},
 }
+LIGHT, DARK = ({name: pair[at] for name, pair in COLOURS.items()} for at in (0, 1))
 UNDER = ("both",)  # kinds behind all others; not in a text
 OVER = ("outline", "ghost", "said")  # around or below what else is there
 MARK = "!"  # what a text writes over what is outlined

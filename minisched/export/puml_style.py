@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from .looks import ARROW_COLOURS, DARK_TEXT, LIGHT, flat, look
+from .looks import ARROWS, DARK_TEXT, LIGHT, flat, look
 
 Code = Mapping[str, Callable[..., Any]]  # a name in a diagram -> what of the package it means
 HEAD = "#E4E7EB"  # behind the heading of a part
@@ -112,4 +112,4 @@ def ink(kind: str, words: str) -> str:
 
 def arrow_colour(kind: str) -> str:
     """The colour of an edge."""
-    return ARROW_COLOURS.get(kind, (LIGHT.ink, ""))[0]
+    return LIGHT[kind if kind in ARROWS else "ink"]

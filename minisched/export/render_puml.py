@@ -204,7 +204,7 @@ def dark(colour: str, name: str) -> str:
 
     What carries dark words becomes darker still, or the words, light now, would be hard to read.
     """
-    paper, ink = parts_of_colour(DARK.background), parts_of_colour(DARK.ink)
+    paper, ink = parts_of_colour(DARK["paper"]), parts_of_colour(DARK["ink"])
     parts = parts_of_colour(colour)
     was = sum(part * share for part, share in zip(parts, (0.213, 0.715, 0.072), strict=True))
     bright = (1 - was) * (0.6 if name == "fill" and was > 0.4 else 1)

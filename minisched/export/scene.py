@@ -196,6 +196,14 @@ class NodeTree:
 
     nodes: Sequence[TreeBox]
 
+    @property
+    def below(self) -> dict[int, list[TreeBox]]:
+        """The children of each node that has any."""
+        found: dict[int, list[TreeBox]] = {}
+        for node in self.nodes:
+            found.setdefault(node.parent, []).append(node)
+        return found
+
 
 Show = Lanes | Curve | CellGrid | NodeTree
 

@@ -22,13 +22,13 @@ WIDTH = 860  # pixels
 UNITS = {"milliseconds": MILLISECOND, "microseconds": MICROSECOND, "nanoseconds": NANOSECOND}
 STYLE = f"""<style>
 legend {{
-  BackgroundColor {LIGHT.background}
-  LineColor {LIGHT.grid}
+  BackgroundColor {LIGHT["paper"]}
+  LineColor {LIGHT["grid"]}
 }}
 timingDiagram {{
   FontSize 11
-  FontColor {LIGHT.ink}
-  LineColor {LIGHT.faint_ink}
+  FontColor {LIGHT["ink"]}
+  LineColor {LIGHT["faint"]}
   arrow {{ LineThickness 1 }}
   rectangle {{
     FontSize 11
@@ -118,8 +118,8 @@ def _timing(scene: Scene, shown: list[tuple[str, Lanes]]) -> Iterator[str]:
     for flag in first.flags:
         if flag.end == flag.start:
             until = flag.start + max(1, round(3 / scale))
-            yield (f"highlight {at(flag.start)} to {at(until)} "
-                   f"{flat('bubble')};line:{LIGHT.bubble[1:]} : {creole(flag.label)}")  # fmt: skip
+            colour = f"{flat('bubble')};line:{LIGHT['bubble'][1:]}"
+            yield f"highlight {at(flag.start)} to {at(until)} {colour} : {creole(flag.label)}"
 
 
 def _states(row: LaneRow, lanes: Lanes, scale: float) -> dict[int, str]:

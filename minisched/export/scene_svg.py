@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .looks import css
-from .scene import CellGrid, Curve, Lanes, NodeTree, Scene, TreeBox
+from .scene import CellGrid, Curve, Lanes, NodeTree, Scene
 from .svg_lanes import LanesDrawing
 from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, width_of
 from .units import tick_step
@@ -129,12 +129,9 @@ def draw_grid(page: SvgPage, grid: CellGrid) -> None:
 
 def draw_tree(page: SvgPage, tree: NodeTree) -> None:
     """The root at the left, a box a node, a row a leaf, a parent amid its children."""
-    below: dict[int, list[TreeBox]] = {}
-    level, rows, leaves = {0: 0}, dict[int, float](), 0
+    below, level, rows, leaves = tree.below, {0: 0}, dict[int, float](), 0
     for node in tree.nodes:
-        below.setdefault(node.parent, []).append(node)
         level[node.id] = level[node.parent] + 1
-    for node in tree.nodes:
         if node.id not in below:
             rows[node.id], leaves = leaves, leaves + 1
     for at in [*(node.id for node in reversed(tree.nodes)), 0]:

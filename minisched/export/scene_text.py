@@ -21,7 +21,6 @@ from .scene import (
     NodeTree,
     Scene,
     Show,
-    TreeBox,
 )
 from .units import exact, ms, tick_step
 
@@ -167,9 +166,7 @@ class _TextSheet:
 
     def _tree(self, tree: NodeTree) -> None:
         """A line a node, below the one that it hangs on; ``*`` where it is changed."""
-        below: dict[int, list[TreeBox]] = {}
-        for node in tree.nodes:
-            below.setdefault(node.parent, []).append(node)
+        below = tree.below
         if not tree.nodes:
             self.write("  nothing")
         waiting = [("  ", node, node is below[0][-1]) for node in reversed(below.get(0, ()))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .looks import ARROW_COLOURS, DARK, DARK_TEXT, LIGHT, LOOKS, ON_DARK, WAITED, Paper, css
+from .looks import ARROWS, DARK, DARK_TEXT, LIGHT, LOOKS, ON_DARK, css
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif'
 LINES = "fill:none;stroke-width:1.1"
@@ -27,19 +27,11 @@ def style_of(drawn: str) -> str:
 
 def variables() -> str:
     """The colours as CSS variables, for light and for dark paper."""
-    light, dark = _variables(LIGHT, 0), _variables(DARK, 1)
+    light, dark = (
+        "; ".join(f"--{name}: {colour}" for name, colour in paper.items())
+        for paper in (LIGHT, DARK)
+    )
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
-
-
-def _variables(paper: Paper, which: int) -> str:
-    pairs = {"waited": WAITED, **ARROW_COLOURS}
-    pairs |= {kind: (LOOKS[kind].fill, dark) for kind, dark in ON_DARK.items()}
-    colours = {
-        "paper": paper.background, "ink": paper.ink, "faint": paper.faint_ink, "grid": paper.grid,
-        "lane": paper.lane, "gap": paper.background, "bubble": paper.bubble,
-        **{kind: pair[which] for kind, pair in pairs.items()},
-    }  # fmt: skip
-    return "; ".join(f"--{name}: {colour}" for name, colour in colours.items())
 
 
 def _ground(kind: str) -> str:
@@ -84,7 +76,7 @@ def _arrow_head(kind: str) -> str:
 
 DEFS = {
     **{f"of-{css(kind)}": _pattern(kind) for kind, has in LOOKS.items() if has.texture},
-    **{f"head-{kind}": _arrow_head(kind) for kind in ("ink", *ARROW_COLOURS)},
+    **{f"head-{kind}": _arrow_head(kind) for kind in ("ink", *ARROWS)},
 }
 RULES = [  # (a class that must occur; empty: always, the rule)
     ("", f"text {{ font: 12px {FONT}; fill: var(--ink) }}"),
@@ -93,7 +85,7 @@ RULES = [  # (a class that must occur; empty: always, the rule)
     ("", ".faint { fill: var(--faint) } .small { font-size: 11px } .bold { font-weight: 650 }"),
     ("", ".paper { fill: var(--paper); stroke: var(--grid) } .lane { fill: var(--lane) }"),
     ("", ".grid { stroke: var(--grid) } .axis { stroke: var(--faint) }"),
-    ("box", ".box { stroke: var(--gap); stroke-width: 1 } .box.thin { stroke: none }"),
+    ("box", ".box { stroke: var(--paper); stroke-width: 1 } .box.thin { stroke: none }"),
     ("arrow", ".arrow { fill: none; stroke-width: 1.4 }"),
     ("faint-arrow", ".faint-arrow { stroke-width: .6; opacity: .5; marker-end: none !important }"),
     ("both", ".both { fill: var(--token); opacity: .17 }"),
@@ -125,6 +117,6 @@ RULES = [  # (a class that must occur; empty: always, the rule)
                 "stroke-dasharray: 6 4; marker-end: url(#head-wrong) }"),
     *((css(kind), _box_rule(kind)) for kind in LOOKS),
     *((kind, f".arrow.{kind} {{ stroke: var(--{kind}); marker-end: url(#head-{kind}) }}")
-      for kind in ARROW_COLOURS),
+      for kind in ARROWS),
     ("level", ".arrow.level { marker-end: none }"),
 ]  # fmt: skip

@@ -76,9 +76,9 @@ def luminance(colour: str) -> float:
 
 
 def test_words_stand_out_from_what_they_stand_on() -> None:
-    pairs = [(flat(k), look.text if look.fill else LIGHT.ink) for k, look in LOOKS.items()]
-    pairs += [(fill, DARK.ink) for fill in ON_DARK.values()]
-    pairs += [*OWNERS, *((paper.background, paper.bubble) for paper in (LIGHT, DARK))]
+    pairs = [(flat(k), look.text if look.fill else LIGHT["ink"]) for k, look in LOOKS.items()]
+    pairs += [(fill, DARK["ink"]) for fill in ON_DARK.values()]
+    pairs += [*OWNERS, *((paper["paper"], paper["bubble"]) for paper in (LIGHT, DARK))]
     for pair in pairs:
         bright, dark = sorted(map(luminance, pair), reverse=True)
         assert (bright + 0.05) / (dark + 0.05) >= 4.5, pair
