@@ -158,8 +158,8 @@ class LanesDrawing:
             self.page.words(middle, strip.y + self.box / 2 + 4, words, kind, "middle")
 
     def _places(self, item: LaneItem, strip: _Strip) -> Iterator[tuple[str, float, bool]]:
-        """Where words have room and no sign stands, nearest to the middle first, and whether an
-        arrow crosses that.
+        """Where words have room, nearest to the middle first: where no sign stands and no arrow
+        runs. The middle itself may be crossed by one; whether it is comes third.
         """
         x, width = self.x.at(item.start), self.x.at(item.end) - self.x.at(item.start)
         signs = [
@@ -175,7 +175,9 @@ class LanesDrawing:
                 if all(abs(middle - at) > room / 2 + 5 for at in signs):
                     left, right = middle - room / 2 + 1, middle + room / 2 - 1
                     sides = left, strip.y + 2, right, strip.y + self.box - 2
-                    yield words, middle, any(crosses(one, sides) for one in self.segments)
+                    is_struck = any(crosses(one, sides) for one in self.segments)
+                    if not (is_struck and aside):
+                        yield words, middle, is_struck
 
     def _ends(self, link: LaneLink) -> tuple[float, float, float, float]:
         """From the edge of one row's boxes to the edge of the other's."""
