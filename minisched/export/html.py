@@ -39,7 +39,6 @@ SCRIPTS = (
     "stepper_page.js",  # the page's state and what changes it; starts everything
 )
 PLACE = re.compile(r"\{\{(\w+)\}\}")
-CLOCKS = {"virtual": "simulated", "wall": "measured"}
 FLAGS = {  # marks that get a flag above the lanes, and its colour on the page
     "wasted row": "bubble",
     "stale output": "bubble",
@@ -58,7 +57,7 @@ def to_html(traces: Sequence[Trace], title: str = "") -> str:
     """
     if not traces:
         raise ValueError("a page needs at least 1 trace, but got 0.")
-    settings = [f"{run.what_ran}, {CLOCKS.get(run.clock, run.clock)} time" for run in traces]
+    settings = [f"{run.what_ran}, {run.clock_words}" for run in traces]
     what = "One run" if len(traces) == 1 else f"{len(traces)} runs on one time axis"
     is_one = len(set(settings)) == 1
     names = run_names(traces)

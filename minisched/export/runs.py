@@ -78,8 +78,8 @@ def side_by_side(
         heading, note = names[len(parts)] if names else (report.loop, note)
         parts.append(Part(heading, note, [lanes if names else with_end(lanes, view, base)]))
     zero = "" if is_whole(base) else "0 is when the device starts the first of these steps"
-    clock = "simulated time" if base.trace.clock == "virtual" else "measured time"
-    about = about_run(base.trace) if len(views) == 1 else f"{base.trace.what_ran}, {clock}"
+    both = f"{base.trace.what_ran}, {base.trace.clock_words}"
+    about = about_run(base.trace) if len(views) == 1 else both
     return Scene(title or _title(views), "; ".join(filter(None, (about, zero))), parts, LEGEND,
                  [line for view in views for line in wrong_tokens(view)])  # fmt: skip
 

@@ -113,11 +113,6 @@ class Lanes:
     across: str = "time in ms"  # what its axis counts, in millionths
     runs_down: bool = False
 
-    @property
-    def axis(self) -> tuple[int, int]:
-        """What it is as long as."""
-        return self.start, self.end
-
 
 @dataclass(frozen=True)
 class Series:
@@ -139,11 +134,6 @@ class Curve:
     flags: Sequence[LaneItem] = ()
     scale: int = 1  # what a value is divided by to be in its unit
     across: str = "time in ms"  # what its axis counts, in millionths
-
-    @property
-    def axis(self) -> tuple[int, int]:
-        """What it is as long as."""
-        return self.start, self.end
 
 
 @dataclass(frozen=True)
@@ -208,6 +198,11 @@ class NodeTree:
 Show = Lanes | Curve | CellGrid | NodeTree
 
 
+def axis_of(one: Show | None) -> tuple[int, int] | None:
+    """From when to when it lies over time, if it does."""
+    return (one.start, one.end) if isinstance(one, Lanes | Curve) else None
+
+
 @dataclass(frozen=True)
 class Part:
     """A heading with a quiet note, and what stands below it."""
@@ -260,6 +255,7 @@ def _of(one: Show) -> list[str]:
 
 def about_run(trace: Trace, *more: str) -> str:
     """Which run a picture shows: ``overlap on sim, hash model, simulated time``."""
-    clock = "simulated time" if trace.clock == "virtual" else "measured time"
     model = f"{trace.model} model" + f" in {trace.dtype}" * bool(trace.dtype)
-    return "; ".join(filter(None, [f"{trace.loop} on {trace.device}, {model}, {clock}", *more]))
+    return "; ".join(
+        filter(None, [f"{trace.loop} on {trace.device}, {model}, {trace.clock_words}", *more])
+    )

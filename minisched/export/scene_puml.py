@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from .looks import LIGHT, SIGNS, flat
 from .puml_style import HEAD, Actor, Told, arrow_colour, creole, ink, sequence
-from .scene import CellGrid, LaneItem, LaneRow, Lanes, NodeTree, Scene
+from .scene import CellGrid, LaneItem, LaneRow, Lanes, NodeTree, Scene, axis_of
 from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, ms, tick_step
 
 NOTHING = "{-}"  # what a lane shows that does nothing
@@ -84,7 +84,7 @@ def to_puml(scene: Scene) -> str:
 def _timing(scene: Scene, shown: list[tuple[str, Lanes]]) -> Iterator[str]:
     """Lanes of one start and end, all of them; of others the first. A heading is a lane, too."""
     first = shown[0][1]
-    shown = [(heading, lanes) for heading, lanes in shown if lanes.axis == first.axis]
+    shown = [(heading, lanes) for heading, lanes in shown if axis_of(lanes) == axis_of(first)]
     duration = max(1, first.end - first.start)
     scale, tick = WIDTH / duration, tick_step(duration, most=14)
     unit = next(name for name, size in UNITS.items() if tick % size == 0)

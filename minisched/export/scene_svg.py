@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .looks import css
-from .scene import CellGrid, Curve, Lanes, NodeTree, Scene
+from .scene import CellGrid, Curve, Lanes, NodeTree, Scene, Show, axis_of
 from .svg_lanes import LanesDrawing
 from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, width_of
 from .units import tick_step
@@ -28,14 +28,14 @@ def to_svg(scene: Scene) -> str:
         page.heading(part.heading, part.note)
         for item in part.shows:
             after = next(afters)
-            draw(page, item, getattr(item, "axis", None) != getattr(after, "axis", None))
+            draw(page, item, axis_of(item) != axis_of(after))
     page.legend()
     for note in scene.notes:
         page.lines(note, "faint")
     return page.finish()
 
 
-def draw(page: SvgPage, item: object, has_axis: bool) -> None:
+def draw(page: SvgPage, item: Show, has_axis: bool) -> None:
     """One of the things that a part shows."""
     match item:
         case Lanes():
@@ -158,7 +158,7 @@ def draw_tree(page: SvgPage, tree: NodeTree) -> None:
     page.top = top + max(1, leaves) * LEAF + 12
 
 
-def _left_of(item: object) -> float:
+def _left_of(item: Show) -> float:
     """How much room the names of rows need, if time runs beside them."""
     if isinstance(item, Curve):
         return left_edge([f"{item.unit}  "])

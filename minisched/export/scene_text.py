@@ -21,6 +21,7 @@ from .scene import (
     NodeTree,
     Scene,
     Show,
+    axis_of,
 )
 from .units import exact, ms, tick_step
 
@@ -48,7 +49,7 @@ def to_text(scene: Scene, columns: int = COLUMNS) -> str:
         page.write(f"{part.heading} ({part.note})" if part.note else part.heading)
         for at, item in enumerate(part.shows):
             after = part.shows[at + 1] if at + 1 < len(part.shows) else None
-            has_axis = getattr(item, "axis", None) != getattr(after, "axis", None)
+            has_axis = axis_of(item) != axis_of(after)
             page.draw(item, has_axis)
             page.lines += [""] if after and has_axis else []
     page.legend(scene)

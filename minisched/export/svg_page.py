@@ -27,9 +27,9 @@ def width_of(words: str, size: float = 11, bold: bool = False) -> float:
     return len(words) * char_width(size, bold)
 
 
-def cut(words: str, room: float, bold: bool = False, size: float = 11) -> str:
+def cut(words: str, room: float, bold: bool = False) -> str:
     """As much of a text as there is room for; nothing where that is less than two characters."""
-    most = int(room / char_width(size, bold))
+    most = int(room / char_width(11, bold))
     return words if len(words) <= most else "" if most < 2 else words[: most - 1] + "…"
 
 

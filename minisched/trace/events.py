@@ -162,6 +162,11 @@ class Trace:
         """Which model on what: ``hash model on sim``, ``smollm2 model on mlx in bfloat16``."""
         return f"{self.model} model on {self.device}" + f" in {self.dtype}" * bool(self.dtype)
 
+    @property
+    def clock_words(self) -> str:
+        """``simulated time`` or ``measured time``."""
+        return "simulated time" if self.clock == "virtual" else "measured time"
+
     @cached_property
     def end(self) -> int:
         """When the last slice ended, in nanoseconds after the run began."""

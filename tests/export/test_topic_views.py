@@ -19,7 +19,7 @@ from minisched.engine.engine import Engine
 from minisched.export.looks import flat, glyph
 from minisched.export.puml_style import creole
 from minisched.export.recipes import run_of
-from minisched.export.scene import Curve, LaneRow, Lanes, Scene
+from minisched.export.scene import Curve, LaneRow, Lanes, Scene, axis_of
 from minisched.export.state import panels_of, up_to
 from minisched.export.units import ms
 from minisched.export.views import draw as draw_view
@@ -84,7 +84,7 @@ def boxes_in(puml: str) -> dict[str, list[Any]]:
 def boxes_of(scene: Scene) -> dict[str, list[Any]]:
     """The same, as the scene's lanes say it; lanes of one picture have different titles."""
     lanes = [one for part in scene.parts for one in part.shows if isinstance(one, Lanes)]
-    lanes = [one for one in lanes if one.axis == lanes[0].axis]
+    lanes = [one for one in lanes if axis_of(one) == axis_of(lanes[0])]
     return {creole(row.title): drawn(row) for one in lanes for row in one.rows}
 
 
