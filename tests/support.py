@@ -254,7 +254,7 @@ def drawn_run(
 
     model = judge.hash_model("sim", workload)
     case = replace(case, cost=cost or case.cost)
-    engines, _ = judge.run(case, workload, device, model, patch, lambda engine: None)
+    engines = judge.run(case, workload, device, model, patch, lambda engine: None)
     return device.recorder.trace(case.loop, "sim", "hash", "virtual"), engines
 
 

@@ -91,8 +91,8 @@ class Verdict:
 class Witnesses:
     """A case with everybody who looks on while it runs, and the laws that they tell of afterwards.
 
-    After ``run`` there are its ``trace``, its ``engines`` and ``outputs``, where it came to its
-    end, and else the ``error`` that stopped it.
+    After ``run`` there are its ``trace``, its ``engines`` where it came to its end, the one that
+    clients talk to first, and else the ``error`` that stopped it.
     """
 
     def __init__(self, case: Case, workload: Workload) -> None:
@@ -103,13 +103,13 @@ class Witnesses:
         self.progress, self.over_budget = dict[str, str](), list[str]()
         self.threads = alive()
         self.failing = [StepFault(it.kind, it) for it in workload.failures]
-        self.engines, self.outputs = list[Engine](), list[Output]()
+        self.engines = list[Engine]()
         self.error: Exception | None = None
 
     def run(self, patch: Hook, each_turn: Hook = lambda engine: None) -> None:
         """Drive the case; ``patch`` may change an engine before it starts (``pd`` has two)."""
-        device, case = self.device, self.case
-        model = hash_model(case.device, self.workload)
+        device, case, workload = self.device, self.case, self.workload
+        model = hash_model(case.device, workload)
 
         def watch(engine: Engine) -> None:
             config = engine.scheduler.config
@@ -130,12 +130,12 @@ class Witnesses:
             self.clients.look(engine)
 
         try:
-            self.engines, self.outputs = run(case, self.workload, device, model, watch, look)
+            self.engines = run(case, workload, device, model, watch, look)
         except Exception as error:  # a broken scheduler may stop in any way
             self.error = error
         for fault in self.failing:
             for rid in fault.touched:
-                self.workload.struck.setdefault(rid, set()).add(FAILURES[fault.kind])
+                workload.struck.setdefault(rid, set()).add(FAILURES[fault.kind])
         self.trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
 
     def laws(self) -> Laws:
@@ -359,15 +359,12 @@ STOPPED_BY: dict[type[Exception], str] = {
 
 def run(
     case: Case, workload: Workload, device: Device, model: Model, patch: Hook, each_turn: Hook
-) -> tuple[list[Engine], list[Output]]:
-    """Drive the case; its engines, the one that clients talk to first, and what these heard."""
+) -> list[Engine]:
+    """Drive the case; its engines, the one that clients talk to first."""
     if case.loop == "pd":
         return play_pd(case, workload, device, model, patch, each_turn)
-    engine, outputs = play(
-        workload, case.loop, case.relay, dict(case.options), device, model, case.cost, patch,
-        each_turn,
-    )  # fmt: skip
-    return [engine], outputs
+    loop, relay, options = case.loop, case.relay, dict(case.options)
+    return [play(workload, loop, relay, options, device, model, case.cost, patch, each_turn)[0]]
 
 
 def play(
@@ -419,7 +416,7 @@ def play(
 
 def play_pd(
     case: Case, workload: Workload, device: Device, model: Model, patch: Hook, each_turn: Hook
-) -> tuple[list[Engine], list[Output]]:
+) -> list[Engine]:
     """Turn both sides of PD separation, whose clocks bring what comes, until nothing is left.
 
     A turn of the workload is as long as a step with one token where nothing overlaps. The case's
@@ -429,11 +426,11 @@ def play_pd(
     Raises:
         Livelock: requests are left after ``SIDES * most_turns``.
     """
-    cost, outputs, requests = case.cost, list[Output](), workload.requests
+    cost, requests = case.cost, workload.requests
     tick = max(1, sum(cost.host.values()) + cost.forward(1) + cost.sample + cost.copy)
     for req, turn in zip(requests, workload.arrivals, strict=True):
         req.arrival_time = turn * tick
-    frontend = Frontend(requests, outputs.append)
+    frontend = Frontend(requests, lambda output: None)
     for turn, rid in workload.aborts.items():
         frontend.abort(rid, at=turn * tick)
     try:
@@ -448,7 +445,7 @@ def play_pd(
             if turn in workload.flushes:
                 frontend.flush_cache()
             if pair.is_done:
-                return [pair.decode, pair.prefill], outputs
+                return [pair.decode, pair.prefill]
             pair.turn()
             each_turn(pair.prefill)
             each_turn(pair.decode)
