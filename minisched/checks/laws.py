@@ -468,11 +468,11 @@ class Touched:
                 unread = set()
             unwritten = cells.written - claimed.written - DUMP.get(name, set())
             is_exact = op in steps and steps[op] not in failed and not drafts
-            who = words.op(op, lanes.get(op, ""))
             for verb, unsaid, in_vain in (
                 ("read", unread, claimed.read - cells.read),
                 ("write", unwritten, claimed.written - cells.written),
             ):
+                who = words.op(op, lanes.get(op, "")) if unsaid or in_vain else ""
                 if unsaid:
                     what = words.cells(name, to_text(unsaid))
                     yield f"{who} {verb}s {what}, and has not said so"

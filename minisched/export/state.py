@@ -218,9 +218,7 @@ class Node:
 
     id: int
     parent: int
-    pages: int
     tokens: str  # the first few, as text
-    page_ids: list[int]  # which pages, as far as the trace says
     lock_ref: int = 0
     locks: Counter[str] = field(default_factory=Counter)  # that end here, by request
 
@@ -307,18 +305,14 @@ class Books:
         """
         at, time = number(mark, "node"), mark.time
         if mark.name == "radix add":
-            ids, tokens = numbers(mark, "page_ids"), word(mark, "tokens")
-            pages, parent = number(mark, "pages"), number(mark, "parent")
-            self.tree[at] = Node(at, parent, pages, tokens, ids)
+            self.tree[at] = Node(at, number(mark, "parent"), word(mark, "tokens"))
             touched = self._path(mark, at)[:1]
         elif mark.name == "radix split":
             if (child := number(mark, "child")) not in self.tree:
                 raise lacking(mark, f"its node {child}")
-            lower, pages = self.tree[child], number(mark, "pages")
-            self.tree[at] = Node(at, lower.parent, pages, word(mark, "tokens"),
-                                 lower.page_ids[:pages], lower.lock_ref)  # fmt: skip
+            lower = self.tree[child]
+            self.tree[at] = Node(at, lower.parent, word(mark, "tokens"), lower.lock_ref)
             lower.parent, lower.tokens = at, word(mark, "child_tokens")
-            lower.pages, lower.page_ids = lower.pages - pages, lower.page_ids[pages:]
             touched = [self.tree[at], lower]
         else:
             touched = self._path(mark, at)
@@ -332,9 +326,11 @@ class Books:
         elif mark.name == "radix evict":
             touched = touched[:1]
             self.tree.pop(at, None)
+        pages = self.ledger.nodes
         for node in touched:
-            self.nodes.put(node.id, time, node_stay(node) if node.id in self.tree else None)
-        return [page for node in touched for page in node.page_ids]
+            stay = node_stay(node, len(pages[node.id])) if node.id in self.tree else None
+            self.nodes.put(node.id, time, stay)
+        return [page for node in touched for page in pages.get(node.id, ())]
 
     def _path(self, mark: Mark, at: int) -> list[Node]:
         """The nodes from one up, without the root.
@@ -367,7 +363,7 @@ class Books:
         self.pages.put(page, time, stay)
 
 
-def node_stay(node: Node) -> Stay:
+def node_stay(node: Node, pages: int) -> Stay:
     """A node as it is now; ``holders`` are those whose lock ends at it, and counts up to the root.
 
     Tokens stand as text before the numbers, where all of them are printable bytes.
@@ -376,8 +372,8 @@ def node_stay(node: Node) -> Stay:
     is_text = ids and all(32 <= byte < 127 for byte in ids)
     tokens = f'"{bytes(ids).decode()}" {node.tokens}' if is_text else node.tokens
     return Stay(
-        f"node {node.id}", node.state, label=tokens, size=node.pages,
-        about=f"{many(node.pages, 'page')}, lock_ref {node.lock_ref}: {node.state}",
+        f"node {node.id}", node.state, label=tokens, size=pages,
+        about=f"{many(pages, 'page')}, lock_ref {node.lock_ref}: {node.state}",
         parent="root" if node.parent == ROOT else f"node {node.parent}",
         holders=tuple(sorted(rid for rid, locks in node.locks.items() if locks)),
     )  # fmt: skip
