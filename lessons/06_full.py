@@ -103,7 +103,9 @@ learn.view("retraction", runs["bold"])
 
 # %%
 learn.show(
-    DecodeManager.schedule_next_batch, "overrun, run_ahead = self", look_at=("and (run_ahead",)
+    DecodeManager.schedule_next_batch,
+    "overrun, run_ahead = self",
+    look_at=("is_known = run_ahead",),
 )
 
 # %% [markdown]

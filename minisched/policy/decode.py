@@ -78,12 +78,12 @@ class DecodeManager:
         if self.ends_in_flight is not None:
             return list(filter(self.may_run, self.running_reqs))
         overrun, run_ahead = self.overrun, self.run_ahead
-        return [
-            req
-            for req in self.running_reqs
-            if req.device_len < req.max_device_len + overrun
-            and (run_ahead or req.computed_len < req.known_len)
-        ]
+        reqs = []
+        for req in self.running_reqs:
+            is_known = run_ahead or req.computed_len < req.known_len
+            if is_known and req.device_len < req.max_device_len + overrun:
+                reqs.append(req)
+        return reqs
 
 
 # -- How much of what they may still say those who run are expected to say -------------------------

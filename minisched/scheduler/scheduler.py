@@ -378,7 +378,8 @@ class Scheduler:
                     prompts_left -= 1
         if drained or result.logprobs or batch.has_sampling_extras or self.shares_early:
             rows.came_back(batch, result, drained, outputs)
-        return self.take_outputs()
+        self.outputs = Outputs()
+        return outputs
 
     def _hear(self, req: Request, token: int) -> None:
         """Let a request learn a token, maybe its last."""
