@@ -9,7 +9,7 @@ from .batch import (
     Row,
     ScheduleBatch,
 )
-from .logprobs import Logprobs, TokenLogprob, WantedLogprobs
+from .logprobs import Logprobs, TokenLogprob
 from .request import FinishReason, Lease, Request
 from .sampling import LogitAdjustment, SamplingParams
 
@@ -28,5 +28,4 @@ __all__ = [
     "SamplingParams",
     "ScheduleBatch",
     "TokenLogprob",
-    "WantedLogprobs",
 ]

@@ -11,7 +11,6 @@ temperature (before the temperature alone with ``SGLANG_RETURN_ORIGINAL_LOGPROB`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from .sampling import SamplingParams
@@ -34,19 +33,6 @@ class Logprobs(NamedTuple):
 
     input_token_logprobs: list[TokenLogprob]  # of the prompt
     output_token_logprobs: list[TokenLogprob]  # of what was sampled
-
-
-class WantedLogprobs(NamedTuple):
-    """What a batch's requests want, as plain numbers (SGLang ``ModelWorkerBatch``, its names).
-
-    ``top_logprobs_nums`` is -1 for who wants no log-probabilities at all. Of a prompt's part the
-    logits from ``extend_logprob_start_lens`` on are wanted, counted from where the part begins (its
-    length: of none); ``extend_input_logprob_token_ids`` are the prompt's tokens behind these.
-    """
-
-    top_logprobs_nums: list[int]  # [num_reqs]
-    extend_logprob_start_lens: Sequence[int]  # [num_extend_reqs]
-    extend_input_logprob_token_ids: list[list[int]]  # [num_extend_reqs][num_input_logprobs]
 
 
 def next_logprob_at(params: SamplingParams, num_prompt: int, num_known: int) -> int:

@@ -15,11 +15,11 @@ from itertools import accumulate
 from types import NoneType
 from typing import Any, Protocol, runtime_checkable
 
-from ..core import ForwardMode, LogitAdjustment, SamplingParams, ScheduleBatch, WantedLogprobs
+from ..core import ForwardMode, LogitAdjustment, SamplingParams, ScheduleBatch
 from ..core.batch import slots_of
 from ..core.fields import on_device, on_host
 from ..devices.base import Array, Arrays, Buffer, Device, Label
-from .sampling import LogprobInfo, logit_lens_of, make_logprob_info, wanted_logprobs
+from .sampling import LogprobInfo, get_logprob_info
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class ModelWorkerBatch:
     start_unknown: list[bool] = on_host("[num_reqs]")  # extend_prefix_lens is only a lower bound
     table_index: list[int] = on_host("[num_new_slots]")  # cells of the page table to fill
     table_slots: list[int] = on_host("[num_new_slots]")  # the KV slots that go there
-    logprobs: WantedLogprobs | None = on_host("one", NoneType)  # None: nobody wants any
+    logprobs: LogprobInfo | None = on_host("one", NoneType)  # None: nobody wants any
 
 
 def get_model_worker_batch(
@@ -81,7 +81,7 @@ def get_model_worker_batch(
         start_unknown=[*batch.start_unknown],
         table_index=index,
         table_slots=slots,
-        logprobs=wanted_logprobs(batch) if batch.has_sampling_extras else None,
+        logprobs=get_logprob_info(batch) if batch.has_sampling_extras else None,
     )
 
 
@@ -134,7 +134,7 @@ def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> Forw
     """Ship a batch (SGLang's ``ForwardBatch.init_new``)."""
     rows, lens, logit_lens = batch.req_pool_indices, batch.extend_seq_lens, batch.sample_lens
     if batch.logprobs is not None:
-        logit_lens = logit_lens_of(batch.logprobs, lens, logit_lens)
+        logit_lens = batch.logprobs.logit_lens
     if len(batch.input_ids) == len(rows):  # one token a row, as in nearly every step
         positions, token_rows = batch.extend_prefix_lens, rows
         last = logits_at = list(range(len(rows)))
@@ -181,8 +181,7 @@ def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> Forw
         table_slots=slots,
         dests=dests,
         start_unknown=batch.start_unknown,
-        logprobs=batch.logprobs
-        and make_logprob_info(batch.logprobs, logit_lens, batch.sample_lens, xp),
+        logprobs=batch.logprobs and batch.logprobs.shipped(xp),
     )
 
 

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from ..core import LogitAdjustment, SamplingParams, ScheduleBatch, WantedLogprobs
-from ..devices.base import Array, Arrays
+from ..core import LogitAdjustment, SamplingParams, ScheduleBatch
+from ..devices.base import Arrays
 from ..devices.sim import Vector
 
 ROUNDS = 13  # the fewest that the authors publish test vectors for
@@ -211,72 +210,56 @@ def logprobs(
     return Vector(rows)
 
 
-@dataclass(frozen=True)
-class LogprobInfo:
+class LogprobInfo(NamedTuple):
     """What the log-probabilities of a step are made of: a *place* for each, row after row.
 
     In a row those of the prompt come first, then one for each token that it samples. With prompt
-    log-probabilities there are more logits than samples, and sampling has to take its own.
+    log-probabilities there are more logits than samples, and sampling has to take its own. Columns
+    are lists, or arrays once they are shipped.
     """
 
-    samples_at: Array  # [num_samples] among the logits; None: all of them
-    logits_at: Array  # [num_places] among the logits
-    is_sampled: Array  # [num_places] whether the token is sampled here
-    samples: Array  # [num_places] among the samples, where it is
-    input_ids: Array  # [num_places] the token, where it is the prompt's
+    logit_lens: list[int]  # [num_reqs] of how many last positions there are logits, on the host
     top_logprobs_num: int  # the most that anybody wants
+    samples_at: Any  # [num_samples] among the logits; None: all of them
+    logits_at: Any  # [num_places] among the logits
+    is_sampled: Any  # [num_places] whether the token is sampled here
+    samples: Any  # [num_places] among the samples, where it is
+    input_ids: Any  # [num_places] the token, where it is the prompt's
+
+    def shipped(self, xp: Arrays) -> LogprobInfo:
+        """The same on the device."""
+        return self._replace(
+            samples_at=None if self.samples_at is None else xp.asarray(self.samples_at),
+            logits_at=xp.asarray(self.logits_at),
+            is_sampled=xp.mask(self.is_sampled),
+            samples=xp.asarray(self.samples),
+            input_ids=xp.asarray(self.input_ids),
+        )
 
 
-def wanted_logprobs(batch: ScheduleBatch) -> WantedLogprobs | None:
-    """What the requests of a batch want, and the prompts' tokens that it is about."""
+def get_logprob_info(batch: ScheduleBatch) -> LogprobInfo | None:
+    """The places of a batch; None where nobody wants any."""
     if not any(req.params.return_logprob for req in batch.reqs):
         return None
-    starts = batch.extend_logprob_start_lens
-    ids = [
-        list(row.req.prompt[row.start + start_len + 1 : row.end + 1])
-        for row, start_len in zip(batch.rows, starts, strict=False)
-    ]
-    nums = [req.params.top_logprobs_num if req.params.return_logprob else -1 for req in batch.reqs]
-    return WantedLogprobs(nums, starts, ids)
-
-
-def logit_lens_of(
-    wanted: WantedLogprobs, extend_lens: list[int], sample_lens: list[int]
-) -> list[int]:
-    """Of how many last positions each row gives logits, [num_reqs]: at least where it samples."""
-    parts = zip(extend_lens, wanted.extend_logprob_start_lens, sample_lens, strict=False)
-    prompts = [max(length - start, samples) for length, start, samples in parts]
-    return prompts + sample_lens[len(prompts) :]
-
-
-def make_logprob_info(
-    wanted: WantedLogprobs, logit_lens: list[int], sample_lens: list[int], xp: Arrays
-) -> LogprobInfo:
-    """The places of a batch."""
-    samples_at: list[int] = []
-    places: list[tuple[int, bool, int, int]] = []  # as the fields of LogprobInfo
-    first = 0
-    columns = zip(
-        logit_lens,
-        sample_lens,
-        wanted.top_logprobs_nums,
-        chain(wanted.extend_input_logprob_token_ids, repeat([])),
-        strict=False,
-    )
-    for num_logits, num_samples, top, tokens in columns:
-        end = first + num_logits
+    logit_lens, samples_at, end = list[int](), list[int](), 0
+    places: list[tuple[int, bool, int, int]] = []  # as the last fields of LogprobInfo
+    rows = zip_longest(zip(batch.rows, batch.sample_lens, strict=True),
+                       batch.extend_logprob_start_lens)  # fmt: skip
+    for (row, num_samples), start_len in rows:
+        num_logits, prompt = num_samples, row.req.prompt[:0]
+        if start_len is not None:  # it computes a part of its prompt
+            num_logits = max(row.end - row.start - start_len, num_samples)
+            prompt = row.req.prompt[row.start + start_len + 1 : row.end + 1]
+        first, end = end, end + num_logits
         sampled = range(end - num_samples, end)
-        if top >= 0:
-            places += [(at, False, 0, token) for at, token in enumerate(tokens, first)]
+        if row.req.params.return_logprob:
+            places += [(at, False, 0, token) for at, token in enumerate(prompt, first)]
             places += [(at, True, sample, 0) for sample, at in enumerate(sampled, len(samples_at))]
         samples_at += sampled
-        first = end
-    logits_at, is_sampled, samples, input_ids = zip(*places, strict=True)
+        logit_lens.append(num_logits)
     return LogprobInfo(
-        xp.asarray(samples_at) if len(samples_at) < first else None,
-        xp.asarray(logits_at),
-        xp.mask(is_sampled),
-        xp.asarray(samples),
-        xp.asarray(input_ids),
-        max(wanted.top_logprobs_nums),
+        logit_lens,
+        max(req.params.top_logprobs_num for req in batch.reqs if req.params.return_logprob),
+        samples_at if len(samples_at) < end else None,
+        *zip(*places, strict=True),
     )

@@ -1,8 +1,8 @@
 """Log-probabilities: two ops behind a step, and what the host makes of their values.
 
 They are computed where the step is sampled and copied beside its tokens, at one *place* for each
-(``models/base.py:LogprobInfo``). SGLang computes those of prompts in the forward pass and brings
-their top tokens over at once, for which the host waits
+(``models/sampling.py:LogprobInfo``). SGLang computes those of prompts in the forward pass and
+brings their top tokens over at once, for which the host waits
 (``layers/logits_processor.py:get_top_logprobs``); here nobody waits before the result is read.
 """
 
