@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -70,10 +71,11 @@ class CudaGraphRunner:
         self.replays: dict[tuple[int, int], Replay] = {}
         self.clear()
         longest = min(model.max_len, model.context_len, model.keys.size(1))
-        shapes = [(bs, window) for bs in sizes(max_bs) for window in windows(longest)]
+        sizes = {rounded(num_reqs, max_bs) for num_reqs in range(1, max_bs + 1)}
+        windows = {window_of(length) for length in range(1, longest + 1)}
         try:
             with torch.inference_mode():
-                for bs, window in reversed(shapes):
+                for bs, window in sorted(product(sizes, windows), reverse=True):
                     self.replays[bs, window] = capture(partial(self.step, model, bs, window))
         except Exception as error:  # whatever it was, the same steps can be launched op by op
             self.replays.clear()
@@ -180,20 +182,9 @@ class LlamaGraphs(LlamaTorch):
         return super().forward(batch, ids, page_table)
 
 
-def sizes(max_bs: int) -> list[int]:
-    """Numbers of rows that are captured: powers of two, and the largest, rising."""
-    return [*(1 << power for power in range((max_bs - 1).bit_length())), max_bs]
-
-
 def rounded(num_reqs: int, max_bs: int) -> int:
     """The next number of rows that is captured; none is larger than ``max_bs``."""
     return num_reqs if num_reqs > max_bs else min(max_bs, 1 << (num_reqs - 1).bit_length())
-
-
-def windows(longest: int) -> list[int]:
-    """The windows of rows of up to ``longest`` positions, rising."""
-    blocks = window_of(longest) // BLOCK
-    return [BLOCK << power for power in range(blocks.bit_length())]
 
 
 def window_of(length: int) -> int:

@@ -23,7 +23,7 @@ from minisched.devices.thread import ThreadDevice
 from minisched.engine.frontend import Frontend
 from minisched.loops.run import Run, make_engine, run_loop
 from minisched.models.base import ModelWorkerBatch, make_forward_batch
-from minisched.models.llama_graphs import LlamaGraphs, rounded, sizes, window_of, windows
+from minisched.models.llama_graphs import LlamaGraphs, rounded, window_of
 from minisched.models.llama_torch import BLOCK, LlamaTorch
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
@@ -83,13 +83,12 @@ def truth(folder: Path) -> dict[str, list[int]]:
 @given(max_bs=st.integers(1, 70), length=st.integers(1, 100_000), data=st.data())
 def test_a_step_takes_the_next_larger_graph(max_bs: int, length: int, data: st.DataObject) -> None:
     rows = data.draw(st.integers(1, max_bs))
-    assert rounded(rows, max_bs) == min(size for size in sizes(max_bs) if size >= rows) < 2 * rows
+    assert rows <= rounded(rows, max_bs) < 2 * rows and rounded(rows, max_bs) <= max_bs
     assert rounded(max_bs + rows, max_bs) > max_bs
     window = window_of(length)
     assert length <= window < max(2 * length, BLOCK + 1)
     assert (window // BLOCK).bit_count() == 1 and window % BLOCK == 0
-    assert window_of(data.draw(st.integers(1, length))) in windows(length)
-    assert max(windows(length)) == window
+    assert window_of(data.draw(st.integers(1, length))) <= window
 
 
 def test_graphs_are_captured_before_traffic_largest_first(folder: Path) -> None:
