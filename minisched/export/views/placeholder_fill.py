@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ...checks.history import many
 from ...checks.overlap import forwards
 from ...trace import Mark, Trace
+from ...trace.sides import shown_side, side_words
 from ..scene import CellGrid, GridCell, LaneLink, Part, Scene, about_run
 from ..units import ms
 from .marks import first_of, lacking, needed, number, numbers, short_end, word
@@ -63,7 +64,7 @@ def scene(trace: Trace) -> Scene:
 
 def prev_sampled(trace: Trace) -> Scene:
     """vLLM's scatter: which row goes on where, and by which path."""
-    part, shown = opening(trace, MOST_STEPS)
+    part, shown = opening(shown_side(trace), MOST_STEPS)
     ran = {item.step: item.rids for item in forwards(part)}
     marks = needed(part, "prev sampled", "another relay was used", ran)
     steps, paths = dict[int, list[Row]](), list[str]()
@@ -80,7 +81,7 @@ def prev_sampled(trace: Trace) -> Scene:
     note = "a column is a step, with its path; a<2: sampled in row 2 of the step before"
     return Scene(
         f"prev_sampled: {many(stay, 'token')} stay on the device, {new} ids come from the CPU",
-        about_run(trace, shown),
+        about_run(trace, shown, side_words(trace)),
         [Part("Rows of input_ids", note, [grid_of(steps, columns)])],
         SCATTERED,
         ["; ".join(f"{path}: {many(paths.count(path), 'step')}" for path in PATHS.values())],
