@@ -78,10 +78,10 @@ learn.Table(("what the host does", "it takes"), tuple(rows))
 # ## Exercise 1: hand over before you read
 #
 # Write tokens one after the other. `step(y)` builds the graph of the token behind `y` (`y` may
-# be lazy itself!), which takes the host 1 ms; `async_eval(y)` hands it over; `y.item()` reads
-# it; `host_work(token)` is what the host does with a finished token. As it stands everything is
-# right, and the device idles while the host works. Change the order, so that a step is always
-# with the device.
+# be lazy itself!), which takes the host 1 ms (*prepare* in the picture); `async_eval(y)` hands it
+# over; `y.item()` reads it; `host_work(token)` is what the host does with a finished token
+# (*process*). As it stands everything is right, and the device idles while the host works. Change
+# the order, so that a step is always with the device.
 #
 # The checker runs your lines on a virtual clock, with MLX's calls, and draws what it saw. `learn.hint("generate")` helps.
 

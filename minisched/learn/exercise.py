@@ -272,7 +272,7 @@ class Workloads:
     """
 
     on: str = "overlap"
-    level: str = "plain"  # of ``checks/draw.py:LEVELS``, or several of them
+    levels: tuple[str, ...] = ("plain",)  # of ``checks/draw.py:LEVELS``
     seeds: int = 40
     cases: tuple[Case, ...] = ()
     want: Callable[[Case], bool] = lambda case: True
@@ -285,11 +285,6 @@ class Workloads:
         yield from self.cases
         for level in self.levels:
             yield from self.drawn(level)
-
-    @property
-    def levels(self) -> list[str]:
-        """One after the other; mostly there is one."""
-        return self.level.split()
 
     def drawn(self, level: str) -> Iterator[Case]:
         """The random cases of a level, behind those that it begins with."""

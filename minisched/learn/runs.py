@@ -129,8 +129,11 @@ def timing(
     return NotebookPicture(to_svg(compare(traces_of(runs), 0 if whole else steps, title)))
 
 
-def boxes(title: str, *some: tuple[str, str, float, float, int], edges: Sequence[Edge] = ()) -> str:
-    """An SVG of boxes: on which lane, called what, from and to how many ms, of which step.
+Box = tuple[str, str, float, float, int]  # its lane, its name, from and to how many ms, its step
+
+
+def boxes(title: str, *some: Box, edges: Sequence[Edge] = ()) -> str:
+    """An SVG of boxes.
 
     ``edges`` go from the id of one box to another's; the first of ``some`` has the id 1.
     """

@@ -153,7 +153,7 @@ EXERCISES = (
             (" if batch else None", "", "nothing to run; test `batch`"),
             ("recv_requests", "recv_request", "at your line `engine.recv_req"),
         ),
-        workloads=Workloads(level="stops"),
+        workloads=Workloads(levels=("stops",)),
         extra=(two_in_flight, no_busy_turn),
         no_worse=(("makespan", 1.0),),
         reach=8,

@@ -191,7 +191,7 @@ EXERCISES = (
             ("[-token]", "[abs(token) + 99]", "IndexError at your line"),
             ("", "def resolve(ids, token_ids_map):\n    return None", "must give a list of"),
         ),
-        workloads=Workloads("overlap:ring", level="tight", seeds=60),
+        workloads=Workloads("overlap:ring", levels=("tight",), seeds=60),
         reach=20,
         picture="future_map",
         hints=(
@@ -226,7 +226,7 @@ EXERCISES = (
                 "reads future slot 1 for r2, which step 1 was given for r3",
             ),
         ),
-        workloads=Workloads("overlap:ring", level="plain", seeds=60),
+        workloads=Workloads("overlap:ring", levels=("plain",), seeds=60),
         reach=20,
         picture="future_map",
         hints=(

@@ -255,7 +255,7 @@ EXERCISES = (
             ("return following", "return None", "but gave back None"),
             ("return following", "return batch", "must give the step it launched"),
         ),
-        workloads=Workloads("mlx_async", level="stops"),
+        workloads=Workloads("mlx_async", levels=("stops",)),
         no_worse=(("makespan", 1.0),),
         reach=8,
         hints=(
@@ -284,7 +284,7 @@ EXERCISES = (
             ("waiting or chunked is not None", "chunked is not None", "is not asked"),
             ("return batch == running and pages_short == 0", "return False", "makespan"),
         ),
-        workloads=Workloads("mlx_async", level="tight", seeds=60, cases=(GIVEN_UP,)),
+        workloads=Workloads("mlx_async", levels=("tight",), seeds=60, cases=(GIVEN_UP,)),
         no_worse=(("makespan", 1.0),),
         reach=20,
         beside="",

@@ -159,7 +159,7 @@ EXERCISES = (
             ("pop(0)", "pop()", "but 1 is next"),
             ("queue and (len(queue) == depth or not batch)", "queue", "makespan"),
         ),
-        workloads=Workloads("vllm_pp4", level="stops", seeds=30, cases=MORE, cost=PIPELINE,
+        workloads=Workloads("vllm_pp4", levels=("stops",), seeds=30, cases=MORE, cost=PIPELINE,
                             show=FOUR, change=at_once),
         extra=(no_busy_turn,),
         no_worse=(("makespan", 1.05),),
@@ -195,7 +195,7 @@ EXERCISES = (
             ("computed + 1 >= length", "True", "Nothing can run"),
             ("computed + 1 >= length", "computed + 2 >= length", "Nothing can run"),
         ),
-        workloads=Workloads("vllm_async", level="plain"),
+        workloads=Workloads("vllm_async", levels=("plain",)),
         extra=(none_wasted,),
         no_worse=(("makespan", 1.0), ("steps", 1.0)),
         hints=(

@@ -111,7 +111,7 @@ EXERCISES = (
             ("filled[at] = sampled[row]", "filled[row] = sampled[row]", "a -1 is left"),
             ("    return filled", "", "gave back None"),
         ),
-        workloads=Workloads("mindie_plugin:fill_host", level="stops"),
+        workloads=Workloads("mindie_plugin:fill_host", levels=("stops",)),
         picture="placeholder_fill",
         hints=(
             "`prev_rows` is as long as `ids`. Go through both.",
@@ -139,7 +139,7 @@ EXERCISES = (
             ("None if is_known else last_rids.index(rid)",
              "last_rids.index(rid) if rid in last_rids else None", "alone it gives"),
         ),
-        workloads=Workloads("mindie_plugin:fill_host", level="tight", cases=CHUNKED),
+        workloads=Workloads("mindie_plugin:fill_host", levels=("tight",), cases=CHUNKED),
         picture="placeholder_fill",
         hints=(
             "Run it, and look at the request that got a wrong token. What did it compute in the "
@@ -169,7 +169,7 @@ EXERCISES = (
             ("return [*output_ids[:at], token, *output_ids[at + 1 :]]", "output_ids[at] = token",
              "gave back None"),
         ),
-        workloads=Workloads("mindie_dual", level="stops"),
+        workloads=Workloads("mindie_dual", levels=("stops",)),
         extra=(ledger_is_true,),
         picture="mindie_placeholder",
         hints=(

@@ -110,7 +110,7 @@ EXERCISES = (
             ("has_grammar or has_penalties", "has_penalties", "alone it gives"),
         ),
         workloads=Workloads(
-            "overlap", level="wishes", want=has_wishes, show=wishing(TWO, "overlap:ring", **RULE),
+            levels=("wishes",), want=has_wishes, show=wishing(TWO, "overlap:ring", **RULE),
             cases=(wishing(TWO, "overlap:ring", **PENALTY), wishing(TWO, "overlap:ring", **RULE)),
         ),
         no_worse=(("makespan", 1.0),),
@@ -154,7 +154,7 @@ EXERCISES = (
              "was launched too early: its grammar needs a token that is not processed yet"),
         ),
         workloads=Workloads(
-            "overlap", level="wishes", want=has_wishes, show=wishing(TWO, "overlap:ring", **RULE),
+            levels=("wishes",), want=has_wishes, show=wishing(TWO, "overlap:ring", **RULE),
             cases=(wishing(TWO, "overlap:ring", **RULE), wishing(TWO, "overlap:ring", **PENALTY)),
         ),
         extra=(no_busy_turn,),

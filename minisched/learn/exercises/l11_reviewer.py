@@ -17,7 +17,7 @@ from ...trace.cells import spans_of
 from ...trace.events import lane_words
 from ..exercise import Exercise, Pure
 from ..guard import unwatched
-from ..runs import boxes, timing
+from ..runs import Box, boxes, timing
 
 Step = tuple[str, str, Any]  # a lane, what it did, and to which op, or to which cells of memory
 TOUCHES = ("read", "write", "free")
@@ -164,11 +164,7 @@ def draw_program(answer: Any, program: list[Step], *rest: Any) -> str:
     """A short program in its order, an act a millisecond."""
     if len(program) > 12:
         return ""
-    some, ids, began = (
-        list[tuple[str, str, float, float, int]](),
-        dict[Any, int](),
-        dict[Any, int](),
-    )
+    some, ids, began = list[Box](), dict[Any, int](), dict[Any, int]()
     for at, (lane, kind, what) in enumerate(program):
         if kind == "begin":
             began[what] = at

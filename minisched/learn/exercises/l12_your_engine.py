@@ -18,7 +18,7 @@ from ...devices.cost import MILLISECOND
 from ...trace import Edge, Slice, Trace
 from ...trace.events import is_host
 from ..exercise import Exercise, Pure
-from ..runs import boxes, simulate
+from ..runs import Box, boxes, simulate
 
 Op = tuple[str, float, float]
 Call = tuple[str, str, float]
@@ -192,7 +192,7 @@ def many_ahead(steps: list[Launched]) -> int:
 
 def draw_steps(answer: Any, steps: list[Launched]) -> str:
     """When each was launched, and when it ran; arrows lead from the one to the other."""
-    some, edges = list[tuple[str, str, float, float, int]](), list[Edge]()
+    some, edges = list[Box](), list[Edge]()
     for at, (launched, *ran) in enumerate(steps, 1):
         when, (began, ended) = launched / MILLISECOND, (time / MILLISECOND for time in ran)
         some.append(("host", "launch", max(0, when - 0.3), when, at))

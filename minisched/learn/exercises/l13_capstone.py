@@ -294,7 +294,7 @@ EXERCISES = (
              "Level"),
         ),
         workloads=Workloads(
-            level=" ".join(LEVELS), seeds=24, change=plain_memory,
+            levels=LEVELS, seeds=24, change=plain_memory,
             first={"tight": (HALF_A_PAGE, IN_ONE_PIECE)},
         ),
         laws=HELD,
