@@ -81,10 +81,10 @@ learn.check("resolve", resolve)
 # %% [markdown]
 # The package's version says the same without an `if`: a GPU does one thing to all elements at
 # once, so it looks *every* id up (what is no placeholder reads slot 0) and then picks element by
-# element. `xp` is the device's array library, `buffer` is your `token_ids_map`.
+# element. `xp` is the device's array library, `kept_in` is your `token_ids_map`.
 
 # %%
-learn.show(FutureMapRing.look_up, "xp = ", look_at=("where",))
+learn.show(FutureMapRing.resolve_future, "xp = ", look_at=("where",))
 
 # %% [markdown]
 # ## Exercise 2: hand slots out

@@ -92,7 +92,7 @@ learn.check("fill", fill)
 # experimental path.
 
 # %%
-learn.show(FillDevice.resolve, "rows = ", look_at=("where",))
+learn.show(FillDevice.resolve_future, "rows = ", look_at=("where",))
 
 # %% [markdown]
 # ## Exercise 2: which row brings it?

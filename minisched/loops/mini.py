@@ -39,7 +39,7 @@ from .design import design
 
 def upload(worker: Worker, prompts: Prompts) -> Array:
     """What the relay lacks of a step's rows, now in its cells."""
-    worker.relay.store(prompts.cells, prompts.tokens)
+    worker.relay.store_to_map(prompts.cells, prompts.tokens)
     return prompts.tokens
 
 

@@ -1,11 +1,13 @@
 """A pipeline on several processes: each stage a rank, and the scheduler on rank 0 with the first.
 
 The loop is that of ``vllm_pp.py``, unchanged. What it launches on rank 0 is the first stage and, in
-the place of the others, a message: the batch, with its hidden states and what sampling needs beside
-it, goes to the next rank when the first stage has run (``send``), and the copy of the tokens waits
-for the last one's answer. Every other rank has no scheduler: it takes in what the rank before it
-sends, runs its layers on a stream of its own, and sends on what comes out, the last one tokens. So
-the batch that a stage runs was decided once, and nobody can disagree about it.
+the place of the others, messages: the batch, with its hidden states, goes to the next rank when the
+first stage has run (``send``); masks and penalties, if there are any, go to the last one when they
+are known (``ask``), and the ``copy`` of the tokens is its answer. Every other rank has no
+scheduler: it takes in what the rank before it sends, runs its layers on a stream of its own, and
+sends on what comes out, the last one tokens. So the batch that a stage runs was decided once, and
+nobody can disagree about it. Whatever waits for another rank is on a thread of the host, never on a
+stream.
 
 Each rank has the whole model open, and memory for all its KV, although only its own layers are
 used. Hidden states travel as they are, so the tokens are those of one process to the bit.
@@ -13,26 +15,25 @@ used. Hidden states travel as they are, so the tokens are those of one process t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
 from ..core import LogitAdjustment, ScheduleBatch
-from ..devices.base import Array, Event, Label, Op, RankLost
+from ..devices.base import Array, Buffer, Label, Op, RankLost
 from ..devices.dist import Ranks, begin, current, gather, needs
 from ..devices.thread import TorchDevice
-from ..engine.engine import NAP
 from ..engine.metrics import Metrics
-from ..models.base import ModelWorkerBatch, make_forward_batch
+from ..models.base import ForwardBatch, ModelWorkerBatch, make_forward_batch
 from ..trace import Touch
 from ..trace.recorder import to_text
 from ..worker import Step
-from ..worker.worker import COPY, FORWARD, StepOp, Worker
+from ..worker.worker import COPY, FORWARD, Recipe, StepOp, Worker
 from .run import RunSetup, drive, setup_of, wire
 from .vllm_pp import IntermediateTensors, LayeredModel, Stage
 
-BATCH, TOKENS = "pp batch", "pp tokens"  # tags of messages
+BATCH, SAMPLING, TOKENS = "pp batch", "pp sampling", "pp tokens"  # tags of messages
+Adjustments = list[LogitAdjustment | None] | None
 
 
 @dataclass(frozen=True)
@@ -42,21 +43,11 @@ class Job:
     flat: ModelWorkerBatch
     label: Label
     touches: dict[int, list[Touch]]  # by stage
-    reply: int  # the signal that the last rank says when it answers
-    sent_by: int  # the slice whose hidden states it has with it
-    adjustments: list[LogitAdjustment | None] | None  # what sampling needs beside the batch
+    is_asked: bool  # rank 0 will say what sampling needs beside the batch
     error: str = ""  # of a stage before, or of sending it
 
 
 # -- Rank 0: what stands in for the stages behind the first one ------------------------------------
-
-
-@dataclass
-class Sent:
-    """What rank 0's ops know of their step; the last rank's answer comes after ``reply``."""
-
-    step: Step
-    reply: int
 
 
 @dataclass
@@ -66,48 +57,40 @@ class FirstRank:
     ranks: Ranks
     count: int  # of stages
 
-    @property
-    def last(self) -> int:
-        """The rank that samples."""
-        return self.count - 1
-
     def begin(self, worker: Worker, step: Step) -> ScheduleBatch:
-        """Host: a step is laid out, as it was committed."""
-        step.extra = Sent(step, worker.device.recorder.new_id())
+        """Host: a step is laid out, as it was committed; its messages are made of it."""
+        step.extra = step
         return step.batch
 
-    def recipe(self) -> tuple[StepOp, ...]:
+    def recipe(self) -> Recipe:
         """A step's ops."""
         stage = Stage(0, self.count)
         forward = replace(
-            FORWARD, run=stage, stream="stage 0", place=stage.place, touches=stage.touches,
-            takes=("inputs",), awaited_by="send",
+            FORWARD, run=stage, stream=stage.stream, place=stage.place, touches=stage.touches,
+            takes=("inputs",), gives="hidden", awaited_by="send",
         )  # fmt: skip
         send = StepOp(
-            "send", self.send, "send", takes=("extra", "logits_output", "adjustments"),
-            gives="next_token_ids", awaited_by="copy", edge=("recv", "logits_output"),
+            "send", self.send, "send", on_thread=True, takes=("extra", "hidden"),
+            gives="logits_output", edge=("recv", "hidden"),
+        )  # fmt: skip
+        ask = StepOp(
+            "ask", self.ask, "send", on_thread=True,
+            takes=("extra", "logits_output", "adjustments"), gives="next_token_ids",
         )  # fmt: skip
         copy = replace(
-            COPY, run=self.take, touches=self.touches_of_copy, edge=("", ""),
+            COPY, run=self.take, on_thread=True, edge=("", ""),
             takes=("next_token_ids", "buffer", "num_outputs"),
         )  # fmt: skip
-        return forward, send, copy
+        return forward, send, ask, copy
 
-    def send(
-        self,
-        worker: Worker,
-        sent: Sent,
-        stage: IntermediateTensors,
-        adjustments: list[LogitAdjustment | None] | None,
-    ) -> None:
+    def send(self, worker: Worker, step: Step, stage: IntermediateTensors) -> None:
         """The batch and hidden states, to the next rank.
 
         All have a page table to fill, so where something can't be sent, at least that is, and the
         last rank answers that the step has failed.
         """
-        step = sent.step
-        assert step.flat is not None and step.logits_output is not None
-        ran, touches = step.logits_output.slice_id, dict[int, list[Touch]]()
+        assert step.flat is not None
+        touches = dict[int, list[Touch]]()
         for number in range(1, self.count):
             later = Stage(number, self.count)
             touches[number] = [
@@ -115,47 +98,36 @@ class FirstRank:
                 for touch in later.touches(worker, step)
                 if touch.resource.startswith(later.place)
             ]
-        job = Job(step.flat, step.label, touches, sent.reply, ran, adjustments, said(stage.error))
+        is_asked = step.batch.has_sampling_extras
+        job = Job(step.flat, step.label, touches, is_asked, said(stage.error))
         try:
-            self.ranks.send(1, BATCH, job, [] if job.error else [stage.hidden], after=ran)
+            self.ranks.send(1, BATCH, job, [] if job.error else [stage.hidden])
         except RankLost:
             raise
         except Exception as error:
-            failed = replace(job, adjustments=None, error=said(error))
-            self.ranks.send(1, BATCH, failed, after=ran)
+            self.ranks.send(1, BATCH, replace(job, error=said(error)))
 
-    def take(self, worker: Worker, sent: None, buffer: int, size: int) -> Array:
+    def ask(self, worker: Worker, step: Step, sent: None, adjustments: Adjustments) -> None:
+        """What sampling needs beside the batch, to the last rank; or that it can't be sent."""
+        if not step.batch.has_sampling_extras:
+            return
+        try:
+            self.ranks.send(self.count - 1, SAMPLING, adjustments)
+        except RankLost:
+            raise
+        except Exception as error:
+            self.ranks.send(self.count - 1, SAMPLING, said(error))
+
+    def take(self, worker: Worker, asked: None, buffer: int, size: int) -> Array:
         """Wait for the tokens, or raise what went wrong elsewhere."""
-        come = self.ranks.receive(self.last, TOKENS, patient=True)
-        if come.value:
-            raise RuntimeError(come.value)
-        host = worker.host_outputs[buffer][:size]
-        host.copy_(come.tensors[0])
-        return host
-
-    def touches_of_copy(self, worker: Worker, step: Step) -> Sequence[Touch]:
-        """The host's buffer; and the copy goes on only when the last rank has answered."""
-        worker.device.stream("copy").wait(TokensOfLastRank(self, worker, step))
-        return [Touch("write", f"host output {step.buffer}", range(step.num_outputs))]
-
-
-class TokensOfLastRank(Event):
-    """The last rank's answer, as an event that a stream can wait for; or nothing was ever sent."""
-
-    name = "tokens"
-
-    def __init__(self, first: FirstRank, worker: Worker, step: Step) -> None:
-        self.ranks, self.source, self.sent = first.ranks, first.last, step.next_token_ids
-        self.slice_id = step.extra.reply
-        self.program = worker.device.recorder.program
-
-    def _has_ended(self) -> bool:
-        failed = self.sent is not None and self.sent.error is not None
-        return failed or self.ranks.has_come(self.source, TOKENS)
-
-    def _wait(self) -> None:
-        while not self._has_ended():
-            self.ranks.sleep_until_news(NAP / 1e9, self._has_ended)
+        come, recorder = self.ranks.receive(self.count - 1, TOKENS, True), worker.device.recorder
+        error, sampled_by = come.value
+        if error:
+            raise RuntimeError(error)
+        recorder.program.touch("read", "value", [sampled_by])
+        recorder.program.touch("write", f"host output {buffer}", range(size))
+        recorder.edge("recv", come.sent_by, recorder.program.op)
+        return worker.host_outputs[buffer][:size].copy_(come.tensors[0])
 
 
 def said(error: BaseException | None) -> str:
@@ -214,7 +186,7 @@ def later_rank(
         table = device.memory(f"{stage.place}page table", num_cells)
         begin(ranks, device)
         if ranks.rank < count:
-            LaterRank(ranks, device, stage, cast(LayeredModel, setup.model), table).serve()
+            serve(ranks, device, stage, cast(LayeredModel, setup.model), table)
         gather(ranks, device, partial(name_of, ranks.rank))
 
 
@@ -223,67 +195,50 @@ def name_of(rank: int, name: str) -> str:
     return name if name.startswith("stage ") or name == "value" else f"rank {rank} {name}"
 
 
-@dataclass
-class LaterRank:
-    """A stage that is not the first."""
-
-    ranks: Ranks
-    device: TorchDevice
-    stage: Stage
-    model: LayeredModel
-    table: Any  # its page table
-
-    @property
-    def is_last(self) -> bool:
-        """Whether it samples."""
-        return self.stage.number == self.stage.count - 1
-
-    def serve(self) -> None:
-        """Take steps in until there are no more."""
-        ranks, before = self.ranks, self.stage.number - 1
-        while (come := ranks.receive(before, BATCH, patient=True)).value is not None:
-            job, hidden = come.value, come.tensors[0] if come.tensors else None
-            with self.device.host("receive", 0, job.label) as receive:
-                self.launch(job, hidden, receive)
-        if not self.is_last:
-            ranks.send(self.stage.number + 1, BATCH)
-
-    def launch(self, job: Job, hidden: Array | None, receive: int) -> None:
-        """Queue a step's ops on this rank."""
-        device, program = self.device, self.device.recorder.program
-        inputs = make_forward_batch(job.flat, device.xp, self.model.pad_to)
-        if job.adjustments:
-            inputs = replace(inputs, adjustments=job.adjustments)
-        stream, send = device.stream(f"stage {self.stage.number}"), device.stream("send")
-
-        def forward() -> Array:
-            if len(inputs.table_index):
-                self.table[inputs.table_index] = inputs.table_slots
-            if job.error:
-                raise RuntimeError(job.error)
-            layers = self.stage.layers(self.model)
-            passed = self.model.forward_layers(layers, inputs, hidden, self.table)
-            return self.model.compute_logits(inputs, passed) if self.is_last else passed
-
-        label, own = job.label, job.touches[self.stage.number]
-        last = stream.launch(forward, name="forward", label=label, touches=own)
-        device.recorder.edge("recv", job.sent_by, last.slice_id)
-        device.recorder.edge("launch", receive, last.slice_id)
-        if self.is_last:
-            last = stream.launch(self.model.sample, last, inputs, name="sample", label=label)
+def serve(
+    ranks: Ranks, device: TorchDevice, stage: Stage, model: LayeredModel, table: Buffer
+) -> None:
+    """Take steps in and launch them, until there are no more."""
+    stream, send, edge = device.stream(stage.stream), device.thread("send"), device.recorder.edge
+    gone: Op | None = None
+    while (come := ranks.receive(stage.number - 1, BATCH, patient=True)).value is not None:
+        job: Job = come.value
+        error = RuntimeError(job.error) if job.error else None
+        with device.host("receive", 0, job.label) as receive:
+            inputs = make_forward_batch(job.flat, device.xp, model.pad_to)
+            hidden = come.tensors[0] if come.tensors else None
+            last: Op = stream.launch(
+                stage.run, model, table, IntermediateTensors(inputs, hidden, error),
+                name="forward", label=job.label, touches=job.touches[stage.number],
+            )  # fmt: skip
+            edge("recv", come.sent_by, last.slice_id)
+            edge("launch", receive, last.slice_id)
+        if stage.is_last:
+            asked = ranks.receive(0, SAMPLING, patient=True).value if job.is_asked else None
+            last = stream.launch(sample, model, last, inputs, asked, name="sample", label=job.label)
         send.wait(last)
-        onward = job.reply if self.is_last else program.new_id()
-        gone = send.launch(partial(self.send, job, last, onward), name="send", label=label)
-        device.recorder.edge("copy", last.slice_id, gone.slice_id)
-        with program.acting("send", gone.slice_id):
-            program.say(onward)
+        gone = send.launch(partial(pass_on, ranks, stage, job, last), name="send", label=job.label)
+        edge("copy", last.slice_id, gone.slice_id)
+    if gone is not None:
+        gone.synchronize()
+    if not stage.is_last:
+        ranks.send(stage.number + 1, BATCH)
 
-    def send(self, job: Job, last: Op, signal: int) -> None:
-        """What this stage has made, or why it has not: to the next one, or tokens to rank 0."""
-        error = said(last.error)
-        made = [] if error else [last.value]
-        if self.is_last:
-            self.ranks.send(0, TOKENS, error, made, after=signal)
-        else:
-            job = replace(job, sent_by=last.slice_id, error=error)
-            self.ranks.send(self.stage.number + 1, BATCH, job, made, after=signal)
+
+def sample(model: LayeredModel, logits: Array, inputs: ForwardBatch, asked: Any) -> Array:
+    """The last stage: tokens [num_samples], with marks; ``asked`` may be why it can't be done."""
+    if isinstance(asked, str):
+        raise RuntimeError(asked)
+    return model.sample(logits, replace(inputs, adjustments=asked) if asked else inputs)
+
+
+def pass_on(ranks: Ranks, stage: Stage, job: Job, last: Op) -> None:
+    """What a stage has made, or why it has not: to the next one, or tokens to rank 0."""
+    made, error = last.value, last.error
+    if stage.is_last:
+        answer = said(error), last.slice_id
+        ranks.send(0, TOKENS, answer, [made] if error is None else [])
+        return
+    error = error or made.error
+    job = replace(job, error=said(error))
+    ranks.send(stage.number + 1, BATCH, job, [made.hidden] if error is None else [])

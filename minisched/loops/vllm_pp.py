@@ -83,6 +83,16 @@ class Stage:
         """What the names of its own memory begin with."""
         return f"stage {self.number} "
 
+    @property
+    def stream(self) -> str:
+        """The stream that it runs on."""
+        return f"stage {self.number}"
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it has the logits, and samples."""
+        return self.number == self.count - 1
+
     def layers(self, model: Model) -> range:
         """Which of the model's it holds."""
         return get_pp_indices(cast(LayeredModel, model).num_layers, self.count)[self.number]
@@ -103,25 +113,28 @@ class Stage:
         return part
 
     def __call__(self, worker: Worker, given: ForwardBatch | IntermediateTensors) -> Array:
-        """Device: through the stage's layers; the last one gives logits [num_logits, vocab]."""
+        """Device: through the stage's layers, with the worker's own memory."""
         if isinstance(given, ForwardBatch):
             given = IntermediateTensors(given, given.ids)
+        model = cast(LayeredModel, worker.model)
+        return self.run(model, worker.page_tables[self.place], given)
+
+    def run(self, model: LayeredModel, page_table: Buffer, given: IntermediateTensors) -> Array:
+        """Device: what the next stage is handed; of the last one logits [num_logits, vocab]."""
         batch, hidden, error = given
-        is_last = self.number == self.count - 1
-        page_table, model = worker.page_tables[self.place], cast(LayeredModel, worker.model)
         if len(batch.table_index):
             page_table[batch.table_index] = batch.table_slots
         try:
             if error is not None:
                 raise error
-            if self.number == 0:
-                hidden = worker.relay.resolve(hidden, None)
             hidden = model.forward_layers(self.layers(model), batch, hidden, page_table)
         except Exception as error:
-            if is_last:
+            if self.is_last:
                 raise
             return given._replace(error=error)
-        return model.compute_logits(batch, hidden) if is_last else given._replace(hidden=hidden)
+        return (
+            model.compute_logits(batch, hidden) if self.is_last else given._replace(hidden=hidden)
+        )
 
 
 def recv_tensors(worker: Worker, sent: IntermediateTensors) -> IntermediateTensors:
@@ -133,22 +146,22 @@ def pipeline(stages: int) -> Recipe:
     """A plain step over so many stages."""
     ops: list[StepOp] = []
     for number in range(stages):
-        stage, stream, is_last = Stage(number, stages), f"stage {number}", number == stages - 1
+        stage = Stage(number, stages)
         if number:
             receive = StepOp(
-                "recv", recv_tensors, stream, takes=("hidden",), gives="hidden",
+                "recv", recv_tensors, stage.stream, takes=("hidden",), gives="hidden",
                 edge=("recv", "hidden"), cost=lambda worker, step: worker.cost.recv,
             )  # fmt: skip
             ops.append(receive)
         forward = replace(
-            FORWARD, run=stage, stream=stream, place=stage.place,
+            FORWARD, run=stage, stream=stage.stream, place=stage.place,
             cost=stage.cost, touches=stage.touches,
             takes=("hidden",) if number else ("inputs",),
-            gives="logits_output" if is_last else "hidden",
-            awaited_by="" if is_last else f"stage {number + 1}",
+            gives="logits_output" if stage.is_last else "hidden",
+            awaited_by="" if stage.is_last else f"stage {number + 1}",
         )  # fmt: skip
         ops.append(forward)
-    return (*ops, replace(SAMPLE, stream=stream), COPY)
+    return (*ops, replace(SAMPLE, stream=stage.stream), COPY)
 
 
 def get_pp_indices(num_layers: int, pp_size: int) -> list[range]:

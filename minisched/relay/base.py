@@ -36,9 +36,9 @@ class Prompts(NamedTuple):
 class Relay(Protocol):
     """Turns input tokens that the host does not know into something the device can look up.
 
-    ``bind`` runs on the host and numbers the unknown ones; ``resolve`` and ``store`` run on the
-    device, in the ops that consume and produce the tokens. What has a body here is so unless a
-    relay says more: no memory on the device, which then nobody reads or writes.
+    ``bind`` runs on the host and numbers the unknown ones; ``resolve_future`` and ``store_to_map``
+    (SGLang's names) run on the device, in the ops that consume and produce the tokens. What has a
+    body here is so unless a relay says more.
     """
 
     name: str  # as ``LOOP:RELAY`` has it
@@ -61,16 +61,17 @@ class Relay(Protocol):
         ``previous`` is the step that it may be built upon, for a relay that is chained.
         """
 
-    def resolve(self, ids: Array, previous: Array | None) -> Array:
+    def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
         """Device: real tokens in place of the negative numbers, [num_tokens]."""
         return ids
 
-    def store(self, dests: Array, tokens: Array) -> None:
+    def store_to_map(self, dests: Array, tokens: Array) -> None:
         """Device: keep the sampled tokens, [num_reqs], for later steps."""
-        return
+        if self.kept_in is not None:
+            self.kept_in[dests] = tokens
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
-        """Host: by row, where ``resolve`` will find its token, given what ``bind`` gave.
+        """Host: by row, where ``resolve_future`` will find its token, given what ``bind`` gave.
 
         That is a cell of ``kept_in``, or a place in the step before; nothing for a row whose
         tokens the host has sent.
@@ -78,12 +79,32 @@ class Relay(Protocol):
         return {}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
-        """Host: what ``resolve`` will touch of the device's memory, given what ``bind`` gave."""
+        """Host: what ``resolve_future`` will touch of memory, given what ``bind`` gave."""
         return []
 
     def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
-        """Host: what ``store`` will touch, given what ``bind`` gave."""
+        """Host: what ``store_to_map`` will touch, given what ``bind`` gave."""
         return []
+
+    # -- with speculation, where the host does not know how far a row has come
+
+    def start_of(self, rows: Sequence[int]) -> Array:
+        """Device: the position of each row's newest token, [num_reqs], from a relay that has it."""
+        return self.xp.asarray([])
+
+    def stash_lens(self, rows: Sequence[int], seq_lens: Array) -> None:
+        """Device: how many tokens each row has now, [num_reqs]."""
+        return
+
+    def stash_drafts(self, rows: Sequence[int], drafts: Array) -> None:
+        """Device: the drafts of each row's next step, [num_reqs * num_draft_tokens]."""
+        return
+
+    def writes_drafts(self, batch: ScheduleBatch) -> list[Touch]:
+        """Host: what ``stash_drafts`` will touch."""
+        return []
+
+    # -- what belongs to rows of the request table
 
     def of_row(self, row: int, length: int) -> Sequence[tuple[str, Sequence[int]]]:
         """Host: cells, by resource, that go with a row of the request table; of so many positions.

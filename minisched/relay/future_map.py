@@ -8,22 +8,26 @@ request table (``future_map_pool.py``).
 from __future__ import annotations
 
 from ..core import ScheduleBatch
-from ..devices.base import Array, Buffer, Device
+from ..devices.base import Array, Device
 from ..models.base import placeholders
 from ..trace import Touch
 from .base import Bound, Relay, RelayShape
 
 
 class FutureMap(Relay):
-    """What both forms share: how an id is looked up, and what the trace is told.
+    """What both forms share: how tokens are kept and looked up, and what the trace is told.
 
     Cell 0 stands for "known already": it is read, and thrown away, for every id that is a token.
     """
 
-    def look_up(self, buffer: Buffer, ids: Array) -> Array:
-        """Tokens for the negative ids, the others as they are: the ring's line, on every device."""
+    def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
+        """Tokens for the negative ids, the others as they are: the same line on every device."""
         xp = self.xp
-        return xp.where(ids < 0, buffer[xp.clamp(-ids, min=0)], ids)
+        return xp.where(ids < 0, self.kept_in[xp.clamp(-ids, min=0)], ids)
+
+    def store_to_map(self, dests: Array, tokens: Array) -> None:
+        """Write the sampled tokens, [num_reqs], to their cells."""
+        self.kept_in[dests] = tokens
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
         """By row its future slot."""
@@ -86,13 +90,3 @@ class FutureMapRing(FutureMap):
         self.recorder.counter("future slots", self.future_ct)
         self.record(batch, ids, indices)
         return ids, indices
-
-    def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
-        """What the future slots hold, in place of the negative ids."""
-        return self.look_up(self.token_ids_map, ids)
-
-    def store_to_map(self, dests: Array, tokens: Array) -> None:
-        """Write the sampled tokens, [num_reqs], to their future slots."""
-        self.token_ids_map[dests] = tokens
-
-    resolve, store = resolve_future, store_to_map  # as every relay calls them

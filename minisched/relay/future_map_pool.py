@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
 from ..core import ScheduleBatch
 from ..devices.base import Array, Device
@@ -15,8 +16,9 @@ class FutureMapPool(FutureMap):
     """The pool-indexed form that replaced the ring (SGLang ``overlap_utils.py`` since #25862).
 
     A request's cell is its row in the request table (``req_pool_idx``), row 0 being padding:
-    nothing to allocate, nothing to lap. ``stash`` runs on the forward stream, behind the sampling.
-    The original gathers every row of a decode; here a token that the host knows is sent as itself.
+    nothing to allocate, nothing to lap. Its ``stash`` (here ``store_to_map``) runs on the forward
+    stream, behind the sampling. Its ``resolve_forward_inputs`` gathers every row of a decode; here
+    a token that the host knows is sent as itself.
 
     With speculation (``num_draft_tokens``) the host does not know how many tokens a step accepts,
     so lengths lie on the device too, by row (``new_seq_lens_buf``), and the drafts for the next
@@ -49,16 +51,6 @@ class FutureMapPool(FutureMap):
         self.record(batch, [token for token in ids if -token < self.num_rows], rows)
         return ids, rows
 
-    def resolve_forward_inputs(self, ids: Array, previous: Array | None = None) -> Array:
-        """Gather: what the rows hold, in place of the negative ids."""
-        return self.look_up(self.output_tokens_buf, ids)
-
-    def stash(self, dests: Array, tokens: Array) -> None:
-        """Write the sampled tokens, [num_reqs], to their rows."""
-        self.output_tokens_buf[dests] = tokens
-
-    resolve, store = resolve_forward_inputs, stash  # as every relay calls them
-
     # -- drafts and lengths, by row
 
     def cell(self, row: int, draft: int) -> int:
@@ -81,13 +73,19 @@ class FutureMapPool(FutureMap):
         """Device: write the drafts of each row's next step, [num_reqs * num_draft_tokens]."""
         self.output_tokens_buf[self.xp.asarray(self.draft_cells(rows))] = drafts
 
-    def touch_lens(self, kind: str, rows: Sequence[int]) -> Touch:
-        """Host: what ``start_of`` will read, or ``stash_lens`` write."""
-        return Touch(kind, "new seq lens", rows)
+    def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
+        """The rows that the placeholders name, and the lengths of those whose start is unknown."""
+        hidden = compress((lease.row for lease in batch.leases), batch.start_unknown)
+        return [*super().reads(batch, ids), Touch("read", "new seq lens", list(hidden))]
 
-    def touch_drafts(self, rows: Sequence[int]) -> Touch:
-        """Host: what ``stash_drafts`` will write."""
-        return Touch("write", "future map", self.draft_cells(rows))
+    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+        """A cell for each row, and with speculation its length."""
+        lens = Touch("write", "new seq lens", dests if self.num_draft_tokens else [])
+        return [*super().writes(batch, dests), lens]
+
+    def writes_drafts(self, batch: ScheduleBatch) -> list[Touch]:
+        """What ``stash_drafts`` will write."""
+        return [Touch("write", "future map", self.draft_cells([it.row for it in batch.leases]))]
 
     def of_row(self, row: int, length: int) -> list[tuple[str, Sequence[int]]]:
         """Its token and its drafts, and how long it is."""

@@ -47,7 +47,7 @@ class LazyChain(Relay):
         """By row its place in the step before."""
         return {row: -1 - token for row, _, token in placeholders(batch, ids)}
 
-    def resolve(self, ids: Array, previous: Array | None) -> Array:
+    def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
         """The previous step's tokens, in this batch's order; any, where that step has none."""
         if previous is None:
             return self.xp.clamp(ids, min=0)

@@ -121,17 +121,13 @@ class FillDevice(PlaceholderFill):
         super().__init__(device, shape)
         self.kept_in = device.memory("last tokens", shape.max_running_requests)
 
-    def resolve(self, ids: Array, previous: Array | None) -> Array:
+    def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
         """The last step's tokens in place of the placeholders; the other ids as they are.
 
         Row 0 is read in vain for what is known.
         """
         rows = self.xp.clamp(-ids - 1, min=0)
         return self.xp.where(ids < 0, self.kept_in[rows], ids)
-
-    def store(self, dests: Array, tokens: Array) -> None:
-        """Keep this step's tokens until the next one has run."""
-        self.kept_in[dests] = tokens
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
         """By row, which one of the last step it waits for."""

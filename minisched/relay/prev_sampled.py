@@ -41,9 +41,9 @@ class PrevSampled(Relay):
 
     Binding and resolving take turns, so the plans between them need no more than a queue. A
     scatter's plan is kept while further ones are used, as many as can be in flight: the GPU reads
-    its indices after ``resolve`` has returned, on a stream that does not own their memory, so once
-    dropped they could be overwritten by what the host ships next. (More steps are in flight only
-    where all have the same rows, and then all but the first are slices.)
+    its indices later, on a stream that does not own their memory, so once dropped they could be
+    overwritten by what the host ships next. (More steps are in flight only where all have the same
+    rows, and then all but the first are slices.)
     """
 
     name = "prev_sampled"
@@ -85,7 +85,7 @@ class PrevSampled(Relay):
         )  # fmt: skip
         return ids, []
 
-    def resolve(self, ids: Array, previous: Array | None) -> Array:
+    def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
         """``input_ids`` with the previous step's tokens in their places, [num_tokens]."""
         plan, size = self.plans.popleft(), len(ids)
         self.input_ids[:size] = ids
@@ -96,7 +96,7 @@ class PrevSampled(Relay):
             self.input_ids[plan.targets] = self.prev_sampled_token_ids[plan.sources]
         return self.input_ids[:size]
 
-    def store(self, dests: Array, tokens: Array) -> None:
+    def store_to_map(self, dests: Array, tokens: Array) -> None:
         """Keep the step's tokens, row by row, until the next step has sampled."""
         self.prev_sampled_token_ids[: len(tokens)] = tokens
 

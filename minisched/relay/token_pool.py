@@ -71,13 +71,9 @@ class TokenPool(Relay):
         touches = [Touch("read", "pinned", [batch.step]), Touch("write", "token pool", cells)]
         return Prompts(target, source, touches)
 
-    def resolve(self, ids: Array, previous: Array | None) -> Array:
+    def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
         """Gather: the tokens in the cells."""
         return self.token_pool[-ids]
-
-    def store(self, dests: Array, tokens: Array) -> None:
-        """Scatter: keep the sampled tokens."""
-        self.token_pool[dests] = tokens
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
         """By row that decodes, the cell of its newest token; prompts come from the host."""

@@ -89,7 +89,7 @@ class DraftModel:
         k = self.num_draft_tokens
         touches = [Touch(kind, "drafts", range(len(reaches) * k)) for kind in ("write", "read")]
         late: list[Touch] = []
-        for at, reach in enumerate(reaches):
+        for reach in reaches:
             first, rid = reach.row * self.max_len, reach.rid
             spare = self.num_slots + reach.row * k
             mapped_len = min(max(reach.end + k, len(reach.slots)), self.max_len)
@@ -97,15 +97,12 @@ class DraftModel:
             slots = [*reach.slots[: reach.end], *range(spare, spare + k)]
             copied = range(first + reach.start, first + reach.end)
             read = Touch("read", "draft kv", slots[: reach.start], rid)
-            others = reaches[at + 1 :] if reach.is_prompt and reach.start else ()
-            to_come = {slot for other in others for slot in other.slots[other.start : other.end]}
-            if not to_come.isdisjoint(slots[: reach.start]):
-                late.append(read)
+            late += [read] if reach.reads_late else []
             touches += [
                 Touch("read", "page table", copied, rid),
                 Touch("write", "draft page table", mapped, rid),
                 Touch("read", "draft page table", mapped, rid),
-                *([] if late and late[-1] is read else [read]),
+                *([] if reach.reads_late else [read]),
                 Touch("write", "draft kv", slots[reach.start :], rid),
             ]
         return [*touches, *late]

@@ -90,6 +90,7 @@ class Reach(NamedTuple):
     row: int  # of the request table
     rid: str
     is_prompt: bool
+    reads_late: bool  # what a row behind it writes in the same step
     start: int  # the least
     end: int  # one past the most
     slots: Sequence[int]  # that the page table lists for it; the last page may go on past ``end``

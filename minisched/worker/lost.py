@@ -65,5 +65,5 @@ def fill_table(worker: Worker, flat: ModelWorkerBatch, *, place: str, resolves: 
     if flat.table_index:
         table[asarray(flat.table_index)] = asarray(flat.table_slots)
     if resolves:
-        worker.relay.resolve(asarray(flat.input_ids), None)
+        worker.relay.resolve_future(asarray(flat.input_ids), None)
     return table[:1]

@@ -125,7 +125,7 @@ class Touches:
         """
         if flat.table_index:
             yield Touch("write", PAGE_TABLE, flat.table_index)
-        late, reads_late = list[Touch](), self._reads_late(batch)
+        late, reads_late = list[Touch](), self.reads_late(batch)
         for at, row in enumerate(batch.rows):
             cell, rid, end = row.lease.row * self.max_len, row.req.rid, self.end_of(row)
             listed = self.table[row.lease.row]
@@ -138,7 +138,7 @@ class Touches:
             yield Touch("write", KV, listed[row.start : end], rid)
         yield from late
 
-    def _reads_late(self, batch: ScheduleBatch) -> set[int]:
+    def reads_late(self, batch: ScheduleBatch) -> set[int]:
         """The prompts that begin with what one behind them computes, be it a prompt or decodes."""
         late, behind = set[int](), set[int]()
         for at in reversed(range(len(batch.rows) if batch.num_extend_reqs else 0)):
@@ -170,7 +170,8 @@ class Made(NamedTuple):
     op: int  # slice id
     cell: int
     brought_by: int  # slice id of the copy to the host
-    value: Any = None  # (op, place among its tokens), where a virtual clock lets one look
+    sampled: Any  # what it is, at this place of the value, where one may look
+    place: int
 
 
 @dataclass
@@ -180,10 +181,12 @@ class Input:
     row: int
     at: int
     cell: int | None  # of the relay; None: the relay will not look for it
-    is_old: bool  # the host does not know it, and has sent another one in its place
     known: int | None  # what it is, if the host knows it
-    needs: Made | None = None  # the newest token of the row's lease
-    source: tuple[int, int] = (0, 0)  # slice ids of the host's arrow
+    is_old: bool = False  # the host does not know it, and has sent another one in its place:
+    sent_by: int = 0  # from this slice
+    sent_to: int = 0  # to that one
+    filled_by: int = 0  # slice id of the copy that brought it, if the host has written it in
+    newest: Made | None = None  # of the row's lease, when the forward pass is launched
 
 
 @dataclass
@@ -194,13 +197,13 @@ class StepEdges:
     dests: list[int]
     inputs: list[Input]
     before: Op | None  # whose value it takes, if the relay keeps none
-    filled: dict[int, tuple[int, int]] = field(default_factory=dict)  # row -> op and cell
-    forward: int = 0  # slice id of its pass, where a virtual clock lets one look at what that took
+    forward: int = 0  # slice id of its pass
 
-    def fill(self, rows: Mapping[int, int], copy: Op | None) -> None:
-        """Host: it has written tokens that ``copy`` brought into rows of this step."""
-        if copy is not None:
-            self.filled |= {row: (copy.slice_id, place) for row, place in rows.items()}
+    def fill(self, places: Mapping[int, int], copy: Op | None) -> None:
+        """Host: it has written tokens that ``copy`` brought into rows of this step, from places."""
+        for item in self.inputs:
+            if copy is not None and item.row in places:
+                item.filled_by, item.cell = copy.slice_id, places[item.row]
 
 
 class TokenEdges:
@@ -219,8 +222,7 @@ class TokenEdges:
         if self.memory is not None:
             self.memory.is_followed = self.recorder.is_on
         self.newest: dict[int, Made] = {}  # by row of the request table
-        self.kept: dict[int, int] = {}  # cell of the relay -> the op whose token is kept there
-        self.stored_for: dict[int, int] = {}  # of a step with drafts: verify -> sample
+        self.kept: dict[int | None, int] = {}  # cell of the relay -> the op that left a token there
 
     def lay_out(
         self, batch: ScheduleBatch, known: ScheduleBatch, flat: ModelWorkerBatch, before: Op | None
@@ -238,30 +240,27 @@ class TokenEdges:
         for row, tokens in enumerate(known.ids):
             if row in cells or None in tokens:
                 at = negative.get(row, start + len(tokens) - 1)
-                inputs.append(Input(row, at, cells.get(row), ids[at] >= 0, tokens[at - start]))
+                inputs.append(Input(row, at, cells.get(row), tokens[at - start], ids[at] >= 0))
+            elif (
+                known is not batch
+                and batch.start_unknown[row]
+                and (made := self._newest(batch.leases[row]))
+            ):
+                inputs.append(Input(row, start, made.cell, tokens[0], filled_by=made.brought_by))
             start += len(tokens)
-        dests = flat.dests or list(range(len(known.reqs)))
-        edges = StepEdges(batch, dests, inputs, before)
-        for row, is_hidden in enumerate(batch.start_unknown if known is not batch else ()):
-            if is_hidden and (made := self._newest(batch.leases[row])):
-                edges.filled[row] = made.brought_by, made.cell
-        return edges
+        return StepEdges(batch, flat.dests or list(range(len(known.reqs))), inputs, before)
 
     def launched(self, edges: StepEdges, forward: Op) -> None:
         """Host: the forward pass is queued."""
-        batch, before, reader = edges.batch, edges.before, forward.slice_id
-        for row, (op, cell) in edges.filled.items():
-            needs = self._newest(batch.leases[row])
-            self.recorder.edge("token", op, reader)
-            if needs is None or (needs.brought_by, needs.cell) != (op, cell):
-                self._wrong(batch, row, op, reader)
-        edges.inputs = [item for item in edges.inputs if item.row not in edges.filled]
+        edges.forward = forward.slice_id
         for item in edges.inputs:
-            item.needs = self._newest(batch.leases[item.row])
-            if not self.is_virtual:
-                kept = self.kept.get(item.cell, 0) if item.cell is not None else 0
-                self._take(batch, item, before.slice_id if before is not None else kept, reader)
-        edges.forward = reader if self.is_virtual else 0
+            item.newest = self._newest(edges.batch.leases[item.row])
+            if item.filled_by:
+                self._take(edges, item, item.filled_by)
+            elif not self.is_virtual:
+                before = edges.before
+                source = self.kept.get(item.cell, 0) if before is None else before.slice_id
+                self._take(edges, item, source)
 
     def took(self, edges: StepEdges, ids: Array) -> None:
         """Device: the relay has resolved a step's inputs; on a virtual clock one may look at them.
@@ -269,60 +268,55 @@ class TokenEdges:
         ``ids`` is what the model will be given.
         """
         before, memory = edges.before, self.memory
-        for item in edges.inputs if edges.forward else ():
+        for item in edges.inputs if self.is_virtual else ():
+            if item.filled_by:
+                continue
             got, found, source = int(ids[item.at]), None, 0
             if before is not None and item.cell is not None:
                 tokens, source = OrNone(before).value, before.slice_id
                 found = tokens[item.cell] if tokens is not None else None
             elif memory is not None and item.cell is not None:
                 found, source = memory.values[item.cell], memory.writers.get(item.cell, 0)
-            self._take(edges.batch, item, source if got == found else 0, edges.forward, got)
+            self._take(edges, item, source if got == found else 0, got)
 
     def sampled(self, edges: StepEdges, tokens: Op, stored: Op, copy: Op) -> None:
         """Host: sampling is queued; ``stored`` is the op that leaves the tokens in the relay."""
-        can_look = self.is_virtual and stored is tokens
-        if stored is not tokens:
-            self.stored_for[stored.slice_id] = tokens.slice_id
+        looked_at = tokens if self.is_virtual and stored is tokens else None
         for place, (lease, cell) in enumerate(zip(edges.batch.leases, edges.dests, strict=True)):
-            value = (tokens, place) if can_look else None
-            made = Made(lease, tokens.slice_id, cell, copy.slice_id, value)
-            self.newest[lease.row], self.kept[cell] = made, tokens.slice_id
+            made = Made(lease, stored.slice_id, cell, copy.slice_id, looked_at, place)
+            self.newest[lease.row], self.kept[cell] = made, stored.slice_id
 
     def _newest(self, lease: Lease) -> Made | None:
         made = self.newest.get(lease.row)
         return made if made is not None and made.lease is lease else None
 
-    def _take(
-        self, batch: ScheduleBatch, item: Input, source: int, reader: int, got: int | None = None
-    ) -> None:
-        """The edge of one row, if it took anything of the relay, and a mark if that was wrong.
+    def _take(self, edges: StepEdges, item: Input, source: int, got: int | None = None) -> None:
+        """The edge of one row, if it took anything of a step, and a mark if that was wrong.
 
         It is judged by the token's value, or else by its place; not if the newest was never made.
         """
-        source = self.stored_for.get(source, source)
+        batch, reader, newest, needs = edges.batch, edges.forward, item.newest, item.known
         if item.cell is None:  # the host has sent something
-            source, reader = item.source[0], item.source[1] or reader
+            source, reader = item.sent_by, item.sent_to or reader
         elif source:
             self.recorder.edge("token", source, reader)
-        needs, made = item.known, item.needs
-        if made is not None and made.value is not None:
-            op, place = made.value
-            if op.error is not None:
+        if newest is not None and newest.sampled is not None and got is not None:
+            if newest.sampled.error is not None:
                 return
-            needs = int(op.value[place]) if op.done else None
+            needs = int(newest.sampled.value[newest.place]) if newest.sampled.done else None
+        attrs = dict[str, int]()
         if got is not None and needs is not None:
-            if got != needs:
-                self._wrong(batch, item.row, source, reader, got=got, needs=needs)
-        elif made is None or (source, item.cell) != (made.op, made.cell):
-            self._wrong(batch, item.row, source, reader)
-
-    def _wrong(
-        self, batch: ScheduleBatch, row: int, source: int, reader: int, **tokens: int
-    ) -> None:
-        rid = batch.rids[row]
-        self.recorder.mark(
-            "wrong token", step=batch.step, rid=rid, source=source, reader=reader, **tokens
-        )
+            attrs = {"got": got, "needs": needs}
+            is_right = got == needs
+        else:
+            is_right = newest is not None and (
+                (source, item.cell) in ((newest.op, newest.cell), (newest.brought_by, newest.cell))
+            )
+        if not is_right:
+            self.recorder.mark(
+                "wrong token", step=batch.step, rid=batch.rids[item.row],
+                source=source, reader=reader, **attrs,
+            )  # fmt: skip
 
 
 # -- What the engine's phases leave ----------------------------------------------------------------
@@ -334,8 +328,7 @@ class Recording:
 
     scheduler: Scheduler
     device: Device
-    delivered_by: dict[str, int] = field(default_factory=dict)  # live request -> process slice id,
-    known_by: dict[str, int] = field(default_factory=dict)  # also when a step has taken the token
+    delivered_by: dict[str, int] = field(default_factory=dict)  # live request -> process slice id
     counted: dict[str, int] = field(default_factory=dict)  # counters as they were recorded last
 
     def arrival(self, messages: Iterable[object]) -> Label:
@@ -394,23 +387,20 @@ class Recording:
         for at, rid in enumerate(outputs.rids):
             more = outputs.more.get(at)
             if more is None or not (more.finish_reason or more.namesake):
-                self.delivered_by[rid] = self.known_by[rid] = process
+                self.delivered_by[rid] = process
             elif not more.namesake:
                 self.delivered_by.pop(rid, None)
-                self.known_by.pop(rid, None)
 
     def tokens_by_host(self, batch: ScheduleBatch, edges: StepEdges | None, prepare: int) -> None:
         """An edge to ``prepare`` for each row whose input tokens came over the host.
 
         Of the rows with a token that is not the host's some are given an old one of its.
         """
-        edge, others = self.device.recorder.edge, edges.inputs if edges else []
-        elsewhere = {item.row for item in others}
+        others = {item.row: item for item in edges.inputs} if edges else {}
         for at, row in enumerate(batch.rows if self.delivered_by else ()):
-            is_known = None not in row.ids and at not in elsewhere
-            if is_known and row.req.rid in self.delivered_by:
-                edge("token", self.delivered_by.pop(row.req.rid), prepare)
-        for item in others:
-            if item.is_old and (source := self.known_by.get(batch.rids[item.row], 0)):
-                edge("token", source, prepare)
-                item.source = source, prepare
+            source, item = self.delivered_by.get(row.req.rid, 0), others.get(at)
+            has_newest = None not in row.ids and row.start < row.req.known_len <= row.end
+            if source and (item.is_old if item else has_newest):
+                self.device.recorder.edge("token", source, prepare)
+                if item:
+                    item.sent_by, item.sent_to = source, prepare

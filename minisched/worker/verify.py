@@ -19,13 +19,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, compress
+from itertools import accumulate
 from typing import Any
 
 from ..core import Lease, Result, Row, ScheduleBatch
 from ..devices.base import Array, Arrays
 from ..models.base import ForwardBatch, ModelWorkerBatch
-from ..relay.future_map_pool import FutureMapPool
 from ..speculative.draft_model import Drafter
 from ..speculative.lookup import Reach
 from ..trace import Touch
@@ -60,21 +59,18 @@ class DraftTouches(Touches):
         plain = super().declare(batch, flat)
         if plain is NOTHING:
             return NOTHING
-        inputs, rows = self.inputs(batch), flat.req_pool_indices
-        forward, verify, draft = list(plain.forward), list(plain.sample), [inputs]
-        if isinstance(self.relay, FutureMapPool):
-            hidden = list(compress(rows, flat.start_unknown))
-            forward.append(self.relay.touch_lens("read", hidden))
-            verify.append(self.relay.touch_lens("write", rows))
-            draft.append(self.relay.touch_drafts(rows))
+        inputs = self.inputs(batch)
+        draft = [inputs, *self.relay.writes_drafts(batch)]
         if self.drafter is not None:
-            reaches = []
-            for index, row in enumerate(batch.rows):
-                at, is_prompt = row.lease.row, index < batch.num_extend_reqs
-                reach = row.start, self.end_of(row), self.table[at]
-                reaches.append(Reach(at, row.req.rid, is_prompt, *reach))
-            draft += self.drafter.touches(reaches)
-        return StepTouches(forward, [inputs], verify, draft)
+            late = self.reads_late(batch)
+            draft += self.drafter.touches([
+                Reach(
+                    row.lease.row, row.req.rid, index < batch.num_extend_reqs, index in late,
+                    row.start, self.end_of(row), self.table[row.lease.row],
+                )
+                for index, row in enumerate(batch.rows)
+            ])  # fmt: skip
+        return StepTouches(plain.forward, [inputs], plain.sample, draft)
 
     def end_of(self, row: Row) -> int:
         """One past the last position that a row may compute."""
@@ -173,7 +169,7 @@ def forward(worker: Worker, inputs: ForwardBatch, edges: StepEdges | None, draft
         worker.page_table[inputs.table_index] = inputs.table_slots
     if any(inputs.start_unknown):
         inputs = resolve_starts(worker, inputs, drafts.room)
-    drafts.inputs = inputs = replace(inputs, ids=worker.relay.resolve(inputs.ids, None))
+    drafts.inputs = inputs = replace(inputs, ids=worker.relay.resolve_future(inputs.ids, None))
     if edges is not None:
         worker.token_edges.took(edges, inputs.ids)
     return worker.model.forward(inputs, inputs.ids, worker.page_table)
@@ -186,7 +182,6 @@ def resolve_starts(worker: Worker, inputs: ForwardBatch, room: Sequence[int]) ->
     the row is nobody's, but it must not write where its request has no memory, nor into a prefix
     that others read.
     """
-    assert isinstance(worker.relay, FutureMapPool)
     starts = list(inputs.prefix_lens)
     hidden = [row for row, unknown in enumerate(inputs.start_unknown) if unknown]
     real = worker.relay.start_of([inputs.rows[row] for row in hidden]).tolist()
@@ -215,8 +210,8 @@ def verify(worker: Worker, tokens: Array, drafts: Drafts, dests: Array, buffer: 
     accepted = count_accepted(xp, inputs, tokens)
     firsts = list(accumulate(inputs.sample_lens, initial=0))[:-1]
     at = xp.asarray(firsts) + accepted - 1  # each row's newest token
-    relay.store(dests, tokens[at])
-    if isinstance(relay, FutureMapPool):
+    relay.store_to_map(dests, tokens[at])
+    if relay.run_ahead:
         before = xp.asarray([inputs.sampling[first][2] for first in firsts])
         relay.stash_lens(inputs.rows, before + accepted)
     start = len(inputs.sampling)
@@ -230,8 +225,7 @@ def draft(
     """Device: drafts for the step behind this one, [num_reqs * k]."""
     inputs, relay = drafts.inputs, worker.relay
     guesses = drafter.draft(inputs, drafts.bound, tokens, accepted, worker.page_table)
-    if isinstance(relay, FutureMapPool):
-        relay.stash_drafts(inputs.rows, guesses)
+    relay.stash_drafts(inputs.rows, guesses)
     start = len(inputs.sampling) + len(inputs.rows)
     worker.outputs[buffer][start : start + len(guesses)] = guesses
     return guesses

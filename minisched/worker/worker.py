@@ -136,6 +136,7 @@ class StepOp:
     touches: Callable[[Worker, Step], Sequence[Touch]] = lambda worker, step: ()
     place: str = ""  # of a pipeline's stage: what the names of its own memory begin with
     mode: str = ""  # that its slice shows, if it is not the step's
+    on_thread: bool = False  # it waits for other processes, so it runs on a thread of the host
     read: Callable[[Step, Result], Result] | None = None  # host: what it adds to the result
 
 
@@ -151,7 +152,7 @@ def forward(
     # The table comes first: should the rest fail, the step behind this one still relies on it.
     if len(inputs.table_index):
         worker.page_table[inputs.table_index] = inputs.table_slots
-    ids = worker.relay.resolve(inputs.ids, previous)
+    ids = worker.relay.resolve_future(inputs.ids, previous)
     if edges is not None:
         worker.token_edges.took(edges, ids)
     return worker.model.forward(inputs, ids, worker.page_table)
@@ -174,7 +175,7 @@ def sample(
     marked = worker.model.sample(logits, inputs)
     tokens = without_marks(xp, marked)
     if dests is not None:
-        worker.relay.store(dests, tokens)
+        worker.relay.store_to_map(dests, tokens)
     worker.outputs[buffer][: len(inputs.sampling)] = marked
     return tokens
 
@@ -269,8 +270,10 @@ class Worker:
             self.host_outputs = [device.host_memory(f"host output {i}", size) for i in range(depth)]
         device.recorder.mark("host buffers", count=len(self.outputs), size=size)
         self.batch_record_buf = deque[ForwardBatch](maxlen=max(pins, depth) if pins else 0)
-        for op in recipe:
-            device.stream(op.stream)
+        self.lanes = {
+            op.stream: device.thread(op.stream) if op.on_thread else device.stream(op.stream)
+            for op in recipe
+        }
         program = device.recorder.program
         self.touches = make_touches(program, relay, max_len, page_size, places)
         self.token_edges = TokenEdges(device, relay)
@@ -358,13 +361,13 @@ class Worker:
     def queue(self, step: Step, op: StepOp) -> Op:
         """Host: launch one op, and let the stream that needs it wait for it."""
         label = replace(step.label, mode=op.mode) if op.mode else step.label
-        done = self.device.stream(op.stream).launch(
+        done = self.lanes[op.stream].launch(
             op.run, self, *[getattr(step, name) for name in op.takes],
             name=op.name, cost=op.cost(self, step), label=label,
             touches=op.touches(self, step) if self.touches.program.is_on else (),
         )  # fmt: skip
         if op.awaited_by:
-            self.device.stream(op.awaited_by).wait(done)
+            self.lanes[op.awaited_by].wait(done)
         if op.read is not None:
             step.readers += (op.read,)
         step.launched.append(done)

@@ -244,9 +244,9 @@ EDITS = {
         "-max(1, lease.future_slot - 2) if",
     ),
     "unresolved placeholder": Edit(  # vLLM #46899
-        "relay.future_map:FutureMapRing.resolve_future",
-        "self.look_up(self.token_ids_map, ids)",
-        "self.xp.clamp(ids, min=0)",
+        "relay.future_map:FutureMap.resolve_future",
+        "xp.where(ids < 0, self.kept_in[xp.clamp(-ids, min=0)], ids)",
+        "xp.clamp(ids, min=0)",
     ),
 }
 TREE = "memory.radix_cache:RadixCache"

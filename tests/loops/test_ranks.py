@@ -26,6 +26,7 @@ from minisched.loops.run import Run, fresh, run_loop
 from minisched.models.registry import open_model
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
+from tests.devices.fake_cuda import fake_cuda
 
 LANES = {  # of each loop, those without which it is not on several ranks
     "pd": {"prefill host", "decode host", "prefill forward", "kv transfer", "decode kv recv"},
@@ -187,3 +188,21 @@ def test_what_ranks_can_not_do_is_one_sentence(two_ranks: Ranks) -> None:
         run_loop("pd", open_device("dist"), model, requests, config, latency=5)
     with pytest.raises(WrongRanks, match="loop 'pd' needs 3 ranks, but there are 2"):
         needs(two_ranks, 3, "pd")
+
+
+@pytest.mark.parametrize("regex", [None, "[a-f]+"])
+def test_a_first_stage_on_a_gpu_gives_the_tokens_of_one(
+    two_ranks: Ranks, regex: str | None
+) -> None:
+    """On one that is not there; the other has none. A mask is built behind its batch's send."""
+    requests, config = draw(1)
+    for request in without_logprobs(requests):
+        request.params = replace(request.params, regex=regex)
+    serial = run("serial", "sim", "hash", requests, config)
+    with fake_cuda():
+        found = run("vllm_pp2", "dist", "hash", requests, config)
+    check_run(found, serial)
+    launched = {(item.name, item.step): item.id for item in found.trace.slices}
+    masks = {step: at for (name, step), at in launched.items() if name == "mask"}
+    assert bool(masks) == bool(regex)
+    assert all(launched["send", step] < at for step, at in masks.items())

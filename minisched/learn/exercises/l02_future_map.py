@@ -61,9 +61,9 @@ then. So a slot is read as late as its request is scheduled, and that is why a r
 # -- What a learner's lines take and give back -----------------------------------------------------
 
 
-def resolved(resolve: Any, ring: FutureMapRing, buffer: Buffer, ids: Array) -> Array:
+def resolved(resolve: Any, ring: FutureMapRing, ids: Array, previous: Array | None = None) -> Array:
     """The ids of a step as a list, and the slots one by one."""
-    sent, given = list(ids), resolve(list(ids), Slots(buffer, ring.future_limit * 5 // 3 + 1))
+    sent, given = list(ids), resolve(list(ids), Slots(ring.kept_in, ring.future_limit * 5 // 3 + 1))
     if not _are_integers(given) or len(given) != len(sent):
         raise Mistake(
             f"`resolve({sent}, ...)` gave {given!r}, but it must give a list of {len(sent)} "
@@ -180,7 +180,7 @@ def limits() -> Iterator[tuple[int, int, int]]:
 EXERCISES = (
     Exercise(
         name="resolve",
-        hole=Function("relay.future_map:FutureMap.look_up", call=resolved),
+        hole=Function("relay.future_map:FutureMap.resolve_future", call=resolved),
         solution="""
             def resolve(ids, token_ids_map):
                 return [token_ids_map[-token] if token < 0 else token for token in ids]
