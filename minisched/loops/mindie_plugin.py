@@ -16,7 +16,7 @@ others, whose book is behind: so whoever fills raises their positions by one, in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ..core import ForwardMode, Lease, NoBatch, Request, Result, ScheduleBatch
@@ -90,39 +90,28 @@ def deliver(engine: Engine, output: GenerationOutput) -> None:
 
 
 @dataclass(eq=False)
-class ModelInput:
-    """What is put into the input queue (MindIE ``ModelInputWrapper``).
+class ModelOutput:
+    """A step in the pipeline: what is put, and what comes back of it.
 
-    The caller says ``postprocess_done`` when it has post-processed the step before. ``newest`` are
-    that step's tokens by sequence, where a bitmask has to be built from them; ``waits`` where they
-    are not known yet, and sampling has to wait until they are.
+    (MindIE ``ModelInputWrapper`` and ``ModelOutputWrapper``.) The caller says ``postprocess_done``
+    when it has post-processed the step before this one; the thread says ``launch_done`` when it has
+    launched the forward pass of the step *after* it. ``launched_by`` is the slice of the thread's
+    first call for it, ``verified`` its last call.
     """
 
     step: Step
     postprocess_done: Signal
-    newest: Mapping[str, int] | None = None
-    waits: bool = False
-
-
-@dataclass(eq=False)
-class ModelOutput:
-    """What the output queue holds (MindIE ``ModelOutputWrapper``).
-
-    The thread says ``launch_done`` when it has launched the forward pass of the step *after* this
-    one. ``verified`` is its last call for this one, ``launched_by`` the slice of its first.
-    ``result`` is there once the caller has waited for the tokens.
-    """
-
-    step: Step
     launch_done: Signal
     launched_by: int
     verified: Op
-    result: Result | None = None
+    builds_mask: bool  # the thread does, from tokens of the step before
+    waits: bool  # sampling has to wait for those tokens, and the caller builds the mask then
+    result: Result | None = None  # once the caller has waited for the tokens
 
 
 @dataclass
 class GenerationOutput:
-    """The response to a call: tokens by sequence, and who has finished with them.
+    """The response to a call: tokens by sequence.
 
     ``pending`` and ``result`` are the step that they come from, for whoever keeps the requests;
     the first response has none.
@@ -131,7 +120,6 @@ class GenerationOutput:
     pending: Step | None = None
     result: Result = field(default_factory=lambda: Result(()))
     token_ids: dict[str, int] = field(default_factory=dict)
-    finished: list[str] = field(default_factory=list)
 
 
 # -- The caller's side: preprocess, get, fill, put, and post-process one step behind ---------------
@@ -236,7 +224,7 @@ class PluginManager:
                     raise
                 step.error = error
 
-    def put(self, step: Step, last: ModelOutput | None) -> ModelInput:
+    def put(self, step: Step, last: ModelOutput | None) -> ModelOutput:
         """``input_queue.put``: N is the thread's, and its output comes in its turn.
 
         If it needs a mask, the thread builds it from N-1's tokens, first of all; where these are
@@ -251,34 +239,36 @@ class PluginManager:
         """
         engine, thread, cost = self.engine, self.forward_loop, self.engine.cost
         batch, label = step.batch, step.label
-        item = ModelInput(step, self.device.signal(f"postprocess_done {batch.step}"))
-        if self.fill_host is None and engine.must_delay_sample(batch):
-            item.waits = True
-        elif has_history(batch):
-            item.newest = self.newest_tokens(batch, last)
+        postprocess_done = self.device.signal(f"postprocess_done {batch.step}")
+        waits = self.fill_host is None and engine.must_delay_sample(batch)
+        builds_mask = has_history(batch) and not waits
+        if builds_mask:
             if reason := engine.missing_history(batch):  # the mask goes before the launch
                 engine.recording.must_wait(batch, reason, "forward")
             thread.launch(
-                engine.worker.update_vocab_mask, step, item.newest,
+                engine.worker.update_vocab_mask, step, self.newest_tokens(batch, last),
                 name="mask", cost=cost.phase("mask", *batch.size), label=label,
             )  # fmt: skip
         launched = thread.launch(
             self.forward, step, self.launch_done,
             name="launch", cost=engine.launch_cost(batch), label=label,
         )  # fmt: skip
-        if item.waits:
-            thread.wait(item.postprocess_done)
+        if waits:
+            thread.wait(postprocess_done)
         sampled = thread.launch(
             launch_or_lose, engine.worker, launched,
             name="launch sample", cost=cost.phase("launch sample", *batch.size), label=label,
         )  # fmt: skip
-        thread.wait(item.postprocess_done)
+        thread.wait(postprocess_done)
         verified = thread.launch(
             self.verify, sampled, name="verify", cost=cost.phase("verify"), label=label
         )
         self.launch_done = self.device.signal(f"launch_done {batch.step}")
-        output = ModelOutput(step, self.launch_done, launched.slice_id, verified)
-        self.output_queue.append(output)
+        item = ModelOutput(
+            step, postprocess_done, self.launch_done, launched.slice_id, verified,
+            builds_mask, waits,
+        )  # fmt: skip
+        self.output_queue.append(item)
         return item
 
     def forward(self, step: Step, previous_launch_done: Signal | None) -> Step:
@@ -304,7 +294,7 @@ class PluginManager:
             for row, at in zip(masks.hit_rows, masks.hit_indices, strict=True)
         }
 
-    def wait_to_postprocess(self, item: ModelInput, last: ModelOutput | None) -> None:
+    def wait_to_postprocess(self, item: ModelOutput, last: ModelOutput | None) -> None:
         """In decode, block until N's forward pass is launched, which is N-1's ``launch_done``.
 
         So the host's own work does not take the interpreter from the thread that launches. By
@@ -316,7 +306,7 @@ class PluginManager:
         mode = item.step.batch.mode
         both = mode is last.step.batch.mode is ForwardMode.DECODE
         late_fill = self.fill_host is None and mode is ForwardMode.DECODE
-        if both or late_fill or item.newest is not None:
+        if both or late_fill or item.builds_mask:
             self.block_on(last.launch_done, item.step)
 
     def postprocess(self, last: ModelOutput | None) -> GenerationOutput:
@@ -423,7 +413,6 @@ class PluginContext:
                 output.token_ids[req.rid] = token
                 if token in req.stop_ids or context.seq_len == req.max_device_len:
                     context.pending_cleanup = True
-                    output.finished.append(req.rid)
         for lease, context in list(self.contexts.items()):  # clear_aborted_context
             if context.req.lease is not lease:  # aborted, or preempted
                 del self.contexts[lease]

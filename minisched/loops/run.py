@@ -146,17 +146,12 @@ def run_loop(
     try:
         spec = find_loop(loop, options)
         spec.check_device(loop, device.name)
+        setup = RunSetup(loop, spec, device, model, config, frontend, cost, relay, requests)
+        whole_run = spec.whole_run or one_engine
+        if device.name == "dist" and spec.on_ranks:
+            whole_run = load(spec.on_ranks, "whole_run", "torch", f"loop {loop!r} on ranks")
         with abort_on_interrupt(frontend):
-            whole_run = spec.whole_run
-            if device.name == "dist" and spec.on_ranks:
-                whole_run = load(spec.on_ranks, "whole_run", "torch", f"loop {loop!r} on ranks")
-            if whole_run is not None:
-                setup = RunSetup(loop, spec, device, model, config, frontend, cost, relay, requests)
-                metrics = whole_run(setup, **spec.options)
-            else:
-                engine = make_engine(loop, device, model, config, frontend, cost, relay, **options)
-                drive(spec.start(engine, **options), engine)
-                metrics = engine.metrics
+            metrics = whole_run(setup, **spec.options)
     except RankLost as lost:
         for req in requests:
             if not req.finished:
@@ -167,6 +162,13 @@ def run_loop(
         device.close()
     trace = device.recorder.trace(loop, device.name, model.name, device.clock, model.dtype)
     return Run(loop, requests, trace, frontend.interrupted, metrics)
+
+
+def one_engine(setup: RunSetup, **options: Any) -> Metrics:
+    """Turn the loop on one engine, which most designs need."""
+    engine = wire(setup)
+    drive(setup.spec.start(engine), engine)
+    return engine.metrics
 
 
 def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:

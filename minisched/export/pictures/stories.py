@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...engine.engine import Engine
 from ...loops.mindie_placeholder import PlaceholderLedger
-from ...loops.mindie_plugin import ModelInput, ModelOutput, PluginManager
+from ...loops.mindie_plugin import ModelOutput, PluginManager
 from ...loops.vllm import execute_model, sample_tokens, update_from_output
 from ...models.base import ModelWorkerBatch
 from ...relay.future_map import FutureMapRing
@@ -269,7 +269,7 @@ output   | engine: output of {step}
     {
         "generate_token_async": PluginManager.generate_token_async,
         "launch_done": ModelOutput,
-        "postprocess_done": ModelInput,
+        "postprocess_done": ModelOutput,
     },
 )
 
