@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, count
 from typing import Any, Protocol, cast, runtime_checkable
 
 from ..core import Lease, Logprobs, NoBatch, Outputs, Request, ScheduleBatch
@@ -94,8 +95,9 @@ class RoomMessage:
 
     Decode to prefill: its pages are ``reserved``, KV may go to these ``slots`` (SGLang
     ``send_metadata``); or ``abort``, nobody wants it any more. Prefill to decode, once for every
-    request: it is ``transferred``, all its KV has arrived with the transfer ``slice_id``, and its
-    first ``token`` with it (SGLang ``MetadataBuffers``). Without a token it has failed.
+    request: it is ``transferred``, all its KV has arrived, and its first ``token`` with it (SGLang
+    ``MetadataBuffers``). Without a token it has failed. Whoever takes a message has waited for what
+    it comes ``after``: a signal, or the transfer that brings it.
     """
 
     word: str
@@ -103,32 +105,28 @@ class RoomMessage:
     slots: Sequence[int] = ()
     token: int | None = None
     error: str = ""
-    slice_id: int = 0
+    after: int = 0  # the id of a signal or a slice
     logprobs: Logprobs | None = None  # if wanted: the token's and the prompt's
 
 
 @dataclass
 class Mailbox:
-    """Messages, each with the time at which it can be read, and what it comes after.
+    """Messages, each with the time at which it can be read."""
 
-    That is a signal, or the transfer which brings it: whoever takes it has waited for that.
-    """
-
-    _heap: list[tuple[int, int, RoomMessage, int]] = field(default_factory=list)
+    _heap: list[tuple[int, int, RoomMessage]] = field(default_factory=list)
     _num_posted: int = 0
 
-    def post(self, time: int, message: RoomMessage, after: int = 0) -> None:
-        """Send a message that arrives at ``time``, after the signal or slice of that id."""
+    def post(self, time: int, message: RoomMessage) -> None:
+        """Send a message that arrives at ``time``."""
         self._num_posted += 1
-        heapq.heappush(self._heap, (time, self._num_posted, message, after))
+        heapq.heappush(self._heap, (time, self._num_posted, message))
 
     def take(self, reader: Device) -> list[RoomMessage]:
         """What has arrived by now, in order of time."""
         messages = []
         while self._heap and self._heap[0][0] <= reader.now():
-            _, _, message, after = heapq.heappop(self._heap)
-            reader.recorder.program.wait(after)
-            messages.append(message)
+            messages.append(heapq.heappop(self._heap)[2])
+            reader.recorder.program.wait(messages[-1].after)
         return messages
 
     @property
@@ -215,9 +213,9 @@ class SideEngine(Engine):
     def say(self, message: RoomMessage) -> None:
         """Send a message to the other side."""
         program = self.device.recorder.program
-        signal = program.new_id()
-        program.say(signal)
-        self.other.post(self.device.now() + self.link.latency, message, signal)
+        message.after = program.new_id()
+        program.say(message.after)
+        self.other.post(self.device.now() + self.link.latency, message)
 
     def get_next_batch_to_run(self) -> ScheduleBatch | NoBatch:
         """Let the scheduler commit a batch; where it has nobody who could run, that is free."""
@@ -290,7 +288,7 @@ class DecodeEngine(SideEngine):
         self._stream_output(self.scheduler.take_outputs())
         for message, req in zip(messages, asked, strict=True):
             if req is not None and not req.finished:
-                self.recording.delivered_by[req.rid] = message.slice_id  # its next step builds on
+                self.recording.delivered_by[req.rid] = message.after  # its next step builds on
 
 
 # -- The prefill side: it computes prompts and sends their KV away ---------------------------------
@@ -379,7 +377,7 @@ class PrefillEngine(SideEngine):
                 name="transfer", cost=self.link.cost(len(slots)), label=label,
             )  # fmt: skip
             if last is not None:
-                last.slice_id = op.slice_id
+                last.after = op.slice_id
         recorder.edge("launch", send, op.slice_id)
         sender.transfers.append((op, lease))
         sender.sent_len = end
@@ -411,7 +409,7 @@ class PrefillEngine(SideEngine):
         else:
             write()  # its host is in the middle of a turn and could not have looked before
         if last is not None:
-            self.other.post(now, last, last.slice_id)
+            self.other.post(now, last)
 
     def process_disagg_prefill_inflight_queue(self) -> None:
         """Poll: let go of what has been sent; send the rest of who is done, or give it up."""
@@ -468,14 +466,11 @@ def give_rooms(requests: Sequence[Request], config: SchedulerConfig) -> list[Req
     taken = [req for req in {id(req): req for req in requests}.values() if not config.refusal(req)]
     for req in requests:
         req.bootstrap_room = ""
-    rids, given = {req.rid for req in taken}, set[str]()
+    given = set[str]()
     for req in taken:
-        room, number = req.rid, 1
-        while room in given or (number > 1 and room in rids):
-            number += 1
-            room = f"{req.rid} ({number})"
-        req.bootstrap_room = room
-        given.add(room)
+        rooms = (f"{req.rid} ({number})" for number in count(2))
+        req.bootstrap_room = next(room for room in chain([req.rid], rooms) if room not in given)
+        given.add(req.bootstrap_room)
     return taken
 
 

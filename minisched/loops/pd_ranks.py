@@ -56,22 +56,19 @@ class RankMailbox(Mailbox):
     def __init__(self, ranks: Ranks, other: int) -> None:
         super().__init__()
         self.ranks, self.rank = ranks, other
-        self.here: deque[tuple[RoomMessage, int]] = (
-            deque()
-        )  # what this rank's own threads have said
+        self.here = deque[RoomMessage]()  # what this rank's own threads have said
         self.has_ended = False  # the other side has said its last
 
-    def post(self, time: int, message: RoomMessage, after: int = 0) -> None:
-        """Send a message to the other rank, after the signal of that id."""
-        self.ranks.send(self.rank, WORD, message, after=after)
+    def post(self, time: int, message: RoomMessage) -> None:
+        """Send a message to the other rank."""
+        self.ranks.send(self.rank, WORD, message, after=message.after)
 
     def take(self, reader: Device) -> list[RoomMessage]:
         """What has come by now."""
         messages: list[RoomMessage] = []
         while self.here:
-            message, after = self.here.popleft()
-            reader.recorder.program.wait(after)
-            messages.append(message)
+            messages.append(self.here.popleft())
+            reader.recorder.program.wait(messages[-1].after)
         while (come := self.ranks.poll(self.rank, WORD)) is not None:
             if come.value is None:
                 self.has_ended = True
@@ -145,9 +142,9 @@ class KVReceiver:
         device.recorder.slice(Slice(op, "kv recv", "recv", start, device.now(), 0, "", (rid,)))
         device.recorder.edge("recv", come.sent_by, op)
         if last is not None:
-            last.slice_id = op
+            last.after = op
             with self.ranks.news:
-                mailbox.here.append((last, op))
+                mailbox.here.append(last)
                 self.ranks.news.notify_all()
         return True
 
