@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from ..core import LogitAdjustment, ScheduleBatch
+from ..core import LogitAdjustment
 from ..devices.base import Array, Buffer, Label, Op, RankLost
 from ..devices.dist import Ranks, begin, current, gather, needs
 from ..devices.thread import TorchDevice
@@ -57,10 +57,9 @@ class FirstRank:
     ranks: Ranks
     count: int  # of stages
 
-    def begin(self, worker: Worker, step: Step) -> ScheduleBatch:
-        """Host: a step is laid out, as it was committed; its messages are made of it."""
+    def begin(self, worker: Worker, step: Step) -> None:
+        """Host: a step is laid out; its messages are made of it."""
         step.extra = step
-        return step.batch
 
     def recipe(self) -> Recipe:
         """A step's ops."""

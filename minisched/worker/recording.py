@@ -225,30 +225,20 @@ class TokenEdges:
         self.kept: dict[int | None, int] = {}  # cell of the relay -> the op that left a token there
 
     def lay_out(
-        self, batch: ScheduleBatch, known: ScheduleBatch, flat: ModelWorkerBatch, before: Op | None
+        self, batch: ScheduleBatch, flat: ModelWorkerBatch, before: Op | None
     ) -> StepEdges | None:
-        """Host: the relay has bound a step; note which of its inputs are not the host's.
-
-        It was bound as ``known``: that is ``batch``, unless the host has waited for the steps in
-        front and written their tokens into rows.
-        """
+        """Host: the relay has bound a step; note which of its inputs are not the host's."""
         if not self.recorder.is_on:
             return None
-        cells, ids = self.relay.takes(known, flat.input_ids), flat.input_ids
-        negative = {row: at for row, at, _ in placeholders(known, ids)}
+        cells, ids = self.relay.takes(batch, flat.input_ids), flat.input_ids
+        negative = {row: at for row, at, _ in placeholders(batch, ids)}
         inputs, start = [], 0
-        for row, tokens in enumerate(known.ids):
+        for row, tokens in enumerate(batch.ids):
             if row in cells or None in tokens:
                 at = negative.get(row, start + len(tokens) - 1)
                 inputs.append(Input(row, at, cells.get(row), tokens[at - start], ids[at] >= 0))
-            elif (
-                known is not batch
-                and batch.start_unknown[row]
-                and (made := self._newest(batch.leases[row]))
-            ):
-                inputs.append(Input(row, start, made.cell, tokens[0], filled_by=made.brought_by))
             start += len(tokens)
-        return StepEdges(batch, flat.dests or list(range(len(known.reqs))), inputs, before)
+        return StepEdges(batch, flat.dests or list(range(len(batch.reqs))), inputs, before)
 
     def launched(self, edges: StepEdges, forward: Op) -> None:
         """Host: the forward pass is queued."""

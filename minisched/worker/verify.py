@@ -9,9 +9,9 @@ step.
 How far a row comes depends on how many drafts count. A step that is launched before the one in
 front of it has come back takes its last token, its drafts and its lengths from the relay
 (``FutureMapPool``), on the device. Where the ops are built by the host (CUDA, MLX:
-``Device.built_by_host``) a step's shapes and positions must be numbers when it is launched: there
-the host waits for the step in front. (SGLang keeps the lengths on the device and has CUDA kernels
-that read them there, for upper bounds that the host knows.)
+``Device.built_by_host``) positions must be numbers when a step is launched: so there the host waits
+for the step in front before it lays the next one out. (SGLang keeps the lengths on the device and
+has CUDA kernels that read them there, for upper bounds that the host knows.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from ..core import Lease, Result, Row, ScheduleBatch
+from ..core import Result, Row, ScheduleBatch
 from ..devices.base import Array, Arrays
 from ..models.base import ForwardBatch, ModelWorkerBatch
 from ..speculative.draft_model import Drafter
@@ -77,20 +77,12 @@ class DraftTouches(Touches):
         return len(self.table[row.lease.row]) if None in row.ids else row.end
 
 
-Input = tuple[int, Sequence[int]]  # where a row goes on, and with which tokens: the last, drafts
-
-
 class Speculation:
-    """The host's part of it; ``drafter`` is None where the host drafts as well.
-
-    ``newest`` is the newest step of each row that has memory, where the host builds the ops: the
-    scheduler may not have processed it yet. However many steps are in flight, and whichever of them
-    leave a row out, it is there.
-    """
+    """The host's part of it; ``drafter`` is None where the host drafts as well."""
 
     def __init__(self, num_draft_tokens: int, drafter: Drafter | None = None) -> None:
         self.num_draft_tokens, self.drafter = num_draft_tokens, drafter
-        self.newest: dict[Lease, Step] = {}
+        self.in_front: Step | None = None  # the step that was laid out last
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -102,62 +94,17 @@ class Speculation:
             "make_touches": partial(DraftTouches, self.drafter),
         }
 
-    def begin(self, worker: Worker, step: Step) -> ScheduleBatch:
-        """Host: how a step is laid out; where it builds the ops, once it knows where rows begin."""
-        batch, device = step.batch, worker.device
-        known = batch
-        if device.built_by_host:
-            if any(batch.start_unknown):
-                device.recorder.mark("wait", step=batch.step, reason="speculation", op="forward")
-                known = self.fill(batch)
-            kept = {lease: of for lease, of in self.newest.items() if not lease.is_released}
-            self.newest = kept | dict.fromkeys(batch.leases, step)
+    def begin(self, worker: Worker, step: Step) -> None:
+        """Host: a step is laid out. Where it builds the ops, it waits for the one in front."""
+        batch, device, in_front = step.batch, worker.device, self.in_front
+        if device.built_by_host and in_front is not None and any(batch.start_unknown):
+            device.recorder.mark("wait", step=batch.step, reason="speculation", op="forward")
+            in_front.result()  # whatever it is: lengths, tokens and drafts are in the relay now
+        self.in_front = step
         room = [len(lease.pages) * worker.page_size for lease in batch.leases]
         step.extra = Drafts(room, self.drafter.bind(batch) if self.drafter else None)
         num_drafts = len(batch.reqs) * self.num_draft_tokens if self.drafter is not None else 0
         step.num_outputs = counts(step).stop + num_drafts
-        return known
-
-    def fill(self, batch: ScheduleBatch) -> ScheduleBatch:
-        """Host: ``batch`` with tokens and positions in the place of what was unknown.
-
-        Blocks. Behind a step that has failed or was lost, tokens are 0: its requests end anyway.
-
-        Raises:
-            RuntimeError: nobody has launched a step for a row in which something is unknown.
-        """
-        given: dict[int, dict[Lease, Input]] = {}  # by step, each of which is read once
-        starts, ids = list(batch.starts), list(batch.ids)
-        for at, lease in enumerate(batch.leases):
-            if not batch.start_unknown[at]:
-                continue
-            if lease not in self.newest:
-                raise RuntimeError(
-                    f"step {batch.step} wants a token of {lease.rid!r} (row {lease.row}) that no "
-                    "launched step brings"
-                )
-            step = self.newest[lease]
-            if step.batch.step not in given:
-                given[step.batch.step] = read(step)
-            starts[at], tokens = given[step.batch.step].get(lease, (starts[at], [0] * len(ids[at])))
-            ids[at] = tuple(tokens[: len(ids[at])])
-        return replace(batch, starts=starts, ids=ids, start_unknown=[False] * len(ids))
-
-
-def read(step: Step) -> dict[Lease, Input]:
-    """Host: what a step has given to each of its leases, once it has ended; none if it failed."""
-    batch, result = step.batch, step.result()
-    if result.num_accepted_tokens is None:
-        return {}
-    inputs, given = step.inputs, dict[Lease, Input]()
-    k = len(result.drafts) // len(batch.reqs)
-    firsts = accumulate(batch.sample_lens, initial=0)
-    columns = zip(batch.leases, firsts, result.num_accepted_tokens, strict=False)
-    for at, (lease, first, count) in enumerate(columns):
-        start = inputs.sampling[first][2] + count - 1
-        newest = result.tokens[first + count - 1]
-        given[lease] = start, [newest, *result.drafts[at * k : at * k + k]]
-    return given
 
 
 # -- The ops: forward, sample, verify, draft -------------------------------------------------------

@@ -251,7 +251,7 @@ class Worker:
         late_penalties: bool = False,
         outputs_per_row: int = 1,
         make_touches: Callable[..., Touches] = Touches,
-        begin: Callable[[Worker, Step], ScheduleBatch] | None = None,
+        begin: Callable[[Worker, Step], None] | None = None,
     ) -> None:
         self.device, self.model, self.relay = device, model, relay
         self.cost: CostModel = cost
@@ -289,14 +289,14 @@ class Worker:
         step.buffer, step.num_outputs = batch.step % len(self.outputs), len(batch.reqs)
         step.rest.extend(self.recipe)
         if self.begin is not None:
-            batch = self.begin(self, step)
+            self.begin(self, step)
         ids, dests = self.relay.bind(batch, previous.batch if previous else None)
         flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
         step.flat, step.touches = flat, self.touches.declare(batch, flat)
         if self.touches.program.is_on:
             step.on_read = self.touches.read_back
         tokens = previous.next_token_ids if previous and self.relay.is_chained else None
-        step.edges = self.token_edges.lay_out(step.batch, batch, flat, tokens)
+        step.edges = self.token_edges.lay_out(batch, flat, tokens)
         # Should that step fail, this one runs all the same: it may have rows of others.
         step.previous = OrNone(tokens) if tokens else None
 

@@ -62,10 +62,10 @@ def check_run(case: Case) -> None:
             begun.append(side.device.now())
             receive()
 
-        def check(time: int, message: RoomMessage, after: int) -> None:
+        def check(time: int, message: RoomMessage) -> None:
             assert begun[-1] <= time, f"{message} arrives at {time}, a turn began {begun[-1]}"
             answers[message.room] += message.word == "transferred"
-            post(time, message, after)
+            post(time, message)
 
         side.recv_requests, side.mailbox.post = turn, check
 

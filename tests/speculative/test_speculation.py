@@ -36,7 +36,6 @@ from minisched.scheduler.config import ALGORITHMS
 from minisched.speculative.draft_model import check_fits, open_draft_model, open_hash_draft
 from minisched.speculative.lookup import MAX_N, MIN_N, propose
 from minisched.trace import Recorder
-from minisched.worker.verify import Speculation
 from tests.support import EVERY_BACKEND, Workload, hash_model, many, no_rows, play, tokens
 
 Oracle = Callable[[list[int], int], list[int]]
@@ -267,15 +266,6 @@ def test_who_builds_the_ops_waits_for_the_step_in_front(backend: str, algorithm:
     marks = [(it.attrs["reason"], it.attrs["op"], it.attrs["step"]) for it in waits(trace)]
     expected = [("speculation", "forward", step) for step in verified]
     assert marks == (expected if backend == "mlx" else []) and len(verified) > 5
-
-
-def test_a_token_that_no_launched_step_brings_is_an_error_and_never_a_zero() -> None:
-    lease, batch = Lease(3, "a"), no_rows(2, ForwardMode.TARGET_VERIFY, 0)
-    batch.reqs, batch.leases = [Request("a", [1], num_draft_tokens=1)], [lease]
-    batch.starts, batch.ids = [1], [(None, None)]
-    batch.start_unknown = [True]
-    with pytest.raises(RuntimeError, match=r"step 2 wants a token of 'a' \(row 3\)"):
-        Speculation(1).fill(batch)
 
 
 # -- refusals --------------------------------------------------------------------------------------
