@@ -111,7 +111,7 @@ class ModelOutput:
 
 @dataclass
 class GenerationOutput:
-    """The response to a call: tokens by sequence.
+    """The response to a call: tokens by sequence, and who has finished with them.
 
     ``pending`` and ``result`` are the step that they come from, for whoever keeps the requests;
     the first response has none.
@@ -120,6 +120,7 @@ class GenerationOutput:
     pending: Step | None = None
     result: Result = field(default_factory=lambda: Result(()))
     token_ids: dict[str, int] = field(default_factory=dict)
+    finished: list[str] = field(default_factory=list)
 
 
 # -- The caller's side: preprocess, get, fill, put, and post-process one step behind ---------------
@@ -413,6 +414,7 @@ class PluginContext:
                 output.token_ids[req.rid] = token
                 if token in req.stop_ids or context.seq_len == req.max_device_len:
                     context.pending_cleanup = True
+                    output.finished.append(req.rid)
         for lease, context in list(self.contexts.items()):  # clear_aborted_context
             if context.req.lease is not lease:  # aborted, or preempted
                 del self.contexts[lease]

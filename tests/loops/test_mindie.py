@@ -83,13 +83,11 @@ def test_the_finishing_round_flags_and_the_next_one_clears(relay: str) -> None:
     engine = engine_with([short, long], relay)
     manager = PluginManager(engine)
     contexts = manager.context.contexts
-    for _ in range(3):
-        call(engine, manager)
-        assert not any(context.pending_cleanup for context in contexts.values())
+    assert not any(call(engine, manager)[1].finished for _ in range(3))
     batch, output = call(engine, manager)  # step 4 is put, and step 3 answers
     lease = batch.leases[batch.rids.index("short")]
     assert batch.rids == ("short", "long"), "the surplus row: nobody foresaw the length"
-    assert output.token_ids["short"] == short.output_ids[2]
+    assert output.finished == ["short"] and output.token_ids["short"] == short.output_ids[2]
     assert contexts[lease].pending_cleanup
     batch, output = call(engine, manager)
     assert batch.rids == ("long",)
