@@ -81,7 +81,7 @@ def test_what_a_row_gives_back_is_what_its_steps_touch(row: int, drafts: int, le
     """So whoever has the row next is told of every cell that may still be written."""
     pool = FutureMapPool(SimDevice(), RelayShape(MOST, 40, drafts))
     touched = {("future map", pool.cell(row, 0))}
-    batch = ScheduleBatch(1, ForwardMode.DECODE, 0, [], [Lease(row)], [], [], [], {})
+    batch = ScheduleBatch(1, ForwardMode.DECODE, 0, [], [Lease(row)], [], [], {})
     for touch in (*pool.writes_drafts(batch), *pool.writes(batch, [row])):
         touched |= {(touch.resource, cell) for cell in touch.cells}
     given_back = [(name, cell) for name, cells in pool.of_row(row, length) for cell in cells]
