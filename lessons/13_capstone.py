@@ -131,7 +131,7 @@ learn.check("capstone", capstone)
 # refused.
 
 # %%
-learn.show(PrefillManager._admit)
+learn.show(PrefillManager.admit)
 
 # %% [markdown]
 # And for level 4, what a loop does about a grammar: launch the step without its sampling, process

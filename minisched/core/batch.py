@@ -77,7 +77,7 @@ class ScheduleBatch:
     ids: list[tuple[int | None, ...]] = on_host("[num_reqs][extend_len]", list)
     # where in its pages those begin that the device's page table does not list yet, and these
     new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}", dict)
-    chunked_req: Request | None = on_host(default=None)  # whose chunk here is not the last one
+    chunked_req: Request | None = on_host(default=None)  # whose chunk here is not its last
     has_sampling_extras: bool = on_host(default=True)  # False: nobody in it has any
     extend_logprob_start_lens: Sequence[int] = on_host("[num_extend_reqs]", default=())
     # whose first position only the device knows, as drafts before it are in flight: ``starts`` says

@@ -304,8 +304,8 @@ class Ranks:
                     self.send(other, "call")
         self._is_closed.set()
         reason = "" if error is None else f"{type(error).__name__}: {reason_of(error)}".rstrip(".")
-        for other in self.others:
-            if other not in self.gone and self.lost is None:
+        for other in self.others:  # one that has said its own is still waiting for this
+            if self.lost is None:
                 with suppress(RankLost):
                     self._put(other, Message(GOODBYE, reason))
         for thread in self._threads:  # one that waits for a lost rank does so no longer than this
@@ -327,7 +327,7 @@ class Ranks:
 
     def _put(self, to: int, message: Message) -> None:
         self.check()
-        if to in self.gone:
+        if to in self.gone and message.tag != GOODBYE:
             self._lose(to, "it has ended")
             self.check()
         # a clone, since of a view all that it is a view of would be sent

@@ -56,10 +56,11 @@ class HostCost:
 class MachineCost(CostModel):
     """Costs with which ``sim`` predicts a machine; all in nanoseconds unless the name says more.
 
-    A forward pass takes what ``forward_knots`` say of its new tokens, padded to a multiple of
-    ``pad_to``, with straight lines between; ``forward_per_row`` and what new tokens attend to come
-    on top. (Over a long document attention outgrows everything else. Time is a sum of parts, where
-    a real step hides some behind others: an upper bound, close where one part dominates.)
+    A forward pass takes ``forward_base``, and of its new tokens, padded to a multiple of
+    ``pad_to``, ``forward_per_token`` and what ``forward_knots`` say, with straight lines between;
+    ``forward_per_row`` and what new tokens attend to come on top. (Over a long document attention
+    outgrows everything else. Time is a sum of parts, where a real step hides some behind others: an
+    upper bound, close where one part dominates.)
     ``loops`` has the host's side of each loop, if it was measured; a loop that was not takes that
     of ``serial``. Of 1000 nanoseconds of host work that a run is told to add, ``added_work`` pass.
     """

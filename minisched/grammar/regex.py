@@ -23,7 +23,6 @@ import warnings
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain, islice
-from itertools import repeat as repeated
 from re import _parser as parser  # type: ignore[attr-defined]  # Hypothesis reads it, too
 from typing import Any
 
@@ -221,7 +220,8 @@ def sets_in(part: Part) -> Iterator[frozenset[int]]:
         case ("chars", codes):
             yield codes
         case ("repeat", body, least, most):
-            yield from chain.from_iterable(repeated([*sets_in(body)], most or least or 1))
+            for _ in range(most or least or 1):
+                yield from sets_in(body)
         case (_, parts):
             yield from chain.from_iterable(map(sets_in, parts))
 
@@ -229,6 +229,7 @@ def sets_in(part: Part) -> Iterator[frozenset[int]]:
 # -- States, and what each of them allows ----------------------------------------------------------
 
 MAX_CHARS = 1000  # in a regex, those repeated counted again
+MAX_KEPT = 10_000  # states that an automaton keeps: more are worked out again
 State = frozenset[Part]
 OVER: State = frozenset()  # behind an end-of-text token
 
@@ -275,11 +276,13 @@ class Automaton:
             if any(map(nullable, state)):
                 moves |= dict.fromkeys(self.eos_ids, OVER)
             mask = sum(1 << token for token in moves)
+            if len(self._ahead) == MAX_KEPT:
+                self._ahead.clear()
             self._ahead[state] = moves, mask.to_bytes(self.num_bytes, "little")
         return self._ahead[state]
 
 
-build = lru_cache(maxsize=64)(Automaton)
+build = lru_cache(maxsize=64)(Automaton)  # requests with the same regex share one
 
 
 # -- One request's place: a stack of states, so that steps can be taken back -----------------------

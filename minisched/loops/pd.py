@@ -23,7 +23,6 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, count
 from typing import Any, Protocol, cast, runtime_checkable
 
 from ..core import Lease, Logprobs, NoBatch, Outputs, Request, ScheduleBatch
@@ -468,8 +467,10 @@ def give_rooms(requests: Sequence[Request], config: SchedulerConfig) -> list[Req
         req.bootstrap_room = ""
     given = set[str]()
     for req in taken:
-        rooms = (f"{req.rid} ({number})" for number in count(2))
-        req.bootstrap_room = next(room for room in chain([req.rid], rooms) if room not in given)
+        req.bootstrap_room, number = req.rid, 1
+        while req.bootstrap_room in given:
+            number += 1
+            req.bootstrap_room = f"{req.rid} ({number})"
         given.add(req.bootstrap_room)
     return taken
 

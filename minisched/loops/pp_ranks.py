@@ -79,6 +79,7 @@ class FirstRank:
         copy = replace(
             COPY, run=self.take, on_thread=True, edge=("", ""),
             takes=("next_token_ids", "buffer", "num_outputs"),
+            cost=lambda worker, step: 0, touches=lambda worker, step: (),
         )  # fmt: skip
         return forward, send, ask, copy
 
@@ -119,7 +120,8 @@ class FirstRank:
 
     def take(self, worker: Worker, asked: None, buffer: int, size: int) -> Array:
         """Wait for the tokens, or raise what went wrong elsewhere."""
-        come, recorder = self.ranks.receive(self.count - 1, TOKENS, True), worker.device.recorder
+        come = self.ranks.receive(self.count - 1, TOKENS, patient=True)
+        recorder = worker.device.recorder
         error, sampled_by = come.value
         if error:
             raise RuntimeError(error)
@@ -198,7 +200,8 @@ def serve(
     ranks: Ranks, device: TorchDevice, stage: Stage, model: LayeredModel, table: Buffer
 ) -> None:
     """Take steps in and launch them, until there are no more."""
-    stream, send, edge = device.stream(stage.stream), device.thread("send"), device.recorder.edge
+    stream, send = device.stream(stage.stream), device.thread("send")
+    edge = device.recorder.edge
     gone: Op | None = None
     while (come := ranks.receive(stage.number - 1, BATCH, patient=True)).value is not None:
         job: Job = come.value

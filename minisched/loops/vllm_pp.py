@@ -132,9 +132,9 @@ class Stage:
             if self.is_last:
                 raise
             return given._replace(error=error)
-        return (
-            model.compute_logits(batch, hidden) if self.is_last else given._replace(hidden=hidden)
-        )
+        if self.is_last:
+            return model.compute_logits(batch, hidden)
+        return given._replace(hidden=hidden)
 
 
 def recv_tensors(worker: Worker, sent: IntermediateTensors) -> IntermediateTensors:

@@ -141,11 +141,10 @@ class LeasePool:
         self,
         allocator: PageAllocator,
         table: ReqToTokenPool,
-        cache: PageCache | None = None,
+        cache: PageCache,
         free_rule: str = "lease",  # one of ``RULES``, below
     ) -> None:
-        self.allocator, self.table = allocator, table
-        self.cache = cache or BlockPool(allocator.page_size)  # into which nobody puts anything
+        self.allocator, self.table, self.cache = allocator, table, cache
         self.may_free = RULES[free_rule]
         self.launched_step = 0  # the last one committed
         self.returned_step = 0  # the last one that has come back; they come back in order

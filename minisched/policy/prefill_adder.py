@@ -64,8 +64,9 @@ class PrefillAdder:
       a page less one token back besides, but those admitted in one step do not: two of them can be
       promised a page that is not there. The original stops at an assertion then; here whoever is to
       come waits if its pages are missing now, and if they are missing later somebody is retracted;
-    - ``prompt``: nothing (nano-vllm ``block_manager.py:can_allocate``). Who comes gets the pages of
-      all of its prompt, also where only a part is computed in this step.
+    - ``prompt``: nothing (nano-vllm ``block_manager.py:can_allocate``; vLLM). Who comes gets the
+      pages of all of its prompt, also where only a part is computed in this step; under vLLM's one
+      budget those of that part, at once.
     """
 
     def __init__(
@@ -84,7 +85,8 @@ class PrefillAdder:
         self.running = list(running)
         self.rules = rules or Rules()
         self.reserves = self.rules.reserves
-        self.takes_now = self.rules.run_first == "unified"  # pages: the next one may share them
+        # Pages are taken as one is added, where the next one may share them.
+        self.takes_now = self.rules.run_first == "unified"
         self.page_size = leases.allocator.page_size
         self.new_token_ratio = new_token_ratio
         self.can_run_list: list[tuple[Request, int]] = []  # with the tokens to compute now

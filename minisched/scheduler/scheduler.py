@@ -190,12 +190,11 @@ class Scheduler:
         ``DecidePDPriority`` under pressure only while nobody can decode; vLLM takes both from one
         budget.
         """
-        rule, num_retractions = self.run_first, self.retraction.num_retractions
-        queue = self.waiting_queue
-        if rule == "unified":
+        if self.run_first == "unified":
             return self.unified.schedule()
+        queue, num_retractions = self.waiting_queue, self.retraction.num_retractions
         prompts: Work = []
-        decodes = self.update_running_batch() if rule == "decode" else []
+        decodes = self.update_running_batch() if self.run_first == "decode" else []
         if decodes:
             self.prefill.skip("those who decode run first")
         elif self.retraction.starved:

@@ -37,9 +37,9 @@ def make_memory(config: SchedulerConfig, recorder: Recorder) -> LeasePool:
     )  # fmt: skip
     allocator = PageAllocator(config.num_pages, config.page_size, recorder)
     table = ReqToTokenPool(config.max_running_requests, recorder)
-    cache: PageCache | None
+    cache: PageCache
     if config.disable_radix_cache:
-        cache = None
+        cache = BlockPool(config.page_size)  # into which nobody puts anything
     elif rules.prefix_cache == "blocks":
         cache = BlockPool(config.page_size, recorder, rules.block_line == "one_line")
     else:

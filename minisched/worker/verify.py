@@ -99,7 +99,8 @@ class Speculation:
         batch, device, in_front = step.batch, worker.device, self.in_front
         if device.built_by_host and in_front is not None and any(batch.start_unknown):
             device.recorder.mark("wait", step=batch.step, reason="speculation", op="forward")
-            in_front.result()  # whatever it is: lengths, tokens and drafts are in the relay now
+            in_front.result()  # then lengths, tokens and drafts are in the relay; if it has
+            # failed, others are, which ``resolve_starts`` bounds
         self.in_front = step
         room = [len(lease.pages) * worker.page_size for lease in batch.leases]
         step.extra = Drafts(room, self.drafter.bind(batch) if self.drafter else None)

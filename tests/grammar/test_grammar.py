@@ -253,6 +253,7 @@ BAD_REGEXES = [
     ("(?=a)a", "there is assert, which is not known here"),
     ("(" * 9999 + ")" * 9999, "it is too deep"),
     ("(a{9999}){9999}", f"with all its repeats it has more than {MAX_CHARS} characters"),
+    ("((((a{400}){400}){400}){400}){400}", f"with all its repeats it has more than {MAX_CHARS}"),
     ("(a|b{400}|c{600,}){1,}", f"with all its repeats it has more than {MAX_CHARS} characters"),
     (r"a[^\x00-\xff]|(b\W\d[^\s\S])+", NO_TEXT),
     ("\ud800", "holds half a character, which is no text"),

@@ -10,7 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minisched.core import ForwardMode, Lease, Request, Result, SamplingParams
-from minisched.memory import LeasePool, PageAllocator, PrefixCache, RadixCache, ReqToTokenPool
+from minisched.memory import (
+    BlockPool,
+    LeasePool,
+    PageAllocator,
+    PrefixCache,
+    RadixCache,
+    ReqToTokenPool,
+)
 from minisched.policy import AddReqResult, DecodeManager, PrefillAdder
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import NullRecorder, Recorder
@@ -149,7 +156,7 @@ def test_a_chunk_goes_on_by_the_published_rule(
     prompt: int, chunk: int, held: int, mixed: int, reserve: int, new: int
 ) -> None:
     """min(chunk, total) where total is left, else the chunk; never more than memory really has."""
-    leases = LeasePool(PageAllocator(NUM_PAGES, 1), ReqToTokenPool(9), None)
+    leases = LeasePool(PageAllocator(NUM_PAGES, 1), ReqToTokenPool(9), BlockPool(1))
     req = Request("r", [1] * prompt, SamplingParams(max_new_tokens=new))
     req.start(leases.open())
     assert req.lease is not None
