@@ -165,11 +165,10 @@ def bring_up_to_date(
             texts have been written.
     """
     chosen = known_makers(names, root, more, is_check)
-    renderer: Renderer = render_by_driver
     if is_check:
         with_svg = with_svg and has_driver()
     elif with_svg and sources(root, names, ()):
-        renderer = find_renderer(server)
+        find_renderer(server)  # if there is none, nothing is done
     files: Files = {}
     for name, make in chosen.items():
         hear(name)
@@ -179,6 +178,7 @@ def bring_up_to_date(
         write(root, files)
     drawn = sources(root, names, files)
     if with_svg and drawn:
+        renderer = render_by_driver if is_check else find_renderer(server)
         pictures = rendered_svgs(drawn, hear, renderer)
         stale += stale_files(root, pictures)
     if is_check:

@@ -166,6 +166,7 @@ def _check_url(server: str, path: Path, response: Any, content: bytes) -> None:
 
 COLOUR = re.compile(r'(fill|stroke)="(#[0-9A-Fa-f]{6})"')
 ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
+ROUNDED = 0.5  # pixels: more than what a place is off where a cell ends and the next one begins
 MEANT = {kind.fill for kind in LOOKS.values()} - {look(kind).fill for kind in ON_DARK}
 
 
@@ -185,7 +186,8 @@ def in_dark_too(svg: str) -> str:
             x, y, width, height = (float(said[name]) for name in ("x", "y", "width", "height"))
             inside = x, y, x + width, y + height
         elif found[1] == "rect" or not (
-            inside[0] <= float(said["x"]) < inside[2] and inside[1] < float(said["y"]) <= inside[3]
+            inside[0] <= float(said["x"]) + ROUNDED < inside[2]
+            and inside[1] < float(said["y"]) <= inside[3]
         ):
             return found[0]
         return found[0].replace(found[1], f'{found[1]} class="kept"', 1)

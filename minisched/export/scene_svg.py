@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from .looks import css
 from .scene import CellGrid, Curve, Lanes, NodeTree, Scene, Show, axis_of
 from .svg_lanes import LanesDrawing
-from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, width_of
+from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, said_of, width_of
 from .units import tick_step
 
 CURVE = 84  # the height of a curve
@@ -111,7 +111,7 @@ def draw_grid(page: SvgPage, grid: CellGrid) -> None:
         page.rect(f"box {css(cell.kind)}{changed}", x + 0.5, y, box, BOX, cell.about, data)
         done = x + 0.5
         for kind, share in cell.fills:
-            page.rect(f"box {css(kind)}", done, y, share * box, BOX, cell.about)
+            page.rect(f"box {css(kind)}", done, y, share * box, BOX, said_of(cell.about, cell.data))
             done += share * box
         text = cut(cell.text, box - 2)
         page.words(x + box / 2, y + 13, text, f"small in-{css(cell.kind)}", "middle")

@@ -214,12 +214,17 @@ def draw_row(row: LaneRow, start: int, end: int, cells: int) -> list[str]:
     lost = [box for box in boxes if id(box) not in owned]
     signs = [item for item in row.spans if item.kind in SIGNS and start <= item.start <= end]
     over = dict[int, str]()  # signs, by cell
-    alike = {(sign.kind, touched(sign)[0]): sign for sign in reversed(signs)}
-    for item in (*lost, *reversed(alike.values())):  # if a neighbour has a cell to spare
+    alike = dict[tuple[str, int], LaneItem]()  # signs of a kind in one cell are one: the last
+    for sign in signs:
+        where = sign.kind, touched(sign)[0]
+        alike.pop(where, None)
+        alike[where] = sign
+    for item in (*lost, *alike.values()):  # if a neighbour has a cell to spare
         first = touched(item)[0]
         near = range(max(0, first - NEAR), min(cells, first + NEAR + 1))
         free = [at for at in near if owners[at] is None or owned[id(owners[at])] > 1]
-        free += [first] * (item.kind in SIGNS and not free)
+        if item.kind in SIGNS and not free:
+            free = [first]
         if free:
             at = min(free, key=lambda cell: (abs(cell - first), cell < first))
             owned[id(owners[at])] -= 1
@@ -232,14 +237,17 @@ def draw_row(row: LaneRow, start: int, end: int, cells: int) -> list[str]:
         owner, *more = same
         short = owner.brief or owner.label if owner else ""
         words = short if owner and short != owner.kind and len(short) < len(more) else ""
-        drawn += f"{words:{glyph(owner.kind) if owner else ' '}^{len(more) + 1}}"
-    for at, sign in over.items():
-        drawn[at] = sign
+        fill, room = glyph(owner.kind) if owner else " ", len(more) + 1
+        drawn += f"{words:{fill}^{room}}"
+    for at, sign_glyph in over.items():
+        drawn[at] = sign_glyph
     for item in row.spans:
         if item.kind == "outline":
             first, last = touched(item)[0], max(touched(item)[0] + 2, touched(item)[-1] + 1)
             first = min(first, cells - 2)
-            drawn[first:last] = f"{item.label if last - first > 2 else '':{MARK}^{last - first}}"
+            room = last - first
+            label = item.label if room > 2 else ""
+            drawn[first:last] = f"{label:{MARK}^{room}}"
     return drawn
 
 

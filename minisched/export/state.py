@@ -289,9 +289,9 @@ class Books:
             self.rows.put(lease.row, time)
             self.requests.put(lease, time)
             return
-        used = "wasted" if lease.closed else "admitted"
-        kind = "sending" if lease.num_transfers else used
-        used = "admitted" if kind == "sending" else used
+        is_sending = bool(lease.num_transfers)
+        used = "wasted" if lease.closed and not is_sending else "admitted"
+        kind = "sending" if is_sending else used
         self.rows.put(lease.row, time, Stay(place, used, label=rid, rid=rid, about=OWNED[kind]))
         if lease in self.joined:  # who was retracted may run again, beside its own zombie
             place = f"{rid} ({place})" if (kind, lease.why) == ("wasted", ENDS[1]) else rid
@@ -351,9 +351,10 @@ class Books:
         stay = None
         if lease := ledger.held.get((PAGE, page)):
             self.computed[page] = lease.rid
-            kind = "wasted" if lease.closed and not lease.num_transfers else "admitted"
-            about = OWNED["sending" if lease.num_transfers else kind]
-            stay = Stay(place, kind, label=lease.rid, rid=lease.rid, about=about)
+            is_sending = bool(lease.num_transfers)
+            used = "wasted" if lease.closed and not is_sending else "admitted"
+            about = OWNED["sending" if is_sending else used]
+            stay = Stay(place, used, label=lease.rid, rid=lease.rid, about=about)
         elif page in ledger.cached or page in ledger.disowned:
             node = self.tree.get(ledger.cached.get(page, ROOT))
             kind = "protected" if self.refs[page] or (node and node.lock_ref) else "evictable"

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape, quoteattr
 from .looks import OVER, SIGNS, UNDER, css
 from .scene import Data, LaneItem, Scene
 from .svg_style import style_of
-from .units import exact, tick_step
+from .units import exact, ms, tick_step
 
 WIDTH, MARGIN = 860, 20  # pixels: the page, and what stays free left and right
 EDGE = WIDTH - 24
@@ -33,9 +33,26 @@ def cut(words: str, room: float, bold: bool = False) -> str:
     return words if len(words) <= most else "" if most < 2 else words[: most - 1] + "…"
 
 
-def hover_of(about: str, data: Data | None) -> str:
+TOLD = {"start": "from", "end": "to", "ns": "takes", "ready": "lies ready for"}  # nanoseconds
+UNTOLD = {  # where a shape stands, and what its look says
+    "row", "column", "round", "place", "source", "tree", "parent", "unit", "first", "last", "mark",
+    "stay",
+}  # fmt: skip
+
+
+def said_of(about: str, data: Data) -> str:
     """What is told of a shape to who points at it; if nothing else, what it belongs to."""
-    said = about or ", ".join(f"{name} {value}" for name, value in (data or {}).items())
+    told = (
+        f"{TOLD[name]} {ms(int(value))} ms" if name in TOLD else f"{name} {value}"
+        for name, value in data.items()
+        if name not in UNTOLD and value != ""
+    )
+    return about or ", ".join(told)
+
+
+def hover_of(about: str, data: Data | None) -> str:
+    """The same as an element of a shape, if there is anything to tell."""
+    said = said_of(about, data or {})
     return f"<title>{escape(said)}</title>" if said else ""
 
 

@@ -85,6 +85,18 @@ def test_nothing_collides_and_nothing_is_empty(path: Path) -> None:
         assert last >= end - 0.05 * (end - begin), "the axis goes on past the data"
 
 
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_who_points_at_a_shape_reads_no_raw_figures(path: Path) -> None:
+    root = picture(path).root
+    told = [title.text or "" for title in root.iterfind(f".//{SVG}*/{SVG}title")]
+    internal = r"\d{6}|\b(start|end|ns|ready|column|source|place|stay) \d"
+    assert [words for words in told if re.search(internal, words)] == []
+    for bar in root.iter(f"{SVG}rect"):
+        is_sample = bar.get("height") == "12.0"  # in the legend
+        if {"left", "spent"} & {*bar.get("class", "").split()} and not is_sample:
+            assert bar.find(f"{SVG}title") is not None, "its cell is below it"
+
+
 def struck(root: ElementTree.Element) -> set[str]:
     """Words on idle time that an arrow runs through."""
     idle = [words_of(element) for element in root.iter(f"{SVG}text")

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import pytest
 
 from minisched.cli.diagrams import diagrams as regenerate
-from minisched.export import render_puml
+from minisched.export import golden, render_puml
 from minisched.export.looks import SHARES
 from minisched.export.pictures.stages import row_of, works
 from minisched.export.recipes import RECIPES, run_of
@@ -128,6 +128,16 @@ def decoded(path: str) -> str:
     standard = string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/"
     code = path.rpartition("/")[2].translate(str.maketrans(plain, standard))
     return zlib.decompress(base64.b64decode(code + "=" * (-len(code) % 4)), -15).decode()
+
+
+def test_a_named_server_draws_what_is_not_on_disk_yet(diagrams: Path) -> None:
+    def new() -> golden.Files:
+        return {"diagrams/new.puml": GOOD}
+
+    with pytest.raises(RenderError, match="'nonsense' is no address of a PlantUML"):
+        golden.bring_up_to_date(
+            ["new"], diagrams.parent, lambda _: None, {"new": new}, server="nonsense"
+        )
 
 
 def test_a_server_draws_refuses_or_is_not_there(diagrams: Path) -> None:

@@ -20,14 +20,14 @@ from minisched.export.looks import flat, glyph
 from minisched.export.puml_style import creole
 from minisched.export.recipes import run_of
 from minisched.export.scene import Curve, LaneRow, Lanes, Scene, axis_of
-from minisched.export.state import panels_of, up_to
+from minisched.export.state import Stay, panels_of, up_to
 from minisched.export.units import ms
 from minisched.export.views import draw as draw_view
 from minisched.export.views.decode import scene as decode_scene
 from minisched.export.views.grammar_manager import scene as grammar_manager_scene
 from minisched.export.views.mixed_chunk import scene as mixed_chunk_scene
 from minisched.export.views.page_allocator import scene as page_allocator_scene
-from minisched.export.views.radix_cache import changes_of, choose
+from minisched.export.views.radix_cache import box_of, changes_of, choose
 from minisched.export.views.steps import forwards_of, opening
 from minisched.memory.pool import PageAllocator, ReqToTokenPool
 from minisched.trace import Counter as Count
@@ -130,6 +130,13 @@ def radix_cache(trace: Trace, forms: Forms, _: Engine) -> None:
         assert Counter(line.split("─ ")[1][0] for line in lines if "─ " in line) == states
         named = re.findall(rf" as t{at - 1}_([1-9]\d*) #", forms.puml)
         assert {f"node {one}" for one in named} == {box[0] for box in drawn}
+
+
+def test_who_points_at_a_locked_node_reads_all_its_holders() -> None:
+    stay = Stay("node 2", "protected", label="1 2", parent="root", size=3)
+    box = box_of(stay, "protected", {*"dbca"}, False, 1)
+    assert box.lines == ("1 2", "3 pages: a, b +2")
+    assert box.about == "1 2; 3 pages: a, b, c, d"
 
 
 def page_allocator(trace: Trace, forms: Forms, _: Engine) -> None:

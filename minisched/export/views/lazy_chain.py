@@ -39,12 +39,14 @@ def scene(trace: Trace) -> Scene:
             if end > start:
                 label = whose if kind == "promised" else ""
                 spans[step].append(LaneItem(kind, start, end, label, data={"step": step}))
+        base = f"step {source}" if source else "tokens from the host"
+        said = f"step {step} is built on {base}"
         if source in steps:
-            spans[source].append(LaneItem("read", mark.time, mark.time, data=data))
+            spans[source].append(LaneItem("read", mark.time, mark.time, about=said, data=data))
             src = [*steps].index(source)
             links.append(LaneLink("link", (src, mark.time), (at, mark.time)))
         elif forward.mode == "decode" and not source:
-            spans[step].append(LaneItem("flag-head", mark.time, mark.time, data=data))
+            spans[step].append(LaneItem("flag-head", mark.time, mark.time, about=said, data=data))
         lost = ", ".join(rid for of, rid in wasted if of == step)
         name = f"step {step}" + f" on {source}" * (source > 0)
         tail = f"wasted: {short(lost, 30)}" if lost else ""

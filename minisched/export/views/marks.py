@@ -21,7 +21,10 @@ def named(trace: Trace, *names: str) -> list[Mark]:
 
 
 def needed(trace: Trace, name: str, why: str, steps: Container[object] | None = None) -> list[Mark]:
-    """The marks of a name, of these steps, without which there is no picture: ``why`` says why."""
+    """The marks of a name, of these steps if any are given.
+
+    Without one there is no picture; ``why`` says what that means.
+    """
     found = named(trace, name)
     if steps is not None:
         found = [mark for mark in found if number(mark, "step") in steps]

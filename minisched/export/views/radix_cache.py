@@ -63,7 +63,7 @@ def scene(trace: Trace) -> Scene:
         about_run(trace, many(len(changes), "change"), side_words(trace)),
         parts,
         LEGEND,
-        ["A lock holds the whole path to the root; a node that is locked names its holders."],
+        ["A lock holds the whole path to the root; who points at a node reads all its holders."],
     )
 
 
@@ -107,11 +107,13 @@ def lockers_of(now: dict[str, Stay]) -> dict[str, set[str]]:
 def box_of(stay: Stay, kind: str, lockers: set[str], is_touched: bool, tree: int) -> TreeBox:
     """A node with its first tokens, its pages, and who holds it."""
     at, parent = (int(place.partition(" ")[2] or 0) for place in (stay.place, stay.parent))
-    who = ", ".join(sorted(lockers)[:2]) + f" +{len(lockers) - 2}" * (len(lockers) > 2)
-    state = f": {who}" if kind == "protected" and who else f", {kind}"
-    lines = stay.label.rpartition('" ')[2], f"{many(stay.size, 'page')}{state}"
+    tokens, pages = stay.label.rpartition('" ')[2], many(stay.size, "page")
+    holders = sorted(lockers) if kind == "protected" else []
+    who = ", ".join(holders[:2]) + f" +{len(holders) - 2}" * (len(holders) > 2)
+    line = f"{pages}: {who}" if holders else f"{pages}, {kind}"
+    whole = f"{pages}: {', '.join(holders)}" if holders else line
     data: Data = {"parent": parent, "pages": stay.size, "state": kind, "tree": tree}
-    return TreeBox(at, parent, kind, lines, "; ".join(lines), is_touched, data)
+    return TreeBox(at, parent, kind, (tokens, line), f"{tokens}; {whole}", is_touched, data)
 
 
 def story(trace: Trace, marks: list[Mark], time: int) -> str:

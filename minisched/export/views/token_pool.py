@@ -56,7 +56,11 @@ def scene(trace: Trace) -> Scene:
                                               "rid": tenancy.rid, "step": cell.step}  # fmt: skip
                 data |= {"gathered": cell.gathered_by} if cell.gathered_by else {}
                 gathered = str(cell.gathered_by or "")
-                cells[at, position] = GridCell(cell.look, str(cell.step), gathered, data=data)
+                whose = f"row {tenancy.row}, position {position}, rid {tenancy.rid}"
+                reader = f"gathered by step {gathered}" if gathered else "never gathered"
+                about = f"{whose}: written by step {cell.step}, {reader}"
+                look, writer = cell.look, str(cell.step)
+                cells[at, position] = GridCell(look, writer, gathered, about, data=data)
     rows = [f"row {tenancy.row}: {short(tenancy.rid, 8)}" for tenancy in tenancies[:MOST_TENANCIES]]
     columns = [*map(str, range(min(positions, MOST_POSITIONS)))]
     note = "in a cell: the step that wrote it; below it: the step that gathered it"
