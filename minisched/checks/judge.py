@@ -44,7 +44,8 @@ from .races import find_endless, find_races
 
 # -- What one run broke ----------------------------------------------------------------------------
 
-Laws = Iterable[tuple[str, Iterable[object]]]  # by name, what breaks one: sentences
+# by name, what breaks one: sentences, or offences of the trace
+Laws = Iterable[tuple[str, Iterable[object]]]
 Hook = Callable[[Engine], None]
 
 

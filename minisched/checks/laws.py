@@ -72,8 +72,8 @@ def has_shared_memory(trace: Trace) -> bool:
 class Law(NamedTuple):
     """A law: what it ``says``, and what of a trace it looks at; without that it ``lacks`` it.
 
-    What ``is_of_the_end`` is not looked at in a run that stopped. One ``on_sim`` is of nowhere
-    else: only there can it be watched what an op does.
+    What ``is_of_the_end`` is not looked at in a run that stopped. One that is ``on_sim`` is
+    judged nowhere else: only there can it be watched what an op does.
     """
 
     says: str

@@ -35,7 +35,7 @@ from .options import (
     SchedulerOptions,
     WorkloadOptions,
     choose_loops,
-    logging,
+    log_if,
     setting,
 )
 from .run import drafts_as_json, logprobs_json, print_errors
@@ -87,7 +87,7 @@ def compare(
     if png:
         find_driver()  # before anything runs
     tokens = sum(request.params.max_new_tokens for request in requests)
-    with work_progress() as work, logging(log):
+    with work_progress() as work, log_if(log):
         on = [""]
 
         def hear(loop: str, output: Output) -> None:

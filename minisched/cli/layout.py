@@ -28,11 +28,9 @@ from rich.text import Text
 from ..comparison import text_table
 from ..core.fields import setting
 
+JSON = setting(False, "One JSON object on stdout.")
 USUAL = 100  # columns of a drawing
 HANGS = re.compile(r" *(?:[✓✗~?-] \w+\? +|[✓✗!~?] )?")  # where a sentence's other lines begin
-
-
-JSON = setting(False, "One JSON object on stdout.")
 
 
 def print_json(value: Any) -> None:

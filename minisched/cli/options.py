@@ -156,7 +156,7 @@ def option(
             raise ValueError(f"{spelled} is {value:g}, but it must be {should}.")
         return value
 
-    option = typer.Option(
+    made = typer.Option(
         *([spelled, alias] if alias else [spelled] if is_flag else []),
         help=said.metadata["help"], rich_help_panel=panel, callback=within if limits else None,
         show_default=True if is_told else shown or False,
@@ -164,7 +164,7 @@ def option(
     has_value = default is not None or type(None) in getattr(kind, "__args__", ())
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default,
-        annotation=Annotated[kind if has_value else kind | None, option],
+        annotation=Annotated[kind if has_value else kind | None, made],
     )  # fmt: skip
 
 
@@ -358,7 +358,7 @@ class SchedulerOptions(OptionGroup):
             return config_from(self.over_preset, requests, context_len)
 
 
-def logging(is_wanted: bool) -> AbstractContextManager[None]:
+def log_if(is_wanted: bool) -> AbstractContextManager[None]:
     """The log, as long as this lasts; begin it within a progress bar, which moves stderr."""
     return log_to(sys.stderr) if is_wanted else nullcontext()
 

@@ -20,7 +20,7 @@ from .options import (
     SchedulerOptions,
     choose_loops,
     in_words_of_options,
-    logging,
+    log_if,
     setting,
 )
 
@@ -49,7 +49,7 @@ def replay(
     with in_words_of_options():
         config = config_for(survey, machine, scheduler.over_preset)
     model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
-    with work_progress(survey.requests) as work, logging(log):
+    with work_progress(survey.requests) as work, log_if(log):
 
         def hear(output: Output) -> None:
             if output.finish_reason is not None:

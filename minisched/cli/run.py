@@ -28,7 +28,7 @@ from .options import (
     SchedulerOptions,
     WorkloadOptions,
     choose_loops,
-    logging,
+    log_if,
     setting,
 )
 
@@ -54,7 +54,7 @@ def run(
     requests = workload.make_requests(model)
     config, cost = scheduler.config_for(requests, model.context_len), workload.cost()
     transcript = Transcript(model, requests)
-    with transcript.shown(not json), logging(log):
+    with transcript.shown(not json), log_if(log):
         run = run_loop(name, device, model, requests, config, cost, on_output=transcript.hear)
     metrics, wants_logprobs = metrics_json(run.metrics), workload.sampling.return_logprob
     if json:

@@ -26,7 +26,8 @@ function makeLegend() {
   const lanes = runs.flatMap((run) => run.lanes), seen = (items, name) => new Set(items.map((item) => item[name]));
   const phases = seen(lanes.flatMap(({ slices }) => slices.filter(({ start, end }) => end > start)), "phase");
   const reasons = [...seen(lanes.flatMap(({ bubbles }) => bubbles), "reason")].filter(Boolean);
-  const kinds = seen(runs.flatMap(({ edges }) => edges), "kind"), marks = seen(runs.flatMap((run) => run.marks), "name");
+  const kinds = seen(runs.flatMap(({ edges }) => edges), "kind");
+  const marks = seen(runs.flatMap((run) => run.marks), "name");
   const flags = Map.groupBy(Object.keys(data.flags).filter((name) => marks.has(name)), (name) => data.flags[name]);
   return [
     ...Object.keys(data.colours).filter((name) => phases.has(name)).map((name) => (
@@ -69,8 +70,10 @@ const PANELS = { // title, one line for a newcomer, and what the looks of its en
 
 function momentFrame({ index, loop, panels, listings }) {
   const shown = [...panels.values()].filter(({ stays }) => stays.length);
-  const framesOf = (isOne) => shown.filter(isOne).map(panelFrame), isMiddle = ({ name }) => ["queue", "set", "ring"].includes(name);
-  const first = Object.entries(listings).map(sourceFrame), counters = frame({ panel: "counters" }, "Counters", "", make("table"));
+  const framesOf = (isOne) => shown.filter(isOne).map(panelFrame);
+  const isMiddle = ({ name }) => ["queue", "set", "ring"].includes(name);
+  const first = Object.entries(listings).map(sourceFrame);
+  const counters = frame({ panel: "counters" }, "Counters", "", make("table"));
   const groups = shown.some(({ side }) => side)
     ? [[...first, counters], ...["Prefill", "Decode"].map((name) => (
       [make("h4", { className: "side" }, `${name} side`), ...framesOf(({ side }) => side === name.toLowerCase())]))]

@@ -10,7 +10,7 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module, metadata
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -121,7 +121,7 @@ class Modules(MetaPathFinder, Loader):
 
 
 class Off:
-    """What was not given is off: None, in groups where ``depth`` says so."""
+    """What was not given is off: None; or, while ``depth`` is left, a group of which all is off."""
 
     def __init__(self, depth: int = 0, **given: Any) -> None:
         self.__dict__.update(given, _depth=depth)
@@ -221,10 +221,10 @@ class Original:
 
     name: str  # as its rules are called (policy/rules.py), and the script that is run
     title: str
-    parts: Mapping[str, Shape] = field(default_factory=dict)  # what its cases have in common
-    deciding: Sequence[str] = ()
-    stand_ins: Sequence[StandIn] = ()
-    set_up: Callable[[], Any] | None = None
+    parts: Mapping[str, Shape]  # what its cases have in common
+    deciding: Sequence[str]
+    stand_ins: Sequence[StandIn]
+    set_up: Callable[[], Any]
     engine_of: Callable[[HostWorkload], HostEngine] | None = None
     distribution: str = ""  # its wheel; else a checkout is needed
     below: str = ""  # where in a checkout its package lies
@@ -255,7 +255,6 @@ class Original:
         """
         if not self.distribution:
             sys.path.insert(0, str(Path(settings["source"], self.below)))
-        assert self.set_up is not None
         made = self.set_up()
         for name in self.deciding:
             import_module(name)

@@ -39,11 +39,11 @@ class Player:
 
     def __init__(self, original: Original, source: Path | None, say: Say) -> None:
         settings = {"source": str(source.resolve()) if source else ""}
-        scripts = (
+        script, packages_of = (
             f"{__package__}.{name.replace('-', '_')}"
             for name in (original.name, original.packages_of or original.name)
         )
-        self.peer = start_peer(next(scripts), settings, say, packages_of=next(scripts))
+        self.peer = start_peer(script, settings, say, packages_of=packages_of)
         self.about = self.peer.ask({})
 
     def play(self, case: FidelityCase) -> Schedule:

@@ -69,7 +69,10 @@ def tables(kept: Mapping[str, Any]) -> dict[str, str]:
     return {
         "totals": totals_table(kept),
         "deliberate": deliberate_table(),
-        **{f"parts of {name}": parts_table(told) for name, told in kept.items()},
+        **{
+            f"parts of {name}": parts_table(kept[name]) if name in kept else "not counted yet"
+            for name in ORIGINALS
+        },
         **{f"stand-ins of {name}": stand_ins_table(name) for name in ORIGINALS},
     }
 

@@ -230,7 +230,10 @@ def set_up() -> Any:
             for arrival in self.turns.begin(is_done, lost):
                 request = self.requests[arrival.rid] = make_request(arrival, self.hasher)
                 self.scheduler.add_request(request)
-            self.step() if self.is_serial else self.step_with_batch_queue()
+            if self.is_serial:
+                self.step()
+            else:
+                self.step_with_batch_queue()
 
     return Vllm
 

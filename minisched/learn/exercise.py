@@ -78,7 +78,6 @@ def sketch(thing: Any) -> str:
 
 # -- Holes -----------------------------------------------------------------------------------------
 
-
 PHASES = ("recv_requests", "get_next_batch_to_run", "chain", "run_batch", "process_batch_result",
           "wait_for", "process_result", "on_idle", "must_delay_sample", "update_vocab_mask",
           "launch_batch_sample_if_needed")  # fmt: skip
@@ -244,7 +243,7 @@ class Pure:
             is_right, said = False, f"it gives {short(answer)}, which is not a number"
         else:
             is_right = isclose(answer, right, rel_tol=self.near, abs_tol=self.near)
-            said = f"you say {answer:.5g} {self.unit}, but it is {right:.5g} {self.unit}"
+            said = f"you say {answer:.7g} {self.unit}, but it is {right:.7g} {self.unit}"
         return "" if is_right else f"{asked} {said}.", answer
 
 

@@ -224,9 +224,9 @@ def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Findin
         unit, size, measure_of = MEASURES[what]
         one, other = measure_of(attempt.verdict), measure_of(own)
         if one > factor * other + 1e-9:
-            time = f"the {what} is {one / size:g}{unit}, and {other / size:g}{unit}"
-            said = time if unit else f"there are {one:g} {what}, and {other:g}"
-            said = f"every law holds, but {said} with the package's own lines."
+            subject = what if unit else f"number of {what}"
+            values = f"{one / size:g}{unit}, and {other / size:g}{unit}"
+            said = f"every law holds, but the {subject} is {values} with the package's own lines."
             steps = [int(MEASURES["steps"][2](of)) for of in (attempt.verdict, own)]
             if what == "makespan" and steps[0] > steps[1]:
                 said += " Yours took {} steps, those {}: who could have run along?".format(*steps)

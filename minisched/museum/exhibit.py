@@ -1,7 +1,8 @@
 """The exhibits: each published bug is a table of text in ``bugs/*.toml``.
 
 ``case``, ``on`` and ``with`` are the arguments of ``case`` below, and ``fix`` is the patch, as a
-diff from the bug to the healthy code (``patch.py:read_edits``); the rest are ``Exhibit``'s fields.
+diff from the bug to the healthy code (``patch.py:read_edits``), of all but what is refuted; the
+rest are ``Exhibit``'s fields.
 """
 
 from __future__ import annotations
@@ -242,13 +243,14 @@ def bugs_in(file: str) -> Iterator[Exhibit]:
     """Each bug in a chapter's file: its table there is its name."""
     chapter = tomllib.loads((BUGS / f"{file}.toml").read_text(encoding="utf-8"))
     heading = chapter.pop("chapter")
+    is_refuted = file == "refuted"
     for name, given in chapter.items():
         made = case(given.pop("case"), given.pop("on"), **given.pop("with"))
-        fix, references = given.pop("fix", ""), tuple(given.pop("references"))
+        edits = () if is_refuted else read_edits(given.pop("fix"))
+        references = tuple(given.pop("references"))
         texts = {key: " ".join(text.split()) for key, text in given.items()}
-        edits = read_edits(fix) if fix else ()
         yield Exhibit(
-            name, heading, references=references, case=made, edits=edits, is_refuted=not fix,
+            name, heading, references=references, case=made, edits=edits, is_refuted=is_refuted,
             **texts,
         )  # fmt: skip
 

@@ -52,7 +52,8 @@ SOME = [
 
 def lockstep(rules: str, cases: int, *parts: Shape, system: str = "sglang") -> Any:
     """A preset in lockstep with one that answers otherwise, as if that were the original."""
-    original = Original(system, "left", {str(at): shape for at, shape in enumerate(parts)})
+    shapes = {str(at): shape for at, shape in enumerate(parts)}
+    original = Original(system, "left", shapes, (), (), dict)
     return in_lockstep(original, partial(our_schedule, rules=rules), "0", cases, 1)
 
 
@@ -185,6 +186,11 @@ def test_the_tables_of_the_page_are_those_of_the_code_and_of_the_last_counts() -
         parts = told["parts"].values()
         assert sum(part["cases"] for part in parts) == told["cases"] > 0
         assert sum(part["equal"] for part in parts) == told["equal"]
+
+
+def test_an_original_that_nobody_has_counted_yet_leaves_its_place_in_the_page() -> None:
+    made = tables.tables({})
+    assert "<!-- parts of vllm -->not counted yet<!-- / -->" in tables.filled(tables.PAGE, **made)
 
 
 # -- the command -----------------------------------------------------------------------------------

@@ -100,6 +100,7 @@ def waits_of(loop: str, name: str, feature: str) -> Sequence[str]:
     """One loop's line."""
     spec, cells = find_loop(loop), [f"{name} (`{loop}`)"]
     refuses, (_, settings) = spec.refusals(spec.relays[0]), FEATURES[feature]
+    # late penalties are refused as penalties are
     for word in (feature.removeprefix("late "), settings.get("speculative_algorithm")):
         if word in refuses:
             return [*cells, f"refused: {refuses[word]}", *[""] * (len(HEADS) - 2)]

@@ -135,17 +135,19 @@ class Generated:
 
     def one_ahead(self, count: int, best: float) -> str:
         """What is wrong with what was launched when; or nothing."""
-        when, flying = self.device.when, 0
-        for kind, _ in self.device.acts:
-            flying += (kind == "launch") - (kind == "wait")
-            if flying > 2:
+        when, launched, waited_for = self.device.when, 0, set[int]()
+        for kind, number in self.device.acts:
+            launched += kind == "launch"
+            if kind == "wait":
+                waited_for.add(number)
+            if (flying := launched - len(waited_for)) > 2:
                 return (
                     f"{flying} jobs were in flight at once. Any token may turn out to be the "
                     "last: what was launched behind it is wasted. One ahead is enough."
                 )
         if self.took > best:
             return (
-                f"Every token is right, but {self.asked.lower()} it took {self.took:g} ms, and "
+                f"Every token is right, but {self.asked} it took {self.took:g} ms, and "
                 f"{best:g} would be enough. Look at the gaps in the device's lane: what could you "
                 "launch before you wait?"
             )

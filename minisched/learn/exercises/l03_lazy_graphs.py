@@ -94,9 +94,11 @@ class LazyClock(QueueAndClock):
         """What the host does with a token: text of it, the client, the next schedule.
 
         Raises:
-            Mistake: it is not the next one.
+            Mistake: it is not the next one, or one too many.
         """
         at = self.count("work")
+        if at >= COUNT:
+            raise Mistake(f"`host_work` was called more than {COUNT} times")
         if token != (due := tokens()[at]):
             raise Mistake(f"`host_work` got {token!r} as token {at + 1}, should get {due}")
         self.work(self.host_ms)
@@ -226,6 +228,18 @@ EXERCISES = (
             ("        async_eval(following)\n        tokens.append(y.item())\n",
              "        tokens.append(y.item())\n        async_eval(following)\n",
              "Launch first, then wait"),
+            ("    return tokens", "    host_work(y.item())\n    return tokens",
+             "called more than 14 times"),
+            ("", "def generate(step, first, count, async_eval, host_work):\n"
+             "    tokens, handed_over = [], [step(first)]\n"
+             "    async_eval(handed_over[0])\n"
+             "    for at in range(count):\n"
+             "        while len(handed_over) < min(count, 2 * at + 2):\n"
+             "            handed_over.append(step(handed_over[-1]))\n"
+             "            async_eval(handed_over[-1])\n"
+             "        tokens.append(handed_over[at].item())\n"
+             "        host_work(handed_over[at].item())  # a second wait ends no second job\n"
+             "    return tokens\n", "jobs were in flight at once"),
         ),
         hints=(
             "`item` is where the host stands still. What could the device have got before?",

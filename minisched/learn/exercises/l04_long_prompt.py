@@ -233,8 +233,8 @@ EXERCISES = (
         """,
         mistakes=(
             (" + page_size", "", "the package's own lines"),
-            ("page_size < left", "page_size <= left", " retractions, and "),
-            (" + new_tokens", "", " retractions, and "),
+            ("page_size < left", "page_size <= left", "the number of retractions is "),
+            (" + new_tokens", "", "the number of retractions is "),
             ("extend_len + new_tokens", "2 * (extend_len + new_tokens)", "makespan"),
             ("extend_len + new_tokens + page_size < left", "True", "have not ended"),
         ),
@@ -266,9 +266,9 @@ EXERCISES = (
                 return sorted(waiting, key=lambda one: -one.cached_len)
         """,
         mistakes=(
-            ("-one.cached_len", "one.cached_len", "prompt tokens computed, and "),
-            ("-one.cached_len", "one.prompt_len", "prompt tokens computed, and "),
-            ("-one.cached_len", "-one.prompt_len", "prompt tokens computed, and "),
+            ("-one.cached_len", "one.cached_len", "the number of prompt tokens computed is "),
+            ("-one.cached_len", "one.prompt_len", "the number of prompt tokens computed is "),
+            ("-one.cached_len", "-one.prompt_len", "the number of prompt tokens computed is "),
             ("sorted(waiting, key=lambda one: -one.cached_len)", "waiting[:1]",
              "each of them, once"),
         ),

@@ -188,8 +188,8 @@ EXERCISES = (
                 return min(free, key=lambda leaf: leaf.last_used)
         """,
         mistakes=(
-            ("min(free", "max(free", "prompt tokens computed, and "),
-            ("leaf.last_used", "-leaf.num_pages", "prompt tokens computed, and "),
+            ("min(free", "max(free", "the number of prompt tokens computed is "),
+            ("leaf.last_used", "-leaf.num_pages", "the number of prompt tokens computed is "),
             ("[leaf for leaf in leaves if leaf.lock_ref == 0]", "leaves",
              "evicted before it was locked"),
             ("return min(free, key=lambda leaf: leaf.last_used)", "return None",

@@ -111,7 +111,7 @@ def none_wasted(attempt: Attempt) -> str:
 EXERCISES = (
     Exercise(
         name="bubble",
-        hole=Pure(pipelines, idle_share, 0.001, "of the time", draw=draw_run),
+        hole=Pure(pipelines, idle_share, 0.001, "as a share of the time", draw=draw_run),
         solution="""
             def bubble(batches, stages, stage_ms, rest_ms):
                 round_ms = stages * stage_ms + rest_ms

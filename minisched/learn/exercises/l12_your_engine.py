@@ -204,7 +204,7 @@ def draw_steps(answer: Any, steps: list[Launched]) -> str:
 EXERCISES = (
     Exercise(
         name="bubble_fraction",
-        hole=Pure(ops_of_devices, idle_share, 1e-6, "of the time", draw=draw_ops),
+        hole=Pure(ops_of_devices, idle_share, 1e-6, "as a share of the time", draw=draw_ops),
         solution="""
             def bubble_fraction(ops):
                 first = done = min(start for stream, start, end in ops)
