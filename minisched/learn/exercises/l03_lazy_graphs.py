@@ -81,10 +81,12 @@ class LazyClock(QueueAndClock):
         """Hand a graph over, with all that it is built on; the host goes on at once.
 
         Raises:
-            Mistake: it is no lazy token.
+            Mistake: it is no lazy token, or one too many.
         """
         if not isinstance(token, LazyToken):
             raise Mistake(f"`async_eval` got {token!r}; it takes a lazy token")
+        if token.step > len(tokens()):
+            raise Mistake(f"`async_eval` got token {token.step}, but {COUNT} are asked for")
         if token.job is None:
             if token.source:
                 self.async_eval(token.source)
@@ -230,6 +232,8 @@ EXERCISES = (
              "Launch first, then wait"),
             ("    return tokens", "    host_work(y.item())\n    return tokens",
              "called more than 14 times"),
+            ("    return tokens", "    async_eval(step(y))\n    return tokens",
+             "`async_eval` got token 16, but 14 are asked for"),
             ("", "def generate(step, first, count, async_eval, host_work):\n"
              "    tokens, handed_over = [], [step(first)]\n"
              "    async_eval(handed_over[0])\n"
