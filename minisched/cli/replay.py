@@ -33,7 +33,7 @@ def replay(
     log: bool = LOG,
     file: Path = typer.Argument(help="Mooncake's JSONL, or CSV; perhaps in gzip."),
     loop: str | None = setting(None, "The loop; overlap."),
-    profile: str = setting(DEFAULT_PROFILE, f"What steps cost: {PROFILE_HELP}"),
+    profile: str = setting(DEFAULT_PROFILE, "What steps cost: " + PROFILE_HELP),
     requests: int | None = setting(None, "How many, the first; all.", least=1),
 ) -> int:
     """Replay recorded requests on sim: TTFT and ITL percentiles, cache hits, retractions.

@@ -17,7 +17,7 @@ from .options import setting
 
 
 def view(
-    topic: str = typer.Argument(help=f"What to show: {', '.join(TOPICS)}, or a loop by name."),
+    topic: str = typer.Argument(help="What to show: " + ", ".join(TOPICS) + ", or a loop by name."),
     trace: Path = typer.Argument(help="A recorded run, such as traces/prefill.json."),
     form: str = setting("svg", "svg, puml (PlantUML) or text."),
     part: str = setting(

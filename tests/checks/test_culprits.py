@@ -332,7 +332,7 @@ def really_taken(trace: Trace, ops: Ops) -> set[tuple[int, int]]:
 
 def drawn(trace: Trace, ops: Ops) -> set[tuple[int, int]]:
     """The same as the trace has it: token edges between ops of the device."""
-    sampled = {item.id: item.step for item in trace.slices if item.name == "sample"}
+    sampled = {item.id: item.step for item in trace.slices if item.name in ("sample", "verify")}
     found = {(edge.dst, sampled[edge.src]) for edge in trace.edges
              if edge.kind == "token" and edge.src in sampled}  # fmt: skip
     only_row_0 = {op for (op, name), cells in ops.items()
