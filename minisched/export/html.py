@@ -19,7 +19,14 @@ from importlib.resources import files
 from statistics import median
 from typing import Any
 
-from ..checks.overlap import forwards, ideal_speedup, measure, speedup_over, step_intervals
+from ..checks.overlap import (
+    OverlapReport,
+    forwards,
+    ideal_speedup,
+    measure,
+    speedup_over,
+    step_intervals,
+)
 from ..loops.design import source_of
 from ..trace import Mark, Trace
 from ..trace.sides import one_side
@@ -110,11 +117,12 @@ def page_data(
         if item.name == "process" and item.duration and item.start > few.start
     )
     rids = (rid for trace in traces for item in trace.slices for rid in item.rids)
+    reports = [measure(trace) for trace in traces]
     return {
         "runs": [
-            {"loop": name, "about": said + f"{busy(measure(trace))}, {ms(trace.end)} ms",
+            {"loop": name, "about": said + f"{busy(report)}, {ms(trace.end)} ms",
              **run_data(trace)}
-            for name, said, trace in zip(names, settings, traces, strict=True)
+            for name, said, trace, report in zip(names, settings, traces, reports, strict=True)
         ],
         "few": [few.start, few.end],
         "now": next(begins, few.start),
@@ -123,7 +131,7 @@ def page_data(
         "flags": FLAGS,
         "owners": OWNERS,
         "rids": list(dict.fromkeys(rids)),  # in the order of their colours
-        "metrics": metrics(traces, names),
+        "metrics": metrics(traces, reports, names),
     }  # fmt: skip
 
 
@@ -260,13 +268,14 @@ def words_of(mark: Mark) -> str:
 NONE = "–"
 
 
-def metrics(traces: Sequence[Trace], names: Sequence[str]) -> dict[str, Any]:
+def metrics(
+    traces: Sequence[Trace], reports: Sequence[OverlapReport], names: Sequence[str]
+) -> dict[str, Any]:
     """Columns that say something, rows, and the ideal.
 
     There is a speed-up over the first run where both served the same on one clock.
     """
-    reports, works = [measure(trace) for trace in traces], [work_of(trace) for trace in traces]
-    rows = list[dict[str, str]]()
+    works, rows = [work_of(trace) for trace in traces], list[dict[str, str]]()
     for report, work, name in zip(reports, works, names, strict=True):
         is_same = work == works[0] and len(traces) > 1
         factor = speedup_over(reports[0], report) if is_same else None

@@ -13,7 +13,7 @@ from ..devices.cost import MILLISECOND
 from ..loops.run import Run
 from ..models.hash import HashModel
 from ..policy.rules import RULES, Rules, find_rules
-from ..policy.unified import ONE_BUDGET
+from ..policy.unified import rules_of_admission
 from ..scheduler import SchedulerConfig
 from .recipes import Recipe
 from .tables import filled, table
@@ -35,10 +35,7 @@ def rules_page() -> str:
     """The page, the same every time."""
     sglang, sglang_same = changes("sglang")
     vllm, vllm_same = changes("vllm")
-    systems = [
-        replace(rules, **ONE_BUDGET) if rules.run_first == "unified" else rules
-        for rules in RULES.values()
-    ]
+    systems = [*map(rules_of_admission, RULES.values())]
     answers = (
         (f"`{item.name}`", item.metadata["question"],
          *(getattr(rules, item.name) for rules in systems))

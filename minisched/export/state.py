@@ -289,9 +289,7 @@ class Books:
             self.rows.put(lease.row, time)
             self.requests.put(lease, time)
             return
-        is_sending = bool(lease.num_transfers)
-        used = "wasted" if lease.closed and not is_sending else "admitted"
-        kind = "sending" if is_sending else used
+        kind, used = kinds_of(lease)
         self.rows.put(lease.row, time, Stay(place, used, label=rid, rid=rid, about=OWNED[kind]))
         if lease in self.joined:  # who was retracted may run again, beside its own zombie
             place = f"{rid} ({place})" if (kind, lease.why) == ("wasted", ENDS[1]) else rid
@@ -351,10 +349,8 @@ class Books:
         stay = None
         if lease := ledger.held.get((PAGE, page)):
             self.computed[page] = lease.rid
-            is_sending = bool(lease.num_transfers)
-            used = "wasted" if lease.closed and not is_sending else "admitted"
-            about = OWNED["sending" if is_sending else used]
-            stay = Stay(place, used, label=lease.rid, rid=lease.rid, about=about)
+            kind, used = kinds_of(lease)
+            stay = Stay(place, used, label=lease.rid, rid=lease.rid, about=OWNED[kind])
         elif page in ledger.cached or page in ledger.disowned:
             node = self.tree.get(ledger.cached.get(page, ROOT))
             kind = "protected" if self.refs[page] or (node and node.lock_ref) else "evictable"
@@ -362,6 +358,14 @@ class Books:
         else:
             self.computed.pop(page, None)
         self.pages.put(page, time, stay)
+
+
+def kinds_of(lease: HeldLease) -> tuple[str, str]:
+    """What a lease is: ``sending``, ``wasted`` or ``admitted``; and how its row and pages look."""
+    if lease.num_transfers:
+        return "sending", "admitted"
+    used = "wasted" if lease.closed else "admitted"
+    return used, used
 
 
 def node_stay(node: Node, pages: int) -> Stay:

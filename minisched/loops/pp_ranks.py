@@ -28,7 +28,7 @@ from ..models.base import ForwardBatch, ModelWorkerBatch, make_forward_batch
 from ..trace import Touch
 from ..trace.recorder import to_text
 from ..worker import Step
-from ..worker.worker import COPY, FORWARD, Recipe, StepOp, Worker
+from ..worker.worker import FORWARD, Recipe, StepOp, Worker
 from .run import RunSetup, drive, setup_of, wire
 from .vllm_pp import IntermediateTensors, LayeredModel, Stage
 
@@ -76,10 +76,9 @@ class FirstRank:
             "ask", self.ask, "send", on_thread=True,
             takes=("extra", "logits_output", "adjustments"), gives="next_token_ids",
         )  # fmt: skip
-        copy = replace(
-            COPY, run=self.take, on_thread=True, edge=("", ""),
-            takes=("next_token_ids", "buffer", "num_outputs"),
-            cost=lambda worker, step: 0, touches=lambda worker, step: (),
+        copy = StepOp(
+            "copy", self.take, "copy", on_thread=True,
+            takes=("next_token_ids", "buffer", "num_outputs"), gives="copy_done",
         )  # fmt: skip
         return forward, send, ask, copy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core import Request
 from ..memory import LeasePool
@@ -11,6 +11,7 @@ from .admission import Plan, PrefillManager
 from .decode import DecodeManager
 from .prefill_adder import PrefillAdder
 from .retraction import Retraction
+from .rules import Rules
 
 ONE_BUDGET = {
     "reserves": "prompt",
@@ -20,6 +21,11 @@ ONE_BUDGET = {
     "too_long_alone": "refused",
 }
 """How prompts are admitted under one budget (``rules.py``), whatever the rules say elsewhere."""
+
+
+def rules_of_admission(rules: Rules) -> Rules:
+    """The rules with what one budget decides, where they ask for it."""
+    return replace(rules, **ONE_BUDGET) if rules.run_first == "unified" else rules
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from ..memory import (
@@ -23,7 +22,7 @@ from ..policy import (
     UnifiedBudget,
     WaitingQueue,
 )
-from ..policy.unified import ONE_BUDGET
+from ..policy.unified import rules_of_admission
 from ..trace import Recorder
 from .config import SchedulerConfig
 
@@ -61,9 +60,8 @@ class Policies(NamedTuple):
 
 def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder) -> Policies:
     """The policies over a scheduler's memory, as settings and rules say."""
-    rules, chunk = config.in_force, config.chunked_prefill_size
-    if is_unified := rules.run_first == "unified":
-        rules = replace(rules, **ONE_BUDGET)
+    rules, chunk = rules_of_admission(config.in_force), config.chunked_prefill_size
+    is_unified = rules.run_first == "unified"
     tree = leases.cache if isinstance(leases.cache, RadixCache) else None
     policy = SchedulePolicy(
         config.schedule_policy, tree, config.random_seed, config.enable_priority_scheduling,
