@@ -141,13 +141,18 @@ def with_options(command: Callable[..., int | None]) -> Callable[..., int | None
 def option(
     name: str, kind: Any, said: Field[Any], usual: Any, panel: str | None = None
 ) -> inspect.Parameter:
-    """What typer makes an option of; its default: it was not given."""
+    """Return the parameter that typer turns into an option.
+
+    The default None means that the option was not given. An empty text stays ``""``, as the
+    function declares it: ``--step ''`` and no ``--step`` are the same.
+    """
     alias, shown, limits = (said.metadata[what] for what in ("alias", "shown", "limits"))
     spelled = f"--{name.replace('_', '-')}"
     is_list, is_flag = getattr(kind, "__origin__", None) is list, kind is bool and usual is False
     is_empty = any(usual is nothing for nothing in (MISSING, None, False)) or usual in ("", ())
     is_told = shown is None and not is_empty
-    default = usual if is_told or kind is bool else [] if is_list else None
+    is_kept = is_told or kind is bool or usual == ""
+    default = usual if is_kept else [] if is_list else None
 
     def within(value: Any) -> Any:
         if limits and value is not None and not limits[0] <= value <= limits[1]:
