@@ -1,4 +1,4 @@
-"""``minisched check FILE``, as a user types it: profiles of real engines and files in our format."""
+"""``minisched check FILE``, as a user types it: real profiles, and files in our own format."""
 
 from dataclasses import MISSING, Field
 from inspect import signature, unwrap
