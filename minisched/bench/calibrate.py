@@ -21,12 +21,11 @@ from ..devices.cost import ADDED_TO, MILLISECOND, NO_COST, CostModel, Pace
 from ..devices.profiles import HostCost, MachineCost
 from ..loops.run import Run, run_to_end, warm_up
 from ..models.base import Model
-from ..replay.replay import LengthModel
 from ..scheduler import SchedulerConfig
 from ..trace import Slice, Trace
 from ..trace.events import is_host
 
-# -- The workloads that costs are fitted to, and those that are predicted: requests alike ----------
+# -- The workloads that costs are fitted to: requests alike ----------------------------------------
 
 MOST_TOKENS = 128  # of prompts in one step
 LEAD = 500 * MILLISECOND  # before the first arrival: an engine takes time to be made
@@ -34,7 +33,7 @@ LEAD = 500 * MILLISECOND  # before the first arrival: an engine takes time to be
 
 @dataclass(frozen=True)
 class CalibrationLoad:
-    """A workload by its figures: requests alike, ``every`` nanoseconds apart, or all at once.
+    """A workload by its figures: requests alike, ``every`` nanoseconds apart, or all together.
 
     ``work`` is pure-Python work added to each step, in nanoseconds.
     """
@@ -60,7 +59,7 @@ class CalibrationLoad:
 
     @property
     def config(self) -> SchedulerConfig:
-        """Room for all of them at once."""
+        """The settings with room for all of them at the same time."""
         total = self.prompt + self.new
         return SchedulerConfig(
             max_running_requests=self.requests,
@@ -71,7 +70,7 @@ class CalibrationLoad:
 
 
 WORK = 20 * MILLISECOND
-SERIAL_LOADS = (  # as far as what is to be predicted, with the sizes that the line bends at
+SERIAL_LOADS = (  # they reach the sizes to predict, and have those at which the line bends
     CalibrationLoad(1, 32, 12), CalibrationLoad(2, 16, 8), CalibrationLoad(4, 32, 10),
     CalibrationLoad(8, 16, 8), CalibrationLoad(16, 4, 8), CalibrationLoad(1, 160, 3),
 )  # fmt: skip
@@ -85,7 +84,7 @@ CONTEXT_LEN = max(load.config.context_len for load in (*SERIAL_LOADS, *LOOP_LOAD
 Rows = tuple[tuple[int, int], ...]  # first new position and new positions of each row
 PHASE, AFTER, OP, START, WAKE = "phase", "after", "op", "start", "wake"
 STARTS_BEHIND = {"sample": "forward", "copy": "sample"}
-ASLEEP = ("receive", "schedule")  # what comes behind a schedule that found nothing to do
+ASLEEP = ("receive", "schedule")  # the phases after a schedule that found nothing to do
 
 
 class Listener:
@@ -134,12 +133,12 @@ class Piece:
 
     @property
     def what(self) -> tuple[object, ...]:
-        """What was done, by whichever loop."""
+        """The work itself, without the loop that did it."""
         return self.work, self.kind, self.name, self.rows
 
     @property
     def has_added_work(self) -> bool:
-        """Whether it is a phase of the host that took on some of the added work."""
+        """It is a phase of the host that took on some of the added work."""
         return self.kind == PHASE and self.work > 0 and self.name in ADDED_TO
 
     def alone(self, pace: Pace) -> Piece:
@@ -149,7 +148,7 @@ class Piece:
 
 
 def pieces_of(run: Run, heard: Sequence[Rows], work: int = 0) -> Iterator[Piece]:
-    """The pieces of one run, of which ``heard`` are the rows of each forward pass."""
+    """Yield the pieces of one run; ``heard`` are the rows of each forward pass."""
     trace, piece = run.trace, partial(Piece, run.loop, work)
     ops = {(it.name, it.step): it for it in trace.slices if not is_host(it.lane)}
     passes = (item for item in trace.on("forward") if item.name == "forward")
@@ -159,8 +158,8 @@ def pieces_of(run: Run, heard: Sequence[Rows], work: int = 0) -> Iterator[Piece]
         copy = ops.get(("copy", wait.step))
         return copy is None or copy.end <= wait.start
 
-    # The host's own thread: what the cost model calls each phase, and until when the host worked
-    # on behind it before it did something else.
+    # The host's own thread: the cost model's name of each phase, and the time until which the host
+    # worked on after it, before its next phase.
     names: dict[int, str] = {}
     until: dict[int, int] = {}
     launched: dict[int, int] = {}  # the first launch of each step; a second one only samples
@@ -200,9 +199,9 @@ def pieces_of(run: Run, heard: Sequence[Rows], work: int = 0) -> Iterator[Piece]
 
 # -- Medians, and one line of least squares --------------------------------------------------------
 
-OUTLIER = 4  # residuals beyond so many times their median are left out
+OUTLIER = 4  # residuals beyond this many times their median are left out
 TRIMMINGS = 3
-ROUNDING = 1e-9  # relative residuals that are nobody's
+ROUNDING = 1e-9  # relative residuals below it are rounding errors
 
 
 def by_name(pieces: Iterable[Piece], kind: str) -> dict[str, list[Piece]]:
@@ -227,11 +226,11 @@ def middles(pieces: Iterable[Piece], kind: str) -> dict[str, int]:
 
 
 def line(pieces: Sequence[Piece], features: Callable[[Piece], Sequence[float]]) -> list[int]:
-    """One coefficient for each feature, so that squares of relative residuals add up to least.
+    """Fit one coefficient for each feature: least squares of relative residuals.
 
-    Relative: a long prompt is as noisy as a short step, in per cent. What a busy machine has
-    disturbed, far from the line, is left out. A feature gets 0 that others already explain, or that
-    would make things cheaper.
+    Relative: a long prompt is as noisy as a short step, in per cent. Outliers, which a busy machine
+    has disturbed, are left out. A feature that others already explain gets 0, and so does one that
+    would make a step cheaper.
     """
     import numpy as np
 
@@ -240,7 +239,7 @@ def line(pieces: Sequence[Piece], features: Callable[[Piece], Sequence[float]]) 
     matrix = np.array([features(piece) for piece in pieces], float) * weights[:, None]
     target *= weights
     sizes = np.linalg.norm(matrix, axis=0)
-    matrix /= np.where(sizes, sizes, 1)  # so that what depends on others is told from what is small
+    matrix /= np.where(sizes, sizes, 1)  # dependent columns must differ from small ones
     found = np.zeros(len(sizes))
     columns: list[int] = []
     for column in range(len(sizes)):
@@ -291,10 +290,10 @@ def fit_cost(table: Sequence[Piece], pad_to: int = 1) -> MachineCost:
 
 
 def per_mille(pieces: Iterable[Piece], serial: Iterable[Piece]) -> int:
-    """What was lost of 1000 nanoseconds beside the other side: the median over all of these.
+    """Return the nanoseconds lost of 1000 while the other side works: the median over ``pieces``.
 
-    What a piece takes alone is what it takes in the serial loop, whose host does little beside the
-    device: in the same workload, since added work also leaves caches cold.
+    The serial loop gives the time of a piece alone, because its host does little while the device
+    works. Both have the same workload, since added work also leaves caches cold.
     """
     alone: dict[Any, list[Piece]] = defaultdict(list)
     for piece in serial:
@@ -315,8 +314,8 @@ def per_mille(pieces: Iterable[Piece], serial: Iterable[Piece]) -> int:
 def fit_device(serial: Sequence[Piece], pad_to: int) -> MachineCost:
     """Costs of forward passes, sampling and copies.
 
-    A pass costs what its tokens say, a line that bends at numbers of tokens seen often and never
-    falls, and on top what it attends to, and its rows.
+    The cost of a pass grows with its tokens along a line that never falls and bends at numbers of
+    tokens seen often. The KV that it attends to and its rows are added.
     """
     ops = by_name(serial, OP)
 
@@ -364,7 +363,7 @@ def fit_host(pieces: Sequence[Piece]) -> HostCost:
 
 
 def fit_added_work(phases: Sequence[Piece]) -> int:
-    """What passes of 1000 nanoseconds of added work, by one phase with and without half of it."""
+    """Return the time of 1000 ns of added work: a phase with half of it, less one without."""
     with_work = [piece for piece in phases if piece.work]
     if not with_work:
         return 1000
@@ -372,34 +371,22 @@ def fit_added_work(phases: Sequence[Piece]) -> int:
     return round(median(1000 * (it.duration - plain) // (it.work // 2) for it in with_work))
 
 
-# -- Runs that are measured, and runs that are foreseen --------------------------------------------
+# -- Runs that are measured ------------------------------------------------------------------------
 
 
 def observe(
     loop: str, device: str, model: Model, load: CalibrationLoad, cost: CostModel = NO_COST
 ) -> tuple[Trace, list[Piece]]:
-    """Run a load through a loop; its trace, and that taken apart.
+    """Run a load through a loop; return its trace, and the trace's pieces.
 
     Raises:
-        KeyboardInterrupt: somebody cut the run short.
+        KeyboardInterrupt: Ctrl-C ended the run.
         RunStopped: it stopped with an error.
     """
     listener = Listener(cost.with_host_work(load.work).of_loop(loop))
     requests, told = load.make(model.vocab_size), cast(CostModel, listener)
     run = run_to_end(loop, device, model, requests, load.config, told)
     return run.trace, list(pieces_of(run, listener.heard, load.work))
-
-
-def predict(loop: str, model: Model, load: CalibrationLoad, cost: CostModel) -> Trace:
-    """The same load on ``sim``, where what the tokens are makes no odds."""
-    lengths = cast(Model, LengthModel(model.vocab_size - 1, 1, model.context_len))
-    return observe(loop, "sim", lengths, load, cost)[0]
-
-
-def makespan(trace: Trace) -> int:
-    """Nanoseconds from when the first request is taken in to the end."""
-    first = min((item.start for item in trace.slices if item.name == "receive"), default=0)
-    return trace.end - first
 
 
 def fit_costs(
@@ -410,9 +397,9 @@ def fit_costs(
     cost: CostModel = NO_COST,
     report: Callable[[str], None] = lambda doing: None,
 ) -> MachineCost:
-    """Costs of steps, of the device once and of the host for every loop.
+    """Measure the costs of steps: of the device once, and of the host for every loop.
 
-    ``cost`` is what steps of ``sim`` cost, should that be the device: then it comes back.
+    ``cost`` is the cost model of ``sim``, if that is the device; the fit then returns it.
 
     Raises:
         ValueError: the model's context is too short.
@@ -426,7 +413,7 @@ def fit_costs(
 
 
 def settle(device: str, model: Model, loops: Sequence[str]) -> None:
-    """What is done once is done before anything counts: kernels are chosen, graphs captured.
+    """Do before any measurement what is done once: choose kernels, capture graphs.
 
     Raises:
         ValueError: the model's context is too short.
@@ -449,7 +436,7 @@ def observe_all(
     cost: CostModel = NO_COST,
     report: Callable[[str], None] = lambda doing: None,
 ) -> list[Piece]:
-    """Every workload of a calibration, once; which of the loops begins is a matter of the turn."""
+    """Run every workload of a calibration once; the turn decides which loop begins."""
     report("calibrating: serial")
     found: list[Piece] = []
     for load in SERIAL_LOADS:
@@ -462,7 +449,7 @@ def observe_all(
 
 
 def rotated(loops: Sequence[str], turn: int) -> list[str]:
-    """Each loop once, another one first in each turn: the first pays for what is cold by then."""
+    """Return each loop once, another one first in each turn: the first pays for cold caches."""
     each = list(dict.fromkeys(loops))
     first = turn % len(each)
     return each[first:] + each[:first]

@@ -1,7 +1,7 @@
 """One GPU: is it busy in steady decode, how near its limit is a step, and who is faster.
 
-An op's slice lasts from the moment the GPU reaches it. Launched kernel by kernel, the gaps between
-kernels count as the op's; in a graph there are none. So busy is said of graphs.
+An op's slice starts when the GPU reaches it. If kernels are launched singly, the gaps between them
+count as the op's. A graph has no gaps, so the busy time is measured on graphs.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ BYTES = 2  # of a weight and of a cached number: bfloat16
 PAGE = 16  # tokens
 CHUNK = 2048  # tokens of prompts in a step
 CONTEXT_LEN = 1024  # tokens, of the models measured
-ROWS, PROMPT_LEN, NEW_TOKENS = 32, 512, 128  # requests at once, and the tokens of each
+ROWS, PROMPT_LEN, NEW_TOKENS = 32, 512, 128  # requests in a batch, and the tokens of each
 FEWEST = 16  # new tokens: with less there is no steady decode
 FEW = 2  # new tokens of the untimed run before each timed one
 DEVICE = "cuda"
@@ -117,7 +117,7 @@ def requests_of(rows: int, new_tokens: int) -> list[Request]:
 
 
 def bytes_per_step(settings: dict[str, Any], rows: int, new_tokens: int) -> float:
-    """What the median decode step reads at least: each weight, and each row's KV once."""
+    """Return the fewest bytes that the median decode step reads: each weight and KV slot once."""
     width = settings["num_key_value_heads"] * settings["head_dim"]
     kv = 2 * settings["num_hidden_layers"] * width * BYTES
     return float(num_parameters(settings) * BYTES + kv * rows * (PROMPT_LEN + new_tokens / 2))
@@ -128,9 +128,8 @@ def shape_rows(
 ) -> list[Figure]:
     """Tokens a second beside transformers; then how busy the GPU is, and how near its limit.
 
-    What is made once (weights, KV, graphs) is there before anything is timed, and stays. Before
-    each run of ours the allocator is emptied and the loop says a few tokens, so that what one arm
-    leaves is not another's to pay for.
+    Weights, KV and graphs are made once, before the first timed run. Before each run of ours the
+    allocator is emptied and the loop generates a few tokens, so that no arm pays for another.
     """
     rows, new_tokens = call.requests or ROWS, call.max_new_tokens or NEW_TOKENS
     traces: dict[str, list[Trace]] = {loop: [] for loop in LOOPS}
@@ -184,7 +183,7 @@ def shape_rows(
 
 
 def bytes_per_second(size: int = 1 << 32) -> float:
-    """What copying ``size`` bytes within the GPU's memory reads and writes."""
+    """Measure the bytes a second that a copy of ``size`` bytes in the GPU reads and writes."""
     import torch
 
     source = torch.empty(size, dtype=torch.uint8, device=DEVICE)

@@ -1,4 +1,4 @@
-"""What a part of the bench is asked, how its arms take turns, and the table that it answers with.
+"""The call of a part of the bench, the turns of its arms, and its table.
 
 A part is a module with a ``PART``: one function from a ``BenchCall`` to rows. A row has a name, a
 median, its spread, an aim if there is one, and the reason if that is missed.
@@ -25,15 +25,15 @@ from .peers.peer import Answer, PeerError, start_peer
 
 
 def machine() -> dict[str, Any]:
-    """System, processor, cores that this process may use, and memory where the system tells."""
-    tells = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if tells else 0
+    """Return system, processor, cores of this process, and memory where the system counts it."""
+    has_pages = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if has_pages else 0
     return {"system": platform.platform(), "processor": processor(), "cpus": num_cores(),
             "memory_gib": round(memory / 2**30, 1) or None}  # fmt: skip
 
 
 def processor() -> str:
-    """What the processor calls itself."""
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -42,18 +42,18 @@ def processor() -> str:
     return next(named, platform.machine())
 
 
-# -- What a part is asked: the options of ``minisched bench`` that were given ----------------------
+# -- The call of a part: the options of ``minisched bench`` that were given ------------------------
 
-Report = Callable[[str], None]  # is told what is being done
+Report = Callable[[str], None]  # shows the current work
 OPTIONS = ("device", "model", "dtype", "requests", "max_new_tokens")  # of what is measured
-CHECKOUTS = ("nano_vllm", "vidur")  # of peers that have no wheels
+CHECKOUTS = ("nano_vllm",)  # of peers that have no wheels
 
 
 @dataclass(frozen=True)
 class BenchCall:
-    """One call of ``minisched bench``; what is None was not given, and each part has its own.
+    """One call of ``minisched bench``; for None each part has its own default.
 
-    ``repetitions`` are interleaved; ``report`` shows what is being done.
+    ``repetitions`` are interleaved; ``report`` shows the current work.
     """
 
     part: str
@@ -63,13 +63,12 @@ class BenchCall:
     max_new_tokens: int | None = None
     repetitions: int = 5
     nano_vllm: Path | None = None
-    vidur: Path | None = None
     dtype: str | None = None
     report: Report = lambda doing: None
 
     @property
     def options(self) -> dict[str, Any]:
-        """What was asked for besides the part, as a table names it."""
+        """The given options besides the part, as a table names them."""
         named = {name.replace("_", "-"): getattr(self, name) for name in OPTIONS}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -113,8 +112,8 @@ PACKAGES = ("torch", "transformers", "mlx", "mlx-lm", "numpy", "xxhash")
 class Figure:
     """One line of a bench's table.
 
-    ``aim`` is what the median should reach, or with ``at_most`` not exceed in size, if anything.
-    ``reason`` says why nothing was measured, or why an aim is missed.
+    The median should reach ``aim``, or with ``at_most`` not exceed it in size. ``reason`` is why
+    nothing was measured, or why an aim is missed.
     """
 
     name: str
@@ -131,7 +130,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the median is where the aim wants it; None without one of the two."""
+        """The median meets the aim; None without one of the two."""
         if self.aim is None or self.median is None:
             return None
         return abs(self.median) <= self.aim if self.at_most else self.median >= self.aim
@@ -171,7 +170,7 @@ def not_measured(name: str, unit: str, reason: str, aim: float | None = None) ->
 def interleave(
     arms: Mapping[str, Measure], repetitions: int, report: Report
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Measure each arm once, then each again; and why peers that broke off are asked no more."""
+    """Measure each arm in turn; return the values, and why a peer that broke off was left out."""
     reasons: dict[str, str] = {}
     values: dict[str, list[float]] = {name: [] for name in arms}
     for repetition in range(repetitions):
@@ -194,10 +193,9 @@ def contest(
     at_most: bool = True,
     why: str = "",
 ) -> list[Figure]:
-    """The same work by all arms in turn: each one's figure, then how many times it the first is.
+    """Do the same work by all arms in turn: each one's figure, then the first one's ratio to each.
 
-    ``aims`` are of these ratios, by the arm that the first one is beside; ``why`` is the known
-    reason where it misses one.
+    ``aims`` are of these ratios, by the other arm; ``why`` is the known reason for a missed aim.
     """
     values, reasons = interleave(
         arms, call.repetitions, lambda doing: call.report(f"{title}: {doing}")
@@ -228,7 +226,7 @@ def peer_asked(
     stack: ExitStack,
     env: Mapping[str, str] | None = None,
 ) -> Ask:
-    """A side that runs as long as the stack; if it can't be had, it says so when it is asked."""
+    """Start a side that runs as long as the stack; if it can't start, a question raises."""
     try:
         return stack.enter_context(start_peer(module, settings, call.report, env)).ask
     except PeerError as error:
@@ -236,7 +234,7 @@ def peer_asked(
 
 
 def no_peer(reason: str) -> Ask:
-    """One that can't be had."""
+    """Return a side that raises ``reason`` at each question."""
 
     def ask(question: Mapping[str, Any]) -> Answer:
         raise PeerError(reason)
@@ -252,9 +250,9 @@ def as_json(
     peers: Mapping[str, str] | None = None,
     asked: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What ``bench --json`` prints.
+    """Return the object that ``bench --json`` prints.
 
-    ``peers`` are versions in other environments than this one; ``asked`` are options, and when.
+    ``peers`` are versions in other environments; ``asked`` are the options and the date.
     """
     return {
         "rows": [item.as_json() for item in figures],
@@ -301,8 +299,8 @@ def to_markdown(part: str, document: dict[str, Any]) -> Iterator[str]:
     yield "|---|--:|--:|--:|---|---|---|---|"
     for row in document["rows"]:
         yield f"| {' | '.join(cells(row))} |"
-    for said in (document["asked"], document["machine"], document["versions"]):
-        yield f"\n{', '.join(f'{name} {value}' for name, value in said.items())}."
+    for facts in (document["asked"], document["machine"], document["versions"]):
+        yield f"\n{', '.join(f'{name} {value}' for name, value in facts.items())}."
 
 
 def cells(row: dict[str, Any]) -> list[str]:

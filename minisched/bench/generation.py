@@ -20,7 +20,7 @@ from .peers.peer import Answer
 
 OURS = "minisched"
 LENGTHS = (256, 64, 128, 64, 512, *(64,) * 11)  # tokens of prompts, over and over
-BATCHES = (1, 16)  # requests at once; with more sizes a run takes longer than half an hour
+BATCHES = (1, 16)  # requests; with more sizes a run takes longer than half an hour
 LONGEST = 1024  # new tokens: with a prompt of 512 they are in every small model's context
 NEW_TOKENS = 64
 DTYPES = ("float32", "bfloat16")
@@ -39,11 +39,10 @@ RIVALS: Mapping[str, Mapping[str, tuple[str, float]]] = {
 
 
 def generation_rows(call: BenchCall) -> list[Figure]:
-    """Requests at once, each ``--max-new-tokens`` long, on the device named or on both.
+    """Measure a batch of requests, each ``--max-new-tokens`` long, on the given device or on both.
 
-    Another BLAS can only be put under MLX before a process starts. Where its stock kernels are
-    plain loops on the CPU, every token takes about a tenth of a second, be it of a prompt or new:
-    so OpenBLAS is put in. On a Mac they are Metal's, and there is nothing to put in.
+    MLX on Linux computes with plain loops: each token takes about a tenth of a second. OpenBLAS
+    replaces them, and it can only be loaded before a process starts. On a Mac Metal computes.
 
     Raises:
         ValueError: there are too few or too many tokens.

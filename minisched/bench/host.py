@@ -1,7 +1,7 @@
-"""What scheduling costs the host, beside other schedulers: same requests, same pages, no device.
+"""The host's cost of scheduling next to other schedulers: same requests and pages, no device.
 
-Each is a process of its own, ours too (``steps.py``), which takes the time itself; only questions
-and answers pass the pipe. Theirs are ``fidelity``'s originals, with the stand-ins named there.
+Each scheduler runs in a process of its own, ours too (``steps.py``), and measures itself. Only
+questions and answers pass the pipe. The others are ``fidelity``'s originals with their stand-ins.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NOT_ADMITTED = {
 }
 A_STEP = (
     "each step makes a plan, a batch that stays as it was committed, and an output for each row, "
-    "since loops run ahead of results and clients are told"
+    "since loops run ahead of results and clients are notified"
 )
 AN_ADMISSION = (
     "each admission looks for its prefix in a radix tree, locks what it found, counts down four "
@@ -46,9 +46,9 @@ WARM_UP, STEPS, ADMITTING_STEPS = 8, 240, 8
 
 @dataclass(frozen=True)
 class HostCase:
-    """What a scheduler is asked to do, and which peers can do it too.
+    """A workload of a scheduler, and the peers that can run it too.
 
-    Those who run decode; or with ``admits`` requests are admitted, and their first token is taken.
+    Its running requests decode. With ``admits``, requests are admitted and get their first token.
     ``ahead``: in the order of the loop ``overlap``.
     """
 
@@ -76,7 +76,7 @@ class HostCase:
 
 
 def admitting(waiting: int) -> HostCase:
-    """Requests that are admitted while so many wait."""
+    """Return the case of requests that are admitted while ``waiting`` others wait."""
     load = HostWorkload(
         running=0, waiting=waiting, prompt_len=512, head_len=512, spare_pages=4096, spare_rows=1024
     )
@@ -96,7 +96,7 @@ def batch_full(waiting: int) -> HostCase:
 
 
 def after(finished: int) -> HostCase:
-    """So many have come and gone before, and have left their prompts in the tree."""
+    """Return a case after ``finished`` requests, whose prompts are still in the tree."""
     load = HostWorkload(spare_pages=8192, finished=finished, distinct=max(1, finished))
     return HostCase(f"step, 256 running, {finished:,} finished before", load)
 

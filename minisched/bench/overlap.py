@@ -1,22 +1,22 @@
-"""How much of what could be hidden a loop hides, and what the lock and the cores cost.
+"""The share of the hideable time that a loop hides, and the cost of the lock and the cores.
 
 Of a settled decode step, all in milliseconds:
 
 - ``serial`` and ``overlapped``: from the start of a step's forward to the start of the next one's,
   in the loop ``serial`` and in the device's overlapped loop.
 - ``device``: how long the device was busy in a step of the serial run, undisturbed by the host.
-- ``host`` = serial - device: what the host takes when the device does nothing meanwhile.
-- ``hideable`` = min(host, device) is what overlap could save: no order of the same work takes less
-  than max(host, device).
-- ``hidden`` = serial - overlapped: what it does save. Its aim is 90 % of what is hideable.
+- ``host`` = serial - device: the host's time while the device does nothing.
+- ``hideable`` = min(host, device): the most that overlap can save, because no order of the same
+  work takes less than max(host, device).
+- ``hidden`` = serial - overlapped: the time that overlap saves. Its aim is 90 % of ``hideable``.
 
 The host's added work is pure Python, which needs the interpreter lock and a core. A sleep of the
-same length needs neither: what it hides is what the loop by itself hides, and how much longer the
-step with Python takes is what the lock and the cores cost together.
+same length needs neither, so its hidden time is the loop's own. The step with Python takes longer
+by the cost of the lock and the cores together.
 
-All of them change places every few steps, as a machine that is shared is faster at one moment and
-slower at the next: runs that follow each other differ by more than what is looked for here. Where
-repetitions still disagree, the aim is neither met nor missed.
+The loops change places every few steps. The speed of a shared machine varies, and consecutive runs
+differ by more than the effect measured here. Where repetitions still disagree, the aim is neither
+met nor missed.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class Arm:
     turns: Iterator[ScheduleBatch | NoBatch]
 
     def go_on(self, turns: int) -> None:
-        """Take so many turns, of a step each.
+        """Take this many turns, of a step each.
 
         Raises:
-            ArmStopped: there is nothing to run in one of them, as when a request has failed.
+            ArmStopped: a turn has nothing to run, for example because a request has failed.
         """
         for _ in range(turns):
             if not next(self.turns):
@@ -132,15 +132,15 @@ def running(
         device.close()
 
 
-# -- What a decode step took, read off the trace of a loop that took turns with others -------------
+# -- The time of a decode step, from the trace of a loop that took turns with others ---------------
 
 ROUND = 5  # turns of a loop before it is the next one's turn
 SKIPPED = 1  # step of a round, at its beginning: another loop's last step may still be running
-SPARE = 3  # tokens of a request that come after the last round: nobody ends in one
+SPARE = 3  # tokens of a request after the last round: no request ends in a round
 
 
 class MeasuredStep(NamedTuple):
-    """What a step took, and how long the device was busy in it, by the trace."""
+    """The time of a step, and the device's busy time in it, from the trace."""
 
     whole_ms: float
     device_ms: float
@@ -185,7 +185,7 @@ SLOW_S = 0.5  # beyond that, a step differs from the next one by more than any o
 
 
 class LoneWork:
-    """The work where nobody disturbs it, and a sleep that is as long as it took the last time."""
+    """The undisturbed work, and a sleep that is as long as the work's last run."""
 
     def __init__(self) -> None:
         self.slowness = 1.0  # how many times as long as meant
@@ -204,14 +204,14 @@ class LoneWork:
 def measure(
     device: str, model: Model, load: CalibrationLoad, work_ms: float, rounds: int
 ) -> dict[str, MeasuredStep]:
-    """A step of each way, from loops that take turns; the serial one tells how fast it was.
+    """Measure a step of each way in loops that take turns; the serial one gives the speed.
 
     Raises:
         ArmStopped: a request has failed, or is too short.
     """
     lone = LoneWork()
     ways: dict[str, Way] = {SERIAL: lone, PYTHON: compute, SLEEP: lone.sleep}
-    if not work_ms:  # nobody can tell who does it
+    if not work_ms:  # no work: a sleep can't differ from it
         del ways[SLEEP]
     with ExitStack() as stack:
         arms = {}
@@ -250,7 +250,7 @@ def overlap_rows(call: BenchCall) -> list[Figure]:
 
 
 def cell_rows(title: str, device: str, model: Model, batch: int, call: BenchCall) -> list[Figure]:
-    """One batch with each amount of added work. Where steps are slow, or one fails, it says why."""
+    """Measure one batch with each amount of added work; a row has the reason if it can't."""
     call.report(title)
     probe = CalibrationLoad(batch, PROMPT_LEN, PROBE)
     warm_up(device, model, probe.config)
@@ -279,15 +279,15 @@ def cell_rows(title: str, device: str, model: Model, batch: int, call: BenchCall
     return rows
 
 
-# -- What is hidden of what could be ---------------------------------------------------------------
+# -- The hidden share of the hideable time ---------------------------------------------------------
 
 AIM = 90.0  # percent of what could be hidden
-LEAST_MS = 1.0  # where less could be hidden, its share says nothing, and has no aim
+LEAST_MS = 1.0  # hideable; of less, the share means nothing and has no aim
 AGREE = 0.8  # of the repetitions have to be on one side of the aim, for it to be met or missed
 
 
 def share_rows(name: str, steps: Sequence[Mapping[str, MeasuredStep]]) -> list[Figure]:
-    """The figures of one cell, from each way's step in each repetition."""
+    """Return the figures of one cell, from each way's step in each repetition."""
     taken = {way: [step[way].whole_ms for step in steps] for way in steps[0]}
     device = [step[SERIAL].device_ms for step in steps]
     host = [max(0.0, value) for value in less(taken[SERIAL], device)]
@@ -300,7 +300,9 @@ def share_rows(name: str, steps: Sequence[Mapping[str, MeasuredStep]]) -> list[F
         same_side = [(value >= AIM) == row.met for value in share]
         if row.met is not None and sum(same_side) < AGREE * len(share):
             alone = f"from {min(taken[SERIAL]):.1f} to {max(taken[SERIAL]):.1f} ms"
-            why = f"not told: serial steps {alone}, of which {median(hideable):.1f} could be hidden"
+            why = (
+                f"undecided: serial steps {alone}, of which {median(hideable):.1f} could be hidden"
+            )
             return replace(row, aim=None, reason=why)
         return row.because(why)
 

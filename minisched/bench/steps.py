@@ -1,7 +1,7 @@
-"""What a scheduler is measured with, ours or another: requests that decode.
+"""The workload that a scheduler is measured with, ours or another: requests that decode.
 
-There is no device: it answers at once. Python's garbage collector stays on while steps are timed,
-as it does in a server; it runs once before, so that nobody pays for what the setting up has left.
+There is no device: results are there immediately. Python's garbage collector stays on while steps
+are timed, as in a server. It runs once before, so that no step pays for the setup.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ VOCABULARY = 1 << 20  # a prompt's first token is its number, so that no two sha
 
 @dataclass(frozen=True)
 class HostWorkload:
-    """Requests of one prompt length that decode, behind a history and before a queue."""
+    """Requests of one prompt length that decode, after a history and before a queue."""
 
     running: int = 256
     waiting: int = 0
     prompt_len: int = 384  # 384 + 128 fill a page: every request begins one while it is timed
-    head_len: int = 384  # the prompt of the first that waits; those behind it wait for it
+    head_len: int = 384  # the prompt of the first waiting request, which the others wait for
     spare_pages: int = 0  # beyond what the running requests will need
     spare_rows: int = 0  # requests that could run beside them, as far as rows go
     finished: int = 0  # requests that came and went before
@@ -57,14 +57,14 @@ class HostWorkload:
 
 
 class HostEngine(Protocol):
-    """A scheduler with a workload set up, whose device answers at once."""
+    """A scheduler with a workload set up, and a device that answers immediately."""
 
     def step(self) -> int:
-        """Schedule and process once; how many requests took part."""
+        """Schedule and process once; return the number of requests that took part."""
 
 
 def settle(admit: Callable[[], int], load: HostWorkload, add: Callable[[list[int]], None]) -> None:
-    """Admit the requests that run, as ``admit`` does step by step; then queue those that wait."""
+    """Admit the running requests with ``admit``, step by step; then queue the waiting ones."""
     numbers: Iterator[int] = count()
     for _ in range(load.running):
         add(prompt(next(numbers), load.prompt_len))
@@ -82,12 +82,12 @@ def prompt(number: int, length: int) -> list[int]:
 
 @cache
 def result_of(num_reqs: int) -> Result:
-    """What a device that answers at once would sample."""
+    """Return the tokens of a device that answers immediately."""
     return Result([ANY_TOKEN] * num_reqs)
 
 
 def timed(engine: HostEngine, warm_up: int, steps: int) -> tuple[float, int]:
-    """Microseconds of so many steps, and the rows that they had together."""
+    """Return the microseconds of ``steps`` steps, and their rows in all."""
     for _ in range(warm_up):
         engine.step()
     gc.collect()
@@ -99,7 +99,7 @@ def timed(engine: HostEngine, warm_up: int, steps: int) -> tuple[float, int]:
 
 
 def answer_with(engine_of: Callable[[HostWorkload], HostEngine], question: Answer) -> Answer:
-    """To ``{"load", "warm_up", "steps"}`` the microseconds and rows of all steps, for a peer."""
+    """Answer ``{"load", "warm_up", "steps"}`` with microseconds and rows of all steps."""
     engine = engine_of(HostWorkload(**question["load"]))
     taken, rows = timed(engine, question["warm_up"], question["steps"])
     return {"us": taken, "rows": rows}
@@ -138,7 +138,7 @@ class Minisched:
 
 
 def answer(question: Answer) -> Answer:
-    """Ours as one of those that are measured."""
+    """Measure our scheduler as the peers measure theirs."""
     return answer_with(partial(Minisched, question["ahead"]), question)
 
 

@@ -16,7 +16,7 @@ COMMANDS = {  # with the example below each one's help; museum has commands of i
     "compare": "--loops overlap,vllm_async --requests 4",
     "run": "--loop overlap --prompt 'Hello there' --max-new-tokens 8",
     "diagrams": "--check overlap",
-    "bench": "simulator --requests 200",
+    "bench": "overlap --device thread --model small --requests 8",
     "calibrate": "--device thread --model hash",
     "check": "out/serial.json out/overlap.json",
     "fidelity": "sglang --cases 100",

@@ -1,6 +1,6 @@
-"""``minisched bench``: measures one part, prints its table, and keeps it if told to.
+"""``minisched bench``: measures one part, prints its table, and with ``--keep`` writes it.
 
-A part loads when it is asked for: parts need different libraries.
+Only the chosen part loads: parts need different libraries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .exit import complain
 from .layout import JSON, print_json, say_table, work_progress
 from .options import setting
 
-PARTS = ("overlap", "generation", "limit", "host", "simulator", "prediction", "cuda")
+PARTS = ("overlap", "generation", "host", "cuda")
 
 
 def bench(
@@ -33,7 +33,6 @@ def bench(
     max_new_tokens: int | None = setting(None, "Tokens that each produces."),
     repeat: int = setting(5, "Interleaved repetitions.", least=1),
     nano_vllm: Path | None = setting(None, "A checkout of nano-vllm, for host."),
-    vidur: Path | None = setting(None, "A checkout of vidur, for simulator."),
     keep: bool = setting(False, "Write the table under traces/bench."),
     json: bool = JSON,
 ) -> int:
@@ -46,11 +45,11 @@ def bench(
         with work_progress() as work:
             work.at("warming up")
             call = BenchCall(part, device, model, requests, max_new_tokens, repeat, nano_vllm,
-                             vidur, dtype, work.at)  # fmt: skip
+                             dtype, work.at)  # fmt: skip
             figures = measured.measure(call)
     except (ArmStopped, RunStopped, PeerError) as error:
         return complain(f"bench {part} stopped: {error}", 1)  # and there is no table
-    # What the command line said, and when: a table says which run it is of.
+    # A table names its run: the options and the date.
     asked = {**call.options, "repetitions": repeat, "date": datetime.now(UTC).date().isoformat()}
     peers = {}  # which are not installed here
     if part == "host":
@@ -68,7 +67,7 @@ def bench(
         })  # fmt: skip
         heads = ("what", ">median", ">min", ">max", "unit", "aim", "met")
         say_table(heads, [cells(row)[:-1] for row in rows], "\n".join(reasons))
-    # A run of a part of a part does not take the place of the whole.
+    # Options that make it another measurement are in the name of its table.
     given = [f"{name}-{Path(str(value)).name}" for name, value in call.options.items()]
     few = [f"repeat-{repeat}"] if repeat < BenchCall.repetitions else []
     for path in save("-".join([part, *given, *few]), document, Path.cwd()) if keep else ():

@@ -197,7 +197,6 @@ def test_doctor_names_devices_and_what_others_need(cli: Any, monkeypatch: Monkey
     ("compare --device mlx --model nobody/nothing-here", "nobody/nothing-here"),
     ("bench cuda --device thread", "bench cuda knows cuda"),
     ("bench overlap --model hash --nano-vllm .", "--nano-vllm is of no use to bench overlap"),
-    ("bench limit --model hash", "can't be hash"),
     ("bench host --nano-vllm .", "no checkout of nano-vllm"),
     ("replay .", "Is a directory"),
     ("replay lengths.csv --kv-tokens 1000000000", "62500000 pages"),

@@ -15,9 +15,9 @@ from .peer import Answer, serve
 
 
 def start(settings: Answer) -> Callable[[Answer], Answer]:
-    """Load the model in ``folder``; on ``thread`` in ``dtype``, for so many ``threads`` of torch.
+    """Load the model in ``folder``; on ``thread`` in ``dtype`` and with torch's ``threads``.
 
-    The loop there is ``serial``: nothing is for the host to do, so every core is torch's.
+    The loop there is ``serial``: the host has nothing to do, so torch gets every core.
     """
     run: Callable[..., Any]
     if settings["device"] == "mlx":

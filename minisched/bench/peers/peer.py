@@ -29,36 +29,36 @@ Say = Callable[[str], None]
 
 
 class PeerError(RuntimeError):
-    """The peer can't do it, or has ended; the sentence says why."""
+    """The peer can't do it, or has ended; the message is the reason."""
 
 
 # -- The environment that a script asks for --------------------------------------------------------
 
 
 def packages(module: str) -> tuple[list[str], list[str]]:
-    """What the head of a script wants: with all that it needs itself, and alone.
+    """Return the packages of a script's head: those with dependencies, and those without.
 
-    Alone are those of which the head says that they need nothing (``tool.uv``), since what they
-    need has stand-ins. Without a head, there is nothing to be had.
+    Packages without dependencies are listed under ``tool.uv``; stand-ins replace what they need.
+    A script without a head needs no packages.
     """
     head = HEADER.search(path_of(module).read_text(encoding="utf-8"))
     if head is None:
         return [], []
     read = tomllib.loads("".join(line[2:] for line in head[1].splitlines(keepends=True)))
-    told = read.get("tool", {}).get("uv", {}).get("dependency-metadata", [])
-    bare = {each["name"] for each in told if not each["requires-dist"]}
+    metadata = read.get("tool", {}).get("uv", {}).get("dependency-metadata", [])
+    bare = {each["name"] for each in metadata if not each["requires-dist"]}
     wanted = {name: name.partition("==")[0] in bare for name in read["dependencies"]}
     return [name for name in wanted if not wanted[name]], [name for name in wanted if wanted[name]]
 
 
 def version_of(module: str, package: str) -> str:
-    """The version of a package that a script's head asks for."""
+    """Return the version of a package that a script's head names."""
     needed, alone = packages(module)
     return next(name[len(package) + 2 :] for name in needed + alone if name.startswith(package))
 
 
 def version_in(checkout: Path) -> str:
-    """What a project's checkout says of itself."""
+    """Return the version in a checkout's pyproject.toml."""
     file = checkout / "pyproject.toml"
     project = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return str(project.get("project", {}).get("version", "unknown"))
@@ -70,10 +70,10 @@ def path_of(module: str) -> Path:
 
 
 def interpreter(module: str, report: Say) -> Path:
-    """The Python of a script's environment, which is made if need be; ours, if it wants nothing.
+    """Return the Python of a script's environment, made on first use; ours without packages.
 
     Raises:
-        PeerError: it can't be made, for want of room, of pip or of a package; the sentence says.
+        PeerError: it can't be made for lack of disk space, of pip or of a package.
     """
     needed, alone = packages(module)
     if not needed:
@@ -111,15 +111,15 @@ def call(name: str, *command: str) -> None:
     """
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no reason was given"]
-        raise PeerError(f"{name} can't be installed: {said[-1]}")
+        lines = done.stderr.strip().splitlines() or ["no reason was given"]
+        raise PeerError(f"{name} can't be installed: {lines[-1]}")
 
 
 def environment() -> dict[str, str]:
-    """Our environment variables, less those that lead Python elsewhere; and the way to us alone.
+    """Return our environment variables with a ``PYTHONPATH`` that leads to this package alone.
 
-    In the folder that ``PYTHONPATH`` names lies nothing but a link to this package: what else is
-    installed beside it is not for a peer.
+    Its folder contains only a link to this package: a peer must not see the other packages
+    installed here.
     """
     elsewhere = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if name not in elsewhere}
@@ -144,7 +144,7 @@ class Peer:
         self, name: str, command: Sequence[str], settings: Mapping[str, Any], env: Mapping[str, str]
     ) -> None:
         self.name = name
-        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (a pipe that nobody reads would fill up)
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (an unread pipe would fill up)
         self.process = subprocess.Popen(
             command, env={**env},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
@@ -171,8 +171,8 @@ class Peer:
         if not line:
             code = self.process.wait()
             self.errors.seek(0)
-            said = self.errors.read().strip().splitlines() or [f"exit code {code}"]
-            raise PeerError(f"{self.name} has ended: {said[-1]}")
+            lines = self.errors.read().strip().splitlines() or [f"exit code {code}"]
+            raise PeerError(f"{self.name} has ended: {lines[-1]}")
         answer: Answer = json.loads(line)
         if "error" in answer:
             raise PeerError(f"{self.name}: {answer['error']}")
@@ -198,12 +198,12 @@ def start_peer(
     env: Mapping[str, str] | None = None,
     packages_of: str = "",
 ) -> Peer:
-    """A script of this package, with ``env`` added, in the environment that it asks for.
+    """Start a script of this package, with ``env`` added, in the environment of its head.
 
-    ``packages_of`` is another script, whose head counts.
+    ``packages_of`` names another script with the head to use.
 
     Raises:
-        PeerError: its packages can't be had, or it could not start.
+        PeerError: its packages can't be installed, or it could not start.
     """
     name = module.rpartition(".")[2]
     python = interpreter(packages_of or module, report)
@@ -215,9 +215,9 @@ def start_peer(
 
 
 def serve(start: Callable[[Answer], Callable[[Answer], Answer]]) -> None:
-    """Start with the first line, whose answer is ``{"ready": true}``; then answer each question.
+    """Start with the first line and answer ``{"ready": true}``; then answer each question.
 
-    What the peer prints itself goes to stderr. An error is an answer too: ``{"error": sentence}``.
+    Everything that the peer prints goes to stderr. An error is an answer: ``{"error": sentence}``.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a library's own prints, those of its C code too, are no answers

@@ -27,7 +27,7 @@ SHARE = 0.4  # of the memory that is free when its cache is made: it takes no mo
 
 
 def start(settings: Answer) -> Callable[[Answer], Answer]:
-    """Load the model in ``folder`` in ``dtype``, for so many ``threads``; ``rival`` says which."""
+    """Load the model in ``folder`` in ``dtype``, with torch's ``threads``, for one ``rival``."""
     torch: Any = import_module("torch")
     torch.set_num_threads(settings["threads"])
     auto: Any = import_module("transformers").AutoModelForCausalLM
@@ -77,7 +77,7 @@ class ContinuousBatching:
         self.manager: Any = None
 
     def make_room(self, rows: int, pages: int) -> None:
-        """Twice the room that is needed: where a fifth of the cache is free, it admits nobody."""
+        """Make twice the room needed: with a fifth of the cache free, it admits no request."""
         if rows <= self.room[0] and pages <= self.room[1]:
             return
         if self.manager:
@@ -101,7 +101,7 @@ class ContinuousBatching:
         """Seconds in all, the mean of the times to a first token, and the tokens.
 
         Raises:
-            RuntimeError: it said fewer, or its thread is gone.
+            RuntimeError: it generated fewer tokens, or its thread has ended.
         """
         prompts, new_tokens = question["prompts"], question["new_tokens"]
         self.make_room(len(prompts), -(-(max(map(len, prompts)) + new_tokens) // PAGE) + 1)
