@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import runpy
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from .checks.judge import Finding, breaks_the_same, judge
 from .checks.laws import LAWS, cause_rank, laws_on
 from .checks.many import CaseTally, Tried, case_of, try_workloads
 from .comparison import Comparison
+from .core import distinct
 from .defaults import check_names, in_words
 from .devices.registry import open_device
 from .engine.engine import Engine
@@ -119,11 +119,9 @@ def check_runs(given: Iterable[Recorded]) -> Check:
     Raises:
         ValueError: two runs are of different workloads.
     """
-    runs, names = list[Recorded](), Counter[str]()
-    for run in given:  # each under a name of its own
-        names[run.file] += 1
-        count = names[run.file]
-        runs.append(run if count == 1 else run._replace(file=f"{run.file} ({count})"))
+    runs = list(given)
+    names = distinct(run.file for run in runs)
+    runs = [run._replace(file=name) for run, name in zip(runs, names, strict=True)]
     answers = answer_all(runs)
     lines = [line for run in runs for line in said_of(run, answers[run.file])]
     return Check(verdict_on(runs, answers), tuple(lines), answers, runs=runs)
@@ -203,7 +201,7 @@ def check_workloads(
         cases += tried
         hear(len(cases))
     tally = CaseTally(seed, count, device, cases)
-    lines = verdict_on_cases(tally), *failures_told(tally, again)
+    lines = verdict_on_cases(tally), *unknown_told(tally), *failures_told(tally, again)
     return Check(not tally.failures if cases else None, lines, tally=tally)
 
 
@@ -217,10 +215,18 @@ def verdict_on_cases(tally: CaseTally) -> str:
         return f"✗ {broken} of {many(cases, 'case')} broke a law: {tried}."
     if not cases:
         return "? Nothing to judge: no loop takes these workloads, so no case was run."
+    unknown = {law for law, _ in tally.unknown}
     if unseen := [law for law in laws_on(tally.device) if tally.unjudged(law) == cases]:
-        never = f"nothing happened that {' or '.join(unseen)} could be judged by"
+        idle = " or ".join(law for law in unseen if law not in unknown)
+        never = f"nothing happened that {idle} could be judged by" if idle else "not all are judged"
         return f"? No law broke in {many(cases, 'case')}, but {never}: {tried}."
     return f"✓ every law held in {'all ' * (cases > 1)}{many(cases, 'case')}: {tried}."
+
+
+def unknown_told(tally: CaseTally) -> Iterator[str]:
+    """Name each law that does not know the rules in force, with the reason and the cases."""
+    for (law, reason), count in tally.unknown.items():
+        yield f"? {reason}: {law} is not judged in {many(count, 'case')}."
 
 
 LAW_HEADS = ("", "law", ">held", "what it says")

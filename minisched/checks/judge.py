@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, cast
@@ -67,6 +67,7 @@ class Verdict:
 
     ``workload`` holds the requests as the run has left them; ``finished`` is False for a run that
     stopped with an error. ``refused`` are the requests that had to be refused, by name.
+    ``unknown`` maps a law that does not know the rules in force to the reason.
     """
 
     findings: tuple[Finding, ...]
@@ -74,6 +75,7 @@ class Verdict:
     trace: Trace
     finished: bool = True
     refused: frozenset[str] = frozenset()
+    unknown: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
@@ -81,8 +83,8 @@ class Verdict:
         return not self.findings
 
     def lacking(self, law: str) -> str:
-        """What the run lacks to be judged by a law; nothing where it has all, or broke it."""
-        return "" if self.broke(law) else lacking(law, self.trace)
+        """Return why a law can't judge the run; nothing where it can, or was broken."""
+        return "" if self.broke(law) else self.unknown.get(law) or lacking(law, self.trace)
 
     def broke(self, law: str) -> Finding | None:
         """What was found of one law, or None."""
@@ -102,6 +104,7 @@ class Witnesses:
         self.device.built_by_host |= case.built_by_host
         self.clients, self.touched = Clients(workload), Touched()
         self.progress, self.over_budget = dict[str, str](), list[str]()
+        self.unknown = dict[str, str]()  # by law, why it does not know the rules in force
         self.threads = alive()
         self.failing = [StepFault(it.kind, it) for it in workload.failures]
         self.engines = list[Engine]()
@@ -121,7 +124,7 @@ class Witnesses:
             engine.scheduler.on_commit = committed
             self.touched.watch(engine)
             self.clients.watch(engine)
-            Watched(engine, self.progress)
+            Watched(engine, self.progress, self.unknown)
             for fault in self.failing:
                 fault.put_in(engine)
             patch(engine)
@@ -201,8 +204,9 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     found = [*stopped, *first_of_each(seen.laws())]
     findings = {item.law: item for item in found}
     return Verdict(
-        tuple(findings.values()), workload, seen.trace, bool(seen.engines), frozenset(refused)
-    )
+        tuple(findings.values()), workload, seen.trace, bool(seen.engines), frozenset(refused),
+        seen.unknown,
+    )  # fmt: skip
 
 
 def stopped_by(error: Exception) -> Finding:

@@ -36,6 +36,7 @@ class Tried:
     refused: int
     unjudged: tuple[str, ...] = ()  # laws that had nothing to look at
     failed: int = 0  # requests that ended because a step failed, as the workload wanted it
+    unknown: tuple[tuple[str, str], ...] = ()  # laws that do not know the rules, with the reason
 
     def holds(self, law: str) -> bool:
         """Whether a law was looked at and not broken."""
@@ -65,6 +66,7 @@ def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[
                 seed, design.name, verdict.findings, verdict.finished, sum(ends.values()),
                 ends[FinishReason.ABORT], ends[FinishReason.ERROR] - failed,
                 tuple(law for law in LAWS if verdict.lacking(law)), failed,
+                tuple(verdict.unknown.items()),
             )
         )  # fmt: skip
     return tried
@@ -115,6 +117,11 @@ class CaseTally:
     def loops(self) -> Counter[str]:
         """Cases of each loop, whatever its relay and options."""
         return Counter(case.loop.partition(":")[0] for case in self.cases)
+
+    @property
+    def unknown(self) -> Counter[tuple[str, str]]:
+        """Cases in which a law does not know the rules in force, by law and reason."""
+        return Counter(item for case in self.cases for item in case.unknown)
 
     def holding(self, law: str) -> int:
         """Cases that were looked at for a law and did not break it."""

@@ -32,22 +32,40 @@ from typing import TypeVar
 from ..core import Lease, NoBatch, Request, Row, ScheduleBatch
 from ..engine.engine import Engine
 from ..policy.waiting import CACHE_AWARE
+from ..scheduler import Scheduler
 from ..scheduler.pd import DecodeScheduler, PrefillScheduler
 from ..worker import Step
 from .history import many
 
 B = TypeVar("B", ScheduleBatch, ScheduleBatch | NoBatch)
 
+ORDERS: dict[str, Callable[[Request], int]] = {
+    "fcfs": lambda req: 0,
+    "priority": lambda req: 0,  # first come, first served among equals
+    "random": lambda req: 0,
+    "lof": lambda req: -req.params.max_new_tokens,
+    "lpm": lambda req: 0,  # without a tree, as is ``dfs-weight``
+    "dfs-weight": lambda req: 0,
+}
+"""The orders of the queue that the law knows, written a second time: the least goes first.
+The law ``order`` does not judge another order."""
+
+SCHEDULERS = (Scheduler, PrefillScheduler, DecodeScheduler)
+"""Schedulers whose rules the laws know. Neither law judges the decisions of another one."""
+
 
 class Watched:
-    """One scheduler, whose public methods are listened to from before its engine starts.
+    """Judge one scheduler: wrap its public methods before its engine starts.
 
-    ``findings`` gets the first sentence that breaks either law, by the law's name. What has to be
-    known of the decisions before is kept here; one decision is a ``Decision``.
+    ``findings`` receives the first sentence that breaks either law, by the law's name. ``unknown``
+    receives the reason by law where a law does not know the rules in force. The state that later
+    decisions need is kept here; one decision is a ``Decision``.
     """
 
-    def __init__(self, engine: Engine, findings: dict[str, str]) -> None:
+    def __init__(self, engine: Engine, findings: dict[str, str], unknown: dict[str, str]) -> None:
         self.scheduler, self.depth, self.findings = engine.scheduler, engine.worker.depth, findings
+        self.unknown = unknown
+        unknown |= unknown_rules(engine.scheduler)
         self.places: dict[Request, int] = {}  # in which order they came to wait
         self.num_added = 0
         self.running: list[Request] = []  # in which order their prompts were done
@@ -139,8 +157,8 @@ class Watched:
         return batch
 
     def keep(self, law: str, found: Iterable[str]) -> None:
-        """The first finding of a law stays."""
-        for sentence in found:
+        """Keep the first finding of a law that knows the rules in force."""
+        for sentence in found if law not in self.unknown else ():
             self.findings.setdefault(law, sentence)
 
     def lost_sight_of(self) -> Iterator[str]:
@@ -361,13 +379,16 @@ class Decision:
     # -- order -------------------------------------------------------------------------------------
 
     def turn_of(self, req: Request) -> tuple[int, ...]:
-        """The queue's order: the least goes first. Where it looks at the cache, all are alike."""
+        """Return the place in the queue's order: the least goes first.
+
+        All requests are alike if the order looks at the cache, or the law does not know it.
+        """
         policy = self.config.schedule_policy
-        if policy == "random" or (policy in CACHE_AWARE and self.scheduler.tree is not None):
+        looks_at_cache = policy in CACHE_AWARE and self.scheduler.tree is not None
+        if policy == "random" or policy not in ORDERS or looks_at_cache:
             return ()
-        longest_first = -req.params.max_new_tokens if policy == "lof" else 0
         place = self.watched.places[req]
-        return -req.priority if self.by_priority else 0, longest_first, place
+        return -req.priority if self.by_priority else 0, ORDERS[policy](req), place
 
     def out_of_order(self) -> Iterator[str]:
         """Who is in the step before others, wrongly. Ask ``left_out`` first."""
@@ -454,6 +475,17 @@ class Decision:
         return [req for req in running if req.device_len >= req.max_device_len + most]
 
 
+def unknown_rules(scheduler: Scheduler) -> dict[str, str]:
+    """Return, by law, why it does not know a scheduler's rules; nothing where it does."""
+    if type(scheduler) not in SCHEDULERS:
+        decides = "does not know the rules of a scheduler of your own"
+        return {law: f"the law {law} {decides}" for law in ("progress", "order")}
+    policy = scheduler.config.schedule_policy
+    if policy in ORDERS:
+        return {}
+    return {"order": f"the law order does not know {policy}; teach it in checks/progress.py"}
+
+
 def words(reqs: Sequence[Request]) -> str:
-    """Their ids."""
+    """Return their ids."""
     return " and ".join(req.rid for req in reqs)

@@ -16,7 +16,8 @@ lies between it and ``device_len`` is what the next step computes.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, MutableSequence, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -200,3 +201,22 @@ class Request:
         self.num_draft_tokens_in_flight, self.spec_token_ids = 0, []
         self.num_stale_output_tokens = self.num_in_flight_tokens  # with what was stale already
         self.retractions += 1
+
+
+# -- Names by which requests and runs are looked up ------------------------------------------------
+
+
+def distinct(names: Iterable[str]) -> Iterator[str]:
+    """Yield each name, and a repeated one with a number: ``a``, ``a (2)``, ``a (3)``.
+
+    A number is skipped if another item has that very name, so no two results are equal.
+    """
+    asked = list(names)
+    taken, seen = set(asked), Counter[str]()
+    for name in asked:
+        seen[name] += 1
+        given = name
+        while seen[name] > 1 and (given := f"{name} ({seen[name]})") in taken:
+            seen[name] += 1
+        taken.add(given)
+        yield given

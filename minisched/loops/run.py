@@ -7,14 +7,13 @@ requests with what they produced, and the trace.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ..core import FinishReason, NoBatch, Output, Request, SamplingParams, ScheduleBatch
+from ..core import FinishReason, NoBatch, Output, Request, SamplingParams, ScheduleBatch, distinct
 from ..devices.base import Device, RankLost, memory_for
 from ..devices.cost import MILLISECOND, NO_COST, CostModel
 from ..devices.registry import load, open_device
@@ -56,28 +55,26 @@ class Run:
 
     @property
     def outputs(self) -> dict[str, list[int]]:
-        """Tokens by request id; of those who share one, the second's under ``a (2)``, and so on."""
+        """Tokens by request id; a second request ``a`` is ``a (2)``, or the next free number."""
         return {name: req.output_ids for name, req in self._by_name()}
 
     @property
     def errors(self) -> dict[str, str]:
-        """Reasons of the requests that were refused or failed, by id as in ``outputs``."""
+        """Reasons of refused and failed requests, by id as in ``outputs``."""
         return {name: req.error for name, req in self._by_name() if req.error}
 
     def _by_name(self) -> Iterator[tuple[str, Request]]:
-        said: Counter[str] = Counter()
-        for req in self.requests:
-            said[req.name] += 1
-            yield req.name + (f" ({said[req.name]})" if said[req.name] > 1 else ""), req
+        names = distinct(req.name for req in self.requests)
+        yield from zip(names, self.requests, strict=True)
 
     def __repr__(self) -> str:
         trace, tokens = self.trace, sum(map(len, self.outputs.values()))
         failed = f", {len(self.errors)} of them with an error," if self.errors else ""
         count = len(self.requests)
-        whose = "1 request" if count == 1 else f"{count} requests"
+        of = "1 request" if count == 1 else f"{count} requests"
         return (
             f"<{self.loop} on {trace.device} with {trace.model}: {tokens} tokens of "
-            f"{whose}{failed} in {trace.end / MILLISECOND:.1f} ms>"
+            f"{of}{failed} in {trace.end / MILLISECOND:.1f} ms>"
         )
 
 

@@ -138,12 +138,12 @@ class Act:
     during: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
-    """One recorded run. Slices are ordered by (start, end, id), edges and the rest likewise.
+    """One recorded run. Slices are ordered by (start, end, id), the other events by time.
 
-    ``program`` is what each lane did in its own order (``recorder.py``); it is empty where nobody
-    kept it, and then nothing can be said about races.
+    ``program`` has the acts of each lane in program order (``recorder.py``). Without it, races
+    can't be judged.
     """
 
     loop: str
@@ -156,6 +156,10 @@ class Trace:
     marks: tuple[Mark, ...]
     program: tuple[Act, ...] = ()
     dtype: str = ""  # of a real model's numbers: "float32", "bfloat16"
+
+    def __repr__(self) -> str:
+        what = f"{self.loop} on {self.device} with {self.model}"
+        return f"<trace of {what}: {len(self.slices)} slices in {self.end / 1e6:.1f} ms>"
 
     @property
     def what_ran(self) -> str:
