@@ -67,7 +67,7 @@ def compare(
     minisched compare --device thread --model smollm2
     """
     asked = [] if loops is None else [name.strip() for name in loops.split(",")]
-    names = workload.split(choose_loops(asked, workload.device, scheduler.serial_only))
+    names = choose_loops(asked, workload.device, scheduler.serial_only)
     open_device(workload.device).close()
     model = workload.open_model()
     requests = workload.make_requests(model)

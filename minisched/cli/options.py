@@ -37,7 +37,6 @@ from ..defaults import (
 )
 from ..devices.cost import MILLISECOND, CostModel
 from ..devices.profiles import PROFILES, find_profile
-from ..devices.registry import DEVICES, load
 from ..engine.log import log_to
 from ..loops.design import find_loop
 from ..models.base import Model
@@ -45,10 +44,8 @@ from ..models.llama import AUTO
 from ..models.registry import open_model
 from ..scheduler import SchedulerConfig
 from ..trace.files import read_text
-from .exit import complain
 from .presets import preset_named
 
-LOST = 1  # exit code
 LOG = setting(False, "The scheduler's log, on stderr.")
 JOBS = setting(None, "Processes; one for each core.")
 BACKEND = setting("processes", "processes, or on a cluster: dask, ray.")
@@ -103,11 +100,10 @@ class OptionGroup:
 
 
 def with_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """The command as typer is to see it, with an option for each setting.
+    """Return the command for typer, with an option for each setting.
 
-    typer asks a command for its signature; this one answers with options in the place of settings
-    and groups, and builds a group when it is called. On a rank that serves another one the command
-    itself is not.
+    typer reads a command's signature. This one contains options instead of settings and groups. A
+    call builds each group from its options first.
     """
     own = inspect.signature(command, eval_str=True).parameters
     groups = {
@@ -121,9 +117,7 @@ def with_options(command: Callable[..., int | None]) -> Callable[..., int | None
         for name, (group, options) in groups.items():
             found = [(it.name, values.pop(it.name), it.default) for it in options]
             values[name] = group(**{key: value for key, value, empty in found if value != empty})
-        workload = values.get("workload")
-        with workload.ranks() if workload else nullcontext(True) as is_first:
-            return command(**values) if is_first else 0
+        return command(**values)
 
     merged: list[inspect.Parameter] = []
     for name, item in own.items():
@@ -221,14 +215,7 @@ class WorkloadOptions(OptionGroup):
         "json_schema": (Path, lambda file: read_text(file, f"--json-schema {file}")),
         "stop": (list[str], tuple),
     }
-    device: str = setting("sim", "sim, thread, cuda, mlx, or dist: several processes.")
-    nproc: int | None = setting(None, "Of dist: so many processes, without torchrun.", shown="")
-    tp: int | None = setting(
-        None, "Of dist: split the model and run loops on so many ranks at once.", least=2
-    )
-    deadline: float = setting(
-        30.0, "Of dist: seconds until one that can't be heard is given up.", least=1, most=3600
-    )
+    device: str = setting("sim", "sim, thread, cuda or mlx.")
     model: str = setting("hash", MODEL_HELP)
     dtype: str = setting(AUTO, DTYPE_HELP)
     requests: int | None = setting(None, "How many; prompts and priorities go round.", least=1)
@@ -241,13 +228,8 @@ class WorkloadOptions(OptionGroup):
 
     def check(self) -> None:
         """Refuse what does not go together."""
-        on = {"nproc": (self.nproc, "dist"), "tp": (self.tp, "dist"),
-              "profile": (self.profile, "sim")}  # fmt: skip
-        for name, (value, device) in on.items():
-            if value is not None and self.device != device:
-                raise ValueError(
-                    f"--{name} is for --device {device}, but --device is {self.device}."
-                )
+        if self.profile is not None and self.device != "sim":
+            raise ValueError(f"--profile is for --device sim, but --device is {self.device}.")
         if problem := self.sampling.problem():
             name, rest = problem.split(" ", 1)
             rest = rest.replace("return_logprob", "--return-logprob")
@@ -268,42 +250,9 @@ class WorkloadOptions(OptionGroup):
         """Whether a command line names requests, or how they sample and end."""
         return bool(self.given or self.prompt or self.priority) or self.requests is not None
 
-    @contextmanager
-    def ranks(self) -> Iterator[bool]:
-        """Whether this process does what was asked; else it is a rank that has served one by now.
-
-        On a device that is one process it does.
-
-        Raises:
-            ValueError: device ``dist`` has no ranks, or too few.
-            SystemExit: a rank was lost.
-        """
-        if self.device != "dist":
-            yield True
-            return
-        load(*DEVICES["dist"], "device 'dist'")  # or say which extra brings torch
-        from ..devices.dist import RankLost, join, rank_here, started
-
-        try:
-            nproc = self.nproc or self.tp
-            if rank_here() is None and nproc is not None:
-                with started(nproc, self.deadline):
-                    yield True
-                return
-            with join(self.deadline) as ranks:
-                if ranks.rank:
-                    ranks.serve()
-                yield ranks.rank == 0
-        except RankLost as lost:
-            raise SystemExit(complain(str(lost), LOST)) from None
-
     def open_model(self) -> Model:
         """The model, for the device."""
-        return open_model(self.model, self.device, self.dtype, split=self.tp is not None)
-
-    def split(self, loops: Sequence[str]) -> list[str]:
-        """The loops as they are to run: with ``--tp`` on all ranks at once."""
-        return [f"{loop}:tp={self.tp}" if self.tp else loop for loop in loops]
+        return open_model(self.model, self.device, self.dtype)
 
     def make_requests(self, model: Model) -> list[Request]:
         """The requests, tokenized; prompts go round until there are as many as asked for."""

@@ -47,7 +47,7 @@ def run(
     if len(loop) > 1:
         raise ValueError(f"--loop was given {len(loop)} times, but run takes exactly one loop.")
     chosen = choose_loops(loop, workload.device, scheduler.serial_only)
-    name, *more = workload.split(chosen)
+    name, *more = chosen
     if more:
         raise ValueError(f"--loop all is {1 + len(more)} loops, but run takes exactly one.")
     device, model = open_device(workload.device), workload.open_model()

@@ -250,10 +250,6 @@ class Device(Protocol):
 SAYINGS = ("out of memory", "can't allocate memory", "unable to allocate", "attempting to allocate")
 
 
-class RankLost(RuntimeError):
-    """A rank is gone, or can't be heard any more; one sentence says which one and why."""
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether there was no memory left; Python, torch and MLX each say it their own way."""
     if {kind.__name__ for kind in type(error).__mro__} & {"MemoryError", "OutOfMemoryError"}:

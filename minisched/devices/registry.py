@@ -13,7 +13,6 @@ DEVICES = {
     "sim": ("minisched.devices.sim", "SimDevice", ""),
     "thread": ("minisched.devices.thread", "ThreadDevice", "torch"),
     "cuda": ("minisched.devices.cuda", "CudaDevice", "torch"),
-    "dist": ("minisched.devices.dist", "rank_device", "torch"),
     "mlx": ("minisched.devices.mlx", "MlxDevice", "mlx"),
 }
 

@@ -20,8 +20,7 @@ from ..core.sampling import is_short, is_whole, shown
 class AbortReq:
     """Give up one request, or with ``abort_all`` every one that has not ended.
 
-    ``error`` says why, where it is not the client who asked for it. SGLang
-    ``managers/io_struct.py``.
+    ``error`` is the reason of an abort that no client asked for. SGLang ``managers/io_struct.py``.
     """
 
     rid: str = ""
@@ -156,7 +155,7 @@ class Frontend:
         messages += filter(None, self._unread.values())
         self._unread = dict.fromkeys(self._unread)
         if self.interrupted and (messages or not self._gave_up):
-            messages += self.give_up()
+            messages += self._give_up()
         if self._next is not None or self._timed_aborts or self.interrupted:
             self.has_news = True
         return messages
@@ -205,14 +204,14 @@ class Frontend:
         while self._timed_aborts and self._timed_aborts[0][0] < time:
             yield AbortReq(heapq.heappop(self._timed_aborts)[2])
 
-    def give_up(self, error: str = "") -> Iterator[Message]:
-        """Send what has not arrived, and abort everybody; ``error`` says why."""
+    def _give_up(self) -> Iterator[Message]:
+        """Yield the requests that have not arrived, then an abort of every request."""
         self._gave_up = True
         if self._is_streamed:
             self._coming = iter(())
         while self._next is not None:
             yield self._draw(self._next)
-        yield AbortReq(abort_all=True, error=error)
+        yield AbortReq(abort_all=True)
 
 
 # -- Ctrl-C as an abort: the loop goes on until every request has ended and every step is back -----

@@ -12,10 +12,8 @@ from dataclasses import replace
 from ..checks.causes import waits
 from ..checks.history import many
 from ..checks.overlap import measure
-from ..devices.cost import MICROSECOND
 from ..trace import Mark, Slice, Trace
 from ..trace.events import is_host
-from ..trace.ranks import clock_error
 from .layout import View, lane_name, lane_side, shown, steady_views, wrong_words
 from .looks import ARROWS, LOOKS, PHASES, SHARES
 from .scene import LaneItem, LaneLink, LaneRow, Lanes, Part, Scene, about_run
@@ -72,8 +70,6 @@ def side_by_side(
         note = f"{what}whole run: {ms(report.makespan_ns)} ms, {busy(report)}"
         if view is not base and report.makespan_ns:
             note += f", speed-up {base.trace.end / report.makespan_ns:.2f}×"
-        if error := clock_error(view.trace):
-            note += f", clocks of its processes ± {error / MICROSECOND:.0f} µs"
         lanes = lanes_of(view, end)
         heading, note = names[len(parts)] if names else (report.loop, note)
         parts.append(Part(heading, note, [lanes if names else with_end(lanes, view, base)]))

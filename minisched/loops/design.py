@@ -30,8 +30,6 @@ OTHERS = ("token_pool", "prev_sampled", "fill_device")
 """Relays of other designs, which fit a loop with two steps in flight if it is the worker that binds
 and launches its steps; where a thread or another engine does some of that, they may not."""
 
-AT_ONCE = "minisched.loops.tp_ranks"  # its ranks all run the same loop
-
 
 @dataclass(frozen=True)
 class Design:
@@ -59,8 +57,6 @@ class Design:
     refuses: Mapping[str, str] = field(default_factory=dict)
     begins: Callable[[Engine, int], None] | None = None  # before its first turn; of steps in flight
     whole_run: Callable[..., Metrics] | None = None  # instead of turns, if one engine is not enough
-    num_ranks: int = 1  # of device ``dist`` that it takes
-    on_ranks: str = ""  # the module whose ``whole_run`` it has there, if it takes several
     lanes: Mapping[str, Callable[..., Turns]] = field(
         default_factory=dict
     )  # what runs on them then
@@ -73,11 +69,9 @@ class Design:
     @property
     def devices(self) -> tuple[str, ...]:
         """Where it runs."""
-        if self.on_ranks == AT_ONCE:
-            return ("dist",)
         if "real devices" not in self.refuses:
             return tuple(DEVICES)
-        return ("sim", "dist") if self.on_ranks else ("sim",)
+        return ("sim",)
 
     def start(self, engine: Engine, **options: Any) -> Turns:
         """The loop's turns on an engine; ``options`` go before the design's own.
@@ -117,7 +111,7 @@ class Design:
         if device not in self.devices:
             raise ValueError(
                 f"loop {loop!r} does not run on device {device!r}: "
-                f"{self.refuses.get('real devices', 'it takes several ranks at once')}; "
+                f"{self.refuses.get('real devices', 'no such device is known')}; "
                 f"it runs on {', '.join(self.devices)}."
             )
 
@@ -195,36 +189,11 @@ def find_loop(name: str, more: Mapping[str, Any] = MappingProxyType({})) -> Desi
     if len(relays) > 1:
         raise ValueError(f"loop {name!r} names {len(relays)} relays, but a loop takes one.")
     if options := dict(part.split("=", 1) for part in rest if "=" in part):
-        if tp := options.pop("tp", ""):
-            spec = split_over(spec, loop, tp)
         more = {**read_options(loop, spec.whole_run or spec.run, options), **more}
     for relay in relays:
         check_relay(loop, spec.relays, relay, spec.refuses.get("other relays", ""))
         spec = replace(spec, relays=(relay,))
     return replace(spec, options={**spec.options, **more})
-
-
-SPLIT = (
-    "serial", "overlap", "overlap_pool_indexed", "mini_normal", "mini_overlap", "vllm_step",
-    "vllm_async", "mlx_async", "multi_step",
-)  # fmt: skip
-"""Loops that decide by what they were told alone, and never ask how far a device or thread is."""
-
-
-def split_over(spec: Design, loop: str, tp: str) -> Design:
-    """The design on so many ranks at once (``tp_ranks.py``).
-
-    Raises:
-        ValueError: there is no such number, or its ranks could decide differently.
-    """
-    if not (tp.isdecimal() and int(tp) > 1):
-        raise ValueError(f"option tp of loop {loop!r} is {tp!r}, but it must be at least 2.")
-    if loop not in SPLIT:
-        raise ValueError(
-            f"loop {loop!r} can't be split over ranks, which must all decide alike; "
-            f"those that can are {', '.join(SPLIT)}."
-        )
-    return replace(spec, num_ranks=int(tp), on_ranks=AT_ONCE)
 
 
 def read_options(loop: str, run: Callable[..., Any], texts: Mapping[str, str]) -> dict[str, Any]:

@@ -194,8 +194,8 @@ class SideEngine(Engine):
         """When something comes that it could act upon, as far as it knows by itself; or None."""
         if self.frontend.has_said:
             return self.device.now()
-        op = self.device.next_event if isinstance(self.device, SimDevice) else None
-        times = (self.frontend.next_message, self.mailbox.next_time, op)
+        op_end = cast(SimDevice, self.device).next_event
+        times = (self.frontend.next_message, self.mailbox.next_time, op_end)
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -483,36 +483,6 @@ def for_prefill(req: Request) -> Request:
     return prompt
 
 
-def decode_side(setup: RunSetup, link: Link) -> tuple[DecodeEngine, list[Request]]:
-    """The decode side's engine, and those whom it takes, as the prefill side is to see them.
-
-    Raises:
-        ValueError: the model's KV can't be sent.
-    """
-    if not isinstance(setup.model, KVModel):
-        raise ValueError(
-            f"loop 'pd' copies KV, but model {setup.model.name!r} has none that can be read."
-        )
-    engine = cast(DecodeEngine, wire(setup, DecodeScheduler, DecodeEngine))
-    engine.link = link
-    return engine, [for_prefill(req) for req in give_rooms(setup.requests, engine.scheduler.config)]
-
-
-def prefill_side(
-    setup: RunSetup,
-    prompts: Sequence[Request],
-    link: Link,
-    engine_class: type[PrefillEngine] = PrefillEngine,
-) -> PrefillEngine:
-    """The prefill side's engine; ``setup`` is that of the pair, on its own device and model."""
-    spec = replace(setup.spec, overrun=0, settings={})  # each ends with its first token
-    setup = replace(setup, spec=spec, frontend=Frontend(prompts))
-    engine = cast(PrefillEngine, wire(setup, PrefillScheduler, engine_class))
-    engine.link = link
-    engine.senders = {req.rid: KVSender() for req in prompts}
-    return engine
-
-
 # -- The pair of them, and its two clocks ----------------------------------------------------------
 
 
@@ -534,9 +504,24 @@ class Pair:
         device, made = setup.device, Link(**link)
         there = SimDevice(device.recorder.of_side("prefill"))
         device.recorder = device.recorder.of_side("decode")
-        self.decode, prompts = decode_side(setup, made)
-        setup = replace(setup, device=cast(Device, there), model=copy(setup.model))
-        self.prefill = prefill_side(setup, prompts, made)
+        if not isinstance(setup.model, KVModel):
+            raise ValueError(
+                f"loop 'pd' copies KV, but model {setup.model.name!r} has none that can be read."
+            )
+        self.decode = cast(DecodeEngine, wire(setup, DecodeScheduler, DecodeEngine))
+        accepted = give_rooms(setup.requests, self.decode.scheduler.config)
+        prompts = [for_prefill(req) for req in accepted]
+        spec = replace(setup.spec, overrun=0, settings={})  # each prompt ends with its first token
+        setup = replace(
+            setup,
+            spec=spec,
+            device=cast(Device, there),
+            model=copy(setup.model),
+            frontend=Frontend(prompts),
+        )
+        self.prefill = cast(PrefillEngine, wire(setup, PrefillScheduler, PrefillEngine))
+        self.prefill.senders = {req.rid: KVSender() for req in prompts}
+        self.prefill.link = self.decode.link = made
         self.prefill.target = self.decode
         self.prefill.other, self.decode.other = self.decode.mailbox, self.prefill.mailbox
         self.sides: list[tuple[SideEngine, Turns]] = [
@@ -577,20 +562,16 @@ class Pair:
 
     @property
     def metrics(self) -> Metrics:
-        """What clients saw, and what the prefill side knows of when their prompts were computed."""
-        return join_metrics(self.decode.metrics, self.prefill.metrics)
-
-
-def join_metrics(metrics: Metrics, prompts: Metrics) -> Metrics:
-    """The decode side's, with what the prefill side knows of its prompts."""
-    by_room = {item.rid: item for item in prompts.ended}
-    for item in metrics.ended:
-        if item.room in by_room:
-            item.scheduled = by_room[item.room].scheduled
-            item.cached_tokens = by_room[item.room].cached_tokens
-    metrics.admitted_tokens = prompts.admitted_tokens
-    metrics.cached_tokens = prompts.cached_tokens
-    return metrics
+        """Return the decode side's metrics, with the prefill side's figures of the prompts."""
+        metrics, prompts = self.decode.metrics, self.prefill.metrics
+        by_room = {item.rid: item for item in prompts.ended}
+        for item in metrics.ended:
+            if item.room in by_room:
+                item.scheduled = by_room[item.room].scheduled
+                item.cached_tokens = by_room[item.room].cached_tokens
+        metrics.admitted_tokens = prompts.admitted_tokens
+        metrics.cached_tokens = prompts.cached_tokens
+        return metrics
 
 
 def whole_run(setup: RunSetup, **link: int) -> Metrics:
@@ -611,14 +592,11 @@ design(
     overrun=1,
     settings={"disable_radix_cache": True},  # of the decode side, as in the original
     whole_run=whole_run,
-    num_ranks=2,
-    on_ranks="minisched.loops.pd_ranks",
     lanes={"prefill host": pd_prefill, "decode host": pd_decode},
     refuses={
         "other relays": "a relay that runs ahead on a buffer of sampled tokens alone: a request "
         "comes to the decode side with its KV, and nothing copies its prompt there",
-        "real devices": "it needs two devices with clocks of their own, as ranks of device 'dist' "
-        "are",
+        "real devices": "it needs two devices with clocks of their own",
         "NGRAM": NO_LOOKUP,
         **dict.fromkeys(
             ("NGRAM_GPU", "STANDALONE"),

@@ -7,23 +7,21 @@ requests with what they produced, and the trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ..core import FinishReason, NoBatch, Output, Request, SamplingParams, ScheduleBatch, distinct
-from ..devices.base import Device, RankLost, memory_for
+from ..core import NoBatch, Output, Request, SamplingParams, ScheduleBatch, distinct
+from ..devices.base import Device, memory_for
 from ..devices.cost import MILLISECOND, NO_COST, CostModel
-from ..devices.registry import load, open_device
+from ..devices.registry import open_device
 from ..devices.sim import SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..grammar import compile_grammar
 from ..models.base import GraphModel, Model
-from ..models.registry import opened_again, origin_of
 from ..models.tokenizer import StopStrings, text_codec_of
 from ..policy.rules import find_rules
 from ..relay import make_relay
@@ -92,34 +90,6 @@ class RunSetup:
     relay: str = ""  # by default the first one of ``spec``
     requests: Sequence[Request] = ()
 
-    def for_others(self) -> tuple[Any, ...]:
-        """What ``setup_of`` makes the same of in another process.
-
-        Raises:
-            ValueError: the model can't be opened in several of them.
-        """
-        model = origin_of(self.model)
-        return model, self.loop, self.spec.options, self.config, self.cost, self.relay
-
-
-@contextmanager
-def setup_of(
-    model: tuple[Any, ...],
-    loop: str,
-    options: Mapping[str, Any],
-    config: SchedulerConfig,
-    cost: CostModel,
-    relay: str,
-) -> Iterator[RunSetup]:
-    """A rank beside rank 0: the same with a model and a device of its own, and without requests."""
-    opened = opened_again(model)
-    warm_up("dist", opened, config)
-    spec, device = find_loop(loop, options), open_device("dist")
-    try:
-        yield RunSetup(loop, spec, device, opened, config, Frontend(), cost, relay)
-    finally:
-        device.close()
-
 
 def run_loop(
     loop: str,
@@ -136,7 +106,6 @@ def run_loop(
 
     Raises:
         ValueError: the loop is unknown, or device or relay do not fit it.
-        RankLost: of several ranks one is; every request has ended, with that reason if no other.
     """
     requests = tuple(requests)
     frontend, config = Frontend(requests, on_output), config or SchedulerConfig()
@@ -145,16 +114,8 @@ def run_loop(
         spec.check_device(loop, device.name)
         setup = RunSetup(loop, spec, device, model, config, frontend, cost, relay, requests)
         whole_run = spec.whole_run or one_engine
-        if device.name == "dist" and spec.on_ranks:
-            whole_run = load(spec.on_ranks, "whole_run", "torch", f"loop {loop!r} on ranks")
         with abort_on_interrupt(frontend):
             metrics = whole_run(setup, **spec.options)
-    except RankLost as lost:
-        for req in requests:
-            if not req.finished:
-                req.finish_reason, req.error = FinishReason.ABORT, str(lost)
-                frontend.deliver(Output(req.name, None, req.finish_reason, req.error))
-        raise
     finally:
         device.close()
     trace = device.recorder.trace(loop, device.name, model.name, device.clock, model.dtype)

@@ -113,15 +113,14 @@ class Stage:
         return part
 
     def __call__(self, worker: Worker, given: ForwardBatch | IntermediateTensors) -> Array:
-        """Device: through the stage's layers, with the worker's own memory."""
+        """Device: run the stage's layers, and return the next stage's input.
+
+        The last stage returns logits [num_logits, vocab].
+        """
         if isinstance(given, ForwardBatch):
             given = IntermediateTensors(given, given.ids)
-        model = cast(LayeredModel, worker.model)
-        return self.run(model, worker.page_tables[self.place], given)
-
-    def run(self, model: LayeredModel, page_table: Buffer, given: IntermediateTensors) -> Array:
-        """Device: what the next stage is handed; of the last one logits [num_logits, vocab]."""
         batch, hidden, error = given
+        page_table, model = worker.page_tables[self.place], cast(LayeredModel, worker.model)
         if len(batch.table_index):
             page_table[batch.table_index] = batch.table_slots
         try:
@@ -187,13 +186,10 @@ for stages in (2, 4):
         depth=stages,
         options={"depth": stages},
         recipe=pipeline(stages),
-        num_ranks=stages,
-        on_ranks="minisched.loops.pp_ranks",
         refuses={
             "other relays": "every token over the host: its first stage reads before the last one "
             "has sampled",
-            "real devices": "its stages are streams of the simulated device, or ranks of device "
-            "'dist'",
+            "real devices": "its stages are streams of the simulated device",
             **dict.fromkeys(
                 ALGORITHMS,
                 "drafts are made behind the last stage, and the first one would have to get them; "

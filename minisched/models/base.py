@@ -9,7 +9,7 @@ them. What is sampled where logits are not numbers is *marked*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import NoneType
@@ -230,15 +230,6 @@ class GraphModel(Protocol):
 
     def init_cuda_graphs(self, device: Device, page_table: Buffer, max_bs: int) -> Buffer:
         """Capture steps of up to ``max_bs`` rows, 0 for none; give the page table they read."""
-        ...
-
-
-@runtime_checkable
-class SplitModel(Protocol):
-    """A model that several ranks can compute together (``llama_tp.py``)."""
-
-    def share(self, rank: int, num_ranks: int, all_gather: Callable[[Array], list[Array]]) -> Model:
-        """What one rank has of it; ``all_gather`` gives every rank's array, in their order."""
         ...
 
 

@@ -67,13 +67,13 @@ class DecodeManager:
         return req.device_len >= req.max_device_len + self.overrun
 
     def schedule_next_batch(self) -> list[Request]:
-        """The requests that may run now, as the rows of a batch: in the order in which they joined.
+        """Return the requests that can decode now, in the order in which they joined.
 
-        It must be the same order in every process: the ranks of a tensor-parallel engine schedule
-        for themselves, and each computes a part of every row. A Python ``set`` would give each the
-        order of its own addresses (museum: ``ranks_disagree``).
+        Every rank of a tensor-parallel engine needs the same order: each has its own scheduler and
+        computes a part of every row. A Python ``set`` of requests would follow their addresses,
+        which differ between processes (museum: ``ranks_disagree``).
 
-        ``may_run``, written out: everybody who runs passes here at every step.
+        The body repeats ``may_run``, because every running request passes here in every step.
         """
         if self.ends_in_flight is not None:
             return list(filter(self.may_run, self.running_reqs))

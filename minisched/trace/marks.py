@@ -46,7 +46,6 @@ KNOWN: dict[str, dict[str, str]] = {
     "refused": {"rid": TEXT},
     "retraction": {"rid": TEXT},
     "stopped": {"error": TEXT},
-    "clock offset": {"rank": NUMBER, "offset": NUMBER, "error": NUMBER},
     "row length": {"page table*": NUMBER, "token pool*": NUMBER},
     "placeholder fill": {"step": NUMBER, "rows": SIGNED},
     "lazy tokens": {"step": NUMBER, "source": NUMBER, "places": NUMBERS},

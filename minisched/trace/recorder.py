@@ -36,12 +36,12 @@ class Recorder:
     ``line`` at which line of its source the loop is (``loops/design.py``); 0: nobody knows.
     """
 
-    def __init__(self, is_on: bool = True, ids: Iterator[int] | None = None) -> None:
+    def __init__(self, is_on: bool = True) -> None:
         self.is_on = is_on
         self.side = ""
         self.now: Callable[[], int] = lambda: 0
         self.line: Callable[[], int] = lambda: 0
-        self._ids = ids or itertools.count(1)
+        self._ids = itertools.count(1)
         self.events = Events([], set(), [], [], [])
         self.program = Program(self.new_id, is_on, acts=self.events.acts)
 

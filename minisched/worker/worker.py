@@ -136,7 +136,6 @@ class StepOp:
     touches: Callable[[Worker, Step], Sequence[Touch]] = lambda worker, step: ()
     place: str = ""  # of a pipeline's stage: what the names of its own memory begin with
     mode: str = ""  # that its slice shows, if it is not the step's
-    on_thread: bool = False  # it waits for other processes, so it runs on a thread of the host
     read: Callable[[Step, Result], Result] | None = None  # host: what it adds to the result
 
 
@@ -270,10 +269,7 @@ class Worker:
             self.host_outputs = [device.host_memory(f"host output {i}", size) for i in range(depth)]
         device.recorder.mark("host buffers", count=len(self.outputs), size=size)
         self.batch_record_buf = deque[ForwardBatch](maxlen=max(pins, depth) if pins else 0)
-        self.lanes = {
-            op.stream: device.thread(op.stream) if op.on_thread else device.stream(op.stream)
-            for op in recipe
-        }
+        self.lanes = {op.stream: device.stream(op.stream) for op in recipe}
         program = device.recorder.program
         self.touches = make_touches(program, relay, max_len, page_size, places)
         self.token_edges = TokenEdges(device, relay)

@@ -186,7 +186,7 @@ def test_doctor_names_devices_and_what_others_need(cli: Any, monkeypatch: Monkey
     monkeypatch.setitem(sys.modules, "safetensors", None)  # as without the extra
     code, out, _ = cli("doctor --json")
     findings = json.loads(out)
-    assert code == 0 and findings["device"].keys() == {"sim", "thread", "cuda", "mlx", "dist"}
+    assert code == 0 and findings["device"].keys() == {"sim", "thread", "cuda", "mlx"}
     assert findings["device"]["sim"] == ""
     assert "needs the package 'safetensors'" in findings["model"]["smollm2"]
 
