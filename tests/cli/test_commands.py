@@ -1,4 +1,4 @@
-"""What users read and what options reach: here, and where only a wheel is installed.
+"""What users read and what options reach: here, and in ``tests/doors`` from a wheel.
 
 ``golden/COMMAND.txt`` is a transcript, played again and compared word by word. A new ``$`` line in
 one of them gets its answer from ``pytest tests/cli --golden-update``. Commands of a file run one
@@ -9,9 +9,7 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -213,73 +211,3 @@ def test_what_needs_more_than_a_line_is_refused_too_before_anything_runs(
     code, out, err = cli(line.format(llama=tiny_llama))
     assert (code, out, err.count("\n")) == (2, "", 1) and said in err
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing is written"
-
-
-# -- a wheel in an environment of its own: no torch, no MLX, no Node, no checkout around it --------
-
-CALLS: dict[str, str | tuple[str, str]] = {
-    "compare": "compare --requests 2 --max-new-tokens 4",
-    "run": "run --requests 2 --max-new-tokens 4",
-    "check": "check out/serial.json out/overlap.json",
-    "view": "view overlap out/overlap.json --form text",
-    "stepper": "stepper out/serial.json out/overlap.json",
-    "replay": "replay requests.csv",
-    "sweep": "sweep grid.toml --jobs 1",
-    "map": "map --loops overlap",
-    "learn": "learn --no-open",
-    "presets": "presets",
-    "doctor": "doctor",
-    "museum": "museum run pinned_buffer_rewritten",
-    # what each says that cannot work here; fetch would ask the network
-    "diagrams": ("diagrams --check", "run it in a git clone"),
-    "bench": ("bench cuda", ""),
-    "calibrate": ("calibrate --device thread --model nowhere", ""),
-    "fetch": ("fetch gpt5", "smollm2"),
-    "fidelity": ("fidelity nobody", "sglang"),
-    "film": ("film overlap", "needs ffmpeg"),
-}
-
-
-@pytest.fixture(scope="module")
-def wheel_install(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel and its two dependencies, and nothing else."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    shutil.copytree(
-        ROOT / "minisched", source / "minisched", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    shutil.copytree(ROOT / "lessons", source / "lessons", ignore=shutil.ignore_patterns("site"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copyfile(ROOT / name, source / name)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "-w", folder, source], check=True)
-    venv.create(folder / "venv", with_pip=True)
-    (wheel,) = folder.glob("*.whl")
-    subprocess.run([folder / "venv" / "bin" / "python", *pip[1:], "install", wheel], check=True)
-    return folder / "venv"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_of_a_wheel_works_or_says_in_one_sentence_why_not(
-    wheel_install: Path, tmp_path: Path, name: str
-) -> None:
-    """In any folder, and nothing is written elsewhere."""
-    own = {"PATH": str(wheel_install / "bin"), "HOME": str(tmp_path),
-           "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
-
-    def call(line: str) -> subprocess.CompletedProcess[str]:
-        command = [wheel_install / "bin" / "minisched", *shlex.split(line)]
-        return subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
-
-    (tmp_path / "requests.csv").write_text(CSV)
-    shutil.copy(HERE / "given" / "grid.toml", tmp_path)
-    assert call("compare").returncode == 0
-    before = {*wheel_install.rglob("*")}
-    if isinstance(line := CALLS[name], str):
-        done = call(line)
-        assert (done.returncode, done.stderr.strip()) == (0, "")
-    else:
-        done = call(line[0])
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert line[1] in done.stderr and done.stderr.startswith("minisched: ")
-    assert {*wheel_install.rglob("*")} == before

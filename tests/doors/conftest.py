@@ -1,0 +1,109 @@
+"""A door: what a user types, in a folder of their own, with minisched installed from its wheel.
+
+The environment shares the packages of the one that runs the tests, so it is made in seconds; the
+checkout is not on its path. ``test_bare_wheel.py`` has one with nothing but what the wheel brings.
+"""
+
+import fcntl
+import os
+import shlex
+import shutil
+import site
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GIVEN = ROOT / "tests" / "cli" / "given"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command gave back; ``first`` is the first line with words that it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def first(self) -> str:
+        return (self.out or self.err).strip().partition("\n")[0].strip()
+
+
+Door = Callable[[str], Answer]
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel from a copy of what it is made of, since setuptools writes beside it."""
+    source = folder / "source"
+    skip = shutil.ignore_patterns("__pycache__", "site")
+    for name in ("minisched", "lessons"):
+        shutil.copytree(ROOT / name, source / name, ignore=skip)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, source / name)
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
+    build = [sys.executable, "-m", "pip", "wheel", *quiet, "-w", str(folder), str(source)]
+    subprocess.run(build, check=True, timeout=300)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built once for all of pytest's workers."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wheel"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return next(folder.glob("*.whl"), None) or build_wheel(folder)
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with the wheel, and with the packages of this one."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    # Python reads no .pth file of a folder that a .pth file names: an editable install stays out.
+    (packages / "shared.pth").write_text("\n".join(site.getsitepackages()))
+    into = ["--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-index"]
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *into, str(wheel)], check=True, timeout=300)
+    return folder / "bin"
+
+
+def type_in(folder: Path, programs: Path, line: str) -> Answer:
+    """Type a line in a folder, as a user would whose path begins with these programs."""
+    kept = {name: os.environ[name] for name in ("LANG", "MINISCHED_HOME") if name in os.environ}
+    own = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder), "COLUMNS": "100",
+           "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+    command = shlex.split(line)
+    command[0] = str(programs / command[0])
+    done = subprocess.run(
+        command, cwd=folder, env=kept | own, capture_output=True, text=True, timeout=600
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="session")
+def compared(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``minisched compare`` leaves in ``out``, made once."""
+    folder = tmp_path_factory.mktemp("compared")
+    assert type_in(folder, installed, "minisched compare").code == 0
+    return folder / "out"
+
+
+@pytest.fixture
+def door(installed: Path, compared: Path, tmp_path: Path) -> Door:
+    """Type a line in a fresh folder that has ``out``, ``requests.csv`` and ``grid.toml``."""
+    shutil.copytree(compared, tmp_path / "out")
+    shutil.copyfile(GIVEN / "lengths.csv", tmp_path / "requests.csv")
+    shutil.copyfile(GIVEN / "grid.toml", tmp_path / "grid.toml")
+    return lambda line: type_in(tmp_path, installed, line)

@@ -1,0 +1,85 @@
+"""Check mine: a profile, a recorded run, a loop in a file, in one command each."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.doors.conftest import ROOT, Door
+
+PROFILES = sorted((ROOT / "minisched" / "learn" / "traces").glob("*.gz"))
+GOOD = '''
+from collections import deque
+
+
+def one_ahead(engine):
+    """Process each result one turn later, while the device runs the next step."""
+    in_flight = deque()
+    while True:
+        engine.recv_requests()
+        batch = engine.get_next_batch_to_run()
+        if batch:
+            delay = engine.must_delay_sample(batch)
+            pending = engine.run_batch(batch, delay_sample=delay)
+            if in_flight:
+                engine.process_batch_result(in_flight.popleft())
+            if delay:
+                engine.update_vocab_mask(pending)
+                engine.launch_batch_sample_if_needed(pending)
+            in_flight.append(pending)
+        elif in_flight:
+            engine.process_batch_result(in_flight.popleft())
+        else:
+            engine.on_idle()
+        yield batch
+'''
+NEVER_PROCESSES_THE_LAST = GOOD.replace("elif in_flight:", "elif len(in_flight) > 1:")
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.name)
+def test_a_profile_gets_an_answer(door: Door, tmp_path: Path, profile: Path) -> None:
+    """Both torch.profiler's and Nsight's, of a step alone and of several."""
+    shutil.copyfile(profile, tmp_path / profile.name)
+    answer = door(f"minisched check {profile.name}")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.first.startswith(f"{profile.name}: ") and "overlaps?" in answer.out
+
+
+def test_no_step_and_an_empty_step_are_the_same(door: Door, tmp_path: Path) -> None:
+    """An option whose default is empty stays as the function declares it: ``""``, and not None."""
+    shutil.copyfile(PROFILES[0], tmp_path / "profile.json.gz")
+    without = door("minisched check profile.json.gz")
+    assert without.code == 0 and without == door("minisched check profile.json.gz --step ''")
+
+
+def test_a_recorded_run_gets_four_answers(door: Door) -> None:
+    answer = door("minisched check out/overlap.json")
+    assert (answer.code, answer.first) == (
+        0,
+        "out/overlap.json: overlap on sim hash, virtual clock",
+    )
+    assert all(f"{word}? " in answer.out for word in ("identical", "leaks", "races", "overlaps"))
+
+
+def test_a_good_loop_holds_every_law(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(GOOD)
+    answer = door("minisched check --loop mine.py:one_ahead --workloads 3")
+    assert (answer.code, answer.err) == (0, "")
+    assert "✓ every law held in all 3 cases" in answer.out
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("deep.json", "[" * 100_000),
+    ("empty.json", ""),
+    ("no_steps.json", "{}"),
+    ("mine.py", "def loop(engine):\n    return 3\n"),
+    ("missing.json", None),
+])  # fmt: skip
+def test_what_can_not_be_checked_is_one_sentence(
+    door: Door, tmp_path: Path, name: str, text: str | None
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    answer = door(f"minisched check {'--loop ' * name.endswith('.py')}{name}")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert name in answer.err
