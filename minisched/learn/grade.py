@@ -93,8 +93,7 @@ def check(name: str, lines: Any) -> ExerciseVerdict:
     except TooLong as error:
         return not_yet(blame(error))
     if verdict.passed:
-        kept = keep(exercise, lines)
-        verdict = replace(verdict, sentences=[*verdict.sentences, *kept])
+        verdict = replace(verdict, sentences=[*verdict.sentences, keep(exercise, lines)])
     return verdict
 
 
@@ -116,9 +115,12 @@ def refused(exercise: Exercise, lines: Any) -> str:
             return "That is the package's own. Now yours: write it where the cell says so."
     right = exercise.lines(exercise.solution)
     if isinstance(right, tuple):
-        if isinstance(lines, tuple) and len(lines) == len(right):
-            return is_loop(lines[-1], "loop")
-        return f"{exercise.name} must be {len(right)} things: a Scheduler, and a loop."
+        if not isinstance(lines, tuple) or len(lines) != len(right):
+            return f"{exercise.name} must be {len(right)} things: a class, and a loop."
+        if not isinstance(lines[0], type):
+            kind = type(lines[0]).__name__
+            return f"the first thing of {exercise.name} is of type {kind}, but it must be a class."
+        return is_loop(lines[1], "loop")
     if isinstance(right, type):
         return "" if isinstance(lines, type) else f"{exercise.name} must be a class."
     wanted = right.__code__.co_varnames[: right.__code__.co_argcount]
