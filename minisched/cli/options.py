@@ -168,8 +168,8 @@ def option(
 
 
 @contextmanager
-def in_words_of_options() -> Iterator[None]:
-    """What is wrong with settings is said with their names as the command line spells them.
+def in_words_of_options(*more: str) -> Iterator[None]:
+    """Spell the names of settings, and ``more`` names, in errors as the command line does.
 
     Raises:
         ValueError: something is.
@@ -178,7 +178,7 @@ def in_words_of_options() -> Iterator[None]:
         yield
     except ValueError as error:
         names = [item.name for item in fields(SchedulerConfig) if "help" in item.metadata]
-        known = rf"\b({'|'.join([*names, 'preset'])})\b"
+        known = rf"\b({'|'.join([*names, 'preset', *more])})\b"
         said = re.sub(known, lambda found: f"--{found[0].replace('_', '-')}", str(error))
         raise ValueError(said) from error
 

@@ -25,30 +25,36 @@ from .options import (
 )
 
 MOST_ERRORS = 5  # requests that are named
+MOST_NAMES = 8  # of fields without effect
 
 
 def replay(
     scheduler: SchedulerOptions,
     json: bool = JSON,
     log: bool = LOG,
-    file: Path = typer.Argument(help="Mooncake's JSONL, or CSV; perhaps in gzip."),
+    file: Path = typer.Argument(
+        help="JSONL of Mooncake, Dynamo, AIPerf, Bailian, or CSV of Azure, BurstGPT, your own; "
+        "perhaps in gzip."
+    ),
     loop: str | None = setting(None, "The loop; overlap."),
     profile: str = setting(DEFAULT_PROFILE, "What steps cost: " + PROFILE_HELP),
     requests: int | None = setting(None, "How many, the first; all.", least=1),
+    skip_empty: bool = setting(False, "Leave out requests with an empty prompt or answer."),
 ) -> int:
     """Replay recorded requests on sim: TTFT and ITL percentiles, cache hits, retractions.
 
-    Unless told otherwise, a page has 512 tokens for Mooncake and 16 for CSV, a chunk 8192, 256
-    requests run at once, and the KV pool is the profile's, or larger where one request needs it.
+    By default a page has as many tokens as a hash id (512 for Mooncake), and 16 without hash ids.
+    A chunk has 8192, at most 256 requests run, and the KV pool is the profile's, or larger where
+    one request needs it.
     """
     machine = find_profile(profile)
     [name] = choose_loops([] if loop is None else [loop], "sim", scheduler.serial_only)
-    source, errors = TraceFile(file, requests), list[str]()
-    with work_progress() as work:
+    source, errors = TraceFile(file, requests, skip_empty), list[str]()
+    with work_progress() as work, in_words_of_options("skip_empty"):
         survey = source.survey(work.reading(file))
     with in_words_of_options():
         config = config_for(survey, machine, scheduler.over_preset)
-    model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
+    model = LengthModel(survey.num_ids, survey.requests, survey.longest)
     with work_progress(survey.requests) as work, log_if(log):
 
         def hear(output: Output) -> None:
@@ -57,8 +63,8 @@ def replay(
             if output.error:
                 errors.append(f"request {output.rid}: {output.error}")
 
-        run = play(name, model, source.requests(), config, machine.cost, hear)
-    found = as_json(run, survey.requests, machine.name)
+        run = play(name, model, source.requests(survey), config, machine.cost, hear)
+    found = as_json(run, survey, machine.name)
     if json:
         print_json(found)
     else:
@@ -69,7 +75,7 @@ def replay(
         say_table(("virtual ms", *(f">{name}" for name in found["ttft_ms"])), rows)
         say(
             f"{found['finished']} of {many(found['requests'], 'request')} "
-            f"({survey.format.name}) finished in {found['makespan_ns'] / 1e9:.1f} s of virtual "
+            f"({survey.name}) finished in {found['makespan_ns'] / 1e9:.1f} s of virtual "
             f"time: {found['steps']} steps of the loop {found['loop']}, policy {found['policy']}, "
             f"{found['tokens_per_second']:.0f} tokens/s."
         )
@@ -79,6 +85,12 @@ def replay(
             f"{100 * found['device_busy']:.1f} % of the time (profile {found['profile']}, "
             f"{found['kv_tokens']} KV slots in pages of {found['page_size']})."
         )
+        if survey.num_skipped:
+            say(f"{many(survey.num_skipped, 'empty request')} skipped.")
+        if survey.ignored:
+            names = [*survey.ignored]
+            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+            say(f"Without effect here: {', '.join(names[:MOST_NAMES])}{more}.")
         say(
             f"The simulation took {found['host_seconds']:.1f} s of real time, "
             f"{found['requests_per_second']:.0f} requests each second."

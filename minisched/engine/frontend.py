@@ -53,8 +53,10 @@ class Frontend:
 
     What a request holds is judged by the scheduler; an arrival time that is none is as good as 0.
 
+    An iterator that raises, or goes back in time, ends every live request with that reason. What it
+    raised is kept as ``failure``, and ``loops/run.py:drive`` raises it when all have ended.
+
     Raises:
-        ValueError: an iterator goes back in time (raised when that request is read, one early).
         TypeError: something that was pushed is no request, or an abort names no id and time.
     """
 
@@ -66,23 +68,33 @@ class Frontend:
         self.on_output = on_output
         self.now: Callable[[], int] = lambda: 0
         self.interrupted = False
+        self.failure: Exception | None = None  # of the iterator of requests
         self.has_news = True  # whether a look may find anything, now or later
         self._gave_up = False  # everybody has been aborted since the interrupt
         self._unread: dict[str, AbortReq | None] = {}  # live, but no reader; None: aborted by now
         self._said: deque[Message] = deque()  # takes effect at the next look
         self._timed_aborts: list[tuple[int, int, str]] = []  # heap of (time, order, request id)
+        self._later: list[tuple[int, int, Request]] = []  # heap of (time, order, request)
         self._num_timed = 0
         self._is_streamed = isinstance(requests, Iterator)
         ordered = requests if self._is_streamed else sorted(requests, key=arrival_of)
         self._coming = iter(ordered)
         self._next = next(self._coming, None)  # the one request held ahead of the clock
 
-    def push(self, request: Request) -> None:
-        """Send one more request; it arrives now, whatever its arrival time was."""
+    def push(self, request: Request, at: int | None = None) -> None:
+        """Send one more request, now or at a time on the device's clock.
+
+        Its arrival time becomes that time. Only the loop's own thread may name one.
+        """
         if not isinstance(request, Request):
             raise TypeError(f"{shown(request)} was sent, but it must be a Request.")
-        request.arrival_time = self.now()
-        self._say(request)
+        request.arrival_time = self.now() if at is None else at
+        if at is None:
+            self._say(request)
+        else:
+            self._num_timed += 1
+            heapq.heappush(self._later, (at, self._num_timed, request))
+            self.has_news = True
 
     def deliver(self, output: Output) -> None:
         """Let a client hear. One that fails to is told nothing more, and its request is aborted.
@@ -137,18 +149,15 @@ class Frontend:
         self.interrupted = self.has_news = True
 
     def take(self, now: int) -> list[Message]:
-        """Everything that has come by ``now``, in order of time; what comes later costs nothing.
+        """Return everything that has come by ``now``, in order of time.
 
         At the same time, a request comes before an abort.
-
-        Raises:
-            ValueError: the stream of requests goes back in time.
         """
         self.has_news = False  # first: what is said from now on says so again
         messages: list[Message] = []
-        while self._next is not None and (arrival := arrival_of(self._next)) <= now:
+        while (arrival := self.next_arrival) is not None and arrival <= now:
             messages += self._aborts_before(arrival)
-            messages.append(self._draw(self._next))
+            messages.append(self._draw())
         messages += self._aborts_before(now + 1)
         while self._said:
             messages.append(self._said.popleft())
@@ -156,7 +165,7 @@ class Frontend:
         self._unread = dict.fromkeys(self._unread)
         if self.interrupted and (messages or not self._gave_up):
             messages += self._give_up()
-        if self._next is not None or self._timed_aborts or self.interrupted:
+        if self.next_arrival is not None or self._timed_aborts or self.interrupted:
             self.has_news = True
         return messages
 
@@ -164,9 +173,11 @@ class Frontend:
     def next_arrival(self) -> int | None:
         """When the next request comes, or None.
 
-        A timed abort wakes nobody: where no request is live there is nothing to give up.
+        A timed abort does not count: without a live request there is nothing to give up.
         """
-        return arrival_of(self._next) if self._next is not None else None
+        streamed = None if self._next is None else arrival_of(self._next)
+        later = self._later[0][0] if self._later else None
+        return min((time for time in (streamed, later) if time is not None), default=None)
 
     @property
     def next_message(self) -> int | None:
@@ -176,8 +187,13 @@ class Frontend:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is to come any more, as far as is known, and nothing was said."""
-        return self._next is None and not self._said
+        """Whether no request and no message is known that has not been taken."""
+        return self._next is None and not self._said and not self._later
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every request is given up: after an interrupt, or when their source failed."""
+        return self.interrupted or self.failure is not None
 
     @property
     def has_said(self) -> bool:
@@ -185,19 +201,32 @@ class Frontend:
         has_no_reader = any(self._unread.values())
         return bool(self._said) or has_no_reader or (self.interrupted and not self._gave_up)
 
-    def _draw(self, request: Request) -> Request:
-        """Hand over the request that is held, and hold the one after it."""
-        self._next = next(self._coming, None)
-        if (
-            self._next is not None
-            and is_short(self._next.arrival_time)
-            and self._next.arrival_time < arrival_of(request)
-        ):
-            raise ValueError(
-                f"request {self._next.rid} arrives at {self._next.arrival_time} ns, before the one "
-                f"ahead of it, which arrives at {request.arrival_time} ns; a stream of requests "
-                "must be in order of arrival."
-            )
+    def _draw(self) -> Request:
+        """Return the request that comes next, and hold the one after it.
+
+        If their source fails, no more come, and every live request is aborted with that reason.
+        """
+        request = self._next
+        if self._later and (request is None or self._later[0][0] < arrival_of(request)):
+            return heapq.heappop(self._later)[2]
+        assert request is not None
+        try:
+            self._next = next(self._coming, None)
+            if (
+                self._next is not None
+                and is_short(self._next.arrival_time)
+                and self._next.arrival_time < arrival_of(request)
+            ):
+                raise ValueError(
+                    f"request {self._next.rid} arrives at {self._next.arrival_time} ns, before the "
+                    f"one ahead of it, which arrives at {request.arrival_time} ns; a stream of "
+                    "requests must be in order of arrival."
+                )
+        except Exception as error:  # the caller's code, as a reader is
+            self._next, self._coming, self.failure = None, iter(()), error
+            why = f"{type(error).__name__}: {error}".removesuffix(": ").rstrip(".")
+            self._later.clear()
+            self._say(AbortReq(abort_all=True, error=f"the source of requests failed ({why})."))
         return request
 
     def _aborts_before(self, time: int) -> Iterator[Message]:
@@ -209,8 +238,8 @@ class Frontend:
         self._gave_up = True
         if self._is_streamed:
             self._coming = iter(())
-        while self._next is not None:
-            yield self._draw(self._next)
+        while self.next_arrival is not None:
+            yield self._draw()
         yield AbortReq(abort_all=True)
 
 

@@ -448,6 +448,7 @@ class PrefillEngine(SideEngine):
             self.scheduler.let_go(lease)
             self.is_waiting = False
         del self.senders[rid]
+        self.scheduler.answered(rid)
 
     def _stream_output(self, outputs: Outputs, label: Label = NO_LABEL, process: int = 0) -> None:
         """No client hears this side, so it costs nothing."""

@@ -134,11 +134,14 @@ def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
 
     Raises:
         MemoryLeak: memory is missing, or still held, after that.
+        Exception: the one that the source of requests raised, if it failed.
     """
     engine.device.recorder.line = line_of(turns)
     while not engine.is_done:
         next(turns)
     engine.scheduler.leases.self_check()
+    if engine.frontend.failure is not None:
+        raise engine.frontend.failure
 
 
 # -- The engine that a loop turns ------------------------------------------------------------------

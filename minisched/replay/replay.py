@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, cast
@@ -25,7 +25,7 @@ from ..scheduler import Scheduler, SchedulerConfig
 from ..trace import NullRecorder, Recorder
 from ..worker import Step, Worker
 from ..worker.worker import COPY, FORWARD, SAMPLE
-from .trace_file import Survey
+from .trace_file import Survey, Turn
 
 # -- Settings with which every request of a trace can finish ---------------------------------------
 
@@ -45,7 +45,7 @@ def config_for(survey: Survey, profile: Profile, given: Mapping[str, Any]) -> Sc
         ValueError: a value is outside its limits, or would fill the memory of the machine that
             simulates.
     """
-    page_size = given.get("page_size") or survey.format.page_size
+    page_size = given.get("page_size") or survey.page_size
     kv_pages = max(profile.kv_tokens // page_size, -(-survey.longest // page_size) + 2)
     usual = {
         "page_size": page_size,
@@ -85,13 +85,13 @@ class LaneTally(NullRecorder):
     def ran(
         self, slice_id: int, lane: str, name: str, start: int, end: int, /, *label: Any
     ) -> None:
-        """Add something that ran; no ``Slice`` is made, since nobody keeps it."""
+        """Add a slice's time; no ``Slice`` is made, since none is kept."""
         if name != "wait":
             self.busy_ns[lane] += end - start
         self.end = max(self.end, end)
 
 
-# -- A model that computes nothing: every request says how many tokens it wants, and gets them -----
+# -- A model that computes nothing: every request gets as many tokens as the trace has -------------
 
 
 class LengthModel:
@@ -124,7 +124,7 @@ class LengthModel:
         return Vector(self.first_output_id + params.seed for params, _, _ in batch.sampling)
 
 
-# -- A worker whose steps take time on the device and next to none on the host that simulates it
+# -- A worker that takes time on the device, and next to none on the host that simulates it --------
 
 
 class LengthWorker(Worker):
@@ -193,16 +193,73 @@ class ReplayedRun:
     host_seconds: float  # real ones
 
     @property
+    def makespan_ns(self) -> int:
+        """Time from the first arrival to the end of the last slice."""
+        return self.tally.end - (self.metrics.first_arrival or 0)
+
+    @property
     def device_busy(self) -> float:
-        """Share of the time since the first request came in which the forward stream worked."""
-        duration = self.tally.end - (self.metrics.first_arrival or 0)
-        return self.tally.busy_ns["forward"] / duration if duration > 0 else 0.0
+        """Share of the makespan in which the forward stream worked."""
+        return self.tally.busy_ns["forward"] / self.makespan_ns if self.makespan_ns > 0 else 0.0
+
+    @property
+    def throughput(self) -> float:
+        """Tokens a second over the makespan."""
+        tokens = self.metrics.output_tokens
+        return tokens * 1e9 / self.makespan_ns if self.makespan_ns > 0 else 0.0
+
+
+class Conversations:
+    """Requests in order of arrival, of which a later ``Turn`` waits for the answer before it.
+
+    Its prompt is the conversation so far (prompt and answer of the turn before), and then what the
+    turn adds. It arrives ``delay`` after that answer's end, and not before its own time. Source:
+    AIPerf ``docs/reference/conversation-context-mode.md``, the default of ``mooncake_trace``.
+    """
+
+    def __init__(self, requests: Iterable[Request], on_output: Callable[[Output], None]) -> None:
+        self.on_output = on_output
+        self.waiting: dict[str, deque[Turn]] = {}  # by session, behind a turn that has not ended
+        self.newest: dict[str, Turn] = {}  # by session, the turn that was sent last
+        self.ends: dict[str, int] = {}  # by session, when that one ended
+        self.sessions: dict[str, str] = {}  # by id of a turn that has not ended
+        self.frontend = Frontend(self._first(requests), self._hear)
+
+    def _first(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """Yield the requests that wait for no answer."""
+        for req in requests:
+            if not isinstance(req, Turn):
+                yield req
+            elif req.session in self.newest:
+                self.waiting.setdefault(req.session, deque()).append(req)
+                if req.session in self.ends:
+                    self._send_next(req.session)
+            else:
+                self.newest[req.session], self.sessions[req.rid] = req, req.session
+                yield req
+
+    def _hear(self, output: Output) -> None:
+        """Receive an output; the end of a turn sends the one after it."""
+        if output.finish_reason is not None and output.rid in self.sessions:
+            session = self.sessions.pop(output.rid)
+            self.ends[session] = self.frontend.now()
+            if self.waiting.get(session) and not self.frontend.has_ended:
+                self._send_next(session)
+        self.on_output(output)
+
+    def _send_next(self, session: str) -> None:
+        turn, before = self.waiting[session].popleft(), self.newest[session]
+        history = (*before.prompt, *before.output_ids, *turn.prompt)
+        due = max(turn.arrival_time, self.ends.pop(session) + turn.delay, self.frontend.now())
+        following = Turn(turn.rid, history, turn.params, session=session)
+        self.newest[session], self.sessions[turn.rid] = following, session
+        self.frontend.push(following, due)
 
 
 def play(
     loop: str,
     model: LengthModel,
-    requests: Iterator[Request],
+    requests: Iterable[Request],
     config: SchedulerConfig,
     cost: CostModel,
     on_output: Callable[[Output], None] = lambda output: None,
@@ -212,11 +269,12 @@ def play(
 
     Raises:
         ValueError: the loop is unknown, or the requests are not in order of arrival.
-        KeyboardInterrupt: somebody pressed Ctrl-C; the run has ended cleanly all the same.
+        KeyboardInterrupt: Ctrl-C was pressed; the run has ended cleanly all the same.
     """
     began = perf_counter()
     spec = replayable(loop)
-    frontend, tally, cost = Frontend(requests, on_output), LaneTally(), cost.of_loop(loop)
+    frontend = Conversations(requests, on_output).frontend
+    tally, cost = LaneTally(), cost.of_loop(loop)
     device = SimDevice(recorder or tally)
     device.keep_pace(cost.pace)
     relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests))
@@ -243,10 +301,10 @@ def play(
 
 
 def replayable(loop: str) -> Design:
-    """The loop's design, if steps of which only lengths are known take the time that its would.
+    """Return the loop's design, if steps by length alone take the time that its own would.
 
     Raises:
-        ValueError: they do not, as the sentence says, or there is no such loop.
+        ValueError: they do not, or there is no such loop.
     """
     spec, why = find_loop(loop), ""
     if spec.whole_run is not None:
@@ -260,17 +318,21 @@ def replayable(loop: str) -> Design:
     return spec
 
 
-def as_json(run: ReplayedRun, num_requests: int, profile: str) -> dict[str, Any]:
-    """One replay of ``num_requests`` as a JSON object.
+def as_json(run: ReplayedRun, survey: Survey, profile: str) -> dict[str, Any]:
+    """Return one replay as a JSON object.
 
-    Times in ``..._ms`` are virtual milliseconds (``null`` where nothing happened), ``makespan_ns``
-    is when the last slice ended, ``device_busy`` a share from 0 to 1 of the time since the first
-    request came in. ``cache_hit_rate`` is the share of the tokens of all admissions that the
-    prefix cache gave. Real are only ``host_seconds``, what the simulation took, and
-    ``requests_per_second``, how many requests it got through in each of them.
+    Times in ``..._ms`` are virtual milliseconds (``null`` where nothing happened). ``makespan_ns``
+    begins with the first arrival and ends with the last slice. ``device_busy`` is a share of it,
+    and ``tokens_per_second`` counts over it. ``cache_hit_rate`` is the share of the tokens of all
+    admissions that the prefix cache gave. Only ``host_seconds``, the time of the simulation, and
+    ``requests_per_second`` of that time are real. ``ignored`` names fields of the file without
+    effect, and ``skipped`` counts its empty requests.
     """
-    metrics, config = run.metrics, run.config
+    metrics, config, num_requests = run.metrics, run.config, survey.requests
     return {
+        "format": survey.name,
+        "ignored": [*survey.ignored],
+        "skipped": survey.num_skipped,
         "requests": num_requests,
         "finished": metrics.num_finished,
         "ttft_ms": percentiles_ms(metrics.ttft),
@@ -279,8 +341,8 @@ def as_json(run: ReplayedRun, num_requests: int, profile: str) -> dict[str, Any]
         "cache_hit_rate": metrics.cache_hit_rate,
         "retractions": metrics.num_retractions,
         "device_busy": run.device_busy,
-        "makespan_ns": run.tally.end,
-        "tokens_per_second": metrics.throughput,
+        "makespan_ns": run.makespan_ns,
+        "tokens_per_second": run.throughput,
         "steps": run.num_steps,
         "peak_tokens": run.peak_tokens,
         "loop": run.loop,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from io import TextIOWrapper
 from itertools import islice
@@ -18,15 +18,16 @@ from ..trace.files import Hear, unheard, unpacked
 
 # -- A prompt that is never written out: blocks of equal tokens, made into tokens where asked for --
 
-BLOCK = 512  # tokens to a hash id
+BLOCK = 512  # tokens to a hash id, in Mooncake's own traces
+BLOCKS = (BLOCK, 16, 32, 64, 128, 256, 1024, 2048)  # in traces of other writers
 
 
 class BlockPrompt(Sequence[int]):
     """A sequence of ``length`` tokens of which each block repeats one id.
 
-    The scheduler only asks whether tokens are equal, and a block's tokens equal another's exactly
-    where their hash ids do: so a block's id can stand for each of its tokens. 100,000 tokens take
-    196 ids, and a slice is made at the speed of copying.
+    The scheduler only compares tokens, and the tokens of two blocks are equal exactly where their
+    hash ids are. That is why a block's id can stand for each of its tokens. 100,000 tokens take 196
+    ids, and a slice is made at the speed of copying.
     """
 
     __slots__ = ("block", "ids", "length")
@@ -61,70 +62,111 @@ class BlockPrompt(Sequence[int]):
 
 MOST_TOKENS = 10_000_000  # of one prompt, and of one answer: above any published context
 LATEST = 10**19  # nanoseconds, about 300 years: seconds since 1970 still fit
+PAGE = 16  # tokens to a page, where a trace has no hash ids
 
 
 class TraceRequest(NamedTuple):
-    """A request as a trace describes it: when it came and how long it was, but not what it said.
+    """One request of a trace: its arrival and its lengths, without its text.
 
-    ``hash_ids`` names the prompt's blocks: equal names at the same place mean equal tokens. It is
-    empty where the trace tells nothing about content; such a prompt shares nothing.
+    ``hash_ids`` names the prompt's blocks: equal names at the same place mean equal tokens. Without
+    them a prompt shares nothing. Requests with the same ``session`` are the turns of one
+    conversation. The first turn has a ``time``. A later one may have a ``delay`` instead, which
+    begins when the answer before it ends.
     """
 
-    time: int  # nanoseconds
+    time: int | None  # nanoseconds
     prompt_len: int
     output_len: int
-    hash_ids: tuple[int, ...] = ()
+    hash_ids: tuple[int | str, ...] = ()
+    session: str = ""
+    delay: int = 0  # nanoseconds
+
+
+@dataclass(eq=False)
+class Turn(Request):
+    """A request of a conversation.
+
+    From the second turn on, the prompt is what this turn adds to the conversation, and the request
+    arrives ``delay`` after the end of the answer before it.
+    """
+
+    session: str = ""
+    delay: int = 0  # nanoseconds
 
 
 class Format(NamedTuple):
-    """A kind of file: what it calls time, prompt, output (and blocks), and the page that suits it.
-
-    ``unit`` is what its times count, in nanoseconds; 0: they are dates, and count from the first.
-    """
+    """A kind of file: its names for time, prompt and output (and blocks), and the unit of time."""
 
     name: str
-    page_size: int
-    unit: int
+    unit: int  # nanoseconds; 0: times are dates
     fields: tuple[str, ...]
+    blocks: tuple[int, ...] = ()  # how many tokens a hash id may stand for; the usual number first
+    optional: tuple[str, ...] = ()
 
 
-# JSON lines of Mooncake ("FAST25-release/traces"). A hash id stands for 512 tokens and everything
-# before them; the last one may stand for fewer. A page for each is best.
-MOONCAKE = Format(
-    "Mooncake", BLOCK, 10**6, ("timestamp", "input_length", "output_length", "hash_ids")
-)
-# CSV: Azure's own header (AzurePublicDataset, "AzureLLMInferenceDataset2023") has dates; the form
-# in which simulators pass it on (Vidur) has seconds since the trace began, and is what one's own
-# file has. Neither tells what the prompts said, so no prompt shares anything.
-SECONDS = Format("CSV", 16, 10**9, ("arrived_at", "num_prefill_tokens", "num_decode_tokens"))
-DATES = Format("Azure", 16, 0, ("TIMESTAMP", "ContextTokens", "GeneratedTokens"))
+LENGTHS = ("timestamp", "input_length", "output_length")
+# JSON lines of Mooncake ("FAST25-release/traces"), in milliseconds. A hash id stands for 512 tokens
+# and everything before them; the last one may stand for fewer. Dynamo's generator writes the same
+# with blocks of any size. AIPerf's ``mooncake_trace`` may lack the ids, and has conversations.
+MOONCAKE = Format("Mooncake", 10**6, LENGTHS, BLOCKS, ("hash_ids", "session_id", "delay"))
+# alibaba-edu/qwen-bailian-usagetraces-anon: the same names, but seconds. Each prompt is whole.
+BAILIAN = Format("Bailian", 10**9, (*LENGTHS, "hash_ids"), (16,))
+# CSV without any content, so no prompt shares anything. AzurePublicDataset
+# ("AzureLLMInferenceDataset2023") has dates. Simulators such as Vidur pass it on in seconds since
+# the trace began; that is the form for a file of one's own. BurstGPT (HPMLL/BurstGPT): seconds.
+SECONDS = Format("CSV", 10**9, ("arrived_at", "num_prefill_tokens", "num_decode_tokens"))
+DATES = Format("Azure", 0, ("TIMESTAMP", "ContextTokens", "GeneratedTokens"))
+BURST = Format("BurstGPT", 10**9, ("Timestamp", "Request tokens", "Response tokens"))
+CSVS = (SECONDS, DATES, BURST)
+# Formats that are not read, each by a name in its first line that no other one has.
+NOT_READ = {
+    "token_size": "splitwise-sim's trace",
+    "input_lens": "a result of vLLM's benchmark",
+    "custom_id": "an OpenAI batch",
+    "conversations": "ShareGPT",
+    "conversation_id": "LMSYS-Chat",
+    "service_kind": "a profile of GenAI-Perf",
+    "payload": "an input file of GenAI-Perf",
+    "captureData": "SageMaker's data capture",
+    "text_input": "AIPerf's trace with texts instead of lengths",
+    "messages": "a trace of chat messages",
+}
 
 
 def format_of(line: str) -> tuple[Format, list[str]]:
-    """The format that a file's first line says, with the columns of CSV.
+    """Return the format of a file's first line, with the columns of CSV.
 
     Raises:
         ValueError: it is none of them.
     """
-    if line.startswith("{"):
-        return MOONCAKE, []
-    header = cells(line)
-    for format in (SECONDS, DATES):
+    header = [] if line.startswith(("{", "[")) else cells(line)
+    for format in CSVS:
         if set(format.fields) <= set(header):
             return format, header
+    wanted = f"the columns {','.join(SECONDS.fields)}"
+    for name, what in NOT_READ.items():
+        is_in = name in header or (not header and f'"{name}"' in line)
+        if is_in and '"input_length"' not in line:
+            raise ValueError(
+                f"it is {what} (it has {name!r}), which replay does not read; convert it to "
+                f"{wanted}."
+            )
+    if line.startswith("{") and line != "{":
+        return (BAILIAN if '"chat_id"' in line else MOONCAKE), []
+    others = " or ".join(",".join(format.fields) for format in CSVS[1:])
     raise ValueError(
-        f"it begins with {shown(line)}, but a trace has the columns {','.join(SECONDS.fields)} "
-        f"or {','.join(DATES.fields)}, or is a JSON object on each line."
+        f"it begins with {shown(line)}, but a trace has {wanted} or {others}, or is a JSON object "
+        "on each line."
     )
 
 
 def cells(line: str) -> list[str]:
-    """What is between the commas of a line, without quotes and the space around it."""
+    """Split a line of CSV into its fields, without quotes and the space around them."""
     return [field.strip() for field in next(csv.reader([line], skipinitialspace=True), [])]
 
 
-def fields_of(line: str, header: Sequence[str]) -> dict[str, Any]:
-    """What a line says, by name: a row below a ``header``, or without one a JSON object.
+def fields_of(line: str, format: Format, header: Sequence[str]) -> dict[str, Any]:
+    """Return a line's fields by name: a row below a ``header``, or without one a JSON object.
 
     Raises:
         ValueError: it is not what it should be.
@@ -143,40 +185,50 @@ def fields_of(line: str, header: Sequence[str]) -> dict[str, Any]:
         raise ValueError(f"it is not JSON: {why}.") from error
     if not isinstance(record, dict):
         raise ValueError(f"it is not a JSON object but {shown(record)}.")
-    for name in MOONCAKE.fields:
-        if name not in record:
-            needed = ", ".join(MOONCAKE.fields)
-            raise ValueError(f"the field {name!r} is missing; a Mooncake line has {needed}.")
+    for name in format.fields:
+        if name not in record and not (name == "timestamp" and "delay" in record):
+            needed = ", ".join(format.fields)
+            raise ValueError(f"the field {name!r} is missing; a {format.name} line has {needed}.")
     return record
 
 
-def request_of(format: Format, said: Mapping[str, Any]) -> TraceRequest:
-    """The request that a line's fields describe; further ones are left alone.
+def request_of(format: Format, found: Mapping[str, Any], least: int = 1) -> TraceRequest:
+    """Return the request that a line's fields describe; further ones are ignored.
 
     Raises:
-        ValueError: a value is outside its limits. Of the 31,397 requests in Azure's and Mooncake's
-            conversation traces none has an empty prompt or an empty answer, so 0 is refused rather
-            than guessed at.
+        ValueError: a value is outside its limits, or a length is below ``least``.
     """
     name, *lengths = format.fields[:3]
-    if format.unit:
+    time: int | None = None
+    if not format.unit:
+        time = date(name, found[name])
+    elif found.get(name) is not None:
         latest = LATEST // format.unit
-        time = round(number(name, said[name], 0, latest, is_whole=False) * format.unit)
-    else:
-        time = date(name, said[name])
-    prompt, output = (number(each, said[each], 1, MOST_TOKENS) for each in lengths)
-    ids = said["hash_ids"] if format is MOONCAKE else []
-    if not isinstance(ids, list) or not all(type(item) is int and item >= 0 for item in ids):
-        should = "a list of whole numbers from 0 on"
+        time = round(number(name, found[name], 0, latest, is_whole=False) * format.unit)
+    for each in lengths:
+        if least and found[each] in (0, "0"):
+            raise ValueError(
+                f"{each} is {shown(found[each])}, but it must be a whole number from {least} to "
+                f"{MOST_TOKENS}; skip_empty leaves such requests out."
+            )
+    prompt, output = (number(each, found[each], least, MOST_TOKENS) for each in lengths)
+    if not format.blocks:
+        return TraceRequest(time, prompt, output)
+    ids = found.get("hash_ids") or []
+    if not isinstance(ids, list) or not all(type(item) in (int, str) for item in ids):
+        should = "a list of whole numbers or texts"
         raise ValueError(f"hash_ids is {shown(ids)}, but it must be {should}.")
-    if format is MOONCAKE and len(ids) != (needed := -(-prompt // BLOCK)):
-        should = f"{prompt} tokens take {needed} of {BLOCK} each"
-        raise ValueError(f"hash_ids has {len(ids)} ids, but {should}.")
-    return TraceRequest(time, prompt, output, tuple(ids))
+    session, delay = "", 0
+    if "session_id" in format.optional and found.get("session_id") is not None:
+        session = str(found["session_id"])
+    if "delay" in format.optional and found.get("delay") is not None:
+        longest = LATEST // format.unit
+        delay = round(number("delay", found["delay"], 0, longest, is_whole=False) * format.unit)
+    return TraceRequest(time, prompt, output, tuple(ids), session, delay)
 
 
 def number(name: str, value: object, least: int, most: int, is_whole: bool = True) -> Any:
-    """What a field says, text or not.
+    """Return the number in a field, which may be text.
 
     Raises:
         ValueError: it is no number, or outside its limits.
@@ -194,7 +246,7 @@ def number(name: str, value: object, least: int, most: int, is_whole: bool = Tru
 
 
 def date(name: str, text: str) -> int:
-    """Nanoseconds since 1970 of a date such as ``2023-11-16 18:17:03.9799600``, to the microsecond.
+    """Return the nanoseconds since 1970 of ``2023-11-16 18:17:03.9799600``, to the microsecond.
 
     Raises:
         ValueError: it is none.
@@ -213,86 +265,176 @@ def date(name: str, text: str) -> int:
 # -- A file of them --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass
 class Survey:
-    """What a first pass over a trace learns."""
+    """The result of a first pass over a trace: its format, and its sizes."""
 
     format: Format
-    requests: int
-    longest: int  # tokens, prompt and answer together
-    highest_id: int  # the highest token id in a prompt
+    requests: int = 0
+    longest: int = 0  # tokens, prompt and answer together, with the turns before it
+    num_ids: int = 0  # distinct blocks; the token ids of prompts are below that
+    num_skipped: int = 0  # empty prompts or answers
+    has_ids: bool = False
+    is_aiperf: bool = False  # it lacks hash ids somewhere, or has conversations
+    blocks: tuple[int, ...] = ()  # the numbers of tokens to a hash id that fit every line
+    ignored: dict[str, None] = field(default_factory=dict)  # names of fields without effect
+
+    @property
+    def block(self) -> int:
+        """Tokens to a hash id."""
+        return self.blocks[0] if self.has_ids else 0
+
+    @property
+    def page_size(self) -> int:
+        """The page that suits the trace: a block, where it has blocks."""
+        return self.block or PAGE
+
+    @property
+    def name(self) -> str:
+        """The format as a reader calls it."""
+        name = self.format.name + (" as AIPerf writes it" if self.is_aiperf else "")
+        usual = self.block in (0, *self.format.blocks[:1])
+        return name if usual else f"{name} with {self.block} tokens to a hash id, as Dynamo's"
+
+    def add(self, found: TraceRequest) -> None:
+        """Count one more request.
+
+        Raises:
+            ValueError: no number of tokens to a hash id fits this line and those before it.
+        """
+        self.requests += 1
+        self.has_ids |= bool(found.hash_ids)
+        self.is_aiperf |= self.format is MOONCAKE and bool(found.session or not found.hash_ids)
+        if not found.hash_ids:
+            return
+        prompt, count = found.prompt_len, len(found.hash_ids)
+        fitting = tuple(block for block in self.blocks if -(-prompt // block) == count)
+        if not fitting:
+            block = self.blocks[0]
+            raise ValueError(
+                f"hash_ids has {count} ids, but {prompt} tokens take {-(-prompt // block)} of "
+                f"{block} each."
+            )
+        self.blocks = fitting
 
 
 @dataclass(frozen=True)
 class TraceFile:
-    """A Mooncake or CSV file, perhaps in gzip, read line by line as often as needed and never kept.
+    """A recorded workload, perhaps in gzip, read line by line as often as needed and never kept.
 
-    ``limit`` takes only the first requests; what follows them is not read. Reading raises a
-    ``ValueError`` of one sentence, with the line's number, if the file is not what it claims to be
-    or can't be read.
+    ``limit`` takes only the first requests and leaves the rest unread. ``skip_empty`` leaves out
+    requests with an empty prompt or an empty answer; otherwise they are refused. (Of the 31,397
+    requests in Azure's and Mooncake's conversation traces none has one; BurstGPT has some.) Reading
+    raises a ``ValueError`` of one sentence, with the line's number, if the file is not what it
+    claims to be or can't be read.
     """
 
     path: Path
     limit: int | None = None
+    skip_empty: bool = False
 
     def survey(self, hear: Hear = unheard) -> Survey:
-        """Check every line and find the sizes; ``hear`` is told how many bytes were read."""
-        known, count, longest, highest = MOONCAKE, 0, 0, 0
-        for format, arrival in self._read(hear):
-            known = format
-            longest = max(longest, arrival.prompt_len + arrival.output_len)
-            highest = max(highest, *(arrival.hash_ids or (count,)))
-            count += 1
-        if not count:
-            raise ValueError(f"{self.path} is empty, but it needs at least one request.")
-        return Survey(known, count, longest, highest)
+        """Check every line and find the sizes; ``hear`` receives how many bytes were read."""
+        survey, numbers, turns = Survey(MOONCAKE), Numbers(), dict[str, int]()
+        for found in self._read(survey, hear):
+            numbers.of(found)
+            length = found.prompt_len + found.output_len
+            if found.session:
+                length = turns[found.session] = length + turns.get(found.session, 0)
+            survey.longest = max(survey.longest, length)
+        if not survey.requests:
+            what = f"has {survey.num_skipped} empty requests" if survey.num_skipped else "is empty"
+            raise ValueError(f"{self.path} {what}, but it needs at least one request.")
+        survey.num_ids = numbers.count
+        return survey
 
-    def requests(self) -> Iterator[Request]:
-        """The requests, ``r0`` first, in order of arrival.
+    def requests(self, survey: Survey) -> Iterator[Request]:
+        """Yield the requests of a file with this ``survey``, ``r0`` first, in order of arrival.
 
-        A prompt is made of its block hashes; without any, of its number, so that it shares nothing.
-        The seed is its number too: by that the length model tells answers apart.
+        The first one arrives at 0. A prompt's tokens are the numbers of its blocks. A prompt
+        without hash ids has a number of its own and shares nothing. The seed is the request's
+        number, by which the length model distinguishes the answers.
         """
-        start = 0
-        for at, (format, arrival) in enumerate(self._read()):
-            start = start if at or format.unit else arrival.time
-            block = BLOCK if arrival.hash_ids else arrival.prompt_len
-            prompt = BlockPrompt(arrival.hash_ids or (at,), arrival.prompt_len, block)
-            params = SamplingParams(max_new_tokens=arrival.output_len, ignore_eos=True, seed=at)
-            yield Request(f"r{at}", prompt, params, arrival.time - start)
+        start, numbers = None, Numbers()
+        for at, found in enumerate(self._read(Survey(MOONCAKE))):
+            start = found.time if start is None else start
+            ids = numbers.of(found)
+            block = survey.block if found.hash_ids else found.prompt_len
+            prompt = BlockPrompt(ids, found.prompt_len, block)
+            params = SamplingParams(max_new_tokens=found.output_len, ignore_eos=True, seed=at)
+            time = 0 if found.time is None else found.time - cast(int, start)
+            if found.session:
+                yield Turn(f"r{at}", prompt, params, time, session=found.session, delay=found.delay)
+            else:
+                yield Request(f"r{at}", prompt, params, time)
 
-    def _read(self, hear: Hear = unheard) -> Iterator[tuple[Format, TraceRequest]]:
-        """The requests, each checked when it is reached, and how they are read."""
+    def _read(self, survey: Survey, hear: Hear = unheard) -> Iterator[TraceRequest]:
+        """Yield the requests, each checked when it is reached; ``survey`` counts them."""
         if self.path.exists() and not self.path.is_file() and not self.path.is_dir():
             raise ValueError(f"{self.path} is read twice, so it must be a regular file.")
         try:
             with unpacked(self.path, hear) as file:
                 lines = TextIOWrapper(cast(BinaryIO, file), "utf-8-sig")
-                yield from islice(self._parsed(lines), self.limit)
+                yield from islice(self._parsed(lines, survey), self.limit)
         except UnicodeDecodeError as error:
             raise ValueError(f"{self.path} is not UTF-8 text, so it is no trace.") from error
         except OSError as error:
             raise ValueError(f"{self.path} can't be read: {error.strerror}.") from error
 
-    def _parsed(self, lines: Iterable[str]) -> Iterator[tuple[Format, TraceRequest]]:
-        format, header, last = None, list[str](), 0
+    def _parsed(self, lines: Iterable[str], survey: Survey) -> Iterator[TraceRequest]:
+        header, last, sessions, known = list[str](), 0, set[str](), set[str]()
         for at, line in enumerate(map(str.strip, lines), 1):
             if not line:
                 continue
             try:
-                if format is None:
+                if not known:
                     format, header = format_of(line)
+                    survey.format, survey.blocks = format, format.blocks
+                    known = {*format.fields, *format.optional}
                     if header:
+                        survey.ignored.update(dict.fromkeys(n for n in header if n not in known))
                         continue
-                arrival = request_of(format, fields_of(line, header))
-                if arrival.time < last:
+                fields = fields_of(line, format, header)
+                if not header:
+                    survey.ignored.update(dict.fromkeys(n for n in fields if n not in known))
+                found = request_of(format, fields, least=0 if self.skip_empty else 1)
+                if not found.prompt_len or not found.output_len:
+                    survey.num_skipped += 1
+                    continue
+                if found.time is None and found.session not in sessions:
                     raise ValueError(
-                        f"it is {(last - arrival.time) / 1e6} ms earlier than the request before "
+                        "it has no timestamp, but only the later turns of a session do without."
+                    )
+                if found.time is not None and found.time < last:
+                    raise ValueError(
+                        f"it is {(last - found.time) / 1e6} ms earlier than the request before "
                         "it, but requests must be in order of arrival: sort it first."
                     )
+                survey.add(found)
             except csv.Error as error:
                 raise ValueError(f"{self.path}, line {at}, is no CSV: {error}.") from error
             except ValueError as error:
                 raise ValueError(f"{self.path}, line {at}: {error}") from error
-            last = arrival.time
-            yield format, arrival
+            last = last if found.time is None else found.time
+            sessions.add(found.session)
+            yield found
+
+
+class Numbers:
+    """The blocks of a trace, numbered in order of appearance, so that an id may be any text."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.known: dict[int | str, int] = {}
+
+    def of(self, found: TraceRequest) -> tuple[int, ...]:
+        """Return the numbers of a prompt's blocks; of a prompt without hash ids a new one."""
+        numbers = []
+        for item in found.hash_ids:
+            number = self.known.setdefault(item, self.count)
+            self.count += number == self.count
+            numbers.append(number)
+        if not numbers:
+            numbers.append(self.count)
+            self.count += 1
+        return tuple(numbers)

@@ -61,7 +61,7 @@ class PrefillScheduler(TransferScheduler):
     def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
         super().__init__(config, recorder)
         self.bootstrap_queue: dict[str, Request] = {}
-        self.heard_before: dict[str, bool] = {}  # of who has not come here yet: may it run at all?
+        self.heard_before: dict[str, bool] = {}  # by a request that has not come here: may it run?
         self.done: deque[Prefilled] = deque()  # ended, and not sent yet
 
     @property
@@ -90,9 +90,15 @@ class PrefillScheduler(TransferScheduler):
             self.heard_before.setdefault(rid, True)
 
     def give_up(self, rid: str) -> None:
-        """The decode side wants nothing of it any more."""
-        self.heard_before[rid] = False
-        self.abort(rid)
+        """End a request that the decode side has given up, now or when it comes."""
+        if rid in self.live:
+            self.abort(rid)
+        else:
+            self.heard_before[rid] = False
+
+    def answered(self, rid: str) -> None:
+        """Forget a request: the decode side has its answer, so no message about it matters."""
+        self.heard_before.pop(rid, None)
 
     def _refuse(self, req: Request, problem: str) -> None:
         super()._refuse(req, problem)

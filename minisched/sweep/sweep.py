@@ -92,12 +92,12 @@ def _replayed(cell: SweepCell) -> dict[str, Any]:
     trace = TraceFile(Path(cell["trace"]), cell["trace_requests"])
     survey = trace.survey()
     config = config_for(survey, profile, cell.config)
-    model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
-    run = play(cell["loop"], model, trace.requests(), config, profile.cost)
+    model = LengthModel(survey.num_ids, survey.requests, survey.longest)
+    run = play(cell["loop"], model, trace.requests(survey), config, profile.cost)
     if refused := survey.requests - run.metrics.num_finished:
         raise ValueError(f"{refused} requests were refused.")
     busy = 100 * run.device_busy
-    return _columns(run.metrics, run.tally.end, run.num_steps, run.metrics.throughput, busy)
+    return _columns(run.metrics, run.makespan_ns, run.num_steps, run.throughput, busy)
 
 
 def _columns(

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minisched.core import FinishReason, Output, Outputs, Request, SamplingParams
-from minisched.devices.cost import CostModel
+from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
-from minisched.engine.frontend import AbortReq, FlushCacheReq, Frontend, Message
+from minisched.engine.frontend import AbortReq, FlushCacheReq, Frontend, Message, arrival_of
 from minisched.engine.log import log_to, logger
 from minisched.engine.metrics import Metrics, percentiles
 from minisched.loops.design import LOOPS
-from minisched.loops.run import make_engine, run_loop
+from minisched.loops.run import drive, make_engine, run_loop
+from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from tests.support import (
     PHASES,
@@ -77,7 +78,7 @@ def test_all_comes_once_in_order_of_time_and_never_before_however_one_looks(
 
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=8))
-def test_a_stream_that_goes_back_in_time_is_refused(arrivals: list[int]) -> None:
+def test_a_stream_that_goes_back_in_time_ends_there(arrivals: list[int]) -> None:
     requests = requests_at(arrivals)
     frontend = Frontend(iter(requests))
     late = [b for a, b in pairwise(requests) if b.arrival_time < a.arrival_time]
@@ -85,8 +86,60 @@ def test_a_stream_that_goes_back_in_time_is_refused(arrivals: list[int]) -> None
         assert frontend.take(50) == requests
         return
     said = f"request {late[0].rid} arrives at {late[0].arrival_time} ns"
-    with pytest.raises(ValueError, match=said):
-        frontend.take(50)
+    *taken, last = frontend.take(50)
+    assert taken == requests[: requests.index(late[0])] and frontend.is_empty
+    assert isinstance(last, AbortReq) and last.abort_all and said in last.error
+    assert type(frontend.failure) is ValueError and said in str(frontend.failure)
+
+
+@pytest.mark.parametrize("loop", ["serial", "overlap", "vllm_async", "mlx_async"])
+def test_a_source_that_fails_ends_every_live_request_with_its_reason(loop: str) -> None:
+    """Those before it that have ended keep their end; the run raises what the source raised."""
+    short = Request("short", [1], SamplingParams(max_new_tokens=1, ignore_eos=True))
+    long = Request("long", [2], SamplingParams(max_new_tokens=50, ignore_eos=True))
+    last = Request("last", [3], SamplingParams(max_new_tokens=50, ignore_eos=True), 10**8)
+
+    def source() -> Iterator[Request]:
+        yield from (short, long, last)
+        raise OSError("the disk is gone")
+
+    heard: list[Output] = []
+    engine = make_engine(
+        loop,
+        SimDevice(),
+        HashModel(),
+        SchedulerConfig(),
+        Frontend(source(), heard.append),
+        SIM_COST,
+    )
+    with pytest.raises(OSError, match="the disk is gone"):
+        drive(LOOPS[loop].start(engine), engine)
+    assert short.finish_reason is FinishReason.LENGTH and not short.error
+    for req in (long, last):
+        assert req.finish_reason is FinishReason.ABORT
+        assert req.error == "the source of requests failed (OSError: the disk is gone)."
+    assert {output.rid for output in heard if output.finish_reason} == {"short", "long", "last"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=8))
+def test_what_is_pushed_for_later_comes_at_its_time(
+    times: list[tuple[int, bool]],
+) -> None:
+    """Whether it is of the iterator or pushed, in order of time."""
+    requests = [a_request(f"r{at}", time) for at, (time, _) in enumerate(times)]
+    pushed = [req for req, (_, is_pushed) in zip(requests, times, strict=True) if is_pushed]
+    streamed = sorted((req for req in requests if req not in pushed), key=arrival_of)
+    frontend = Frontend(iter(streamed))
+    for req in pushed:
+        frontend.push(req, req.arrival_time)
+    got: list[Message] = []
+    for now in range(10):
+        got += frontend.take(now)
+        assert {*got} == {req for req in requests if req.arrival_time <= now}
+    assert [req.arrival_time for req in got if isinstance(req, Request)] == sorted(
+        time for time, _ in times
+    )
+    assert frontend.is_empty
 
 
 def test_what_is_said_comes_at_the_next_look_in_the_order_it_was_said() -> None:

@@ -68,15 +68,18 @@ def check_run(case: Case) -> None:
             post(time, message)
 
         side.recv_requests, side.mailbox.post = turn, check
+        sides.append(side)
 
+    sides = list[Any]()
     verdict = judge(case, watch)
     found, requests = verdict.trace, verdict.workload.requests
     assert verdict.holds, verdict.findings
     sent = Counter(req.bootstrap_room for req in requests if req.bootstrap_room)
     assert answers == sent, "each is answered once"  # who is given up before has no room
-    sides = {f"{side} {lane}" for side in ("prefill", "decode")
+    assert not any(getattr(side.scheduler, "heard_before", ()) for side in sides)
+    lanes = {f"{side} {lane}" for side in ("prefill", "decode")
              for lane in ("host", "forward", "copy")}  # fmt: skip
-    assert {item.lane for item in found.slices} <= sides | {"kv transfer"}
+    assert {item.lane for item in found.slices} <= lanes | {"kv transfer"}
     assert {item.mode for item in found.on("prefill forward")} <= {"extend"}
     assert {item.mode for item in found.on("decode forward")} <= {"decode", "target verify"}
     retracted = [mark for mark in found.marks if mark.name == "retraction"]

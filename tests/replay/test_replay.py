@@ -40,10 +40,10 @@ def write(path: Path, rows: list[TraceRequest]) -> TraceFile:
     """A Mooncake file if prompts have blocks, else one with seconds."""
     if rows[0].hash_ids:
         names = ("timestamp", "input_length", "output_length", "hash_ids")
-        values = [(row.time / MILLISECOND, *row[1:]) for row in rows]
+        values = [((row.time or 0) / MILLISECOND, *row[1:4]) for row in rows]
         lines = [json.dumps(dict(zip(names, one, strict=True))) for one in values]
     else:
-        lines = [HEADER, *(f"{r.time / 10**9},{r.prompt_len},{r.output_len}" for r in rows)]
+        lines = [HEADER, *(f"{(r.time or 0) / 10**9},{r.prompt_len},{r.output_len}" for r in rows)]
     path.write_text("\n".join(lines) + "\n")
     return TraceFile(path)
 
@@ -57,8 +57,8 @@ def replay(
     config = config_for(
         survey, machine, {"page_size": page_size, **changed} if page_size else changed
     )
-    model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
-    return play(loop, model, trace.requests(), config, machine.cost, recorder=recorder)
+    model = LengthModel(survey.num_ids, survey.requests, survey.longest)
+    return play(loop, model, trace.requests(survey), config, machine.cost, recorder=recorder)
 
 
 @st.composite
@@ -105,8 +105,8 @@ def test_everybody_finishes_as_the_file_says_at_the_ordinary_worker_s_time(
         assert (item.prompt_tokens, item.output_tokens) == (row.prompt_len, row.output_len)
         assert item.scheduled is not None and item.scheduled >= row.time
     device, survey = SimDevice(), trace.survey()
-    model = LengthModel(survey.highest_id + 1, survey.requests, survey.longest)
-    asked = list(trace.requests())
+    model = LengthModel(survey.num_ids, survey.requests, survey.longest)
+    asked = list(trace.requests(survey))
     engine = make_engine(loop, device, model, lean.config, Frontend(asked), SIM_COST)
     drive(LOOPS[loop].start(engine), engine)
     recorded = device.recorder.trace(loop, "sim", "length", "virtual")
@@ -158,12 +158,17 @@ def test_with_memory_for_all_the_cache_gives_what_a_set_of_prefixes_would(
 
 
 def test_time_passes_between_arrivals_and_counts_as_idle(tmp_path: Path) -> None:
+    """The clock begins with the first request, and every figure counts from there."""
     rows = [TraceRequest(10**18, 10, 1), TraceRequest(3 * 10**18, 10, 1)]
     run = replay(write(tmp_path / "trace", rows))
-    assert run.metrics.first_arrival == 10**18 and run.tally.end > 3 * 10**18
+    assert run.metrics.first_arrival == 0 and run.makespan_ns == run.tally.end > 2 * 10**18
     assert 0 < run.device_busy < 1e-9
-    alone = replay(write(tmp_path / "trace", rows[:1]))
-    assert 0.5 < alone.device_busy <= 1, "what came before the first request does not count"
+    one, other = TraceRequest(10**18, 10, 9), TraceRequest(0, 10, 9)
+    late, early = (replay(write(tmp_path / "trace", [row])) for row in (one, other))
+    assert 0.5 < late.device_busy <= 1, "what came before the first request does not count"
+    names = ("makespan_ns", "throughput", "device_busy")
+    assert [getattr(late, name) for name in names] == [getattr(early, name) for name in names]
+    assert late.throughput == 9e9 / late.makespan_ns
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=9), st.integers(0, 99), st.integers(0, 99))
@@ -267,6 +272,7 @@ def test_csv_as_other_programs_write_it(tmp_path: Path) -> None:
     writer.writerow(["model, and its size", *names, "arrived_at again"])
     writer.writerows([["a, 'b'", *row, "x"] for row in rows])
     (tmp_path / "mine.csv").write_bytes(gzip.compress(text.getvalue().encode("utf-8-sig")))
-    read = list(TraceFile(tmp_path / "mine.csv").requests())
+    trace = TraceFile(tmp_path / "mine.csv")
+    read = list(trace.requests(trace.survey()))
     found = [(r.arrival_time / 10**9, len(r.prompt), r.params.max_new_tokens) for r in read]
     assert found == [tuple(map(float, row)) for row in rows]

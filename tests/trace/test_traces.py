@@ -155,18 +155,21 @@ def test_what_is_written_is_read(
 ) -> None:  # fmt: skip
     path = write(tmp_path_factory.getbasetemp() / f"{format}.trace", format, rows, end)
     trace, rows = TraceFile(path, limit), rows[:limit]
-    start, unit = (rows[0].time, 1000) if format == "dates" else (0, 1)  # dates: microseconds
-    found = list(trace.requests())
+    start, unit = rows[0].time or 0, 1000 if format == "dates" else 1  # dates: microseconds
+    survey = trace.survey()
+    found, numbers = list(trace.requests(survey)), dict[Any, int]()
     assert [req.rid for req in found] == [f"r{n}" for n in range(len(rows))]
     for req, row in zip(found, rows, strict=True):
-        assert req.arrival_time == row.time // unit * unit - start // unit * unit
+        assert req.arrival_time == (row.time or 0) // unit * unit - start // unit * unit
         assert (len(req.prompt), req.params.max_new_tokens) == (row.prompt_len, row.output_len)
         if format == "mooncake":
-            assert list(req.prompt) == [row.hash_ids[n // BLOCK] for n in range(row.prompt_len)]
-    survey = trace.survey()
+            assert isinstance(req.prompt, BlockPrompt) and req.prompt.block == BLOCK
+            for name, token in zip(row.hash_ids, req.prompt[::BLOCK], strict=True):
+                assert numbers.setdefault(name, token) == token
+    assert len(set(numbers.values())) == len(numbers), "two ids are two tokens"
     assert survey.requests == len(rows)
     assert survey.longest == max(row.prompt_len + row.output_len for row in rows)
-    assert survey.highest_id == max(max(req.prompt) for req in found)
+    assert survey.num_ids == 1 + max(max(req.prompt) for req in found)
     if format != "mooncake":
         assert len({req.prompt[0] for req in found}) == len(rows), "nothing is shared"
 
@@ -174,7 +177,9 @@ def test_what_is_written_is_read(
 def test_dates_may_name_their_zone_and_a_file_its_encoding(tmp_path: Path) -> None:
     lines = [DATES, "2024-05-10 00:00:00.009930+00:00,2162,5", "2024-05-10 02:00:00Z,7,6"]
     (path := tmp_path / "azure.csv").write_text("\ufeff" + "\n".join(lines))
-    assert [req.arrival_time for req in TraceFile(path).requests()] == [0, 7_199_990_070_000]
+    trace = TraceFile(path)
+    times = [req.arrival_time for req in trace.requests(trace.survey())]
+    assert times == [0, 7_199_990_070_000]
 
 
 GOOD = TraceRequest(5_000_000, 600, 2, (1, 2))
@@ -248,7 +253,7 @@ def test_damage_is_read_or_named_and_nothing_else(
     except ValueError as error:
         assert str(error).startswith(str(path)) and len(str(error).splitlines()) == 1
     else:
-        assert survey.requests == len(list(TraceFile(path).requests()))
+        assert survey.requests == len(list(TraceFile(path).requests(survey)))
 
 
 @given(
