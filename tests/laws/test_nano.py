@@ -1,0 +1,135 @@
+"""``minisched/nano.py`` in lockstep with the package: the same batches, tokens and step times."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minisched import nano
+from minisched.core import Request, SamplingParams
+from minisched.devices.base import Buffer
+from minisched.devices.cost import MILLISECOND, CostModel
+from minisched.devices.sim import SimDevice, Vector
+from minisched.loops.run import run_loop
+from minisched.models.base import ForwardBatch
+from minisched.models.hash import HashModel
+from minisched.scheduler import Scheduler, SchedulerConfig
+from tests.support import many
+
+SHARDS = 5  # tests, so that each of them is short
+COST = CostModel(
+    host={"schedule": nano.SCHEDULE_MS * MILLISECOND, "process": nano.PROCESS_MS * MILLISECOND},
+    forward_base=nano.FORWARD_MS * MILLISECOND,
+)
+Batches = list[list[tuple[str, int]]]  # of each step: requests, and the positions to compute
+Times = list[tuple[int, int]]  # of each step: start and end of its forward pass, in milliseconds
+
+
+class NanoModel(HashModel):
+    """The model of ``nano.py`` in the package: its logits are the tokens themselves."""
+
+    def forward(self, batch: ForwardBatch, ids: Vector, page_table: Buffer) -> Any:
+        at, tokens = 0, Vector()
+        for row, prefix, length in zip(
+            batch.rows, batch.prefix_lens, batch.extend_lens, strict=True
+        ):
+            start = row * self.max_len
+            slots = page_table[start : start + prefix + length]
+            self.kv[0][slots[prefix:]] = ids[at : at + length]
+            values = self.kv[0][slots]
+            tokens.append(nano.next_token(values, range(len(values))))
+            at += length
+        return tokens
+
+    def sample(self, logits: Any, batch: ForwardBatch) -> Vector:
+        return Vector(logits)
+
+
+def draw(seed: int) -> tuple[list[nano.Request], int, int]:
+    """Draw requests, slots and a chunk size; memory is often near the least that can work."""
+    rng = random.Random(seed)
+    reqs = [
+        nano.Request(
+            [rng.randint(1, 50) for _ in range(rng.randint(1, 20))],
+            rng.randint(1, 12),
+            rng.choice([None, rng.randint(1, 50)]),
+        )
+        for _ in range(rng.randint(1, 8))
+    ]
+    least = max(req.max_len for req in reqs)
+    return reqs, least + rng.choice([0, rng.randint(0, 40)]), rng.randint(1, 10)
+
+
+def in_nano(loop: str, seed: int) -> tuple[Batches, list[list[int]], Times]:
+    reqs, num_slots, chunk_size = draw(seed)
+    names = {id(req): str(at) for at, req in enumerate(reqs)}
+    scheduler, device = nano.Scheduler(reqs, num_slots, chunk_size), nano.Device()
+    batches, forward = Batches(), scheduler.forward
+
+    def watched(batch: list[nano.Row]) -> list[int]:
+        batches.append([(names[id(row.req)], len(row.input_ids)) for row in batch])
+        return forward(batch)
+
+    scheduler.forward = watched  # type: ignore[method-assign]
+    getattr(nano, loop)(scheduler, device)
+    assert sorted(scheduler.free_slots) == list(range(num_slots)), "all memory is released"
+    assert [req.output_ids for req in reqs] == [nano.alone(req) for req in reqs]
+    times = [(start, end) for lane, _, start, end in device.slices if lane == "forward"]
+    return batches, [req.output_ids for req in reqs], times
+
+
+def in_the_package(
+    loop: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Batches, list[list[int]], Times]:
+    drawn, num_slots, chunk_size = draw(seed)
+    reqs = []
+    for at, req in enumerate(drawn):
+        stops = frozenset() if req.stop_token is None else frozenset({req.stop_token})
+        params = SamplingParams(max_new_tokens=req.max_new_tokens, stop_token_ids=stops)
+        reqs.append(Request(str(at), req.prompt, params))
+    config = SchedulerConfig(
+        rules="mini-sglang",
+        kv_tokens=num_slots,
+        chunked_prefill_size=chunk_size,
+        disable_radix_cache=True,
+    )
+    batches, commit = Batches(), Scheduler.commit
+
+    def watched(self: Scheduler, *args: Any) -> Any:
+        batch = commit(self, *args)
+        batches.append(list(zip(batch.rids, map(len, batch.ids), strict=True)))
+        return batch
+
+    monkeypatch.setattr(Scheduler, "commit", watched)
+    model = NanoModel(vocab_size=51, eos_ids=frozenset())
+    run = run_loop(loop, SimDevice(), model, reqs, config, COST)
+    slices = [item for item in run.trace.slices if item.name == "forward"]
+    times = [(item.start // MILLISECOND, item.end // MILLISECOND) for item in slices]
+    return batches, [req.output_ids for req in reqs], sorted(times)
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("loop", ["serial", "overlap"])
+def test_nano_and_the_package_make_the_same_steps(
+    loop: str, shard: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(shard, many(100, 1000), SHARDS):
+        with monkeypatch.context() as patch:
+            assert in_nano(loop, seed) == in_the_package(loop, seed, patch), f"seed {seed}"
+
+
+def test_nano_is_one_short_file_of_the_standard_library_and_runs_in_a_moment() -> None:
+    assert len(Path(nano.__file__).read_text(encoding="utf-8").splitlines()) <= 300
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "minisched.nano"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("True") == 2 and done.stdout.count("forward |") == 2
+
+
+def test_a_request_that_can_never_run_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_slots is 4, but a request needs 5"):
+        nano.Scheduler([nano.Request([1, 2], 3)], num_slots=4, chunk_size=8)
