@@ -149,17 +149,17 @@ def turn(engine, pending):
 learn.check("turn", turn)
 
 # %% [markdown]
-# The lines of the package: the chained step is handed the lazy step it is built on, and only
-# then the loop waits for that one. (`_chain_unsafe` says when the next step must not be built
-# before this one's tokens are known: where a request wants only what a grammar allows. What
-# `chain_extend` does is the last word of this lesson.)
+# The lines of the package: `launch_next` builds the chained step on the lazy tokens of the step in
+# flight, and only then the loop waits for that one. (`why_not_chain` names the case in which the
+# next step has to wait for these tokens: a grammar has to see them. The last section of this
+# lesson explains `chain_extend`.)
 
 # %%
 learn.show(
     mlx_loop,
-    "pending_next: MlxPendingJob",
-    "_finalize_mlx_pending_job(engine, tp_worker, pending_curr)",
-    look_at=("_launch_chained", "_finalize_mlx_pending_job"),
+    "if pending_curr is not None",
+    "finalize(engine, pending_curr, cache)",
+    look_at=("launch_next", "finalize"),
 )
 
 # %% [markdown]

@@ -1,5 +1,5 @@
 """SGLang's overlap: what disables it and what sampling waits for, its worker thread, and MLX's two
-lazy graphs: when the chain holds, what jobs and runner keep."""
+lazy graphs: when the chain holds, and what its steps hold."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from minisched.core import (
     NoBatch,
     Output,
     Request,
-    Result,
-    Row,
     SamplingParams,
     ScheduleBatch,
 )
@@ -32,13 +30,6 @@ from minisched.devices.mlx import MlxDevice
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.loops.mlx_async import (
-    LazyTokens,
-    MlxPendingExtend,
-    MlxPendingJob,
-    MlxPendingPrefill,
-    MlxTpModelWorker,
-)
 from minisched.loops.overlap import is_disable_overlap_for_batch
 from minisched.loops.overlap_thread import FutureStep, TpModelWorkerClient
 from minisched.loops.run import Run, fresh, make_engine, run_loop
@@ -216,7 +207,7 @@ def test_nothing_is_chained_while_anybody_waits_and_two_are_in_flight_at_most(
         prepare_batch = engine.prepare_batch
 
         def look(batch: ScheduleBatch, previous: Step | None = None) -> Step:
-            assert engine.scheduler.batches_in_flight <= 2
+            assert engine.scheduler.batches_in_flight == (2 if previous else 1)
             if previous is not None:
                 assert not engine.scheduler.waiting_queue
                 assert batch.reqs == previous.batch.reqs and batch.mode is ForwardMode.DECODE
@@ -316,161 +307,48 @@ def test_a_step_waits_for_the_one_before_it_where_penalties_have_to_see_its_toke
     assert all(done[one].end <= launched[other].start for one, other in pairwise(with_a))
 
 
-# -- mlx_async: what its jobs hold, and how their parts begin and end ------------------------------
+# -- mlx_async: what its steps hold, and how they are handed over ----------------------------------
 
 
-class Watched(MlxTpModelWorker):
-    """Keeps every job, and where each part of one begins and ends."""
+def launched(requests: list[Request], **options: Any) -> list[ScheduleBatch]:
+    """The batches of a run, in the order of their launches."""
+    batches: list[ScheduleBatch] = []
+    chunks = SchedulerConfig(chunked_prefill_size=4)
 
-    last: Watched
-    most = 1  # steps in flight at a fresh launch, with that one
+    def watch(engine: Engine) -> None:
+        launch_batch = engine.launch_batch
 
-    def __init__(self, engine: Engine, clear_cache_every: int) -> None:
-        super().__init__(engine, clear_cache_every)
-        Watched.last = self
-        self.jobs: list[MlxPendingJob] = []
+        def look(step: Step) -> Step:
+            batches.append(step.batch)
+            return launch_batch(step)
 
-    def async_forward_batch_generation_mlx(
-        self, batch: ScheduleBatch, prev: LazyTokens | None = None
-    ) -> Any:
-        assert batch.mode is ForwardMode.IDLE or self.in_flight <= self.most
-        job = super().async_forward_batch_generation_mlx(batch, prev)
-        parts = [part.lazy_token for part in (*job.prefills, *job.extends)]
-        parts += [job.decode.lazy_tokens] if job.decode else []
-        rows = [row for part in parts for row in batch.rows[part.at]]
-        assert sorted(map(batch.rows.index, rows)) == list(range(len(batch.reqs)))
-        assert all(rows_of(part)[0].lease.num_chunks == 1 for part in job.prefills)
-        assert all(rows_of(part)[0].lease.num_chunks > 1 for part in job.extends)
-        return job
+        engine.launch_batch = look  # type: ignore[method-assign,assignment]
 
-    def finalize_mlx_result(self, job: MlxPendingJob) -> Result:
-        self.jobs.append(job)
-        return super().finalize_mlx_result(job)
-
-    @property
-    def in_flight(self) -> int:
-        return self.engine.scheduler.batches_in_flight
-
-
-class WatchedChain(Watched):
-    """The same, with the step before in flight."""
-
-    most = 2
-
-
-def rows_of(pending: MlxPendingPrefill | MlxPendingExtend) -> tuple[Row, ...]:
-    return pending.lazy_token.step.batch.rows[pending.lazy_token.at]
-
-
-def watched(workload: Workload, **options: Any) -> list[MlxPendingJob]:
-    """The jobs of a run; those of nobody are left out."""
-    kind = WatchedChain if options else Watched
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("minisched.loops.mlx_async.MlxTpModelWorker", kind)
-        play_timed(workload, "mlx_async", "chain", options)
-    jobs = Watched.last.jobs
-    assert all((job.mode == "idle") == (job.lazy_tokens is None) for job in jobs)
-    assert jobs[0].mode == "idle", "nothing is in flight at first"
-    return [job for job in jobs if job.mode != "idle"]
-
-
-def simple(*requests: Request, **config: Any) -> Workload:
-    return Workload(list(requests), [], {}, SchedulerConfig(**config))
+    play_timed(Workload(requests, [], {}, chunks), "mlx_async", "chain", options, watch)
+    return batches
 
 
 @pytest.mark.parametrize("options", [{}, CHAINS_ALL], ids=str)
-def test_a_chunk_is_a_prefill_first_and_an_extend_after_however_short(
-    options: dict[str, Any],
-) -> None:
-    jobs = watched(simple(of_length("long", 9, 2), chunked_prefill_size=4), **options)
-    prefills, extends = (
-        [(row.ids, row.end) for job in jobs for part in parts(job) for row in rows_of(part)]
-        for parts in (lambda job: job.prefills, lambda job: job.extends)
-    )
-    assert prefills == [((0, 1, 2, 3), 4)]
-    assert extends == [((4, 5, 6, 7), 8), ((8,), 9)]
-    modes = [job.mode for job in jobs]
-    assert modes == ["extend", "extend", "extend", "decode", "decode"], "the last one is wasted"
-    jobs = watched(simple(of_length("a", 2, 6)))  # each goes back to what was scheduled
-    assert [job.batch_copy.step for job in jobs] == [1, 2, 3, 4, 5, 6, 7]
-    assert [job.schedule_batch.step for job in jobs] == [1, 2, 2, 2, 2, 2, 2]
+def test_a_last_chunk_of_one_token_is_an_extend_and_no_decode(options: dict[str, Any]) -> None:
+    batches = launched([of_length("long", 9, 2)], **options)
+    assert [(batch.mode, batch.ids) for batch in batches[:3]] == [
+        (ForwardMode.EXTEND, [(0, 1, 2, 3)]),
+        (ForwardMode.EXTEND, [(4, 5, 6, 7)]),
+        (ForwardMode.EXTEND, [(8,)]),
+    ]
+    modes = [batch.mode for batch in batches[3:]]
+    assert modes == [ForwardMode.DECODE] * 2, "the last one is wasted"
 
 
-def test_whoever_gets_the_id_of_one_whose_last_step_is_in_flight_is_somebody_else() -> None:
-    kept = [
-        watched(simple(of_length("a", 3, 4), of_length("a", 5, 4, at)), **CHAINS_ALL)
-        for at in range(70)
-    ]
-    both_in_flight = [
-        (before, job)
-        for jobs in kept
-        for before, job in pairwise(jobs)
-        if job.prefills and before.mode == "decode" and before.batch_copy.rids == ("a",)
-    ]
+def test_a_request_that_reuses_the_id_of_one_in_flight_starts_with_its_own_prompt() -> None:
+    both_in_flight = 0
+    for at in range(70):
+        batches = launched([of_length("a", 3, 4), of_length("a", 4, 4, at)], **CHAINS_ALL)
+        for before, batch in pairwise(batches):
+            if batch.step > 1 and batch.mode is ForwardMode.EXTEND:
+                assert [row.end for row in batch.rows] == [4]
+                both_in_flight += before.mode is ForwardMode.DECODE and before.rids == ("a",)
     assert both_in_flight
-    assert all(rows_of(job.prefills[0])[0].end == 5 for _, job in both_in_flight)
-
-
-@given(workload=timed_workloads())
-@settings(max_examples=many(12, 200))
-def test_every_row_of_a_fresh_launch_is_one_part_of_it(workload: Workload) -> None:
-    watched(workload)
-    watched(workload, **CHAINS_ALL)
-
-
-STARTS = ("prefill_start", "extend_start", "decode_batch_start", "decode_batch_start_chained")
-
-
-@pytest.mark.parametrize(
-    ("device", "model"), [(SimDevice, HashModel), (MlxDevice, HashArrays)], ids=["sim", "mlx"]
-)
-def test_every_step_is_launched_by_the_start_of_its_first_row(
-    device: Any, model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, launched = "nothing", []
-
-    def watch(name: str, begin: Any) -> Any:
-        def start(self: MlxTpModelWorker, *args: Any) -> Any:
-            nonlocal begun
-            begun = name
-            pending, begun = begin(self, *args), "nothing"
-            return pending
-
-        return start
-
-    def launch_batch(self: Engine, *args: Any) -> Step:
-        launched.append(begun)
-        return launch(self, *args)
-
-    launch = Engine.launch_batch
-    monkeypatch.setattr(Engine, "launch_batch", launch_batch)
-    for name in STARTS:
-        monkeypatch.setattr(MlxTpModelWorker, name, watch(name, getattr(MlxTpModelWorker, name)))
-    config, requests = SchedulerConfig(chunked_prefill_size=4), [of_length("a", 9, 5)]
-    run_loop("mlx_async", device(), model(19, eos_ids=frozenset()), requests, config)
-    prefill, extend, decode, chained = STARTS
-    assert launched == [prefill, extend, extend, decode, *[chained] * 4]
-
-
-@pytest.mark.parametrize(
-    "finalize", ["prefill_finalize", "extend_finalize", "decode_batch_finalize"]
-)
-def test_the_scheduler_hears_what_a_finalize_has_read(
-    finalize: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def output() -> list[int]:
-        model, config = HashModel(19, eos_ids=frozenset()), SchedulerConfig(chunked_prefill_size=4)
-        requests = [of_length("a", 9, 4), of_length("b", 3, 4)]
-        done = run_loop("mlx_async", SimDevice(), model, requests, config, MLX_COST)
-        return [token for rid in "ab" for token in done.outputs[rid]]
-
-    def another(self: MlxTpModelWorker, pending: Any) -> Any:
-        read = right(self, pending)
-        return [18 - token for token in read] if isinstance(read, list) else 18 - read
-
-    before, right = output(), getattr(MlxTpModelWorker, finalize)
-    monkeypatch.setattr(MlxTpModelWorker, finalize, another)
-    assert output() != before
 
 
 @pytest.mark.parametrize("model", ["hash", "llama"])
