@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -42,7 +43,6 @@ from minisched.devices.registry import open_device as open_device
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.export.chromium import QUIET, find_chromium
 from minisched.export.scene_puml import UNITS
 from minisched.export.scene_text import COLUMNS
 from minisched.export.svg_page import char_width
@@ -648,21 +648,27 @@ def check_books(scheduler: Scheduler) -> None:
 
 OWN = ("file:", "data:", "blob:", "about:")  # what a page that needs no network may ask for
 FAR = 120_000  # milliseconds; only ends a hang: a machine may be busy, and nothing is measured
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Headless Chromium, driven by Playwright; a module of tests imports this.
 
-    While it is open, an event loop runs in this thread, so that ``asyncio.run`` (nbclient's, too)
-    belongs in another process.
+    It is the Chromium of ``MINISCHED_CHROMIUM``, or the machine's own. While it is open, an event
+    loop runs in this thread, so that ``asyncio.run`` (nbclient's, too) belongs in another process.
     """
     from playwright.sync_api import expect, sync_playwright
 
-    try:
-        found = find_chromium()
-    except ValueError as error:
-        pytest.fail(str(error), pytrace=False)
+    names = (os.environ.get("MINISCHED_CHROMIUM", ""), *CHROMIUMS)
+    found = next((path for path in map(shutil.which, filter(None, names)) if path), None)
+    if found is None:
+        pytest.fail(
+            "this test needs Chromium: install it (apt-get install chromium), or set "
+            "MINISCHED_CHROMIUM to its path.",
+            pytrace=False,
+        )
     expect.set_options(timeout=FAR)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=found, args=[*QUIET], timeout=FAR)

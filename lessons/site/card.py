@@ -1,18 +1,18 @@
-"""The card that is shown where somebody shares a page of the site: 1200 × 630, drawn from two runs.
+"""The card of a shared page of the site: 1200 × 630 pixels, drawn from two runs.
 
-``python lessons/site/card.py`` draws ``static/card.png`` anew (extra ``film``, and Chromium). The
-PNG says which picture it was made of, so that a test sees when it is old.
+``python lessons/site/card.py`` draws ``static/card.png`` with Playwright and Chromium. The PNG
+contains the hash of its picture, so that a test finds a stale one.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
 from pathlib import Path
+from shutil import which
 from xml.sax.saxutils import escape
 from zlib import crc32
 
 from minisched.checks.overlap import measure
-from minisched.export.chromium import Frame, to_png
 from minisched.export.layout import View, lane_side, steady_views
 from minisched.export.looks import css
 from minisched.export.recipes import trace_of
@@ -20,7 +20,7 @@ from minisched.export.svg_style import style_of
 from minisched.export.units import ms
 from minisched.trace.events import is_host
 
-SIZE = Frame(1200, 630)
+WIDTH, HEIGHT = 1200, 630  # pixels
 PNG = Path(__file__).parent / "static" / "card.png"
 LEFT, RIGHT, HIGH = 250, 1150, 44  # pixels: where time begins and ends; a lane
 LETTERS = """
@@ -30,7 +30,7 @@ LETTERS = """
 
 
 def card() -> str:
-    """Three steps of serial and of overlap, in letters that can be read on a phone."""
+    """Draw three steps of serial and of overlap, in letters that can be read on a phone."""
     views = steady_views([trace_of("serial"), trace_of("overlap")], 3)
     serial, overlap = (measure(view.trace) for view in views)
     times = serial.makespan_ns / overlap.makespan_ns
@@ -50,14 +50,14 @@ def card() -> str:
     drawn.append(f'<text class="inside faint" x="{LEFT + after * scale + 20:.1f}" y="490">'
                  f"3 steps: {ms(after)} ms, not {ms(before)}</text>")  # fmt: skip
     body = "\n".join(drawn)
-    size = f'viewBox="0 0 {SIZE.width} {SIZE.height}" width="{SIZE.width}" height="{SIZE.height}"'
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
     style = style_of(body).replace("</style>", LETTERS + "</style>")
-    paper = f'<rect width="{SIZE.width}" height="{SIZE.height}" style="fill: var(--paper)"/>'
+    paper = f'<rect width="{WIDTH}" height="{HEIGHT}" style="fill: var(--paper)"/>'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{style}\n{paper}\n{body}\n</svg>\n'
 
 
 def strip(view: View, top: int, scale: float) -> list[str]:
-    """One loop: its host above its device, which is hatched where it idles."""
+    """Draw one loop: its host above its device, which is hatched while it idles."""
     drawn = [f'<text class="middle" x="50" y="{top - 12}">{view.trace.loop}</text>']
     lanes = [lane for lane in view.lanes if is_host(lane) or lane == "forward"]
     for at, lane in enumerate(lanes):
@@ -81,17 +81,32 @@ def strip(view: View, top: int, scale: float) -> list[str]:
 
 
 def hash_of(svg: str) -> bytes:
-    """Of what is drawn; the style sheet before it may say the same in other words."""
+    """Hash the drawing without its style sheet, which can change without a visible difference."""
     return sha256(svg.rpartition("</defs>")[2].encode()).hexdigest().encode()
 
 
 def stamped(png: bytes, svg: str) -> bytes:
-    """A PNG that says what it was made of, in a chunk of text behind its head."""
-    said = b"tEXtSource\0" + hash_of(svg)
-    chunk = (len(said) - 4).to_bytes(4) + said + crc32(said).to_bytes(4)
+    """Add the hash of its picture to a PNG, in a chunk of text after the head."""
+    text = b"tEXtSource\0" + hash_of(svg)
+    chunk = (len(text) - 4).to_bytes(4) + text + crc32(text).to_bytes(4)
     return png[:33] + chunk + png[33:]
 
 
+def to_png(svg: str) -> bytes:
+    """Draw the picture in pixels, with the machine's Chromium or else Playwright's own."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        page.set_content(f"<style>body {{ margin: 0 }} svg {{ display: block }}</style>{svg}")
+        shot: bytes = page.screenshot()
+        browser.close()
+    return shot
+
+
 if __name__ == "__main__":
-    PNG.write_bytes(stamped(to_png(card(), SIZE), card()))
+    PNG.write_bytes(stamped(to_png(card()), card()))
     print(PNG)

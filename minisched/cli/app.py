@@ -22,7 +22,6 @@ COMMANDS = {  # with the example below each one's help; museum has commands of i
     "fidelity": "sglang --cases 100",
     "view": "decode out/overlap.json --form text",
     "stepper": "out/serial.json out/overlap.json",
-    "film": "serial overlap --out film.mp4 --dark",
     "replay": "requests.csv --requests 1000",
     "sweep": "grid.toml --jobs 2",
     "map": "--host-ms 3 --device-ms 12 --loops overlap,vllm_async",

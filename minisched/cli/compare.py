@@ -11,7 +11,6 @@ from ..comparison import COLUMNS, Comparison, cells, compare_loops, sentences
 from ..core import Output
 from ..devices.registry import open_device
 from ..export.chrome import to_chrome
-from ..export.chromium import Frame, find_driver, fitting, to_png
 from ..export.html import to_html
 from ..export.motion import playing
 from ..export.native import to_json
@@ -50,12 +49,11 @@ def compare(
     log: bool = LOG,
     loops: str | None = setting(None, "Loops, separated by commas; serial always runs too."),
     out: Path = setting(Path("out"), "Folder for pictures and traces."),
-    png: bool = setting(False, "Also compare.png, for a wall, and slide.png."),
 ) -> int:
     """Run a workload serially and overlapped: verdict, reason and pictures.
 
-    Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
-    Of pd and mixed alone, long prompts come while others are answered.
+    By default 16 requests arrive together, with room for all of them, in chunks of 128.
+    For pd and mixed alone, long prompts arrive while other requests decode.
 
     What most people need:
 
@@ -84,8 +82,6 @@ def compare(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"--out {out} can't be used as a folder: {error.strerror}.") from error
-    if png:
-        find_driver()  # before anything runs
     tokens = sum(request.params.max_new_tokens for request in requests)
     with work_progress() as work, log_if(log):
         on = [""]
@@ -103,7 +99,7 @@ def compare(
             )
         except RunStopped as stopped:
             return report_stop(stopped, out, json)
-    files = write(pictures(found, png), out)
+    files = write(pictures(found), out)
     if json:
         print_json(comparison_json(found, files))
     else:
@@ -120,32 +116,31 @@ def compare(
 
 
 def report_stop(stopped: RunStopped, out: Path, as_json_only: bool) -> int:
-    """Write what there is of the runs, and say in a sentence what to do with it."""
+    """Write the traces up to the error, and print one sentence with the next command."""
     files = write({f"{stem(trace)}.json": to_json(trace) for trace in stopped.traces}, out)
     if as_json_only:
         print_json({"identical": False, "error": str(stopped), "files": files})
-    told, line = str(stopped).rstrip(".: "), f"minisched check {' '.join(files)}"
-    return complain(f"{told}; its trace is {files[-1]}, see: {line}", DIFFERENT)
+    why, line = str(stopped).rstrip(".: "), f"minisched check {' '.join(files)}"
+    return complain(f"{why}; its trace is {files[-1]}, see: {line}", DIFFERENT)
 
 
 # -- A comparison's pictures and traces, in a folder, and its JSON ---------------------------------
 
-FEW = 5  # runs that are drawn with all their lanes; of more it is a poster
-WALL, SLIDE = 3440, Frame(1920, 1080)  # pixels
+FEW = 5  # runs that are drawn with all their lanes; of more runs it is a poster
 
 
-def pictures(found: Comparison, png: bool) -> dict[str, str | bytes]:
-    """The page, the picture, and for each loop its diagrams and its trace in two forms, by file.
+def pictures(found: Comparison) -> dict[str, str]:
+    """Return the page, the picture, and for each loop its diagrams and its trace, by file.
 
-    The picture plays: a few settled steps of each run, or PD separation and mixed chunks while a
-    prompt comes; of many runs it is a poster. ``png``: also as large as a wall needs it, and what
-    of it fits a slide. ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
+    The picture plays a few settled steps of each run, or PD separation and mixed chunks while a
+    prompt arrives. Of more than ``FEW`` runs it is a poster, which stands still.
+    ``LOOP.trace.json`` is for Perfetto, ``LOOP.json`` for ``minisched view``.
     """
     traces, pair = [run.trace for run in found.runs], find_runs(found.runs)
     is_poster = len(traces) > FEW
     scene = beside_a_prompt(*pair) if pair else None
     drawn = to_svg(poster(traces) if is_poster else scene or compare_runs(traces))
-    files: dict[str, str | bytes] = {
+    files = {
         "compare.html": to_html(traces),
         "compare.svg": drawn if is_poster else playing(drawn),
     }
@@ -158,20 +153,16 @@ def pictures(found: Comparison, png: bool) -> dict[str, str | bytes]:
             files[f"{name}_sequence.puml"] = to_puml(sequence(trace))
         files[f"{name}.trace.json"] = to_chrome(trace)
         files[f"{name}.json"] = to_json(trace)
-    if png:
-        slide = to_svg(poster(traces, is_slide=True)) if is_poster else drawn
-        files["compare.png"] = to_png(drawn, fitting(drawn, WALL))
-        files["slide.png"] = to_png(slide, SLIDE)
     return files
 
 
 def stem(trace: Trace) -> str:
-    """What a run's files are called: not every system takes a colon in a file's name."""
+    """Return the name of a run's files: not every system takes a colon in it."""
     return trace.loop.replace(":", "-")
 
 
-def write(files: Mapping[str, str | bytes], out: Path) -> list[str]:
-    """Write what files are to hold, by their names; the paths.
+def write(files: Mapping[str, str], out: Path) -> list[str]:
+    """Write files, given by name and content, below ``out``; return their paths.
 
     Raises:
         ValueError: a file can't be written.

@@ -1,4 +1,4 @@
-"""``minisched doctor``: what works on this machine, and what would make the rest work."""
+"""``minisched doctor``: the parts that work on this machine, and what the others need."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Callable
 from functools import partial
 
 from ..devices.registry import DEVICES, load, open_device
-from ..export.chromium import find_driver
 from ..export.render_puml import find_renderer
 from ..models.registry import open_model
 from .layout import JSON, print_json, say_table
 
 
 def doctor(json: bool = JSON) -> None:
-    """Say which devices, models and renderers work here, and what the others need."""
+    """Print which devices, models and renderers work here, and what the others need."""
     devices = {name: needs(partial(try_device, name)) for name in DEVICES}
     hashes = {
         f"hash on {name}": needs(partial(open_model, "hash", name))
@@ -23,7 +22,7 @@ def doctor(json: bool = JSON) -> None:
     findings = {
         "device": devices,
         "model": {**hashes, "smollm2": needs(find_smollm2)},
-        "renderer": {"plantuml": needs(find_renderer), "chromium": needs(find_driver)},
+        "renderer": {"plantuml": needs(find_renderer)},
     }
     if json:
         print_json(findings)
@@ -37,7 +36,7 @@ def doctor(json: bool = JSON) -> None:
 
 
 def needs(attempt: Callable[[], object]) -> str:
-    """What an attempt says is missing; empty if it succeeds."""
+    """Return the error of an attempt, or an empty text if it succeeds."""
     try:
         attempt()
     except (ValueError, RuntimeError, OSError) as error:
@@ -51,6 +50,6 @@ def try_device(name: str) -> None:
 
 
 def find_smollm2() -> object:
-    """Where the weights are; it takes a package to look into them."""
+    """Return the folder of the weights; reading them needs safetensors."""
     load("safetensors", "safe_open", "torch", "model 'smollm2'")
     return load("minisched.models.fetch", "find_model", "torch", "model 'smollm2'")("smollm2")

@@ -1,7 +1,7 @@
-"""A picture that plays: a cursor goes over its lanes, and what has not happened yet is veiled.
+"""A picture that plays: a cursor moves over its lanes, and a veil covers the time after it.
 
-CSS alone, so that it plays in an ``<img>``. It begins and ends as the whole picture, which stands
-still where motion is unwanted (``prefers-reduced-motion``) or where nobody knows animations.
+CSS alone, so that it plays in an ``<img>``. It starts and ends as the whole picture. The picture
+stands still if the reader wants no motion (``prefers-reduced-motion``), or without CSS.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-STANDS, PLAYS = 4.0, 10.0  # seconds: for how long the whole picture is shown, and how long it plays
+STANDS, PLAYS = 4.0, 10.0  # seconds that the whole picture is shown, and that it plays
 FADE = 0.4  # seconds, at both ends
 LANE = re.compile(r'<rect class="lane" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)')
-FRAME = 2  # pixels that a veil covers beyond the lanes: the frame of what ends there
+FRAME = 2  # pixels that a veil covers beyond the lanes: the frames of their last boxes
 APART = 30  # pixels between lanes that belong to two parts of a picture
 ROUND = STANDS + FADE + PLAYS + FADE
 
 
 def playing(svg: str) -> str:
-    """A picture of ``scene_svg`` that plays; one without lanes is given back as it is."""
+    """Make a picture of ``scene_svg`` play; return one without lanes as it is."""
     lanes = [tuple(map(float, found.groups())) for found in LANE.finditer(svg)]
     if not lanes:
         return svg
@@ -36,7 +36,7 @@ def playing(svg: str) -> str:
 
 
 def _rules(left: float, width: float) -> str:
-    """The style of veil and cursor; without motion neither is seen."""
+    """Return the style of veil and cursor; without motion both are invisible."""
     fades, plays, ends, gone = (
         f"{100 * at / ROUND:.2f}%" for at in (STANDS, STANDS + FADE, ROUND - FADE, ROUND)
     )

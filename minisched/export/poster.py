@@ -38,16 +38,6 @@ class Strip:
         return self.view.duration / PERIODS
 
     @property
-    def looks(self) -> object:
-        """What is seen of it, but for the steps' numbers and how busy its devices are."""
-        boxes = sorted(
-            (*self.view.clip(item.start, item.end), item.name, item.lane)
-            for item in self.view.slices
-            if item.duration
-        )
-        return tuple(boxes), f"{self.speedup:.2f}", self.more_steps
-
-    @property
     def name(self) -> str:
         """The loop, and the relay that carries its tokens."""
         loop, _, relay = self.view.trace.loop.partition(":")
@@ -55,11 +45,10 @@ class Strip:
         return f"{loop} · {relay or usual}" if relay or usual else loop
 
 
-def poster(traces: Sequence[Trace], is_slide: bool = False) -> Scene:
-    """All runs of one workload; the first is what they are compared with.
+def poster(traces: Sequence[Trace]) -> Scene:
+    """Draw all runs of one workload, compared with the first.
 
-    Runs in which no request takes four steps that follow one another are left out, and named. On a
-    slide, which has less room, those share a strip that are drawn alike.
+    A run in which no request takes four consecutive steps is left out, and a note names it.
 
     Raises:
         ValueError: there is no trace.
@@ -78,10 +67,7 @@ def poster(traces: Sequence[Trace], is_slide: bool = False) -> Scene:
         strips.append(Strip(view, factor, report.device_busy_percent, more))
     strips.sort(key=lambda strip: (-strip.speedup, strip.period))
     end = max((strip.view.duration for strip in strips), default=1)
-    drawn: dict[object, list[Strip]] = {}
-    for strip in strips:
-        drawn.setdefault(strip.looks if is_slide else strip.name, []).append(strip)
-    rows = [row for alike in drawn.values() for row in rows_of(alike, end, is_slide)]
+    rows = [row for strip in strips for row in rows_of(strip, end)]
     title = "no run has settled steps"
     if strips:
         title = (
@@ -89,14 +75,10 @@ def poster(traces: Sequence[Trace], is_slide: bool = False) -> Scene:
             f"{strips[0].speedup:.2f} times as fast as {traces[0].loop}"
         )
     notes = [
-        "Below each name, and behind it the relay (host: none): the time from one step of a "
-        "request to its next one; how busy the devices were over the whole run; the speed-up; the "
-        "steps more or less."
+        "After each name its relay (host: none). Below it: the time from one step of a request to "
+        "its next one; the devices' busy share of the whole run; the speed-up; the difference in "
+        "steps."
     ]
-    shared = [", ".join(strip.view.trace.loop for strip in alike)
-              for alike in drawn.values() if len(alike) > 1]  # fmt: skip
-    if shared:
-        notes.append(f"Alike in these periods: {'; '.join(shared)}.")
     if left_out:
         notes.append(f"Without settled steps, so not shown: {', '.join(left_out)}.")
     about = f"{traces[0].what_ran}; {PERIODS} settled periods of each, from the device's start on"
@@ -105,7 +87,7 @@ def poster(traces: Sequence[Trace], is_slide: bool = False) -> Scene:
 
 
 def periods_of(trace: Trace) -> View | None:
-    """Three periods from the middle of the longest stretch with the same requests, or None."""
+    """Return three periods from the middle of the longest stretch with the same requests."""
     passes = [item for item in forwards(trace) if item.mode in DECODES]
     counts = Counter(rid for item in passes for rid in item.rids)
     most = max(counts, key=lambda name: (counts[name], name), default="")
@@ -118,25 +100,22 @@ def periods_of(trace: Trace) -> View | None:
     return make_view(trace, some[0].start, some[-1].start, some[0].step, some[-2].step)
 
 
-def rows_of(alike: Sequence[Strip], end: int, is_slide: bool) -> list[LaneRow]:
-    """The host, and each device, of those that share a strip; on a slide no second thread."""
-    strip, others = alike[0], len(alike) - 1
+def rows_of(strip: Strip, end: int) -> list[LaneRow]:
+    """Return the lanes of a strip: the host, and each device."""
     steps = "step" if abs(strip.more_steps) == 1 else "steps"
     more = f", {strip.more_steps:+d} {steps}" if strip.more_steps else ""
-    busy = " to ".join(dict.fromkeys(
-        f"{choose(one.busy for one in alike):.0f}" for choose in (min, max)))  # fmt: skip
     kept = [
         (lane, row)
         for lane, row in zip(strip.view.lanes, lanes_of(strip.view, end).rows, strict=True)
-        if not (is_slide and lane.endswith(" thread"))
-        and (is_host(lane) or any(item.kind == "forward" for item in row.spans))
+        if is_host(lane) or any(item.kind == "forward" for item in row.spans)
     ]
     return [
         LaneRow(
             lane_words(lane) if len(kept) > 2 else lane_side(lane),
             row.spans,
-            group=f"{strip.view.trace.loop} + {others} alike" if others else strip.name,
-            group_note=f"{strip.period / MILLISECOND:.1f} ms, {busy} %, {strip.speedup:.2f}×{more}",
+            group=strip.name,
+            group_note=f"{strip.period / MILLISECOND:.1f} ms, {strip.busy:.0f} %, "
+            f"{strip.speedup:.2f}×{more}",
         )
         for lane, row in kept
     ]

@@ -14,36 +14,36 @@ from pathlib import Path
 from typing import Any, TextIO
 
 GZIP = b"\x1f\x8b"  # how such a file begins, whatever its name
-PIECE = 1 << 18  # bytes that are read from the disk at once
-Hear = Callable[[int], None]  # is told how many bytes of a file were read
+PIECE = 1 << 18  # bytes of one read from the disk
+Hear = Callable[[int], None]  # receives the number of bytes read so far
 
 
 class DamagedGzip(OSError):
-    """A file in gzip that can't be unpacked; ``strerror`` says why."""
+    """A file in gzip that can't be unpacked; ``strerror`` has the reason."""
 
 
 def unheard(read: int) -> None:
-    """Nobody wants to know how much was read."""
+    """Ignore the number of bytes read."""
 
 
 class HeardFile(FileIO):
-    """A file to be read that says how far it was read."""
+    """A file for reading that reports its position after each read."""
 
     def __init__(self, path: Path, hear: Hear) -> None:
         super().__init__(path, "rb")
         self.hear = hear
 
     def readinto(self, buffer: Any, /) -> int | None:
-        """Fill a buffer, and say where the file stands now."""
+        """Fill a buffer, and report the position in the file."""
         count = super().readinto(buffer)
-        with suppress(OSError):  # a pipe stands nowhere
+        with suppress(OSError):  # a pipe has no position
             self.hear(self.tell())
         return count
 
 
 @contextmanager
 def unpacked(path: Path, hear: Hear = unheard) -> Iterator[BufferedIOBase]:
-    """A file's bytes, to read; of one in gzip what is packed in it.
+    """Open a file for reading its bytes, unpacked if it is in gzip.
 
     Raises:
         OSError: it can't be read.
@@ -57,12 +57,12 @@ def unpacked(path: Path, hear: Hear = unheard) -> Iterator[BufferedIOBase]:
             with gzip.open(file) as inside:
                 yield inside
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            said = str(error).rstrip(".")
-            raise DamagedGzip(errno.EIO, f"its gzip is damaged ({said})") from error
+            reason = str(error).rstrip(".")
+            raise DamagedGzip(errno.EIO, f"its gzip is damaged ({reason})") from error
 
 
 def read_text(path: Path, named: str = "") -> str:
-    """The text of a file in UTF-8, perhaps in gzip; ``named`` is what a user calls it.
+    """Return the text of a file in UTF-8, perhaps in gzip; ``named`` is the user's name of it.
 
     Raises:
         ValueError: it can't be read, or is no text; one sentence with the reason.
@@ -75,13 +75,11 @@ def read_text(path: Path, named: str = "") -> str:
         raise ValueError(f"{named or path} can't be read: {reason}.") from error
 
 
-def write_whole(
-    path: Path, content: str | bytes, named: str = "", with_folders: bool = False
-) -> None:
-    """Write a file, a text in UTF-8 and with Unix line ends; see ``whole_file``.
+def write_whole(path: Path, text: str, named: str = "", with_folders: bool = False) -> None:
+    """Write a text in UTF-8 and with Unix line ends; see ``whole_file``.
 
-    ``named`` is what a user calls it, such as ``--out x.svg``; ``with_folders`` makes the folders
-    that it is to lie in.
+    ``named`` is the user's name of the file, such as ``--out x.svg``. ``with_folders`` makes its
+    parent folders.
 
     Raises:
         ValueError: it can't be written; one sentence with the reason.
@@ -90,24 +88,21 @@ def write_whole(
         if with_folders:
             path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
-            if isinstance(content, bytes):
-                file.buffer.write(content)
-            else:
-                file.write(content)
+            file.write(text)
     except OSError as error:
         raise ValueError(f"{named or path} can't be written: {error.strerror}.") from error
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
-    """A text file that gets its name only when it is whole: who looks sees the old one until then.
+    """Open a text file that gets its name only when it is whole; a reader sees the old file before.
 
-    It is written beside its place and moved there, so a full disk or an interrupt leaves what was
-    there before. What is no regular file (a pipe, a terminal, ``/dev/null``) can't be replaced and
-    is written to directly. A symbolic link stays one.
+    It is written next to its place and moved there, so a full disk or an interrupt leaves the old
+    file. A pipe, a terminal or ``/dev/null`` can't be replaced and is written to directly. A
+    symbolic link stays one.
 
     Raises:
-        OSError: it can't be opened, written, or moved; nothing stays behind then.
+        OSError: it can't be opened, written, or moved; then nothing is left over.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():

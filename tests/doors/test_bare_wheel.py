@@ -30,7 +30,6 @@ CALLS: dict[str, str | tuple[str, str]] = {
     "calibrate": ("calibrate --device thread --model nowhere", ""),
     "fetch": ("fetch gpt5", "smollm2"),
     "fidelity": ("fidelity nobody", "sglang"),
-    "film": ("film overlap", "needs ffmpeg"),
 }
 
 

@@ -29,7 +29,6 @@ ANSWERS = {  # exit code, how the first line begins, files that are written
     "museum run": (0, "A pinned buffer that is rewritten before its copy has run", ""),
 }
 LONG = {  # these take minutes
-    "film": (2, "minisched: ", ""),
     "bench": (0, "", ""),
     "calibrate": (0, "", ""),
     "map": (0, "", "map.svg"),

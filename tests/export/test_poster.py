@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,32 +69,6 @@ def test_nothing_is_drawn_beyond_its_strip(scene: Scene) -> None:
     end = lanes(scene).end
     spans = [span for row in lanes(scene).rows for span in row.spans]
     assert spans and all(0 <= span.start <= span.end <= end for span in spans)
-
-
-def test_on_a_slide_a_strip_stands_for_all_that_look_like_it(runs: dict[str, Trace]) -> None:
-    scene = poster(list(runs.values()), is_slide=True)
-    groups = list(dict.fromkeys(row.group for row in lanes(scene).rows))
-    (said,) = [note for note in scene.notes if note.startswith("Alike")]
-    shared = [names.split(", ") for names in said.split(": ")[1].rstrip(".").split("; ")]
-    alone = [group.partition(" ")[0] for group in groups if not group.endswith("alike")]
-    assert sorted([*alone, *(name for names in shared for name in names)]) == sorted(runs)
-    assert groups.count("overlap + 3 alike") == 1 and len(lanes(scene).rows) == 2 * len(groups)
-    for first, *others in shared:
-        assert f"{first} + {len(others)} alike" in groups
-        assert len({measure(runs[name]).steps for name in (first, *others)}) == 1
-
-
-@pytest.mark.thorough
-def test_a_png_for_a_wall_and_one_for_a_slide(cli: Any, tmp_path: Path) -> None:
-    code, out, _ = cli("compare --loops all --requests 2 --max-new-tokens 8 --png --json")
-    assert code == 0 and {"out/compare.png", "out/slide.png"} <= {*json.loads(out)["files"]}
-    sizes = [
-        tuple(
-            int.from_bytes((tmp_path / "out" / name).read_bytes()[at : at + 4]) for at in (16, 20)
-        )
-        for name in ("compare.png", "slide.png")
-    ]
-    assert sizes[0][0] == 3440 < sizes[0][1] and sizes[1] == (1920, 1080)
 
 
 def test_a_run_without_settled_steps_is_named(runs: dict[str, Trace]) -> None:

@@ -151,7 +151,7 @@ LINES = re.findall(r"^minisched (.*?) *(?:#.*)?$", "\n".join(BLOCKS), re.MULTILI
 # They need an original's sources, a GPU, or a quiet machine for minutes; tests run them made small.
 ELSEWHERE = re.compile(r"fidelity |bench |.*--device cuda")
 OURS = [line for line in dict.fromkeys(LINES) if not ELSEWHERE.match(line)]
-LONG = re.compile(r"compare .*--|diagrams|check|sweep|film")  # about a second, or more
+LONG = re.compile(r"compare .*--|diagrams|check|sweep")  # about a second, or more
 CSV, GRID = (  # the files that they tell how to make
     re.findall(rf"```{kind}\n(.*?)```", TEXTS, re.DOTALL)[0] for kind in ("csv", "toml")
 )
