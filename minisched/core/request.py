@@ -18,7 +18,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -127,6 +127,17 @@ class Request:
             return f"params is {shown(self.params)}, but it must be SamplingParams."
         return self.params.problem()
 
+    def filled(self) -> str | None:
+        """One sentence on the first filled field of those that only a run fills, or None."""
+        for name, default in FILLED_BY_A_RUN.items():
+            value = getattr(self, name)
+            if type(value) is not type(default) or value != default:
+                return (
+                    f"{name} is {shown(value)}, but a new request has {shown(default)}; tokens to "
+                    "go on from belong to its prompt."
+                )
+        return None
+
     @property
     def name(self) -> str:
         """What outputs and traces call it: its id, or of an id that is no text, how it looks."""
@@ -220,3 +231,11 @@ def distinct(names: Iterable[str]) -> Iterator[str]:
             seen[name] += 1
         taken.add(given)
         yield given
+
+
+GIVEN = ("rid", "prompt", "params", "arrival_time", "priority", "order", "bootstrap_room")
+FILLED_BY_A_RUN: dict[str, Any] = {
+    item.name: item.default if item.default_factory is MISSING else item.default_factory()
+    for item in fields(Request)
+    if item.init and item.name not in GIVEN
+}

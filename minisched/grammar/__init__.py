@@ -1,8 +1,8 @@
-"""What an output may be: a regex or a JSON schema, as a mask over the tokens that may come next.
+"""Grammars of outputs: a regex or a JSON schema, as a mask over the tokens that may come next.
 
-A regex is always read by ``regex.py``, so that it means one thing. Where tokens are bytes, it
-becomes a table of states there, in which a request has its place. Else it is written out for a
-library, which has JSON schemas as well (``llguidance_grammar.py``).
+``regex.py`` reads every regex, so a regex has one meaning. Where tokens are bytes, it becomes an
+automaton there, and a request has a state of it. Otherwise it is written out for a library, which
+has JSON schemas as well (``llguidance_grammar.py``).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def compile_grammar(
 ) -> Grammar:
     """The grammar of one request that has one, at its start.
 
-    Where the model has no tokenizer a token is a byte, and a regex becomes a table of our own;
-    anything else is llguidance's. What requests can share is made once.
+    Where the model has no tokenizer a token is a byte, and a regex becomes an automaton of our own.
+    llguidance does anything else. Requests with the same regex share the automaton.
 
     Raises:
-        ValueError: it can't be compiled, or no token can satisfy it; one sentence that says why.
+        ValueError: it can't be compiled, or no token can satisfy it; one sentence with the reason.
     """
     kind, text = ("regex", params.regex) if params.json_schema is None else (
         "json_schema", params.json_schema)  # fmt: skip

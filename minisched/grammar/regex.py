@@ -1,18 +1,18 @@
-r"""A regex over the text that a request may say: its language, and what may follow where, in bytes.
+r"""A regex over the text that a request may generate, and the bytes that may follow each text.
 
-Python's own parser reads it, so that it means what ``re.fullmatch`` means with ``re.ASCII``. Of
-what ``re`` knows, that is refused which is no regular language (``(a)\1``, ``(?=a)``), changes what
-signs mean (``(?i)``), or says nothing where all of the output has to match anyway (``^``, ``$``).
-What is left is a tree of a few kinds of parts (``Part``).
+Python's own parser reads it, so a regex means the same as in ``re.fullmatch`` with ``re.ASCII``.
+Some of Python's syntax is refused: that of no regular language (``(a)\1``, ``(?=a)``), that which
+changes the meaning of characters (``(?i)``), and places (``^``, ``$``), because all of the output
+has to match. The rest is a tree of a few kinds of parts (``Part``).
 
-Where tokens are bytes, a request walks through states. A state is the set of what may still follow,
-regexes again: the *partial derivatives* by the bytes that came (V. Antimirov, "Partial derivatives
-of regular expressions and finite automaton constructions", 1996; there are no more of them than a
-regex has characters). A state is made when somebody reaches it, and all requests with that regex
-share it. Nothing that leads nowhere is ever made, so there are no dead ends to look for.
+Where tokens are bytes, a regex becomes a *position automaton* (V. M. Glushkov, "The abstract theory
+of automata", 1961). Each character of the regex is a position, and the positions that may follow it
+are a set. A request's state is the set of positions for its next byte. Sets are integers with a bit
+for each position, so a token costs one ``or`` of such an integer for each position at most, and a
+request keeps one integer for each token. No position leads to a dead end.
 
-What ``.``, ``\D \W \S`` and ``[^a]`` take of a character beyond ASCII is one byte here, and all of
-it where llguidance follows the regex over a model's own tokens; of ASCII both are the same.
+``.``, ``\D \W \S`` and ``[^a]`` match one byte of a character beyond ASCII here. They match all of
+it where llguidance follows the regex over a model's own tokens. For ASCII both are the same.
 """
 
 from __future__ import annotations
@@ -78,11 +78,16 @@ def repeat(body: Part, least: int, most: int | None) -> Part:
 
 
 def parse(regex: str) -> Part:
-    """The tree of a regex.
+    """Return the tree of a regex.
 
     Raises:
-        ValueError: it is none, or has something that is not known here; one sentence.
+        ValueError: it is none, is too long, or has something that is not known here; one sentence.
     """
+    if len(regex) > MAX_TEXT:
+        raise ValueError(
+            f"regex {shown(regex)} can't be compiled: it is a text of {len(regex)} characters, but "
+            f"at most {MAX_TEXT} are read."
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of signs that may once mean sets
@@ -96,7 +101,7 @@ def parse(regex: str) -> Part:
 
 
 def read(items: Iterable[tuple[Any, Any]]) -> Part:
-    """What Python's parser has found, as a part.
+    """Return the part for the items of Python's parser.
 
     Raises:
         ValueError: it is not known here.
@@ -105,7 +110,7 @@ def read(items: Iterable[tuple[Any, Any]]) -> Part:
 
 
 def read_one(kind: str, of: Any) -> Part:
-    """One thing that Python's parser has found."""
+    """Return the part for one item of Python's parser."""
     match kind:
         case "LITERAL":
             return chars([of]) if of < 128 else ("beyond", chr(of))
@@ -135,7 +140,7 @@ def read_one(kind: str, of: Any) -> Part:
 
 
 def read_class(members: Iterable[tuple[Any, Any]]) -> Part:
-    """What stands in brackets.
+    """Return the part for the members of a class in brackets.
 
     Raises:
         ValueError: of characters beyond ASCII there is a range, or all but one.
@@ -164,11 +169,11 @@ def read_class(members: Iterable[tuple[Any, Any]]) -> Part:
     return either([chars(BYTES - codes if is_negated else codes), *beyond])
 
 
-# -- What may follow a byte ------------------------------------------------------------------------
+# -- Over bytes ------------------------------------------------------------------------------------
 
 
 def in_bytes(part: Part, known: frozenset[int]) -> Part:
-    """The same over bytes, of which only those that are ``known`` may come."""
+    """Return the same part over bytes, of which only the ``known`` ones may come."""
     match part:
         case ("chars", codes):
             return chars(codes & known)
@@ -181,41 +186,8 @@ def in_bytes(part: Part, known: frozenset[int]) -> Part:
     raise AssertionError(part)
 
 
-def nullable(part: Part) -> bool:
-    """Whether the empty text is among those of a part."""
-    match part:
-        case ("then", parts):
-            return all(map(nullable, parts))
-        case ("either", options):
-            return any(map(nullable, options))
-        case ("repeat", body, least, _):
-            return least == 0 or nullable(body)
-    return False
-
-
-def rests(part: Part, byte: int) -> Iterator[Part]:
-    """What may follow a byte: the rests of all texts of a part that begin with it."""
-    match part:
-        case ("chars", codes):
-            if byte in codes:
-                yield EMPTY
-        case ("either", options):
-            for each in options:
-                yield from rests(each, byte)
-        case ("repeat", body, least, most):
-            more = repeat(body, max(0, least - 1), None if most is None else most - 1)
-            for rest in rests(body, byte):
-                yield then([rest, more])
-        case ("then", parts):
-            for at, first in enumerate(parts):
-                for rest in rests(first, byte):
-                    yield then([rest, *parts[at + 1 :]])
-                if not nullable(first):
-                    return
-
-
 def sets_in(part: Part) -> Iterator[frozenset[int]]:
-    """The set of each character in a part; of a repeated one as often as it may come."""
+    """Yield the set of each character in a part; of a repeated one as often as it may come."""
     match part:
         case ("chars", codes):
             yield codes
@@ -228,16 +200,16 @@ def sets_in(part: Part) -> Iterator[frozenset[int]]:
 
 # -- States, and what each of them allows ----------------------------------------------------------
 
+MAX_TEXT = 20_000  # characters in which a regex is written
 MAX_CHARS = 1000  # in a regex, those repeated counted again
-MAX_KEPT = 10_000  # states that an automaton keeps: more are worked out again
-State = frozenset[Part]
-OVER: State = frozenset()  # behind an end-of-text token
+OVER = 0  # the state after an end-of-text token: no position
+END = 1  # the bit of the end of the text; position i has the bit i
 
 
 class Automaton:
-    """A regex over the tokens below 256 that are no end of text; its states are made as needed.
+    """A regex over the tokens below 256 that are no end of text.
 
-    From each of them an end can be reached with the tokens that there are.
+    From each state an end can be reached with the tokens that there are.
 
     Raises:
         ValueError: the regex is none, is too large, or no token can satisfy it; one sentence.
@@ -245,41 +217,92 @@ class Automaton:
 
     def __init__(self, regex: str, vocab_size: int, eos_ids: frozenset[int]) -> None:
         known = frozenset(token for token in BYTES - eos_ids if token < vocab_size)
-        start, problem = in_bytes(parse(regex), known), ""
-        sets = [*islice(sets_in(start), MAX_CHARS + 1)]
-        if len(sets) > MAX_CHARS:
+        tree, problem = in_bytes(parse(regex), known), ""
+        if len([*islice(sets_in(tree), MAX_CHARS + 1)]) > MAX_CHARS:
             raise ValueError(
                 f"regex {shown(regex)} can't be compiled: with all its repeats it has more than "
                 f"{MAX_CHARS} characters."
             )
-        alike: dict[frozenset[frozenset[int]], list[int]] = {}
+        self.follow = [0]  # by position, the state after it; 0 is no position
+        self.takes: dict[frozenset[int], int] = {}  # positions of each set of bytes
+        self.depth = 0  # of loops, while they are added
+        self.start = self._add(tree, END)
+        alike: dict[int, list[int]] = {}
         for token in known:
-            alike.setdefault(frozenset(codes for codes in sets if token in codes), []).append(token)
-        self.columns = [*alike.values()]  # tokens that lead the same way from every state
-        self.start, self.eos_ids = State({start}), eos_ids
+            takes = 0
+            for codes, positions in self.takes.items():
+                takes |= positions if token in codes else 0
+            alike.setdefault(takes, []).append(token)
+        self.columns = {  # the tokens, as a mask, that take a byte of the same positions
+            takes: sum(1 << token for token in tokens) for takes, tokens in alike.items()
+        }
+        self.taken_by = {token: takes for takes, tokens in alike.items() for token in tokens}
+        self.eos_ids, self.eos_mask = eos_ids, sum(1 << token for token in eos_ids)
         self.num_bytes = -(-vocab_size // 32) * 4
-        self._ahead: dict[State, tuple[dict[int, State], bytes]] = {}
-        if start == NEVER:
+        if tree == NEVER:
             problem = "no text of this vocabulary matches it"
-        elif not self.ahead(self.start)[0]:
+        elif self.start == END and not eos_ids:
             problem = "only the empty text matches it, and this model has no end-of-text token"
         if problem:
             raise ValueError(f"no token can satisfy regex {shown(regex)}: {problem}.")
 
-    def ahead(self, state: State) -> tuple[dict[int, State], bytes]:
-        """Where each allowed token leads; and these tokens, as ``Grammar`` masks them."""
-        if state not in self._ahead:
-            moves: dict[int, State] = {}
-            for tokens in self.columns:
-                if after := State(rest for part in state for rest in rests(part, tokens[0])):
-                    moves |= dict.fromkeys(tokens, after)
-            if any(map(nullable, state)):
-                moves |= dict.fromkeys(self.eos_ids, OVER)
-            mask = sum(1 << token for token in moves)
-            if len(self._ahead) == MAX_KEPT:
-                self._ahead.clear()
-            self._ahead[state] = moves, mask.to_bytes(self.num_bytes, "little")
-        return self._ahead[state]
+    def _add(self, part: Part, after: int) -> int:
+        """Add a part's positions, with the state ``after`` the part; return the state before it."""
+        match part:
+            case ("chars", codes):
+                position = 1 << len(self.follow)
+                self.follow.append(after)
+                self.takes[codes] = self.takes.get(codes, 0) | position
+                return position
+            case ("then", parts):
+                for each in reversed(parts):
+                    after = self._add(each, after)
+                return after
+            case ("either", options):
+                before = 0
+                for each in options:
+                    before |= self._add(each, after)
+                return before
+            case ("repeat", body, least, most):
+                copies, state = most or max(1, least), after
+                for at in range(copies, 0, -1):  # the last one first
+                    is_loop = most is None and at == copies
+                    state = self._add_loop(body, after) if is_loop else self._add(body, state)
+                    state |= after if at - 1 >= least else 0
+                return state
+        raise AssertionError(part)
+
+    def _add_loop(self, body: Part, after: int) -> int:
+        """Add a part that comes once or more; return the state before it.
+
+        Its end leads back to that state, for which a bit stands until it is known.
+        """
+        self.depth += 1
+        first, again = len(self.follow), 1 << MAX_CHARS + 1 + self.depth
+        before = self._add(body, after | again) & ~again
+        for at in range(first, len(self.follow)):
+            if self.follow[at] & again:
+                self.follow[at] = self.follow[at] & ~again | before | after
+        self.depth -= 1
+        return before
+
+    def after(self, state: int, token: int) -> int | None:
+        """Return the state after a token; None if it is not allowed."""
+        if token in self.eos_ids:
+            return OVER if state & END else None
+        following, positions = OVER, state & self.taken_by.get(token, 0)
+        while positions:
+            position = positions & -positions
+            following |= self.follow[position.bit_length() - 1]
+            positions ^= position
+        return following or None
+
+    def mask(self, state: int) -> bytes:
+        """Return the tokens that are allowed, as ``core.Grammar`` masks them."""
+        mask = self.eos_mask if state & END else 0
+        for takes, tokens in self.columns.items():
+            mask |= tokens if state & takes else 0
+        return mask.to_bytes(self.num_bytes, "little")
 
 
 build = lru_cache(maxsize=64)(Automaton)  # requests with the same regex share one
@@ -297,20 +320,19 @@ class TokenGrammar:
 
     @property
     def is_terminated(self) -> bool:
-        """Whether a token was accepted after which no more text can follow."""
-        moves, _ = self.automaton.ahead(self.states[-1])
-        return len(self.states) > 1 and moves.keys() <= self.automaton.eos_ids
+        """Whether a token was accepted that no more text may follow."""
+        return len(self.states) > 1 and self.states[-1] in (OVER, END)
 
     def accept_token(self, token: int) -> bool:
-        """Go on by one token, or say no."""
-        moves, _ = self.automaton.ahead(self.states[-1])
-        if is_allowed := token in moves:
-            self.states.append(moves[token])
-        return is_allowed
+        """Go on by one token; return False, and stay, if it is not allowed."""
+        following = self.automaton.after(self.states[-1], token)
+        if following is not None:
+            self.states.append(following)
+        return following is not None
 
     def fill_vocab_mask(self) -> bytes:
-        """The tokens that lead on from here; none, once an end-of-text token has come."""
-        return self.automaton.ahead(self.states[-1])[1]
+        """Return the tokens that lead on from here; none, once an end-of-text token has come."""
+        return self.automaton.mask(self.states[-1])
 
     def rollback(self, num_tokens: int) -> None:
         """Take tokens back."""

@@ -16,7 +16,7 @@ REPLACEMENT = "\ufffd"  # what half a UTF-8 character decodes to
 
 
 class TextCodec(Protocol):
-    """What both tokenizers here can do."""
+    """The methods of both tokenizers here."""
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text."""
@@ -35,14 +35,21 @@ class Tokenizer:
 
     @classmethod
     def from_directory(cls, directory: Path) -> Tokenizer | None:
-        """From a model's tokenizer.json; None if it has none; WeightsError if it is damaged."""
+        """Read a model's tokenizer.json; None if it has none; WeightsError if it is damaged.
+
+        Truncation and padding in that file, which fine-tuning scripts leave behind, are switched
+        off: transformers ignores them too, unless a call asks for them.
+        """
         import tokenizers
 
         file = directory / "tokenizer.json"
         if not file.is_file():
             return None
         try:
-            return cls(tokenizers.Tokenizer.from_file(str(file)))
+            codec = tokenizers.Tokenizer.from_file(str(file))
+            codec.no_truncation()
+            codec.no_padding()
+            return cls(codec)
         except Exception as error:  # the library raises no narrower kind
             raise WeightsError(f"{file} is not a tokenizer ({error}).") from error
 
@@ -79,7 +86,7 @@ class ByteTokenizer:
 
 
 def text_codec_of(model_name: str, tokenizer: TextCodec | None) -> TextCodec | None:
-    """What reads a model's tokens as text: its own tokenizer; for ``hash`` a token is a byte."""
+    """Return the reader of a model's tokens: its own tokenizer; for ``hash`` a token is a byte."""
     return ByteTokenizer() if tokenizer is None and model_name == "hash" else tokenizer
 
 
@@ -112,7 +119,7 @@ class StreamDecoder:
         return self._fresh_text() if self._emitted < len(self._ids) else ""
 
     def finish(self) -> str:
-        """What was held back; an incomplete character reads as U+FFFD."""
+        """Return the text that was held back; an incomplete character reads as U+FFFD."""
         text = self._fresh_text()
         self._context = self._emitted = len(self._ids)
         return text
@@ -127,12 +134,13 @@ class StreamDecoder:
 
 
 class StopStrings:
-    """Whether an output's text has a stop string in it, asked after every token.
+    """Finds a stop string in an output's text, asked after every token.
 
     A string that was not there before ends in the newest text, so only a tail is kept: the text of
     tokens that no later one can change, as far back as the longest string may begin, as in vLLM
     ``v1/engine/detokenizer.py:check_stop_strings``. (SGLang ``schedule_batch.py:Req.tail_str``
-    decodes the last ``stop_str_max_len + 1`` tokens, which may be too few.)
+    decodes the last ``stop_str_max_len + 1`` tokens, which may be too few.) A U+FFFD at the end
+    may be half a character, so it counts once the next token leaves it as it is.
 
     ``late``: the newest token is left out, so that the end comes one token later. In vLLM the
     detokenizer is another process than the engine, which goes on until an abort reaches it.
@@ -144,10 +152,10 @@ class StopStrings:
         self._stream = StreamDecoder(tokenizer)
         self._tail_len = max(map(len, strings)) - 1  # a string may begin so far back
         self._tail = ""
-        self._newest: int | None = None  # said, and not looked at yet
+        self._newest: int | None = None  # received, and not looked at yet
 
     def accept_token(self, token: int) -> bool:
-        """Hear the next token; whether one of the strings is complete."""
+        """Take the next token; return whether one of the strings is complete."""
         if not self.late:
             return self._look(token)
         before, self._newest = self._newest, token
@@ -156,5 +164,5 @@ class StopStrings:
     def _look(self, token: int) -> bool:
         certain = self._tail + self._stream.push(token)
         self._tail = certain[max(0, len(certain) - self._tail_len) :]
-        text = certain + self._stream.held_back()
+        text = certain + self._stream.held_back().rstrip(REPLACEMENT)
         return any(string in text for string in self.strings)

@@ -134,7 +134,7 @@ class Scheduler:
             return f"request id {shown(req.rid)} is already in use; each request needs its own."
         if req.finished:
             return f"request {shown(req.rid)} has run already; a new run needs a new Request."
-        return ""
+        return req.filled() or ""
 
     def _refuse(self, req: Request, problem: str) -> None:
         """End a request that never came in, and nobody else, whatever id it has.

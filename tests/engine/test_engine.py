@@ -17,6 +17,7 @@ from minisched.checks.draw import ODD
 from minisched.checks.identity import differences
 from minisched.checks.laws import bad_end
 from minisched.core import FinishReason, Output, Request, SamplingParams
+from minisched.core.request import FILLED_BY_A_RUN
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
@@ -105,6 +106,17 @@ def test_the_api_and_the_engine_have_one_sentence(name: str, value: Any, said: s
     run = run_loop("overlap", SimDevice(), HashModel(), [good, bad])
     assert bad.problem() == said and run.errors == {bad.name: said}
     assert run.outputs["good"] == alone("overlap", Request("good", [1, 2], tokens(5)))
+
+
+@pytest.mark.parametrize("name", sorted({*FILLED_BY_A_RUN} - {"finish_reason"}))
+def test_a_request_that_holds_what_only_a_run_fills_is_refused(name: str) -> None:
+    """Its outputs would count as known tokens, and a lease or a length as memory."""
+    value = {"output_ids": [9, 9]}.get(name, 3)
+    good, bad = Request("good", [1, 2], tokens(5)), Request("bad", [3], tokens(5), **{name: value})
+    run = run_loop("serial", SimDevice(), HashModel(), [bad, good])
+    assert run.errors["bad"].startswith(f"{name} is {value}, but a new request has ")
+    assert bad.finish_reason is FinishReason.ERROR and run.errors.keys() == {"bad"}
+    assert run.outputs["good"] == alone("serial", Request("good", [1, 2], tokens(5)))
 
 
 def test_an_arrival_time_that_is_none_delays_nobody() -> None:

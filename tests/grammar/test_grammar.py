@@ -20,7 +20,7 @@ from minisched.core.sampling import Grammar
 from minisched.devices import registry
 from minisched.grammar import compile_grammar
 from minisched.grammar.llguidance_grammar import LLGuidanceGrammar
-from minisched.grammar.regex import MAX_CHARS, TokenGrammar, build
+from minisched.grammar.regex import MAX_CHARS, MAX_TEXT, Automaton, TokenGrammar, build
 from minisched.models.tokenizer import ByteTokenizer, Tokenizer
 from tests.support import many
 
@@ -234,6 +234,58 @@ def test_what_a_real_vocabulary_lacks_is_never_allowed(smollm2: Path) -> None:
     assert not dead.is_terminated and not any(map(dead.accept_token, range(99)))  # of the byte 4
 
 
+# -- the host's cost of one token, by the regex's size ---------------------------------------------
+
+
+class Counted(list[int]):
+    """A list that counts the reads of its items."""
+
+    reads = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(at)
+
+
+nested = st.recursive(
+    st.sampled_from(["a", "b?", "[ab]*", "a+"]),
+    lambda part: st.builds("({}{}){}".format, part, part, st.sampled_from(["", "*", "?", "{2,9}"])),
+    max_leaves=8,
+)
+
+
+@given(regex=nested | st.integers(1, MAX_CHARS).map(lambda n: "a?" * n), steps=st.integers(1, 30))
+@settings(max_examples=many(60, 500))
+def test_a_token_visits_each_position_of_a_regex_at_most_once(regex: str, steps: int) -> None:
+    """``a?`` n times once cost n cubed; the automaton is no larger than the regex, and a state
+    is one integer with a bit for each position."""
+    try:
+        automaton = Automaton(regex, 257, EOS)
+    except ValueError as error:
+        assert str(MAX_CHARS) in str(error)
+        return
+    positions = len(automaton.follow)
+    assert positions <= MAX_CHARS + 1 and len(automaton.columns) <= 256
+    assert max(automaton.follow).bit_length() <= positions, "no bit is left of what was a loop"
+    automaton.follow = reads = Counted(automaton.follow)
+    grammar = TokenGrammar(automaton)
+    for _ in range(steps):
+        before = reads.reads
+        grammar.fill_vocab_mask()
+        is_over = grammar.is_terminated
+        assert reads.reads == before, "a mask visits no position"
+        assert is_over or grammar.accept_token(97) or grammar.accept_token(98)
+        assert reads.reads - before <= positions
+    assert sum(state.bit_length() for state in grammar.states) <= (steps + 1) * positions
+
+
+@pytest.mark.parametrize("count", [500, MAX_CHARS])
+def test_the_largest_regex_is_compiled_and_followed(count: int) -> None:
+    grammar = grammar_of("a?" * count)
+    assert all(grammar.accept_token(97) for _ in range(count))
+    assert grammar.is_terminated and not grammar.accept_token(97) and grammar.accept_token(256)
+
+
 # -- what is refused -------------------------------------------------------------------------------
 
 NO_TEXT = "no text of this vocabulary matches it"
@@ -256,6 +308,7 @@ BAD_REGEXES = [
     ("((((a{400}){400}){400}){400}){400}", f"with all its repeats it has more than {MAX_CHARS}"),
     ("(a|b{400}|c{600,}){1,}", f"with all its repeats it has more than {MAX_CHARS} characters"),
     (r"a[^\x00-\xff]|(b\W\d[^\s\S])+", NO_TEXT),
+    ("a{0}" * MAX_TEXT, f"it is a text of {4 * MAX_TEXT} characters, but at most {MAX_TEXT} are"),
     ("\ud800", "holds half a character, which is no text"),
 ]
 BAD_SCHEMAS = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ from minisched.loops.run import run_loop
 from minisched.models.fetch import find_model
 from minisched.models.llama import WeightsError, read_config
 from minisched.models.registry import LLAMA, load
-from minisched.models.tokenizer import ByteTokenizer, StreamDecoder, TextCodec, Tokenizer
+from minisched.models.tokenizer import (
+    ByteTokenizer,
+    StopStrings,
+    StreamDecoder,
+    TextCodec,
+    Tokenizer,
+)
 from minisched.scheduler import SchedulerConfig
 from tests.support import PROMPTS, many
 
@@ -74,6 +81,50 @@ def test_a_directory_has_a_tokenizer_none_or_a_damaged_one(
         with pytest.raises(WeightsError, match=r"tokenizer\.json is not a tokenizer \(") as caught:
             Tokenizer.from_directory(tmp_path)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("setting", ["truncation", "padding"])
+def test_truncation_and_padding_of_a_file_are_off(tmp_path: Path, setting: str) -> None:
+    """As in transformers, which ignores both unless a call asks for them."""
+    from tokenizers import Tokenizer as Codec
+    from tokenizers import decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = {sign: at for at, sign in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    codec = Codec(models.BPE(alphabet, []))
+    codec.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    codec.decoder = decoders.ByteLevel()
+    if setting == "truncation":
+        codec.enable_truncation(4)
+    else:
+        codec.enable_padding(length=16, pad_id=2, pad_token="!")
+    codec.save(str(tmp_path / "tokenizer.json"))
+    ours, text = Tokenizer.from_directory(tmp_path), "five words are cut here"
+    assert ours is not None and ours.decode(ours.encode(text)) == text
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    assert ours.encode(text) == theirs.encode(text) and len(ours.encode(text)) == len(text)
+    written = json.loads(ours.to_json())
+    assert written["truncation"] is written["padding"] is None
+
+
+@given(
+    text=st.text("aé€\ufffd", max_size=6), stop=st.text("aé\ufffd", min_size=1, max_size=3),
+    rest=st.sampled_from([b"", b"\xc3", b"\xe2\x82"]),
+)  # fmt: skip
+@settings(max_examples=many(200, 1000))
+def test_a_stop_string_is_found_in_whole_characters(text: str, stop: str, rest: bytes) -> None:
+    """With the token that makes it certain; half a character is no U+FFFD yet."""
+    strings, ids = StopStrings(ByteTokenizer(), [stop]), [*text.encode(), *rest]
+    found = next((at for at, token in enumerate(ids) if strings.accept_token(token)), None)
+    end = text.find(stop) + len(stop)
+    if stop not in text:
+        assert found is None
+    elif not stop.endswith("\ufffd"):
+        assert found == len(text[:end].encode()) - 1
+    elif found is None:
+        assert not text[end:].strip("\ufffd"), "a token after it would have made it certain"
+    else:
+        assert found >= len(text[:end].encode()) - 1
 
 
 @pytest.fixture(scope="module")
