@@ -7,7 +7,7 @@ import runpy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from .checks.case import MOST_TRIALS, Case, case_text, shrink
 from .checks.history import many
 from .checks.judge import Finding, breaks_the_same, judge
 from .checks.laws import LAWS, cause_rank, laws_on
-from .checks.many import CaseTally, Tried, case_of, try_workloads
+from .checks.many import CaseTally, Tried, case_of, try_seed
 from .comparison import Comparison
 from .core import distinct
 from .defaults import check_names, in_words
@@ -29,13 +29,14 @@ from .loops.design import LOOPS, Design, Turns, find_loop, registered
 from .loops.run import Run
 from .museum.blame import wrong_token
 from .museum.patch import swapped
-from .spread import HERE, Workers
+from .sweep.workers import HERE, Workers, in_order, spread
 from .trace import Trace
 
 Checkable = Run | Trace | Comparison | str | Path | Design | Callable[[Engine], Turns]
 WORKLOADS = {"virtual": 150, "wall": 20}  # by the device's clock
 MOST_SHOWN = 8  # details of one answer
 LONGEST = 300  # characters of a finding
+FEW = 8  # workloads that this process runs faster than new ones do
 SIGNS = {"yes": "✓", "no": "✓", "partly": "~", "unknown": "?"}
 
 
@@ -336,3 +337,15 @@ def check_file(where: str, workloads: int | None, seed: int, device: str) -> Che
     )
     with decides, known(names[wanted]) as name:
         return check_workloads([name], workloads, seed, device, again=again)
+
+
+def try_workloads(
+    seeds: Sequence[int], loops: Sequence[str] = (), device: str = "sim", workers: Workers = HERE
+) -> Iterator[list[Tried]]:
+    """Yield ``try_seed`` of each seed, in order, from several processes or a cluster.
+
+    The results are the same for any number of processes. No process is left at the end.
+    """
+    one = partial(try_seed, loops=tuple(loops), device=device)
+    is_small = workers.backend == "processes" and len(seeds) < FEW
+    yield from in_order(spread(one, seeds, HERE if is_small else workers))

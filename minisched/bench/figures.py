@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..spread import num_cores
+from ..sweep.workers import num_cores
 from ..trace.files import write_whole
 from .peers.peer import Answer, PeerError, start_peer
 

@@ -14,7 +14,7 @@ from itertools import chain, cycle, islice
 from pathlib import Path
 
 from ..devices.registry import load
-from ..spread import num_cores
+from ..sweep.workers import num_cores
 from .figures import Ask, BenchCall, BenchPart, Figure, contest, no_peer, peer_asked
 from .peers.peer import Answer
 

@@ -6,19 +6,16 @@ The workload of a number is that of its seed, so a failure is repeated by its se
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from ..core import FinishReason
-from ..spread import HERE, Workers, in_order, spread
 from .case import Case
 from .draw import designs_for, draw, read_design
 from .judge import Finding, judge
 from .laws import LAWS, cause_rank
-
-FEW = 8  # workloads that are not worth another process
 
 # -- Random workloads, each on several loops -------------------------------------------------------
 
@@ -70,18 +67,6 @@ def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[
             )
         )  # fmt: skip
     return tried
-
-
-def try_workloads(
-    seeds: Sequence[int], loops: Sequence[str] = (), device: str = "sim", workers: Workers = HERE
-) -> Iterator[list[Tried]]:
-    """``try_seed`` for each seed, in their order, in several processes or on a cluster.
-
-    However many there are, the results are the same. The processes have ended when this has.
-    """
-    one = partial(try_seed, loops=tuple(loops), device=device)
-    is_small = workers.backend == "processes" and len(seeds) < FEW
-    yield from in_order(spread(one, seeds, HERE if is_small else workers))
 
 
 # -- What many cases came to: how many there were, and how many of them broke which law ------------

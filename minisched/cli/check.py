@@ -29,7 +29,7 @@ from ..export.offence import offence_scene
 from ..export.scene_svg import to_svg
 from ..export.scene_text import to_text
 from ..museum.blame import offence_of
-from ..spread import Workers, num_cores
+from ..sweep.workers import Workers, num_cores
 from ..trace import Trace
 from ..trace.files import write_whole
 from .exit import complain

@@ -11,7 +11,7 @@ from ..bench.peers.peer import PeerError
 from ..fidelity.lockstep import UNEXPLAINED, in_words
 from ..fidelity.original import Original
 from ..fidelity.run import EQUAL, ORIGINALS, Player, Report, differs_from_own, in_lockstep
-from ..spread import HERE, Workers
+from ..sweep.workers import HERE, Workers
 from .exit import BAD_INPUT, complain
 from .layout import JSON, print_json, say, say_table, work_progress
 from .options import ADDRESS, BACKEND, setting

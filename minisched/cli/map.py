@@ -7,8 +7,8 @@ from pathlib import Path
 from ..export.scene_puml import to_puml
 from ..export.scene_svg import to_svg
 from ..export.scene_text import to_text
-from ..spread import Workers, num_cores
 from ..sweep.break_even import DESIGNS, measure_break_even
+from ..sweep.workers import Workers, num_cores
 from ..trace.files import write_whole
 from .layout import JSON, columns, print_json, work_progress
 from .options import JOBS, choose_loops, setting

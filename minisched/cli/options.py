@@ -48,7 +48,7 @@ from .presets import preset_named
 
 LOG = setting(False, "The scheduler's log, on stderr.")
 JOBS = setting(None, "Processes; one for each core.")
-BACKEND = setting("processes", "processes, or on a cluster: dask, ray.")
+BACKEND = setting("processes", "processes, or dask: a cluster.")
 ADDRESS = setting("", "Of the cluster; without it one is started here.")
 MODEL_HELP = "hash, smollm2, a directory, or a Hugging Face id."
 DTYPE_HELP = (

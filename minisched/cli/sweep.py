@@ -9,10 +9,10 @@ from typing import Any
 import typer
 
 from ..export.scene_svg import to_svg
-from ..spread import Workers, num_cores
 from ..sweep.grid import AIMS, read_grid
 from ..sweep.picture import picture
 from ..sweep.sweep import Sweep, run_grid, write_tables
+from ..sweep.workers import Workers, num_cores
 from ..trace.files import write_whole
 from .layout import JSON, print_json, say, say_table, work_progress
 from .options import ADDRESS, BACKEND, JOBS, setting

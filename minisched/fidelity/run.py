@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..bench.peers.peer import start_peer
-from ..spread import HERE, Workers, in_order, spread
+from ..sweep.workers import HERE, Workers, in_order, spread
 from . import mini_sglang, nano_vllm, sglang, vllm
 from .case import FidelityCase, Schedule, Shape, read_schedule, step_at
 from .lockstep import (

@@ -1,1 +1,1 @@
-"""A grid of settings, each run once: ``minisched sweep GRID.toml``."""
+"""Many runs: grids of settings (``minisched sweep GRID.toml``), and the processes for them."""

@@ -17,9 +17,9 @@ from typing import Any
 from ..checks.history import many
 from ..export.heat_map import TIE, heat_map
 from ..export.scene import Scene
-from ..spread import HERE, Workers, spread
 from .grid import SweepCell
 from .sweep import lost_cell, run_cell
+from .workers import HERE, Workers, spread
 
 RATIOS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)  # of host to device
 LENGTHS = (1, 2, 4, 16, 64)  # tokens of an answer

@@ -33,9 +33,9 @@ from ..loops.run import run_to_end
 from ..models.hash import HashModel
 from ..replay.replay import LengthModel, config_for, play
 from ..replay.trace_file import TraceFile
-from ..spread import HERE, Workers, spread
 from ..trace.files import write_whole
 from .grid import AIMS, COLUMNS, VOCAB, SweepCell, SweepGrid
+from .workers import HERE, Workers, spread
 
 FORMAT = 1  # of a line; another number is done again
 STATES = ("ok", "refused", "failed", "lost")

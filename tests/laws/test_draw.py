@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisched.checking import try_workloads
 from minisched.checks.case import FAILURES, case_text, shrink
 from minisched.checks.draw import (
     CASES_EACH,
@@ -26,14 +27,14 @@ from minisched.checks.draw import (
 )
 from minisched.checks.identity import another_workload, differences
 from minisched.checks.judge import Finding, breaks_the_same, judge
-from minisched.checks.many import CaseTally, case_of, try_seed, try_workloads
+from minisched.checks.many import CaseTally, case_of, try_seed
 from minisched.checks.oracle import oracle_trace
 from minisched.loops.design import LOOPS
 from minisched.memory.radix_cache import POLICIES as EVICTION_POLICIES
 from minisched.museum.patch import put_in
 from minisched.policy.rules import RUN_FIRST
 from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
-from minisched.spread import Workers
+from minisched.sweep.workers import Workers
 from minisched.trace import Mark, Trace
 from tests.laws.mutations.mutation import MUTATIONS, look_for, places
 

@@ -57,9 +57,9 @@ def test_every_topic_is_complete_and_some_lesson_teaches_it() -> None:
 
 PACKAGE = ROOT / "minisched"
 TIERS = (
-    "core, trace, memory, policy, scheduler, devices models relay speculative grammar spread.py, "
+    "core, trace, memory, policy, scheduler, devices models relay speculative grammar, "
     "worker, engine, loops, checks, topics.py, export replay, "
-    "comparison.py defaults.py, bench, fidelity museum sweep, learn, "
+    "comparison.py defaults.py, sweep, bench, fidelity museum, learn, "
     "checking.py, cli, __init__.py __main__.py"
 )
 TIER = {name: number for number, tier in enumerate(TIERS.split(", ")) for name in tier.split()}

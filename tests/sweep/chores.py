@@ -1,4 +1,4 @@
-"""What the workers of ``test_spread.py`` do, in a module that a new process loads at once."""
+"""What the workers of ``test_workers.py`` do, in a module that a new process loads at once."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from minisched.export.scene import CellGrid
-from minisched.spread import HERE, Workers
 from minisched.sweep import sweep as sweep_module
 from minisched.sweep.grid import SweepCell, SweepGrid, make_grid, read_grid
 from minisched.sweep.picture import picture
 from minisched.sweep.sweep import Sweep, run_cell, run_grid, write_tables
+from minisched.sweep.workers import HERE, Workers
 
 AXES = {"loop": ["serial", "overlap"], "device_ms": [2, 10], "new_tokens": [1, 4]}
 GRID = make_grid({"grid": {**AXES, "host_ms": 8, "requests": 2}})
@@ -234,13 +234,6 @@ def test_dask_fills_the_same_table_though_a_worker_is_killed(tmp_path: Path) -> 
         with Client(cluster) as client:
             assert pids[0] not in client.run(os.getpid).values()  # it is really gone
     assert sorted(heard) == list(range(len(grid.cells)))
-    assert without_seconds(there) == without_seconds(here)
-
-
-@pytest.mark.thorough
-def test_ray_fills_the_same_table(tmp_path: Path) -> None:
-    here = run_grid(GRID, tmp_path / "here")
-    there = run_grid(GRID, tmp_path / "there", Workers(2, "ray"))
     assert without_seconds(there) == without_seconds(here)
 
 

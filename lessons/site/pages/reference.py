@@ -13,7 +13,7 @@ from .repository import ROOT, text
 
 LAYERS = (
     "core", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar", "speculative",
-    "spread", "relay", "worker", "engine", "loops", "checks", "topics", "replay", "export", "fidelity",
+    "relay", "worker", "engine", "loops", "checks", "topics", "replay", "export", "fidelity",
     "comparison", "defaults", "museum", "sweep", "learn", "bench", "cli", "checking", "minisched",
 )  # fmt: skip
 

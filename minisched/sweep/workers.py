@@ -1,9 +1,9 @@
 """One function for many items: in this process, in several, or on the machines of a cluster.
 
-``spread`` is the whole of it. What it promises is the same everywhere: every item's result comes
-exactly once, a process that dies loses nothing but the item that kills it, and at the end, or after
-Ctrl-C, nothing is left running. On one machine it needs the standard library only. A cluster is
-Dask's or Ray's (extras ``sweep`` and ``ray``), and its workers need this package installed.
+``spread`` promises the same everywhere. Each item's result comes exactly once. A process that dies
+loses only the item that kills it. At the end, or after Ctrl-C, no process is left. On one machine
+it needs only the standard library. A cluster is Dask's (extra ``sweep``), and its workers need this
+package installed.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from .devices.registry import load_module
+from ..devices.registry import load_module
 
 T = TypeVar("T")
 R = TypeVar("R")
-BACKENDS = ("processes", "dask", "ray")
-AHEAD = 4  # items that each process has been handed, or waits for
-FAR_AHEAD = 16  # the same on a cluster, whose workers are asked over a network
+BACKENDS = ("processes", "dask")
+AHEAD = 4  # items for each process, running or in its queue
+FAR_AHEAD = 16  # the same for each thread of a cluster, because a network lies between
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Where items are worked on: so many processes here, or a cluster.
+    """Where items are worked on: ``jobs`` processes on this machine, or a cluster.
 
-    ``address`` is a cluster's; without one it is started here, with ``jobs`` workers.
+    ``address`` is the cluster's. Without one, a cluster of ``jobs`` workers starts here.
 
     Raises:
-        ValueError: there is no such backend, a number is too small, or an address goes nowhere.
+        ValueError: the backend is unknown, a number is too small, or an address needs a cluster.
     """
 
     jobs: int = 1
@@ -52,7 +52,7 @@ class Workers:
         if self.address and self.backend == "processes":
             raise ValueError(
                 f"address is {self.address!r}, but the backend processes runs on this machine "
-                "alone; give the backend dask or ray."
+                "alone; give the backend dask."
             )
 
 
@@ -60,14 +60,14 @@ HERE = Workers()
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process can use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class ItemLost(RuntimeError):
-    """The process that worked on an item died, also when it had nothing else to do."""
+    """The process that worked on an item died, and died again when it ran that item alone."""
 
 
 def spread(
@@ -76,11 +76,11 @@ def spread(
     workers: Workers = HERE,
     lost: Callable[[T, str], R] | None = None,
 ) -> Iterator[tuple[int, R]]:
-    """What comes of each item, with its place in ``items``, as it comes.
+    """Yield the result of each item, with its place in ``items``, in the order of completion.
 
-    ``one`` and the items are pickled, so ``one`` is a function of a module. ``lost`` says what
-    stands for an item whose process died each time; it gets a reason. What has not begun when the
-    iterator is closed is given up, and what has is waited for.
+    ``one`` and the items are pickled, so ``one`` is a function of a module. ``lost`` returns the
+    result of an item whose process died each time; it gets the item and a reason. When the iterator
+    is closed, items that run are waited for, and the others are dropped.
 
     Raises:
         ItemLost: an item was lost, and there is no ``lost``.
@@ -88,8 +88,6 @@ def spread(
     """
     if workers.backend == "dask":
         yield from _on_dask(one, items, workers, lost or give_up)
-    elif workers.backend == "ray":
-        yield from _on_ray(one, items, workers, lost or give_up)
     elif workers.jobs == 1:
         yield from enumerate(map(one, items))
     else:
@@ -97,7 +95,7 @@ def spread(
 
 
 def in_order(found: Iterable[tuple[int, R]]) -> Iterator[R]:
-    """The results of ``spread`` in the order of the items."""
+    """Yield the results of ``spread`` in the order of the items."""
     early: dict[int, R] = {}
     due = 0
     for at, result in found:
@@ -108,7 +106,7 @@ def in_order(found: Iterable[tuple[int, R]]) -> Iterator[R]:
 
 
 def give_up(item: object, reason: str) -> Any:
-    """What ``spread`` does with a lost item, where nobody says something better."""
+    """Raise ``ItemLost``: the default for a lost item."""
     raise ItemLost(f"{item}: {reason}")
 
 
@@ -118,16 +116,16 @@ def give_up(item: object, reason: str) -> Any:
 def _in_processes(
     one: Callable[[T], R], items: Sequence[T], jobs: int, lost: Callable[[T, str], R]
 ) -> Iterator[tuple[int, R]]:
-    """Fresh processes, which hear no Ctrl-C.
+    """Work in new processes, which get no Ctrl-C.
 
-    A pool in which one dies is broken for good. Those that were handed to it are tried again, one
-    at a time, so that it shows which of them it was; the others go on in a new pool.
+    A pool is broken once a process of it dies. The items that it had are tried again, one at a
+    time, to find the one that kills its process. The other items go on in a new pool.
     """
     todo = iter(range(len(items)))
     while True:
         pool = _new_pool(min(jobs, len(items)))
         futures: dict[Future[R], int] = {}
-        handed = set[int]()  # also where the pool was found broken by handing it over
+        handed = set[int]()  # with an item whose ``submit`` found the pool broken
         try:
             while True:
                 with unheard_interrupt():  # what is started now leaves Ctrl-C to this process
@@ -150,7 +148,7 @@ def _in_processes(
 def _one_by_one(
     one: Callable[[T], R], items: Sequence[T], places: Sequence[int], lost: Callable[[T, str], R]
 ) -> Iterator[tuple[int, R]]:
-    """Those that a pool was at when it broke, in a process that has one at a time."""
+    """Work on the items of a broken pool, in a process that gets one at a time."""
     left = iter(places)
     for first in left:
         pool = _new_pool(1)
@@ -174,40 +172,41 @@ def _new_pool(jobs: int) -> concurrent.futures.ProcessPoolExecutor:
 
 @contextmanager
 def unheard_interrupt() -> Iterator[None]:
-    """A process that is started meanwhile never hears Ctrl-C; this one hears it afterwards.
+    """Block Ctrl-C for processes that start inside; this process gets it at the end.
 
-    A new process inherits which signals are blocked. Only a program's main thread hears it at all.
+    A new process inherits the mask of blocked signals. Python handles signals only in the main
+    thread.
 
     Raises:
-        KeyboardInterrupt: it came meanwhile.
+        KeyboardInterrupt: Ctrl-C came inside.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     from multiprocessing import resource_tracker  # a browser's Python has none
 
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
-    resource_tracker.ensure_running()  # else it comes with the first process, and unblocks signals
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    resource_tracker.ensure_running()  # it would start with the first process and unblock signals
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, before)
-    if heard:
+    if received:
         raise KeyboardInterrupt
 
 
 # -- On a cluster ----------------------------------------------------------------------------------
-# Through each library's own interface. joblib's backends for them were tried: that for Dask waits
-# for ever once a task was given up (joblib 1.6.0), Ray's gives no results as they come (2.60.0).
+# Through Dask's own interface: joblib's backend for it waits forever after a task was dropped
+# (joblib 1.6.0).
 
 
 def _on_dask(
     one: Callable[[T], R], items: Sequence[T], workers: Workers, lost: Callable[[T, str], R]
 ) -> Iterator[tuple[int, R]]:
-    """Dask gives what a lost worker was at to others, ``allowed-failures`` times (three)."""
+    """Work on a Dask cluster, which tries a lost worker's item on others (``allowed-failures``)."""
     dask: Any = load_module("dask.distributed", "sweep", "backend dask")
     with _dask_client(dask, workers) as client:
         count = sum(info["nthreads"] for info in client.scheduler_info(-1)["workers"].values())
@@ -233,10 +232,10 @@ def _on_dask(
 
 @contextmanager
 def _dask_client(dask: Any, workers: Workers) -> Iterator[Any]:
-    """A client of the cluster at an address, or of one that lives as long as this does.
+    """Open a client of the cluster at an address, or of a local one that ends with it.
 
     Raises:
-        ValueError: nothing answers.
+        ValueError: no scheduler answers.
     """
     if not workers.address:
         cluster = dask.LocalCluster(
@@ -251,39 +250,3 @@ def _dask_client(dask: Any, workers: Workers) -> Iterator[Any]:
         raise ValueError(f"no Dask scheduler answers at {workers.address!r}: {error}.") from error
     with client:
         yield client
-
-
-def _on_ray(
-    one: Callable[[T], R], items: Sequence[T], workers: Workers, lost: Callable[[T, str], R]
-) -> Iterator[tuple[int, R]]:
-    """Ray runs a task of a lost worker again, three times unless told otherwise."""
-    ray: Any = load_module("ray", "ray", "backend ray")
-    here = {} if workers.address else {"num_cpus": workers.jobs, "include_dashboard": False}
-    try:
-        cluster = ray.init(
-            workers.address or "local", log_to_driver=False, logging_level="ERROR", **here
-        )
-    except (OSError, ValueError) as error:
-        raise ValueError(f"no Ray cluster answers at {workers.address!r}: {error}.") from error
-    with cluster:
-        task = ray.remote(_call)  # no partial can be a task
-        count = int(ray.cluster_resources().get("CPU", 1))
-        todo, running = iter(range(len(items))), dict[Any, int]()
-        while True:
-            for at in islice(todo, count * FAR_AHEAD - len(running)):
-                running[task.remote(one, items[at])] = at
-            if not running:
-                return
-            (ready,), _ = ray.wait(list(running))
-            at = running.pop(ready)
-            try:
-                result = ray.get(ready)
-            except ray.exceptions.RayTaskError as error:
-                raise error.as_instanceof_cause() from None
-            except ray.exceptions.RayError:
-                result = lost(items[at], "every worker that ran it died")
-            yield at, result
-
-
-def _call(one: Callable[[T], R], item: T) -> R:
-    return one(item)

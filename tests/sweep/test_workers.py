@@ -1,4 +1,4 @@
-"""One function for many items: every result once, whoever dies, on processes, Dask and Ray."""
+"""One function for many items: every result once, whoever dies, on processes and on Dask."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from minisched.checks.many import try_seed, try_workloads
+from minisched.checking import try_workloads
+from minisched.checks.many import try_seed
 from minisched.devices.registry import MissingExtra
-from minisched.spread import HERE, ItemLost, Workers, in_order, spread
+from minisched.sweep.workers import HERE, ItemLost, Workers, in_order, spread
 
 from .chores import KILLER, dead_once, refusing, squared, squared_or_dead
 
 ITEMS = range(100)
-CLUSTERS = [
-    pytest.param(Workers(2, "dask"), id="dask", marks=pytest.mark.thorough),
-    pytest.param(Workers(2, "ray"), id="ray", marks=pytest.mark.thorough),
-]
-EVERYWHERE = [pytest.param(Workers(2), id="processes"), *CLUSTERS]
+CLUSTER = pytest.param(Workers(2, "dask"), id="dask", marks=pytest.mark.thorough)
+EVERYWHERE = [pytest.param(Workers(2), id="processes"), CLUSTER]
 
 
 @pytest.mark.parametrize("workers", [pytest.param(HERE, id="here"), *EVERYWHERE])
@@ -50,7 +48,7 @@ def test_a_lost_item_is_an_error_where_nothing_stands_for_it() -> None:
         list(spread(squared_or_dead, ITEMS, Workers(2)))
 
 
-@pytest.mark.parametrize("workers", CLUSTERS)
+@pytest.mark.parametrize("workers", [CLUSTER])
 def test_a_cluster_judges_workloads_as_this_process_does(workers: Workers) -> None:
     here = [try_seed(seed, ("overlap",)) for seed in range(9)]
     assert list(try_workloads(range(9), ("overlap",), workers=workers)) == here
@@ -60,7 +58,7 @@ def test_a_cluster_judges_workloads_as_this_process_does(workers: Workers) -> No
     ("given", "said"),
     [
         ({"jobs": 0}, "jobs is 0, but it must be at least 1."),
-        ({"backend": "slurm"}, "backend is 'slurm', but it must be one of processes, dask, ray."),
+        ({"backend": "slurm"}, "backend is 'slurm', but it must be one of processes, dask."),
         ({"address": "tcp://a:1"}, "address is 'tcp://a:1', but the backend processes runs on"),
     ],
 )
