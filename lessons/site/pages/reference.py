@@ -12,9 +12,10 @@ from .documented import entry, field_list, is_documented
 from .repository import ROOT, text
 
 LAYERS = (
-    "core", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar", "speculative",
-    "relay", "worker", "engine", "loops", "checks", "topics", "replay", "export", "fidelity",
-    "comparison", "defaults", "museum", "sweep", "learn", "bench", "cli", "checking", "minisched",
+    "nano", "core", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar",
+    "speculative", "relay", "worker", "engine", "loops", "checks", "topics", "replay", "export",
+    "fidelity", "comparison", "defaults", "museum", "sweep", "learn", "bench", "cli", "checking",
+    "minisched",
 )  # fmt: skip
 
 
