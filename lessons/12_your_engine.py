@@ -50,8 +50,8 @@ ms.check(learn.profile_path("sglang_decode"))
 # else it did in this step took less than 3 ms. (HIP is AMD's CUDA: its calls begin with `hip`.)
 #
 # What did that cost? Not 463 ms: the device was most likely at work meanwhile, on a step that is not
-# in this file (which is why "idle" says 97.9 %). It cost what the host had to do
-# *behind* the wait, with nothing queued: the device waited 0.44 ms for the host, in a step of 10 ms.
+# in this file (which is why it idles for 97.9 %). It cost what the host had to do *after* the wait,
+# with nothing queued: *host wait* is 0.44 ms, in a step of 10 ms.
 # That is the bubble of lesson 1, with overlap on.
 #
 # ## A picture

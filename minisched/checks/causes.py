@@ -1,20 +1,20 @@
-"""Every bubble has a cause: what the op that ends it had been waiting for, moment by moment.
+"""The cause of each bubble: the op that ends it had been waiting for something, at every moment.
 
-A device idles from the end of one op to the start of the next one on its lane. Going back from that
-start along what came last (``what_if.py:path_to``), the whole gap is taken up by slices of other
-lanes; each piece of it is charged to one of them, and to a cause. Where the loop said why
-an op had to wait (a mark ``wait``: grammar, penalty, prefill, speculation), the cause is that
-reason, whatever lay on the way.
+A device idles from the end of one op to the start of the next one on its lane. The path back from
+that start (``what_if.py:path_to``) fills the whole gap with slices of other lanes. Each piece is
+charged to one of them, and to a cause. A mark ``wait`` of the loop records a reason (grammar,
+penalty, prefill, speculation); then that reason is the cause of the whole gap.
 
-A profiler's trace says when each kernel was launched, and on which streams a device works. There
-the causes are those of Holistic Trace Analysis: ``host wait``, ``kernel wait`` and ``other``.
+A profiler's trace records the launch of each kernel, and the streams of a device. There the causes
+are those of Holistic Trace Analysis: ``host wait``, ``kernel wait`` and ``other``. One more is cut
+out of ``other``: ``blocked host``.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -24,9 +24,11 @@ from ..trace.events import is_copy, is_host
 from .history import side_of
 from .overlap import (
     Interval,
+    call_of,
     forward_lanes,
     gaps,
     intersection,
+    is_blocked,
     is_profiled,
     nobody_there,
     streams_of,
@@ -34,17 +36,19 @@ from .overlap import (
 )
 from .what_if import Segment, course_of, path_to
 
-# What an op waited for, as far as what is recorded tells; besides these, a loop's own reasons.
+# Causes that can be read off a trace; a loop's own reasons come in addition.
 HOST = "host"  # a thread of the host was busy
 COPY = "copy"  # the host waited for a copy before it went on
 MASK = "mask"  # the host built what a grammar or penalties let it sample
 UPLOAD = "upload"  # prompts were on their way to the device
 TRANSFER = "transfer"  # KV was on its way from another device
 STAGE = "stage"  # an earlier stage of a pipeline had it
-ARRIVAL = "arrival"  # nobody was there to be served
+ARRIVAL = "arrival"  # no request was there
 LATENCY = "latency"  # it had been launched, and the device took that long to begin
 UNKNOWN = "unknown"  # nothing recorded explains it
 HOST_WAIT, KERNEL_WAIT, OTHER = "host wait", "kernel wait", "other"  # of a profiler's trace
+WORK = "work"  # of the host in a profiler's trace, where no range names it
+BLOCKED = "blocked host"  # part of other: the host was in a blocking call meanwhile
 
 BY_NAME = {"mask": MASK, "upload": UPLOAD, "transfer": TRANSFER}
 MOST_LATENCY = 100_000  # nanoseconds; what lasts longer has a reason that was not recorded
@@ -52,10 +56,10 @@ MOST_LATENCY = 100_000  # nanoseconds; what lasts longer has a reason that was n
 
 @dataclass(frozen=True)
 class Bubble:
-    """A stretch, or a piece of one, in which a device idled between two things that it ran.
+    """A stretch, or a piece of one, in which a device idled between two ops.
 
-    Times are in nanoseconds. ``op`` is the id of what could not start before, and ``during`` what
-    ran meanwhile and was waited for; None: nothing did.
+    Times are in nanoseconds. ``op`` is the id of the op that ends the stretch. ``during`` is the
+    slice that ran meanwhile and was waited for; None: no slice did.
     """
 
     lane: str
@@ -72,27 +76,32 @@ class Bubble:
 
     @property
     def phase(self) -> str:
-        """What ran meanwhile; where nobody named it, the innermost function around it."""
+        """Return the name of the slice; of unnamed work, the innermost function around it.
+
+        Of a blocked host it is the call.
+        """
         if self.during is None:
             return ""
+        if is_blocked(self.during):
+            return call_of(self.during)
         name = self.during.name
-        return str(self.during.attrs.get("within", name)) if name == "work" else name
+        return str(self.during.attrs.get("within", name)) if name == WORK else name
 
     @property
     def where(self) -> str:
-        """The lane that it ran on."""
+        """The lane of that slice."""
         return self.during.lane if self.during else ""
 
 
 def bubbles(trace: Trace) -> list[Bubble]:
-    """Every piece of idle time with its cause, in order of time: ``bubble_ns`` in all."""
+    """Return every piece of idle time with its cause, in order of time: ``bubble_ns`` in all."""
     found = _profiled(trace) if is_profiled(trace) else _explained(trace)
     return sorted((item for item in found if item.start < item.end),
                   key=attrgetter("start", "lane", "end"))  # fmt: skip
 
 
 def by_cause(items: Iterable[Bubble]) -> dict[str, int]:
-    """Nanoseconds by cause, the most first."""
+    """Return nanoseconds by cause, the most first."""
     sums = Counter[str]()
     for item in items:
         sums[item.cause] += item.duration
@@ -100,38 +109,37 @@ def by_cause(items: Iterable[Bubble]) -> dict[str, int]:
 
 
 def by_phase(items: Iterable[Bubble]) -> dict[tuple[str, str], int]:
-    """Nanoseconds by cause and phase, the most first."""
+    """Return nanoseconds by cause and phase, the most first."""
     sums = Counter[tuple[str, str]]()
     for item in items:
         sums[item.cause, item.phase] += item.duration
     return dict(sums.most_common())
 
 
-# -- When a device idled: for a wait that the trace names, for a request to come, or for the host
+# -- Idle time: for a wait that the trace names, for a request to arrive, or for the host
 #
-# A loop that lets an op of step N wait says so when it decides it, with a mark: ``recorder.mark(
-# "wait", step=N, reason="grammar", op="sample")``. What that cost is read off the intervals.
+# A loop that lets an op of step N wait records a mark when it decides that: ``recorder.mark(
+# "wait", step=N, reason="grammar", op="sample")``. The cost is read off the intervals.
 
 
 def waits(trace: Trace) -> tuple[Mark, ...]:
-    """The marks of every wait, in order of time."""
-    says = {"step", "reason", "op"}
-    return tuple(m for m in trace.marks if m.name == "wait" and says <= m.attrs.keys())
+    """Return the marks of every wait, in order of time."""
+    needed = {"step", "reason", "op"}
+    return tuple(m for m in trace.marks if m.name == "wait" and needed <= m.attrs.keys())
 
 
 def num_waits(trace: Trace) -> Counter[str]:
-    """How often the loop said that an op must wait, by reason, the first reason first."""
+    """Count the waits that the loop decided, by reason, the first reason first."""
     return Counter(str(mark.attrs["reason"]) for mark in waits(trace))
 
 
 def lost_ns(trace: Trace) -> dict[str, int]:
-    """Nanoseconds for which devices idled, by reason; together exactly ``bubble_ns`` of the report.
+    """Return for how many nanoseconds devices idled, by reason; the sum is the report's bubbles.
 
-    A wait is charged the whole gap before its op, from the end of whatever ran before on that lane,
-    even if the host would have been late anyway: what the loop would have lost without the wait is
-    not known. A wait may cost nothing; then the device had something else to do meanwhile. What no
-    wait explains is ``arrival`` where nobody was there to be served, and else ``host``: the device
-    waited for the host's ordinary work (a pipeline's later stage, for that or for the one before).
+    A wait is charged the whole gap before its op, even if the host would have been late anyway: the
+    loss without the wait is not known. A wait costs nothing if the device had other work meanwhile.
+    The rest is ``arrival`` where no request was there, and ``host`` otherwise: the device waited
+    for the host's ordinary work (a later stage of a pipeline also for the stage before).
     """
     lost = dict.fromkeys([*num_waits(trace), HOST, ARRIVAL], 0)
     for item in _charged(trace):
@@ -140,9 +148,9 @@ def lost_ns(trace: Trace) -> dict[str, int]:
 
 
 def idle_times(trace: Trace) -> Iterator[Bubble]:
-    """Every gap between two things a device runs, cut where an op starts that had to wait.
+    """Yield every gap between two ops of a device, cut where an op starts that had to wait.
 
-    Such a wait's reason is the cause, as far as one is known here.
+    The reason of such a wait is the cause; other gaps have none yet.
     """
     for lane in forward_lanes(trace):
         late, ops = _late_ops(trace, lane), trace.on(lane)
@@ -156,9 +164,9 @@ def idle_times(trace: Trace) -> Iterator[Bubble]:
 
 
 def _late_ops(trace: Trace, lane: str) -> dict[int, str]:
-    """When each op that had to wait started on a lane, and why; of several waits of one, the first.
+    """Return the reason of each op on a lane that had to wait, by its start; the first wait counts.
 
-    ``forward`` is the first thing that a step does there: a later pipeline stage first receives.
+    ``forward`` is the first op of a step there: a later pipeline stage receives first.
     """
     starts: dict[tuple[int, str], int] = {}
     for item in trace.on(lane):
@@ -173,9 +181,9 @@ def _late_ops(trace: Trace, lane: str) -> dict[int, str]:
 
 
 def _charged(trace: Trace) -> Iterator[Bubble]:
-    """Idle times, of which ``arrival`` is cut out: then nobody was there to be served.
+    """Yield the idle times; the part in which no request was there becomes ``arrival``.
 
-    Whoever is received is there, and counted only afterwards.
+    A request is there while it is received, although it is counted only afterwards.
     """
     absent: dict[str, tuple[Interval, ...]] = {}
     for lane in forward_lanes(trace):
@@ -197,14 +205,14 @@ def _charged(trace: Trace) -> Iterator[Bubble]:
 
 
 def _explained(trace: Trace) -> Iterator[Bubble]:
-    """What was waited for in each idle time, the newest first."""
+    """Yield the pieces of each idle time with their causes, the newest first."""
     launched, course = launches(trace).keys(), course_of(trace)
     for idle in _charged(trace):
         if idle.cause == ARRIVAL:
             yield idle
             continue
         path: Iterable[Segment] = [Segment(idle.start, idle.end, 0, 0)]
-        if idle.op in course.ran:  # else its program waits in a circle
+        if idle.op in course.ran:  # it is not where a program waits in a circle
             path = path_to(course.ran, idle.op, idle.start)
         for start, end, number, before in path:
             during = course.slices.get(number)
@@ -218,31 +226,39 @@ def _explained(trace: Trace) -> Iterator[Bubble]:
             yield Bubble(idle.lane, start, end, cause, idle.op, during)
 
 
-# -- When a GPU idled in a profiler's trace, and what for
+# -- Idle time of a GPU in a profiler's trace
 #
-# It idles, between the first thing it runs and the last, while neither a kernel nor a copy runs on
-# any of its streams. Each such gap is charged to what the op that ends it had waited for, as
-# Holistic Trace Analysis does (``get_temporal_breakdown``, ``get_idle_time_breakdown``):
+# A GPU idles, between its first op and its last, while neither a kernel nor a copy runs on any of
+# its streams. Each such gap is charged as Holistic Trace Analysis does it
+# (``get_temporal_breakdown``, ``get_idle_time_breakdown``), by the op that ends it:
 #
 # - ``host wait``: its launch began only after the gap had begun: the host was late;
 # - ``kernel wait``: it had been launched before, and the gap lasts less than 0.03 ms: the device
 #   takes that long from one op to the next;
-# - ``other``: it had been launched before and waited longer: for another stream, or for work of
-#   which the trace says nothing.
+# - ``other``: it had been launched before and waited longer: for another stream, or for work that
+#   is not recorded.
 #
-# On one stream the figures are that tool's to the nanosecond, if it doesn't round; rounding to
-# whole microseconds, as it does unless told otherwise, makes each of its gaps longer by up to 2.
-# Over all streams there is one thing more to know: what was launched in a gap and begins long after
+# On one stream the figures are that tool's to the nanosecond, without its rounding. With the
+# rounding to whole microseconds, its default, each of its gaps is longer by up to 2.
+# Over all streams one more thing is known: an op that is launched in a gap and begins long after
 # its launch was late only until then. The rest of such a gap is ``other``.
+#
+# That tool stops at ``other``. If a thread of the host was in blocking calls for at least half of
+# such a gap, the time in these calls is ``blocked host`` here.
 
 SHORT = 30_000  # nanoseconds of a kernel wait at most; that tool's own default
 
 
-class Launch(NamedTuple):
-    """The lane of the host that launched an op, and when it was launched at the latest.
+def is_good_part(ns: int, whole: int) -> bool:
+    """Return whether a time is long enough to be the cause of an idle time: half of it."""
+    return 2 * ns >= whole
 
-    A profiler saw the call itself, which began at ``since``: a device can begin an op before it
-    returns. Of other launches no more is known than that time.
+
+class Launch(NamedTuple):
+    """The lane of the host that launched an op, and the latest time of the launch.
+
+    A profiler records the call itself, which began at ``since``: a device can begin an op before
+    the call returns. Of other launches only the latest time is known.
     """
 
     lane: str
@@ -251,7 +267,7 @@ class Launch(NamedTuple):
 
 
 def launches(trace: Trace) -> dict[int, Launch]:
-    """The launch of each op, by id: from the program, and from edges where that says nothing.
+    """Return the launch of each op, by id: from the program, or from edges where it has none.
 
     A launch is over when its slice is; an op that started before was launched by its start.
     """
@@ -268,15 +284,15 @@ def launches(trace: Trace) -> dict[int, Launch]:
 
 
 def device_gaps(trace: Trace, lane: str, known: Mapping[int, Launch]) -> list[Bubble]:
-    """When the device of a forward lane idled, as if a profiler had seen it."""
+    """Return when the device of a forward lane idled, as if a profiler had recorded it."""
     lanes = streams_of(trace, lane)
     return idle_gaps(lane, (item for item in trace.slices if item.lane in lanes), known)
 
 
 def idle_gaps(lane: str, ops: Iterable[Slice], known: Mapping[int, Launch]) -> list[Bubble]:
-    """The same of a device, or of one of its streams, of which ``ops`` are all that it ran.
+    """Return the same for a device, or for one of its streams.
 
-    They are in order of time, and ``known`` are launches, by op.
+    ``ops`` are all of its ops in order of time, and ``known`` are launches, by op.
     """
     ops, found = [op for op in ops if op.duration], list[Bubble]()
     first = {op.start: op.id for op in reversed(ops)}
@@ -295,16 +311,52 @@ def idle_gaps(lane: str, ops: Iterable[Slice], known: Mapping[int, Launch]) -> l
 
 
 def _profiled(trace: Trace) -> Iterator[Bubble]:
-    """Each gap; of a ``host wait``, what the launching thread did meanwhile."""
+    """Yield each gap, cut by what a thread of the host did meanwhile.
+
+    That is the launching thread, or in a gap that is ``other`` the thread that was blocked.
+    """
     known = launches(trace)
+    lanes = {item.lane for item in trace.slices}
+    hosts = {lane: trace.on(lane) for lane in filter(is_host, lanes)}
+    blocked = {host: list(filter(is_blocked, items)) for host, items in hosts.items()}
     for lane in forward_lanes(trace):
+        own = hosts_of(trace, lane)
         for gap in device_gaps(trace, lane, known):
-            at, on = gap.start, trace.on(known[gap.op].lane) if gap.cause == HOST_WAIT else ()
-            for item in on[bisect_left(on, at, key=attrgetter("end")) :]:
-                if item.start >= gap.end:
-                    break
-                start, end = max(item.start, at), min(item.end, gap.end)
-                yield replace(gap, start=at, end=start)
-                yield replace(gap, start=start, end=end, during=item)
-                at = end
-            yield replace(gap, start=at)
+            if gap.cause == KERNEL_WAIT:
+                yield gap
+                continue
+            thread = known[gap.op].lane if gap.op in known else ""
+            is_blocking = False
+            if gap.cause == OTHER and own:
+                most, longest = max(
+                    (sum(part.duration for part in pieces(gap, blocked[host]) if part.during), host)
+                    for host in own
+                )
+                is_blocking = is_good_part(most, gap.duration)
+                thread = longest if is_blocking else thread
+            for piece in pieces(gap, hosts.get(thread, ())):
+                is_part = is_blocking and piece.during and is_blocked(piece.during)
+                yield replace(piece, cause=BLOCKED) if is_part else piece
+
+
+def hosts_of(trace: Trace, lane: str) -> list[str]:
+    """Return the host threads that may serve the device of a forward lane, by name.
+
+    A thread that is the host of another device is none of them.
+    """
+    others = {other.removesuffix("forward") + "host" for other in forward_lanes(trace)}
+    others.discard(lane.removesuffix("forward") + "host")
+    return sorted({item.lane for item in trace.slices if is_host(item.lane)} - others)
+
+
+def pieces(gap: Bubble, items: Sequence[Slice]) -> Iterator[Bubble]:
+    """Cut a gap by the slices of one lane, which are in order of time."""
+    at = gap.start
+    for item in items[bisect_left(items, at, key=attrgetter("end")) :]:
+        if item.start >= gap.end:
+            break
+        start, end = max(item.start, at), min(item.end, gap.end)
+        yield replace(gap, start=at, end=start)
+        yield replace(gap, start=start, end=end, during=item)
+        at = end
+    yield replace(gap, start=at)

@@ -1,13 +1,14 @@
-"""Does it really overlap? The verdict on a run, what its idle time was for, and the remedy.
+"""The verdict on overlap in a run, the causes of its idle time, and the remedy.
 
 An engine can have overlap enabled and still run serially, because some call of the host blocks
-until the device is done (vllm-omni #4442). Three things tell: how many steps were launched ahead,
-how often the device ran dry, and in which call the host was blocked when it did.
+until the device is done (vllm-omni #4442). Four facts decide: how many steps were launched ahead,
+the share of the time in which the device idled, how often it ran dry, and in which call the host
+was blocked then.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,29 +18,36 @@ from operator import attrgetter
 from ..trace import Slice, Trace
 from .causes import (
     ARRIVAL,
+    BLOCKED,
     HOST_WAIT,
     KERNEL_WAIT,
     OTHER,
+    WORK,
     Bubble,
+    Launch,
     bubbles,
     by_cause,
     by_phase,
     device_gaps,
+    is_good_part,
     launches,
 )
 from .history import many, milliseconds, side_of
 from .overlap import (
     Interval,
+    call_of,
     device_named,
     device_runs,
     forward_lane,
     forward_lanes,
+    gaps,
     intersection,
     is_blocked,
     is_profiled,
     length,
     nobody_there,
     span,
+    with_waits,
     work_of,
 )
 from .what_if import Segment, course_of, free, launch_ahead, makespan, path_to
@@ -47,8 +55,9 @@ from .what_if import Segment, course_of, free, launch_ahead, makespan, path_to
 # -- Whether the host launches a step before the one before it has ended ---------------------------
 
 MOST, FEW = 90, 10  # percent of steps launched ahead: overlapped from there, serial up to there
-LEAST = 2  # steps after another one: fewer say nothing about how a loop works
-UNTOLD = "no blocking call"
+MOST_IDLE = 10  # percent of idle time; a device that idles more is not overlapped
+LEAST = 2  # steps after another one: fewer show nothing about a loop
+NO_BLOCK, NO_CALL = "no blocking call", "no recorded call"  # before a device ran dry
 VERDICTS = {"overlapped": "Overlapped", "partly": "Partly overlapped", "serial": "Serial"}
 
 
@@ -58,9 +67,9 @@ class OverlapVerdict:
 
     It is about one device, where ``steps`` begin: ``lane``. ``ahead`` of ``pairs`` steps were
     launched before the one before had ended; ``late`` are the others. ``dry`` is when the device
-    had nothing queued, in nanoseconds, and ``blocking`` after which call of the host, and how often
-    it was so, the most frequent first. Steps and times behind a moment at which nobody was there to
-    be served do not count; ``deserted`` says how many such times there were.
+    had nothing queued, in nanoseconds. ``blocking`` counts the calls in which the host was blocked
+    then, the most frequent first. Steps and times after a moment without any request do not count;
+    ``deserted`` is the number of such times.
     """
 
     word: str
@@ -77,7 +86,7 @@ class OverlapVerdict:
 
 
 def overlap_verdict(trace: Trace) -> OverlapVerdict:
-    """The verdict on a trace, of this program or of a real engine."""
+    """Return the verdict on a trace, of this program or of a real engine."""
     lane, known = forward_lane(trace), launches(trace)
     absent = nobody_there(trace, side_of(lane)[0])
 
@@ -88,76 +97,107 @@ def overlap_verdict(trace: Trace) -> OverlapVerdict:
     for op in trace.on(lane):
         if op.step:
             steps[op.step].append(op)
-    ahead = {  # whether it was launched so, of each step behind another one
+    ahead = {  # of each step after another one: whether it was launched ahead
         after[0].step: known[after[0].id].time <= max(item.end for item in before)
         for before, after in pairwise(steps.values())
         if after[0].id in known and is_served(before[-1].end, after[0].start)
     }
-    blocked: defaultdict[str, list[Slice]] = defaultdict(list)
-    for item in filter(is_blocked, trace.slices):
-        blocked[item.lane].append(item)
-    calls, launchers = Counter[str](), Counter[str]()
     empty = [gap for gap in device_gaps(trace, lane, known) if gap.cause == HOST_WAIT]
     dry = [gap for gap in empty if is_served(gap.start, gap.end)]
+    hosts = {host: trace.on(host) for host in {known[gap.op].lane for gap in dry}}
+    calls, launchers, longest = Counter[str](), Counter[str](), 0
     for gap in dry:
         launch = known[gap.op]
-        waits = blocked[launch.lane]
-        newest = waits[: bisect_right(waits, launch.time, key=attrgetter("end"))][-1:]
-        calls[call_of(newest[0]) if newest and newest[0].end >= gap.start else UNTOLD] += 1
+        call, ns = before_launch(gap, launch, hosts[launch.lane])
+        longest = max(longest, ns) if call == NO_CALL else longest
+        calls[call] += 1
         launchers[launch.lane] += 1
-    good, whole = sum(ahead.values()), span(device_runs(trace, lane))
+    runs = device_runs(trace, lane)
+    idle, gone = gaps(runs), intersection(gaps(runs), absent)
+    served = span(runs) - length(gone)
+    idle_percent = 100 * (length(idle) - length(gone)) / served if served else 0.0
+    good, whole = sum(ahead.values()), span(runs)
     percent = 100 * good / len(ahead) if ahead else 0.0
     word = "overlapped" if percent >= MOST else "serial" if percent <= FEW else "partly"
-    device = device_named(trace, lane)
+    device, but = device_named(trace, lane), ""
+    if word == "overlapped" and idle_percent > MOST_IDLE:
+        word, but = "partly", f", but {device} idled for {idle_percent:.1f} % of the time"
     if len(ahead) < LEAST:
-        word, where = "unknown", "nothing tells where a step begins"
+        word, where = "unknown", "no step is marked"
         where = f"{many(len(steps), 'step')} here" if steps else where
-        said = (
-            f"Unknown: {where}, and it takes {LEAST + 1} in a row, launched by calls that are "
-            "known, to say how a loop works."
+        sentence = (
+            f"Unknown: {where}, and a verdict needs {LEAST + 1} in a row, "
+            "launched by calls that are known."
         )
-        said = said if known else "Unknown: the trace does not say which call launched what."
-        said = said if trace.on(lane) else "Unknown: nothing ran on a device in this trace."
+        sentence = sentence if known else "Unknown: the trace has no call that launched an op."
+        sentence = sentence if trace.on(lane) else "Unknown: nothing ran on a device in this trace."
     else:
-        said = (
+        sentence = (
             f"{VERDICTS[word]}: {'' if device == 'the device' else f'on {device}, '}{good} "
             f"of {len(ahead)} steps ({percent:.0f} %) were launched before the one before had "
-            f"ended; {device} {ran_dry(calls, launchers)}"
+            f"ended{but}; {device} {ran_dry(calls, launchers, longest)}"
         )
     return OverlapVerdict(
         word, lane, len(steps), len(ahead), good,
         late=tuple(step for step, is_ahead in ahead.items() if not is_ahead),
         dry=tuple((gap.start, gap.end) for gap in dry),
         dry_percent=100 * sum(gap.duration for gap in dry) / whole if whole else 0.0,
-        deserted=len(empty) - len(dry), blocking=dict(calls.most_common()), sentence=said,
+        deserted=len(empty) - len(dry), blocking=dict(calls.most_common()), sentence=sentence,
     )  # fmt: skip
 
 
-def ran_dry(calls: Counter[str], launchers: Counter[str]) -> str:
-    """How often a device did, and what had blocked the thread that launches."""
+def before_launch(gap: Bubble, launch: Launch, items: Sequence[Slice]) -> tuple[str, int]:
+    """Return why a launch was late: the blocking call, or that no call was made; and how long.
+
+    ``items`` are all slices of the launching thread. A call, or a stretch without one, counts if it
+    reached into the gap and lasted at least half as long. The longest is the answer.
+    """
+    times = Counter[str]()
+    at = launch.since
+    for item in reversed(items[: bisect_left(items, at, key=attrgetter("start"))]):
+        if at > gap.start:
+            times[NO_CALL] = max(times[NO_CALL], at - item.end)
+        if item.end < gap.start:
+            break
+        if is_blocked(item):
+            times[call_of(item)] += item.duration
+        at = item.start
+    call, ns = max(times.items(), key=lambda item: item[1], default=("", 0))
+    return (call, ns) if ns and is_good_part(ns, gap.duration) else (NO_BLOCK, 0)
+
+
+def ran_dry(calls: Counter[str], launchers: Counter[str], longest: int) -> str:
+    """Return how often a device ran dry, and the most frequent reason.
+
+    ``longest`` is the longest stretch in which the launching thread made no call, in nanoseconds.
+    """
     if not calls:
         return "never ran dry."
     [(call, count)], [(launcher, _)] = calls.most_common(1), launchers.most_common(1)
-    who, dry = "the host" if launcher == "host" else f"the {launcher}", calls.total()
-    how = f"{who} had just been blocked in {call}"
-    how = how if call != UNTOLD else f"no call had blocked {who}"
+    thread, dry = "the host" if launcher == "host" else f"the {launcher}", calls.total()
+    how = f"{thread} had just been blocked in {call}"
+    how = f"no call had blocked {thread}" if call == NO_BLOCK else how
+    up_to = "" if count == 1 else "up to "
+    quiet = f"{thread} had made no recorded call for {up_to}{milliseconds(longest)}"
+    how = quiet if call == NO_CALL else how
     each = "each time" if count == dry else f"{count} times"
     return f"ran dry once; {how}." if dry == 1 else f"ran dry {dry} times; {each} {how}."
 
 
-def call_of(item: Slice) -> str:
-    """What blocked the host: ``cudaStreamSynchronize (aten::item)``; in our traces, a copy."""
-    call = str(item.attrs.get("call", "the wait for a step's tokens"))
-    within = item.attrs.get("within", "")
-    return f"{call} ({within})" if within else call
-
-
-# -- What took most of the idle time, and what the run would have taken without it: replayed -------
+# -- The largest share of the idle time, and the replayed run without it ---------------------------
 
 AHEAD = (
     "launch each step before the one before it is processed, and keep its tokens on the device "
     "(overlap)"
 )
+MEANINGS = {  # of a profiler's trace
+    HOST_WAIT: "host wait is until what ends the gap has been launched",
+    KERNEL_WAIT: "kernel wait is less than 0.03 ms from one op to the next, launched before",
+    BLOCKED: "blocked host is longer, launched before, and a thread of the host was in a blocking "
+    "call meanwhile",
+    OTHER: "other is longer, launched before, and waited for another stream or for something that "
+    "is not recorded",
+}
 BY_HOST = ("host", "copy", "prefill", "unknown")  # an earlier launch hides these
 BY_PHASE = (*BY_HOST, "mask", "grammar", "penalty", "upload", "transfer", "speculation")
 
@@ -173,9 +213,10 @@ class Removal:
 
 @dataclass(frozen=True)
 class Largest:
-    """The cause that took most, the phase in it that did, and changes to it, the best first.
+    """The largest cause, the largest phase in it, and changes to it, the best first.
 
-    In a profiler's trace it is the wait for the host: nothing is known of the other causes.
+    A profiler's trace gives no changes. There ``phase`` is what the host did meanwhile, for
+    ``phase_ns``; empty: it made no recorded call.
     """
 
     cause: str
@@ -183,12 +224,20 @@ class Largest:
     ns: int
     percent: float  # of the bubbles
     removals: tuple[Removal, ...]
+    phase_ns: int = 0
 
     @property
     def sentence(self) -> str:
-        """``Of the idle time, host took 25 ms (69.4 %), above all schedule; ...``"""
+        """Return ``Of the idle time, host took 25 ms (69.4 %), above all schedule; ...``."""
         start = f"Of the idle time, {self.cause} took {milliseconds(self.ns)} "
         start += f"({self.percent:.1f} %)"
+        if self.cause == KERNEL_WAIT:
+            return f"{start}; larger kernels, or a graph of them, would have fewer such gaps."
+        if self.cause in MEANINGS:
+            did = f"was in {shortened(self.phase)}" if self.phase else "made no recorded call"
+            did = "was at work" if self.phase == WORK else did
+            part = "all" if self.phase_ns == self.ns else milliseconds(self.phase_ns)
+            return f"{start}; for {part} of it the host {did}."
         start += f", above all {shortened(self.phase)}" if self.phase else ""
         if self.cause == ARRIVAL:
             why = "what idled had no request to serve, and only more of them would fill that time"
@@ -205,16 +254,17 @@ class Largest:
 def largest_bubble(
     trace: Trace, found: Sequence[Bubble], verdict: OverlapVerdict
 ) -> Largest | None:
-    """The largest cause and its remedies; None where no device idled.
+    """Return the largest cause and its remedies; None where no device idled.
 
-    A remedy that another order gives comes before one that makes work free, where it gains at least
-    as much. What a profiler saw is not played again: it does not say what waits for what.
+    A remedy by another order comes before one that makes work free, where it gains at least as
+    much. A profiler's trace is not played again: it does not contain what waits for what.
     """
     causes = by_cause(found)
     if not causes:
         return None
-    cause = HOST_WAIT if HOST_WAIT in causes else next(iter(causes))
-    phase = next(phase for (of, phase) in by_phase(found) if of == cause)
+    cause = next(iter(causes))
+    phases = {phase: ns for (of, phase), ns in by_phase(found).items() if of == cause}
+    phase, phase_ns = next(iter(phases.items()))
     better: list[Removal] = []
     if not is_profiled(trace):
         course = course_of(trace)
@@ -226,16 +276,11 @@ def largest_bubble(
         tried = [Removal(name, makespan(new), was) for name, new in changed.items() if new]
         better = sorted((item for item in tried if item.ns < was), key=lambda item: item.ns)
     percent = 100 * causes[cause] / sum(causes.values())
-    return Largest(cause, phase, causes[cause], percent, tuple(better))
+    return Largest(cause, phase, causes[cause], percent, tuple(better), phase_ns)
 
 
 # -- All of it: verdict, bubbles, bound, and the remedy --------------------------------------------
 
-MEANINGS = {  # of a profiler's trace
-    HOST_WAIT: "host wait is until what ends the gap has been launched",
-    KERNEL_WAIT: "kernel wait is less than 0.03 ms from one op to the next, launched before",
-    OTHER: "other is longer, and launched before: for another stream, or for what is not recorded",
-}
 MOST_LETTERS = 60  # of a name in a sentence
 
 
@@ -248,7 +293,7 @@ def shortened(name: str) -> str:
 class Bound:
     """No order of the same work takes less than ``ns``, as ``lane`` works as long as that.
 
-    ``lanes`` says for how long each one works, and ``percent`` how near the makespan is.
+    ``lanes`` is the time for which each one works, and ``percent`` how near the makespan is.
     """
 
     ns: int
@@ -259,12 +304,12 @@ class Bound:
 
 @dataclass(frozen=True)
 class OverlapFindings:
-    """What the overlap check says of one trace; times in nanoseconds.
+    """The findings of the overlap check on one trace; times in nanoseconds.
 
     ``causes`` and ``phases`` (``host: schedule``) together make up ``bubble_ns`` each, the most
     first. ``critical`` is the critical path by lane and name, together the makespan (empty:
-    nothing that was recorded ran then). ``largest`` is None where no device idled. ``lacks`` and
-    ``steps`` are sentences on what a profiler's file does not tell, and what its steps are.
+    nothing that was recorded ran then). ``largest`` is None where no device idled. ``lacks`` are
+    sentences on missing parts of a profiler's file, and ``steps`` is one on what its steps are.
     ``sentences`` is all of it to be read, the verdict first.
     """
 
@@ -285,7 +330,8 @@ class OverlapFindings:
 
 
 def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> OverlapFindings:
-    """The findings on a trace; ``lacks`` and ``steps`` as ``foreign.py`` gives them."""
+    """Return the findings on a trace; ``lacks`` and ``steps`` as ``foreign.py`` gives them."""
+    trace = with_waits(trace)
     found, verdict, lanes = bubbles(trace), overlap_verdict(trace), forward_lanes(trace)
     idle, whole = by_cause(found), sum(span(device_runs(trace, lane)) for lane in lanes)
     total = sum(idle.values())
@@ -312,7 +358,7 @@ def report(trace: Trace, lacks: tuple[str, ...] = (), steps: str = "") -> Overla
 
 
 def critical_path(trace: Trace) -> dict[str, int]:
-    """What the last thing that ran had waited for, back to the beginning, in nanoseconds."""
+    """Return the path back from the last slice to the beginning, in nanoseconds by slice."""
     slices, _, ran = course_of(trace)
     last = max(ran, key=lambda number: (ran[number].end, ran[number].start), default=0)
     sums = Counter[str]()
@@ -325,26 +371,27 @@ def critical_path(trace: Trace) -> dict[str, int]:
 
 
 def _sentences(trace: Trace, found: OverlapFindings) -> Iterator[str]:
-    """How much of the time a device idled, and what for; and the bound."""
+    """Yield the idle time of the devices with its causes, and the bound."""
     one, known = found.devices == 1, found.verdict.word != "unknown"
-    whose = "Between its first op and its last, the device"
+    subject = "Between its first op and its last, the device"
     if not one:
-        whose = f"Each between its first op and its last, the {found.devices} devices"
+        subject = f"Each between its first op and its last, the {found.devices} devices"
     if found.causes:
         parts = ", ".join(f"{cause} {milliseconds(ns)}" for cause, ns in found.causes.items())
         of = "of that time" if one else "of their time, added up"
         share = f"{milliseconds(found.bubble_ns)} ({found.idle_percent:.1f} % {of})"
-        yield f"{whose} idled for {share}: {parts}."
+        yield f"{subject} idled for {share}: {parts}."
     elif known:
-        yield f"{whose} never idled."
+        yield f"{subject} never idled."
     if is_profiled(trace):
         if means := "; ".join(MEANINGS[cause] for cause in MEANINGS if cause in found.causes):
             yield f"{means[0].upper()}{means[1:]}."
         yield from _blocked_words(trace)
     if found.unknown_percent:
         yield f"Nothing recorded explains {found.unknown_percent:.1f} % of the idle time."
-    if found.largest is not None and found.largest.cause not in (KERNEL_WAIT, OTHER):
-        yield found.largest.sentence
+    largest = found.largest
+    if largest and (largest.cause != KERNEL_WAIT or found.idle_percent > MOST_IDLE):
+        yield largest.sentence
     if known and (bound := found.bound).ns:
         yield (
             "As long as each piece of work takes what it took, these batches cannot take less than "
@@ -354,7 +401,7 @@ def _sentences(trace: Trace, found: OverlapFindings) -> Iterator[str]:
 
 
 def _blocked_words(trace: Trace) -> Iterator[str]:
-    """In which call the host was blocked most."""
+    """Yield the call in which the host was blocked most."""
     blocked, threads = Counter[str](), set[str]()
     for item in filter(is_blocked, trace.slices):
         blocked[call_of(item)] += item.duration
@@ -363,5 +410,5 @@ def _blocked_words(trace: Trace) -> Iterator[str]:
         [(call, ns)] = blocked.most_common(1)
         most = "" if len(blocked) == 1 else f", {milliseconds(ns)} of it"
         several = f"{len(threads)} threads of the host, added up, were"
-        who = "The host was" if len(threads) == 1 else several
-        yield f"{who} blocked for {milliseconds(total)}{most} in {shortened(call)}."
+        subject = "The host was" if len(threads) == 1 else several
+        yield f"{subject} blocked for {milliseconds(total)}{most} in {shortened(call)}."

@@ -1,9 +1,9 @@
-"""How much of a run overlapped: read off the trace's intervals, never off wall time."""
+"""The overlap in a run, read off the trace's intervals and never off wall time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import filterfalse, pairwise
 
 from ..trace import Slice, Trace
@@ -59,9 +59,9 @@ def span(busy: tuple[Interval, ...]) -> int:
     return busy[-1][1] - busy[0][0] if busy else 0
 
 
-# -- The lanes of a run: what its devices and host threads did, and when nobody was there ----------
+# -- The lanes of a run: work of its devices and host threads, and the time without requests -------
 
-PRESENT = ("waiting", "running", "kv used")  # counters; one above 0 says that somebody is there
+PRESENT = ("waiting", "running", "kv used")  # counters; while one is above 0, a request is there
 
 
 def step_intervals(trace: Trace) -> list[int]:
@@ -85,15 +85,55 @@ def forward_lanes(trace: Trace) -> list[str]:
 
 
 def is_blocked(item: Slice) -> bool:
-    """Whether a slice is a thread of the host that does nothing but wait."""
+    """Return whether a slice is a thread of the host that does nothing but wait."""
     return item.name == "wait" and is_host(item.lane)
 
 
-def device_named(trace: Trace, lane: str) -> str:
-    """A forward lane in a sentence: ``the device``; of several, ``the decode device``, ``stage 0``.
+def call_of(item: Slice) -> str:
+    """Return the call that blocked the host: ``cudaStreamSynchronize (aten::item)``.
 
-    Which of them it is, is said only where a run has more than one. A profiler numbers them:
-    ``device 0``.
+    In our own traces it is a copy.
+    """
+    call = str(item.attrs.get("call", item.attrs.get("named", "the wait for a step's tokens")))
+    within = item.attrs.get("within", "")
+    return f"{call} ({within})" if within else call
+
+
+def with_waits(trace: Trace) -> Trace:
+    """Rename each slice of the host that is waiting to ``wait``; ``named`` keeps its own name.
+
+    The program of a measured run decides that, whatever the slice's name: an act ``wait`` was done
+    during the slice, and the slice ended soon after the awaited op. A slice that lasts more than
+    twice as long as the wait is work that began with a wait.
+    """
+    if trace.clock != "wall":
+        return trace
+    slices = {item.id: item for item in trace.slices}
+    launching = {act.during for act in trace.program if act.kind == "launch"}
+    waiting = set[int]()
+    for act in trace.program:
+        item, op = slices.get(act.during), slices.get(act.op)
+        if act.kind != "wait" or item is None or op is None or item.id in launching:
+            continue
+        if item.name == "wait" or not is_host(item.lane):
+            continue
+        if item.start < op.end <= item.end and 2 * (op.end - item.start) >= item.duration:
+            waiting.add(item.id)
+    if not waiting:
+        return trace
+    renamed = (
+        replace(item, name="wait", attrs={**item.attrs, "named": item.name})
+        if item.id in waiting
+        else item
+        for item in trace.slices
+    )
+    return replace(trace, slices=tuple(renamed))
+
+
+def device_named(trace: Trace, lane: str) -> str:
+    """Return a forward lane's name for a sentence: ``the device``.
+
+    Of several it is ``the decode device`` or ``stage 0``, and in a profiler's trace ``device 0``.
     """
     if len(forward_lanes(trace)) < 2:
         return "the device"
@@ -103,7 +143,7 @@ def device_named(trace: Trace, lane: str) -> str:
 
 
 def is_profiled(trace: Trace) -> bool:
-    """Whether a profiler recorded a run: single kernels and copies, on all streams of a device."""
+    """Return whether a profiler recorded a run: kernels and copies on all streams of a device."""
     return any("kernel" in item.attrs for item in trace.slices)
 
 
@@ -139,7 +179,7 @@ def work_of(trace: Trace) -> dict[str, tuple[Interval, ...]]:
 
 
 def nobody_there(trace: Trace, side: str = "") -> tuple[Interval, ...]:
-    """When no request was waiting, running or holding memory, as the counters of a side say."""
+    """Return when no request waited, ran or held memory, by the counters of a side."""
     values = dict.fromkeys([f"{side} {name}".strip() for name in PRESENT], 0)
     found: list[Interval] = []
     since: int | None = None
@@ -159,16 +199,17 @@ def nobody_there(trace: Trace, side: str = "") -> tuple[Interval, ...]:
 
 @dataclass(frozen=True)
 class OverlapReport:
-    """What one run did with its time; all times in nanoseconds.
+    """The use of time in one run; all times in nanoseconds.
 
-    ``device_busy_ns`` is the time in which the forward stream ran something. ``host_busy_ns``
-    leaves out the slices in which the host only waited, and ``host_hidden_ns`` is the part of it
-    during which the device was busy: work that cost no time. A bubble lies between the first and
-    the last thing the forward stream ran: time it spent waiting for the host, or for a request
-    to arrive. ``unserved_ns`` is the time in which nobody worked at all, because no request was
-    there. In a profiler's trace all streams of a device stand for the forward stream. Where a run
-    has several devices or host threads, each one's time is added up, and ``bubbles`` are those
-    moments at which no device worked.
+    ``device_busy_ns`` is the time in which the forward stream ran an op. ``host_busy_ns`` leaves
+    out the slices in which the host only waited. ``host_hidden_ns`` is the part of it during which
+    the device was busy: work that cost no time. A bubble lies between the first and the last op of
+    the forward stream: a wait for the host, or for a request to arrive. ``unserved_ns`` is the time
+    in which neither host nor device worked, because no request was there.
+
+    In a profiler's trace all streams of a device stand for the forward stream. Where a run has
+    several devices or host threads, the times of all are added up, and ``bubbles`` are the moments
+    at which no device worked.
     """
 
     loop: str
@@ -187,7 +228,7 @@ class OverlapReport:
 
     @property
     def longest_ns(self) -> int:
-        """What the host, the device or the copies did, whichever is the most."""
+        """Return the busy time of host, device or copies, whichever is the longest."""
         return max(self.host_busy_ns, self.device_busy_ns, self.copy_busy_ns)
 
     @property
@@ -203,7 +244,7 @@ class OverlapReport:
 
 
 def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
-    """The report on one run; ``tokens`` is what it delivered, which a trace does not say."""
+    """Return the report on one run; ``tokens`` it delivered, which a trace does not contain."""
     work, first = work_of(trace), forward_lane(trace)
     hosts = [busy for lane, busy in work.items() if is_host(lane)]
     devices = [device_runs(trace, lane) for lane in forward_lanes(trace)]
@@ -230,13 +271,13 @@ def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
 
 
 def ideal_speedup(serial: OverlapReport) -> float:
-    """The most that hiding everything behind the longest could give: M / (idle + max(H, D, C)).
+    """Return the speed-up if everything were hidden by the longest: M / (idle + max(H, D, C)).
 
     M is the serial run's makespan, H, D and C what its host, device and copies worked in all, and
     idle the time in which no request was there. A loop that does the same work can't take less:
     each of the three does one thing at a time. One that does less (fewer steps), or does it on
-    several devices, can; and on a wall clock, where two runs of the same work differ, any may seem
-    to. ``versus_ideal`` says so.
+    several devices, can. On a wall clock two runs of the same work differ, and any may seem to;
+    ``versus_ideal`` returns a sentence on that.
     """
     least = serial.unserved_ns + serial.longest_ns
     return serial.makespan_ns / least if least else 1.0
@@ -253,7 +294,7 @@ def versus_ideal(serial: OverlapReport, report: OverlapReport, clock: str) -> st
     """A speed-up beside its ceiling, in words: ``1.70 x; hiding everything would give 1.75 x``.
 
     A run above the ceiling gets the reason: on a ``wall`` clock that is noise, on a ``virtual``
-    one the run did less work than the serial one, or in more places at once.
+    one the run did less work than the serial one, or on more devices.
     """
     speedup, ceiling = speedup_over(serial, report), f"{ideal_speedup(serial):.2f} x"
     if speedup is None:
@@ -267,5 +308,5 @@ def versus_ideal(serial: OverlapReport, report: OverlapReport, clock: str) -> st
 
 
 def beats_ideal(serial: OverlapReport, report: OverlapReport) -> bool:
-    """Whether a run took less time than the serial one's longest part."""
+    """Return whether a run took less time than the serial one's longest part."""
     return 0 < report.makespan_ns < serial.unserved_ns + serial.longest_ns

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ..trace import Edge, Slice, Trace
 from ..trace.events import Value
 from .answers import Recorded
+from .causes import WORK
 
 KERNEL, TO_HOST, TO_DEVICE = "forward", "copy", "upload"  # what ops are called; others: as they are
 CALL = "call"  # of the CUDA API, by a thread of the host
@@ -55,7 +56,6 @@ class SeenEvent(NamedTuple):
 # A name that the user gives goes before all of them. What else is annotated are phases; the
 # outermost one counts.
 
-WORK = "work"  # where nothing is annotated
 NUMBERED = re.compile(r"[\s#:_-]*\d+$")  # forward 12, forward#12: one phase, however often
 NOISE = re.compile(
     r", (op_id|seq) = \d+.*$| object at 0x[0-9a-f]+|^.*/(?=[^/]+\.py\(\d+\): )", re.DOTALL
@@ -81,6 +81,12 @@ def plain(name: str) -> str:
 def is_step(name: str) -> bool:
     """Whether an engine's authors call a step so."""
     return any(kind.fullmatch(plain(name)) for kind in STEPS)
+
+
+@lru_cache(1 << 12)
+def without_number(name: str) -> str:
+    """Return a range's name for sums over steps: ``ProfilerStep#3`` without its number."""
+    return NUMBERED.sub("", plain(name)) if is_step(name) else plain(name)
 
 
 @lru_cache(1 << 12)
@@ -164,12 +170,13 @@ def host_slices(
             first = max(since, free)
             inner = [item.name for item in inside if item.start <= first]
             work = Slice(next(numbers), lane, phase, first, min(until, start))
-            work.attrs |= {"within": plain(inner[-1])} if inner else {}
+            work.attrs |= {"within": without_number(inner[-1])} if inner else {}
             yield work
         torch = [item.name for item in inside if item.name.startswith("aten::")]
+        around = torch[:1] or [item.name for item in inside if not is_step(item.name)][-1:]
         attrs = {"call": name}
-        if inside:  # the outermost operator of torch's own, or the innermost range
-            attrs["within"] = plain(torch[0] if torch else inside[-1].name)
+        if around:  # the outermost operator of torch's own, or the innermost range
+            attrs["within"] = plain(around[0])
         ready = call.end if ended is not None and not blocks else start
         if ended is not None:
             number = launches[call.correlation] = next(numbers)

@@ -31,7 +31,7 @@ NAMES = {  # a cause, and what the device does or waits for then
     "wasted": "computes for nobody",
 }
 CAUSES = {  # of a bubble; those that a loop names are not here
-    **dict.fromkeys((causes.HOST, causes.COPY, causes.HOST_WAIT), "host"),
+    **dict.fromkeys((causes.HOST, causes.COPY, causes.HOST_WAIT, causes.BLOCKED), "host"),
     **dict.fromkeys((causes.STAGE, causes.TRANSFER), "device"),
     **dict.fromkeys(
         (causes.UPLOAD, causes.ARRIVAL, causes.LATENCY, causes.UNKNOWN, causes.KERNEL_WAIT,

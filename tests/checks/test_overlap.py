@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from minisched.checks.causes import ARRIVAL, HOST, bubbles, by_cause, by_phase, lost_ns
 from minisched.checks.findings import overlap_verdict, report
-from minisched.checks.overlap import ideal_speedup, measure, step_intervals, union
+from minisched.checks.overlap import ideal_speedup, measure, step_intervals, union, with_waits
 from minisched.checks.what_if import (
     Course,
     Lanes,
@@ -284,16 +284,83 @@ def test_the_verdict_on_our_own_loops(loop: str, word: str) -> None:
     assert (found.word, sum(found.blocking.values())) == (word, gaps), "it ran dry where it idled"
 
 
-def test_who_was_blocked_is_named_and_only_who_was() -> None:
-    """The device is done at 5. A host that was blocked until 3 has been at work since then."""
-    for until, blocks in ((3, False), (6, True)):
-        trace = by_hand(
-            ("host", "launch", 0, 1, 1), ("forward", "forward", 1, 5, 1),
-            ("host", "wait", 1, until, 0), ("host", "launch", 8, 9, 2),
-            ("forward", "forward", 9, 12, 2), ("host", "launch", 9, 10, 3),
-            ("forward", "forward", 12, 14, 3), edges="1-2 4-5 6-7",
-        )  # fmt: skip
-        found = overlap_verdict(trace)
-        assert sum(found.blocking.values()) == 1
-        assert ("no blocking call" in found.blocking) is not blocks
-        assert ("had just been blocked in" in found.sentence) is blocks
+@pytest.mark.parametrize(("blocked", "works_from", "reason"), [
+    ((10, 30), 30, "no call had blocked the host"),
+    ((10, 60), 60, "had just been blocked in the wait for a step's tokens"),
+    ((10, 60), 80, "had just been blocked in the wait for a step's tokens"),
+    ((49, 51), 51, "no call had blocked the host"),
+    ((49, 51), 80, "had made no recorded call for 0.029 ms"),
+    ((10, 30), 80, "had made no recorded call for 0.05 ms"),
+])  # fmt: skip
+def test_a_call_is_blamed_only_for_a_gap_of_which_it_covers_a_good_part(
+    blocked: tuple[int, int], works_from: int, reason: str
+) -> None:
+    """The device is done at 50, and the host has launched the next step at 90.
+
+    The host was blocked once, worked from ``works_from`` on, and recorded nothing in between.
+    """
+    trace = by_hand(
+        ("host", "launch", 0, 10, 1), ("forward", "forward", 10, 50, 1),
+        ("host", "wait", *blocked, 0), ("host", "process", works_from, 80, 1),
+        ("host", "launch", 80, 90, 2), ("forward", "forward", 90, 120, 2),
+        ("host", "launch", 90, 100, 3), ("forward", "forward", 120, 140, 3),
+        edges="1-2 5-6 7-8",
+    )  # fmt: skip
+    found = overlap_verdict(trace)
+    assert sum(found.blocking.values()) == 1 and reason in found.sentence
+
+
+def test_a_device_that_idles_is_not_overlapped_however_early_its_steps_are_launched() -> None:
+    """Three steps are launched in time, but each waits for something else on the device."""
+    for pause, word in ((0, "overlapped"), (1, "overlapped"), (60, "partly")):
+        ran, edges, at = list[tuple[str, str, int, int, int]](), "", 10
+        for step in range(1, 5):
+            ran += [("host", "launch", 2 * step, 2 * step + 1, step),
+                    ("forward", "forward", at, at + 40, step)]  # fmt: skip
+            edges += f" {2 * step - 1}-{2 * step}"
+            at += 40 + pause
+        found = overlap_verdict(by_hand(*ran, edges=edges))
+        assert (found.ahead, found.pairs, found.word) == (3, 3, word)
+        assert ("but the device idled for 52.9 % of the time" in found.sentence) is (pause == 60)
+
+
+def during_a_wait(name: str, tail: int) -> Trace:
+    """Four serial steps; the host waits in a slice of this name, which ends ``tail`` us late."""
+    slices, program, at = list[Slice](), list[Act](), 0
+    for step in range(1, 5):
+        launch, op, wait, process = range(4 * step, 4 * step + 4)
+        times = [
+            ("launch", "host", launch, 0, 10),
+            ("forward", "forward", op, 10, 110),
+            (name, "host", wait, 10, 110 + tail),
+            ("process", "host", process, 180, 200),
+        ]
+        slices += [Slice(number, lane, what, (at + start) * US, (at + end) * US, step)
+                   for what, lane, number, start, end in times]  # fmt: skip
+        program += [
+            Act("host", "launch", op, during=launch), Act("forward", "begin", op),
+            Act("forward", "end", op), Act("host", "wait", op, during=wait),
+        ]  # fmt: skip
+        at += 200
+    ordered = tuple(sorted(slices, key=lambda item: (item.start, item.end, item.id)))
+    return Trace("odd", "cuda", "", "wall", ordered, (), (), (), tuple(program))
+
+
+@pytest.mark.parametrize("name", ["item()", "tolist", "forward"])
+def test_a_slice_during_a_wait_is_waiting_whatever_its_name(name: str) -> None:
+    found, wanted = report(during_a_wait(name, 5)), report(during_a_wait("wait", 5))
+    assert (found.bound, found.largest) == (wanted.bound, wanted.largest)
+    assert (found.causes, found.critical) == (wanted.causes, wanted.critical)
+    assert found.bound.lane == "forward" and found.verdict.blocking == {name: 3}
+    assert f"blocked in {name}." in found.verdict.sentence
+    assert found.largest is not None and "overlap" in found.largest.removals[0].change
+    work = report(during_a_wait("item()", 60)), report(during_a_wait("wait", 60))
+    assert work[0].bound == work[1].bound, "a tail of 60 us after 100 us of waiting"
+
+
+def test_work_that_begins_with_a_wait_is_work() -> None:
+    trace = during_a_wait("post", 60)
+    moved = [replace(item, start=item.end - 90 * US) if item.name == "post" else item
+             for item in trace.slices]  # fmt: skip
+    assert with_waits(trace) is not trace
+    assert with_waits(replace(trace, slices=tuple(moved))).slices == tuple(moved)
