@@ -9,7 +9,6 @@ profile. A test that is not thorough and takes longer than ``LONGEST_S`` fails.
 
 import fcntl
 import gc
-import inspect
 import os
 import resource
 import shlex
@@ -49,7 +48,6 @@ NEEDS = {
     "original": "a fresh environment",
 }
 """Fixtures and marks of what ``.[dev]`` does not bring, and what it is."""
-REAL_DEVICES = ("thread", "mlx", "cuda")
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 LONGEST_S = 5.0  # of the processor, for a test of plain pytest
 PROFILES = {
@@ -76,26 +74,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("large" if config.option.thorough else "plain")
 
 
-def params_of(item: pytest.Item) -> dict[str, Any]:
-    """A test's parameters, by name."""
-    return item.callspec.params if hasattr(item, "callspec") else {}
-
-
-def may_be_tried_by_mutmut(item: pytest.Item) -> bool:
-    """It tries a mutant in a fork, which no thread survives, and has moved the text of functions.
-
-    So a test that puts a bug into one (``museum/patch.py:put_in``) finds none.
-    """
-    source = inspect.getsource(item.function) if isinstance(item, pytest.Function) else ""
-    on_real = any(value in REAL_DEVICES for value in params_of(item).values())
-    return not on_real and "put_in(" not in source
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is thorough, and leave it out unless it was asked for."""
     kept, left = [], []
-    if "MUTANT_UNDER_TEST" in os.environ:
-        items[:] = [item for item in items if may_be_tried_by_mutmut(item)]
     for item in items:
         named = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
         needs = [NEEDS[name] for name in NEEDS if name in named]
@@ -123,11 +104,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     before = cpu_s()
     yield
     took = cpu_s() - before
-    may_take_long = (
-        item.config.option.thorough
-        or item.get_closest_marker("thorough")
-        or "MUTANT_UNDER_TEST" in os.environ  # mutmut makes every call longer
-    )
+    may_take_long = item.config.option.thorough or item.get_closest_marker("thorough")
     if took > LONGEST_S and not may_take_long:
         pytest.fail(
             f"took {took:.1f} s of the processor, and a test that is not marked thorough may take "
@@ -277,7 +254,8 @@ def view(minisched: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any
 @pytest.fixture(autouse=True)
 def a_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
     """Where a test's ``backend`` is ``cuda``, torch sees a GPU that is not there."""
-    if params_of(request.node).get("backend") != "cuda":
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is None or callspec.params.get("backend") != "cuda":
         yield
         return
     from tests.devices.fake_cuda import fake_cuda  # here, for it imports torch
