@@ -61,9 +61,9 @@ learn.table(serial)
 #
 # ## A picture
 #
-# Three steps from the middle of that run. Time goes from left to right. The host has the two upper
-# lanes, the device the two lower ones. The hatched gap is the **bubble**: the device has nothing to
-# do, because it waits for the copy, and then for the host.
+# Three steps from the middle of that run. Time goes from left to right. The upper lane is the host,
+# the two lower lanes are the device: its forward stream and its copy stream. The hatched gap is the
+# **bubble**: the device has nothing to do, because it waits for the copy, and then for the host.
 
 # %%
 learn.timing(serial)
@@ -217,8 +217,8 @@ learn.check("losing_costs", losing_costs)
 # %% [markdown]
 # The cause is the stop token, which nobody can foresee, and so it is the same for every loop that
 # launches ahead. Where a request ends by its **length**, the host can count: `vllm_async` (vLLM's
-# `AsyncScheduler`) does, and so does SGLang's `overlap` since 0.5.23. Up to 0.5.21 it launched
-# that step all the same.
+# `AsyncScheduler`) does, and so does SGLang's `overlap` in version 0.5.23. In version 0.5.21 it
+# still launched that step. (0.5.22 was not read.)
 
 # %%
 by_length = {"host_ms": 1, "device_ms": 100, "requests": 1, "new_tokens": 12}

@@ -190,10 +190,10 @@ learn.show(lpm, "def rank", look_at=("return float",))
 #
 # <details><summary>Exercise 3: order</summary>
 #
-# `sorted(waiting, key=lambda one: -one.cached_len)`. *Another way*: sort by `prompt_len -
-# cached_len`, the least work first; it passes, too, and is unkind to long prompts. *A third*:
-# SGLang's `dfs-weight` walks the tree of prefixes (lesson 5), so that those who share a branch run
-# together.
+# `sorted(waiting, key=lambda one: -one.cached_len)`. *Almost*: sort by `prompt_len - cached_len`, the
+# least work first. It is refused: a short prompt without a cached prefix then goes first and evicts
+# the document, so 67 tokens of prompts are computed instead of 50. *Another way*: SGLang's
+# `dfs-weight` walks the tree of prefixes (lesson 5), so requests that share a branch run together.
 #
 # </details>
 #

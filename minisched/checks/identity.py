@@ -12,6 +12,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -281,8 +282,15 @@ class WrongTokenStory:
         return "\n".join([self.culprit.sentence, *(f"  {link}" for link in self.chain)])
 
 
-def explain(difference: Difference, trace: Trace) -> WrongTokenStory:
-    """The chain of events that produced a wrong token, the culprit first.
+def explain(
+    difference: Difference,
+    trace: Trace,
+    prompts: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> WrongTokenStory:
+    """Return the chain of events that produced a wrong token, the culprit first.
+
+    ``prompts`` are the prompts by request, which no trace contains. With them, KV that was computed
+    from another prompt is found.
 
     Raises:
         ValueError: the trace does not say which tokens were delivered, or what its lanes did.
@@ -295,7 +303,8 @@ def explain(difference: Difference, trace: Trace) -> WrongTokenStory:
     told = tokens_heard(trace).get(rid, [])
     is_heard = at < len(told)
     step = told[at].step if is_heard else told[-1].step if told else 0
-    past = Past(trace, "decode" if any("side" in mark.attrs for mark in trace.marks) else "")
+    side = "decode" if any("side" in mark.attrs for mark in trace.marks) else ""
+    past = Past(trace, side, prompts)
     if is_heard:
         instead = "nothing" if wanted is None else wanted
         said = f"{rid}'s output {at} is {difference.got} instead of {instead}; "
@@ -340,8 +349,19 @@ OUTPUT = "output"  # buffers of the device and of the host
 class Past:
     """Who touched what in a run, and who changed it; ``side``: the scheduler that clients hear."""
 
-    def __init__(self, trace: Trace, side: str = "") -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        side: str = "",
+        prompts: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    ) -> None:
         self.side, self.words, self.ledger = side, Words(trace), ledgers(trace)[side]
+        outputs = tokens_heard(trace) if prompts else {}
+        self.tokens = {
+            rid: (*prompt, *(item.token for item in outputs.get(rid, ())))
+            for rid, prompt in prompts.items()
+        }
+        self.page_size, self.places = self._lay_out_pages(trace)
         self.of_op: defaultdict[int, list[Done]] = defaultdict(list)
         self.changes: defaultdict[str, list[Done]] = defaultdict(list)  # of each resource
         for done in order_of(trace).done:
@@ -421,6 +441,56 @@ class Past:
             )
         for read in self.reads(step, rid, *MEMORY):
             yield from self._faults_of(read, step, rid)
+        yield from self._foreign_kv(step, rid)
+
+    def _lay_out_pages(
+        self, trace: Trace
+    ) -> tuple[int, Mapping[tuple[str, int], Sequence[tuple[int, int]]]]:
+        """Return the page size, and for a request and a page its index by time."""
+        size, places = 1, defaultdict[tuple[str, int], list[tuple[int, int]]](list)
+        counts, starting = Counter[str](), set[str]()
+        for mark in trace.marks:
+            rid = str(mark.attrs.get("rid", ""))
+            if mark.attrs.get("side", "") != self.side:
+                continue
+            if mark.name == "kv pool":
+                size = int(mark.attrs["page_size"])
+            elif mark.name == "row alloc":
+                starting.add(rid)
+            elif mark.name == "admit" and rid in starting:
+                starting.remove(rid)
+                counts[rid] = int(mark.attrs["hit_len"]) // size
+            elif mark.name == "page alloc" and rid:
+                for page in str(mark.attrs["pages"]).split():
+                    places[rid, int(page)].append((mark.time, counts[rid]))
+                    counts[rid] += 1
+        return size, places
+
+    def _foreign_kv(self, step: int, rid: str) -> Iterator[Offence]:
+        """Yield the first KV that a step reads and that other tokens than the request's made.
+
+        A shared prefix has the same positions in both requests.
+        """
+        own, found = self.tokens.get(rid, ()), list[tuple[int, str, tuple[int, int]]]()
+        for read in self.reads(step, rid, "kv"):
+            for cell, change in self.newest(read).items():
+                owner = change.act.rid if change else ""
+                theirs, (page, at) = self.tokens.get(owner, ()), divmod(cell, self.page_size)
+                if change is None or owner == rid or not theirs:
+                    continue
+                start = self.words.slices[change.act.op].start
+                known = [index for since, index in self.places[owner, page] if since <= start]
+                end = known[-1] * self.page_size + at + 1 if known else 0
+                if not end or end > len(own) or own[:end] == theirs[:end]:
+                    continue
+                before = "" if own[: end - 1] == theirs[: end - 1] else " after another beginning"
+                said = (
+                    f"page {page} holds token {theirs[end - 1]} of {owner}{before}, and {rid} "
+                    f"reads it as its token {own[end - 1]}"
+                )
+                found.append((end, said, (change.act.op, read.act.op)))
+        for _, said, slices in sorted(found)[:1]:
+            yield Offence(said, slices)
 
     def _faults_of(self, read: Done, step: int, rid: str) -> Iterator[Offence]:
         """The rules: what is read was written, for it, not freed since, and in order with all."""

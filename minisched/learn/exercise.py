@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import linecache
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import signature
 from math import isclose
+from pathlib import Path
 from pkgutil import iter_modules
 from textwrap import dedent
 from typing import Any
@@ -29,7 +32,7 @@ from ..engine.engine import Engine
 from ..loops.design import Turns, find_loop, registered
 from ..museum.exhibit import case
 from ..museum.patch import Edit, put_in, swapped
-from .guard import Mistake, TooLong, blame, bounded, unwatched
+from .guard import PACKAGE, Mistake, TooLong, blame, bounded, unwatched
 from .runs import VOCAB
 
 COST = of_milliseconds(host=6, device=10, copy=1)
@@ -43,12 +46,23 @@ class Calls:
 
     situations: set[str] = field(default_factory=set)
     raised: str = ""
-    last: tuple[tuple[Any, ...], Any] | None = None  # of a function: what it took and gave
+    last: tuple[tuple[Any, ...], Any] | None = None  # arguments and answer of a function
     # Of a loop:
-    work: int = 0  # calls that launched, processed, or slept
-    empty_turns: int = 0  # turns without any
-    taken: int = 0  # the step that the scheduler gave, if it is not launched yet
+    turn: Counter[str] = field(default_factory=Counter)  # calls of each phase in this turn
+    empty_turns: int = 0  # turns that launched, processed and slept nothing
+    idle_turns: int = 0  # turns that slept and also launched or processed
+    taken: int = 0  # the step that was scheduled and is not launched yet
     in_flight: dict[int, None] = field(default_factory=dict)  # steps, the oldest first
+    delayed: list[int] = field(default_factory=list)  # steps without sampling that lack no token
+
+    def end_turn(self, live: Iterable[str]) -> None:
+        """Count the turn that a loop has ended, with the requests that live then."""
+        launched_or_processed = sum(self.turn[name] for name in WORK)
+        self.empty_turns += not launched_or_processed and not self.turn["on_idle"]
+        self.idle_turns += bool(launched_or_processed and self.turn["on_idle"])
+        worked = launched_or_processed + self.turn["on_idle"]
+        self.situations.add(f"{sorted(live)} {worked}")
+        self.turn.clear()
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call what runs a learner's lines: their instructions are counted, their errors noted."""
@@ -81,7 +95,9 @@ def sketch(thing: Any) -> str:
 PHASES = ("recv_requests", "get_next_batch_to_run", "chain", "run_batch", "process_batch_result",
           "wait_for", "process_result", "on_idle", "must_delay_sample", "update_vocab_mask",
           "launch_batch_sample_if_needed")  # fmt: skip
-WORK = ("run_batch", "process_batch_result", "process_result", "on_idle")
+WORK = ("run_batch", "process_batch_result", "process_result")
+MOST_CALLS = 200  # of one phase in one turn
+PACKAGE_LOOPS = str(Path(PACKAGE, "loops"))
 
 
 @dataclass(frozen=True)
@@ -106,7 +122,7 @@ class Loop:
         def turns(engine: Engine, **options: Any) -> Turns:
             for name in PHASES:
                 setattr(engine, name, _watched(engine, name, calls))
-            loop, before = calls.call(self.call(lines), engine), 0
+            loop = calls.call(self.call(lines), engine)
             if not isinstance(loop, Iterator):
                 raise calls.stop("your loop gave back no turns: each ends with a `yield`")
             while True:
@@ -114,9 +130,7 @@ class Loop:
                     batch = calls.call(next, loop)
                 except StopIteration:
                     raise calls.stop("your loop came to its end; it must go on for ever") from None
-                calls.empty_turns += calls.work == before
-                calls.situations.add(f"{sorted(engine.scheduler.live)} {calls.work - before}")
-                before = calls.work
+                calls.end_turn(engine.scheduler.live)
                 yield batch
 
         spec = replace(find_loop(self.base), run=turns, options={}, lanes={})
@@ -132,7 +146,14 @@ def _watched(engine: Engine, name: str, calls: Calls) -> Callable[..., Any]:
     """A phase as a learner's loop calls it, which notes steps, and says what can't be."""
     phase, missing_history = unwatched(getattr(engine, name)), unwatched(engine.missing_history)
 
-    def problem(given: Any) -> str:
+    def problem(given: Any, caller: str) -> str:
+        if caller.startswith(PACKAGE_LOOPS):
+            return "this is a loop of the package. Write its turns yourself"
+        if calls.turn[name] > MOST_CALLS:
+            return (
+                f"one turn of your loop called `{name}` {MOST_CALLS} times, as no `yield` ends the "
+                "turn. Put the `yield` at the end of the `while` block"
+            )
         match name:
             case "get_next_batch_to_run" if calls.taken:
                 return f"step {calls.taken} was taken from `{name}` and never launched"
@@ -150,9 +171,12 @@ def _watched(engine: Engine, name: str, calls: Calls) -> Callable[..., Any]:
         return ""
 
     def call(*args: Any, **options: Any) -> Any:
-        calls.work += name in WORK
-        if said := problem(args[0] if args else None):
+        calls.turn[name] += 1
+        caller = sys._getframe(1).f_code.co_filename
+        if said := problem(args[0] if args else None, caller):
             raise Mistake(said)
+        if name == "run_batch" and options.get("delay_sample") and not missing_history(args[0]):
+            calls.delayed.append(args[0].step)
         found = phase(*args, **options)
         match name:
             case "get_next_batch_to_run" if found:
@@ -243,7 +267,7 @@ class Pure:
             is_right, said = False, f"it gives {short(answer)}, which is not a number"
         else:
             is_right = isclose(answer, right, rel_tol=self.near, abs_tol=self.near)
-            said = f"you say {answer:.7g} {self.unit}, but it is {right:.7g} {self.unit}"
+            said = f"it gives {answer:.7g}, should give {right:.7g} {self.unit}"
         return "" if is_right else f"{asked} {said}.", answer
 
 
@@ -332,7 +356,6 @@ class Exercise:
     name: str  # of the function or class that they write
     hole: Loop | Function | Pure
     solution: str
-    mistakes: tuple[tuple[str, str, str], ...]  # words of it, others instead, what must be said
     workloads: Workloads = field(default_factory=Workloads)
     laws: tuple[str, ...] = ()  # of ``checks/judge.py``; without any, all of them
     extra: tuple[Callable[[Attempt], str], ...] = ()  # a sentence on what is wrong, or nothing
@@ -342,7 +365,6 @@ class Exercise:
     beside: str = "serial"  # the design whose run is drawn above theirs; "": none
     hints: tuple[str, ...] = ()
     why: str = ""  # it works, and what comes next: three sentences
-    survivors: tuple[str, ...] = ()  # mutants of the solution that are as good: a line of each
     lesson: str = ""  # its file, without .py: as that of the table begins
 
     def lines(self, text: str) -> Any:

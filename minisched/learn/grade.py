@@ -33,7 +33,7 @@ from .guard import PACKAGE, TooLong, apart, blame, is_loop, takes
 from .keep import keep
 from .runs import timing, view
 
-MOST_SHRINKS, MOST_OF_ENDLESS = 150, 12  # cases looked at for a smaller one
+MOST_SHRINKS, MOST_OF_ENDLESS = 150, 12  # smaller cases to try; of lines that never end
 MOST_SECONDS_SMALLER = 20.0  # and for so long
 YOURS = "yours"  # what their run is called in a picture
 
@@ -230,10 +230,27 @@ def worse(exercise: Exercise, hole: Loop | Function, attempt: Attempt) -> Findin
             values = f"{one / size:g}{unit}, and {other / size:g}{unit}"
             said = f"every law holds, but the {subject} is {values} with the package's own lines."
             steps = [int(MEASURES["steps"][2](of)) for of in (attempt.verdict, own)]
-            if what == "makespan" and steps[0] > steps[1]:
-                said += " Yours took {} steps, those {}: who could have run along?".format(*steps)
+            late = launched_late(attempt.verdict.trace) - launched_late(own.trace)
+            if what == "makespan" and late:
+                step = min(late)
+                said += f" Step {step} was launched only after step {step - 1} was processed."
+            elif what == "makespan" and steps[0] > steps[1]:
+                said += " Yours took {} steps, those {}: which request could run too?".format(
+                    *steps
+                )
             return Finding("", said)
     return None
+
+
+def launched_late(trace: Trace) -> set[int]:
+    """Return the steps that were launched after the step before them was processed."""
+    host = trace.on("host")
+    processed = {item.step: item.end for item in host if item.name == "process"}
+    return {
+        item.step
+        for item in host
+        if item.name == "launch" and item.start >= processed.get(item.step - 1, item.end)
+    }
 
 
 def on_design(case: Case, name: str) -> Case:
@@ -277,8 +294,8 @@ def smallest(exercise: Exercise, hole: Loop | Function, lines: Any, attempt: Att
         best = again if is_same else best
         return is_same
 
-    is_endless = not attempt.verdict.finished and law in ("ends", "livelock")
-    shrink(attempt.case, shows, MOST_OF_ENDLESS if is_endless else MOST_SHRINKS)
+    has_run = bool(attempt.verdict.trace.slices)
+    shrink(attempt.case, shows, MOST_SHRINKS if has_run else MOST_OF_ENDLESS)
     return best
 
 
@@ -304,7 +321,8 @@ def told(exercise: Exercise, attempt: Attempt) -> ExerciseVerdict:
     if offence.sentence != plainly(found):
         story = offence.sentence.removeprefix(plainly(found)).lstrip("; ")
         said.insert(1, in_full(story, names))
-    offence = replace(offence, sentence=shorten(plainly(found), 160, placeholder=" …"))
+    title = shorten(plainly(found).replace("`", ""), 160, placeholder=" …")
+    offence = replace(offence, sentence=title)
     figures = [NotebookPicture(to_svg(offence_scene(trace, offence)))]
     if exercise.picture != "timing":
         with suppress(NothingToShow):  # it may have stopped before there was any

@@ -56,7 +56,8 @@ def of_identity(verdict: Verdict, finding: Finding) -> Offence:
     difference = wrong_token(verdict)
     if difference is None:
         return of_named(verdict, finding)
-    story = explain(difference, verdict.trace)
+    prompts = {req.name: req.prompt for req in verdict.workload.requests}
+    story = explain(difference, verdict.trace, prompts)
     slices = story.culprit.slices or next((it.slices for it in story.chain if it.slices), ())
     sentence = f"{plainly(finding)}; {story.culprit}"
     return Offence(sentence, slices, missing=story.culprit.missing)

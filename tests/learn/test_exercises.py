@@ -18,6 +18,7 @@ from minisched.learn.exercise import Exercise, Function, Loop, exercises
 from minisched.learn.grade import ExerciseVerdict, grade
 from minisched.loops.design import LOOPS
 from minisched.museum.patch import function_at
+from tests.learn.mistakes import MISTAKES, SURVIVORS
 
 EXERCISES = exercises()
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"
@@ -33,12 +34,12 @@ def start_of(one: Exercise) -> str:
 def mistaken(one: Exercise) -> Iterator[tuple[str, str]]:
     """The text of each known mistake, and the words that it must be told with."""
     solution = dedent(one.solution)
-    for old, new, says in one.mistakes:
+    for old, new, says in MISTAKES[one.name]:
         assert old in solution, (one.name, old)
         yield solution.replace(old, new) if old else new, says
 
 
-MISTAKES = [
+EACH_MISTAKE = [
     pytest.param(
         one, text, says, id=f"{one.name}-{at}", marks=[pytest.mark.thorough] * bool(at)
     )
@@ -79,7 +80,7 @@ def test_the_solution_passes_and_what_the_cell_starts_with_does_not(one: Exercis
     check_verdict(start)
 
 
-@pytest.mark.parametrize(("one", "text", "says"), MISTAKES)
+@pytest.mark.parametrize(("one", "text", "says"), EACH_MISTAKE)
 def test_a_known_mistake_is_told(one: Exercise, text: str, says: str) -> None:
     verdict = grade(one, one.lines(text))
     assert not verdict.passed and says in " ".join(verdict.sentences), repr(verdict)
@@ -140,7 +141,7 @@ def test_mutants_of_the_solution_are_killed(one: Exercise) -> None:
     every = list(mutants(one.solution))
     assert every
     survivors = {line for text, line in every if grade(one, one.lines(text)).passed}
-    assert survivors == set(one.survivors)
+    assert survivors == {*SURVIVORS.get(one.name, ())}
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -197,6 +198,37 @@ def test_whatever_the_lines_do_the_check_comes_to_an_end(
     assert ("here" in capsys.readouterr().out) == ("print" in lines)
     assert sys.gettrace() is None
     check_verdict(verdict)
+
+
+NEVER_PROCESSES_THE_LAST = """
+    def my_loop(engine):
+        last = None
+        while True:
+            engine.recv_requests()
+            batch = engine.get_next_batch_to_run()
+            pending = engine.run_batch(batch) if batch else None
+            if last and batch:
+                engine.process_batch_result(last)
+            elif not batch:
+                engine.on_idle()
+            last = pending or last
+            yield
+"""
+
+
+def test_the_case_of_a_livelock_is_made_small() -> None:
+    one = EXERCISES["my_loop"]
+    verdict = grade(one, one.lines(NEVER_PROCESSES_THE_LAST))
+    assert verdict.sentences[0].startswith("Step 1 was launched and never processed")
+    assert verdict.sentences[1].startswith("The law: livelock.")
+    assert verdict.sentences[1].endswith("at turn 0: prompt [7], max_new_tokens 1.")
+
+
+def test_a_title_has_no_backticks() -> None:
+    one = EXERCISES["may_chain"]
+    verdict = grade(one, one.lines(one.solution.replace("batch == running and ", "")))
+    assert "`may_chain(" in verdict.sentences[0]
+    assert "may_chain(" in verdict.figures[0].svg and "`" not in verdict.figures[0].svg
 
 
 # -- what is kept, and hints -----------------------------------------------------------------------

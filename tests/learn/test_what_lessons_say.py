@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,20 @@ import minisched as ms
 from minisched import learn
 from minisched.checks.overlap import measure
 from minisched.core import SamplingParams
+from minisched.learn.exercise import exercises
 from minisched.learn.exercises.l12_your_engine import PROFILES, longest_wait
+from minisched.learn.grade import grade
 from minisched.learn.runs import makespan_ms
 
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"
+
+
+def read(lesson: str) -> str:
+    """The text of a lesson in one line."""
+    text = (LESSONS / f"{lesson}.py").read_text(encoding="utf-8")
+    return " ".join(text.replace("\n# ", " ").split())
+
+
 Rows = dict[str, list[float]]  # what the first column says -> the numbers of the others
 
 
@@ -40,6 +52,28 @@ def test_lesson_4_chunks_alone_help_nobody() -> None:
     assert whole[0] < chunks[0] < 1.1 * whole[0] and mixed[0] == 134 < whole[0] / 10
     assert -(-30_000 // 2048) == 15
     assert min(whole[2], chunks[2], mixed[2]) > 1300  # late waits in all three
+
+
+def test_lesson_4_the_least_work_first_computes_17_tokens_more() -> None:
+    one = exercises()["order"]
+    text = one.solution.replace("-one.cached_len", "one.prompt_len - one.cached_len")
+    verdict = grade(one, one.lines(text))
+    assert "prompt tokens computed is 67, and 50 with" in verdict.sentences[0]
+    assert "67 tokens of prompts are computed instead of 50" in read("04_long_prompt")
+
+
+def test_lesson_1_the_first_picture_has_one_lane_of_the_host_and_two_of_the_device() -> None:
+    svg = learn.timing(learn.simulate("serial")).svg
+    assert [name for name in ("Host", "Forward stream", "Copy stream") if f">{name}<" in svg]
+    assert svg.count('class="lane"') == 3 and svg.index(">Host<") < svg.index(">Forward stream<")
+
+
+def test_lesson_12_its_sglang_traces_contain_the_step_names_of_both_systems() -> None:
+    for name, steps in (("sglang_decode", "DECODE bs=32"), ("sglang_extend", "EXTEND bs=15")):
+        with gzip.open(learn.profile_path(name), "rt", encoding="utf-8") as file:
+            names = {event.get("name", "") for event in json.load(file)["traceEvents"]}
+        assert any(it.startswith(f"step[{steps}") for it in names)
+        assert any(it.startswith("execute_") for it in names)
 
 
 def test_lesson_5_what_begins_alike_is_computed_once() -> None:

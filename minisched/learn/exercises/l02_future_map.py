@@ -185,12 +185,6 @@ EXERCISES = (
             def resolve(ids, token_ids_map):
                 return [token_ids_map[-token] if token < 0 else token for token in ids]
         """,
-        mistakes=(
-            ("[-token]", "[token]", "there is no slot -"),
-            ("token < 0", "token <= 0", "is a token and stays one"),
-            ("[-token]", "[abs(token) + 99]", "IndexError at your line"),
-            ("", "def resolve(ids, token_ids_map):\n    return None", "must give a list of"),
-        ),
         workloads=Workloads("overlap:ring", levels=("tight",), seeds=60),
         reach=20,
         picture="future_map",
@@ -216,16 +210,6 @@ EXERCISES = (
                 slots = range(future_ct + 1, future_ct + 1 + num_reqs)
                 return slots, (future_ct + num_reqs) % limit
         """,
-        mistakes=(
-            ("(future_ct + num_reqs) % limit", "future_ct", "alone it gives"),
-            ("range(future_ct + 1, future_ct + 1", "range(future_ct, future_ct", "be a token)"),
-            ("slots, (", "(", "must give two things"),
-            (
-                "slots, (future",
-                "[future_ct + 1] * num_reqs, (future",
-                "reads future slot 1 for r2, which step 1 was given for r3",
-            ),
-        ),
         workloads=Workloads("overlap:ring", levels=("plain",), seeds=60),
         reach=20,
         picture="future_map",
@@ -247,11 +231,6 @@ EXERCISES = (
             def limit(max_running_requests, context_len, chunk):
                 return max_running_requests * (3 + ceil(context_len / chunk))
         """,
-        mistakes=(
-            ("", "def limit(m, n, c):\n    return 9 * m", "may stand in front"),
-            ("max_running_requests * (3 + ceil(context_len / chunk))", "10**9", "memory is dear"),
-            ("max_running_requests * (3 +", "3 * max_running_requests + (", "is lapped"),
-        ),
         hints=(
             "How many chunks can one prompt have?",
             "How many requests can stand in front of you?",
@@ -263,6 +242,5 @@ EXERCISES = (
             "SGLang's formula after the bug (#13713) is `m * (3 + ceil(n / c))`; later it dropped "
             "the ring."
         ),
-        survivors=("return max_running_requests * (4 + ceil(context_len / chunk))",),
     ),
 )

@@ -10,6 +10,7 @@ from ...checks.history import many
 from ...memory.radix_cache import RadixCache, TreeNode
 from ...museum.exhibit import case
 from ..exercise import COST, Exercise, Function, Workloads
+from ..guard import Mistake
 from .l04_long_prompt import crowd
 
 # -- What all three are held against ---------------------------------------------------------------
@@ -55,8 +56,19 @@ CASES = (SHOWN, PART, AGAIN, COME_BACK, LONG, *map(conversations, range(9)))
 def within_an_edge(
     lines: Callable[..., Any], node: TreeNode, tokens: Sequence[int], offset: int
 ) -> int:
-    """The learner's ``shared_pages``: plain lists of what the edge has, and of what is to come."""
-    return int(lines(list(node.tokens), list(tokens[offset:]), node.page_size))
+    """Call the learner's ``shared_pages`` with the edge's tokens and the rest of the prompt's.
+
+    Raises:
+        Mistake: it finds no page on an edge whose first page is shared.
+    """
+    edge, rest, size = list(node.tokens), list(tokens[offset:]), node.page_size
+    count = int(lines(list(edge), list(rest), size))
+    if count < 1:
+        raise Mistake(
+            f"`shared_pages({edge}, {rest}, {size})` gave {count}, but the tree found this edge by "
+            "its first page: at least one page is shared"
+        )
+    return count
 
 
 # -- evict: one leaf after the other, whichever the learner names ----------------------------------
@@ -121,18 +133,8 @@ EXERCISES = (
                     same += 1
                 return same // page_size
         """,
-        mistakes=(
-            (" // page_size", "", "page"),
-            ("same // page_size", "-(-same // page_size)", "alone it gives"),
-            (" and edge[same] == tokens[same]", "", "alone it gives"),
-            ("same < len(edge) and ", "", "IndexError at your line"),
-            ("return same // page_size", "return 0", "some of them twice"),
-            ("return same // page_size",
-             "return sum(a == b for a, b in zip(edge, tokens)) // page_size", "alone it gives"),
-        ),
         workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
         no_worse=(("prompt tokens computed", 1.0),),
-        survivors=("same = 1",),  # the tree has found the edge by its first page
         picture="radix_cache",
         beside="",
         hints=(
@@ -159,11 +161,6 @@ EXERCISES = (
                     node = node.parent
                 return path
         """,
-        mistakes=(
-            ("return path", "return path[:1]", "locked"),
-            ("return path", "return path[-1:]", "lock_ref is 0"),
-            ("return path", "return []", "lock_ref"),
-        ),
         workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
         reach=1,
         picture="radix_cache",
@@ -187,14 +184,6 @@ EXERCISES = (
                 free = [leaf for leaf in leaves if leaf.lock_ref == 0]
                 return min(free, key=lambda leaf: leaf.last_used)
         """,
-        mistakes=(
-            ("min(free", "max(free", "the number of prompt tokens computed is "),
-            ("leaf.last_used", "-leaf.num_pages", "the number of prompt tokens computed is "),
-            ("[leaf for leaf in leaves if leaf.lock_ref == 0]", "leaves",
-             "evicted before it was locked"),
-            ("return min(free, key=lambda leaf: leaf.last_used)", "return None",
-             "which is not one of the leaves"),
-        ),
         workloads=Workloads(seeds=0, cases=CASES, show=COME_BACK),
         no_worse=(("prompt tokens computed", 1.0),),
         reach=3,

@@ -112,13 +112,6 @@ EXERCISES = (
                     lacking += -(-one.length // page_size) - one.num_pages
                 return lacking - free
         """,
-        mistakes=(
-            ("-(-one.length // page_size)", "one.length // page_size", "pop from empty list"),
-            ("-(-one.length // page_size)", "one.length // page_size + 1", "has to give"),
-            ("-(-one.length // page_size)", "one.length", "as if so many pages were missing"),
-            ("return lacking - free", "return lacking", "as if so many pages were missing"),
-            ("return lacking - free", "return 0", "pop from empty list"),
-        ),
         workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
         picture="retraction",
         beside="",
@@ -141,16 +134,6 @@ EXERCISES = (
                 latest = reversed(running)
                 return min(latest, key=lambda one: (one.num_outputs, -one.prompt_len))
         """,
-        mistakes=(
-            ("one.num_outputs, -one.prompt_len", "-one.num_outputs, -one.prompt_len",
-             "but the rule names"),
-            ("one.num_outputs, -one.prompt_len", "one.num_outputs, one.prompt_len",
-             "but the rule names"),
-            ("reversed(running)", "running[:1]", "but the rule names"),
-            ("reversed(running)", "running", "too, and began to decode last"),
-            ("return min(latest, key=lambda one: (one.num_outputs, -one.prompt_len))",
-             "return None", "not one of those who run"),
-        ),
         workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
         picture="retraction",
         beside="",
@@ -172,12 +155,6 @@ EXERCISES = (
             def may_free(last_step, launched, returned):
                 return last_step <= returned
         """,
-        mistakes=(
-            ("last_step <= returned", "last_step < launched", "it would never be free"),
-            ("last_step <= returned", "last_step < returned", "it would never be free"),
-            ("last_step <= returned", "launched == returned", "was released only in"),
-            ("last_step <= returned", "False", "it would never be free"),
-        ),
         workloads=Workloads(seeds=0, cases=CASES, show=SHOWN),
         picture="page_allocator",
         beside="",

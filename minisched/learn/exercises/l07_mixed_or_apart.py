@@ -167,12 +167,6 @@ EXERCISES = (
             def rides(prompt_pages, decode_pages, free):
                 return sum(prompt_pages) + sum(decode_pages) <= free
         """,
-        mistakes=(
-            ("sum(prompt_pages) + sum(decode_pages) <= free", "True", "pop from empty list"),
-            ("sum(prompt_pages) + ", "", "pop from empty list"),
-            (" <= free", " < free", "is not in step"),
-            ("sum(decode_pages)", "len(decode_pages)", "is not in step"),
-        ),
         workloads=Workloads(
             seeds=0, on="mixed", cases=(SHOWN, *FULL),
             show=SHOWN,
@@ -204,13 +198,6 @@ EXERCISES = (
                     return base + per_token * chunk
                 return decode
         """,
-        mistakes=(
-            (" + decode", "", "but it is"),
-            ("per_token * chunk", "per_token * (chunk + running)", "but it is"),
-            ("-(-prompt // chunk) * base", "prompt / chunk * base", "but it is"),
-            ("return decode", "return base + per_token * prompt", "but it is"),
-            ("return decode", "return None", "which is not a number"),
-        ),
         hints=(
             "From one token of a chat to the next: which steps lie between? Add up their times.",
             "One piece: the document's step, and then the chat's own. Chunks: a step for each of "
@@ -233,12 +220,6 @@ EXERCISES = (
                 read = -(-prompt // chunk) * base + per_token * prompt
                 return 1000 / max(read, link * prompt)
         """,
-        mistakes=(
-            ("max(read, link * prompt)", "(read + link * prompt)", "but it is"),
-            ("max(read, link * prompt)", "read", "but it is"),
-            ("-(-prompt // chunk) * base", "base", "but it is"),
-            ("1000 / max", "1 / max", "but it is"),
-        ),
         hints=(
             "Device and link work at the same time, on different prompts: two stations in a row.",
             "The slower of the two sets the pace. How long does each of them have one prompt?",

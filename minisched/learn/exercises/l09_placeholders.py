@@ -29,7 +29,11 @@ def listed(found: Any, name: str, count: int) -> list[Any]:
 def fill_inputs(
     lines: Any, relay: FillHost, model_inputs: ModelWorkerBatch, tokens: Sequence[int]
 ) -> None:
-    """Let a learner fill the flat ids of a step."""
+    """Let a learner fill the flat ids of a step.
+
+    Raises:
+        Mistake: an input is not the token of its row.
+    """
     masks, ids = relay.filling_masks, model_inputs.input_ids
     source = dict(zip(masks.update_indices, masks.hit_indices, strict=True))
     rows = [source.get(at) for at in range(len(ids))]
@@ -39,6 +43,16 @@ def fill_inputs(
             f"with ids {ids}, prev_rows {rows} and sampled {[*tokens]}, `fill` gave {found}: a -1 "
             "is left, and the model reads it as a token"
         )
+    for at, row in enumerate(rows):
+        right = ids[at] if row is None else tokens[row]
+        if found[at] != right:
+            others = [other for other, token in enumerate(tokens) if token == found[at]]
+            got = f"row {others[0]}'s token" if others else f"{found[at]}"
+            needs = f"its own id {right}" if row is None else f"row {row}'s token {right}"
+            raise Mistake(
+                f"with ids {ids}, prev_rows {rows} and sampled {[*tokens]}, `fill` gave {found}: "
+                f"input {at} got {got}, but needs {needs}"
+            )
     ids[:] = found
 
 
@@ -106,11 +120,6 @@ EXERCISES = (
                         filled[at] = sampled[row]
                 return filled
         """,
-        mistakes=(
-            ("sampled[row]", "sampled[at]", "your line `filled[at] = sampled[at]`"),
-            ("filled[at] = sampled[row]", "filled[row] = sampled[row]", "a -1 is left"),
-            ("    return filled", "", "gave back None"),
-        ),
         workloads=Workloads("mindie_plugin:fill_host", levels=("stops",)),
         picture="placeholder_fill",
         hints=(
@@ -133,12 +142,6 @@ EXERCISES = (
                     rows.append(None if is_known else last_rids.index(rid))
                 return rows
         """,
-        mistakes=(
-            ("last_rids.index(rid)", "rids.index(rid)", "of the last step, which had"),
-            ("None if is_known else last_rids.index(rid)", "None", "alone it gives"),
-            ("None if is_known else last_rids.index(rid)",
-             "last_rids.index(rid) if rid in last_rids else None", "alone it gives"),
-        ),
         workloads=Workloads("mindie_plugin:fill_host", levels=("tight",), cases=CHUNKED),
         picture="placeholder_fill",
         hints=(
@@ -163,12 +166,6 @@ EXERCISES = (
                 at = output_ids.index(-1)
                 return [*output_ids[:at], token, *output_ids[at + 1 :]]
         """,
-        mistakes=(
-            ("at = output_ids.index(-1)", "at = len(output_ids) - 1", "the ledger says"),
-            ("*output_ids[at + 1 :]", "", "is not in list"),
-            ("return [*output_ids[:at], token, *output_ids[at + 1 :]]", "output_ids[at] = token",
-             "gave back None"),
-        ),
         workloads=Workloads("mindie_dual", levels=("stops",)),
         extra=(ledger_is_true,),
         picture="mindie_placeholder",

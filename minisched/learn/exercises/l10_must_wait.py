@@ -9,10 +9,10 @@ from ...core import Row
 from ...devices.base import Array, Arrays
 from ...models.base import ForwardBatch
 from ...museum.exhibit import case
-from ..exercise import COST, Exercise, Function, Loop, Workloads
+from ..exercise import COST, Attempt, Exercise, Function, Loop, Workloads
 from ..guard import Mistake
 from ..runs import VOCAB
-from .l01_bubble import no_busy_turn
+from .l01_bubble import idle_only_without_work, no_busy_turn
 
 # -- Who waits -------------------------------------------------------------------------------------
 
@@ -48,6 +48,16 @@ def has_wishes(case: Case) -> bool:
     config = case.workload.config
     wishes = (req.params.regex or req.params.has_penalties for req in case.workload.requests)
     return any(wishes) and not config.speculative_algorithm and not config.late_penalties
+
+
+def no_needless_delay(attempt: Attempt) -> str:
+    """A step is launched without its sampling only if that lacks a token."""
+    if not (steps := attempt.calls.delayed):
+        return ""
+    return (
+        f"step {steps[0]} was launched without its sampling, but no row of it lacks a token. Ask "
+        "`engine.must_delay_sample(batch)` first"
+    )
 
 
 # -- Which drafts count ----------------------------------------------------------------------------
@@ -103,12 +113,6 @@ EXERCISES = (
             def must_wait(has_grammar, has_penalties, unknown):
                 return unknown > 0 and (has_grammar or has_penalties)
         """,
-        mistakes=(
-            ("unknown > 0 and ", "", "what would it wait for?"),
-            (" and (has_grammar or has_penalties)", "", "what would it wait for?"),
-            ("has_grammar or has_penalties", "has_grammar", "penalties"),
-            ("has_grammar or has_penalties", "has_penalties", "alone it gives"),
-        ),
         workloads=Workloads(
             levels=("wishes",), want=has_wishes, show=wishing(TWO, "overlap:ring", **RULE),
             cases=(wishing(TWO, "overlap:ring", **PENALTY), wishing(TWO, "overlap:ring", **RULE)),
@@ -145,19 +149,11 @@ EXERCISES = (
                     last = pending
                     yield
         """,
-        mistakes=(
-            (", delay_sample=delay", "", "The sampling of step 2 was launched too early"),
-            ("if delay:\n", "if False:\n", "was delayed"),
-            ("        if last:\n",
-             "        if delay:\n            engine.launch_batch_sample_if_needed(pending)\n"
-             "        if last:\n",
-             "was launched too early: its grammar needs a token that is not processed yet"),
-        ),
         workloads=Workloads(
             levels=("wishes",), want=has_wishes, show=wishing(TWO, "overlap:ring", **RULE),
             cases=(wishing(TWO, "overlap:ring", **RULE), wishing(TWO, "overlap:ring", **PENALTY)),
         ),
-        extra=(no_busy_turn,),
+        extra=(no_busy_turn, idle_only_without_work, no_needless_delay),
         no_worse=(("makespan", 1.0),),
         reach=8,
         hints=(
@@ -183,13 +179,6 @@ EXERCISES = (
                     count += 1
                 return sampled[: count + 1]
         """,
-        mistakes=(
-            ("count + 1]", "count]", "at least one"),
-            ("count < len(drafts) and drafts[count] == sampled[count]", "count < len(drafts)",
-             "sampled behind a wrong draft does not count"),
-            ("drafts[count] == sampled[count]", "drafts[count] in sampled",
-             "sampled behind a wrong draft does not count"),
-        ),
         workloads=Workloads("overlap:pool", seeds=0, cases=SPECULATIVE, show=SPECULATIVE[0]),
         no_worse=(("steps", 1.0),),
         beside="",

@@ -21,7 +21,7 @@ from ...scheduler import Scheduler, SchedulerConfig
 from ...trace import Recorder
 from ..exercise import COST, Calls, Exercise, Loop, Workloads
 from ..guard import Mistake
-from .l01_bubble import no_busy_turn
+from .l01_bubble import idle_only_without_work, no_busy_turn
 
 # -- What a learner's scheduler sees of the engine, and how its plan becomes a step ----------------
 
@@ -278,35 +278,14 @@ EXERCISES = (
         name="capstone",
         hole=Loop("overlap", call=lambda lines: lines[1], swaps=engine_of),
         solution=SOLUTION,
-        mistakes=(
-            ("self.waiting.append(req)", "pass", "Level 1 of 5"),
-            ("if room.may_run(req)", "", "ask `room.may_run`"),
-            ("queue.remove(req)", "pass", "Level 2 of 5"),
-            (" - self.promised(room)", "", "keep some free"),
-            ("need = -(-req.max_device_len // room.page_size)",
-             "need = req.max_device_len // room.page_size", "Level 3 of 5"),
-            ("whole = (-(-req.max_device_len // room.page_size)",
-             "whole = (req.max_device_len // room.page_size", "Level 3 of 5"),
-            ("if not room.may_cut:", "if False:", "may not be cut here"),
-            ("delay = engine.must_delay_sample(batch)", "delay = False", "Level 4 of 5"),
-            ("        if last:\n            engine.process_batch_result(last)\n        elif",
-             "        if step:\n            engine.process_batch_result(step)\n        elif",
-             "Level"),
-        ),
         workloads=Workloads(
             levels=LEVELS, seeds=24, change=plain_memory,
             first={"tight": (HALF_A_PAGE, IN_ONE_PIECE)},
         ),
         laws=HELD,
-        extra=(no_busy_turn,),
+        extra=(no_busy_turn, idle_only_without_work),
         no_worse=(("makespan", 1.05),),
         reach=20,
-        survivors=(
-            "if need > free or (req.extend_len >= left and (not room.may_cut) and prompts):",
-            # too careful, which no law forbids:
-            "return sum(whole) + sum(map(room.pages_held, holding))",
-            "whole = (-(-req.max_device_len * room.page_size) for req in holding)",
-        ),
         hints=(
             "Level 1: two lists, `waiting` and `running`. A prompt goes from one to the other: "
             "`next_batch` gives `[(req, req.extend_len)]` for it, and then those who run.",

@@ -1,0 +1,383 @@
+"""Answers that are wrong, each with words of its verdict; and mutants that are as good."""
+
+from __future__ import annotations
+
+Mistake = tuple[str, str, str]
+"""Words of the solution, others instead ('': of all of it), and words of the verdict."""
+
+SAFE = tuple(  # other costs with which it loses as well
+    f"return {{'host_ms': {h}, 'device_ms': {d}, 'copy_ms': {c}, 'new_tokens': {n}}}"
+    for h, d, c, n in ((2, 20, 1, 3), (1, 21, 1, 3), (1, 20, 2, 3), (1, 20, 1, 4))
+)
+
+MISTAKES: dict[str, tuple[Mistake, ...]] = {
+    "Device": (
+        ("max(self.now, self.free_at)", "self.now", "should say 15"),
+        ("max(self.now, self.free_at)", "self.free_at", "should say"),
+        ("self.now = max(self.now, end)", "self.now = end", "should say 16"),
+        ("return value", "return op", "the wait gave"),
+        ("return fn(), self.free_at", "return fn, self.free_at", "the wait gave"),
+    ),
+    "generate_tokens": (
+        ("tokens.append(device.wait(op))", "tokens.append(op)", "should give"),
+        ("        device.work(6)\n", "", "the host worked 0 times"),
+        ("return tokens[len(prompt):]", "return tokens", "should give"),
+    ),
+    "generate_ahead": (
+        (" if at < count - 1 else None", "", "launches;"),
+        ("    tokens.append(device.wait(op))\n        device.work(6)",
+         "    device.work(6)\n        tokens.append(device.wait(op))", "before it was there"),
+        ("", "def generate_ahead(device, model, prompt, count):\n"
+         "    tokens = list(prompt)\n"
+         "    op = device.launch(lambda: model(tokens), 10)\n"
+         "    for at in range(count):\n"
+         "        tokens.append(device.wait(op))\n"
+         "        if at < count - 1:\n"
+         "            op = device.launch(lambda: model(tokens), 10)\n"
+         "        device.work(6)\n"
+         "    return tokens[len(prompt):]\n", "Launch first, then wait"),
+        ("", "def generate_ahead(device, model, prompt, count):\n"
+         "    memory = list(prompt)\n"
+         "    def step():\n"
+         "        memory.append(model(memory))\n"
+         "        return memory[-1]\n"
+         "    ops = [device.launch(step, 10) for _ in range(count)]\n"
+         "    done = []\n"
+         "    for op in ops:\n"
+         "        done.append(device.wait(op))\n"
+         "        device.work(6)\n"
+         "    return done\n", "jobs were in flight at once"),
+    ),
+    "my_loop": (
+        ("last = pending", "last = pending or last", "Step 1 has already been processed"),
+        ("elif not batch:\n            engine.on_idle()", "elif not batch:\n            pass",
+         "did not call on_idle()"),
+        (" if batch else None", "", "nothing to run; test `batch`"),
+        ("recv_requests", "recv_request", "at your line `engine.recv_req"),
+        ("elif not batch:\n            engine.on_idle()", "engine.on_idle()",
+         "called on_idle() and also launched or processed a step"),
+        ("", "from minisched.loops.overlap import overlap\n\n\ndef my_loop(engine):\n"
+             "    yield from overlap(engine)\n", "is a loop of the package"),
+        ("        last = pending\n        yield", "        last = pending\n    yield",
+         "as no `yield` ends the turn"),
+        ("        if last:\n            engine.process_batch_result(last)\n        elif",
+         "        if pending:\n            engine.process_batch_result(pending)\n        elif",
+         "Step 2 was launched only after step 1 was processed"),
+    ),
+    "step_time": (
+        ("max(host, device, copy, (host + device + copy) / 2)", "max(host, device)",
+         "gives 6, should give 6.5 ms"),
+        ("return host + device + copy", "return None", "not a number"),
+        ("(host + device + copy) / 2", "copy / (in_flight - 2)", "ZeroDivisionError"),
+    ),
+    "losing_costs": (
+        ('"host_ms": 1', '"host_ms": -1', "host_ms is -1, but it must be"),
+        ('"new_tokens": 3', '"new_tokens": 99', "must be at most 30"),
+        ('"host_ms": 1', '"host_ms": 20', "overlap wins"),
+    ),
+    "resolve": (
+        ("[-token]", "[token]", "there is no slot -"),
+        ("token < 0", "token <= 0", "is a token and stays one"),
+        ("[-token]", "[abs(token) + 99]", "IndexError at your line"),
+        ("", "def resolve(ids, token_ids_map):\n    return None", "must give a list of"),
+    ),
+    "alloc": (
+        ("(future_ct + num_reqs) % limit", "future_ct", "alone it gives"),
+        ("range(future_ct + 1, future_ct + 1", "range(future_ct, future_ct", "be a token)"),
+        ("slots, (", "(", "must give two things"),
+        (
+            "slots, (future",
+            "[future_ct + 1] * num_reqs, (future",
+            "reads future slot 1 for r2, which step 1 was given for r3",
+        ),
+    ),
+    "limit": (
+        ("", "def limit(m, n, c):\n    return 9 * m", "may stand in front"),
+        ("max_running_requests * (3 + ceil(context_len / chunk))", "10**9", "memory is dear"),
+        ("max_running_requests * (3 +", "3 * max_running_requests + (", "is lapped"),
+    ),
+    "generate": (
+        ("tokens.append(y.item())\n        host_work(tokens[-1])",
+         "tokens.append(y)\n        host_work(y.item())", "gives `[lazy token of step 1"),
+        ("y.item()", "following.item()", "`host_work` got 44 as token 1"),
+        ("        host_work(tokens[-1])\n", "", "the host worked 0 times"),
+        ("following = step(y)", "following = step(y.item())", "the first token, or a lazy one"),
+        ("        async_eval(following)\n", "", "would be enough"),
+        ("        async_eval(following)\n        tokens.append(y.item())\n",
+         "        tokens.append(y.item())\n        async_eval(following)\n",
+         "Launch first, then wait"),
+        ("    return tokens", "    host_work(y.item())\n    return tokens",
+         "called more than 14 times"),
+        ("    return tokens", "    async_eval(step(y))\n    return tokens",
+         "`async_eval` got token 16, but 14 are asked for"),
+        ("", "def generate(step, first, count, async_eval, host_work):\n"
+         "    tokens, handed_over = [], [step(first)]\n"
+         "    async_eval(handed_over[0])\n"
+         "    for at in range(count):\n"
+         "        while len(handed_over) < min(count, 2 * at + 2):\n"
+         "            handed_over.append(step(handed_over[-1]))\n"
+         "            async_eval(handed_over[-1])\n"
+         "        tokens.append(handed_over[at].item())\n"
+         "        host_work(handed_over[at].item())  # a second wait ends no second job\n"
+         "    return tokens\n", "jobs were in flight at once"),
+    ),
+    "turn": (
+        ("batch, pending)", "batch)", "alone it gives"),
+        ("    engine.process_batch_result(pending)\n", "", "`turn` never processed `pending`"),
+        ("return following", "return None", "but gave back None"),
+        ("return following", "return batch", "must give the step it launched"),
+        ("", "def turn(engine, pending):\n    engine.process_batch_result(pending)\n",
+         "Step 3 was launched only after step 2 was processed"),
+    ),
+    "may_chain": (
+        ("batch == running and ", "", "it broke the scheduler"),
+        ("batch == running", "bool(running)", "it broke the scheduler"),
+        (" and pages_short == 0", "", "it broke the scheduler"),
+        ("waiting or chunked is not None", "chunked is not None", "is not asked"),
+        ("return batch == running and pages_short == 0", "return False", "makespan"),
+        ("waiting or chunked is not None", "waiting", "is half computed"),
+    ),
+    "cut": (
+        ("rem_chunk // page_size * page_size", "rem_chunk", "in the middle of a page"),
+        ("rem_chunk // page_size * page_size", "page_size", "two prompts would be half computed"),
+        ("rem_chunk is None or ", "", "TypeError at your line"),
+        ("if rem_chunk is None or extend_len <= rem_chunk", "if rem_chunk is None",
+         "that fits is taken whole"),
+        ("extend_len <= rem_chunk", "extend_len < rem_chunk", "that fits is taken whole"),
+        ("if rem_chunk is None or extend_len <= rem_chunk:\n        return extend_len\n    "
+         "return rem_chunk // page_size * page_size",
+         "return min(extend_len, rem_chunk // page_size * page_size) if rem_chunk else "
+         "extend_len", "that fits is taken whole"),
+        ("rem_chunk // page_size * page_size",
+         "rem_chunk // page_size // 2 * page_size or page_size",
+         "two prompts would be half computed"),
+    ),
+    "fits": (
+        (" + page_size", "", "the package's own lines"),
+        ("page_size < left", "page_size <= left", "the number of retractions is "),
+        (" + new_tokens", "", "the number of retractions is "),
+        ("extend_len + new_tokens", "2 * (extend_len + new_tokens)", "makespan"),
+        ("extend_len + new_tokens + page_size < left", "True", "have not ended"),
+    ),
+    "order": (
+        ("-one.cached_len", "one.cached_len", "the number of prompt tokens computed is "),
+        ("-one.cached_len", "one.prompt_len", "the number of prompt tokens computed is "),
+        ("-one.cached_len", "-one.prompt_len", "the number of prompt tokens computed is "),
+        ("sorted(waiting, key=lambda one: -one.cached_len)", "waiting[:1]",
+         "each of them, once"),
+        ("sorted(waiting, key=lambda one: -one.cached_len)", "waiting[::-1]",
+         "the number of prompt tokens computed is "),
+        ("-one.cached_len", "one.prompt_len - one.cached_len",
+         "the number of prompt tokens computed is "),
+    ),
+    "shared_pages": (
+        (" // page_size", "", "page"),
+        ("same // page_size", "-(-same // page_size)", "reads it as its token"),
+        (" and edge[same] == tokens[same]", "", "reads it as its token"),
+        ("same < len(edge) and ", "", "IndexError at your line"),
+        ("return same // page_size", "return 0", "at least one page is shared"),
+        ("return same // page_size",
+         "return sum(a == b for a, b in zip(edge, tokens)) // page_size", "reads it as its token"),
+    ),
+    "to_lock": (
+        ("return path", "return path[:1]", "locked"),
+        ("return path", "return path[-1:]", "lock_ref is 0"),
+        ("return path", "return []", "lock_ref"),
+    ),
+    "evict": (
+        ("min(free", "max(free", "the number of prompt tokens computed is "),
+        ("leaf.last_used", "-leaf.num_pages", "the number of prompt tokens computed is "),
+        ("[leaf for leaf in leaves if leaf.lock_ref == 0]", "leaves",
+         "evicted before it was locked"),
+        ("return min(free, key=lambda leaf: leaf.last_used)", "return None",
+         "which is not one of the leaves"),
+    ),
+    "pages_short": (
+        ("-(-one.length // page_size)", "one.length // page_size", "pop from empty list"),
+        ("-(-one.length // page_size)", "one.length // page_size + 1", "has to give"),
+        ("-(-one.length // page_size)", "one.length", "as if so many pages were missing"),
+        ("return lacking - free", "return lacking", "as if so many pages were missing"),
+        ("return lacking - free", "return 0", "pop from empty list"),
+    ),
+    "choose_victim": (
+        ("one.num_outputs, -one.prompt_len", "-one.num_outputs, -one.prompt_len",
+         "but the rule names"),
+        ("one.num_outputs, -one.prompt_len", "one.num_outputs, one.prompt_len",
+         "but the rule names"),
+        ("reversed(running)", "running[:1]", "but the rule names"),
+        ("reversed(running)", "running", "too, and began to decode last"),
+        ("return min(latest, key=lambda one: (one.num_outputs, -one.prompt_len))",
+         "return None", "not one of those who run"),
+    ),
+    "may_free": (
+        ("last_step <= returned", "last_step < launched", "it would never be free"),
+        ("last_step <= returned", "last_step < returned", "it would never be free"),
+        ("last_step <= returned", "launched == returned", "was released only in"),
+        ("last_step <= returned", "False", "it would never be free"),
+    ),
+    "rides": (
+        ("sum(prompt_pages) + sum(decode_pages) <= free", "True", "pop from empty list"),
+        ("sum(prompt_pages) + ", "", "pop from empty list"),
+        (" <= free", " < free", "is not in step"),
+        ("sum(decode_pages)", "len(decode_pages)", "is not in step"),
+    ),
+    "longest_pause": (
+        (" + decode", "", "should give"),
+        ("per_token * chunk", "per_token * (chunk + running)", "should give"),
+        ("-(-prompt // chunk) * base", "prompt / chunk * base", "should give"),
+        ("return decode", "return base + per_token * prompt", "should give"),
+        ("return decode", "return None", "which is not a number"),
+    ),
+    "prompts_a_second": (
+        ("max(read, link * prompt)", "(read + link * prompt)", "should give"),
+        ("max(read, link * prompt)", "read", "should give"),
+        ("-(-prompt // chunk) * base", "base", "should give"),
+        ("1000 / max", "1 / max", "should give"),
+    ),
+    "bubble": (
+        (" + rest_ms", "", "rest_ms 4 it gives"),
+        ("max(stage_ms, round_ms / batches)", "round_ms / batches", "it gives -"),
+        ("round_ms / batches", "round_ms / stages", "With batches 1"),
+    ),
+    "batch_queue_loop": (
+        (" or not batch", "", "ended"),
+        ("len(queue) == depth", "len(queue) > depth", "does not wait for copy"),
+        ("pop(0)", "pop()", "but 1 is next"),
+        ("queue and (len(queue) == depth or not batch)", "queue", "makespan"),
+    ),
+    "ends_in_flight": (
+        ("computed + 1 >= length", "computed >= length", "for nothing"),
+        ("computed + 1 >= length", "True", "last token is not in flight"),
+        ("computed + 1 >= length", "computed + 2 >= length", "last token is not in flight"),
+        ("computed + 1 >= length", "computed + placeholders >= length",
+         "last token is not in flight"),
+    ),
+    "fill": (
+        ("sampled[row]", "sampled[at]", "your line `filled[at] = sampled[at]`"),
+        ("filled[at] = sampled[row]", "filled[row] = sampled[row]", "a -1 is left"),
+        ("    return filled", "", "gave back None"),
+        ("filled = list(ids)\n    for at, row in enumerate(prev_rows):\n"
+         "        if row is not None:\n            filled[at] = sampled[row]",
+         "filled, left = list(ids), list(sampled)\n    for at, row in enumerate(prev_rows):\n"
+         "        if row is not None:\n            filled[at] = left.pop(0)", "got row 0's token"),
+    ),
+    "rows_to_fill": (
+        ("last_rids.index(rid)", "rids.index(rid)", "of the last step, which had"),
+        ("None if is_known else last_rids.index(rid)", "None", "alone it gives"),
+        ("None if is_known else last_rids.index(rid)",
+         "last_rids.index(rid) if rid in last_rids else None", "alone it gives"),
+    ),
+    "put_token": (
+        ("at = output_ids.index(-1)", "at = len(output_ids) - 1", "the ledger says"),
+        ("*output_ids[at + 1 :]", "", "is not in list"),
+        ("return [*output_ids[:at], token, *output_ids[at + 1 :]]", "output_ids[at] = token",
+         "gave back None"),
+    ),
+    "must_wait": (
+        ("unknown > 0 and ", "", "what would it wait for?"),
+        (" and (has_grammar or has_penalties)", "", "what would it wait for?"),
+        ("has_grammar or has_penalties", "has_grammar", "penalties"),
+        ("has_grammar or has_penalties", "has_penalties", "alone it gives"),
+    ),
+    "waiting_loop": (
+        (", delay_sample=delay", "", "The sampling of step 2 was launched too early"),
+        ("if delay:\n", "if False:\n", "was delayed"),
+        ("        if last:\n",
+         "        if delay:\n            engine.launch_batch_sample_if_needed(pending)\n"
+         "        if last:\n",
+         "was launched too early: its grammar needs a token that is not processed yet"),
+        ("bool(batch) and engine.must_delay_sample(batch)", "bool(batch)",
+         "no row of it lacks a token"),
+    ),
+    "accept": (
+        ("count + 1]", "count]", "at least one"),
+        ("count < len(drafts) and drafts[count] == sampled[count]", "count < len(drafts)",
+         "sampled behind a wrong draft does not count"),
+        ("drafts[count] == sampled[count]", "drafts[count] in sampled",
+         "sampled behind a wrong draft does not count"),
+    ),
+    "happens_before": (
+        ('clock = dict(newest.get(lane, {}))', "clock = newest.get(lane, {})",
+         "a copy of its own"),
+        ('elif kind == "wait":', 'elif kind == "waits":', "surely comes before"),
+        ('if kind == "begin":', 'if kind == "begins":', "surely comes before"),
+        ("max(clock.get(other, 0), count)", "count", "but your clocks do"),
+        ("ended.setdefault(what, clock)", "ended[what] = clock",
+         "waits for the first signal of op 1, which is act 2 (forward: end 1)"),
+    ),
+    "race": (
+        (' or kind == its_kind == "read"', "", "can't hurt each other"),
+        ("memory != its_memory or ", "", "can't hurt each other"),
+        (" or not set(cells) & set(its_cells)", "", "can't hurt each other"),
+        ("if clocks[i][lane] > clocks[j].get(lane, 0):", "if True:", "no race"),
+        (', "free"', "", "you found nothing"),
+    ),
+    "diagnose": (
+        ('"overlap"', '"livelock"', "the law that it breaks is not"),
+        ('"prepare", 2', '"prepare", 1', "did nothing wrong"),
+        ('"forward", 3', '"forward", 2', "did nothing wrong"),
+    ),
+    "bubble_fraction": (
+        ("max(0, start - done)", "start - done", "should give"),
+        ("done = max(done, end)", "done = end", "should give"),
+        ("sorted(ops, key=lambda op: op[1])", "ops", "should give"),
+        ("idle / (done - first)", "idle / done", "should give 0."),
+    ),
+    "blocking_call": (
+        (' and "Async" not in call', "", "cudaMemcpyAsync"),
+        (" if blocked else None", "", "ValueError"),
+        ('call.endswith("Synchronize") or ', "", "should give"),
+        ("blocked.get((call, within), 0) + ms", "ms", "should give"),
+    ),
+    "launched_ahead": (
+        ("earlier[2]", "earlier[1]", "should give"),
+        ("later[0]", "later[1]", "should give"),
+        ("later[0] < earlier[2]", "later[0] < later[1]", "With steps `[(0, 5000, 900000)"),
+        ("later[0] < earlier[2]", "later[1] <= earlier[2]", "should give 0"),
+    ),
+    "capstone": (
+        ("self.waiting.append(req)", "pass", "Level 1 of 5"),
+        ("if room.may_run(req)", "", "ask `room.may_run`"),
+        ("queue.remove(req)", "pass", "Level 2 of 5"),
+        (" - self.promised(room)", "", "keep some free"),
+        ("need = -(-req.max_device_len // room.page_size)",
+         "need = req.max_device_len // room.page_size", "Level 3 of 5"),
+        ("whole = (-(-req.max_device_len // room.page_size)",
+         "whole = (req.max_device_len // room.page_size", "Level 3 of 5"),
+        ("if not room.may_cut:", "if False:", "may not be cut here"),
+        ("delay = engine.must_delay_sample(batch)", "delay = False", "Level 4 of 5"),
+        ("        if last:\n            engine.process_batch_result(last)\n        elif",
+         "        if step:\n            engine.process_batch_result(step)\n        elif",
+         "Level"),
+    ),
+}  # fmt: skip
+
+SURVIVORS: dict[str, tuple[str, ...]] = {
+    "losing_costs": SAFE,
+    "limit": ("return max_running_requests * (4 + ceil(context_len / chunk))",),
+    "generate": ("pass",),  # without the first call: the second one hands over both
+    "shared_pages": ("same = 1",),  # the tree has found the edge by its first page
+    "happens_before": (  # clocks that count by two, or from one, say the same
+        "clock[lane] = clock.get(lane, 0) + 2",
+        "clock[lane] = clock.get(lane, 1) + 1",
+        "clock[other] = max(clock.get(other, 1), count)",
+    ),
+    "race": (
+        "if i > j or lane == other or kind == its_kind == 'read':",
+        "if clocks[i][lane] >= clocks[j].get(lane, 0):",  # nobody waits for a touch itself
+    ),
+    "diagnose": (  # step 4 got a wrong token, too
+        "return {'A': ('overlap', 'wait', 2), 'B': ('identity', 'forward', 4), "
+        "'C': ('race', 'prepare', 2)}",
+    ),
+    "blocking_call": (  # one millisecond more, for all of them
+        "blocked[call, within] = blocked.get((call, within), 1) + ms",
+    ),
+    "capstone": (
+        "if need > free or (req.extend_len >= left and (not room.may_cut) and prompts):",
+        # too careful, which no law forbids:
+        "return sum(whole) + sum(map(room.pages_held, holding))",
+        "whole = (-(-req.max_device_len * room.page_size) for req in holding)",
+    ),
+}
+"""The first line that differs of each mutant of a solution that is right as well."""
