@@ -18,8 +18,8 @@
 # %% [markdown]
 # # From nothing
 #
-# **The question.** You have a GPU, and you want a text of a hundred words. Why can't you tell the
-# GPU everything at once, and go for lunch?
+# **The question.** You have a GPU, and you want a text of a hundred words. Why can't you give all of
+# the work to the GPU, and go for lunch?
 #
 # In this lesson you build all that the other lessons stand on, from an empty page: a **device** in
 # twenty lines, and on it the loop that writes a text. Nothing is hidden, and you need no GPU.
@@ -36,7 +36,7 @@ from minisched.devices.sim import SimStream
 # ## Predict first
 #
 # The host puts a job of 10 ms into the device's queue, works for 6 ms on something else, and then
-# waits for the job. The host's clock began at 0: what does it say after the wait? And what, if the
+# waits for the job. The host's clock began at 0: where is it after the wait? And where, if the
 # host works for 16 ms?
 #
 # ## A run
@@ -59,9 +59,9 @@ learn.timing(serial)
 # We don't compute on a GPU here; we only keep its time. `now` is the host's clock, in ms.
 #
 # - `work(ms)`: the host is busy with something of its own for so long.
-# - `launch(fn, ms)`: put a job into the queue. The *host goes on at once*. The job begins when it has
+# - `launch(fn, ms)`: put a job into the queue. The *host does not wait*. The job begins when it has
 #   been launched and every job before it is done; it takes `ms`. Call `fn()` for its value, in the
-#   order of the launches (at once is fine: only the time is simulated), and give back something by
+#   order of the launches (`launch` may call it: only the time is simulated), and return something by
 #   which `wait` knows the job.
 # - `wait(op)`: the host stands still until that job is done, and gets its value.
 #
@@ -87,10 +87,10 @@ class Device:
 learn.check("Device", Device)
 
 # %% [markdown]
-# Stuck? `learn.hint("Device")` in a cell of your own, as often as you like. What is right is kept in a
-# file, `mine.py`, in the folder in which you work.
+# Stuck? `learn.hint("Device")` in a cell of your own, as often as you like. A right answer is kept in a
+# file, `mine.py`, in the folder in which you work, with all of its cell.
 #
-# The guess: 10 ms, and 16. Whoever works longer than the job takes does not wait at all. That is the
+# The guess: 10 ms, and 16. A host that works longer than the job takes does not wait at all. That is the
 # whole idea of *asynchronous* work, and it is two `max` in your code.
 #
 # The device of the other lessons is the same with more around it: several queues (**streams**), ops
@@ -104,7 +104,7 @@ learn.show(SimStream.launch)
 #
 # A model reads *all* tokens so far and gives the next one. On the device that takes 10 ms a token;
 # the host then needs 6 ms for its own work on each (make text of it, send it to the client, decide
-# what runs next). Below, somebody tells the device everything at once. Run it, look at the tokens,
+# what runs next). Below, all jobs are launched before the first token. Run it, look at the tokens,
 # and mend it. (`device` is one like yours; what `fn` reads is what is there when it is launched.)
 
 
@@ -122,16 +122,16 @@ learn.check("generate_tokens", generate_tokens)
 
 # %% [markdown]
 # That is why you can't go for lunch: each token is the input of the next one. A picture of 1,000
-# pixels can be computed all at once; a text of 1,000 tokens is 1,000 steps, one after the other.
+# pixels can be computed in one step; a text of 1,000 tokens is 1,000 steps, one after the other.
 #
-# ## Exercise 3: but who says that the host must see it?
+# ## Exercise 3: but must the host see it?
 #
 # The next step needs the token. Does it need the *host*? The device has a memory of its own, and a
 # job can read there what the job before has left. `step` below does so: it needs nothing from the
 # host. As it stands, the host still waits before it launches the next one, and the device idles.
 #
 # Keep one job ahead: launch it *before* you wait for the one in front. Not two: any token may be the
-# end of the text, and everything launched behind it is wasted. So don't launch more than `count`
+# end of the text, and each job launched after it is wasted. So don't launch more than `count`
 # either.
 
 
@@ -172,10 +172,10 @@ learn.table(behind, ahead)
 #
 # What is still missing? Many people ask at the same time, so a step computes one token for *each* of
 # them (**continuous batching**, [Orca](https://www.usenix.org/conference/osdi22/presentation/yu),
-# 2022). Who is in it changes with every step, and memory is short. Whoever decides that is the
+# 2022). Its requests change with every step, and memory is short. The program that decides that is the
 # **scheduler**: the host's 6 ms. The other lessons are about it.
 #
-# ## What the real systems do
+# ## In the real systems
 #
 # - On a GPU of NVIDIA the queue is a [CUDA
 #   stream](https://docs.nvidia.com/cuda/cuda-c-programming-guide/#streams); `launch` is a kernel
@@ -225,7 +225,7 @@ learn.table(behind, ahead)
 #
 # Launch the first before the loop, in the loop the next one before the wait. Other ways: a queue of
 # ops of length two (`append`, `popleft`), which grows into pipelines; or a generator that yields
-# tokens, and whoever takes them is the host's work.
+# tokens, and its caller does the host's work.
 #
 # </details>
 #

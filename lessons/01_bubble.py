@@ -19,8 +19,8 @@
 # # The bubble
 #
 # **The question.** A language model writes one token at a time. For each token your program
-# decides what runs next, a GPU computes it, and your program looks at the result. What does the
-# expensive GPU do while your program thinks?
+# decides what runs next, a GPU computes it, and your program looks at the result. While your
+# program thinks, what does the expensive GPU do?
 #
 # *A GPU is a second computer on a card. Your program (the **host**) puts work into its queue and
 # moves on; the GPU (the **device**) works through that queue in order. Such a queue is called a
@@ -69,7 +69,7 @@ learn.table(serial)
 learn.timing(serial)
 
 # %% [markdown]
-# Why can't the host simply queue twelve steps at once? Because the input of each step is the token
+# Why can't the host simply queue all twelve steps? Because the input of each step is the token
 # that the step before has chosen. That is what makes language models different from pictures.
 #
 # ## The lines
@@ -83,13 +83,13 @@ learn.show(serial_loop, "while True", look_at=("process_batch_result",))
 # %% [markdown]
 # ## Exercise 1: let them work at the same time
 #
-# `run_batch` only queues a step and returns at once. So the host could launch the next step
+# `run_batch` only queues a step and returns immediately. So the host could launch the next step
 # *before* it asks for the result of this one. (The next step needs a token that does not exist
 # yet. The engine takes care of that here; the next lesson shows how.)
 #
-# Below is the serial loop. `recv_requests` takes in whoever has come, and `on_idle` sleeps until
-# somebody comes. `yield` makes it a *generator*: a function that pauses there and goes on later.
-# The loop never ends by itself; whoever turns it stops when all requests are done.
+# Below is the serial loop. `recv_requests` takes in the requests that have come, and `on_idle` sleeps
+# until the next one comes. `yield` makes it a *generator*: a function that pauses there and goes on
+# later. The loop never ends by itself: the engine stops it when all requests are done.
 #
 # Change it so that a result is processed one turn later, while the device is busy with the next
 # step. You need about four lines, and one variable that outlives a turn.
@@ -99,11 +99,11 @@ learn.show(serial_loop, "while True", look_at=("process_batch_result",))
 # - Two steps in flight are enough. `on_idle` is for turns in which there is nothing else to do.
 #
 # Your loop is held against the **laws** of `minisched check`, which every loop must keep: right tokens
-# (*identity*), an end for everybody, no memory lost, nobody who waits for ever (*livelock*), ..
+# (*identity*), an end for every request, no memory lost, no turns without progress (*livelock*), ..
 #
-# If something does not hold, the checker says what, and on the smallest case that it found: who comes in
-# which turn of the loop, with which prompt (tokens are numbers here), how many new tokens each may have,
-# and the settings, such as the memory in tokens (`kv_tokens`) and how many run at a time
+# If a law breaks, the verdict names it, with the smallest case that was found: the turn in which each
+# request comes, its prompt (tokens are numbers here), its number of new tokens, and the settings, such
+# as the memory in tokens (`kv_tokens`) and the requests that run at a time
 # (`max_running_requests`). *Is given up* means that the client hung up. Stuck? Run
 # `learn.hint("my_loop")` in a cell of your own, as often as you like.
 
@@ -157,7 +157,7 @@ learn.show(
 learn.show(thread_loop, "while True", look_at=("the thread launches",))
 
 # %% [markdown]
-# Step through both runs, if you like: arrow keys, or drag. The source of each loop is beside it,
+# Step through both runs, if you like: arrow keys, or drag. The source of each loop is next to it,
 # with the line it was at.
 
 # %%
@@ -167,7 +167,7 @@ step_through([serial, overlapped], height=1000)
 # ## Exercise 2: how long is a step?
 #
 # How long does it take, on average, from one step to the next in a run that has settled? The host
-# needs `host`, the device `device` and the copy `copy` ms a step. `in_flight` says how many steps
+# needs `host`, the device `device` and the copy `copy` ms a step. `in_flight` is the number of steps that
 # may be launched and not yet processed: 1 for the serial loop, 2 for overlap. The checker holds
 # your formula against a run for every combination of costs, and draws the first that differs. (It
 # draws three steps of that run. Where steps alternate between longer and shorter, their average is
@@ -184,7 +184,7 @@ learn.check("step_time", step_time)
 # %% [markdown]
 # ## When does overlap win, tie and lose?
 #
-# A request ends with a **stop token**: the model says that its answer is complete. How many times
+# A request ends with a **stop token**: the model marks its answer as complete. How many times
 # faster is overlap, for 12 new tokens and for 3? (The site's lab has sliders.)
 
 # %%
@@ -215,7 +215,7 @@ def losing_costs():
 learn.check("losing_costs", losing_costs)
 
 # %% [markdown]
-# The cause is the stop token, which nobody can foresee, and so it is the same for every loop that
+# The cause is the stop token, which the host cannot foresee, so it is the same for every loop that
 # launches ahead. Where a request ends by its **length**, the host can count: `vllm_async` (vLLM's
 # `AsyncScheduler`) does, and so does SGLang's `overlap` in version 0.5.23. In version 0.5.21 it
 # still launched that step. (0.5.22 was not read.)
@@ -227,7 +227,7 @@ loops = ("serial", as_of_0_5_21, "overlap", "vllm_async")
 learn.table(*(learn.simulate(loop, **by_length) for loop in loops))
 
 # %% [markdown]
-# ## What the real systems do
+# ## In the real systems
 #
 # | system | takes turns | overlaps |
 # |---|---|---|
@@ -266,16 +266,16 @@ learn.table(*(learn.simulate(loop, **by_length) for loop in loops))
 #
 # Two other ways. A `deque` of steps, as SGLang has it: append on launch, `popleft` to process; with
 # a longer one there are more steps in flight, which a pipeline of several GPUs needs (lesson 8). Or
-# two turns in one: process `last` at the *top* of the next turn, behind `run_batch`; the same
+# two turns in one: process `last` at the *top* of the next turn, after `run_batch`; the same
 # order, written down from another point in the circle.
 #
 # </details>
 #
 # <details><summary>Exercise 2: the formula</summary>
 #
-# `host + device + copy` with one in flight, else `max(host, device, copy, (host + device + copy) /
-# 2)`. The half is a token's way round the circle, shared by two. You can also get there by
-# drawing: put two tokens on a circle of that length, and let nobody overtake on a lane. Or by
+# `host + device + copy` with one in flight, otherwise `max(host, device, copy, (host + device +
+# copy) / 2)`. The half is a token's way round the circle, shared by two. You can also get there by
+# drawing: put two tokens on a circle of that length, and let none overtake on a lane. Or by
 # measuring, and guessing from the table; the checker does not mind.
 #
 # </details>

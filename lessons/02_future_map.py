@@ -20,11 +20,11 @@
 #
 # **The question.** To keep a GPU busy, the host launches step N+1 while step N is still running
 # (lesson 1). But the input of step N+1 *is* the token that step N will choose. The host has to
-# send numbers, and it has to send them now. Which number stands for a token that nobody knows?
+# send numbers, and it has to send them now. Which number stands for an unknown token?
 #
 # *Your program (the **host**) puts work into the GPU's queue, and the GPU (the **device**) works
-# through it in order. The device has memory of its own. What one step leaves there, the next step
-# can read, without asking the host.*
+# through it in order. The device has memory of its own. The next step can read the values that one
+# step leaves there, without asking the host.*
 
 # %%
 from minisched import learn
@@ -34,20 +34,20 @@ from minisched.relay import FutureMapPool, FutureMapRing, TokenPool
 # %% [markdown]
 # ## Predict first
 #
-# What would *you* send in the place of the unknown token: zero, the last known token, the request's
-# name, an address? Which of them can the device tell from a real token? Decide, then run the cell.
+# Which number would *you* send instead of the unknown token: zero, the last known token, the request's
+# name, an address? Which of them does no real token have? Decide, then run the cell.
 #
 # ## A run
 #
-# Two requests, overlapped. The table shows what the host sent as input of the first steps, and
-# where each step was told to leave the tokens that it would choose.
+# Two requests, overlapped. The table shows the inputs that the host sent for the first steps, and
+# the slots for the tokens that each step would choose.
 
 # %%
 run = learn.simulate("overlap", requests=2, new_tokens=6)
 learn.inputs_sent(run)
 
 # %% [markdown]
-# That is the trick. A **negative** number is no token (0 is one): -1 says *"the token is in slot 1, look it
+# That is the trick. A **negative** number is no token (0 is one): -1 means *"the token is in slot 1, look it
 # up when you get there"*. The slots lie in a small buffer in the device's memory, the
 # **FutureMap**. By the time the device reads slot 1, the step before has filled it, because the
 # queue keeps its order.
@@ -55,8 +55,8 @@ learn.inputs_sent(run)
 # ## A picture
 #
 # Each lane is a slot. It is promised when its step is launched (striped: there is no token yet),
-# filled when that step has run (dark: a thin line, as it is read at once) and read by the step
-# behind it (the diamond). Then nobody needs it any more (dotted), and the slot is **reused** for
+# filled when that step has run (dark: a thin line, as it is read immediately) and read by the next
+# step (the diamond). Then it is not needed any more (dotted), and the slot is **reused** for
 # another token (the next box in its lane): slots are handed out in turn, round and round. The rows
 # above the lanes show the same, each at the moment in which a step is launched.
 
@@ -79,8 +79,8 @@ def resolve(ids, token_ids_map):
 learn.check("resolve", resolve)
 
 # %% [markdown]
-# The package's version says the same without an `if`: a GPU does one thing to all elements at
-# once, so it looks *every* id up (what is no placeholder reads slot 0) and then picks element by
+# The package's version does the same without an `if`: a GPU does one thing to all elements
+# together, so it looks *every* id up (what is no placeholder reads slot 0) and then picks element by
 # element. `xp` is the device's array library, `kept_in` is your `token_ids_map`.
 
 # %%
@@ -115,10 +115,10 @@ learn.show(FutureMapRing.alloc_future_indices, "start = ", look_at=("% self.futu
 # ## Exercise 3: how large must the ring be?
 #
 # A slot may be reused only when its token has been read; if it is taken earlier, it is **lapped**,
-# and the token is lost. But who says when it will be read? Long prompts are computed in **chunks**,
+# and the token is lost. But when will it be read? Long prompts are computed in **chunks**,
 # prompts go first, and every chunk takes a slot as well. (A step may hold the end of one prompt and
 # the beginning of the next.)
-# A request whose token is ready may have to sit through a whole queue of chunks before its next
+# A request with a ready token may have to wait for a whole queue of chunks before its next
 # step, while the ring goes on turning.
 #
 # Say at how many slots the ring may wrap, so that no unread token is ever overwritten, if at most
@@ -136,7 +136,7 @@ def limit(max_running_requests, context_len, chunk):
 learn.check("limit", limit)
 
 # %% [markdown]
-# ## What the real systems do
+# ## In the real systems
 #
 # The bug that you have just seen was met in practice. SGLang made the ring larger
 # ([#13713](https://github.com/sgl-project/sglang/pull/13713): `max_running_requests * (3 +
@@ -179,7 +179,7 @@ runs = [learn.simulate("overlap", requests=2, new_tokens=6, relay=relay) for rel
 learn.table(*runs, names=relays)
 
 # %% [markdown]
-# | here | whose | where the token waits |
+# | here | in which system | where the token waits |
 # |---|---|---|
 # | `ring` | SGLang before #25862, [`managers/overlap_utils.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/overlap_utils.py) | in the next slot of a ring |
 # | `pool` | SGLang today, the same file | in a cell for its row |
@@ -212,8 +212,8 @@ learn.table(*runs, names=relays)
 #
 # <details><summary>Exercise 3: limit</summary>
 #
-# `max_running_requests * (3 + ceil(context_len / chunk))`, as SGLang has it. Tighter: everybody in
-# front but yourself, each with all of its chunks, and your own slot, `(m - 1) * ceil((n - 1) / c) +
+# `max_running_requests * (3 + ceil(context_len / chunk))`, as SGLang has it. Tighter: all other
+# requests in front, each with all of its chunks, and your own slot, `(m - 1) * ceil((n - 1) / c) +
 # 1`. Or make the question go away: use the host's value as soon as it has one,
 # and three steps' slots are enough.
 #

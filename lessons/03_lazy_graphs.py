@@ -19,7 +19,7 @@
 # # Two lazy graphs
 #
 # **The question.** On a Mac, models run with MLX. Its arrays are **lazy**: `a @ b` computes
-# nothing, it only notes what is to be computed (a **graph**), until somebody wants the numbers.
+# nothing, it only notes what is to be computed (a **graph**), until the numbers are read.
 # Lesson 1 had queues to overlap host and device, lesson 2 a buffer for the token that is not
 # there yet. Can you do it with lazy arrays alone?
 #
@@ -43,7 +43,7 @@ from minisched.scheduler import Scheduler
 # ## Predict first
 #
 # Below, MLX multiplies two matrices. Four lines are timed: build the graph, hand it over, ask for
-# the number, ask again. Which one is slow? And which would be, if nobody had handed it over?
+# the number, ask again. Which one is slow? And which would be, without handing it over?
 #
 # ## A run
 #
@@ -77,7 +77,7 @@ learn.Table(("what the host does", "it takes"), tuple(rows))
 #
 # ## Exercise 1: hand over before you read
 #
-# Write tokens one after the other. `step(y)` builds the graph of the token behind `y` (`y` may
+# Write tokens one after the other. `step(y)` builds the graph of the token after `y` (`y` may
 # be lazy itself!), which takes the host 1 ms (*prepare* in the picture); `async_eval(y)` hands it
 # over; `y.item()` reads it; `host_work(token)` is what the host does with a finished token
 # (*process*). As it stands everything is right, and the device idles while the host works. Change
@@ -131,8 +131,8 @@ learn.view("lazy_chain", lazy_graphs)
 # takes the same requests once more (or gives None, where that is not possible), and
 # `engine.run_batch(batch, previous)` launches a step that is built on the tokens of `previous`.
 #
-# What stands below was made for this exercise. It has two mistakes, and the first one hides the
-# second. Put the order right, run it, and read what the checker says then. (The second mistake is
+# The lines below were made for this exercise. They have two mistakes, and the first one hides the
+# second. Put the order right, run it, and read the verdict. (The second mistake is
 # a published one: an excerpt of
 # [#22416](https://github.com/sgl-project/sglang/pull/22416) has the right order, and does not hand `previous`
 # over.)
@@ -165,7 +165,7 @@ learn.show(
 # %% [markdown]
 # ## Exercise 3: when must the chain break?
 #
-# In a chain each step has the same requests as the one before, and nobody asks the scheduler. That
+# In a chain each step has the same requests as the one before, and the scheduler is not asked. That
 # can't go on for ever. Before each step the loop asks `may_chain`:
 #
 # - `batch`: the ids of the requests in the step in flight;
@@ -196,7 +196,7 @@ learn.show(Scheduler.can_chain, "if self.waiting_queue")
 #
 # The loop again, not simulated: MLX builds, computes and reads on this machine, and the times are
 # measured. The model is an
-# exact hash of everything it reads, so one wrong input would change all tokens behind it.
+# exact hash of everything it reads, so one wrong input would change all tokens after it.
 
 
 # %%
@@ -214,7 +214,7 @@ print("the same tokens:", simulated.outputs == real.outputs)
 learn.timing(real)
 
 # %% [markdown]
-# ## What the real systems do
+# ## In the real systems
 #
 # - **mlx-lm** does exercise 1:
 #   [`generate_step`](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/generate.py) builds
@@ -222,24 +222,24 @@ learn.timing(real)
 # - **SGLang** does exercises 2 and 3 in
 #   [`hardware_backend/mlx/scheduler_mixin.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/hardware_backend/mlx/scheduler_mixin.py):
 #   `event_loop_overlap_mlx` chains on `prev.lazy_tokens`, and breaks the chain as soon as a
-#   request waits. A bug to learn from: a chained step skipped the scheduler's books, so nobody
-#   had reserved memory for its token
+#   request waits. A bug to learn from: a chained step skipped the scheduler's state, so no
+#   memory was reserved for its token
 #   ([#30093](https://github.com/sgl-project/sglang/issues/30093)).
 # - **One `async_eval` a step.** With one call for three steps, the first one is ready only
 #   together with the third.
-# - **When it does not pay.** A step that takes the device almost nothing has nothing to hide the
-#   host's work behind; and while the chain is being broken for each request that comes, there is
+# - **When it does not pay.** A step that takes the device almost no time hides none of the host's
+#   work; and while the chain is being broken for each request that comes, there is
 #   no chain. With many short requests, the picture above would be all gaps. SGLang's loop is
 #   like that. The package's has an option: where the chain would break, the next step is scheduled
-#   behind the one in flight, whatever it is (`mlx_async:chain_extend=true`). What that needs, and
-#   what it brings, is told in `lessons/site/docs/mlx_caches.md`.
+#   after the one in flight, whatever it is (`mlx_async:chain_extend=true`). Its price and its gain are
+#   in `lessons/site/docs/mlx_caches.md`.
 #
 # ## Solutions, and other ways
 #
 # <details><summary>Exercise 1: generate</summary>
 #
 # Hand the first step over before the loop. In the loop: build the next on `y`, hand it over, read
-# `y`, work, and let `y` be the next. mlx-lm writes the same as a generator, with the reading behind
+# `y`, work, and let `y` be the next. mlx-lm writes the same as a generator, with the reading after
 # a `yield`. Or hand over *two* before you read one: no faster here, and one more step is wasted
 # when the text ends.
 #
@@ -248,7 +248,7 @@ learn.timing(real)
 # <details><summary>Exercise 2: turn</summary>
 #
 # Chain, launch with `pending`, and only then process `pending`. Instead of handing the step over,
-# the relay could remember the last one itself; then nobody can forget it, and two models cannot
+# the relay could remember the last one itself; then no loop can forget it, and two models cannot
 # share a relay. Or every row could carry its own lazy token, as MLX's caches do.
 #
 # </details>
@@ -257,12 +257,12 @@ learn.timing(real)
 #
 # `not waiting and chunked is None and batch == running and pages_short == 0`. Two other ways: ask
 # the scheduler every time, and chain whatever it answers (`chain_extend=true`). Or chain a fixed
-# number of steps and look up only then, as multi-step scheduling does (lesson 9): whoever comes
+# number of steps and look up only then, as multi-step scheduling does (lesson 9): a request that comes
 # meanwhile waits.
 #
 # </details>
 #
-# **Next:** so far somebody else has said who is in a batch. From lesson 4 on it is you.
+# **Next:** so far the package has chosen the requests of a batch. From lesson 4 on you choose them.
 #
 # On your own machine: `minisched compare --loops overlap,mlx_async`, and with a real model
 # `minisched compare --device mlx --model smollm2` (after `minisched fetch smollm2`).

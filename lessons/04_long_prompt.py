@@ -18,13 +18,13 @@
 # %% [markdown]
 # # A prompt of 30,000 tokens froze everybody
 #
-# **The question.** Four people chat with a model, and words come at a steady pace. Then somebody
-# pastes a document of 30,000 tokens. Everybody's answer stops in the middle of a sentence. Who let
+# **The question.** Four people chat with a model, and words come at a steady pace. Then a fifth one
+# pastes a document of 30,000 tokens. All four answers stop in the middle of a sentence. Which rule let
 # that document in, and how much of it should have been let in?
 #
 # *A **token** is a word or a part of one. A request has two halves. In **prefill** the device reads
-# all tokens of the prompt, in **decode** it writes the answer, one token a step. What it has read it
-# keeps in memory, as keys and values for each token (**KV**), so that it need not read it again.*
+# all tokens of the prompt, in **decode** it writes the answer, one token a step. It keeps keys and
+# values for each token that it has read (**KV**) in memory, so that it need not read it again.*
 #
 # ## Predict first
 #
@@ -73,12 +73,12 @@ for name, config in settings.items():
 learn.Table(("", "chats stand still", "document's first token", "late's first token"), tuple(rows))
 
 # %% [markdown]
-# Surprised by the second row? Chunks alone help nobody here. SGLang runs prompts *first*: while there
-# is a chunk to compute, nobody decodes, so fifteen short waits follow each other without a gap. (They
+# Surprised by the second row? Chunks alone do not help here. SGLang runs prompts *first*: while there
+# is a chunk to compute, no request decodes, so fifteen short waits follow each other without a gap. (They
 # even take longer: each chunk reads the model's weights once more.) Chunks are what makes the third
 # row possible, where each chunk takes the four along. Lesson 7 is about that.
 #
-# And `late` waits in all three: a prompt that has begun goes on before anybody else is admitted.
+# And `late` waits in all three: a prompt that has begun goes on before the next one is admitted.
 #
 # ## A picture: four budgets
 #
@@ -94,11 +94,11 @@ learn.view("prefill", ms.run(small, "overlap", config=config))
 # - **chunk** (`rem_chunk`): what this step may still compute. A prompt that is longer is **cut**.
 # - **input** (`rem_input`): the same, but what is longer is refused. It matters where nothing is cut.
 # - **memory now** (`cur_rem`): memory that is free now.
-# - **memory later** (`rem_total`): what will be free once everybody who runs has said what they may
-#   still say.
+# - **memory later** (`rem_total`): memory that will be free once all running requests have generated
+#   their remaining tokens.
 #
-# The first one who is refused stops those behind: if short ones slipped past, a long one might wait
-# for ever.
+# The first request that is refused stops all later ones: if short ones slipped past, a long one might
+# wait for ever.
 #
 # ## The lines it is about
 #
@@ -116,9 +116,9 @@ learn.show(PrefillAdder.charge_memory, "tokens, is_chunked", "cur_rem", look_at=
 # shared with others, so a prompt that is cut ends with a page. A prompt that fits is not cut. As it
 # stands, nothing is cut.
 #
-# Your lines run inside the package's scheduler. If something does not hold, the checker says on which
-# case: who comes in which turn of the loop, with which prompt (tokens are numbers here), and how many
-# new tokens each may have. Stuck? Run `learn.hint("cut")`, more than once.
+# Your lines run inside the package's scheduler. If a law breaks, the verdict contains the case: the
+# turn of the loop in which each request comes, its prompt (tokens are numbers here), and its number of
+# new tokens. Stuck? Run `learn.hint("cut")`, more than once.
 
 
 # %% tags=["exercise"]
@@ -173,7 +173,7 @@ learn.show(lpm, "def rank", look_at=("return float",))
 #
 # <details><summary>Exercise 1: cut</summary>
 #
-# All of it if there is no limit or it fits, else `rem_chunk // page_size * page_size`. *Another
+# All of it if there is no limit or it fits, otherwise `rem_chunk // page_size * page_size`. *Another
 # way*: mini-sglang cuts anywhere, so the budget is used up, and half a page cannot be shared. *A
 # third*: nano-vllm cuts only the first prompt of a batch; any other one that does not fit waits.
 #
@@ -181,10 +181,10 @@ learn.show(lpm, "def rank", look_at=("return float",))
 #
 # <details><summary>Exercise 2: fits</summary>
 #
-# `extend_len + new_tokens + page_size < left`. SGLang counts a *share* of what those who run may
-# still say (0.7 at first, less while all goes well), because most stop early. *Another way*:
-# mini-sglang counts all of it, and never throws anybody out. *A third*: vLLM counts nothing but
-# what is computed now; whoever comes last makes way when memory is short.
+# `extend_len + new_tokens + page_size < left`. SGLang counts a *share* of the remaining tokens of
+# running requests (0.7 at first, less while all goes well), because most stop early. *Another way*:
+# mini-sglang counts all of them, and never retracts a request. *A third*: vLLM counts only the tokens
+# computed now; the newest request is preempted when memory is short.
 #
 # </details>
 #
@@ -197,7 +197,7 @@ learn.show(lpm, "def rank", look_at=("return float",))
 #
 # </details>
 #
-# ## What the real systems do
+# ## In the real systems
 #
 # - **SGLang**: `PrefillAdder` in
 #   [`managers/schedule_policy.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/schedule_policy.py),

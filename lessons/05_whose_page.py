@@ -20,9 +20,9 @@
 #
 # **The question.** Six people ask the same assistant. Each prompt begins with the same 200 tokens of
 # instructions ("You are a helpful ..."), and then come ten of their own. Must the device read the
-# instructions six times? And if it reads them once: whose memory is that, and when may it go?
+# instructions six times? And if it reads them once: which request owns that memory, and until when?
 #
-# *What the device has read of a prompt it keeps as keys and values for each token (**KV**). That
+# *The device keeps keys and values (**KV**) for each token that it has read of a prompt. That
 # memory comes in **pages** of a few tokens. A request that runs has a row in the **request table**,
 # which lists its pages in order, as a page table does for a process.*
 #
@@ -68,7 +68,7 @@ learn.Table(("prefix cache", "prompt tokens computed", "first token, median"), t
 # ## A picture: pages, and in whose hands they are
 #
 # Now a run that is small enough to look at: 36 pages of one token. `abc` and `afg` begin alike. Then
-# comes `x`, whom nobody knows, and needs room; and at last `abd`, who begins like `abc`.
+# comes `x`, which shares no prefix and needs room; and at last `abd`, which begins like `abc`.
 
 # %%
 A, B, C, F, G = [1, 2, 3, 4], [5, 6, 7], [8, 9], [20, 21, 22], [30, 31]
@@ -82,15 +82,15 @@ run = ms.run(small, "overlap", config={"kv_tokens": 36})
 learn.view("page_allocator", run)
 
 # %% [markdown]
-# Dark boxes are a request's, light ones the cache's, and dotted ones are the cache's that nobody reads.
-# Where a page goes from one to the next, its owner changes: the request fills it, the cache takes it
-# over, somebody else reads it, and in the end it is free again.
+# Dark boxes are a request's, light ones the cache's, and dotted ones are the cache's without a reader.
+# Where the colour of a page changes, its owner changes: the request fills it, the cache takes it
+# over, another request reads it, and in the end it is free again.
 #
 # ## A picture: the tree
 #
 # The cache is a **radix tree**: each box is a run of tokens with their pages, and a prompt is a way
 # down from the root. Follow the four moments: `afg` comes and the box is *split* where the two part;
-# what it computed is *inserted*; `x` needs room, and the end of somebody's answer is *evicted*; `abd`
+# what it computed is *inserted*; `x` needs room, and the end of an answer is *evicted*; `abd`
 # ends and leaves a branch of its own.
 
 # %%
@@ -100,7 +100,7 @@ learn.view("radix_cache", run)
 # ## The lines it is about
 #
 # A request that starts opens a **lease**: a row of the table, which begins with the pages of the
-# prefix that was found. From the marked line on, nobody may take them away.
+# prefix that was found. From the marked line on, they may not be evicted.
 
 # %%
 learn.show(LeasePool.open, "lease = self", look_at=("inc_lock_ref",))
@@ -110,7 +110,7 @@ learn.show(LeasePool.open, "lease = self", look_at=("inc_lock_ref",))
 #
 # A prompt has come to an edge of the tree. `edge` are the tokens on it, `tokens` what is left of the
 # prompt. How many **whole pages** of `page_size` tokens may be shared? As it stands, the first
-# request's pages are given to whoever comes. Run it, and see whose answer is wrong then.
+# request's pages are given to every request. Run it, and see which answer is wrong then.
 
 
 # %% tags=["exercise"]
@@ -136,8 +136,8 @@ def to_lock(node):
 learn.check("to_lock", to_lock)
 
 # %% [markdown]
-# The same in the package. A page is **protected** while anybody counts on it, else **evictable**;
-# what can be evicted counts as free when somebody wants to start.
+# The same in the package. A page is **protected** while a request has a lock on it, otherwise
+# **evictable**; evictable pages count as free when a request wants to start.
 
 # %%
 learn.show(RadixCache.inc_lock_ref, "for above in", look_at=("lock_ref += 1",))
@@ -148,8 +148,8 @@ learn.show(RadixCache.inc_lock_ref, "for above in", look_at=("lock_ref += 1",))
 # Memory is short, and something cached must go. `leaves` are the ends of all branches; each has
 # `num_pages`, `lock_ref` (how many locks) and `last_used` (the larger, the later). Give back the one
 # that goes. You are asked again until there is enough. As it stands, any leaf may go, also one that
-# somebody reads. As few tokens as possible should have to be computed again. Guess from the past: what
-# was not used for long is not likely to be asked for.
+# a request reads. As few tokens as possible should have to be computed again. Guess from the past: a
+# prefix that was not used for long is not likely to come again.
 
 
 # %% tags=["exercise"]
@@ -181,29 +181,29 @@ learn.show(EvictableLeaves.pop, "while self._heap", look_at=("worth ==",))
 # <details><summary>Exercise 2: to_lock</summary>
 #
 # Walk up `parent`, and collect. *Another way*: lock the last node alone, and never evict one that
-# has children. The pages are safe then, but nobody knows how many can be had: the sum of what is
-# evictable counts the parents too. *A third*: vLLM counts on each block for itself.
+# has children. The pages are safe then, but the number of free ones is unknown: the sum of evictable
+# pages counts the parents too. *A third*: vLLM counts on each block for itself.
 #
 # </details>
 #
 # <details><summary>Exercise 3: evict</summary>
 #
 # Of those without locks the least recently used. *Another way*: the least often used
-# (`--radix-eviction-policy lfu`), which keeps the instructions that everybody has. *A third*: the
-# oldest (`fifo`), which needs no clock. With which one you compute least depends on who asks.
+# (`--radix-eviction-policy lfu`), which keeps the instructions that all prompts share. *A third*: the
+# oldest (`fifo`), which needs no clock. Which one computes least depends on the requests.
 #
 # </details>
 #
-# ## What the real systems do
+# ## In the real systems
 #
 # - **SGLang**:
 #   [`mem_cache/radix_cache.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/mem_cache/radix_cache.py),
 #   with `match_prefix`, `insert`, `inc_lock_ref`, `dec_lock_ref` and `evict` as here.
 # - **vLLM**: hashed blocks, in
 #   [`v1/core/block_pool.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/block_pool.py).
-# - **A page in two hands** is a bug that nobody sees until an answer is wrong. In
+# - **A page with two owners** is a bug that stays hidden until an answer is wrong. In
 #   [mini-sglang #111](https://github.com/sgl-project/mini-sglang/issues/111) a request that is given
-#   up while it runs gives its pages back twice. In
+#   up while it runs releases its pages twice. In
 #   [vLLM #33377](https://github.com/vllm-project/vllm/issues/33377) it happens during a transfer.
 #   `minisched museum` has both.
 #

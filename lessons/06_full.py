@@ -19,21 +19,21 @@
 # # It is full
 #
 # **The question.** Four answers are being written, each a token longer with every step. Then the
-# last page of memory is given out, and the next step needs one more. Nobody did anything wrong:
-# when they were let in, nobody knew how long their answers would get. What now?
+# last page of memory is given out, and the next step needs one more. No rule was broken: when the
+# requests were let in, the length of their answers was unknown. Is there a way out?
 #
-# *What the device has read and written it keeps as keys and values for each token (**KV**), in
-# **pages**. Those who have read their prompt and now write are said to **decode**; each step gives
-# each of them one token.*
+# *The device keeps keys and values (**KV**) for each token that it has read or written, in **pages**.
+# Requests that have read their prompt and now write are in **decode**; each step gives each of them
+# one token.*
 #
-# One of them must give its memory back, and start again later. That is a **retraction** (vLLM calls
-# it preemption). What it has said is kept, as its client has heard it; but the KV is gone, so prompt
-# and answer are computed once more.
+# One of them must release its memory, and start again later. That is a **retraction** (vLLM calls it
+# preemption). Its tokens are kept, as its client has received them; but the KV is gone, so prompt and
+# answer are computed once more.
 #
 # ## Predict first
 #
-# You can be *careful* and let in only whom you can serve to the end, or *bold* and let all four in.
-# Which of the two is done first? Who hears a first token soonest, and who has the longest pause?
+# You can be *careful* and let in only requests that you can serve to the end, or *bold* and let all
+# four in. Which of the two is done first? Which gives the first token soonest, which the longest pause?
 
 # %%
 import minisched as ms
@@ -79,11 +79,11 @@ learn.Table(heads, tuple(rows))
 # starts somewhere between and *learns*: with each step that goes well it keeps back less, and after a
 # retraction more.
 #
-# ## A picture: memory, and who gives way
+# ## A picture: memory, and retractions
 #
-# The bold run. Where memory comes to the top, somebody gives way (the flags). The hatched boxes are
-# prompts that are computed again. The *new token ratio* is what the scheduler has learnt: the share of
-# an answer's room that it keeps back for each who runs.
+# The bold run. Where memory comes to the top, a request is retracted (the flags). The hatched boxes are
+# prompts that are computed again. The *new token ratio* is an estimate that the scheduler adapts: the
+# share of an answer's room that it keeps back for each running request.
 
 # %%
 learn.view("retraction", runs["bold"])
@@ -92,12 +92,12 @@ learn.view("retraction", runs["bold"])
 # The crossed box at a flag is the sore spot: when the victim was chosen, a step with it was
 # already **in flight**, launched but not back. It cannot be called back. Its token is dropped (and
 # sampled again later, the same), and it writes to pages that are about to change hands. (The box
-# without a flag is lesson 1's: b said its stop token, and the host saw it a step late.) *Cached*
-# slots hold what has been computed for somebody who may come with the same prompt (lesson 5).
+# without a flag is lesson 1's: b sampled its stop token, and the host saw it a step late.) *Cached*
+# slots hold KV for a later request that may come with the same prompt (lesson 5).
 #
 # ## The lines it is about
 #
-# Who runs next is asked anew at each step and never stored: a request whose steps are all launched
+# At each step the scheduler chooses anew which requests run. A request with all its steps launched
 # stays in the set, but is not run. (`device_len` counts a request's tokens, with those of the steps in
 # flight; `max_device_len` is how many there may be in the end.)
 
@@ -109,8 +109,8 @@ learn.show(
 )
 
 # %% [markdown]
-# Then pages are counted. While some are missing: wait if enough are on their way back, else retract
-# somebody, and count again. The marked line is exercise 1; `choose_victim` is exercise 2.
+# Then pages are counted. While some are missing: wait if enough are about to be released, or retract a
+# request, and count again. The marked line is exercise 1; `choose_victim` is exercise 2.
 
 # %%
 make_room = retraction.Retraction.make_room
@@ -119,10 +119,10 @@ learn.show(make_room, "retracted = False", "reqs = [req", look_at=("pages_short"
 # %% [markdown]
 # ## Exercise 1: how many pages are missing?
 #
-# `running` are those of the next step. Each has `length` (tokens that must have room then) and
-# `num_pages` (pages that it has). `free` pages can be had, of `page_size` tokens each. Give back how
-# many are missing; 0 or less: none. As it stands, everybody needs a page in every step. If you say too
-# few, the free list is empty when a page is taken (`pop from empty list`).
+# `running` are the requests of the next step. Each has `length` (tokens that must have room then) and
+# `num_pages` (pages that it has). `free` pages are free, of `page_size` tokens each. Return how many
+# are missing; 0 or less: none. As it stands, every request needs a page in every step. If your answer
+# is too small, the free list is empty when a page is taken (`pop from empty list`).
 
 
 # %% tags=["exercise"]
@@ -133,11 +133,11 @@ def pages_short(running, free, page_size):
 learn.check("pages_short", pages_short)
 
 # %% [markdown]
-# ## Exercise 2: who gives way?
+# ## Exercise 2: which request is retracted?
 #
-# `running` are those who decode, in the order in which they began; each has `rid`, `num_outputs`
-# (tokens said so far) and `prompt_len`. Give back the one who has said least. Among equals take
-# the longest prompt, as it gives back most, and then the one who began last.
+# `running` are the decoding requests, in the order in which they began; each has `rid`, `num_outputs`
+# (tokens so far) and `prompt_len`. Return the one with the fewest tokens. Among equals take the longest
+# prompt, as it frees most, and then the one that began last.
 
 
 # %% tags=["exercise"]
@@ -152,7 +152,7 @@ learn.check("choose_victim", choose_victim)
 #
 # Steps are numbered, and come back in order. `launched` is the newest one on its way, `returned` the
 # newest one that is back, and `last_step` is the last step that names this request. It has ended, or
-# been retracted. May its pages be given to somebody else? As it stands: at once. Look at the arrow that
+# been retracted. May its pages be given to another request? As it stands: always. Look at the arrow that
 # the checker misses.
 
 
@@ -175,7 +175,7 @@ learn.show(lease)
 # <details><summary>Exercise 1: pages_short</summary>
 #
 # Sum up `-(-length // page_size) - num_pages`, and take off `free`. *Another way*: the
-# package asks first whether there are as many free pages as requests; then nobody can lack one,
+# package asks first whether there are as many free pages as requests; then none can lack one,
 # and nothing is counted. *A third*: vLLM does not count beforehand. It takes pages one request
 # after the other, and retracts when it comes to the end.
 #
@@ -184,7 +184,7 @@ learn.show(lease)
 # <details><summary>Exercise 2: choose_victim</summary>
 #
 # `min(reversed(running), key=lambda one: (one.num_outputs, -one.prompt_len))`. *Another way*: vLLM
-# and nano-vllm take the newest, which needs no search, and whoever came first is sure to end. *A
+# and nano-vllm take the newest, which needs no search, and the oldest request is sure to end. *A
 # third*: move the KV to the host's memory instead of forgetting it (**swap**), and bring it back
 # later, as MindIE can; worth it where a long prompt would have to be computed again.
 #
@@ -192,7 +192,7 @@ learn.show(lease)
 #
 # <details><summary>Exercise 3: may_free</summary>
 #
-# `last_step <= returned`. *Another way*: at once, as SGLang does with KV. One stream keeps its
+# `last_step <= returned`. *Another way*: immediately, as SGLang does with KV. One stream keeps its
 # order, so the next owner's writes come after the late one; a second stream breaks it. *A third*:
 # mini-sglang once looked at the newest step alone, which is enough for two in flight, and not for
 # three.
@@ -203,7 +203,7 @@ learn.show(lease)
 learn.show(retraction.choose_victim, "latest = ")
 
 # %% [markdown]
-# ## What the real systems do
+# ## In the real systems
 #
 # - **SGLang**: `retract_decode` in
 #   [`managers/schedule_batch.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/schedule_batch.py).
@@ -219,4 +219,4 @@ learn.show(retraction.choose_victim, "latest = ")
 #   `make_room` first looks at what is on its way back.
 #
 # On your own machine: `minisched museum` has these bugs, each with its smallest case. The next lesson,
-# `07_mixed_or_apart.py`, goes back to the prompt that froze everybody.
+# `07_mixed_or_apart.py`, is about the prompt of lesson 4 again.

@@ -19,17 +19,17 @@
 # # Mixed chunks, or another machine
 #
 # **The question.** In lesson 4 a document of 30,000 tokens froze four chats for a second and a half,
-# and cutting it into chunks did not help. Two cures are in use. **Mixed chunks**: whoever writes gets
+# and cutting it into chunks did not help. Two cures are in use. **Mixed chunks**: a request that writes gets
 # a row in the step of each chunk. **PD separation** (P for prefill, reading prompts; D for decode,
 # writing answers): prompts are read on another machine, and what was read is sent over. Which one do
 # you need?
 #
-# *A step is one pass of the model over some tokens. What the device has read it keeps as keys and
-# values for each token (**KV**); that is what is sent.*
+# *A step is one pass of the model over some tokens. The device keeps keys and values (**KV**) for each
+# token that it has read; they are sent.*
 #
 # ## Predict first
 #
-# In lesson 4 mixed chunks of 2,048 tokens made the pause 134 ms. What will it be with a second
+# In lesson 4 mixed chunks of 2,048 tokens made the pause 134 ms. How long will it be with a second
 # machine: 100 ms, 50, 10? And will the document's own first token come sooner than before?
 
 # %%
@@ -76,7 +76,7 @@ learn.Table(("", "chats stand still", "document's first token"), tuple(rows))
 #
 # ## A picture: what is in each step
 #
-# Small again: chunks of 24 tokens, two who write, and `long` with 100. Those who write take their
+# Small again: chunks of 24 tokens, two requests that write, and `long` with 100. The two take their
 # token out of each chunk first, so 22 are left for the prompt.
 
 # %%
@@ -97,7 +97,7 @@ learn.timing(ms.run(small, "pd", config=config), steps=4)
 # %% [markdown]
 # ## The lines it is about
 #
-# Who rides along: everybody, or nobody if memory does not reach for all of them.
+# All of them ride along, or none if memory is too small for all.
 
 # %%
 learn.show(mix_with_running, "work = ", look_at=("return [] if",))
@@ -112,10 +112,10 @@ learn.show(UnifiedBudget.schedule, "decodes, draft_lens", "prefill.admit", look_
 # %% [markdown]
 # ## Exercise 1: who rides along?
 #
-# A chunk is about to run. `prompt_pages` says of each prompt in it how many pages it still needs,
-# `decode_pages` the same of each who writes; `free` can be had. May they ride along, all of them? As
-# it stands, nobody ever does. (If you say yes too often, a page is taken from an empty list: `pop from
-# empty list`.)
+# A chunk is about to run. `prompt_pages` has the pages that each prompt in it still needs,
+# `decode_pages` those of each request that writes; `free` pages are free. May all of them ride along?
+# As it stands, they never do. (If you answer True too often, a page is taken from an empty list: `pop
+# from empty list`.)
 
 
 # %% tags=["exercise"]
@@ -129,7 +129,7 @@ learn.check("rides", rides)
 # ## Exercise 2: predict the pause
 #
 # A step takes `base` ms, and `per_token` ms more for each token in it. `running` chats write when a
-# `prompt` of so many tokens comes; a `chunk` has so many. How long is the longest pause of a chat, from
+# prompt of `prompt` tokens comes; a chunk has `chunk` tokens. How long is the longest pause of a chat, from
 # one of its tokens to its next, while the prompt is read? (The chats joined long before.) In ms, if `how` is `"one piece"`, `"chunks"`,
 # `"mixed"` or `"apart"`. The checker holds your formula against runs. Their host and copies take next
 # to no time: leave those out.
@@ -162,8 +162,8 @@ learn.check("prompts_a_second", prompts_a_second)
 #
 # A guide to chunked prefill has such an office: a document of 100,000 tokens, and 20 short questions.
 # With mixed chunks of 2,048, it claims, the others' first token comes after 0.5 s instead of 15,
-# throughput is 2 to 3 times as high, and peak memory falls by 60 %. Which of the three do you believe,
-# by now?
+# throughput is 2 to 3 times as high, and peak memory falls by 60 %. Which of the three do you believe
+# now?
 
 
 # %%
@@ -190,8 +190,8 @@ heads = ("", "others' first token, mean", "tokens", "most tokens in a step", "lo
 learn.Table(heads, tuple(rows))
 
 # %% [markdown]
-# - **First tokens: does not hold.** The document goes on before anybody new is let in. The chunk is
-#   shared with those who write already, not with newcomers.
+# - **First tokens: does not hold.** The document goes on before a new request is let in. The chunk is
+#   shared with requests that write already, not with new ones.
 # - **Throughput: does not hold.** The same tokens are computed, and each chunk reads the weights
 #   once more.
 # - **Peak memory: holds.** A step works on 2,048 tokens instead of 100,000, and what it needs for that
@@ -205,8 +205,8 @@ learn.Table(heads, tuple(rows))
 # <details><summary>Exercise 1: rides</summary>
 #
 # `sum(prompt_pages) + sum(decode_pages) <= free`. *Another way*: take along as many as fit. Then
-# some run and some do not, and somebody has to remember who was left out. *A third*: vLLM turns it
-# round, and lets those who write go first; then it is the chunk that gets what is left.
+# some run and some do not, and the scheduler has to remember which were left out. *A third*: vLLM
+# turns it round, and lets decodes go first; then the chunk gets the rest.
 #
 # </details>
 #
@@ -221,13 +221,13 @@ learn.Table(heads, tuple(rows))
 #
 # <details><summary>Exercise 3: prompts_a_second</summary>
 #
-# `1000 / max(read, link * prompt)`. *Another way*: send the whole KV behind the last chunk; then
+# `1000 / max(read, link * prompt)`. *Another way*: send the whole KV after the last chunk; then
 # the two times add up for each document, though not for the row of them. *A third*: two prefill
 # machines for one that decodes, if reading is the narrow place.
 #
 # </details>
 #
-# ## What the real systems do
+# ## In the real systems
 #
 # - **SGLang**: `--enable-mixed-chunk`, off by default (`mix_with_running` in
 #   [`managers/schedule_batch.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/schedule_batch.py));

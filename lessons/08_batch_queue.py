@@ -19,7 +19,7 @@
 # # A queue of batches
 #
 # **The question.** Your model is too large for one GPU, so it is cut into four **stages**, each on
-# a GPU of its own. A token comes out behind the last stage, and it is the input of the first. Must
+# a GPU of its own. A token comes out of the last stage, and it is the input of the first. Must
 # three GPUs idle while the fourth works? Can four steps be in flight at a time?
 #
 # *A GPU is the **device**, your program the **host** (lesson 1). A **step** computes the next token
@@ -63,7 +63,7 @@ learn.table(one, queue)
 # One step in flight keeps a GPU busy for less than a quarter of the time: the others wait for
 # their turn, and all four wait for the host. With four it is three quarters, and the run is three
 # times as fast. (A pipeline has to be filled first and runs empty at the end; between those it is
-# 87 %, as the picture below says.) `depth` is how many steps may be launched and not yet processed.
+# 87 %, as the picture below shows.) `depth` is how many steps may be launched and not yet processed.
 #
 # ## A picture
 #
@@ -95,9 +95,9 @@ learn.check("bubble", bubble)
 # ## Exercise 2: the loop
 #
 # Write a loop with a queue of `depth` places. The engine is that of lesson 1: `run_batch` launches
-# and returns at once, `process_batch_result` waits for a step's tokens, and `yield` ends a turn.
-# `get_next_batch_to_run` gives something false where nobody can be scheduled: nobody is there, or
-# each one waits for its own token. (No request is in two batches at a time.) What it does give is
+# and returns immediately, `process_batch_result` waits for a step's tokens, and `yield` ends a turn.
+# `get_next_batch_to_run` gives something false where no request can be scheduled: there is none, or
+# each one waits for its own token. (No request is in two batches at a time.) A batch that it gives is
 # scheduled: launch it in the same turn.
 #
 # vLLM's rule: **filling beats harvesting**. As long as there is room and something to launch,
@@ -142,8 +142,8 @@ learn.show(
 learn.view("prev_sampled", trace_of("prev_sampled"))
 
 # %% [markdown]
-# If the rows stayed where they were, that is one copy (`slice`); if they moved, every token has to
-# be told its place (`scatter`).
+# If the rows stayed where they were, that is one copy (`slice`); if they moved, every token needs
+# its new place (`scatter`).
 
 # %%
 learn.show(PrevSampled._plan, "if not targets", look_at=('"slice"', '"scatter"'))
@@ -151,8 +151,8 @@ learn.show(PrevSampled._plan, "if not targets", look_at=('"slice"', '"scatter"')
 # %% [markdown]
 # ## Exercise 3: who is left out?
 #
-# Scheduled ahead of its tokens, a request could be computed past its end. A stop token nobody can
-# foresee, but a *length* the host can count. `computed` tokens are computed or in flight,
+# Scheduled ahead of its tokens, a request could be computed past its end. The host cannot foresee a
+# stop token, but it can count a *length*. `computed` tokens are computed or in flight,
 # `placeholders` of its output tokens are not known yet, and `length` is its prompt and all tokens
 # that it may have. Is its last token already on its way, so that the next step must leave it out? (You
 # may find that you do not need all three numbers.)
@@ -196,7 +196,7 @@ learn.check("ends_in_flight", ends_in_flight)
 learn.show(is_length_foreseen, "placeholders = req", look_at=("return",))
 
 # %% [markdown]
-# ## What the real systems do
+# ## In the real systems
 #
 # - vLLM: [`v1/engine/core.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/engine/core.py),
 #   `step_with_batch_queue`. It came for pipelines; since
@@ -204,13 +204,13 @@ learn.show(is_length_foreseen, "placeholders = req", look_at=("return",))
 #   places. Sampling became a call of its own in
 #   [#26866](https://github.com/vllm-project/vllm/pull/26866).
 # - With async scheduling its newer runner takes one place *more* than there are stages
-#   (`max_concurrent_batches`): exercise 1 says what for.
-# - Whether a turn may end early when the oldest step is done already has been changed back and
-#   forth ([#23770](https://github.com/vllm-project/vllm/pull/23770)): fill first, or answer first?
+#   (`max_concurrent_batches`): exercise 1 has the reason.
+# - Systems differ on a turn that could end early because the oldest step is done already. It has been
+#   changed back and forth ([#23770](https://github.com/vllm-project/vllm/pull/23770)): fill first, or answer first?
 # - `prev_sampled_token_ids` is in
 #   [`v1/worker/gpu_model_runner.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_model_runner.py).
 #   Placeholders that outlived a preemption made tokens disappear
 #   ([#48245](https://github.com/vllm-project/vllm/pull/48245)): `minisched museum` has such a case.
 #
 # On your own machine: `minisched compare --loops vllm_step,vllm_batch_queue,vllm_async`. The next
-# lesson, `09_placeholders.py`, has a -1 in two layers at once.
+# lesson, `09_placeholders.py`, has a -1 in two layers.

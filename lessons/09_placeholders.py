@@ -19,8 +19,8 @@
 # # Who fills in the -1
 #
 # **The question.** MindIE, Huawei's engine, is built in two layers: a scheduler in C++ and a worker
-# in Python. Both run ahead of a token that does not exist yet, and both write -1 in its place. Who
-# fills it in, where, and do you need both?
+# in Python. Both run ahead of a token that does not exist yet, and both write -1 in its place. Which
+# of them fills it in, where, and do you need both?
 #
 # *The **host** decides and looks at results, the **device** computes (lesson 1). A **step** computes
 # one token for each request in it; each has a **row** in the step. A -1 that stands for a token to
@@ -57,8 +57,8 @@ learn.table(*runs.values())
 
 # %% [markdown]
 # A placeholder alone buys nothing. With one call outstanding, the scheduler waits for each step, as
-# the serial loop does. What makes `mindie_dual` fast is the late answer. It runs a step more than
-# the serial loop: nobody has counted yet when the last one is launched. (So does `multi_step`, for
+# the serial loop does. The late answer makes `mindie_dual` fast. It runs a step more than the serial
+# loop: when the last one is launched, the tokens are not counted yet. (So does `multi_step`, for
 # another reason, which comes last.)
 #
 # ## A picture
@@ -97,8 +97,8 @@ learn.show(FillDevice.resolve_future, "rows = ", look_at=("where",))
 # %% [markdown]
 # ## Exercise 2: which row brings it?
 #
-# `rids` are the requests in the rows of N, `last_rids` those in the rows of N-1. `known` says for
-# each row of N whether all of its tokens are known. Give a list with, for each row of N, the row of
+# `rids` are the requests in the rows of N, `last_rids` those in the rows of N-1. `known` is true
+# for each row of N with all of its tokens known. Give a list with, for each row of N, the row of
 # N-1 that brings its token, or None.
 #
 # As it stands it is the published line: who was in the last step is filled. The checker gives you
@@ -113,7 +113,7 @@ def rows_to_fill(rids, known, last_rids):
 learn.check("rows_to_fill", rows_to_fill)
 
 # %% [markdown]
-# Rows move when somebody ends, and a prompt that begins breaks everybody's line:
+# Rows move when a request ends, and a prompt that begins interrupts all lines:
 
 # %%
 learn.view("placeholder_fill", trace_of("placeholder_fill"))
@@ -134,7 +134,7 @@ learn.show(
 # ## Exercise 3: the scheduler's layer
 #
 # A token has come for a sequence whose `output_ids` end in one or two -1. Give back the list with
-# the token in its place. As it stands, tokens are added behind the placeholders.
+# the token in its place. As it stands, tokens are added after the placeholders.
 
 
 # %% tags=["exercise"]
@@ -155,7 +155,7 @@ learn.show(PlaceholderLedger.replace_placeholder_with_token, "data = ", look_at=
 # ## Two layers, or one?
 #
 # Each request is kept twice: the ledger knows nothing of the worker's book, which is one step
-# behind and counts for itself. `mindie_single` has one ledger. It launches, and then reconciles the
+# late and counts for itself. `mindie_single` has one ledger. It launches, and then reconciles the
 # *oldest* of two steps in flight, which is vLLM's shape (lesson 8). As it counts what is on its way,
 # no step is launched past a length.
 
@@ -169,7 +169,7 @@ learn.show(mindie_single, "in_flight.append", "reconcile(engine, ledger", look_a
 # ## Or no placeholder: multi-step
 #
 # vLLM had another answer before: decide once, and let the worker run the same rows four times.
-# Nothing is hidden, but the price of a decision is paid once for four tokens. Nobody hears anything
+# Nothing is hidden, but the price of a decision is paid once for four tokens. No client gets a token
 # before a burst is over: tokens come in bursts, new requests wait, and a request that ends in the
 # middle is computed to the end of its burst. (12 tokens are 1 from the prompt and 11 more: three
 # bursts of 4, so the last row of each request was wasted.)
@@ -184,13 +184,13 @@ learn.timing(runs["multi_step"], steps=5)
 #
 # `[i if row is None else sampled[row] for i, row in zip(ids, prev_rows)]`. Or in place, for the
 # pairs that are not None: `ids[at] = sampled[row]`, as MindIE does with index arrays. Or a `where`
-# over all places at once, as the device does.
+# over all places together, as the device does.
 #
 # </details>
 #
 # <details><summary>Exercise 2: rows_to_fill</summary>
 #
-# None where the row is known, else `last_rids.index(rid)`. A dictionary from id to row does it in
+# None where the row is known, otherwise `last_rids.index(rid)`. A dictionary from id to row does it in
 # one pass over each list, where `index` looks through the list again and again. Or ask the lease
 # under which a row runs instead of the id: a request that starts again has a new one.
 #
@@ -204,7 +204,7 @@ learn.timing(runs["multi_step"], steps=5)
 #
 # </details>
 #
-# ## What the real systems do
+# ## In the real systems
 #
 # - MindIE-LLM's names are kept here: `generate_token_async` and `_fill_in_model_result` in
 #   `plugins/plugin_manager.py`, `AddNextTokenPlaceHolder` and `ReplacePlaceHolderWithToken` in

@@ -19,12 +19,12 @@
 # # Where overlap must wait
 #
 # **The question.** So far the host never needed the newest token to launch the next step. But a
-# request may want its answer to be valid JSON, and what may come next depends on what has been
-# said. Must the whole machine stop for it?
+# request may want its answer to be valid JSON, and the tokens so far decide which may come next. Must
+# the whole machine stop for it?
 #
-# *A **grammar** says which tokens may follow (here a regular expression; a JSON schema in life). The
-# host keeps it, and builds a **mask** from it: a list of the tokens that may be sampled. A
-# **penalty** makes tokens less likely that were said before. Both read a request's history.*
+# *A **grammar** decides which tokens may follow (here a regular expression; a JSON schema in life). The
+# host keeps it, and builds a **mask** from it: a list of the tokens that may be sampled. A **penalty**
+# makes tokens less likely that were generated before. Both read a request's history.*
 #
 # You need Python, half an hour, and three times a few lines.
 
@@ -64,7 +64,7 @@ ms.compare(ms.requests(4, rule), loops)
 #
 # A step is two things: a **forward pass**, which reads the last token and computes how likely each
 # next one is, and the **sampling**, which chooses. The pass takes nearly all the time, and it reads
-# its token on the device. Only the sampling needs the mask. So the pass is launched at once; while
+# its token on the device. Only the sampling needs the mask. So the pass is launched immediately; while
 # the device computes, the host processes the last result, builds the mask (olive), and launches the
 # sampling. Where the pass is short, the device waits for the mask (hatched).
 
@@ -102,7 +102,7 @@ learn.show(_lacks, "missing = ", look_at=("late_penalties else",))
 # exercise 1, `engine.run_batch(batch, delay_sample=True)` launches the pass without the sampling, and
 # `engine.launch_batch_sample_if_needed(pending)` builds the mask and launches the rest.
 #
-# As it stands the loop is right and careful: where somebody must wait, it processes the last result
+# As it stands the loop is right and careful: where a row must wait, it processes the last result
 # first, and launches nothing meanwhile. Change the order, so that only the sampling waits.
 
 
@@ -141,7 +141,7 @@ learn.show(
 # %% [markdown]
 # ## The other wait: for the copy
 #
-# One wait nobody gets around: to process a result, its tokens have to be on the host. They are
+# One wait is always there: to process a result, its tokens have to be on the host. They are
 # copied on a stream of their own, and an **event** at the copy's end, `copy_done`, is all that the
 # host waits for; not for the device to be done. In the picture that event is the diamond. In most
 # steps the tokens lie ready before the host asks.
@@ -157,10 +157,10 @@ learn.show(
 # %% [markdown]
 # ## Exercise 3: which drafts count?
 #
-# Speculation makes a step bring more than one token. Somebody cheap guesses a few tokens ahead
-# (**drafts**), and one forward pass reads all of them: `sampled[0]` is what the model says behind
-# the last token, `sampled[1]` what it says behind `drafts[0]`, and so on; there is one more of
-# them than drafts. Give the tokens that count: those that the model would have said one by one.
+# Speculation makes a step bring more than one token. A cheap model guesses a few tokens ahead
+# (**drafts**), and one forward pass reads all of them: `sampled[0]` is the model's token after the last
+# one, `sampled[1]` its token after `drafts[0]`, and so on; there is one more of them than drafts. Give
+# the tokens that count: those that the model would have sampled one by one.
 #
 # How many count is known only when the step has run. So the next step's lengths are unknown, too,
 # and overlap has more to bring from step to step than a token.
@@ -174,7 +174,7 @@ def accept(drafts, sampled):
 learn.check("accept", accept)
 
 # %% [markdown]
-# On the device there are no loops: all drafts of all rows are compared at once, and the first
+# On the device there are no loops: all drafts of all rows are compared together, and the first
 # that differs is looked for with arrays.
 
 # %%
@@ -194,7 +194,7 @@ learn.show(count_accepted, "at, none =", look_at=("count_equal",))
 # <details><summary>Exercise 2: waiting_loop</summary>
 #
 # Launch with `delay_sample=delay`, process `last`, then `launch_batch_sample_if_needed(pending)`.
-# Or let a worker thread build the mask, as MindIE does: it gets the token and tells the grammar;
+# Or let a worker thread build the mask, as MindIE does: it gets the token and updates the grammar;
 # but the pass waits for the mask. Or break the chain, as the MLX loop does: process, then launch.
 # That is what you started with, and 0.91 x above.
 #
@@ -208,7 +208,7 @@ learn.show(count_accepted, "at, none =", look_at=("count_equal",))
 #
 # </details>
 #
-# ## What the real systems do
+# ## In the real systems
 #
 # - SGLang: `delay_sample_func` in
 #   [`managers/scheduler.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/scheduler.py);
@@ -222,5 +222,4 @@ learn.show(count_accepted, "at, none =", look_at=("count_equal",))
 # - Stale -1 drafts that reached the model:
 #   [#46899](https://github.com/vllm-project/vllm/pull/46899).
 #
-# On your own machine: `minisched compare --regex '[a-z]+'` says how many waits there were, and what
-# they cost. In the next lesson, `11_reviewer.py`, you look for missing waits.
+# On your own machine: `minisched compare --regex '[a-z]+'` counts the waits and their cost. In the next lesson, `11_reviewer.py`, you look for missing waits.

@@ -22,9 +22,9 @@
 # wrong. You have a trace: who did what, and when. How do you find a bug that did not happen this
 # time?
 #
-# *A **lane** is somebody who does one thing after the other: the host, or a **stream** of the device.
+# *A **lane** does one thing after the other: it is the host, or a **stream** of the device.
 # An **op** is launched by the host and runs on a stream. A **race** is two lanes that touch the same
-# memory, one of them to write, while nothing says who comes first.*
+# memory, one of them to write, while nothing orders the two.*
 #
 # You need Python, forty minutes, and once about twenty lines.
 
@@ -38,7 +38,7 @@ from minisched.museum.patch import diff
 # ## A run
 #
 # Trace C, in which two requests are served. Their tokens are right. **Predict first.** Something in
-# it is wrong all the same. What could be wrong with a run whose result is right?
+# it is wrong all the same. The result is right: so what could be wrong with the run?
 
 # %%
 unknown = learn.trace_of_bug("C")
@@ -96,8 +96,8 @@ learn.show(_learned, "known = dict", look_at=("known[other] = moment", "giver.ac
 # %% [markdown]
 # ## Exercise 2: find a race
 #
-# Now `clocks` are the right ones. What touches memory is of kind `read`, `write` or `free` (after
-# which nobody may touch it any more), and its `what` is `(memory, cells)`: a name, and the numbers of
+# Now `clocks` are the right ones. A touch of memory is of kind `read`, `write` or `free` (after
+# which no lane may touch it any more), and its `what` is `(memory, cells)`: a name, and the numbers of
 # the cells. Give a pair of acts that race, by their numbers, or None.
 
 
@@ -110,7 +110,7 @@ def race(program, clocks):
 learn.check("race", race)
 
 # %% [markdown]
-# Yours, on trace C. (Until both exercises are right it says anything.)
+# Yours, on trace C. (Until both exercises are right, the answer means nothing.)
 
 # %%
 program = learn.acts(unknown)
@@ -124,7 +124,7 @@ program = learn.acts(unknown)
 # The laws:
 #
 # - `identity`: a request's tokens are those that it gets alone;
-# - `race`: whoever touches the same memory is ordered;
+# - `race`: touches of the same memory are ordered;
 # - `overlap`: the host works while the device does;
 # - `leak`: what was taken is given back, once;
 # - `livelock`: every request ends.
@@ -180,7 +180,7 @@ print(diff(find("pinned_buffer_rewritten").edits))
 #
 # A `("overlap", "wait", 2)`: the host finishes a step before it launches the next, so nothing lies
 # above anything. B `("identity", "forward", 3)`: it got step 1's token. C `("race", "prepare",
-# 2)`. Or let `minisched check TRACE` say it.
+# 2)`. Or let `minisched check TRACE` find it.
 #
 # </details>
 
@@ -188,7 +188,7 @@ print(diff(find("pinned_buffer_rewritten").edits))
 learn.show(PlayedOrder.__init__, 'if kind == "begin"', "_learned", look_at=("_learned",))
 
 # %% [markdown]
-# ## What the real systems do
+# ## In the real systems
 #
 # - Trace A: [vllm-omni #4442](https://github.com/vllm-project/vllm-omni/issues/4442), "enabled", and
 #   serial in the trace.

@@ -19,16 +19,16 @@
 # # Your engine
 #
 # **The question.** Your server starts with overlap enabled, the log says so, and it is no faster.
-# Is it overlapped? The log cannot tell; a **trace** can: what ran when, on the host and on the
-# device. Which call stands between you and the overlap?
+# Is it overlapped? The log does not show it; a **trace** does: each piece of work with its time, on the
+# host and on the device. Which call stands between you and the overlap?
 #
 # *`torch.profiler` and NVIDIA's Nsight Systems record such traces. They know nothing of steps or
 # tokens: they see **calls** of the host, and **ops** (kernels and copies) on the **streams** of the
-# device. Some calls launch an op and return at once, some wait until the device is done: they
+# device. Some calls launch an op and return immediately, some wait until the device is done: they
 # **block**.*
 #
 # The traces here are real, and small cuts of published ones (`minisched/learn/traces/README.md`
-# says whose). You need Python, half an hour, and three times a few lines.
+# has their sources). You need Python, half an hour, and three times a few lines.
 
 # %%
 import minisched as ms
@@ -46,29 +46,29 @@ from minisched.checks.overlap import gaps, union
 ms.check(learn.profile_path("sglang_decode"))
 
 # %% [markdown]
-# Read the last lines. The host was blocked for 463 ms in one call, `hipMemcpyWithStream`. Everything
-# else it did in this step took less than 3 ms. (HIP is AMD's CUDA: its calls begin with `hip`.)
+# Read the last lines. The host was blocked for 463 ms in one call, `hipMemcpyWithStream`. All its other
+# calls in this step took less than 3 ms. (HIP is AMD's CUDA: its calls begin with `hip`.)
 #
-# What did that cost? Not 463 ms: the device was most likely at work meanwhile, on a step that is not
-# in this file (which is why it idles for 97.9 %). It cost what the host had to do *after* the wait,
-# with nothing queued: *host wait* is 0.44 ms, in a step of 10 ms.
+# The cost is not 463 ms: the device was most likely at work meanwhile, on a step that is not in this
+# file, so it idles for 97.9 %. The cost is the host's work *after* the wait, with nothing queued:
+# *host wait* is 0.44 ms, in a step of 10 ms.
 # That is the bubble of lesson 1, with overlap on.
 #
 # ## A picture
 #
 # The host has the upper lane. It launches almost nothing, waits, and when the wait is over it
 # launches the whole step (one call, a **graph** of kernels), just when the device is ready for it.
-# What the device did meanwhile was most likely the step before, of prompts.
+# The device was most likely running the step before, of prompts.
 
 # %%
 learn.timing(
     learn.profile("sglang_decode"),
     whole=True,
-    title="SGLang: the host waits for 463 ms, and the step begins behind that",
+    title="SGLang: the host waits for 463 ms, and the step begins after that",
 )
 
 # %% [markdown]
-# Beside it one decode step of vLLM. The host had launched everything 6 ms before the device began.
+# Next to it one decode step of vLLM. The host had launched everything 6 ms before the device began.
 # This is what being ahead looks like. (Its "busy 56 %" counts from the host's first call on. From its
 # first kernel to its last, the device idles for 0.2 % of the time.)
 
@@ -135,7 +135,7 @@ def blocking_call(calls):
 learn.check("blocking_call", blocking_call)
 
 # %% [markdown]
-# Three of the real answers, each a line of Python that nobody suspects:
+# Three of the real answers, each an unsuspicious line of Python:
 #
 # | trace | the call | which line it was |
 # |---|---|---|
@@ -146,7 +146,7 @@ learn.check("blocking_call", blocking_call)
 # vLLM waits, too: for 0.002 ms, in `hipEventSynchronize`. Its event is the end of a copy that was
 # done long before. Waiting is no sin; waiting for what was launched just now is. And in
 # `two_gpus`, recorded by Nsight, the host is blocked for 428 ms, while the device hardly idles: the
-# host was that far ahead. What the call does cost is 1.6 ms: the queue is empty when it returns, and
+# host was that far ahead. The call does cost 1.6 ms: the queue is empty when it returns, and
 # the device waits for the next launches. (Pale green in its picture is
 # `upload`: copies from the host's memory to the device, which take most of the time.)
 
@@ -194,8 +194,8 @@ learn.timing(
 #
 # Sort by start, keep the latest end so far, add up what lies between. Or merge into intervals, as
 # the package does, and keep those: then you can ask what the host did in each gap. Or mark every
-# start with +1 and every end with -1, sort, and add up the time at 0: that also says how *many*
-# ops ran at a time.
+# start with +1 and every end with -1, sort, and add up the time at 0: that also gives the *number*
+# of ops that ran at a time.
 #
 # </details>
 #
@@ -215,7 +215,7 @@ learn.timing(
 #
 # </details>
 #
-# ## What the real systems do
+# ## In the real systems
 #
 # - They name their steps, so that a tool can find them: SGLang `step[DECODE bs=32]`
 #   ([`managers/scheduler.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/scheduler.py)),
@@ -233,4 +233,4 @@ learn.timing(
 #
 # On your own machine: `minisched check trace.json.gz`, or with an Nsight report
 # `nsys export --type sqlite report.nsys-rep` and `minisched check report.sqlite`. Record three steps
-# or more, and it says whether they overlap. The last lesson is yours: an empty file.
+# or more, and the answer covers their overlap. The last lesson is yours: an empty file.

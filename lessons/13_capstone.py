@@ -19,10 +19,10 @@
 # # Capstone: your own
 #
 # **The question.** An empty file. Who runs in the next step, and when does the host look? Can you
-# write both, so that nobody ever gets a wrong token, waits for ever, or loses memory, and no time is
+# write both, so that no request ever gets a wrong token, waits for ever, or loses memory, and no time is
 # lost either?
 #
-# Everything that you need was in the lessons before; your `mine.py` has what you got right. This one
+# Everything that you need was in the lessons before; your `mine.py` has your right answers. This one
 # takes longer than the others: an hour or two, in five levels. After each you can stop.
 #
 # %%
@@ -52,50 +52,50 @@ learn.timing(serial, overlapped)
 # %% [markdown]
 # ## What you write, and what is there
 #
-# The engine keeps the **books**: whose page is whose, what is in flight, who has heard what. You make
-# the **decisions**. Two things, in one cell:
+# The engine keeps the **state**: the owner of each page, the steps in flight, the tokens that clients
+# have received. You make the **decisions**. Two things, in one cell, under names of your choice:
 #
 # **`class Scheduler`**, made anew for each run, without arguments:
 #
 # - `receive(req)`: a request has come.
 # - `ended(req)`: it is over, by its end or because its client has gone. Forget it.
-# - `next_batch(room)`: who is in the next step? Gives two lists. The first has pairs `(req, length)`:
-#   prompts, and how many tokens of each to compute now. The second has those who *decode*: one more
-#   token each. What you give is launched in this turn, so you may count on it. Both empty: nothing can
-#   run now.
+# - `next_batch(room)`: which requests are in the next step? Gives two lists. The first has pairs
+#   `(req, length)`: prompts, and how many tokens of each to compute now. The second has requests that
+#   *decode*: one more token each. Your batch is launched in this turn, so you may count on it. Both
+#   empty: nothing can run now.
 #
 # **`def loop(engine)`**, as in lesson 1.
 #
-# What you can ask a request: `req.extend_len`, how many tokens of its prompt are still to be computed
-# (for who decodes it is 1, so remember yourself whose prompt is half done); `req.max_device_len`, how
-# many tokens it can ever have; and `req.rid`. What you can ask the `room`:
+# A request has `req.extend_len`, how many tokens of its prompt are still to be computed (it is 1 for a
+# request that decodes, so remember yourself which prompt is half done); `req.max_device_len`, how many
+# tokens it can ever have; and `req.rid`. The `room` has:
 #
 # | | |
 # |---|---|
 # | `room.may_run(req)` | may its next token be launched now? (Its prompt is done, and it has not ended by its length.) |
 # | `room.free_rows` | how many more requests may start |
-# | `room.prompt_tokens` | how many tokens fit into a step with prompts; who decodes in the same step takes one of them |
-# | `room.may_cut` | whether a prompt may be cut; else a longer one has to go alone, in one piece |
-# | `room.page_size`, `room.free_pages` | tokens in a page; pages that can be had now |
+# | `room.prompt_tokens` | how many tokens fit into a step with prompts; a request that decodes in the same step takes one of them |
+# | `room.may_cut` | whether a prompt may be cut; otherwise a longer one has to go alone, in one piece |
+# | `room.page_size`, `room.free_pages` | tokens in a page; pages that are free now |
 # | `room.pages_held(req)` | pages that a request has already |
 #
-# You cannot take memory back from anybody, so start only whom you can serve to the end, beside all
-# who run.
+# You cannot take memory back from a request, so start only one that you can serve to the end, next to
+# all that run.
 #
 # At most one prompt may be half computed at a time, and it has to be done before the next one begins.
 #
 # ## The five levels
 #
-# 1. **plain**: memory for everybody, though not always a row, and answers that end by their length.
-# 2. **stops**: stop tokens, which nobody foresees, and clients who give up.
+# 1. **plain**: memory for every request, though not always a row, and answers that end by their length.
+# 2. **stops**: stop tokens, which the host cannot foresee, and clients who give up.
 # 3. **tight**: little memory, pages, long prompts in chunks.
 # 4. **wishes**: grammars and penalties, which need to know the last token before they can choose.
 # 5. **time**: no more than 5 % above `overlap`.
 #
 # Each is held to the laws of `minisched check` (identity, ends, races, leaks, ownership, budgets, ..).
-# Who goes first is left to you. Level 5 compares with first come, first served, and prompts before
-# decodes: another order may be fine in general and still be slower there. (A mistake may be met a
-# level late. The sentence says what it is.)
+# You choose which request goes first. Level 5 compares with first come, first served, and prompts
+# before decodes: another order may be fine in general and still be slower there. (A mistake may be met
+# a level late. The sentence names it.)
 #
 # ## Exercise: an empty file
 #
@@ -127,7 +127,7 @@ learn.check("capstone", capstone)
 # %% [markdown]
 # ## Where to look, if you are stuck
 #
-# The package's own admission, for level 3: it asks those who wait in their order, until one is
+# The package's own admission, for level 3: it tries waiting requests in their order, until one is
 # refused.
 
 # %%
@@ -146,17 +146,17 @@ learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=dela
 # %% [markdown]
 # ## On as many workloads as you like
 #
-# What is right is in `mine.py`. From a terminal, in this folder:
+# Your right answer is in `mine.py`. From a terminal, in this folder:
 #
 # ```sh
 # minisched check --loop mine.py --workloads 300
 # ```
 #
 # That is the full draw: prefix caches, speculation, priorities, odd requests, steps that fail. Your
-# scheduler was not written for all of it, and most of those cases will break a law; the solution below
-# fares no better. What breaks first, and which lesson was about it?
+# scheduler was not written for all of it, and more than half of those cases break a law, also with the
+# solution below. Which law breaks first, and which lesson was about it?
 #
-# ## What the real systems do
+# ## In the real systems
 #
 # - [mini-sglang](https://github.com/sgl-project/mini-sglang) is the closest to yours:
 #   `scheduler/{prefill,decode,scheduler}.py`, 800 lines with its cache.
@@ -248,11 +248,10 @@ learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=dela
 #
 # Two other ways:
 #
-# - **Bet, and retract.** Start a prompt when it fits *now*, and take somebody's memory back when it
-#   runs out. More requests run at a time; you need a victim, and a rule that it does not come straight
-#   back. That is SGLang, vLLM and nano-vllm. (mini-sglang keeps memory for the worst case, as you do.)
-# - **One budget for all.** Every step has so many tokens; whoever decodes takes one, prompts share the
+# - **Bet, and retract.** Start a prompt when it fits *now*, and retract a request when memory runs out.
+#   More requests run at a time; you need a victim, and a rule that it does not come straight back. That is SGLang, vLLM and nano-vllm. (mini-sglang keeps memory for the worst case, as you do.)
+# - **One budget for all.** Every step has a number of tokens; each decode takes one, prompts share the
 #   rest (vLLM, lesson 7). Your two lists may both be filled: try it, and look at the picture.
 #
-# **Next:** your own engine. Lesson 12 told you how to look at it; `minisched check --help` and the
-# page "check mine" say how to hold it to these laws.
+# **Next:** your own engine. Lesson 12 showed how to look at it; `minisched check --help` and the page
+# "check mine" show how to hold it to these laws.

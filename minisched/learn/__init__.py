@@ -1,13 +1,13 @@
-"""What the lessons are made of: runs, pictures, sources, and exercises that are held to the laws.
+"""The parts of the lessons: runs, pictures, sources, and exercises that are held to the laws.
 
 ============= ====================================================================================
 module        what it gives
 ============= ====================================================================================
-``runs``      runs that take so many milliseconds a step, and tables and pictures of runs
+``runs``      runs with given costs in milliseconds, and tables and pictures of runs
 ``exercise``  what an exercise is: a table with a hole in the package; ``exercises`` has all of them
 ``grade``     ``check``: the laws, the smallest counterexample in red, or the run beside another
-``guard``     no run of a learner's lines lasts for ever, or ends anything but itself
-``keep``      what is right is kept in ``mine.py``; hints
+``guard``     limits of time and instructions for a learner's lines
+``keep``      ``mine.py``, the file with the right answers; hints
 ============= ====================================================================================
 
 Only the standard library is needed, and IPython nowhere: what a cell shows has ``_repr_html_``

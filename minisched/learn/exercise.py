@@ -1,8 +1,9 @@
 """An exercise is a table: a hole in the package, what fills it, and what that is held against.
 
-Each lesson has a file of them in ``learn/exercises``, whose ``EXERCISES`` is found by itself
-(``l04_long_prompt.py`` begins with one that has nearly everything). What a learner begins with is
-the lesson's cell, which ends with ``learn.check("cut", cut)``. From the same table come the tests.
+Each lesson has a file of them in ``learn/exercises``, and every ``EXERCISES`` there is found
+(``l04_long_prompt.py`` begins with one that has nearly everything). A learner begins with the
+lesson's cell, which ends with ``learn.check("cut", cut)``. The tests are made from the same table,
+and from ``tests/learn/mistakes.py``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from .runs import VOCAB
 
 COST = of_milliseconds(host=6, device=10, copy=1)
 
-# -- What is heard of a learner's lines while they run ---------------------------------------------
+# -- Observations of a learner's lines while they run ----------------------------------------------
 
 
 @dataclass
@@ -83,7 +84,7 @@ class Calls:
 
 
 def sketch(thing: Any) -> str:
-    """What tells one situation from another."""
+    """Return a text that differs where two situations differ."""
     if isinstance(thing, list | tuple | set | frozenset):
         return f"[{' '.join(map(sketch, thing))}]"
     plain = thing if isinstance(thing, int | float | str) else ""
@@ -102,7 +103,7 @@ PACKAGE_LOOPS = str(Path(PACKAGE, "loops"))
 
 @dataclass(frozen=True)
 class Loop:
-    """A whole loop, in the place of the body of ``base``: its relay, depth and scheduler stay.
+    """A whole loop instead of the body of ``base``: its relay, depth and scheduler stay.
 
     ``call`` makes a loop of what a learner writes, where that is less: one turn, or one decision.
     ``bug`` is as in ``Function``; ``swaps`` are functions of the package that are others meanwhile,
@@ -143,7 +144,7 @@ class Loop:
 
 
 def _watched(engine: Engine, name: str, calls: Calls) -> Callable[..., Any]:
-    """A phase as a learner's loop calls it, which notes steps, and says what can't be."""
+    """Return a phase as a learner's loop calls it: it notes steps and refuses wrong calls."""
     phase, missing_history = unwatched(getattr(engine, name)), unwatched(engine.missing_history)
 
     def problem(given: Any, caller: str) -> str:
@@ -231,12 +232,12 @@ class Function:
 class Pure:
     """Something that the package does not call: held against ``truth`` or a property, case by case.
 
-    ``cases`` gives tuples of arguments, the smallest first: the first that fails is told.
-    ``truth(*args)`` is what is right; with ``near`` it is a number, measured in ``unit``, and an
-    answer may be off by that share. Or ``holds(answer, *args)`` says in a sentence what is wrong,
-    and runs none of the learner's lines.
-    ``call(lines, *args)`` is what is done with the learner's lines, which may be a class.
-    ``draw(answer, *args)`` gives an SVG of what they made of a case, or nothing.
+    ``cases`` gives tuples of arguments, the smallest first: the verdict is on the first that fails.
+    ``truth(*args)`` is the right answer; with ``near`` it is a number, measured in ``unit``, and an
+    answer may be off by that share. Or ``holds(answer, *args)`` returns a sentence on what is
+    wrong, and runs none of the learner's lines.
+    ``call(lines, *args)`` calls the learner's lines, which may be a class.
+    ``draw(answer, *args)`` returns an SVG of their answer to a case, or ''.
     """
 
     cases: Callable[[], Iterable[tuple[Any, ...]]]
@@ -248,7 +249,7 @@ class Pure:
     draw: Callable[..., str] | None = None
 
     def wrong(self, lines: Any, args: tuple[Any, ...], calls: Calls) -> tuple[str, Any]:
-        """What is wrong with the answer for these arguments, or nothing; and the answer."""
+        """Return a sentence on the answer for these arguments, or ''; and the answer."""
         names = [*signature(self.truth or self.holds or self.call).parameters][-len(args) :]
         given = (f"{name} {short(arg)}" for name, arg in zip(names, args, strict=False))
         asked = f"With {', '.join(given) or 'nothing'}"
@@ -289,9 +290,9 @@ def short(thing: Any) -> str:
 class Workloads:
     """Cases on the loop ``on``: some made by hand, and random ones up to a level that are wanted.
 
-    ``show`` is the one that is drawn where all is well, and whose speed-up is told. Of several
-    levels the next is tried when the one before holds, and time at last; ``first`` are cases made
-    by hand that one of several begins with.
+    ``show`` is the case of the picture and the speed-up of a right answer. With several levels, the
+    next one is tried when the one before holds, and time at last; ``first`` are cases made by hand
+    for the beginning of a level.
     """
 
     on: str = "overlap"
@@ -310,7 +311,7 @@ class Workloads:
             yield from self.drawn(level)
 
     def drawn(self, level: str) -> Iterator[Case]:
-        """The random cases of a level, behind those that it begins with."""
+        """Yield the cases made by hand of a level, and then its random ones."""
         yield from self.first.get(level, ())
         design = read_design(self.on)
         for seed in range(self.seeds):
@@ -322,7 +323,7 @@ class Workloads:
 
     @property
     def is_tight(self) -> bool:
-        """Whether settings matter: memory, pages, chunks."""
+        """Return whether settings matter: memory, pages, chunks."""
         return bool(self.cases) or not {*self.levels} <= {*LEVELS[:2]}
 
     @property
@@ -351,7 +352,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One row of the table: what a learner writes, and what is told of it."""
+    """One row of the table: a learner's task, and the sentences of its verdict."""
 
     name: str  # of the function or class that they write
     hole: Loop | Function | Pure
@@ -359,16 +360,16 @@ class Exercise:
     workloads: Workloads = field(default_factory=Workloads)
     laws: tuple[str, ...] = ()  # of ``checks/judge.py``; without any, all of them
     extra: tuple[Callable[[Attempt], str], ...] = ()  # a sentence on what is wrong, or nothing
-    no_worse: tuple[tuple[str, float], ...] = ()  # what of ``grade.MEASURES``, by which factor
+    no_worse: tuple[tuple[str, float], ...] = ()  # one of ``grade.MEASURES``, by which factor
     reach: int = 4  # situations in which the hole must have been called
     picture: str = "timing"  # or a topic of ``topics.py``: of a run that is right
-    beside: str = "serial"  # the design whose run is drawn above theirs; "": none
+    beside: str = "serial"  # the design drawn above theirs; "": none
     hints: tuple[str, ...] = ()
     why: str = ""  # it works, and what comes next: three sentences
     lesson: str = ""  # its file, without .py: as that of the table begins
 
     def lines(self, text: str) -> Any:
-        """What a text defines under the exercise's name."""
+        """Return the value that a text defines under the exercise's name."""
         text, place = dedent(text).strip() + "\n", f"<lines of {self.name} {hash(text)}>"
         linecache.cache[place] = len(text), None, text.splitlines(keepends=True), place
         names: dict[str, Any] = {"__name__": "lesson"}

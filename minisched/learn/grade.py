@@ -1,7 +1,7 @@
 """Holds a learner's lines against an exercise: the laws, reach, and no worse than the package.
 
-What is wrong is a law in words, on the smallest case that was found, with a picture of their run
-and the offending thing in red. What is right is drawn beside another run, with the speed-up.
+A wrong answer gets the broken law in words, the smallest case that was found, and a picture of its
+run with the cause in red. A right answer gets a picture next to another run, with the speed-up.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ YOURS = "yours"  # what their run is called in a picture
 
 @dataclass(frozen=True)
 class ExerciseVerdict:
-    """``passed``, sentences that say what was checked or what is wrong, and pictures."""
+    """``passed``, sentences on the cases that were checked or on what is wrong, and pictures."""
 
     passed: bool
     sentences: Sequence[str]
@@ -56,11 +56,11 @@ class ExerciseVerdict:
 
     def _repr_html_(self) -> str:
         colour = GREEN if self.passed else VERMILLION
-        said = "".join(f"<p style='margin:.35em 0'>{_code(line)}</p>" for line in self.sentences)
+        words = "".join(f"<p style='margin:.35em 0'>{_code(line)}</p>" for line in self.sentences)
         drawn = "".join(f"<div>{figure._repr_html_()}</div>" for figure in self.figures)
         return (
             f'<div class="minisched-verdict" style="border-left:5px solid {colour};'
-            f'padding:.1em 0 .1em .9em"><b>{self.title}</b>{said}{drawn}</div>'
+            f'padding:.1em 0 .1em .9em"><b>{self.title}</b>{words}{drawn}</div>'
         )
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ def _code(line: str) -> str:
 
 
 def not_yet(*sentences: str, figures: Sequence[NotebookPicture] = ()) -> ExerciseVerdict:
-    """What is wrong, in sentences."""
+    """Return a verdict on a wrong answer, with its sentences."""
     return ExerciseVerdict(False, sentences, figures)
 
 
@@ -112,7 +112,7 @@ def refused(exercise: Exercise, lines: Any) -> str:
         code = getattr(getattr(part, "__wrapped__", part), "__code__", None)
         home, module = code.co_filename if code else "", str(getattr(part, "__module__", ""))
         if module.startswith("minisched.") or home.startswith(PACKAGE):
-            return "That is the package's own. Now yours: write it where the cell says so."
+            return "That is the package's own. Write yours in the cell of the exercise."
     right = exercise.lines(exercise.solution)
     if isinstance(right, tuple):
         if not isinstance(lines, tuple) or len(lines) != len(right):
@@ -210,7 +210,7 @@ def broken(exercise: Exercise, attempt: Attempt) -> Finding | None:
 
 
 def last_word(exercise: Exercise, calls: Calls) -> str:
-    """What a function of the learner's said last before the scheduler stopped."""
+    """Return the last answer of the learner's function before the scheduler stopped."""
     if calls.last is None:
         return "your lines raised nothing, but the scheduler stopped with "
     args, given = calls.last
@@ -303,7 +303,7 @@ def smallest(exercise: Exercise, hole: Loop | Function, lines: Any, attempt: Att
 
 
 def told(exercise: Exercise, attempt: Attempt) -> ExerciseVerdict:
-    """What does not hold, the smallest case of it, and a picture with the offence in red."""
+    """Return the verdict on what does not hold, with its smallest case and a picture."""
     found, verdict = attempt.found, attempt.verdict
     assert found is not None
     names = {req.name for req in attempt.case.workload.requests}
@@ -360,7 +360,7 @@ def in_full(sentence: str, names: Set[str] = frozenset()) -> str:
 
 
 def right(exercise: Exercise, hole: Loop | Function, lines: Any, tried: str) -> ExerciseVerdict:
-    """What was checked, their run beside another one, the speed-up they made, and why."""
+    """Return the verdict on a right answer: its cases, its run next to another one, and why."""
     case, held = exercise.workloads.shown, "every law of `minisched check`"
     if exercise.laws:
         held = f"each of {len(exercise.laws)} laws ({', '.join(exercise.laws)})"

@@ -18,27 +18,27 @@ from select import select
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-# -- What a learner's lines raise becomes one sentence, with the line at which it happened ---------
+# -- An error of a learner's lines becomes one sentence, with the line at which it happened --------
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
 LIBRARIES = tuple(sysconfig.get_path(of) for of in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 class Mistake(ValueError):
-    """A learner's lines gave back something that can't be used; the sentence says what."""
+    """A learner's lines gave back something that can't be used; the sentence names it."""
 
 
 class TooLong(BaseException):
-    """The learner's lines go on and on; the sentence says how that was seen."""
+    """The learner's lines never end; the sentence gives the limit that they reached."""
 
 
 def is_learners(filename: str) -> bool:
-    """Whether a file is neither the package's nor of a library."""
+    """Return whether a file is neither the package's nor of a library."""
     return not filename.startswith((PACKAGE, *LIBRARIES, "<frozen"))
 
 
 def blame(error: BaseException) -> str:
-    """What went wrong, and at which of the learner's lines, in one sentence."""
+    """Return one sentence on an error, and on the learner's line that raised it."""
     words = " ".join(str(error).split()).rstrip(".")
     if isinstance(error, Mistake):
         return f"{words[:1].upper()}{words[1:]}."
@@ -50,11 +50,11 @@ def blame(error: BaseException) -> str:
     return f"{type(error).__name__}{place}{': ' + words if words else ''}."
 
 
-# -- Whether what a learner hands over can be called as the exercise says --------------------------
+# -- A learner's answer must be callable in the way of the exercise --------------------------------
 
 
 def takes(function: Any, name: str, *arguments: str) -> str:
-    """One sentence on why it can't be called with so many arguments, or nothing."""
+    """Return one sentence on why it can't be called with these arguments, or ''."""
     call = f"{name}({', '.join(arguments)})"
     if not callable(function):
         kind = type(function).__name__
@@ -67,7 +67,7 @@ def takes(function: Any, name: str, *arguments: str) -> str:
 
 
 def is_loop(function: Any, name: str) -> str:
-    """One sentence on why it is no loop of an engine, or nothing: it takes one, and yields."""
+    """Return one sentence on why it is no loop of an engine, or ''."""
     if problem := takes(function, name, "engine"):
         return problem
     if not inspect.isgeneratorfunction(inspect.unwrap(function)):
@@ -75,14 +75,14 @@ def is_loop(function: Any, name: str) -> str:
     return ""
 
 
-# -- Instructions: most of what never ends is found out at once, and its line is told --------------
+# -- Instructions: a limit stops most lines that never end, and names the line ---------------------
 
-MOST_OPCODES = 200_000  # of the learner's, in one call; what is right takes a few thousand
+MOST_OPCODES = 200_000  # of the learner's, in one call; a right answer takes a few thousand
 
 
 @contextmanager
 def bounded(most: int = MOST_OPCODES) -> Iterator[None]:
-    """Count the learner's instructions as they run, whoever calls them.
+    """Count the learner's instructions as they run.
 
     Not their lines: ``while True: pass`` never gets to another one. Lines that sleep, or that catch
     whatever is raised and go on, are stopped by the deadline of ``apart``.
@@ -129,12 +129,12 @@ def unwatched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 # -- A deadline, which holds whatever the lines do -------------------------------------------------
 
-MOST_SECONDS = 60.0  # for one check; what is right takes a few
+MOST_SECONDS = 60.0  # for one check; a right answer takes a few
 R = TypeVar("R")
 
 
 def apart(check: Callable[[], R]) -> R:
-    """What a check gives, run in a process of its own; what it prints is printed here at its end.
+    """Run a check in a process of its own and return its result; its output is printed at the end.
 
     Where no process can be forked (Windows, and a page, which has a deadline of its own) it runs
     in this one.
@@ -169,7 +169,7 @@ def apart(check: Callable[[], R]) -> R:
 
 
 def _answer(check: Callable[[], Any], writer: int) -> NoReturn:
-    """Write what a check printed, and gave or raised; then end this process."""
+    """Write the output of a check, and its result or error; then end this process."""
     printed, given, raised = StringIO(), None, None
     try:
         with redirect_stdout(printed):

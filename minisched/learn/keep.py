@@ -98,7 +98,7 @@ def cell_of(name: str, lines: Any) -> str:
 
 
 def _is_of_the_lesson(node: ast.stmt) -> bool:
-    """Whether a statement checks an answer, or is an import that only the head of a file takes."""
+    """Return whether a statement checks an answer, or is an import for the head of a file only."""
     if isinstance(node, ast.ImportFrom):
         return node.module == "__future__"
     if isinstance(node, ast.FunctionDef | ast.ClassDef):

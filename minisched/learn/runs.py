@@ -1,4 +1,4 @@
-"""Runs that take so many milliseconds a step, and what is shown of runs: tables, and pictures."""
+"""Runs with given costs in milliseconds, and their tables and pictures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..models.hash import HashModel
 from ..scheduler import SchedulerConfig
 from ..trace import Edge, Slice, Trace
 
-# -- A run whose host, device and copy take so many milliseconds a step ----------------------------
+# -- A run with given costs of host, device and copy, in milliseconds a step -----------------------
 
 MOST_BEFORE_STOP = 60  # tokens; among many more, hardly any is the first of its kind
 VOCAB = 97  # enough that a wrong token is hardly ever right by chance
@@ -42,9 +42,9 @@ def simulate(
     """Run a few equal requests through a loop, on a simulated device with a virtual clock.
 
     ``host_ms``, ``device_ms`` and ``copy_ms`` are what one step costs each of them. There is room
-    for just these requests, so that a ring of future slots is as small as it gets. With ``stop``
-    each may have four times as many tokens, and a stop token ends it after ``new_tokens``: nobody
-    knows that before it is there. Without, its length ends it, which the host can count. A step
+    for just these requests, so a ring of future slots is as small as possible. With ``stop`` each
+    may have four times as many tokens, and a stop token, which the host cannot foresee, ends it
+    after ``new_tokens``. Without, its length ends it, which the host can count. A step
     takes at most ``chunk`` tokens of prompts, which have 4 each (-1: as many as there are),
     and each token of a step takes the device ``token_ms`` more.
 
@@ -75,12 +75,12 @@ def simulate(
 
 
 def _request(rid: str, at: int, new_tokens: int, stop: bool) -> Request:
-    """A request with so many new tokens, which ends by length or at its stop token."""
+    """Return a request that ends after ``new_tokens``, by length or at its stop token."""
     prompt = range(at, at + 4)
     if not stop:
         return Request(rid, prompt, SamplingParams(max_new_tokens=new_tokens))
     alone, last = SamplingParams(max_new_tokens=new_tokens), -1
-    while last < 0:  # a prompt whose last token is not said before
+    while last < 0:  # a prompt with a last token that comes only once
         *before, last = hash_oracle([*prompt], alone, 0, VOCAB, frozenset()).tokens
         if last in before:
             prompt, last = range(prompt.start + VOCAB, prompt.stop + VOCAB), -1
@@ -89,12 +89,12 @@ def _request(rid: str, at: int, new_tokens: int, stop: bool) -> Request:
 
 
 def makespan_ms(run: Run) -> float:
-    """From the first thing that anybody did to the last."""
+    """Return the time from the first slice of a run to its last, in ms."""
     return run.trace.end / MILLISECOND
 
 
 def table(*runs: Run, names: Sequence[str] = ()) -> Table:
-    """What runs did with their time; the first is the one that speed-ups refer to.
+    """Return a table of the times of runs; speed-ups refer to the first.
 
     ``names`` are what runs are called, if not by their loop.
 
@@ -121,7 +121,7 @@ def timing(
 ) -> NotebookPicture:
     """Runs above each other on one time axis: a few settled steps, or all of them.
 
-    Unless there is a ``title``, the picture says what it finds.
+    Without a ``title``, the picture has its finding as title.
 
     Raises:
         ValueError: there is no run.

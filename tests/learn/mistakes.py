@@ -12,9 +12,9 @@ SAFE = tuple(  # other costs with which it loses as well
 
 MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "Device": (
-        ("max(self.now, self.free_at)", "self.now", "should say 15"),
-        ("max(self.now, self.free_at)", "self.free_at", "should say"),
-        ("self.now = max(self.now, end)", "self.now = end", "should say 16"),
+        ("max(self.now, self.free_at)", "self.now", "should be at 15"),
+        ("max(self.now, self.free_at)", "self.free_at", "should be at"),
+        ("self.now = max(self.now, end)", "self.now = end", "should be at 16"),
         ("return value", "return op", "the wait gave"),
         ("return fn(), self.free_at", "return fn, self.free_at", "the wait gave"),
     ),
@@ -46,7 +46,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "    for op in ops:\n"
          "        done.append(device.wait(op))\n"
          "        device.work(6)\n"
-         "    return done\n", "jobs were in flight at once"),
+         "    return done\n", "jobs were in flight at a time"),
     ),
     "my_loop": (
         ("last = pending", "last = pending or last", "Step 1 has already been processed"),
@@ -119,7 +119,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "            async_eval(handed_over[-1])\n"
          "        tokens.append(handed_over[at].item())\n"
          "        host_work(handed_over[at].item())  # a second wait ends no second job\n"
-         "    return tokens\n", "jobs were in flight at once"),
+         "    return tokens\n", "jobs were in flight at a time"),
     ),
     "turn": (
         ("batch, pending)", "batch)", "alone it gives"),
@@ -195,8 +195,8 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "pages_short": (
         ("-(-one.length // page_size)", "one.length // page_size", "pop from empty list"),
         ("-(-one.length // page_size)", "one.length // page_size + 1", "has to give"),
-        ("-(-one.length // page_size)", "one.length", "as if so many pages were missing"),
-        ("return lacking - free", "return lacking", "as if so many pages were missing"),
+        ("-(-one.length // page_size)", "one.length", "as if that many pages were missing"),
+        ("return lacking - free", "return lacking", "as if that many pages were missing"),
         ("return lacking - free", "return 0", "pop from empty list"),
     ),
     "choose_victim": (
@@ -268,7 +268,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
          "last_rids.index(rid) if rid in last_rids else None", "alone it gives"),
     ),
     "put_token": (
-        ("at = output_ids.index(-1)", "at = len(output_ids) - 1", "the ledger says"),
+        ("at = output_ids.index(-1)", "at = len(output_ids) - 1", "the ledger has"),
         ("*output_ids[at + 1 :]", "", "is not in list"),
         ("return [*output_ids[:at], token, *output_ids[at + 1 :]]", "output_ids[at] = token",
          "gave back None"),
@@ -292,9 +292,9 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     "accept": (
         ("count + 1]", "count]", "at least one"),
         ("count < len(drafts) and drafts[count] == sampled[count]", "count < len(drafts)",
-         "sampled behind a wrong draft does not count"),
+         "after a wrong draft do not count"),
         ("drafts[count] == sampled[count]", "drafts[count] in sampled",
-         "sampled behind a wrong draft does not count"),
+         "after a wrong draft do not count"),
     ),
     "happens_before": (
         ('clock = dict(newest.get(lane, {}))', "clock = newest.get(lane, {})",

@@ -146,7 +146,7 @@ def test_it_has_its_parts_and_its_header_names_topics_and_extras_that_there_are(
     assert set(about["extras"]) <= set(PROJECT["optional-dependencies"])
     heads = re.findall(r"^##? (.*)$", prose, re.M)
     assert heads[0] == about["title"]
-    assert {"A run", "What the real systems do", "Solutions, and other ways"} < set(heads)
+    assert {"A run", "In the real systems", "Solutions, and other ways"} < set(heads)
     assert sum(head.startswith("Exercise") for head in heads) == len(cells)
     index = (ROOT / "lessons" / "README.md").read_text(encoding="utf-8")
     row = next(row for row in index.splitlines() if f"({path.name})" in row)

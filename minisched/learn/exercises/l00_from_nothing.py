@@ -22,7 +22,7 @@ from ..runs import VOCAB, timing
 
 @dataclass(eq=False, repr=False)
 class LaunchedJob:
-    """What ``launch`` gives back; the value is nobody's before ``wait``."""
+    """A launched job. Only ``wait`` gives its value."""
 
     op: SimOp
     number: int
@@ -91,7 +91,7 @@ class QueueAndClock:
         return self.acts.index((kind, number)) if (kind, number) in self.acts else inf
 
     def trace(self) -> Trace:
-        """What happened, once everything in the queue has run."""
+        """Return the trace, once everything in the queue has run."""
         while (time := self.sim.next_event) is not None:
             self.sim.idle_until(time)
         return self.sim.recorder.trace("your lines", "sim", "hash", "virtual")
@@ -104,7 +104,7 @@ def of_step(number: int) -> Label:
 
 @dataclass(frozen=True)
 class Generated:
-    """What somebody's ``generate`` gave back, on which device, in how many ms, and what for."""
+    """The tokens of a learner's ``generate``, its device, its ms, and what it was asked for."""
 
     given: Any
     device: QueueAndClock
@@ -112,7 +112,7 @@ class Generated:
     asked: str
 
     def one_by_one(self, due: Sequence[int]) -> str:
-        """What is wrong with the tokens, and with the host's work on each; or nothing."""
+        """Return a sentence on wrong tokens, or on missing work of the host; or ''."""
         when, asked = self.device.when, self.asked
         if self.given != due:
             return (
@@ -134,7 +134,7 @@ class Generated:
         return ""
 
     def one_ahead(self, count: int, best: float) -> str:
-        """What is wrong with what was launched when; or nothing."""
+        """Return a sentence on a launch that came too early or too late, or ''."""
         when, launched, waited_for = self.device.when, 0, set[int]()
         for kind, number in self.device.acts:
             launched += kind == "launch"
@@ -142,8 +142,8 @@ class Generated:
                 waited_for.add(number)
             if (flying := launched - len(waited_for)) > 2:
                 return (
-                    f"{flying} jobs were in flight at once. Any token may turn out to be the "
-                    "last: what was launched behind it is wasted. One ahead is enough."
+                    f"{flying} jobs were in flight at a time. Any token may turn out to be the "
+                    "last, and each job launched after it is wasted. One ahead is enough."
                 )
         if self.took > best:
             return (
@@ -187,9 +187,9 @@ SCRIPTS: tuple[Script, ...] = (
 
 
 def played(make: Callable[[], Any], script: Script) -> list[tuple[float, Any]]:
-    """What the clock says after each line of a script, and what a wait gave.
+    """Return the clock after each line of a script, with the value of a wait.
 
-    A job's value tells which one it was, and as which one it ran.
+    A job's value is its number, and its place in the order in which jobs ran.
     """
     device, ops, order, said = make(), list[Any](), list[int](), list[tuple[float, Any]]()
 
@@ -220,7 +220,7 @@ def as_a_queue(said: list[tuple[float, Any]], script: Script) -> str:
     ):
         story = f"After `{', '.join(lines[:at])}`"
         if now != due:
-            return f"{story} the host's clock says {now!r} ms, but it should say {due:g}."
+            return f"{story} the host's clock is at {now!r} ms, but it should be at {due:g}."
         if value != right:
             return (
                 f"{story} the wait gave {value!r}, but the job had given {right!r}: which job it "
@@ -262,7 +262,7 @@ def generated(generate: Any, prompt: list[int], count: int) -> Generated:
 
 
 def right_tokens(run: Generated, prompt: list[int], count: int) -> str:
-    """Whether they are the model's, with a job and a piece of the host's work for each."""
+    """Compare with the model's tokens: each needs one job and one piece of the host's work."""
     tokens = list(prompt)
     for _ in range(count):
         tokens.append(model(tokens))
@@ -363,7 +363,7 @@ EXERCISES = (
         ),
         why=(
             "The token never had to come to the host and back: the next job finds it in the "
-            "device's memory, and the queue keeps the order. The host hears of it one job late, "
+            "device's memory, and the queue keeps the order. The host reads it one job late, "
             "and works while the device does. That is overlap scheduling, in ten lines."
         ),
     ),

@@ -27,7 +27,7 @@ def two_in_flight(attempt: Attempt) -> str:
             return (
                 f"when step {item.step} was launched, {len(flying)} steps were on their way and "
                 "none of them was processed. Two keep the device busy; with more, a request that "
-                "ends leaves more steps behind it that are wasted"
+                "ends leaves more wasted steps"
             )
     return ""
 
@@ -106,7 +106,7 @@ def both(costs: Any) -> list[Run]:
 
 
 def overlap_loses(costs: Any) -> str:
-    """Whether overlap takes longer than serial, by more than a tie."""
+    """Compare the two runs: overlap has to take longer than serial, by more than a tie."""
     try:
         runs = both(costs)
     except (TypeError, ValueError) as error:
@@ -156,14 +156,14 @@ EXERCISES = (
         no_worse=(("makespan", 1.0),),
         reach=8,
         hints=(
-            "`run_batch` returns at once. Which line makes the host stand still?",
+            "`run_batch` returns immediately. At which line does the host wait?",
             "Keep the step you launched in a variable that outlives the turn: `last`.",
             "Launch first, then process `last`, and only then let `last` be the new step.",
         ),
         why=(
-            "The host asks for a result one turn late, while the device is busy with the step "
-            "behind it. So the host's work is hidden behind the device's. The price is a step that "
-            "is launched before a stop token is seen: that is exercise 3."
+            "The host asks for a result one turn late, while the device is busy with the next "
+            "step. So the host's work takes no extra time. The price is a step that is launched "
+            "before a stop token is seen: that is exercise 3."
         ),
     ),
     Exercise(
@@ -177,14 +177,14 @@ EXERCISES = (
         """,
         hints=(
             "With one step in flight nothing happens at the same time. With two: what lies above "
-            "what? If a lane has no gap, that is why a step takes so long.",
-            "So nobody can be faster than the one who is busiest. But if each lane has a gap, "
-            "follow a token by the arrows until its place is free again: how long is that way?",
+            "what? A lane without a gap sets the length of a step.",
+            "So a step is never shorter than the work of the busiest lane. But if each lane has a "
+            "gap, follow a token by the arrows until its place is free again. How long is that?",
             "A token goes round device, copy, host; two of them share the circle.",
         ),
         why=(
             "A token needs d + c + h for a round, and with two on the way one arrives every "
-            "(d + h + c) / 2, unless somebody is busy all the time and holds up the rest. So it is "
+            "(d + h + c) / 2, unless one lane is busy all the time and holds up the rest. So it is "
             "the largest of the four. A third step in flight would only lower the half to a third."
         ),
     ),

@@ -34,7 +34,7 @@ def joined(words: list[str]) -> str:
 
 
 def inputs_sent(run: Run, steps: int = 4) -> Table:
-    """What the host sent as inputs of the first steps, and where they leave their tokens.
+    """Return a table of the inputs of the first steps, and of the slots for their tokens.
 
     Raises:
         NothingToShow: a mark of the future map is not what it should be.
@@ -54,7 +54,7 @@ def inputs_sent(run: Run, steps: int = 4) -> Table:
 
 STICKY = find_bug("ring_lapped").edits
 """A placeholder stays what it is until its request runs again, even if the host knows the token by
-then. So a slot is read as late as its request is scheduled, and that is why a ring can be lapped
+then. So a slot is read as late as its request is scheduled, and a ring can be lapped
 (``managers/overlap_utils.py`` and ``schedule_batch.py`` before #25862)."""
 
 
@@ -79,7 +79,7 @@ def resolved(resolve: Any, ring: FutureMapRing, ids: Array, previous: Array | No
 
 
 class Slots:
-    """What the slots hold: each is read when it is asked for, and no other."""
+    """The values of the slots. A slot is read only when it is asked for."""
 
     def __init__(self, buffer: Buffer, size: int) -> None:
         self.buffer, self.size = buffer, size
@@ -128,12 +128,12 @@ CASES = (
 
 
 def needed(most: int, context: int, chunk: int) -> int:
-    """The least that can do: a slot for each chunk of everybody in front, and the own one."""
+    """Return the least number of slots: one for each chunk of all earlier requests, and one."""
     return max(most, (most - 1) * -(-(context - 1) // chunk) + 1)
 
 
 def large_enough(size: Any, most: int, context: int, chunk: int) -> str:
-    """Whether so many slots are enough, and not silly."""
+    """Return a sentence if that many slots are too few, or far too many; or ''."""
     call = f"`limit({most}, {context}, {chunk})` gives {size!r}"
     if type(size) is not int:
         return f"{call}, but it must be a whole number of slots."
@@ -173,7 +173,7 @@ def lapped_run(size: Any, most: int, context: int, chunk: int) -> str:
 
 
 def limits() -> Iterator[tuple[int, int, int]]:
-    """What ``limit`` is asked."""
+    """Yield the arguments of ``limit``."""
     yield from CASES
 
 
@@ -190,12 +190,12 @@ EXERCISES = (
         picture="future_map",
         hints=(
             "Which of the ids are tokens, and which are promises?",
-            "The promise -3 says: slot 3. So the index is minus the id.",
+            "The promise -3 means slot 3. So the index is minus the id.",
         ),
         why=(
             "The host sends a number that it can know: where the token will be. The device looks "
             "it up when the step before has put it there, because one queue keeps its order. "
-            "Nobody waits for anybody."
+            "Neither waits for the other."
         ),
     ),
     Exercise(
@@ -214,7 +214,7 @@ EXERCISES = (
         reach=20,
         picture="future_map",
         hints=(
-            "The counter never goes back. When may it?",
+            "The counter only grows. When may it start again?",
             "After `limit` slots the round is over: `%`.",
         ),
         why=(

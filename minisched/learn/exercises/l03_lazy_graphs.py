@@ -19,13 +19,13 @@ from ..guard import Mistake, unwatched
 from ..runs import VOCAB
 from .l00_from_nothing import Generated, LaunchedJob, QueueAndClock, as_it_ran
 
-# -- Lazy arrays on a virtual clock: what ``mx.async_eval`` and ``.item()`` cost whom, and when ----
+# -- Lazy arrays on a virtual clock: the costs of ``mx.async_eval`` and ``.item()`` ----------------
 #
-# What is computed is a graph first; the device begins when somebody hands it over. Here a step
+# A computation is a graph first; the device begins when the graph is handed over. Here a step
 # takes the device ``device`` ms, and the host ``BUILD`` ms for its graph and ``host`` ms for its
 # own work on the token.
 
-FIRST, COUNT = 7, 14  # the token that everything begins with, and how many come behind it
+FIRST, COUNT = 7, 14  # the first token, and the number of tokens after it
 BUILD = 1
 PAIRS = ((6, 10), (10, 6), (9, 9), (0, 5))  # host and device, in ms a token
 
@@ -40,7 +40,7 @@ def tokens() -> list[int]:
 
 @dataclass(eq=False, repr=False)
 class LazyToken:
-    """A token that nobody may have computed yet; step 1 makes the first one."""
+    """A token that may not be computed yet; step 1 makes the first one."""
 
     clock: LazyClock
     step: int
@@ -51,7 +51,7 @@ class LazyToken:
         return f"lazy token of step {self.step}"
 
     def item(self) -> int:
-        """Block the host until its value is there; hand it over first, if nobody has."""
+        """Block the host until the value is there. A graph not handed over yet is, first."""
         self.clock.async_eval(self)
         value: int = self.clock.wait(self.job)
         return value
@@ -78,7 +78,7 @@ class LazyClock(QueueAndClock):
         return LazyToken(self, number, source)
 
     def async_eval(self, token: LazyToken) -> None:
-        """Hand a graph over, with all that it is built on; the host goes on at once.
+        """Hand a graph over, with all that it is built on, without blocking the host.
 
         Raises:
             Mistake: it is no lazy token, or one too many.
@@ -93,7 +93,7 @@ class LazyClock(QueueAndClock):
             token.job = self.launch(lambda: tokens()[token.step - 1], self.device_ms)
 
     def host_work(self, token: int) -> None:
-        """What the host does with a token: text of it, the client, the next schedule.
+        """Do the host's work on a token: its text, its client, the next schedule.
 
         Raises:
             Mistake: it is not the next one, or one too many.
@@ -164,7 +164,7 @@ def _after_a_turn(engine: Engine, pending: Step, given: Any) -> Step | None:
     """The step that a turn gave back, or None.
 
     Raises:
-        Mistake: it gave something else, or left a step behind.
+        Mistake: it gave something else, or a step was never processed.
     """
     if given is not None and not isinstance(given, Step):
         kind = type(given).__name__
@@ -192,28 +192,28 @@ def chains(may_chain: Any, scheduler: Scheduler, batch: ScheduleBatch) -> bool:
         return False
     chunked = scheduler.prefill.chunked_req
     short = scheduler.leases.pages_short([req for req in batch.reqs if req.lease is not None])
-    said = may_chain(
+    chosen = may_chain(
         list(batch.rids),
         [req.rid for req in scheduler.running_batch],
         [req.rid for req in scheduler.waiting_queue],
         chunked.rid if chunked else None,
         max(0, short),
     )
-    if type(said) is not bool:
-        raise Mistake(f"`may_chain` gave {said!r}, but it must give True or False")
-    if said and chunked:
+    if type(chosen) is not bool:
+        raise Mistake(f"`may_chain` gave {chosen!r}, but it must give True or False")
+    if chosen and chunked:
         raise Mistake(
             f"`may_chain` gave True while the prompt of {chunked.rid} is half computed: its next "
             "chunk waits, so the scheduler must be asked. See `chunked`"
         )
-    return said
+    return chosen
 
 
 HALF_READ = case(  # a decodes alone, as decodes run first, while b's prompt is half computed
     "a: 1 2 3 -> 12; c: 1 2 -> 9; b at 2: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 -> 3", "mlx_async",
     kv=64, rows=4, chunked_prefill_size=4, run_first="decode", cost=COST,
 )  # fmt: skip
-GIVEN_UP = case(  # nobody waits, but one of two is gone
+GIVEN_UP = case(  # no request waits, but one of two has ended
     "a: 1 2 3 -> 12; b: 4 5 6 -> 12, gone at 4", "mlx_async", kv=64, rows=2, cost=COST
 )
 
@@ -240,8 +240,8 @@ EXERCISES = (
         ),
         why=(
             "A lazy array is a promise that one can build upon. So the next step goes to the "
-            "device before this one is read, and the host's work is hidden behind it. No queue and "
-            "no buffer is needed: the graph itself knows who reads whom."
+            "device before this one is read, and the host works meanwhile. No queue and no buffer "
+            "is needed: the graph itself contains which step reads which."
         ),
     ),
     Exercise(
@@ -259,11 +259,11 @@ EXERCISES = (
         reach=8,
         hints=(
             "Which call waits for the device? What could be launched before it?",
-            "The chained step reads tokens that nobody has. Who has to be told where they are?",
+            "The chained step reads tokens that do not exist yet. Which call needs their step?",
         ),
         why=(
             "The next step is built on `pending`'s tokens while they are still a graph. Only then "
-            "the host waits for them. A step that is not told what it is built on reads the newest "
+            "the host waits for them. A step without the step that it is built on reads the newest "
             "token that the host has, which is one too old."
         ),
     ),
@@ -281,14 +281,15 @@ EXERCISES = (
         reach=20,
         beside="",
         hints=(
-            "The scheduler is not asked while the chain holds. Who would notice that?",
-            "Whoever waits, whoever is half computed, whoever has ended, and who has no page left.",
-            "If somebody ended or joined, `batch` and `running` differ.",
+            "The scheduler is not asked while the chain holds. Which requests would suffer?",
+            "A request that waits, one that is half computed, one that has ended, and one without "
+            "a free page.",
+            "If a request ended or joined, `batch` and `running` differ.",
         ),
         why=(
             "A chain is a decision that was made once and is repeated. It may be repeated as long "
-            "as everything is as it was: the same requests, nobody at the door, and room for one "
-            "token more each. The scheduler's books have to be kept all the same (#30093)."
+            "as everything is as it was: the same requests, no new request, and room for one token "
+            "more each. The scheduler's state has to be updated all the same (#30093)."
         ),
     ),
 )  # fmt: skip

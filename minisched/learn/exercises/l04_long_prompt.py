@@ -28,8 +28,8 @@ def crowd(
 ) -> Case:  # fmt: skip
     """Some requests in a memory for the share ``room`` of what they need, enough for the longest.
 
-    A prompt goes on from one of ``begins`` by so many tokens; of a setting with several values it
-    has one.
+    A prompt is one of ``begins`` and some more tokens. A setting with several values has one of
+    them.
     """
     random = Random(seed)
     page, requests, sizes = random.choice(pages), list[str](), list[int]()
@@ -110,19 +110,19 @@ JUST = case(  # a's row leaves 7 tokens of a step to b, which has as many: no nu
     chunked_prefill_size=8, enable_mixed_chunk=True, cost=COST,
 )  # fmt: skip
 
-# -- fits: memory for what a request may still say -------------------------------------------------
+# -- fits: memory for the tokens that a request may still generate --------------------------------
 
 
 def asked_to_fit(
     lines: Callable[..., Any], adder: PrefillAdder, req: Request, extend_len: int, to_lock: int
 ) -> bool:
-    """The learner's ``fits`` in the place of the method."""
+    """Call the learner's ``fits`` as the method."""
     left = ceil(adder.rem_total_tokens - to_lock)  # which is a fraction, for a share is
     return bool(lines(extend_len, adder.new_tokens(req), adder.page_size, left))
 
 
 def tight(seed: int) -> Case:
-    """Memory for some of them at once, not for all."""
+    """Return a case with memory for some of the requests at a time, not for all."""
     return crowd(
         seed, count=(4, 4), turns=(0, 2), prompt=(1, 8), new=(4, 12), room=(0.4, 0.9),
         chunked_prefill_size=16, schedule_conservativeness=(1.0, 2.0),
@@ -138,7 +138,7 @@ EXACT = case(  # what c needs and what is left are equal: one slot too few
 
 
 class Waiting(NamedTuple):
-    """One who waits: how long its prompt is, and how much of that is in the cache now."""
+    """A waiting request: the tokens of its prompt, and how many of them are cached now."""
 
     rid: str
     prompt_len: int
@@ -148,10 +148,10 @@ class Waiting(NamedTuple):
 def in_their_order(
     lines: Callable[..., Any], matches: Sequence[tuple[Request, Match]], tree: RadixCache
 ) -> list[Request]:
-    """The learner's ``order`` in the place of ``lpm``.
+    """Call the learner's ``order`` as ``lpm``.
 
     Raises:
-        ValueError: somebody is missing from the answer, or in it twice.
+        ValueError: a request is missing from the answer, or in it twice.
     """
     size, reqs = tree.page_size, {req.rid: req for req, _ in matches}
     waiting = [
@@ -214,13 +214,13 @@ EXERCISES = (
         picture="prefill",
         hints=(
             "Three cases: no limit at all, a rest that fits, and a rest that does not.",
-            "What does not fit is cut. `rem_chunk` tokens are left, but how many whole pages?",
+            "A longer prompt is cut. `rem_chunk` tokens are left, but how many whole pages?",
             "`rem_chunk // page_size` are the pages; times `page_size` gives tokens again.",
         ),
         why=(
-            "A chunk bounds the work of one step, whoever sends what. It ends with a page, as only "
-            "a whole page can be shared with the next prompt that begins the same. That is the "
-            "chunk; exercise 2 is about memory, which a prompt holds for much longer."
+            "A chunk bounds the work of one step, whatever clients send. It ends with a page, as "
+            "only a whole page can be shared with the next prompt that begins the same. Exercise 2 "
+            "is about memory, which a prompt holds for much longer than a step."
         ),
     ),
     Exercise(
@@ -240,14 +240,14 @@ EXERCISES = (
         picture="prefill",
         beside="",
         hints=(
-            "The prompt is not all that will lie in memory. What comes behind it?",
+            "The prompt is not all that will lie in memory. What follows it?",
             "Each of its `new_tokens` takes a slot, too. And a page is taken as a whole.",
             "So it needs `extend_len + new_tokens`, and a page: the last one is never quite full.",
         ),
         why=(
             "A request that starts will grow, so room for its answer is counted before it starts. "
-            "Whoever counts the prompt alone starts more of them, and throws some out again: their "
-            "work is done twice. Lesson 6 is about that."
+            "A scheduler that counts the prompt alone starts more requests, and retracts some of "
+            "them: their work is done twice. Lesson 6 is about that."
         ),
     ),
     Exercise(
@@ -267,14 +267,14 @@ EXERCISES = (
         beside="",
         hints=(
             "Memory is small here: what the next prompt needs may push the document out.",
-            "Who should go while the document is still in the cache?",
+            "Which request should run while the document is still in the cache?",
             "`sorted` with a `key`: the largest `cached_len` first.",
         ),
         why=(
-            "Who finds most in the cache goes first, before somebody else's prompt pushes it out. "
-            "So fewer tokens are computed, though nobody's answer changes. The price is fairness: "
-            "who finds nothing may wait long, and SGLang goes back to first come, first served "
-            "when more than 128 wait."
+            "The request with the longest cached prefix goes first, before another prompt evicts "
+            "it. So fewer tokens are computed, and every answer stays the same. The price is "
+            "fairness: a request without a cached prefix may wait long, and SGLang uses first "
+            "come, first served when more than 128 wait."
         ),
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Lesson 5, whose page it is: how far two prompts agree, what a lock protects, and what may go."""
+"""Lesson 5, shared pages: where two prompts part, what a lock protects, what is evicted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def conversations(seed: int) -> Case:
     )  # fmt: skip
 
 
-LONG = case(  # somebody reads a prefix for so long that nothing was used longer ago
+LONG = case(  # a prefix is read for longer than any other one was unused
     "long: 1 2 3 4 5 6 -> 18; x at 3: 7 8 9 10 11 -> 2; y at 8: 12 13 14 15 16 -> 2; "
     "z at 13: 17 18 7 9 11 -> 2; long2 at 20: 1 2 3 4 5 6 7 -> 2",
     "overlap", kv=33, rows=2, chunked_prefill_size=16, cost=COST,
@@ -59,7 +59,7 @@ def within_an_edge(
     """Call the learner's ``shared_pages`` with the edge's tokens and the rest of the prompt's.
 
     Raises:
-        Mistake: it finds no page on an edge whose first page is shared.
+        Mistake: it finds no page, though the tree found the edge by its first page.
     """
     edge, rest, size = list(node.tokens), list(tokens[offset:]), node.page_size
     count = int(lines(list(edge), list(rest), size))
@@ -98,7 +98,7 @@ def leaves_of(tree: RadixCache) -> Iterator[Leaf]:
 
 
 def one_by_one(lines: Callable[..., Any], tree: RadixCache, num_pages: int) -> list[int]:
-    """``RadixCache.evict``, whose next leaf the learner's ``evict`` names.
+    """Evict as ``RadixCache.evict``, leaf by leaf as the learner's ``evict`` names them.
 
     Raises:
         ValueError: it names none of them.
@@ -144,8 +144,8 @@ EXERCISES = (
         ),
         why=(
             "The KV of a token depends on every token before it, so only what begins the same can "
-            "be shared. One token too many, and somebody's answer is about somebody else's "
-            "question. Next: who keeps a shared page from being given away?"
+            "be shared. With one token too many, an answer is about another request's question. "
+            "Next: what keeps a shared page from being evicted?"
         ),
     ),
     Exercise(
@@ -166,14 +166,14 @@ EXERCISES = (
         picture="radix_cache",
         beside="",
         hints=(
-            "Somebody reads all of a prefix. Where does that lie, if the node is only its end?",
+            "A request reads all of a prefix. Where does that lie, if the node is only its end?",
             "On the way up: `node.parent`, and the parent of that. The root's parent is None.",
             "The root has no page, so nothing of it needs a lock.",
         ),
         why=(
             "A prefix is a path, so a lock counts on every node of it. It is a count because two "
             "requests may read the same prefix, and the first who ends must not unlock it for the "
-            "other. What nobody counts on may go: that is exercise 3."
+            "other. A node without a lock may be evicted: that is exercise 3."
         ),
     ),
     Exercise(
@@ -190,14 +190,14 @@ EXERCISES = (
         picture="radix_cache",
         beside="",
         hints=(
-            "Which of them must not go, whatever else you think of it?",
-            "One with `lock_ref` above 0 is being read. Of the others: whose use is longest ago?",
+            "Which of them must never be evicted?",
+            "One with `lock_ref` above 0 is being read. Which of the others was used longest ago?",
             "`min` of the free ones, with `key=lambda leaf: leaf.last_used`.",
         ),
         why=(
-            "A leaf that nobody reads can go, and with it only the end of a prefix. The one whose "
-            "last use is longest ago is the best guess at what nobody will ask for again. When its "
-            "parent becomes a leaf, that one is next in line."
+            "A leaf that no request reads can be evicted, and with it only the end of a prefix. "
+            "The leaf with the oldest use is the best guess at what no request will need again. "
+            "When its parent becomes a leaf, that one is next in line."
         ),
     ),
 )  # fmt: skip

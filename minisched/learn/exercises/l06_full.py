@@ -1,4 +1,4 @@
-"""Lesson 6, memory is full: how much is missing, who gives way, and when memory comes back."""
+"""Lesson 6, memory is full: the missing pages, the victim, and when memory is free again."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ class Grown(NamedTuple):
 
 
 def of_next_step(lines: Callable[..., Any], pool: LeasePool, reqs: Sequence[Request]) -> int:
-    """The learner's ``pages_short`` in the place of the method.
+    """Call the learner's ``pages_short`` as the method.
 
     Raises:
-        Mistake: it says of one alone that pages are short, and they are not: with nobody to give
-            way and nothing to wait for, the scheduler would end it, in words that are not true.
+        Mistake: its answer is above 0 for a request that runs alone and has enough pages. The
+            scheduler would end that request with an error that is not true.
     """
     running = [Grown(req.reach(), len(req.lease.pages)) for req in reqs if req.lease is not None]
     free, size = pool.available_pages, pool.allocator.page_size
-    said = int(lines(list(running), free, size))
+    answer = int(lines(list(running), free, size))
     leases = [req.lease for req in reqs if req.lease is not None]
     takes = sum(pool.pages_lacking(req.lease, req.reach()) for req in reqs if req.lease is not None)
     last_step = max((lease.last_step for lease in leases), default=0)
     is_still = not pool.returning and last_step <= pool.returned_step
-    if len(running) == 1 and is_still and said > 0 and takes <= free:
+    if len(running) == 1 and is_still and answer > 0 and takes <= free:
         raise Mistake(
-            f"`pages_short({running}, {free}, {size})` gave `{said}`, as if so many pages were "
-            f"missing; but {free} can be had, and the next step takes {takes}"
+            f"`pages_short({running}, {free}, {size})` gave `{answer}`, as if that many pages were "
+            f"missing; but {free} are free, and the next step takes {takes}"
         )
-    return said
+    return answer
 
 
 class Candidate(NamedTuple):
-    """One who may have to give way: tokens that it has said, and those of its prompt."""
+    """A request that may be retracted: its generated tokens, and those of its prompt."""
 
     rid: str
     num_outputs: int
@@ -72,7 +72,7 @@ class Candidate(NamedTuple):
 
 
 def one_of_them(lines: Callable[..., Any], candidates: Iterable[Request]) -> Request:
-    """The learner's ``choose_victim`` in the place of the function.
+    """Call the learner's ``choose_victim`` as the function.
 
     Raises:
         ValueError: it names none of them.
@@ -86,19 +86,19 @@ def one_of_them(lines: Callable[..., Any], candidates: Iterable[Request]) -> Req
 
 
 def of_steps(lines: Callable[..., Any], lease: Lease, pool: LeasePool) -> bool:
-    """The learner's ``may_free`` in the place of the free rule ``lease``.
+    """Call the learner's ``may_free`` as the free rule ``lease``.
 
     Raises:
-        Mistake: it says no where nothing is on its way, so that nobody would ever ask again.
+        Mistake: its answer is no while nothing is in flight, and it would never be asked again.
     """
     steps = lease.last_step, pool.launched_step, pool.returned_step
-    said = bool(lines(*steps))
-    if not said and pool.launched_step == pool.returned_step:
+    answer = bool(lines(*steps))
+    if not answer and pool.launched_step == pool.returned_step:
         raise Mistake(
-            f"`may_free{steps}` gave `{said}`, but every step that was launched has come back: "
-            "nobody can write to that memory any more, and it would never be free"
+            f"`may_free{steps}` gave `{answer}`, but every launched step has come back: no step "
+            "can write to that memory any more, and it would never be free"
         )
-    return said
+    return answer
 
 
 EXERCISES = (
@@ -121,9 +121,9 @@ EXERCISES = (
             "`-(-length // page_size)` rounds up. In the end take off what is free.",
         ),
         why=(
-            "Only who fills a page needs a new one, so most steps need none at all. One page too "
-            "few, and the step has nowhere to write; one too many, and somebody is thrown out for "
-            "nothing. Next: whom?"
+            "Only a request that fills a page needs a new one, so most steps need none. With one "
+            "page too few, the step has nowhere to write. With one too many, a request is "
+            "retracted for nothing. Next: which one?"
         ),
     ),
     Exercise(
@@ -138,13 +138,13 @@ EXERCISES = (
         picture="retraction",
         beside="",
         hints=(
-            "Whoever gives way computes everything again. Who has least to lose?",
+            "A retracted request computes everything again. Which has least to lose?",
             "Fewest outputs first; among equals the longest prompt, as it gives back most.",
             "`min` with a pair as its key: `(one.num_outputs, -one.prompt_len)`. Ties: the last.",
         ),
         why=(
-            "What the victim has said is kept, but its KV is gone, so prompt and answer are "
-            "computed again. Who has said least loses least. Its client only sees a pause: every "
+            "The victim keeps its tokens and loses its KV, so all of them are computed again. The "
+            "request with the fewest tokens loses least. Its client only sees a pause: every "
             "token stays what it was."
         ),
     ),
@@ -164,7 +164,7 @@ EXERCISES = (
             "Steps come back in order, so compare two numbers.",
         ),
         why=(
-            "A step that is launched cannot be taken back: it will write where it was told to. So "
+            "A launched step cannot be taken back: it writes where its page table points. So "
             "memory is free when the last step that names it has come back, and not when its "
             "request has ended. That holds for any number of steps in flight, and of streams."
         ),

@@ -49,7 +49,7 @@ def all_or_nobody(
     running: list[Request],
     leases: LeasePool,
 ) -> list[Request]:
-    """The learner's ``rides`` in the place of ``mix_with_running``."""
+    """Call the learner's ``rides`` as ``mix_with_running``."""
 
     def lacking(work: Sequence[tuple[Request, int]]) -> list[int]:
         return [leases.pages_lacking(req.lease, req.computed_len + length)
@@ -79,7 +79,7 @@ def run_of(
 
 
 def tokens(rid: str, first: int, prompt: int, answer: int, time: float = 0) -> Request:
-    """A request that comes after so many ms."""
+    """Return a request that arrives at ``time``, in ms."""
     params = SamplingParams(max_new_tokens=answer)
     prompt_ids = [(7 * first + at) % VOCAB for at in range(prompt)]
     return Request(rid, prompt_ids, params, round(time * MS))
@@ -131,13 +131,13 @@ def pause_picture(said: Any, *figures: Any) -> str:
     steps = [item.step for item in forwards(trace) if item.end > start - MS and item.start < end]
     view = view_of_steps(trace, min(steps), max(steps))
     when = f"from {ms(start - view.start)} to {ms(end - view.start)} ms"
-    title = f"{figures[0]}: a chat hears nothing {when}, a pause of {ms(end - start)} ms"
+    title = f"{figures[0]}: a chat gets no token {when}, a pause of {ms(end - start)} ms"
     return to_svg(side_by_side([view], title))
 
 
 @cache
 def sent(prompt: int, chunk: int, base: float, per_token: float, link: float) -> Run:
-    """Eight prompts at once, read on one device and sent to another at ``link`` ms a token."""
+    """Run eight prompts, read on one device and sent to another at ``link`` ms a token."""
     reqs = [tokens(f"d{at}", at, prompt, 1) for at in range(8)]
     rate = round(SLOT * 1000 / link)
     return run_of(
@@ -179,8 +179,8 @@ EXERCISES = (
             "Compare the sum of both lists with `free`; just enough is enough.",
         ),
         why=(
-            "A step with a chunk in it runs anyway, so whoever decodes may as well have a row in "
-            "it: one token more hardly makes it longer. Without memory for all of them the chunk "
+            "A step with a chunk in it runs anyway, so a request that decodes may have a row in it "
+            "too: one token more hardly makes it longer. Without memory for all of them the chunk "
             "runs alone, and the next decode step sees to it (lesson 6)."
         ),
     ),

@@ -80,7 +80,7 @@ def over_four_stages(requests: str, **settings: Any) -> Any:
 
 
 def at_once(case: Case) -> Case:
-    """The case with everybody there in turn 0, to stay: the package's turns are not these."""
+    """Return the case with all requests at turn 0 and no abort: turns differ from the package's."""
     arrivals = [0] * len(case.workload.arrivals)
     return replace(case, workload=replace(case.workload, arrivals=arrivals, aborts={}))
 
@@ -125,12 +125,12 @@ def left_out(lines: Any, req: Request) -> bool:
 
 
 def none_wasted(attempt: Attempt) -> str:
-    """Nobody computes a row of a request whose tokens in flight are its last ones."""
+    """No row is computed of a request with its last token in flight."""
     for mark in attempt.verdict.trace.marks:
         if mark.name == "wasted row":
             return (
                 f"step {mark.attrs['step']} computed a row of {mark.attrs['rid']} for nothing: its "
-                "last token was on its way, and its length said so"
+                "last token was in flight, and its length is known"
             )
     return ""
 

@@ -16,7 +16,7 @@ from ..runs import VOCAB
 
 
 def listed(found: Any, name: str, count: int) -> list[Any]:
-    """What a learner gave back, if it is a list of so many.
+    """Return the learner's answer, if it is a list of ``count``.
 
     Raises:
         Mistake: it is not.
@@ -57,7 +57,7 @@ def fill_inputs(
 
 
 def masks_of(lines: Any, batch: ScheduleBatch, last_rids: Sequence[str]) -> FillingMasks:
-    """Let a learner say which row of the last step each row waits for."""
+    """Ask a learner for the row of the last step that each row waits for."""
     known = [None not in ids for ids in batch.ids]
     rows = listed(lines([*batch.rids], known, [*last_rids]), "rows_to_fill", len(known))
     masks, start = FillingMasks([], [], []), 0
@@ -84,19 +84,19 @@ def put_in_ledger(lines: Any, ledger: PlaceholderLedger, rid: str, token: int) -
 
 
 def ledger_is_true(attempt: Attempt) -> str:
-    """What the ledger says of a request is what the request gets, and then placeholders."""
+    """The ledger contains the tokens that a request gets, and then placeholders."""
     truths = {req.name: req.output_ids for req in attempt.verdict.workload.requests}
     for mark in attempt.verdict.trace.marks:
         lists = str(mark.attrs["lists"]) if mark.name == "ledger" else ""
         for part in filter(None, lists.split("; ")):
             rid, _, text = part.partition(": ")
-            said = [int(word) for word in text.split()]
-            known = [token for token in said if token != PLACEHOLDER_TOKEN]
-            common = min(len(known), len(truths[rid]))  # who is given up hears less
-            is_right = known[:common] == truths[rid][:common] and said[: len(known)] == known
+            listed = [int(word) for word in text.split()]
+            known = [token for token in listed if token != PLACEHOLDER_TOKEN]
+            common = min(len(known), len(truths[rid]))  # a request that is given up gets fewer
+            is_right = known[:common] == truths[rid][:common] and listed[: len(known)] == known
             if not is_right:
                 return (
-                    f"behind step {mark.attrs['step']} the ledger says {said} of {rid}, whose "
+                    f"after step {mark.attrs['step']} the ledger has {listed} for {rid}, but its "
                     f"tokens are {truths[rid]}"
                 )
     return ""
@@ -145,14 +145,14 @@ EXERCISES = (
         workloads=Workloads("mindie_plugin:fill_host", levels=("tight",), cases=CHUNKED),
         picture="placeholder_fill",
         hints=(
-            "Run it, and look at the request that got a wrong token. What did it compute in the "
-            "step before?",
+            "Run it, and look at the request with a wrong token. Which tokens did it compute in "
+            "the step before?",
             "A prompt in chunks is in two steps in a row, and all of its tokens are known.",
         ),
         why=(
             "Being in the last step does not make a token unknown. A prompt in chunks is in it, "
             "and so is a request that lost its memory and starts again: that is MindIE's #75. "
-            "Whether a token is known is asked of the row itself."
+            "Only the row itself shows that its token is unknown."
         ),
     ),
     Exercise(

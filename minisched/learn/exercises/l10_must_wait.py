@@ -29,13 +29,13 @@ def reason_to_wait(lines: Any, row: Row, late_penalties: bool, steps_ahead: int)
     if not unknown or not (has_grammar or has_penalties):
         raise Mistake(
             f"with grammar {has_grammar}, penalties {has_penalties} and {unknown} unknown tokens, "
-            "`must_wait` says yes: what would it wait for? The device may idle meanwhile"
+            "`must_wait` gave True: what would it wait for? The device may idle meanwhile"
         )
     return "grammar" if has_grammar else "penalty"
 
 
 def wishing(requests: str, on: str, **wishes: Any) -> Case:
-    """A case in which everybody wishes the same."""
+    """Return a case in which all requests have the same wishes."""
     return case(requests, on, kv=64, rows=3, vocab_size=128, cost=COST, wishes=wishes)
 
 
@@ -44,7 +44,7 @@ RULE, PENALTY = {"regex": "(a1|b2|c3){9}"}, {"presence_penalty": 1.5}
 
 
 def has_wishes(case: Case) -> bool:
-    """Somebody has a grammar or a penalty, and nobody speculates."""
+    """Whether a request has a grammar or a penalty, and there are no drafts."""
     config = case.workload.config
     wishes = (req.params.regex or req.params.has_penalties for req in case.workload.requests)
     return any(wishes) and not config.speculative_algorithm and not config.late_penalties
@@ -80,8 +80,8 @@ def count_of(lines: Any, xp: Arrays, inputs: ForwardBatch, tokens: Array) -> Arr
         if len(found) > wrong + 1:
             raise Mistake(
                 f"with drafts {drafts} and sampled {sampled}, `accept` gave {found}; but the draft "
-                f"{drafts[wrong]} is wrong, {sampled[wrong]} was sampled in its place. What was "
-                "sampled behind a wrong draft does not count"
+                f"{drafts[wrong]} is wrong, and {sampled[wrong]} was sampled instead. Tokens "
+                "sampled after a wrong draft do not count"
             )
         counts.append(len(found))
     return xp.asarray(counts)
@@ -119,14 +119,14 @@ EXERCISES = (
         ),
         no_worse=(("makespan", 1.0),),
         hints=(
-            "A grammar says what may follow the tokens so far, a penalty is taken off those that "
-            "were said. What do both have to know?",
+            "A grammar decides which tokens may follow those so far, and a penalty lowers those "
+            "that were generated. Which tokens do both need?",
             "Nothing is lacking in a request's first step: its prompt is known.",
         ),
         why=(
-            "Both read the tokens before. Where one of them is in flight, the host cannot say yet "
-            "what may be sampled. The forward pass reads it on the device and need not wait: only "
-            "the sampling does."
+            "Both read the tokens before. While one of them is in flight, the host does not know "
+            "yet what may be sampled. The forward pass reads it on the device and need not wait: "
+            "only the sampling does."
         ),
     ),
     Exercise(
@@ -183,14 +183,14 @@ EXERCISES = (
         no_worse=(("steps", 1.0),),
         beside="",
         hints=(
-            "`sampled[0]` is what the model says behind the last token: it is always right.",
-            "`sampled[1]` was computed behind `drafts[0]`. When is it right?",
+            "`sampled[0]` is the model's token after the last known one: it is always right.",
+            "`sampled[1]` was computed after `drafts[0]`. When is it right?",
             "Go on as long as `drafts[i] == sampled[i]`, and take one more.",
         ),
         why=(
             "Whatever the drafts are, the tokens are the model's own: a draft only decides how "
-            "many of them one step brings. The first that is wrong makes everything behind it "
-            "wrong, and the model's token in its place is right."
+            "many of them one step brings. The first wrong draft makes everything after it wrong, "
+            "and the model's token in its place is right."
         ),
     ),
 )  # fmt: skip

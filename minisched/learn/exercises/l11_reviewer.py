@@ -31,8 +31,8 @@ GUILTY = {
     "B": {("sample", 2), ("prepare", 3), ("forward", 3), ("prepare", 4), ("forward", 4)},
     "C": {("upload", 1), ("prepare", 2)},
 }
-"""Who has a part in it: who stands still while nothing runs; who leaves a token behind, and who
-takes an old one; who reads the buffer, and who writes it anew."""
+"""The slices that take part: the host that waits while nothing runs; the step that leaves a token,
+and the step that takes an old one; the reader of the buffer, and its next writer."""
 
 
 @cache
@@ -49,7 +49,7 @@ def trace_of_bug(name: str) -> Trace:
 
 
 def step_of(act: Act) -> Step:
-    """What a lane did, as a learner has it."""
+    """Return an act of a lane in the learner's form."""
     if not act.resource:
         return act.lane, act.kind, act.op
     cells = {cell for first, last in spans_of(act.at) for cell in range(first, last + 1)}
@@ -57,7 +57,7 @@ def step_of(act: Act) -> Step:
 
 
 def act_of(step: Step) -> Act:
-    """What a learner has as a program has it."""
+    """Return a learner's step as the act of a program."""
     lane, kind, what = step
     if isinstance(what, int):
         return Act(lane, kind, what)
@@ -71,7 +71,7 @@ def acts(trace: Trace) -> list[tuple[str, str, Any]]:
 
 
 def touches(trace: Trace, memory: str) -> Table:
-    """Who reads and writes some memory, in an order that happened, and in which slice."""
+    """Return the reads and writes of some memory with their slices, in an order that happened."""
     by_id = {item.id: item for item in trace.slices}
     rows = [
         (
@@ -129,7 +129,7 @@ def with_clocks() -> Iterator[tuple[list[Step], list[dict[str, int]]]]:
 
 
 def says_before(clocks: list[dict[str, int]], program: list[Step], i: int, j: int) -> bool:
-    """What clocks say of two acts."""
+    """Whether clocks order act ``i`` before act ``j``."""
     lane = program[i][0]
     return clocks[i].get(lane, 0) <= clocks[j].get(lane, 0)
 
@@ -156,7 +156,7 @@ def ends_twice(clocks: list[dict[str, int]], program: list[Step]) -> str:
 
 
 def are_true_clocks(clocks: Any, program: list[Step]) -> str:
-    """They say of every pair of acts what the package's say."""
+    """Return a sentence on a pair of acts that the package's clocks order differently, or ''."""
     if not isinstance(clocks, list) or len(clocks) != len(program):
         clocks = many(len(program), "clock")
         return f"`happens_before` must give a list of {clocks}, one for each act."
@@ -172,8 +172,8 @@ def are_true_clocks(clocks: Any, program: list[Step]) -> str:
         if says_before(clocks, program, i, j) != is_before:
             first, second = in_words(program, i), in_words(program, j)
             if is_before:
-                return f"{first} surely comes before {second}, but your clocks don't say so."
-            return f"nothing says that {first} comes before {second}, but your clocks do."
+                return f"{first} surely comes before {second}, but not in your clocks."
+            return f"nothing orders {first} before {second}, but your clocks do."
     return ""
 
 
@@ -306,9 +306,9 @@ EXERCISES = (
             "for each lane. Then the act counts itself.",
         ),
         why=(
-            "A clock is all that a lane can know: what it did, and what it was told by a launch or "
-            "by a wait. Times never enter. So it says what must be so in every run, where a "
-            "stopwatch only says how it came this time."
+            "A clock is all that a lane can know: its own acts, and those that a launch or a wait "
+            "brought. Times never enter. So clocks show the order of every run, and a stopwatch "
+            "only shows the order of this one."
         ),
     ),
     Exercise(
@@ -338,8 +338,8 @@ EXERCISES = (
         ),
         why=(
             "Two touches race if no chain of lanes, launches and waits leads from one to the "
-            "other. That they came in the good order this time is luck, and the trace says so even "
-            "then. It is how `minisched check` finds races in a run that went well."
+            "other. That they came in the good order this time is luck, and the trace shows that "
+            "too. It is how `minisched check` finds races in a run that went well."
         ),
     ),
     Exercise(
@@ -358,8 +358,8 @@ EXERCISES = (
         """,
         hints=(
             "A: does any work of the host lie above work of the device? Who is to blame waits.",
-            "B: the red arrow says which step got another token than it needs.",
-            "C: the list says who touches pinned memory. Your `race` of exercise 2 says it, too.",
+            "B: the red arrow shows which step got another token than it needs.",
+            "C: the list shows the touches of pinned memory. Your `race` finds them, too.",
         ),
         why=(
             "A wrong token, a race and a lost overlap look alike from outside: nothing crashes. In "

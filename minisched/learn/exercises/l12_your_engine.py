@@ -24,7 +24,7 @@ Op = tuple[str, float, float]
 Call = tuple[str, str, float]
 Launched = tuple[int, int, int]
 
-# -- Traces of real engines that the lessons bring; ``traces/README.md`` says whose they are -------
+# -- Traces of real engines, with their sources in ``traces/README.md`` ----------------------------
 
 PROFILES = {
     "sglang_decode": "SGLang: one decode step",
@@ -49,8 +49,9 @@ def profile_path(name: str) -> Path:
 
 @cache
 def profile(name: str) -> Trace:
-    """What ``minisched check`` reads of it, under its title; without arrows, of which there is one
-    for each of hundreds of kernels.
+    """Return a profile as ``minisched check`` reads it, under its title.
+
+    It has no arrows: there would be one for each of hundreds of kernels.
 
     Raises:
         ValueError: there is none of that name.
@@ -110,7 +111,7 @@ def ops_of_devices() -> Iterator[tuple[list[Op]]]:
 
 
 def idle_share(ops: list[Op]) -> float:
-    """What lies between the stretches in which some op runs."""
+    """Return the share of the time in which no op runs."""
     busy = union(
         Slice(0, lane, lane, round(start * MILLISECOND), round(end * MILLISECOND), 0)
         for lane, start, end in ops
@@ -152,7 +153,7 @@ def longest_wait(calls: list[Call]) -> tuple[str, str] | None:
 
 
 def draw_calls(answer: Any, calls: list[Call]) -> str:
-    """A few calls one behind the other; those that block are waits."""
+    """Draw a few calls in order; those that block are waits."""
     ends = list(accumulate(ms for _, _, ms in calls))
     some = (
         ("host", "wait" if BLOCKS.fullmatch(call) else "launch", end - ms, end, at)
@@ -167,7 +168,7 @@ LOOPS = ("serial", "overlap", "vllm_step", "vllm_async", "mindie_placeholder", "
 
 
 LATE = [(0, 5_000, 900_000), (950_000, 955_000, 1_800_000), (1_500_000, 1_800_000, 2_700_000)]
-"""Steps that begin 5 us behind their launch, though the device is idle; the last is ahead."""
+"""Steps that begin 5 us after their launch, though the device is idle; the last is ahead."""
 
 
 @cache
@@ -259,12 +260,12 @@ EXERCISES = (
         """,
         hints=(
             "A step is launched ahead if it was launched before the step in front of it had ended.",
-            "`zip(steps, steps[1:])` gives each step with the one behind it.",
+            "`zip(steps, steps[1:])` gives each step with the next one.",
         ),
         why=(
             "Overlap is not an option that is set, it is an order in the trace: this step was "
             "launched before that one ended. Where it never is, the device has nothing to go on "
-            "with, whatever the log says. `minisched check` asks the same of a file that has three "
+            "with, whatever the log claims. `minisched check` asks the same of a file with three "
             "steps or more."
         ),
     ),

@@ -41,7 +41,7 @@ class StepRoom:
 
     @property
     def free_pages(self) -> int:
-        """Pages that can be had now."""
+        """Pages that are free or evictable now."""
         return self._scheduler.leases.available_pages
 
     @property
@@ -54,7 +54,7 @@ class StepRoom:
         return len(req.lease.pages) if req.lease else 0
 
     def may_run(self, req: Request) -> bool:
-        """Whether the next token of a request whose prompt is done may be launched now."""
+        """Return whether a request has computed its prompt and may launch its next token now."""
         return req.lease is not None and self._scheduler.decode.may_run(req)
 
 
@@ -82,11 +82,11 @@ HELD = (
     "identity", "ends", "client", "logprobs", "abort", "budget", "leak", "race", "touches",
     "ownership", "time", "livelock", "deadlock", "crash",
 )  # fmt: skip
-"""Who goes first is the learner's own decision; all else is not."""
+"""All laws but those of order and progress: the learner decides which request goes first."""
 
 
 class OwnScheduler(Scheduler):
-    """The package's books, with a learner's decisions: ``make`` gives what takes them."""
+    """The package's scheduler with a learner's decisions: ``make`` returns the learner's object."""
 
     def __init__(
         self, make: Callable[[], Any], calls: Calls, config: SchedulerConfig,
@@ -96,7 +96,7 @@ class OwnScheduler(Scheduler):
         self.calls, self.own = calls, calls.call(make)
 
     def receive(self, reqs: Iterable[Request]) -> None:
-        """Tell them of whoever is taken."""
+        """Receive requests, and pass those that are accepted to the learner's object."""
         reqs, before = list(reqs), set(self.live)
         super().receive(reqs)
         for req in reqs:
@@ -110,15 +110,15 @@ class OwnScheduler(Scheduler):
         self.calls.call(self.own.ended, req)
 
     def plan(self) -> Plan:
-        """The next step's work, as the learner decides it."""
+        """Return the next step's work, as the learner decides it."""
         plan: Plan = self.calls.call(self.own_plan)
         return plan
 
     def own_plan(self) -> Plan:
-        """What they give, and the books are as it says.
+        """Return the learner's plan, and reserve rows and pages for it.
 
         Raises:
-            Mistake: the plan can't be carried out; the sentence says why.
+            Mistake: the plan can't be carried out; the sentence gives the reason.
         """
         given = self.own.next_batch(StepRoom(self))
         if not (isinstance(given, tuple) and len(given) == 2):
@@ -132,13 +132,15 @@ class OwnScheduler(Scheduler):
                     f"the next token of {req.rid} may not be launched: ask `room.may_run`"
                 )
             if req in {one for one, _ in prompts}:
-                raise Mistake(f"{req.rid} is among the prompts and among those who decode")
+                raise Mistake(
+                    f"{req.rid} is in both lists: among the prompts and among the decodes"
+                )
         if (short := self.leases.pages_short(decodes)) > 0:
-            raise Mistake(f"those who decode lack {many(short, 'page')}: keep some free")
+            raise Mistake(f"the decoding requests lack {many(short, 'page')}: keep some free")
         return list(prompts), list(decodes), None
 
     def _compute(self, req: Request, length: int) -> None:
-        """Let a prompt begin, or go on, with so many tokens."""
+        """Compute ``length`` tokens of a prompt that begins or goes on."""
         if req.finished or req.rid not in self.live:
             raise Mistake(f"request {req.rid} has ended, so it can't be in a step")
         half = self.prefill.chunked_req
@@ -182,7 +184,7 @@ def engine_with(
 
 
 class AtOnce(Calls):
-    """Calls that nobody counts."""
+    """Calls without a count of instructions."""
 
     def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call it."""
@@ -190,12 +192,12 @@ class AtOnce(Calls):
 
 
 def engine_of(lines: Any, calls: Calls) -> dict[str, Callable[..., Any]]:
-    """For ``swapped``: engines with somebody's own scheduler."""
+    """Return engines with a learner's scheduler, for ``swapped``."""
     return {"loops.run:make_engine": partial(engine_with, partial(OwnScheduler, lines[0], calls))}
 
 
 def made_with(make: Callable[[], Any]) -> dict[str, Callable[..., Any]]:
-    """The same, of a scheduler whose instructions nobody counts."""
+    """Return the same without a count of instructions."""
     return engine_of((make, None), AtOnce())
 
 
@@ -289,7 +291,7 @@ EXERCISES = (
         hints=(
             "Level 1: two lists, `waiting` and `running`. A prompt goes from one to the other: "
             "`next_batch` gives `[(req, req.extend_len)]` for it, and then those who run.",
-            "Level 2: `ended` is called for whoever ends or is given up: forget them everywhere.",
+            "Level 2: `ended` gets each request that ends or is given up: remove it everywhere.",
             "Level 3: never promise more pages than there are. `req.max_device_len` is the most a "
             "request can ever have; start it only if all that is promised fits.",
             "Level 4: `engine.must_delay_sample(batch)`, `run_batch(batch, delay_sample=True)`; "
