@@ -1,4 +1,4 @@
-"""``minisched diagrams``: regenerates what the repository keeps of its own output, or checks it."""
+"""``minisched diagrams``: regenerates the generated files of the repository, or checks them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ def diagrams(
 ) -> int:
     """Regenerate golden traces, their views and the diagrams of this repository, from runs.
 
-    What is measured on a machine (mlx_memory) is drawn only when it is named, and never checked.
-
-    A server that is named wins: --server, then PLANTUML_SERVER.
-
-    Else it is the pinned one, in Node, which --check is about.
+    PlantUML renders on the server of --server or PLANTUML_SERVER. Without one, the pinned
+    renderer in Node does, and --check always uses that one.
     """
     root, names, more = golden.checkout(), names or [], museum_makers()
     if server and (check or not svg):

@@ -1,4 +1,4 @@
-"""What is said of a field in the field itself: where a batch's lives, how users set a setting."""
+"""Metadata in fields: the residence of a batch's field, the option of a setting."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import MISSING, Field, field, fields
 from math import inf
 from typing import Any, NamedTuple
 
-# -- Where a field of a batch lives, host or device, and what shape it has -------------------------
+# -- The residence of a batch's field, host or device, and its shape -------------------------------
 #
-# The diagram of the three batches is drawn from it (``export/puml_batches.py``), and a test holds
-# that nobody changes on the host what is on the device.
+# Tests compare ``diagrams/batches.puml`` with it, and check that the host does not change an array
+# on the device.
 
 
 class Residence(NamedTuple):

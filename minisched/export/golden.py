@@ -1,10 +1,10 @@
-"""What the repository keeps of its own output: what is drawn from what, and whether it is stale.
+"""The generated files of the repository: their sources, and whether they are stale.
 
-Golden traces and their views (``traces/``) and the diagrams (``diagrams/``), all from small
-workloads on the simulated device, so that the same code gives the same bytes. A diagram is a text
-(``NAME.puml``) and a picture (``NAME.svg``): of a scene the project's own, of all else PlantUML's,
-which ends in a line with the hash of its text, so that a stale one shows without a renderer.
-``minisched diagrams`` is the command (``cli/diagrams.py``).
+Golden traces and their views (``traces/``), the diagrams and the tables of a few pages, all from
+small workloads on the simulated device: the same code gives the same bytes. A diagram is a text
+(``NAME.puml``) and a picture (``NAME.svg``). The project draws the picture of a scene, PlantUML
+all others. PlantUML's picture ends in a line with the hash of its text, so a stale one shows
+without a renderer. ``minisched diagrams`` is the command (``cli/diagrams.py``).
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ from ..topics import SAME_PICTURE, TOPICS
 from ..trace.files import write_whole
 from . import native
 from .as_profiled import as_profiled
-from .mlx_memory import draw_memory
 from .motion import playing
 from .one_token import one_token
-from .pd_or_mixed import pd_or_mixed
 from .pictures import compare, stages, waits
 from .pictures.stories import STORIES
 from .poster import poster
-from .puml_batches import to_batches
 from .recipes import RECIPES, run_of, trace_of
 from .render_puml import Renderer, find_renderer, has_driver, in_dark_too, render, render_by_driver
 from .rules_page import rules_page
@@ -35,12 +32,10 @@ from .scene import Scene
 from .scene_puml import to_puml
 from .scene_svg import to_svg
 from .tables import designs_page
-from .thread_or_stream import thread_or_stream
-from .three_way import pipelines_table, to_three_way
 from .views import draw, parts_of
 from .waterfall import waterfall
 
-# -- What is drawn from what -----------------------------------------------------------------------
+# -- The files and their sources -------------------------------------------------------------------
 
 Files = dict[str, str]  # text by path in the repository
 
@@ -56,12 +51,7 @@ SCENES: dict[str, Callable[[], Scene]] = {  # diagrams/NAME.puml and NAME.svg
 }
 FILES: dict[str, Callable[[], str]] = {  # by path
     **{f"diagrams/{name}.puml": story for name, story in STORIES.items()},
-    "diagrams/batches.puml": to_batches,
-    "diagrams/async_scheduling_three_way_compare.md": to_three_way,
-    "diagrams/mindie_pipeline_refactor.md": pipelines_table,
-    "diagrams/pd_or_mixed.md": pd_or_mixed,
     "diagrams/rules.md": rules_page,
-    "diagrams/thread_or_stream.md": thread_or_stream,
     "diagrams/compare.svg": lambda: playing(
         to_svg(compare_runs([*map(trace_of, ("serial", "overlap"))]))
     ),
@@ -72,14 +62,14 @@ FILES: dict[str, Callable[[], str]] = {  # by path
     "traces/poster.svg": lambda: to_svg(poster([*map(run_of, compare.DESIGNS)])),
     "traces/waterfall.svg": lambda: to_svg(waterfall([*map(run_of, compare.FALLS)])),
 }
-OF_RUNS = {  # topics whose diagram is drawn of their run, and its picture by the project itself
+OF_RUNS = {  # topics with a diagram of their run, and a picture by the project itself
     *(topic for topic, code in TOPICS.items() if code.startswith("loops/")),
     "token_pool", "placeholder_fill", "prev_sampled",
 }  # fmt: skip
 
 
 def makers() -> dict[str, Callable[[], Files]]:
-    """What makes the files of each topic and each diagram."""
+    """Return the function that makes the files of each topic and each diagram."""
     return {
         **{topic: partial(topic_files, topic) for topic in RECIPES},
         **{name: partial(scene_files, name) for name in SCENES},
@@ -87,16 +77,8 @@ def makers() -> dict[str, Callable[[], Files]]:
     }
 
 
-def measured() -> dict[str, Callable[[], Files]]:
-    """What is measured on a machine: drawn when it is named, and never checked.
-
-    A maker raises ValueError where this machine lacks what is to be measured.
-    """
-    return {"mlx_memory": lambda: {"traces/mlx_memory.svg": draw_memory()}}
-
-
 def topic_files(topic: str) -> Files:
-    """A topic's trace and view, with further parts of it; and its diagram, if it is drawn of it."""
+    """Make a topic's trace, its view in parts, and its diagram if that is one of its run."""
     trace = trace_of(topic)
     files = {f"traces/{topic}.json": native.to_json(trace)}
     for at, part in enumerate(parts_of(topic) or ("",)):
@@ -109,25 +91,25 @@ def topic_files(topic: str) -> Files:
 
 
 def scene_files(name: str) -> Files:
-    """A diagram as text and as picture."""
+    """Make a diagram as text and as picture."""
     scene = SCENES[name]()
     return {f"diagrams/{name}.puml": to_puml(scene), f"diagrams/{name}.svg": to_svg(scene)}
 
 
 def one_file(path: str) -> Files:
-    """A text of its own, or a drawing of runs that is no topic's view."""
+    """Make a file of ``FILES``."""
     return {path: FILES[path]()}
 
 
 def has_picture(diagram: str) -> bool:
-    """Whether PlantUML draws a diagram's picture: it shows what the project's own doesn't."""
+    """Return whether PlantUML draws a diagram's picture, and not the project itself."""
     return diagram not in {*SCENES, *OF_RUNS, *SAME_PICTURE}
 
 
-# -- What is stale, and what is written anew -------------------------------------------------------
+# -- Stale files, and writing them -----------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
-Hear = Callable[[str], None]  # is told what is being made
+Hear = Callable[[str], None]  # receives the name of the topic or diagram that is made
 Makers = Mapping[str, Callable[[], Files]]
 NO_MORE: Makers = {}
 
@@ -151,20 +133,19 @@ def bring_up_to_date(
     names: Sequence[str], root: Path, hear: Hear, more: Makers = NO_MORE, *,
     is_check: bool = False, with_svg: bool = True, server: str = "",
 ) -> tuple[list[str], list[str]]:  # fmt: skip
-    """Make the texts of the topics and diagrams named (of all, if none), and render their SVGs.
+    """Make the texts of the named topics and diagrams (of all, if none), and render their SVGs.
 
-    What was stale is written, or in a check only said. Texts are compared byte for byte, and
-    PlantUML's pictures in a check by the hash of their text; their bytes only ``with_svg``, in a
-    check only where the pinned renderer is. ``server`` is a PlantUML server to render on; ``more``
-    is what later layers make. What is measured is left out unless it is named. Gives the paths
-    that were looked at, and which of them were stale.
+    Stale files are written, or in a check only reported. Texts are compared byte for byte. A check
+    compares PlantUML's pictures by the hash of their text, and their bytes only ``with_svg`` and
+    with the pinned renderer. ``server`` is a PlantUML server to render on; ``more`` are the makers
+    of later layers. Returns the paths that were compared, and the stale ones.
 
     Raises:
-        ValueError: there is no topic or diagram of a name, or a check of what is measured.
+        ValueError: a name is no topic and no diagram.
         RenderError: there is no renderer, and nothing was done; or a diagram is wrong, and the
             texts have been written.
     """
-    chosen = known_makers(names, root, more, is_check)
+    chosen = known_makers(names, root, more)
     if is_check:
         with_svg = with_svg and has_driver()
     elif with_svg and sources(root, names, ()):
@@ -189,28 +170,25 @@ def bring_up_to_date(
     return [*files, *pictures], sorted({*stale})
 
 
-def known_makers(names: Sequence[str], root: Path, more: Makers, is_check: bool) -> Makers:
-    """What makes the texts of the topics and diagrams named, or all that is not measured.
+def known_makers(names: Sequence[str], root: Path, more: Makers) -> Makers:
+    """Return the makers of the named topics and diagrams, or all of them.
 
     Raises:
-        ValueError: there is no topic or diagram of a name, or a check of what is measured.
+        ValueError: a name is no topic and no diagram.
     """
-    by_default = {**makers(), **more}
-    known = by_default | measured()
+    known = {**makers(), **more}
     by_hand = {path.stem for path in root.glob("diagrams/*.puml")}
     for name in names:
-        if is_check and name in measured():
-            raise ValueError(f"{name!r} is measured on a machine, so there is nothing to check.")
         if name not in known and name not in by_hand:
             alike = [other for other in known if name in other or other in name]
             ask = f"did you mean {', '.join(alike)}?" if alike else ""
             some = f"some are {', '.join([*known][:5])}."
             raise ValueError(f"{name!r} is no topic and no diagram; {ask or some}")
-    return {name: known[name] for name in names or by_default if name in known}
+    return {name: known[name] for name in names or known if name in known}
 
 
 def sources(root: Path, names: Sequence[str], made: Iterable[str]) -> list[Path]:
-    """The texts that PlantUML draws: of the names, with what was made for them, or all."""
+    """Return the texts that PlantUML draws: those of the names and ``made``, or all."""
     found = {*root.glob("diagrams/*.puml")}
     if names:
         found &= {root / "diagrams" / f"{name}.puml" for name in names} | {root / x for x in made}
@@ -218,7 +196,7 @@ def sources(root: Path, names: Sequence[str], made: Iterable[str]) -> list[Path]
 
 
 def stale_files(root: Path, files: Files) -> list[str]:
-    """Which of ``files`` are missing under ``root``, or different there."""
+    """Return which of ``files`` are missing under ``root``, or different there."""
     return [
         name
         for name, text in sorted(files.items())
@@ -233,7 +211,7 @@ def write(root: Path, files: Files) -> None:
 
 
 def rendered_svgs(drawn: Sequence[Path], hear: Hear, renderer: Renderer) -> Files:
-    """What each PlantUML text looks like as SVG, by path; each names the text it was drawn from.
+    """Render each PlantUML text as SVG, by path; each picture names its text.
 
     Raises:
         RenderError: a diagram is wrong.
@@ -249,17 +227,17 @@ def rendered_svgs(drawn: Sequence[Path], hear: Hear, renderer: Renderer) -> File
 
 
 def picture_of(source: Path) -> str:
-    """The path of a text's picture, in the repository."""
+    """Return the path of a text's picture, in the repository."""
     return f"diagrams/{source.stem}.svg"
 
 
 def drawn_from(source: Path) -> str:
-    """The line that ties a picture to its text."""
+    """Return the line that ties a picture to its text."""
     return f"<!-- {source.name} {hashlib.sha256(source.read_bytes()).hexdigest()[:16]} -->"
 
 
 def stale_pictures(drawn: Sequence[Path]) -> list[str]:
-    """Pictures that were not drawn from the text beside them."""
+    """Return the pictures that were drawn from another text than the one next to them."""
     return [
         picture_of(source)
         for source in drawn

@@ -1,4 +1,4 @@
-"""PD separation beside mixed chunks: the guides' comparison, filled in from two runs."""
+"""PD separation compared with mixed chunks: a table and a picture from two runs."""
 
 from __future__ import annotations
 
@@ -11,53 +11,50 @@ from typing import Any
 from ..checks.history import many, side_of
 from ..checks.overlap import measure, union, within
 from ..core import Request
-from ..devices.cost import MILLISECOND, SIM_COST
 from ..engine.metrics import Percentiles
-from ..loops.pd import Link
 from ..loops.run import Run
 from ..scheduler import SchedulerConfig
 from ..trace import Slice, Trace
 from .layout import DECODES, View, make_view, slices_of
-from .recipes import RECIPES, Recipe, tokens
+from .recipes import Recipe
 from .runs import side_by_side
 from .scene import Scene
-from .tables import filled, table
 from .units import ms
 
 LOOPS = ("pd", "mixed")
-NO_PAUSE = "nobody decoded then"
+NO_PAUSE = "no request decoded then"
 ROOMY = SchedulerConfig(kv_tokens=8192)
 
 
 def both(requests: Sequence[Request], **link: Any) -> tuple[Run, Run]:
-    """The runs of the two loops on one workload."""
+    """Run both loops on one workload; ``link`` are the options of ``pd``."""
     pd = Recipe("pd", requests, ROOMY, options=link)
     return pd.play(), Recipe("mixed", requests, ROOMY).play()
 
 
 def find_runs(runs: Sequence[Run]) -> tuple[Run, Run] | None:
-    """The runs of both loops, where both are there."""
+    """Return the runs of pd and of mixed, or None if one is missing."""
     by_loop = {run.loop.partition(":")[0]: run for run in runs}
     return (by_loop["pd"], by_loop["mixed"]) if set(LOOPS) <= by_loop.keys() else None
 
 
-# -- The comparison: what can be counted in each run, and words for the rest -----------------------
+# -- The table: figures counted in each run, and words for the rest --------------------------------
 
 
 def rows(pd: Run, mixed: Run) -> list[tuple[str, str, str]]:
-    """The comparison: what is compared, of pd, of mixed."""
+    """Return the rows of the table: the subject, pd, mixed."""
     of_pd, of_mixed = figures_of(pd), figures_of(mixed)
     return [
         ("design", "physical separation: a device for each", "logical union: one batch for both"),
-        ("deployment", "two engines behind a load balancer, and a link between them", "one engine"),
-        *((name, said, of_mixed[name]) for name, said in of_pd.items()),
-        ("scenario", "long prompts beside streams that must not stutter, and load for two devices",
+        ("deployment", "two engines, a link between them, and a load balancer", "one engine"),
+        *((name, figure, of_mixed[name]) for name, figure in of_pd.items()),
+        ("scenario", "long prompts next to streams that must not stutter, and load for two devices",
          "one device, short prompts, or throughput before steadiness"),
     ]  # fmt: skip
 
 
 def figures_of(run: Run) -> dict[str, str]:
-    """What a run did, by what is compared."""
+    """Return the figures of a run, by subject."""
     trace, devices = run.trace, measure(run.trace).devices
     prompts, mixed = passes(trace, "extend", "mixed"), passes(trace, "mixed")
     is_apart = any(item.lane == "prefill forward" for item in prompts)
@@ -82,12 +79,12 @@ def figures_of(run: Run) -> dict[str, str]:
 
 
 def percentiles(times: Percentiles | None) -> str:
-    """The middle and the last of a hundred."""
+    """Write the median and the 99th percentile."""
     return f"{ms(times.p50)} / {ms(times.p99)} ms" if times else "none"
 
 
 def pause(run: Run) -> str:
-    """The longest time between two tokens of a request while another's prompt is computed."""
+    """Write the longest time between two tokens of a request while a prompt is computed."""
     prompts = union(passes(run.trace, "extend", "mixed"))
     gaps = (gap for item in run.metrics.ended
             for gap in pairwise(accumulate(item.itls, initial=item.first_token or 0)))  # fmt: skip
@@ -96,18 +93,18 @@ def pause(run: Run) -> str:
 
 
 def passes(trace: Trace, *modes: str) -> list[Slice]:
-    """The forward slice of each step of these modes, or of all, on every device."""
+    """Return the forward slice of each step of these modes, or of all, on every device."""
     return [item for item in trace.slices
             if item.name == "forward" and (not modes or item.mode in modes)]  # fmt: skip
 
 
-# -- The picture: a long prompt is computed, and others decode meanwhile ---------------------------
+# -- The picture: a long prompt is computed while other requests decode ----------------------------
 
 
 def beside_a_prompt(pd: Run, mixed: Run) -> Scene | None:
-    """Both runs from when the longest prompt beside decodes is scheduled until it decodes itself.
+    """Draw both runs from the schedule of the longest prompt to its request's first decode step.
 
-    None where no prompt is computed while others decode.
+    None if no prompt is computed while other requests decode.
     """
     rid = longest_prompt(pd)
     views = [view for run in (pd, mixed) if (view := prompt_view(run.trace, rid))]
@@ -127,7 +124,7 @@ def beside_a_prompt(pd: Run, mixed: Run) -> Scene | None:
 
 
 def longest_prompt(pd: Run) -> str:
-    """Who is computed for longest while the decode side is at work; empty: nobody is."""
+    """Return the request with the longest prefill during decode steps; empty if there is none."""
     decodes, times = union(passes(pd.trace, *DECODES)), Counter[str]()
     for item in passes(pd.trace, "extend", "mixed"):
         if both_work := within(decodes, item.start, item.end):
@@ -136,7 +133,7 @@ def longest_prompt(pd: Run) -> str:
 
 
 def prompt_view(trace: Trace, rid: str) -> View | None:
-    """From when the host begins a prompt's first step to the end of its first decode step."""
+    """Return the view from the host's work on a prompt to the end of its first decode step."""
     steps = [item for item in passes(trace) if rid in item.rids]
     decodes = [item for item in steps if item.mode in DECODES]
     if not decodes:
@@ -145,49 +142,3 @@ def prompt_view(trace: Trace, rid: str) -> View | None:
     begun = (item.start for item in slices_of(trace)
              if item.step == steps[0].step and item.lane.startswith(side))  # fmt: skip
     return make_view(trace, min(begun), decodes[0].end)
-
-
-# -- ``diagrams/pd_or_mixed.md``: the comparison on one workload, and on others where it turns -----
-
-
-def pd_or_mixed() -> str:
-    """The page, the same every time."""
-    link, recipe = Link(), RECIPES["pd"]
-    slow = {"bytes_per_second": link.bytes_per_second // 10, "latency": 10 * link.latency}
-    others = {
-        "one request": both(streams(1)),
-        "short prompts": both(streams(3) + prompts(4, 12)),
-        "more, longer prompts": both(streams(4) + prompts(8, 512)),
-        "a slow link": both(recipe.requests, **slow),
-    }
-    lines = [
-        {"": f"{name}: {loop}"}
-        | {of.partition(": ")[2]: said for of, said in figures_of(run).items() if ": " in of}
-        for name, pair in others.items()
-        for loop, run in zip(("PD", "mixed"), pair, strict=True)
-    ]
-    return filled(
-        "diagrams/pd_or_mixed.md",
-        chunk=recipe.config.chunked_prefill_size,
-        base=SIM_COST.forward_base // MILLISECOND,
-        per_token=SIM_COST.forward_per_token / MILLISECOND,
-        latency=link.latency / MILLISECOND,
-        rate=link.bytes_per_second // 10**9,
-        slot=link.slot_bytes // 1024,
-        table=table(("", "PD separation", "mixed chunks"), rows(*both(recipe.requests))),
-        others=table(lines[0], (line.values() for line in lines)),
-    )
-
-
-def streams(count: int) -> list[Request]:
-    """Requests with a short prompt and a long answer, all there at the beginning."""
-    return [Request(f"s{at}", range(at, at + 12), tokens(36)) for at in range(count)]
-
-
-def prompts(count: int, length: int) -> list[Request]:
-    """Requests with a prompt of that length and a short answer, one every 40 ms."""
-    return [
-        Request(f"p{at}", [(7 * at + i) % 250 for i in range(length)], tokens(8),
-                arrival_time=(60 + 40 * at) * MILLISECOND)
-        for at in range(count)
-    ]  # fmt: skip

@@ -32,7 +32,7 @@ HEADS = (
 
 
 def rules_page() -> str:
-    """The page, the same every time."""
+    """Fill the page, the same every time."""
     sglang, sglang_same = changes("sglang")
     vllm, vllm_same = changes("vllm")
     systems = [*map(rules_of_admission, RULES.values())]
@@ -56,7 +56,7 @@ def rules_page() -> str:
 
 
 def words() -> Iterator[str]:
-    """What each answer means."""
+    """List the meaning of each answer."""
     for item in fields(Rules):
         yield f"- `{item.name}`: {item.metadata['question']}"
         for answer, meaning in item.metadata["answers"].items():
@@ -64,10 +64,10 @@ def words() -> Iterator[str]:
 
 
 def changes(system: str) -> tuple[str, str]:
-    """Markdown: a system's rules, and each of the answers that changes a figure; the other answers.
+    """Return a table of a system's rules and of each answer that changes a figure, and the others.
 
-    Left out is who runs first, as that is another system altogether; and of systems other than
-    SGLang what they answer as SGLang does.
+    ``run_first`` is left out, because another answer to it is another system. So are the answers
+    of other systems that agree with SGLang's.
     """
     rows, same = [row_of(f"`{system}`", system)], []
     for item in fields(Rules):
@@ -84,7 +84,7 @@ def changes(system: str) -> tuple[str, str]:
 
 
 def row_of(name: str, rules: str) -> tuple[str, ...]:
-    """A row of a table; nothing where the answers do not go together.
+    """Return a row of the table; an empty one if the answers can't be combined.
 
     Raises:
         RuntimeError: the tokens are not those of SGLang's rules; a bug.
@@ -110,23 +110,23 @@ def row_of(name: str, rules: str) -> tuple[str, ...]:
 
 
 def loop_for(rules: str) -> str:
-    """Memory for the prompt alone is for loops that wait for each step.
+    """Return ``serial`` for rules that reserve memory for the prompt alone, else ``overlap``.
 
     Raises:
-        ValueError: the answers do not go together.
+        ValueError: the answers can't be combined.
     """
     return "serial" if find_rules(rules).reserves == "prompt" else "overlap"
 
 
 @cache
 def played(rules: str) -> Run:
-    """The workload's run under these rules."""
+    """Run the workload under these rules."""
     model = HashModel(250, eos_ids=frozenset(EOS))
     return Recipe(loop_for(rules), workload(), replace(CONFIG, rules=rules), model=model).play()
 
 
 def workload() -> list[Request]:
-    """Requests with shared beginnings; one in ten ignores EOS, and every sixth is urgent."""
+    """Make requests with shared prefixes; one in ten ignores EOS, every sixth is urgent."""
     dice = Random(7)
     beginnings = [[dice.randrange(250) for _ in range(dice.randrange(16, 60))] for _ in range(4)]
     return [

@@ -1,4 +1,4 @@
-"""Figures in pages that are written by hand: tables and numbers from the code, never by hand."""
+"""Tables and numbers from the code in pages that are otherwise written by hand."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ..relay import RELAYS
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A line for the heads, one that sets them off, and one a row; no newline at the end."""
+    """Write a Markdown table without a newline at the end."""
     heads = list(heads)
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-# -- A page whose figures are filled in ------------------------------------------------------------
+# -- A page with places for figures ----------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = re.compile(r"<!-- (?P<name>[\w -]+) -->.*?<!-- / -->", re.DOTALL)
 
 
 def filled(path: str, **figures: object) -> str:
-    """A page of the repository with its figures as they are now, each in its places.
+    """Return a page of the repository with its current figures, each in its place.
 
-    A place is ``<!-- name -->..<!-- / -->``, which no reader sees; all around it is prose.
+    A place is ``<!-- name -->..<!-- / -->``, which a reader does not see; the rest is prose.
 
     Raises:
         ValueError: a figure has no place, or a place no figure.
@@ -40,7 +40,7 @@ def filled(path: str, **figures: object) -> str:
         raise ValueError(f"{path} and the code do not agree on the figures in it: {wrong}.")
 
     def placed(found: re.Match[str]) -> str:
-        """A figure in its place; a table stands on lines of its own."""
+        """Put a figure in its place; a table gets lines of its own."""
         figure = str(figures[found["name"]])
         around = "\n\n" if "\n" in figure else ""
         return f"<!-- {found['name']} -->{around}{figure}{around}<!-- / -->"
@@ -48,11 +48,11 @@ def filled(path: str, **figures: object) -> str:
     return PLACE.sub(placed, page)
 
 
-# -- ``designs.md``: what loops and relays there are -----------------------------------------------
+# -- ``designs.md``: the loops and the relays ------------------------------------------------------
 
 
 def designs_page() -> str:
-    """The page with its tables: loops, relays, and what does not go with a loop, and why."""
+    """Fill the page: the loops, the relays, and the features that loops refuse, with reasons."""
     loops = (
         (f"`{name}`", spec.follows, str(spec.depth), str(spec.overrun), ", ".join(spec.relays))
         for name, spec in LOOPS.items()
@@ -72,7 +72,7 @@ def designs_page() -> str:
 
 
 def refusals() -> Iterator[tuple[str, str, str]]:
-    """Features, the designs that refuse them, and the original's reason; all the rest goes."""
+    """Yield refused features, the designs that refuse them, and the original's reason."""
     features_of: dict[tuple[str, str], list[str]] = {}
     for name, spec in LOOPS.items():
         for word, reason in spec.refuses.items():

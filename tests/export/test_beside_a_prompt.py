@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from minisched.export.pd_or_mixed import beside_a_prompt, both, streams
-from minisched.export.recipes import RECIPES
+from minisched.export.pd_or_mixed import beside_a_prompt, both
+from minisched.export.recipes import RECIPES, asked
 from minisched.export.scene import Lanes, Scene
 
 PD = ["Prefill host", "Prefill forward", "Prefill copy", "KV transfer", "Decode host",
@@ -39,7 +39,7 @@ def test_every_lane_of_pd_is_at_work(scene: Scene) -> None:
 
 
 def test_nobody_is_drawn_beside_a_prompt_where_none_decodes() -> None:
-    assert beside_a_prompt(*both(streams(1))) is None
+    assert beside_a_prompt(*both(asked("a: 0-11 -> 36"))) is None
 
 
 def test_picture_table_and_json_say_the_same(cli: Any, tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 
 from minisched.checks.draw import read_design
+from minisched.checks.overlap import measure
 from minisched.core import ForwardMode, Lease, Request, ScheduleBatch
 from minisched.devices.cost import SIM_COST
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
 from minisched.engine.frontend import Frontend
-from minisched.export.three_way import pipeline_figures
 from minisched.loops.design import LOOPS
 from minisched.loops.mindie_placeholder import PlaceholderLedger
 from minisched.loops.mindie_plugin import (
@@ -30,6 +30,7 @@ from minisched.loops.run import drive, make_engine, run_loop
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import NullRecorder
+from minisched.trace.events import is_host
 from tests.support import (
     VOCAB,
     Workload,
@@ -245,9 +246,11 @@ def test_the_comparison_of_the_two_pipelines() -> None:
         for loop in ("mindie_dual", "mindie_single")
     )  # fmt: skip
     assert dual.outputs == single.outputs
-    two, one = (pipeline_figures(run.trace) for run in (dual, single))
-    assert (two["steps"], one["steps"]) == (15, 14)
-    assert (two["wasted rows"], one["wasted rows"]) == (3, 0), "an end each; lengths are foreseen"
-    assert two["host threads"] == two["books of requests"] == 2
-    assert one["host threads"] == one["books of requests"] == 1
-    assert all(one[name] < two[name] for name in ("makespan (ms)", "host work a step (ms)"))
+    two, one = (measure(run.trace) for run in (dual, single))
+    assert (two.steps, one.steps) == (15, 14)
+    assert (two.wasted_rows, one.wasted_rows) == (3, 0), "an end each; one pipeline knows lengths"
+    for run, count in ((dual, 2), (single, 1)):
+        assert len({item.lane for item in run.trace.slices if is_host(item.lane)}) == count
+        assert len({mark.name for mark in run.trace.marks} & {"ledger", "context"}) == count
+    assert one.makespan_ns < two.makespan_ns
+    assert one.host_busy_ns / one.steps < two.host_busy_ns / two.steps

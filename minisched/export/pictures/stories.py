@@ -1,11 +1,12 @@
-"""Six figures that the sources name, each told by its design's own participants, in their words.
+"""Six figures of the published sources, each drawn with the participants of its design.
 
-What is said at each event of a run is written here (``story.py``); when, how often, in which order
-and with which numbers is read off the run.
+The words at each event of a run are written here (``story.py``). Times, counts, order and numbers
+come from the run.
 """
 
 from __future__ import annotations
 
+from ...devices.cost import SIM_COST, CostModel
 from ...engine.engine import Engine
 from ...loops.mindie_placeholder import PlaceholderLedger
 from ...loops.mindie_plugin import ModelOutput, PluginManager
@@ -18,7 +19,7 @@ from ..layout import View, make_view, shown, view_of_steps
 from ..puml_style import Actor, Code
 from ..recipes import recipe, run_of, trace_of
 from ..story import Chapter, Story, to_story
-from .waits import run_with
+from .waits import SLOW_MASK, run_with
 
 COPY_STREAM = Actor("copy stream", "device")
 ON_DEVICE = """
@@ -216,14 +217,14 @@ def dependency_points() -> str:
     return to_story(
         DEPENDENCY_POINTS,
         "vLLM: where the host waits for the device, and the device for the host",
-        Chapter(step_with("grammar", "slow mask"), waits),
+        Chapter(step_with("grammar", SLOW_MASK), waits),
         Chapter(step_with("NGRAM_GPU"), goes_on, DRAFTS),
         Chapter(step_with("grammar with speculation"), both, DRAFTS + BOTH),
     )
 
 
-def step_with(feature: str, cost: str = "usual") -> View:
-    """A settled step of one run, from its schedule until it is sampled."""
+def step_with(feature: str, cost: CostModel = SIM_COST) -> View:
+    """Return the view of a settled step of one run, from its schedule to its sampling."""
     trace = run_with("vllm_async", feature, cost)
     step = shown(trace, 1).first_step
     of_step = {item.name: item for item in trace.slices if item.step == step}

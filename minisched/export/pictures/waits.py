@@ -1,17 +1,14 @@
-"""What waits, and for what: the same steps of the same requests, without history and with it."""
+"""Steps that wait for an earlier token: the same requests with and without such a need."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-from ...checks.causes import lost_ns, waits
 from ...core import Request
-from ...devices.cost import MICROSECOND, MILLISECOND, SIM_COST
-from ...loops.design import find_loop
+from ...devices.cost import MICROSECOND, MILLISECOND, SIM_COST, CostModel
 from ...models.hash import HashModel
 from ...scheduler import SchedulerConfig
 from ...trace import Trace
@@ -19,33 +16,20 @@ from ..layout import View, steady_views
 from ..recipes import Recipe, tokens
 from ..runs import side_by_side
 from ..scene import Scene
-from ..tables import table
 from ..units import ms
 
-# -- The runs that show what a wait costs: four requests, with something that needs history --------
+# -- The runs: four requests, and features that need the tokens of earlier steps -------------------
 
-LENGTH, VOCAB = 24, 4  # tokens of each request; so few different ones that drafts are often right
+LENGTH, VOCAB = 24, 4  # tokens of each request; a small vocabulary makes drafts often right
 
 LIGHT = {"receive": 200, "schedule": 500, "prepare": 300, "launch": 200, "fill": 200,
          "postprocess": 200, "process": 500, "output": 300, "mask": 6500}  # fmt: skip
-COSTS = {
-    "usual": SIM_COST,
-    "fast": replace(  # a device twice as fast
-        SIM_COST,
-        forward_base=SIM_COST.forward_base // 2,
-        forward_per_token=SIM_COST.forward_per_token // 2,
-        sample=SIM_COST.sample // 2,
-        verify=SIM_COST.verify // 2,
-        draft=SIM_COST.draft // 2,
-    ),
-    "slow mask": replace(  # a light host, but masks and sampling for a large vocabulary
-        SIM_COST,
-        host={name: us * MICROSECOND for name, us in LIGHT.items()},
-        forward_base=6 * MILLISECOND,
-        sample=5 * MILLISECOND // 2,
-    ),
-}
-
+SLOW_MASK = replace(  # a light host, but masks and sampling for a large vocabulary
+    SIM_COST,
+    host={name: us * MICROSECOND for name, us in LIGHT.items()},
+    forward_base=6 * MILLISECOND,
+    sample=5 * MILLISECOND // 2,
+)
 
 Wishes = Mapping[str, Any]
 DRAFTS = {"speculative_num_draft_tokens": 3}
@@ -63,11 +47,10 @@ FEATURES: dict[str, tuple[Wishes, Wishes]] = {  # of the first of four requests;
 }
 
 
-@cache
-def run_with(loop: str, feature: str, cost: str = "usual", *, is_on: bool = True) -> Trace:
-    """A loop's run, with one of ``COSTS``; not ``is_on``: the same requests without the feature.
+def run_with(loop: str, feature: str, cost: CostModel = SIM_COST, *, is_on: bool = True) -> Trace:
+    """Run a loop with one of ``FEATURES``; not ``is_on``: the same requests without the feature.
 
-    Where all requests speculate, with three drafts a step, the model has few tokens.
+    If all requests speculate, with three drafts a step, the model has few tokens.
     """
     wishes, settings = FEATURES[feature]
     model = HashModel(VOCAB) if "speculative_algorithm" in settings else HashModel()
@@ -79,53 +62,19 @@ def run_with(loop: str, feature: str, cost: str = "usual", *, is_on: bool = True
         for at, (rid, each) in enumerate(zip("abcd", params, strict=True))
     ]
     config = SchedulerConfig(**settings if is_on else {})
-    run = Recipe(loop, requests, config, cost=COSTS[cost], model=model).play()
+    run = Recipe(loop, requests, config, cost=cost, model=model).play()
     assert not run.errors, run.errors
     return run.trace
 
 
-# -- What waits in them, and the time that is lost with it, in words -------------------------------
-
-OPS = {"sample": "sampling", "forward": "the forward pass"}
-HEADS = ("loop", "what waits for what", "time lost by reason", "whole run", "without it",
-         "time lost on a device twice as fast", "whole run", "without it")  # fmt: skip
-
-
-def waits_table(names: Mapping[str, str], feature: str) -> str:
-    """A line for each loop by its name; one that does not do this says why."""
-    return table(HEADS, (waits_of(loop, name, feature) for loop, name in names.items()))
-
-
-def waits_of(loop: str, name: str, feature: str) -> Sequence[str]:
-    """One loop's line."""
-    spec, cells = find_loop(loop), [f"{name} (`{loop}`)"]
-    refuses, (_, settings) = spec.refusals(spec.relays[0]), FEATURES[feature]
-    # late penalties are refused as penalties are
-    for word in (feature.removeprefix("late "), settings.get("speculative_algorithm")):
-        if word in refuses:
-            return [*cells, f"refused: {refuses[word]}", *[""] * (len(HEADS) - 2)]
-    counted = Counter((mark.attrs["op"], mark.attrs["reason"])
-                      for mark in waits(run_with(loop, feature)))  # fmt: skip
-    waited = (f"{OPS[str(op)]} of {count} steps ({reason})"
-              for (op, reason), count in counted.items())  # fmt: skip
-    cells.append(", ".join(waited) or "nothing")
-    for cost in ("usual", "fast"):
-        trace = run_with(loop, feature, cost)
-        without = run_with(loop, feature, cost, is_on=False)
-        lost = (f"{ms(time)} ms {why}" for why, time in lost_ns(trace).items() if time)
-        cells += [", ".join(lost) or "nothing", f"{ms(trace.end)} ms", f"{ms(without.end)} ms"]
-    return cells
-
-
-# -- The same settled steps of several runs, and what the device waits for in them -----------------
+# -- The same settled steps of several runs, and the waits of the device in them -------------------
 
 STEPS = 2
-COST = "slow mask"  # with a fast one the device has enough to do meanwhile
 SLOW = "masks and sampling are slow, as with a large vocabulary"
 
 
 def grammars() -> Scene:
-    """SGLang's loop without any grammar, and every loop when one of four requests has one."""
+    """Draw SGLang's loop without a grammar, and each loop with one in one of four requests."""
     loops = {
         "SGLang: sampling is launched when the step before was processed": "overlap",
         "SGLang's thread: it waits for sampling_info_done": "overlap_thread",
@@ -133,8 +82,8 @@ def grammars() -> Scene:
         "MindIE: forward_loop builds the bitmask before it launches": "mindie_plugin",
         "MLX: nothing is chained on a step with a grammar": "mlx_async",
     }
-    runs = {"no grammar": run_with("overlap", "grammar", COST, is_on=False)}
-    runs |= {name: run_with(loop, "grammar", COST) for name, loop in loops.items()}
+    runs = {"no grammar": run_with("overlap", "grammar", SLOW_MASK, is_on=False)}
+    runs |= {name: run_with(loop, "grammar", SLOW_MASK) for name, loop in loops.items()}
     views = steady_views([*runs.values()][1:], STEPS)
     lost = [ms(sum(lost_times(view).values())) for view in views]
     least, most = min(lost, key=float), max(lost, key=float)
@@ -145,10 +94,10 @@ def grammars() -> Scene:
 
 
 def history() -> Scene:
-    """What else needs tokens that are still on their way, each beside the way around it."""
+    """Draw other features that need tokens in flight, each followed by its alternative."""
     runs = {
-        "penalties that count every token": run_with("overlap", "penalties", COST),
-        "penalties one token late, as in SGLang": run_with("overlap", "late penalties", COST),
+        "penalties that count every token": run_with("overlap", "penalties", SLOW_MASK),
+        "penalties one token late, as in SGLang": run_with("overlap", "late penalties", SLOW_MASK),
         "drafts by the host (NGRAM): no overlap": run_with("serial", "NGRAM"),
         "drafts by the device (NGRAM_GPU)": run_with("overlap", "NGRAM_GPU"),
         "drafts by a model": run_with("overlap", "STANDALONE"),
@@ -156,12 +105,12 @@ def history() -> Scene:
             "overlap", "grammar with speculation"
         ),
     }
-    title = "What needs the token before makes the device wait, unless the device has it itself"
+    title = "Penalties and drafts need the token before: the device waits unless it has that itself"
     return stacked(runs, title, "with penalties sampling is slow, as with a large vocabulary")
 
 
 def stacked(runs: Mapping[str, Trace], title: str, note: str) -> Scene:
-    """A few steps of each run under its name, with the time that its device lost in them."""
+    """Draw a few steps of each run under its name, with the time that its device lost."""
     views = steady_views(list(runs.values()), STEPS)
     names = [
         (name, f"{STEPS} steps in {ms(view.duration)} ms, {lost_in(view)}")
@@ -172,7 +121,7 @@ def stacked(runs: Mapping[str, Trace], title: str, note: str) -> Scene:
 
 
 def lost_times(view: View) -> Counter[str]:
-    """For how many nanoseconds the device idles in a view, by reason."""
+    """Return the nanoseconds that the device idles in a view, by reason."""
     lost = Counter[str]()
     for bubble in view.bubbles:
         start, end = view.clip(bubble.start, bubble.end)
@@ -181,6 +130,6 @@ def lost_times(view: View) -> Counter[str]:
 
 
 def lost_in(view: View) -> str:
-    """The same in words."""
+    """Write the idle times in words."""
     parts = [f"{ms(time)} ms for {why}" for why, time in lost_times(view).items()]
     return f"the device waits {' and '.join(parts)}" if parts else "the device never waits"

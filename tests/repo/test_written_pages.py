@@ -1,0 +1,348 @@
+"""The pages of ``diagrams/`` are written by hand, and each figure in them is that of a run now."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest import MonkeyPatch
+
+from minisched.checks.causes import lost_ns, waits
+from minisched.checks.overlap import device_busy, host_busy, intersection, length, measure, union
+from minisched.core import Request, SamplingParams
+from minisched.devices.cost import MILLISECOND, SIM_COST
+from minisched.devices.registry import open_device
+from minisched.devices.sim import SimDevice, SimStream, VectorArrays
+from minisched.export.layout import settled
+from minisched.export.pd_or_mixed import both, figures_of, rows
+from minisched.export.pictures.waits import FEATURES, run_with
+from minisched.export.recipes import RECIPES, SPLIT, Recipe, a_bit_of_everything, run_of, tokens
+from minisched.export.units import ms
+from minisched.loops.design import LOOPS, find_loop
+from minisched.loops.pd import Link
+from minisched.loops.run import run_loop
+from minisched.models.llama import write_tiny_llama
+from minisched.scheduler import SchedulerConfig
+from minisched.trace import Slice, Trace
+from minisched.trace.events import is_host
+
+ROOT = Path(__file__).resolve().parents[2]
+Table = list[list[str]]  # rows of cells; the first row is the head
+
+
+def text_of(name: str) -> str:
+    """A page, with each line break as a space in prose."""
+    return (ROOT / name).read_text("utf-8")
+
+
+def tables(name: str) -> list[Table]:
+    """The tables of a page in order, without the lines that set the heads off."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\|\n)+", text_of(name), re.M):
+        cells = [[cell.strip() for cell in line[1:-1].split("|")] for line in block.splitlines()]
+        assert all(set(cell) <= {*"-: "} for cell in cells[1])
+        found.append([cells[0], *cells[2:]])
+    return found
+
+
+def columns(table: Table) -> dict[str, dict[str, str]]:
+    """A table with names on the left, by column and name."""
+    heads, *lines = table
+    return {head: {line[0]: line[at] for line in lines} for at, head in enumerate(heads) if head}
+
+
+# -- thread_or_stream.md: transfers and waits, counted on the simulated device ---------------------
+
+STREAM_OR_THREAD = {  # column -> loop, and whether every request has a mask
+    "stream": ("overlap", False),
+    "thread": ("overlap_thread", False),
+    "stream, with masks": ("overlap", True),
+    "thread, with masks": ("overlap_thread", True),
+}
+
+
+def counted(loop: str, has_masks: bool, fast: int) -> tuple[Trace, Counter[tuple[str, str]]]:
+    """The usual five requests on a device ``fast`` times as fast: the trace, and the counts.
+
+    Counted are transfers and their bytes by the thread that ships, and what a thread waits for.
+    """
+    device, counts = SimDevice(), Counter[tuple[str, str]]()
+
+    def asarray(xp: VectorArrays, values: Sequence[int]) -> Any:
+        lane = device.recorder.program.lane
+        counts["transfers", lane] += bool(values)
+        counts["bytes", lane] += 8 * len(values)  # integers have 64 bits on torch
+        return make(xp, values)
+
+    def wait(stream: SimStream, op: Any) -> None:
+        counts[stream.name, op.name.rstrip("0123456789 ")] += 1
+        hold(stream, op)
+
+    def run_until_done(sim: SimDevice, op: Any) -> None:
+        counts["host", op.name.rstrip("0123456789 ")] += not op.done
+        block(sim, op)
+
+    make, hold, block = VectorArrays.asarray, SimStream.wait, SimDevice.run_until_done
+    usual = SPLIT if has_masks or loop == "overlap_thread" else SIM_COST
+    cost = replace(
+        usual, forward_base=usual.forward_base // fast, sample=usual.sample // fast,
+        forward_per_token=usual.forward_per_token // fast, copy=usual.copy // fast,
+    )  # fmt: skip
+    with MonkeyPatch.context() as patch:
+        patch.setattr(VectorArrays, "asarray", asarray)
+        patch.setattr(SimStream, "wait", wait)
+        patch.setattr(SimDevice, "run_until_done", run_until_done)
+        recipe = replace(a_bit_of_everything(loop, delay_sample=has_masks), cost=cost)
+        return recipe.play(device).trace, counts
+
+
+def stream_or_thread(loop: str, has_masks: bool, fast: int = 1) -> dict[str, str]:
+    """What a column of the page must have, by the names on the left."""
+    trace, counts = counted(loop, has_masks, fast)
+    named: dict[str, list[Slice]] = defaultdict(list)
+    for item in trace.slices:
+        named[item.name].append(item)
+    steps, decodes, masks = len(named["forward"]), settled(trace), union(named["mask"])
+    ends = {item.step: item.end for item in named["forward"]}
+
+    def lane(name: str) -> str:
+        return named[name][0].lane if named[name] else "-"
+
+    def per_step(of: str) -> str:
+        found = sorted((name, count) for (one, name), count in counts.items() if one == of)
+        return ", ".join(f"{name} {count / steps:.2f}" for name, count in found if count) or "none"
+
+    def ms_a_step(nanoseconds: int) -> str:
+        return f"{nanoseconds / steps / MILLISECOND:.2f}"
+
+    settled_ns = (decodes[-1].start - decodes[0].start) / (len(decodes) - 1)
+    hidden = length(intersection(masks, device_busy(trace))) / max(1, length(masks))
+    return {
+        "a settled decode step (ms)": f"{settled_ns / MILLISECOND:.2f}",
+        "host threads busy (ms a step)": ms_a_step(length(host_busy(trace))),
+        "the forward pass is launched on": lane("launch"),
+        "sampling is launched on": lane("launch sample" if named["launch sample"] else "launch"),
+        "the mask is built on": lane("mask"),
+        "the device works while the mask is built": f"{100 * hidden:.0f} %" if masks else "-",
+        "transfers to the device, a step": per_step("transfers"),
+        "bytes to the device, a step": per_step("bytes"),
+        "the scheduler waits for, a step": per_step("host"),
+        "the scheduler waits (ms a step)": ms_a_step(
+            sum(item.duration for item in trace.on("host") if item.name == "wait")
+        ),
+        "the worker thread waits for, a step": per_step("worker thread"),
+        "logits wait for their sampling (ms a step)": ms_a_step(
+            sum(item.start - ends[item.step] for item in named["sample"])
+        ),
+    }
+
+
+def test_a_thread_and_a_stream_cost_what_the_page_says() -> None:
+    path = "diagrams/thread_or_stream.md"
+    for table, fast in zip(tables(path), (1, 4), strict=True):
+        found = columns(table)
+        assert found.keys() == STREAM_OR_THREAD.keys() and len(table) > 3
+        for head, (loop, has_masks) in STREAM_OR_THREAD.items():
+            run = stream_or_thread(loop, has_masks, fast)
+            assert found[head] == {name: run[name] for name in found[head]}, (head, fast)
+    words = " ".join(text_of(path).split())
+    for cost, about in ((SIM_COST.host["launch"], "Launching a step takes {} ms"),
+                        (SPLIT.host["launch sample"], "{} ms of it launch its sampling"),
+                        (SIM_COST.host["mask"], "takes {} ms to build")):  # fmt: skip
+        assert about.format(ms(cost)) in words
+    shipped = columns(tables(path)[0])
+    for head in ("stream, with masks", "thread, with masks"):
+        assert shipped[head]["bytes to the device, a step"].split()[-1] + " bytes" in words
+
+
+# -- async_scheduling_three_way_compare.md: what each loop costs, and what it waits for ------------
+
+THREE_WAY = "diagrams/async_scheduling_three_way_compare.md"
+LENGTHS = (4, 7, 10, 13)  # tokens of the requests whose ends are counted
+SHORT, LONG = 12, 36  # tokens of two runs that differ in settled steps only
+
+
+def four(params: Sequence[SamplingParams]) -> list[Request]:
+    """Four requests that arrive together and share nothing."""
+    return [Request(f"r{at}", range(20 * at, 20 * at + 6), each) for at, each in enumerate(params)]
+
+
+@cache
+def generated() -> dict[str, list[int]]:
+    """The tokens of these requests, the same on every loop."""
+    return Recipe("serial", four([tokens(LONG)] * 4)).play().outputs
+
+
+def wasted_rows(loop: str, by_token: bool) -> str:
+    """Rows computed without use, for each request that ends: by a stop token, or by length."""
+    requests = four([tokens(count) for count in LENGTHS])
+    for req, count in zip(requests, LENGTHS, strict=True) if by_token else ():
+        stop = frozenset({generated()[req.rid][count - 1]})
+        req.params = replace(tokens(LONG), stop_token_ids=stop)
+    marks = Recipe(loop, requests).run().marks
+    return f"{sum(mark.name == 'wasted row' for mark in marks) / len(requests):g}"
+
+
+@pytest.mark.thorough
+def test_every_loop_costs_what_the_page_says() -> None:
+    _, words, (heads, *costs), *_ = tables(THREE_WAY)
+    systems = ("vllm_async", "overlap", "mindie_dual", "mini_overlap", "mlx_async")
+    assert words[1][1:] == [LOOPS[loop].follows for loop in systems]
+    assert [row[0] for row in costs] == [f"`{loop}`" for loop in LOOPS] and len(heads) == 8
+    for loop, row in zip(LOOPS, costs, strict=True):
+        trace = run_of(loop)
+        short, long = (Recipe(loop, four([tokens(n)] * 4)).run().end for n in (SHORT, LONG))
+        assert row[1:] == [
+            f"{(long - short) / (LONG - SHORT) / MILLISECOND:.2f}",
+            f"{measure(trace).device_busy_percent:.0f} %",
+            f"{measure(trace).host_hidden_percent:.0f} %",
+            f"{run_of('serial').end / trace.end:.2f}×",
+            wasted_rows(loop, by_token=True),
+            wasted_rows(loop, by_token=False),
+            f"{ms(trace.end)} ms",
+        ], loop
+
+
+OPS = {"sample": "sampling", "forward": "the forward pass"}
+FAST = replace(  # a device twice as fast
+    SIM_COST, forward_base=SIM_COST.forward_base // 2, sample=SIM_COST.sample // 2,
+    forward_per_token=SIM_COST.forward_per_token // 2, verify=SIM_COST.verify // 2,
+    draft=SIM_COST.draft // 2,
+)  # fmt: skip
+
+
+def waits_of(loop: str, feature: str) -> list[str]:
+    """A row of the page's tables of waits, without the loop's name."""
+    spec, (_, settings) = find_loop(loop), FEATURES[feature]
+    refuses = spec.refusals(spec.relays[0])
+    for word in (feature.removeprefix("late "), settings.get("speculative_algorithm")):
+        if word in refuses:
+            return [f"refused: {refuses[word]}", *[""] * 6]
+    counts = Counter((str(mark.attrs["op"]), mark.attrs["reason"])
+                     for mark in waits(run_with(loop, feature)))  # fmt: skip
+    cells = [", ".join(f"{OPS[op]} of {n} steps ({why})" for (op, why), n in counts.items())]
+    for cost in (SIM_COST, FAST):
+        runs = [run_with(loop, feature, cost, is_on=is_on) for is_on in (True, False)]
+        lost = [f"{ms(time)} ms {why}" for why, time in lost_ns(runs[0]).items() if time]
+        cells += [", ".join(lost), *(f"{ms(run.end)} ms" for run in runs)]
+    return [cell or "nothing" for cell in cells]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("at", range(len(FEATURES)), ids=[*FEATURES])
+def test_every_loop_waits_for_what_the_page_says(at: int) -> None:
+    (_, *found), feature = tables(THREE_WAY)[3 + at], [*FEATURES][at]
+    assert len(found) == 6
+    for name, *cells in found:
+        (loop,) = re.findall(r"`(\w+)`", name)
+        assert cells == waits_of(loop, feature), (loop, feature)
+
+
+# -- mindie_pipeline_refactor.md: two layers, and one pipeline instead -----------------------------
+
+
+def test_the_two_pipelines_cost_what_the_page_says() -> None:
+    (table,) = tables("diagrams/mindie_pipeline_refactor.md")
+    runs = {
+        "two layers": run_of("mindie_dual"),
+        "two layers, filled on the device": a_bit_of_everything("mindie_dual", "fill_device").run(),
+        "one pipeline": run_of("mindie_single"),
+    }
+    assert columns(table).keys() == runs.keys()
+    for head, trace in runs.items():
+        report = measure(trace)
+        assert columns(table)[head] == {
+            "steps": f"{report.steps}",
+            "makespan (ms)": f"{round(report.makespan_ns / 1e6, 2):g}",
+            "device busy (%)": f"{report.device_busy_percent:.1f}",
+            "host work (ms)": f"{round(report.host_busy_ns / 1e6, 2):g}",
+            "host work a step (ms)": f"{report.host_busy_ns / report.steps / 1e6:.2f}",
+            "wasted rows": f"{report.wasted_rows}",
+            "host threads": f"{len({item.lane for item in trace.slices if is_host(item.lane)})}",
+            "states of a request": f"{len({mark.name for mark in trace.marks} & KEPT)}",
+        }
+
+
+KEPT = {"ledger", "context"}  # marks: each class that keeps state of requests records its own
+
+
+# -- pd_or_mixed.md: two devices, or mixed chunks on one -------------------------------------------
+
+
+def decoding(count: int) -> list[Request]:
+    """Requests with a short prompt and a long answer, all there at the beginning."""
+    return [Request(f"s{at}", range(at, at + 12), tokens(36)) for at in range(count)]
+
+
+def prompts(count: int, length: int) -> list[Request]:
+    """Requests with a prompt of that length and a short answer, one every 40 ms."""
+    return [
+        Request(f"p{at}", [(7 * at + i) % 250 for i in range(length)], tokens(8),
+                arrival_time=(60 + 40 * at) * MILLISECOND)
+        for at in range(count)
+    ]  # fmt: skip
+
+
+def test_pd_and_mixed_chunks_cost_what_the_page_says() -> None:
+    path, link, recipe = "diagrams/pd_or_mixed.md", Link(), RECIPES["pd"]
+    slow = {"bytes_per_second": link.bytes_per_second // 10, "latency": 10 * link.latency}
+    usual, others = tables(path)
+    assert usual[1:] == [list(row) for row in rows(*both(recipe.requests))]
+    pairs = {
+        "one request": both(decoding(1)),
+        "short prompts": both(decoding(3) + prompts(4, 12)),
+        "more, longer prompts": both(decoding(4) + prompts(8, 512)),
+        "a slow link": both(recipe.requests, **slow),
+    }
+    runs = {f"{name}: {loop}": run for name, pair in pairs.items()
+            for loop, run in zip(("PD", "mixed"), pair, strict=True)}  # fmt: skip
+    assert [line[0] for line in others[1:]] == [*runs]
+    for line in others[1:]:
+        figures = figures_of(runs[line[0]])
+        assert line[1:] == [figures[of] for of in figures if ": " in of], line[0]
+        assert others[0][1:] == [of.partition(": ")[2] for of in figures if ": " in of]
+    words = " ".join(text_of(path).split())
+    assert f"in chunks of {recipe.config.chunked_prefill_size}," in words
+    assert f"A step takes {ms(SIM_COST.forward_base)} ms, plus" in words
+    assert f"plus {ms(SIM_COST.forward_per_token)} ms for each token" in words
+    assert f"A message takes {ms(link.latency)} ms" in words
+    assert f"{link.bytes_per_second // 10**9} GB/s" in words
+    assert f"{link.slot_bytes // 1024} KiB" in words
+
+
+# -- mlx_caches.md: the memory that MLX keeps ------------------------------------------------------
+
+
+@pytest.mark.thorough
+def test_clearing_mlx_s_cache_saves_what_the_page_says(tmp_path: Path) -> None:
+    """Two long requests through a small Llama, whose window grows by a token a step."""
+    import mlx.core as mx
+
+    from minisched.models.llama_mlx import LlamaMlx
+
+    model = LlamaMlx(write_tiny_llama(tmp_path, hidden=256, kv_heads=4, intermediate=256))
+    config, most = SchedulerConfig(kv_tokens=2 * (128 + 64)), {}
+    limit = mx.set_cache_limit(1 << 30)  # stock MLX stops at 32 MiB on a CPU
+    try:
+        for every in (0, 16):
+            gc.collect()
+            mx.clear_cache()
+            requests = [Request(rid, range(5 + at, 45 + at), tokens(128))
+                        for at, rid in enumerate("ab")]  # fmt: skip
+            trace = run_loop("mlx_async", open_device("mlx"), model, requests, config,
+                             clear_cache_every=every).trace  # fmt: skip
+            most[every] = max(item.value for item in trace.counters if item.name == "cache memory")
+    finally:
+        mx.set_cache_limit(limit)
+    said = re.search(r"grew to (\d+) MiB.* at most (\d+) MiB", text_of(
+        "lessons/site/docs/mlx_caches.md"), re.S)  # fmt: skip
+    assert said
+    for every, figure in zip(most, said.groups(), strict=True):
+        assert most[every] / 2**20 == pytest.approx(int(figure), rel=0.3)
