@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .devices.cost import CostModel
     from .loops.run import Run
     from .models.base import Model
+    from .own_loops import OwnLoop
     from .scheduler import SchedulerConfig
     from .trace import Trace
 
@@ -72,7 +73,7 @@ def requests(
 
 def compare(
     requests: Iterable[Request] | None = None,
-    loops: Sequence[str] | None = None,
+    loops: Sequence[str | OwnLoop] | None = None,
     *,
     device: str = "sim",
     model: Model | str = "hash",
@@ -81,10 +82,11 @@ def compare(
     cost: CostModel | None = None,
     on_output: Callable[[str, Output], None] = lambda loop, output: None,
 ) -> Comparison:
-    """Run requests through ``serial`` and then through ``loops``, and say what that shows.
+    """Run requests through ``serial`` and then through ``loops``, and compare the runs.
 
     ``requests`` are those of ``requests()`` and ``loops`` the one that overlaps on the device, if
-    they are left out; the requests themselves stay as they are. ``dtype`` is what a real model
+    they are left out; the requests themselves stay as they are. A loop of your own is a generator
+    function, a ``Design``, or the text ``"FILE.py:NAME"``. ``dtype`` is what a real model
     computes in, as for ``--dtype``. ``config`` are settings of the scheduler by name, over those of
     the command line (16 requests at once, with room for all of them, in chunks of 128), or a whole
     ``SchedulerConfig``. ``cost`` is what a step takes: the simulator's usual costs on ``sim``, and
@@ -106,16 +108,18 @@ def compare(
         RunStopped: a run stopped with an error (``loops/run.py``).
     """
     from .comparison import compare_loops
-    from .defaults import check_names, overlapped_loop, prepare
+    from .defaults import overlapped_loop, prepare
+    from .own_loops import check_loops, known
 
-    names = [overlapped_loop(device)] if loops is None else check_names("loops", loops, "overlap")
+    chosen = [overlapped_loop(device)] if loops is None else check_loops(loops)
     asked, opened, settings, costs = prepare(requests, device, model, dtype, config, cost)
-    return compare_loops(names, device, opened, asked, settings, costs, on_output)
+    with known(chosen) as names:
+        return compare_loops(names, device, opened, asked, settings, costs, on_output)
 
 
 def run(
     requests: Iterable[Request] | None = None,
-    loop: str | None = None,
+    loop: str | OwnLoop | None = None,
     *,
     device: str = "sim",
     model: Model | str = "hash",
@@ -125,6 +129,8 @@ def run(
     on_output: Callable[[Output], None] = lambda output: None,
 ) -> Run:
     """Run requests through one loop; the arguments are those of ``compare``.
+
+    A loop of your own is a generator function, a ``Design``, or the text ``"FILE.py:NAME"``.
 
     The result has ``outputs`` and ``errors`` by request id, the ``trace`` and the ``metrics``.
     After an interrupt its requests have ended cleanly, and it is ``interrupted``.
@@ -139,38 +145,40 @@ def run(
         ValueError: an argument is not what it should be, or there is no such loop, device, model or
             setting.
     """
-    from .defaults import in_words, overlapped_loop, prepare
+    from .defaults import overlapped_loop, prepare
     from .devices.registry import open_device
     from .loops.run import fresh, run_loop
+    from .own_loops import known
 
-    if not isinstance(loop, str | None):
-        raise ValueError(f"loop is one name, such as 'overlap', not {in_words(loop)}.")
     asked, opened, settings, costs = prepare(requests, device, model, dtype, config, cost)
-    name = loop or overlapped_loop(device)
     again = [fresh(request) for request in asked]
-    return run_loop(name, open_device(device), opened, again, settings, costs, on_output=on_output)
+    with known([overlapped_loop(device) if loop is None else loop]) as (name,):
+        fresh_device = open_device(device)
+        return run_loop(name, fresh_device, opened, again, settings, costs, on_output=on_output)
 
 
 def check(
     *what: Checkable,
     workloads: int | None = None,
     seed: int = 0,
-    loops: Sequence[str] = (),
+    loops: Sequence[str | OwnLoop] = (),
     device: str = "sim",
     jobs: int = 1,
 ) -> Check:
-    """Hold the laws against runs, against a loop of your own, or against the loops that are here.
+    """Hold the laws against runs, against loops of your own, or against the loops that are here.
 
     - ``check(run, ..)``, with runs, a comparison, traces or files of them: is each *identical* to
       the first, does it *leak*, does it *race*, does it *overlap*?
-    - ``check(my_loop)``: random workloads (150; 20 in real time) on your loop. It is a generator
-      like those in ``minisched/loops``; if its design is not two steps in flight with a ring, hand
-      over a ``Design`` (``minisched/loops/design.py``), which also says what it ``refuses``.
+    - ``check(my_loop)`` or ``check("FILE.py:my_loop")``: random workloads (150; 20 in real time)
+      on your loop. It is a generator like those in ``minisched/loops``. A design with other than
+      two steps in flight and a ring is a ``Design`` (``minisched/loops/design.py``), which also
+      has what it ``refuses``.
     - ``check()``: random workloads on all loops, half a minute of them, or on those of ``loops``.
 
     ``workloads``, ``seed``, ``loops``, ``device`` and ``jobs`` (processes) are those of ``minisched
-    check``. The result says ``holds`` (None: there was nothing to judge by), prints as sentences,
+    check``. The result has ``holds`` (None: there was nothing to judge by), prints as sentences,
     and has the ``answers`` on runs, or the ``tally`` of all failures, the first one made small.
+    ``save(folder)`` writes that one's trace and picture.
 
     >>> check(run(requests(2), "overlap"))  # doctest: +ELLIPSIS
     overlap: overlap on sim hash, virtual clock
@@ -199,8 +207,12 @@ def check(
     return check_this(what, workloads, seed, loops, device, jobs)
 
 
-def show(runs: Comparison | Run | Trace | Iterable[Run | Trace], height: int = 640) -> None:
+def show(
+    runs: Comparison | Run | Trace | OwnLoop | Iterable[Run | Trace | OwnLoop], height: int = 640
+) -> None:
     """Show runs: in a notebook the player over all of them, in a terminal a picture of letters.
+
+    A loop of your own, which ``run`` takes, runs the usual requests first.
 
     Of several runs the first is the baseline of speed-ups; a comparison is shown as its own
     ``show()`` does. A cell in a notebook is ``height`` pixels high.
@@ -214,11 +226,13 @@ def show(runs: Comparison | Run | Trace | Iterable[Run | Trace], height: int = 6
     from .comparison import Comparison
     from .defaults import in_words
     from .export.notebook import display
+    from .own_loops import is_own
 
     if isinstance(runs, Comparison):
         return runs.show(height)
     one = isinstance(runs, str) or not isinstance(runs, Iterable)
-    several: list[Any] = [runs] if one else list(runs)  # type: ignore[arg-type]
+    given: list[Any] = [runs] if one else list(runs)  # type: ignore[arg-type]
+    several = [run(loop=item) if is_own(item) else item for item in given]
     for item in several:
         if not hasattr(item, "trace") and not hasattr(item, "slices"):
             raise ValueError(f"runs are what run or compare gave, but one is {in_words(item)}.")

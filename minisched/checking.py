@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-import inspect
-import runpy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import cache, partial
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .checks.answers import Answer, Recorded, answer_all, stopped_with, story_of, verdict_on
+from .checks.answers import (
+    ORACLE,
+    Answer,
+    Recorded,
+    answer_all,
+    stopped_with,
+    story_of,
+    verdict_on,
+)
 from .checks.case import MOST_TRIALS, Case, case_text, shrink
 from .checks.history import many
-from .checks.judge import Finding, breaks_the_same, judge
+from .checks.judge import Finding, Verdict, breaks_the_same, judge
 from .checks.laws import LAWS, cause_rank, laws_on
 from .checks.many import CaseTally, Tried, case_of, try_seed
+from .checks.oracle import oracle_trace
 from .comparison import Comparison
 from .core import distinct
-from .defaults import check_names, in_words
+from .defaults import in_words
 from .devices.registry import open_device
-from .engine.engine import Engine
-from .export.native import read_recorded
-from .learn.exercises.l13_capstone import made_with
-from .learn.guard import is_loop
-from .loops.design import LOOPS, Design, Turns, find_loop, registered
+from .export.native import read_recorded, to_json
+from .export.offence import offence_scene
+from .export.scene_svg import to_svg
+from .loops.design import LOOPS, Design, find_loop
 from .loops.run import Run
-from .museum.blame import wrong_token
-from .museum.patch import swapped
+from .museum.blame import offence_of, wrong_token
+from .own_loops import OwnLoop, check_loops, in_each_process, is_own, known, typed
 from .sweep.workers import HERE, Workers, in_order, spread
 from .trace import Trace
+from .trace.files import write_whole
 
-Checkable = Run | Trace | Comparison | str | Path | Design | Callable[[Engine], Turns]
+Checkable = Run | Trace | Comparison | str | Path | OwnLoop
+Again = Callable[[int, str], str]  # of a seed and a loop: the line that repeats the case
 WORKLOADS = {"virtual": 150, "wall": 20}  # by the device's clock
 MOST_SHOWN = 8  # details of one answer
 LONGEST = 300  # characters of a finding
@@ -42,10 +49,11 @@ SIGNS = {"yes": "✓", "no": "✓", "partly": "~", "unknown": "?"}
 
 @dataclass(frozen=True, repr=False)
 class Check:
-    """What a check came to; printed, it says so in words.
+    """The result of a check; printed, it is sentences.
 
-    ``holds`` is None where there was nothing to judge by. ``answers`` are those about recorded
-    ``runs``, by run; ``tally`` is the count over random workloads, with every failure.
+    ``holds`` is None without anything to judge. ``answers`` are about recorded ``runs``, by run.
+    ``tally`` counts random workloads and has every failure; ``smallest`` is the first of them,
+    made as small as possible.
     """
 
     holds: bool | None
@@ -53,6 +61,7 @@ class Check:
     answers: Mapping[str, Sequence[Answer]] = field(default_factory=dict)
     tally: CaseTally | None = None
     runs: Sequence[Recorded] = ()
+    smallest: Verdict | None = None
 
     def __repr__(self) -> str:
         return "\n".join(self.lines)
@@ -80,41 +89,67 @@ class Check:
             ],
         }
 
+    def save(self, folder: str | Path) -> list[str]:
+        """Write the smallest failure into a folder; return the files, or none without a failure.
+
+        The files are its trace, the trace of the oracle, which explains wrong tokens, and a
+        picture of the violation.
+
+        Raises:
+            ValueError: a file can't be written.
+        """
+        if self.tally is None or self.smallest is None:
+            return []
+        (case, finding), verdict = self.tally.first[0], self.smallest
+        stem = f"seed-{case.seed}-{case.loop.replace(':', '-')}"
+        texts = {
+            f"{stem}{ORACLE}.json": to_json(oracle_trace(verdict.workload, verdict.refused)),
+            f"{stem}.json": to_json(verdict.trace),
+        }
+        if (broken := verdict.broke(finding.law)) is not None:
+            scene = offence_scene(verdict.trace, offence_of(verdict, broken))
+            texts[f"{stem}.svg"] = to_svg(scene)
+        for name, text in texts.items():
+            write_whole(Path(folder) / name, text, f"--out {folder}", with_folders=True)
+        return [str(Path(folder) / name) for name in texts]
+
 
 def check_this(
     what: Sequence[Checkable],
     workloads: int | None,
     seed: int,
-    loops: Sequence[str],
+    loops: Sequence[str | OwnLoop],
     device: str,
     jobs: int,
 ) -> Check:
-    """``minisched.check``, which says what it takes.
+    """Do what ``minisched.check`` documents.
 
     Raises:
-        ValueError: it was given something else.
+        ValueError: an argument is not what it takes.
     """
-    loops = check_names("loops", loops, "overlap")
-    own = [item for item in what if isinstance(item, Design) or callable(item)]
-    if not what:
-        return check_workloads(loops, workloads, seed, device, Workers(jobs))
-    if own and len(what) > 1:
-        raise ValueError(f"a loop of your own is checked alone, but {len(what)} things were given.")
-    if own and (loops or jobs > 1):
-        raise ValueError("a loop of your own is checked alone, and in this process.")
-    if own:
-        with known(own[0]) as name:
-            again = f"check({name}, seed={{seed}}, workloads=1)"
-            return check_workloads([name], workloads, seed, device, again=again)
-    if (workloads, seed, loops, device, jobs) != (None, 0, [], "sim", 1):
-        raise ValueError("workloads, seed, loops, device and jobs are not for recorded runs.")
-    return check_runs(recorded(what))
+    loops = check_loops(loops)
+    own = [item for item in what if is_own(item)]
+    if what and len(own) < len(what):
+        if own:
+            raise ValueError("loops and recorded runs can't be checked together: one or the other.")
+        if (workloads, seed, loops, device, jobs) != (None, 0, [], "sim", 1):
+            raise ValueError("workloads, seed, loops, device and jobs are not for recorded runs.")
+        return check_runs(recorded(what), "its `answers` have them all")
+    every: list[Any] = [*own, *loops]
+    with known(every) as names:
+        given = dict(zip((name.partition(":")[0] for name in names), every, strict=True))
+
+        def again(seed: int, loop: str) -> str:
+            return python_line(given.get(loop.partition(":")[0], ""), seed, loop, device)
+
+        has_all = "its `tally.failures` has them all"
+        return check_workloads(every, workloads, seed, device, Workers(jobs), again, has_all)
 
 
 # -- Recorded runs ---------------------------------------------------------------------------------
 
 
-def check_runs(given: Iterable[Recorded]) -> Check:
+def check_runs(given: Iterable[Recorded], has_all: str = "--json has them all") -> Check:
     """Recorded runs: identical, leaks, races, overlaps; the first of several is the baseline.
 
     Raises:
@@ -124,7 +159,7 @@ def check_runs(given: Iterable[Recorded]) -> Check:
     names = distinct(run.file for run in runs)
     runs = [run._replace(file=name) for run, name in zip(runs, names, strict=True)]
     answers = answer_all(runs)
-    lines = [line for run in runs for line in said_of(run, answers[run.file])]
+    lines = [line for run in runs for line in said_of(run, answers[run.file], has_all)]
     return Check(verdict_on(runs, answers), tuple(lines), answers, runs=runs)
 
 
@@ -152,8 +187,8 @@ def recorded(what: Sequence[Checkable]) -> Iterator[Recorded]:
             )
 
 
-def said_of(run: Recorded, answers: Sequence[Answer]) -> Iterator[str]:
-    """A run's answers, one line each with its details below."""
+def said_of(run: Recorded, answers: Sequence[Answer], has_all: str) -> Iterator[str]:
+    """Yield a run's answers, one line each with its details below."""
     trace = run.trace
     what = " ".join(filter(None, [trace.loop, "on", trace.device, trace.model, trace.dtype]))
     yield f"{run.file}: {what}, {trace.clock} clock"
@@ -166,28 +201,31 @@ def said_of(run: Recorded, answers: Sequence[Answer]) -> Iterator[str]:
         yield f"  {sign} {answer.question + '?':<11} {answer.sentence}"
         yield from (f"    {'':<11} {line}" for line in answer.details[:MOST_SHOWN])
         if (more := len(answer.details) - MOST_SHOWN) > 0:
-            yield f"    {'':<11} and {more} more; --json has them all"
+            yield f"    {'':<11} and {more} more; {has_all}"
 
 
 # -- Random workloads ------------------------------------------------------------------------------
 
 
 def check_workloads(
-    loops: Sequence[str],
+    loops: Sequence[str | OwnLoop],
     workloads: int | None = None,
     seed: int = 0,
     device: str = "sim",
     workers: Workers = HERE,
-    again: str = "",
+    again: Again | None = None,
+    has_all: str = "--json has them all",
     hear: Callable[[int], None] = lambda cases: None,
 ) -> Check:
-    """Random workloads on ``loops``, or without any on those that come round with a seed.
+    """Try random workloads on ``loops``; without any, on the loops that come round with a seed.
 
-    ``again`` is what repeats a failure, with ``{seed}`` in it; ``hear`` hears after each workload
-    how many cases there were.
+    ``again`` gives the line that repeats a failure, by default a command. ``has_all`` names the
+    place of the failures that are not shown. ``hear`` receives the number of cases so far after
+    each workload. An error that a line of a loop of one's own raised ends the check.
 
     Raises:
-        ValueError: a number is below its limit, or there is no such loop or device.
+        ValueError: a number is below its limit, there is no such loop or device, or other
+            processes have no such loop.
     """
     opened = open_device(device)
     opened.close()
@@ -195,15 +233,26 @@ def check_workloads(
     for name, value, least in (("workloads", count, 1), ("seed", seed, 0)):
         if not isinstance(value, int) or value < least:
             raise ValueError(f"{name} is {value!r}, but it must be a whole number from {least} on.")
-    for name in loops:
-        find_loop(name).check_device(name, device)
-    cases = list[Tried]()
-    for tried in try_workloads(range(seed, seed + count), loops, device, workers):
-        cases += tried
-        hear(len(cases))
-    tally = CaseTally(seed, count, device, cases)
-    lines = verdict_on_cases(tally), *unknown_told(tally), *failures_told(tally, again)
-    return Check(not tally.failures if cases else None, lines, tally=tally)
+    if workers.jobs > 1 or workers.backend != "processes":
+        workers = replace(workers, prepare=in_each_process(loops))
+    with known(loops) as names:
+        for name in names:
+            find_loop(name).check_device(name, device)
+        cases, done, is_in_loop = list[Tried](), 0, False
+        for tried in try_workloads(range(seed, seed + count), names, device, workers):
+            cases += tried
+            done += 1
+            hear(len(cases))
+            is_in_loop = any(found.is_in_loop for case in tried for found in case.findings)
+            if is_in_loop:
+                break  # each further case would stop at that line
+        tally = CaseTally(seed, done, device, cases)
+        small = made_small(*tally.first[0], device) if tally.failures else None
+        told = failures_told(tally, small, again or partial(command, device=device), has_all)
+        stop = ["  The check stopped here: the error is in the loop itself."] * is_in_loop
+        lines = verdict_on_cases(tally), *stop, *unknown_told(tally), *told
+    holds = not tally.failures if cases else None
+    return Check(holds, lines, tally=tally, smallest=small[1] if small else None)
 
 
 def verdict_on_cases(tally: CaseTally) -> str:
@@ -241,19 +290,23 @@ def law_rows(tally: CaseTally) -> Iterator[tuple[str, str, str, str]]:
         yield "✗" if law in broken else "✓" if held else "?", law, str(held), LAWS[law].says
 
 
-def failures_told(tally: CaseTally, again: str = "") -> Iterator[str]:
-    """The first that broke each law with what repeats it, causes first; the first of all small."""
+def failures_told(
+    tally: CaseTally, small: tuple[Case, Verdict] | None, again: Again, has_all: str
+) -> Iterator[str]:
+    """Yield the first failure of each law with the line that repeats it; then the smallest."""
     for case, broken in tally.first:
         said = f"{broken.law}: {shortened(broken.sentence)}"
         yield f"✗ seed {case.seed}, {case.loop}: {said}"
-        yield f"    {again.format(seed=case.seed) or command(case.seed, case.loop, tally.device)}"
+        yield f"    {again(case.seed, case.loop)}"
+        if (own := LOOPS[case.loop.partition(":")[0]].source) is not None:
+            remedies = (remedy for words, remedy in REMEDIES.items() if words in broken.sentence)
+            yield from (f"    {remedy.format(loop=own.name)}" for remedy in remedies)
     if (more := len(tally.failures) - len(tally.first)) > 0:
-        yield f"  and {more} more; --json has them all"
-    if tally.failures:
+        yield f"  and {more} more; {has_all}"
+    if small is not None:
         yield "The first of them, made as small as it could be:"
-        small = made_small(*tally.first[0], tally.device)
-        yield from (f"  {line}" for line in case_text(small))
-        verdict = judge(small)
+        smallest, verdict = small
+        yield from (f"  {line}" for line in case_text(smallest))
         for finding in sorted(verdict.findings, key=lambda item: cause_rank(item.law)):
             yield f"  {finding.law}: {shortened(finding.sentence)}"
             difference = wrong_token(verdict) if finding.law == "identity" else None
@@ -261,82 +314,49 @@ def failures_told(tally: CaseTally, again: str = "") -> Iterator[str]:
             yield from (f"    {line}" for line in story)
 
 
-@cache
-def made_small(tried: Tried, finding: Finding, device: str) -> Case:
-    """A case that failed, with everything taken away that its law does not need."""
+REMEDIES = {
+    "the loop had to wait": "Ask engine.must_delay_sample(batch) before the launch, as in the "
+    "section 'Add a loop' of CONTRIBUTING.md.",
+    "steps in flight, but the loop has at most": "A loop with more steps in flight is a "
+    "minisched.loops.design.Design({loop}, ('ring', 'pool'), depth=3, pins=3).",
+}
+"""What helps a loop of one's own, by words of a finding."""
+
+
+def made_small(tried: Tried, finding: Finding, device: str) -> tuple[Case, Verdict]:
+    """Return a failed case without everything that its law does not need, and its verdict."""
     case = case_of(tried.seed, tried.loop, device)
-    return shrink(case, breaks_the_same(finding), MOST_TRIALS)
+    small = shrink(case, breaks_the_same(finding), MOST_TRIALS)
+    return small, judge(small)
 
 
 def command(seed: int | str, loop: str, device: str) -> str:
-    """What repeats a failure."""
+    """Return the command that repeats a failure."""
     on = "" if device == "sim" else f" --device {device}"
-    return f"minisched check --workloads 1 --seed {seed} --loop {loop}{on}"
+    return f"minisched check --workloads 1 --seed {seed} --loop {typed(loop)}{on}"
+
+
+def python_line(given: str | OwnLoop, seed: int, loop: str, device: str) -> str:
+    """Return the line of Python that repeats a failure of what ``check`` was given."""
+    on = "" if device == "sim" else f", device={device!r}"
+    if isinstance(given, Design):
+        changed = [
+            f"{item.name}={getattr(given, item.name)!r}"
+            for item in fields(given)
+            if isinstance(getattr(given, item.name), str | int | tuple)
+            and getattr(given, item.name) != item.default
+        ]
+        what = f"Design({', '.join([LOOPS[loop.partition(':')[0]].run.__name__, *changed])})"
+    elif callable(given):
+        what = str(getattr(given, "__name__", "your_loop"))
+    else:
+        what = f"loops=[{typed(loop)!r}]"
+    return f"ms.check({what}, seed={seed}, workloads=1{on})"
 
 
 def shortened(sentence: str) -> str:
     """The first part of a long one."""
     return sentence if len(sentence) <= LONGEST else f"{sentence[:LONGEST]}..."
-
-
-# -- A loop of one's own ---------------------------------------------------------------------------
-
-
-@contextmanager
-def known(loop: Design | Callable[[Engine], Turns]) -> Iterator[str]:
-    """A loop of one's own among those that are here, under the name that is given.
-
-    That is its function's, if no loop here is called so. If it says nothing of its design, it has
-    two steps in flight and a ring, as ``overlap``.
-
-    Raises:
-        ValueError: it can't be called with an engine, or has no ``yield``.
-    """
-    run = loop.run if isinstance(loop, Design) else loop
-    name = str(getattr(run, "__name__", "")).strip("<>") or "your_loop"
-    name = f"your_{name}" if name in LOOPS else name
-    if isinstance(loop, Design):
-        design = loop
-    elif problem := is_loop(loop, name):
-        raise ValueError(problem)
-    else:
-        design = Design(loop, ("ring", "pool"), depth=2, pins=2)
-    with registered(name, design):
-        yield name
-
-
-def check_file(where: str, workloads: int | None, seed: int, device: str) -> Check:
-    """Random workloads on a loop in a file: ``mine.py``, or ``mine.py:my_loop``.
-
-    Without a name it is ``loop``, or the last generator of an engine. A class ``Scheduler`` beside
-    a ``loop`` decides for it, as in the last lesson.
-
-    Raises:
-        ValueError: there is no such file, it can't be run, or it has no such loop.
-    """
-    path, _, asked = where.partition(":")
-    try:
-        names = runpy.run_path(path)
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or error}.") from None
-    except Exception as error:
-        raise ValueError(f"{path} stops with {type(error).__name__}: {error}.") from None
-    loops = [
-        key for key, value in names.items()
-        if inspect.isgeneratorfunction(value) and value.__code__.co_filename == path
-        and value.__code__.co_varnames[:1] == ("engine",)
-    ]  # fmt: skip
-    wanted = asked or ("loop" if "loop" in loops else "".join(loops[-1:]))
-    if wanted not in loops:
-        has = f"it has {', '.join(loops)}" if loops else "it has none"
-        what = f"loop {asked!r}" if asked else "loop: a generator that takes `engine`"
-        raise ValueError(f"{path} has no {what}; {has}.")
-    own, again = names.get("Scheduler"), command("{seed}", where, device)
-    decides = (
-        swapped(made_with(own)) if isinstance(own, type) and wanted == "loop" else nullcontext()
-    )
-    with decides, known(names[wanted]) as name:
-        return check_workloads([name], workloads, seed, device, again=again)
 
 
 def try_workloads(

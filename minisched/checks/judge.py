@@ -17,7 +17,7 @@ from ..devices.registry import library, open_device
 from ..devices.sim import Deadlock, SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
-from ..loops.design import LOOPS
+from ..loops.design import LOOPS, Design, own_line, take_turn
 from ..loops.pd import Pair
 from ..loops.run import RunSetup, make_engine
 from ..memory import MemoryLeak, OwnershipError
@@ -59,6 +59,7 @@ class Finding:
     law: str
     sentence: str
     offence: Offence | None = None
+    is_in_loop: bool = False  # an error that a line of a loop of one's own raised
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     workload = fresh(case.workload)
     seen = Witnesses(case, workload)
     seen.run(patch)
-    stopped = [stopped_by(seen.error)] if seen.error else []
+    stopped = [stopped_by(seen.error, LOOPS[case.loop])] if seen.error else []
     refusals = [engine.scheduler.config.refusal for engine in seen.engines[:1]]
     refused = {req.name for req in workload.requests if any(it(req) is not None for it in refusals)}
     found = [*stopped, *first_of_each(seen.laws())]
@@ -209,12 +210,19 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
     )  # fmt: skip
 
 
-def stopped_by(error: Exception) -> Finding:
-    """The law that a run has broken which an error stopped."""
+def stopped_by(error: Exception, design: Design | None = None) -> Finding:
+    """Return the law that an error broke when it stopped a run.
+
+    The sentence about a loop of one's own names its line.
+    """
     law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
     frames = traceback.extract_tb(error.__traceback__)
-    words = str(error) or (frames[-1].line if frames else "")  # an assert says nothing but itself
-    return Finding(law, f"{type(error).__name__}: {words}")
+    words = str(error) or (frames[-1].line if frames else "")  # an assert has no other words
+    place, is_in_loop = own_line(error, design) if design else ("", False)
+    is_in_loop &= law == "crash"
+    words = (words or "").rstrip(".") if place else words
+    said = f"{type(error).__name__}: {words}{place}"
+    return Finding(law, said, is_in_loop=is_in_loop)
 
 
 def first_of_each(laws: Laws) -> Iterator[Finding]:
@@ -408,7 +416,7 @@ def play(
                 frontend.abort(workload.aborts[turn])
             if turn in workload.flushes:
                 frontend.flush_cache()
-            next(turns)
+            take_turn(turns)
             each_turn(engine)
             if turn > last and engine.is_done:
                 return engine, outputs

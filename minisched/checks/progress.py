@@ -478,7 +478,7 @@ class Decision:
 def unknown_rules(scheduler: Scheduler) -> dict[str, str]:
     """Return, by law, why it does not know a scheduler's rules; nothing where it does."""
     if type(scheduler) not in SCHEDULERS:
-        decides = "does not know the rules of a scheduler of your own"
+        decides = f"does not know the rules of the scheduler {type(scheduler).__name__}"
         return {law: f"the law {law} {decides}" for law in ("progress", "order")}
     policy = scheduler.config.schedule_policy
     if policy in ORDERS:

@@ -12,23 +12,16 @@ from ..checking import (
     LAW_HEADS,
     WORKLOADS,
     Check,
-    check_file,
     check_runs,
     check_workloads,
     law_rows,
-    made_small,
 )
-from ..checks.answers import ORACLE
 from ..checks.history import Offence
-from ..checks.judge import judge
-from ..checks.oracle import oracle_trace
 from ..devices.registry import open_device
-from ..export import native
 from ..export.native import read_recorded
 from ..export.offence import offence_scene
 from ..export.scene_svg import to_svg
 from ..export.scene_text import to_text
-from ..museum.blame import offence_of
 from ..sweep.workers import Workers, num_cores
 from ..trace import Trace
 from ..trace.files import write_whole
@@ -43,7 +36,7 @@ def check(
     ),
     workloads: int | None = setting(None, "Draw so many instead; 150, and 20 in real time."),
     seed: int = setting(0, "Of the first workload; each next one's is 1 more."),
-    loop: list[str] = setting(list, "Only on this loop, as LOOP:RELAY:OPTION=VALUE; or mine.py."),
+    loop: list[str] = setting(list, "Only on this loop: LOOP:RELAY:OPTION=VALUE, or FILE.py:NAME."),
     device: str = setting("sim", "sim, thread, cuda or mlx, with the hash model."),
     jobs: int | None = setting(None, "Processes; one for each core, and 1 in real time."),
     backend: str = BACKEND,
@@ -72,15 +65,11 @@ def check(
         is_one = f"but {traces[0]} is a recorded run: one or the other"
         raise ValueError(f"{name} draws workloads, {is_one}.")
     if not traces and (step or draw):
-        name = "--draw" if draw else "--step"
-        raise ValueError(f"{name} is about recorded runs, but none is named.")
+        name, use = ("--draw", "; use --out FOLDER") if draw else ("--step", "")
+        raise ValueError(f"{name} is about recorded runs, but none is named{use}.")
     files: list[str] = []
     if traces:
         found = check_traces(traces, draw, step)
-    elif any(name.partition(":")[0].endswith(".py") for name in loop):
-        if len(loop) > 1:
-            raise ValueError("a loop in a file is checked alone: give one --loop.")
-        found = check_file(loop[0], workloads, seed, device)
     else:
         if out is not None and out.exists() and not out.is_dir():
             raise ValueError(f"--out {out} is a file, but it must be a folder.")
@@ -94,7 +83,7 @@ def check(
                 loop, count, seed, device, workers,
                 hear=lambda cases: work.advance(f"workloads, {cases} cases"),
             )  # fmt: skip
-        files = save_failure(found, out) if out else []
+        files = found.save(out) if out else []
     if json:
         print_json({**found.as_json(), **({"files": files} if found.tally else {})})
     else:
@@ -115,30 +104,6 @@ def show(found: Check, files: Sequence[str]) -> None:
             say(line)
     if pair := [file for file in files if file.endswith(".json")]:
         say_command(f"minisched check {' '.join(pair)}")
-
-
-def save_failure(found: Check, folder: Path) -> list[str]:
-    """Write the trace of the first cause, made small, its baseline and its picture; the files.
-
-    The baseline comes first: it is what the oracle says, so that wrong tokens can be explained.
-
-    Raises:
-        ValueError: they can't be written.
-    """
-    if found.tally is None or not found.tally.failures:
-        return []
-    case, finding = found.tally.first[0]
-    verdict = judge(made_small(case, finding, found.tally.device))
-    stem = f"seed-{case.seed}-{case.loop.replace(':', '-')}"
-    texts = {
-        f"{stem}{ORACLE}.json": native.to_json(oracle_trace(verdict.workload, verdict.refused)),
-        f"{stem}.json": native.to_json(verdict.trace),
-    }
-    if (broken := verdict.broke(finding.law)) is not None:
-        texts[f"{stem}.svg"] = to_svg(offence_scene(verdict.trace, offence_of(verdict, broken)))
-    for name, text in texts.items():
-        write_whole(folder / name, text, f"--out {folder}", with_folders=True)
-    return [str(folder / name) for name in texts]
 
 
 def check_traces(paths: Sequence[Path], draw: Path | None, step: str) -> Check:

@@ -47,7 +47,9 @@ def compare(
     scheduler: SchedulerOptions,
     json: bool = JSON,
     log: bool = LOG,
-    loops: str | None = setting(None, "Loops, separated by commas; serial always runs too."),
+    loops: str | None = setting(
+        None, "Loops, or FILE.py:NAME, separated by commas; serial always runs too."
+    ),
     out: Path = setting(Path("out"), "Folder for pictures and traces."),
 ) -> int:
     """Run a workload serially and overlapped: verdict, reason and pictures.

@@ -38,10 +38,11 @@ from ..defaults import (
 from ..devices.cost import MILLISECOND, CostModel
 from ..devices.profiles import PROFILES, find_profile
 from ..engine.log import log_to
-from ..loops.design import find_loop
+from ..loops.design import find_loop, loops_as_before
 from ..models.base import Model
 from ..models.llama import AUTO
 from ..models.registry import open_model
+from ..own_loops import add_loop
 from ..scheduler import SchedulerConfig
 from ..trace.files import read_text
 from .presets import preset_named
@@ -103,7 +104,7 @@ def with_options(command: Callable[..., int | None]) -> Callable[..., int | None
     """Return the command for typer, with an option for each setting.
 
     typer reads a command's signature. This one contains options instead of settings and groups. A
-    call builds each group from its options first.
+    call builds each group from its options first, and forgets loops of one's own at its end.
     """
     own = inspect.signature(command, eval_str=True).parameters
     groups = {
@@ -117,7 +118,8 @@ def with_options(command: Callable[..., int | None]) -> Callable[..., int | None
         for name, (group, options) in groups.items():
             found = [(it.name, values.pop(it.name), it.default) for it in options]
             values[name] = group(**{key: value for key, value, empty in found if value != empty})
-        return command(**values)
+        with loops_as_before():
+            return command(**values)
 
     merged: list[inspect.Parameter] = []
     for name, item in own.items():
@@ -318,17 +320,19 @@ def log_if(is_wanted: bool) -> AbstractContextManager[None]:
 
 
 def choose_loops(asked: Sequence[str], device: str, only_serial: bool) -> list[str]:
-    """The loops asked for; if none were, the one that overlaps on ``device``.
+    """Return the names of the loops asked for; by default the one that overlaps on ``device``.
 
-    ``LOOP:RELAY`` is a loop with another relay than its own. ``all`` stands for every design that
-    runs on ``device`` (but for ``pd``, which is two schedulers, and ``mixed``, which is a policy).
-    ``only_serial`` is ``--disable-overlap-schedule``.
+    ``LOOP:RELAY`` is a loop with another relay than its own, and ``FILE.py:NAME`` is a loop of
+    one's own, which is registered. ``all`` stands for every design that runs on ``device``, except
+    ``pd`` (two schedulers) and ``mixed`` (a policy). ``only_serial`` is
+    ``--disable-overlap-schedule``.
 
     Raises:
         ValueError: a loop is unknown, or overlaps although only the serial one may run.
     """
     names = [every for name in asked
-             for every in (published_loops(device) if name == "all" else [name])]  # fmt: skip
+             for every in (published_loops(device) if name == "all" else [add_loop(name)])
+             ]  # fmt: skip
     for name in names:
         find_loop(name).check_device(name, device)
         if only_serial and name != "serial":

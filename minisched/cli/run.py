@@ -18,10 +18,10 @@ from ..comparison import rounded_ms
 from ..core import Output, Request
 from ..devices.registry import open_device
 from ..engine.metrics import Metrics
-from ..loops.run import Run, run_loop
+from ..loops.run import Run, RunStopped, run_loop, traced_stop
 from ..models.base import Model
 from ..models.tokenizer import StreamDecoder
-from .exit import BAD_INPUT, INTERRUPTED
+from .exit import BAD_INPUT, INTERRUPTED, complain
 from .layout import JSON, print_json, say, say_table
 from .options import (
     LOG,
@@ -32,13 +32,15 @@ from .options import (
     setting,
 )
 
+STOPPED = 1  # exit code
+
 
 def run(
     workload: WorkloadOptions,
     scheduler: SchedulerOptions,
     json: bool = JSON,
     log: bool = LOG,
-    loop: list[str] = setting(list, "The loop; overlap, or mlx_async on mlx."),
+    loop: list[str] = setting(list, "The loop, or FILE.py:NAME; overlap, or mlx_async on mlx."),
 ) -> int:
     """Run one loop and stream what the requests say.
 
@@ -54,8 +56,11 @@ def run(
     requests = workload.make_requests(model)
     config, cost = scheduler.config_for(requests, model.context_len), workload.cost()
     transcript = Transcript(model, requests)
-    with transcript.shown(not json), log_if(log):
-        run = run_loop(name, device, model, requests, config, cost, on_output=transcript.hear)
+    try:
+        with transcript.shown(not json), log_if(log), traced_stop(name, device, model):
+            run = run_loop(name, device, model, requests, config, cost, on_output=transcript.hear)
+    except RunStopped as stopped:
+        return complain(f"{stopped}.", STOPPED)
     metrics, wants_logprobs = metrics_json(run.metrics), workload.sampling.return_logprob
     if json:
         result = {"loop": name, "dtype": run.trace.dtype, "outputs": run.outputs,

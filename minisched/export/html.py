@@ -27,7 +27,7 @@ from ..checks.overlap import (
     speedup_over,
     step_intervals,
 )
-from ..loops.design import source_of
+from ..loops.design import LoopSource, source_of
 from ..trace import Mark, Trace
 from ..trace.sides import one_side
 from .layout import lane_title, make_view, steady_views
@@ -213,9 +213,13 @@ def counters(trace: Trace) -> dict[str, dict[str, Any]]:
 
 
 def listings(trace: Trace) -> dict[str, dict[str, Any]]:
-    """The source of each host lane whose lines the trace knows; none of a loop nobody has."""
+    """Return the source of each host lane whose lines the trace has.
+
+    The trace of a loop of one's own contains its source. Of an unknown loop there is none.
+    """
+    known = own_source(trace)
     try:
-        known = source_of(trace.loop.partition(":")[0])
+        known = known or source_of(trace.loop.partition(":")[0])
     except ValueError:
         return {}
     lanes = {item.lane for item in trace.slices if "line" in item.attrs}
@@ -225,6 +229,19 @@ def listings(trace: Trace) -> dict[str, dict[str, Any]]:
         for lane, source in known.items()
         if lane in lanes
     }  # fmt: skip
+
+
+SOURCE = ("loop", "path", "first_line", "text")  # of a mark ``loop source``
+
+
+def own_source(trace: Trace) -> dict[str, LoopSource]:
+    """Return the source that the trace of a loop of one's own contains, by lane."""
+    for mark in trace.marks:
+        if mark.name == "loop source" and mark.attrs["text"]:
+            name, path, first, text = (mark.attrs[key] for key in SOURCE)
+            lines = tuple(str(text).split("\n"))
+            return {"host": LoopSource(str(name), str(path), int(first), lines)}
+    return {}
 
 
 # -- A request's life: what happened to it beside its steps ----------------------------------------

@@ -8,10 +8,12 @@ gives it its name. ``LOOPS`` is all of them.
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from types import CodeType, MappingProxyType
 from typing import Any, TypeVar
 
@@ -20,7 +22,7 @@ from ..devices.registry import DEVICES
 from ..engine.engine import Engine
 from ..engine.metrics import Metrics
 from ..relay import check_relay
-from ..scheduler import SchedulerConfig
+from ..scheduler import Scheduler, SchedulerConfig
 from ..worker.worker import PLAIN, Recipe
 
 Turns = Iterator[ScheduleBatch | NoBatch]
@@ -29,6 +31,16 @@ Loop = TypeVar("Loop", bound=Callable[..., Turns])
 OTHERS = ("token_pool", "prev_sampled", "fill_device")
 """Relays of other designs, which fit a loop with two steps in flight if it is the worker that binds
 and launches its steps; where a thread or another engine does some of that, they may not."""
+
+
+@dataclass(frozen=True)
+class LoopSource:
+    """The text of a loop. The ``line`` of a slice counts from the first of its lines."""
+
+    name: str  # the function's
+    path: str  # from the repository's root
+    first_line: int  # the line of its ``def``, counted from 1
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,8 @@ class Design:
     lanes: Mapping[str, Callable[..., Turns]] = field(
         default_factory=dict
     )  # what runs on them then
+    scheduler: Callable[..., Scheduler] = Scheduler  # made with the settings and the recorder
+    source: LoopSource | None = None  # of a loop that is not this package's: a trace keeps it
 
     @property
     def in_flight(self) -> int:
@@ -89,6 +103,11 @@ class Design:
                 f"{engine.worker.depth} steps in flight; the engine has to be made with the "
                 "options that its loop is started with."
             )
+        if (own := self.source) is not None:
+            engine.device.recorder.mark(
+                "loop source", loop=own.name, path=own.path, first_line=own.first_line,
+                text="\n".join(own.lines),
+            )  # fmt: skip
         if self.begins is not None:
             self.begins(engine, chosen.in_flight)
         return self.run(engine, **chosen.options)
@@ -158,18 +177,27 @@ def design(name: str = "", **fields: Any) -> Callable[[Loop], Loop]:
 
 @contextmanager
 def registered(name: str, spec: Design) -> Iterator[None]:
-    """A loop of somebody's own is there by a name, as long as this lasts.
+    """Register a loop of one's own inside the block.
 
     Raises:
-        ValueError: the name is taken, or could not be told from a relay or an option.
+        ValueError: the name is taken, or has a sign that separates a relay or an option.
     """
     if name in LOOPS or set(name) & set(":=,"):
         raise ValueError(f"a loop of your own can't be called {name!r}; give it another name.")
-    LOOPS[name] = spec
+    with loops_as_before():
+        LOOPS[name] = spec
+        yield
+
+
+@contextmanager
+def loops_as_before() -> Iterator[None]:
+    """Forget, at the end of the block, the loops that were registered inside it."""
+    before = dict(LOOPS)
     try:
         yield
     finally:
-        del LOOPS[name]
+        LOOPS.clear()
+        LOOPS.update(before)
 
 
 # -- A loop as a command line names it: ``LOOP``, ``LOOP:RELAY``, ``LOOP:RELAY:OPTION=VALUE`` ------
@@ -224,16 +252,6 @@ def read_options(loop: str, run: Callable[..., Any], texts: Mapping[str, str]) -
 # -- Where in its source a loop is, for pictures that show it --------------------------------------
 
 
-@dataclass(frozen=True)
-class LoopSource:
-    """A loop's source: where it is, and its lines; a trace's ``line`` counts from the first."""
-
-    name: str  # the function's
-    path: str  # from the repository's root
-    first_line: int  # the line of its ``def``, counted from 1
-    lines: tuple[str, ...]
-
-
 def source_of(loop: str) -> dict[str, LoopSource]:
     """The source of a loop by the host lane that runs it: ``host``, or one of each side of ``pd``.
 
@@ -247,6 +265,38 @@ def source_of(loop: str) -> dict[str, LoopSource]:
         own = tuple(line.rstrip() for line in lines[first - begin :])
         found[lane] = LoopSource(run.__name__, path, first, own)
     return found
+
+
+def own_line(error: Exception, design: Design) -> tuple[str, bool]:
+    """Return the line of a loop of one's own that an error passed, and whether it was raised there.
+
+    The text goes after a sentence; it is empty for a loop of this package.
+    """
+    code = getattr(design.run, "__code__", None)
+    if design.source is None or code is None:
+        return "", False
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == code.co_filename]
+    if not own:
+        return "", False
+    where = f" of {Path(design.source.path).name}" if design.source.path else ""
+    return f", at line {own[-1].lineno}{where}: `{own[-1].line}`", own[-1] is frames[-1]
+
+
+class LoopStuck(RuntimeError):
+    """A loop whose turns ended, or do nothing any more, while requests are left."""
+
+
+def take_turn(turns: Turns) -> ScheduleBatch | NoBatch:
+    """Take the next turn of a loop.
+
+    Raises:
+        LoopStuck: the generator has ended.
+    """
+    try:
+        return next(turns)
+    except StopIteration:
+        raise LoopStuck("its turns have ended, but a loop must go on: `while True`") from None
 
 
 def line_of(turns: Iterator[Any]) -> Callable[[], int]:

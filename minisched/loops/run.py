@@ -8,8 +8,10 @@ requests with what they produced, and the trace.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from ..core import NoBatch, Output, Request, SamplingParams, ScheduleBatch, distinct
@@ -34,7 +36,7 @@ from ..worker import Worker
 from ..worker.logprobs import logprob_ops
 from ..worker.verify import Speculation
 from ..worker.worker import PLAIN
-from .design import Design, find_loop, line_of
+from .design import Design, LoopStuck, find_loop, line_of, own_line, take_turn
 from .mini import UPLOAD
 
 
@@ -129,16 +131,31 @@ def one_engine(setup: RunSetup, **options: Any) -> Metrics:
     return engine.metrics
 
 
+MOST_EMPTY = 20_000  # turns in a row in which nothing is launched or processed
+MOST_EMPTY_S = 60.0  # and, on a clock of the wall, for how long
+
+
 def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
     """Turn the loop until every request has ended and every step has come back.
 
     Raises:
+        LoopStuck: the turns ended before that, or neither launched nor processed a step for long.
         MemoryLeak: memory is missing, or still held, after that.
         Exception: the one that the source of requests raised, if it failed.
     """
     engine.device.recorder.line = line_of(turns)
+    scheduler, empty, before = engine.scheduler, 0, (0, 0, 0)
+    since = monotonic()
     while not engine.is_done:
-        next(turns)
+        take_turn(turns)
+        now = scheduler.step, scheduler.batches_in_flight, len(scheduler.live)
+        if now != before:
+            empty, before, since = 0, now, monotonic()
+        elif (empty := empty + 1) % MOST_EMPTY == 0 and (
+            engine.device.clock == "virtual" or monotonic() - since > MOST_EMPTY_S
+        ):
+            left = ", ".join(scheduler.live) or "a step in flight"
+            raise LoopStuck(f"{empty} turns in a row do nothing; these have not ended: {left}")
     engine.scheduler.leases.self_check()
     if engine.frontend.failure is not None:
         raise engine.frontend.failure
@@ -168,7 +185,7 @@ def make_engine(
 
 def wire(
     setup: RunSetup,
-    scheduler_class: Callable[..., Scheduler] = Scheduler,
+    scheduler_class: Callable[..., Scheduler] | None = None,
     engine_class: Callable[..., Engine] = Engine,
 ) -> Engine:
     """The same of a design that need not be among ``LOOPS``.
@@ -225,7 +242,7 @@ def wire(
             max_bs = rows if limit is None else min(rows, limit)
             table = model.init_cuda_graphs(device, worker.page_table, max_bs)
             worker.page_table = worker.page_tables[""] = table
-        scheduler = scheduler_class(config, device.recorder)
+        scheduler = (scheduler_class or spec.scheduler)(config, device.recorder)
     if config.speculative_algorithm == "NGRAM":
         scheduler.propose = propose
     # Under the other rules what is freed may still be written.
@@ -335,8 +352,28 @@ class RunStopped(RuntimeError):
     """A loop stopped with an error; ``traces`` are of the runs so far, and the last one is its."""
 
     def __init__(self, loop: str, error: Exception, trace: Trace) -> None:
-        super().__init__(f"{loop} stopped with {type(error).__name__}: {error}")
+        said, (place, _) = str(error), own_line(error, find_loop(loop))
+        said = f"{said.rstrip('.')}{place}" if place else said
+        super().__init__(f"{loop} stopped with {type(error).__name__}: {said}")
         self.traces = [trace]
+
+
+@contextmanager
+def traced_stop(loop: str, device: Device, model: Model) -> Iterator[None]:
+    """Turn an error that stops a run inside the block into one that has its trace.
+
+    Raises:
+        RunStopped: the run stopped after an op had run, or in a loop of one's own.
+    """
+    try:
+        yield
+    except Exception as error:  # a broken scheduler may stop in any way
+        device.recorder.mark("stopped", error=f"{type(error).__name__}: {error}")
+        trace = device.recorder.trace(loop, device.name, model.name, device.clock, model.dtype)
+        is_the_loop = isinstance(error, LoopStuck) or own_line(error, find_loop(loop))[0]
+        if not (trace.slices or is_the_loop):
+            raise  # bad input: nothing has run
+        raise RunStopped(loop, error, trace) from error
 
 
 def run_to_end(
@@ -355,14 +392,8 @@ def run_to_end(
         RunStopped: it stopped with an error after something had run.
     """
     opened = open_device(device)
-    try:
+    with traced_stop(loop, opened, model):
         run = run_loop(loop, opened, model, requests, config, cost, on_output=on_output)
-    except Exception as error:  # a broken scheduler may stop in any way
-        opened.recorder.mark("stopped", error=f"{type(error).__name__}: {error}")
-        trace = opened.recorder.trace(loop, opened.name, model.name, opened.clock, model.dtype)
-        if not trace.slices:
-            raise  # bad input: nothing has run
-        raise RunStopped(loop, error, trace) from error
     if run.interrupted:
         raise KeyboardInterrupt
     return run

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ class Workers:
     jobs: int = 1
     backend: str = "processes"
     address: str = ""
+    prepare: Callable[[], None] | None = None  # called before each item where it is worked on
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -86,12 +88,20 @@ def spread(
         ItemLost: an item was lost, and there is no ``lost``.
         ValueError: the backend is not installed, or no cluster answers at the address.
     """
+    if workers.prepare is not None:
+        one = partial(prepared, workers.prepare, one)
     if workers.backend == "dask":
         yield from _on_dask(one, items, workers, lost or give_up)
     elif workers.jobs == 1:
         yield from enumerate(map(one, items))
     else:
         yield from _in_processes(one, items, workers.jobs, lost or give_up)
+
+
+def prepared(prepare: Callable[[], None], one: Callable[[T], R], item: T) -> R:
+    """Work on an item after what has to be known there."""
+    prepare()
+    return one(item)
 
 
 def in_order(found: Iterable[tuple[int, R]]) -> Iterator[R]:

@@ -46,6 +46,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "refused": {"rid": TEXT},
     "retraction": {"rid": TEXT},
     "stopped": {"error": TEXT},
+    "loop source": {"loop": TEXT, "path": TEXT, "first_line": NUMBER, "text": TEXT},
     "row length": {"page table*": NUMBER, "token pool*": NUMBER},
     "placeholder fill": {"step": NUMBER, "rows": SIGNED},
     "lazy tokens": {"step": NUMBER, "source": NUMBER, "places": NUMBERS},

@@ -63,7 +63,9 @@ def test_the_law_order_judges_an_order_that_it_was_taught(
 ) -> None:
     monkeypatch.setattr("minisched.checks.draw.SCHEDULE_POLICIES", ("lpf",))
     monkeypatch.setitem(ORDERS, "lpf", LONGEST_FIRST["lpf"])
-    assert ms.check(loops=["overlap"], workloads=4).holds is not False
+    assert ms.check(loops=["overlap"], workloads=2).holds is not False
     monkeypatch.setitem(ORDERS, "lpf", lambda req: len(req.prompt))  # the opposite
-    wrong: Any = ms.check(loops=["overlap"], workloads=4)
-    assert {finding.law for _, finding in wrong.tally.failures} >= {"order"}
+    broken = {
+        finding.law for seed in range(4) for finding in judge(case_of(seed, "overlap")).findings
+    }
+    assert "order" in broken
