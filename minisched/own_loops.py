@@ -281,15 +281,13 @@ def scheduler_in(names: Mapping[str, Any], path: str) -> type[Any] | None:
     Raises:
         ValueError: several classes decide and none is called Scheduler, or a method is missing.
     """
-    own = dict.fromkeys(
-        value
-        for value in names.values()
+    own = {
+        value: name
+        for name, value in reversed(names.items())
         if isinstance(value, type) and not value.__module__.startswith("minisched.")
-        if issubclass(value, Scheduler)
-        or value.__name__ == "Scheduler"
-        or any(hasattr(value, method) for method in DECIDES[2:])
-    )
-    chosen = [kind for kind in own if kind.__name__ == "Scheduler"] or list(own)
+        if name == "Scheduler" or issubclass(value, Scheduler) or hasattr(value, DECIDES[-1])
+    }
+    chosen = [names["Scheduler"]] if names.get("Scheduler") in own else list(own)[::-1]
     if len(chosen) > 1:
         listed = " and ".join(kind.__name__ for kind in chosen)
         raise ValueError(

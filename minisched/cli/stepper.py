@@ -7,10 +7,14 @@ from pathlib import Path
 import typer
 
 from ..export.html import to_html
+from ..export.native import read_recorded
+from ..export.recipes import a_bit_of_everything
 from ..export.views import NothingToShow
+from ..loops.design import LOOPS, find_loop, own_line
+from ..own_loops import add_loop
+from ..trace import Trace
 from ..trace.files import write_whole
 from .options import setting
-from .sources import run_named
 
 
 def stepper(
@@ -29,3 +33,26 @@ def stepper(
         raise ValueError(f"{', '.join(sources)} can't be stepped through: {error}") from error
     write_whole(out, html, with_folders=True)
     print(out)
+
+
+def run_named(source: str) -> Trace:
+    """Return a loop's run of the pictures' usual requests, or the recorded run in a file.
+
+    Raises:
+        ValueError: it is neither, or a loop of one's own stops with an error.
+    """
+    name, path = add_loop(source), Path(source)
+    if name.partition(":")[0] not in LOOPS:
+        if not (path.suffix or path.exists()):
+            raise ValueError(
+                f"{source!r} is no loop ({', '.join(LOOPS)}) and no recorded run (.json)."
+            )
+        return read_recorded(path).trace
+    design = find_loop(name)
+    try:
+        return a_bit_of_everything(name).run()
+    except Exception as error:
+        if place := own_line(error, design)[0]:
+            what = f"{name} stopped with {type(error).__name__}: {error}"
+            raise ValueError(f"{what.rstrip('.')}{place}.") from error
+        raise

@@ -181,6 +181,8 @@ RAISES = """
         def receive(self, req):
             raise ZeroDivisionError("my class decides")
 
+        ended = next_batch = receive
+
 
     def turns(engine):
         while True:
