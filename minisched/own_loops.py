@@ -281,13 +281,14 @@ def scheduler_in(names: Mapping[str, Any], path: str) -> type[Any] | None:
     Raises:
         ValueError: several classes decide and none is called Scheduler, or a method is missing.
     """
-    own = {
-        value: name
-        for name, value in reversed(names.items())
+    own = [
+        (name, value)
+        for name, value in names.items()
         if isinstance(value, type) and not value.__module__.startswith("minisched.")
         if name == "Scheduler" or issubclass(value, Scheduler) or hasattr(value, DECIDES[-1])
-    }
-    chosen = [names["Scheduler"]] if names.get("Scheduler") in own else list(own)[::-1]
+    ]
+    named = [value for name, value in own if name == "Scheduler"]
+    chosen = list(dict.fromkeys(named or [value for _, value in own]))
     if len(chosen) > 1:
         listed = " and ".join(kind.__name__ for kind in chosen)
         raise ValueError(
