@@ -22,6 +22,7 @@ from ..loops.pd import Pair
 from ..loops.run import RunSetup, make_engine
 from ..memory import MemoryLeak, OwnershipError
 from ..models.base import ForwardBatch, Model
+from ..models.owner import release
 from ..models.registry import hash_class
 from ..scheduler import SchedulerStuck
 from ..trace import Trace
@@ -425,6 +426,7 @@ def play(
         while isinstance(device, SimDevice) and device.next_event is not None:
             device.idle_until(device.next_event)
         device.close()
+        release(model, device)
 
 
 def play_pd(
@@ -465,6 +467,7 @@ def play_pd(
         raise livelock(workload, most)
     finally:
         device.close()
+        release(model, device)
 
 
 def most_turns(workload: Workload, depth: int, run_ahead: bool = True) -> int:

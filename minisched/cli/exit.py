@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TextIO, cast
 
+from ..core.text import printable
+
 NOBODY_READS, BAD_INPUT, INTERRUPTED = 141, 2, 130
 GONE = (errno.EPIPE, errno.EINVAL)  # the second is what Windows says
 ALIKE = (  # one for one where that says it, so that columns stay; all others are ?
@@ -26,7 +28,7 @@ STAND_INS = {pair[0]: pair[1:] for pair in ALIKE.split()}
 
 def complain(sentence: str, code: int) -> int:
     """Say what is wrong on stderr."""
-    print(f"minisched: {sentence}", file=sys.stderr)
+    print(f"minisched: {printable(sentence)}", file=sys.stderr)
     return code
 
 

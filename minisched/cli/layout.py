@@ -27,6 +27,7 @@ from rich.text import Text
 
 from ..comparison import text_table
 from ..core.fields import setting
+from ..core.text import printable
 
 JSON = setting(False, "One JSON object on stdout.")
 USUAL = 100  # columns of a drawing
@@ -46,7 +47,7 @@ def width_of(console: Console) -> int | None:
 def say(line: str | Text = "") -> None:
     """Print a line; where it is too long, its other lines hang below its first word."""
     console = Console(highlight=False, emoji=False)
-    text, width = Text(line) if isinstance(line, str) else line, width_of(console)
+    text, width = Text(printable(line)) if isinstance(line, str) else line, width_of(console)
     for sign, colour in (("✓", "green"), ("✗", "red"), ("^!", "yellow")):
         text.highlight_regex(sign, colour)
     if width is None or text.cell_len <= width:
@@ -70,7 +71,7 @@ def say_command(line: str) -> None:
     """Print a command; a long one goes on behind a backslash, so that it can still be copied."""
     room = max(1, (width_of(Console()) or len(line) + 4) - 4)
     parts = textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False)
-    print(" \\\n".join(f"  {part}" for part in parts))
+    print(printable(" \\\n".join(f"  {part}" for part in parts)))
 
 
 def columns() -> int:

@@ -9,6 +9,7 @@ import typer
 
 from ..checks.history import many
 from ..core import Output
+from ..core.text import printable
 from ..devices.profiles import DEFAULT_PROFILE, find_profile
 from ..replay.replay import LengthModel, as_json, config_for, play
 from ..replay.trace_file import TraceFile
@@ -96,7 +97,7 @@ def replay(
             f"{found['requests_per_second']:.0f} requests each second."
         )
     for sentence in errors[:MOST_ERRORS]:
-        print(sentence, file=sys.stderr)
+        print(printable(sentence), file=sys.stderr)
     if len(errors) > MOST_ERRORS:
         print(f"{len(errors) - MOST_ERRORS} requests more were refused.", file=sys.stderr)
     return BAD_INPUT if errors else 0

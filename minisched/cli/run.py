@@ -16,6 +16,7 @@ from ..checks.answers import count_drafts
 from ..checks.overlap import measure
 from ..comparison import rounded_ms
 from ..core import Output, Request
+from ..core.text import printable
 from ..devices.registry import open_device
 from ..engine.metrics import Metrics
 from ..loops.run import Run, RunStopped, run_loop, traced_stop
@@ -121,7 +122,8 @@ class Transcript:
         """One line for each request."""
         table = Table.grid(padding=(0, 2))
         for rid, text in self.said.items():
-            table.add_row(Text(rid, "bold"), Text(text), Text(self.ended[rid], "dim"))
+            name, words = Text(printable(rid), "bold"), Text(printable(text))
+            table.add_row(name, words, Text(self.ended[rid], "dim"))
         return table
 
     @contextmanager
@@ -192,4 +194,4 @@ def drafts_as_json(run: Run) -> dict[str, dict[str, int]]:
 def print_errors(errors: Mapping[str, str]) -> None:
     """Say on stderr which requests ended badly, and why."""
     for rid, error in errors.items():
-        print(f"request {rid}: {error}", file=sys.stderr)
+        print(printable(f"request {rid}: {error}"), file=sys.stderr)

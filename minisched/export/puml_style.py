@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ..core.text import printable
 from .looks import ARROWS, DARK_TEXT, LIGHT, flat, look
 
 Code = Mapping[str, Callable[..., Any]]  # a name in a diagram -> what of the package it means
@@ -98,7 +99,8 @@ def _link(found: re.Match[str], code: Code) -> str:
 
 def creole(text: str) -> str:
     """Text without what PlantUML would read as markup, or as the end of a string."""
-    return MARKUP.sub(lambda found: "".join(f"<U+{ord(c):04X}>" for c in found[0]), text)
+    written = printable(text)
+    return MARKUP.sub(lambda found: "".join(f"<U+{ord(c):04X}>" for c in found[0]), written)
 
 
 MARKUP = re.compile(r'["\\~<>\n]|([*/_-])\1+')

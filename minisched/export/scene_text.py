@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from textwrap import wrap
 
+from ..core.text import printable
 from .looks import MARK, SIGNS, UNDER, glyph
 from .scene import (
     CellGrid,
@@ -56,7 +57,8 @@ def to_text(scene: Scene, columns: int = COLUMNS) -> str:
     page.lines += [""] * bool(scene.notes)
     for note in scene.notes:
         page.write(note)
-    return "\n".join([line.rstrip() for line in page.lines] + [""]).replace(NO_BREAK, " ")
+    lines = [printable(line.rstrip()) for line in page.lines]
+    return "\n".join([*lines, ""]).replace(NO_BREAK, " ")
 
 
 def _margin(scene: Scene, columns: int) -> int:

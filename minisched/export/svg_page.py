@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import escape as escape_xml
+from xml.sax.saxutils import quoteattr
 
+from ..core.text import printable
 from .looks import OVER, SIGNS, UNDER, css
 from .scene import Data, LaneItem, Scene
 from .svg_style import style_of
@@ -25,6 +27,11 @@ def char_width(size: float, bold: bool = False) -> float:
 def width_of(words: str, size: float = 11, bold: bool = False) -> float:
     """About how wide a text is."""
     return len(words) * char_width(size, bold)
+
+
+def escape(words: str) -> str:
+    """Return text for an element: control characters written out, because XML has none of them."""
+    return escape_xml(printable(words))
 
 
 def cut(words: str, room: float, bold: bool = False) -> str:
@@ -109,7 +116,7 @@ class SvgPage:
     def _draw(self, tag: str, kind: str, where: str, data: Data | None, inside: str = "") -> None:
         looks = f'class="{kind}" ' if kind else ""
         of = (data or {}).items()
-        more = "".join(f" data-{name}={quoteattr(str(value))}" for name, value in of)
+        more = "".join(f" data-{name}={quoteattr(printable(str(value)))}" for name, value in of)
         end = f">{inside}</{tag}>" if inside else "/>"
         self.drawn.append(f"<{tag} {looks}{where}{more}{end}")
 

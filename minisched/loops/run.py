@@ -24,6 +24,7 @@ from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..grammar import compile_grammar
 from ..models.base import GraphModel, Model
+from ..models.owner import give, refuse_if_owned, release
 from ..models.tokenizer import StopStrings, text_codec_of
 from ..policy.rules import find_rules
 from ..relay import make_relay
@@ -120,6 +121,7 @@ def run_loop(
             metrics = whole_run(setup, **spec.options)
     finally:
         device.close()
+        release(model, device)
     trace = device.recorder.trace(loop, device.name, model.name, device.clock, model.dtype)
     return Run(loop, requests, trace, frontend.interrupted, metrics)
 
@@ -188,15 +190,17 @@ def wire(
     scheduler_class: Callable[..., Scheduler] | None = None,
     engine_class: Callable[..., Engine] = Engine,
 ) -> Engine:
-    """The same of a design that need not be among ``LOOPS``.
+    """Make the engine of a design, which need not be among ``LOOPS``.
 
     Raises:
-        ValueError: device or relay do not fit it, or the device has no memory for it.
+        ValueError: device or relay do not fit it, the device has no memory for it, or another
+            engine computes with the model.
     """
     loop, spec, device, model, config = (
         setup.loop, setup.spec, setup.device, setup.model, setup.config
     )  # fmt: skip
     spec.check_device(loop, device.name)
+    refuse_if_owned(model)
     cost = setup.cost.of_loop(loop)
     if isinstance(device, SimDevice):
         device.keep_pace(cost.pace)
@@ -258,7 +262,9 @@ def wire(
     codec = text_codec_of(model.name, model.tokenizer)
     if codec is not None:
         scheduler.listen = lambda strings, late: StopStrings(codec, strings, late).accept_token
-    return engine_class(scheduler, worker, device, setup.frontend, cost)
+    engine = engine_class(scheduler, worker, device, setup.frontend, cost)
+    give(model, engine)
+    return engine
 
 
 # -- What loop, relay and model settle between them ------------------------------------------------

@@ -1,0 +1,63 @@
+"""The engine that a model object computes for: its KV is in the model, so it has one at a time."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary, ref
+
+
+class Owner(Protocol):
+    """An engine, as far as it matters here."""
+
+    @property
+    def device(self) -> object:
+        """The device that it launches on."""
+        ...
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every request has ended and nothing is in flight."""
+        ...
+
+
+_owners: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()  # by model
+
+
+def owner_of(model: object) -> Owner | None:
+    """Return the engine that allocated the model's KV last; None if there is none any more."""
+    found = _owners.get(model)
+    return found() if found is not None else None
+
+
+def refuse_if_owned(model: object) -> None:
+    """Refuse a model that an engine computes with.
+
+    Raises:
+        ValueError: its engine has requests that have not ended.
+    """
+    if is_busy(owner_of(model)):
+        gc.collect()  # an engine that was dropped may still be part of a cycle
+    if is_busy(owner_of(model)):
+        name = getattr(model, "name", type(model).__name__)
+        raise ValueError(
+            f"model {name!r} is in use by another engine, whose requests have not ended; wait for "
+            "them, or give each engine a copy.copy of the model, which shares the weights."
+        )
+
+
+def is_busy(owner: Owner | None) -> bool:
+    """Whether there is an engine, and it has requests that have not ended."""
+    return owner is not None and not owner.is_done
+
+
+def give(model: object, owner: Owner) -> None:
+    """Make an engine the model's owner."""
+    _owners[model] = ref(owner)
+
+
+def release(model: object, device: object) -> None:
+    """Free a model whose engine on this device has stopped, also if it stopped with an error."""
+    owner = owner_of(model)
+    if owner is not None and owner.device is device:
+        del _owners[model]
