@@ -103,9 +103,9 @@ learn.view("retraction", runs["bold"])
 
 # %%
 learn.show(
-    DecodeManager.schedule_next_batch,
-    "overrun, run_ahead = self",
-    look_at=("is_known = run_ahead",),
+    DecodeManager.runnable,
+    "overrun, ends_in_flight = self",
+    look_at=("if (run_ahead or req.computed_len < req.known_len)",),
 )
 
 # %% [markdown]
