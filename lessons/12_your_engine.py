@@ -221,8 +221,8 @@ learn.timing(
 #   ([`managers/scheduler.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/scheduler.py)),
 #   vLLM `execute_32_context_0(..)_generation_32(..)`
 #   ([`v1/worker/gpu_worker.py`](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_worker.py)).
-#   The two SGLang traces above contain both names, the second inside the first. `minisched check`
-#   prints the inner one.
+#   The two SGLang traces above contain both names, `execute_..` around `step[..]`. `minisched check`
+#   prints the outer one.
 #   In your own engine: `torch.profiler.record_function("step")`.
 # - "Enabled" and serial all the same:
 #   [vllm-omni #4442](https://github.com/vllm-project/vllm-omni/issues/4442).

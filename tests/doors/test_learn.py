@@ -67,6 +67,16 @@ def cells(door: Door, installed: Path, tmp_path: Path) -> Cells:
     return run
 
 
+def test_a_right_answer_is_kept_as_a_file_that_runs(
+    cells: Cells, door: Door, tmp_path: Path
+) -> None:
+    shown = cells("from minisched import learn", CELL)
+    assert "✓ Right" in shown and "Kept in `mine.py`: 1 of" in shown
+    assert "import deque" in (tmp_path / "mine.py").read_text(encoding="utf-8")
+    answer = door("minisched check --loop mine.py --workloads 1 --seed 8")
+    assert answer.code == 0 and "No law broke" in answer.out
+
+
 def test_a_wrong_answer_gets_the_law_and_is_not_kept(cells: Cells, tmp_path: Path) -> None:
     shown = cells("from minisched import learn", WRONG)
     assert "Not yet" in shown and "ivelock" in shown and not (tmp_path / "mine.py").exists()

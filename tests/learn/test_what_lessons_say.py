@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jupytext
+import pytest
 
 import minisched as ms
 from minisched import learn
@@ -16,6 +17,7 @@ from minisched.core import SamplingParams
 from minisched.learn.exercise import exercises
 from minisched.learn.exercises.l12_your_engine import PROFILES, longest_wait
 from minisched.learn.grade import grade
+from minisched.learn.keep import keep
 from minisched.learn.runs import makespan_ms
 
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"
@@ -71,9 +73,16 @@ def test_lesson_1_the_first_picture_has_one_lane_of_the_host_and_two_of_the_devi
 def test_lesson_12_its_sglang_traces_contain_the_step_names_of_both_systems() -> None:
     for name, steps in (("sglang_decode", "DECODE bs=32"), ("sglang_extend", "EXTEND bs=15")):
         with gzip.open(learn.profile_path(name), "rt", encoding="utf-8") as file:
-            names = {event.get("name", "") for event in json.load(file)["traceEvents"]}
-        assert any(it.startswith(f"step[{steps}") for it in names)
-        assert any(it.startswith("execute_") for it in names)
+            ranges = {
+                event["name"]: (event["ts"], event["ts"] + event["dur"])
+                for event in json.load(file)["traceEvents"]
+                if event.get("cat") == "user_annotation"
+            }
+        inner, outer = (
+            next(time for range_name, time in ranges.items() if range_name.startswith(begin))
+            for begin in (f"step[{steps}", "execute_")
+        )
+        assert outer[0] < inner[0] < inner[1] < outer[1]
 
 
 def test_lesson_5_what_begins_alike_is_computed_once() -> None:
@@ -125,6 +134,23 @@ def test_lesson_10_what_is_left_of_the_speed_up_depends_on_what_waits() -> None:
     found = ms.compare(ms.requests(4, rule), loops)
     assert [round(found.speedup[loop] or 0, 2) for loop in loops] == [1.70, 1.28, 0.91]
     assert found.num_waits["overlap"] == {"grammar": 23}
+
+
+@pytest.mark.thorough
+def test_lesson_13_about_a_third_of_the_full_draw_breaks_a_law(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
+) -> None:
+    """With the command that lesson and verdict print, on the solution as it is kept."""
+    monkeypatch.chdir(tmp_path)
+    one = exercises()["capstone"]
+    assert keep(one, one.lines(one.solution)).startswith("Kept in `mine.py`")
+    assert "minisched check --loop mine.py --workloads 300" in read("13_capstone")
+    assert "`minisched check --loop mine.py`" in one.why
+    code, out, _ = cli("check --loop mine.py --workloads 60 --json")
+    found = json.loads(out)
+    broken = len({(each["seed"], each["loop"]) for each in found["failures"]})
+    assert code == 1 and found["cases"] == 60 and 12 <= broken <= 28
+    assert not [each for each in found["failures"] if "NameError" in each["sentence"]]
 
 
 def test_lesson_12_its_profiles_say_what_was_read_in_the_originals() -> None:
