@@ -152,18 +152,11 @@ learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=dela
 # minisched check --loop mine.py --workloads 300
 # ```
 #
-<<<<<<< HEAD
 # That is the full draw but for prefix caches and drafts, which your scheduler does not know: grammars,
 # penalties, priorities, odd requests, steps that fail, aborts. The laws of order and progress are not
 # judged, because your scheduler has rules of its own; all others have to hold, as they do for the
 # solution below. What breaks first, and which lesson was about it? `minisched compare --loops mine.py`
 # shows how fast it is.
-=======
-# That is the full draw: prefix caches, speculation, priorities, odd requests, steps that fail. Your
-# scheduler was not written for all of it, and about a third of those cases break a law, also with the
-# solution below. (The laws of order are not judged: you choose the order.) Which law breaks first, and
-# which lesson was about it?
->>>>>>> ebe2fff4 (Walk a right answer through a notebook to mine.py; count what the capstone's command finds)
 #
 # ## In the real systems
 #

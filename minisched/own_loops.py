@@ -252,10 +252,10 @@ def loops_of(
 
 
 def takes_engine(value: object, module: str) -> bool:
-    """Return whether a value is a generator of this module whose first argument is ``engine``."""
+    """Return whether a value is a generator of this module that is called with ``engine`` alone."""
     if not inspect.isgeneratorfunction(value) or value.__module__ != module:
         return False
-    return value.__code__.co_varnames[:1] == ("engine",)
+    return value.__code__.co_varnames[:1] == ("engine",) and not is_loop(value, value.__name__)
 
 
 def decided_by(kind: type[Any] | None, design: Design) -> Design:

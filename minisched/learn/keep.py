@@ -133,6 +133,14 @@ def _codes(answer: Any) -> Iterator[CodeType]:
 
 def trouble(name: str, kept: dict[str, str], folder: Path) -> str:
     """Return a sentence on why the file would not run with the cell of ``name``, or ''."""
+    if problem := trouble_of_names(name, kept):
+        return problem
+    error = run_alone(text_of(kept), folder)
+    return f"the file stops with {error}." if error else ""
+
+
+def trouble_of_names(name: str, kept: dict[str, str]) -> str:
+    """Return a sentence on a name that is missing from a cell or taken by another one, or ''."""
     names = bound(kept[name])
     if name not in names:
         return f"no line of this cell defines `{name}`. Give your answer that name."
@@ -145,8 +153,6 @@ def trouble(name: str, kept: dict[str, str], folder: Path) -> str:
         both = bound(text) if other != name else {}
         if clash := next((it for it in names if it in both and both[it] != names[it]), ""):
             return f"`{clash}` is already another thing in your `{other}`. Rename it here."
-    if error := run_alone(text_of(kept), folder):
-        return f"the file stops with {error}."
     return ""
 
 
