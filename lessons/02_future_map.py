@@ -47,8 +47,8 @@ run = learn.simulate("overlap", requests=2, new_tokens=6)
 learn.inputs_sent(run)
 
 # %% [markdown]
-# That is the trick. A **negative** number is no token (0 is one): -1 means *"the token is in slot 1, look it
-# up when you get there"*. The slots lie in a small buffer in the device's memory, the
+# That is the trick. A **negative** number is no token (0 is one): -1 means *"the token is in slot
+# 1, look it up when you get there"*. The slots lie in a small buffer in the device's memory, the
 # **FutureMap**. By the time the device reads slot 1, the step before has filled it, because the
 # queue keeps its order.
 #

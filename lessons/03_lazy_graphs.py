@@ -83,7 +83,8 @@ learn.Table(("what the host does", "it takes"), tuple(rows))
 # (*process*). As it stands everything is right, and the device idles while the host works. Change
 # the order, so that a step is always with the device.
 #
-# The checker runs your lines on a virtual clock, with MLX's calls, and draws what it saw. `learn.hint("generate")` helps.
+# The checker runs your lines on a virtual clock, with MLX's calls, and draws what it saw.
+# `learn.hint("generate")` helps.
 
 
 # %% tags=["exercise"]
@@ -102,11 +103,11 @@ learn.check("generate", generate)
 # %% [markdown]
 # ## A picture: lazy arrays beside streams
 #
-# A server does the same with many requests at a time. Above: the loop of lesson 1, with streams
-# and a FutureMap. Below: SGLang's loop for MLX (`event_loop_overlap_mlx`), which has neither. (It
-# is drawn with the same lanes; only what a step is built on differs.) A settled step takes them equally long. The 20 ms
-# more are at the two ends: the first step is read before the chain starts, and a thirteenth one is
-# launched before the host sees that the twelfth was the last.
+# A server does the same with many requests at a time. Above: the loop of lesson 1, with streams and
+# a FutureMap. Below: SGLang's loop for MLX (`event_loop_overlap_mlx`), which has neither. (It is
+# drawn with the same lanes; only what a step is built on differs.) A settled step takes them
+# equally long. The 20 ms more are at the two ends: the first step is read before the chain starts,
+# and a thirteenth one is launched before the host sees that the twelfth was the last.
 
 # %%
 costs = {"host_ms": 6, "device_ms": 10, "copy_ms": 1, "requests": 2, "new_tokens": 12}

@@ -75,9 +75,9 @@ learn.Table(heads, tuple(rows))
 
 # %% [markdown]
 # Bold wins on time, although it computes more than twice as many prompt tokens: its steps are
-# fuller. It pays with the pauses of two people in the middle of a sentence. Neither is wrong, and so SGLang
-# starts somewhere between and *learns*: with each step that goes well it keeps back less, and after a
-# retraction more.
+# fuller. It pays with the pauses of two people in the middle of a sentence. Neither is wrong, and
+# so SGLang starts somewhere between and *learns*: with each step that goes well it keeps back less,
+# and after a retraction more.
 #
 # ## A picture: memory, and retractions
 #

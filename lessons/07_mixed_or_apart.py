@@ -18,11 +18,11 @@
 # %% [markdown]
 # # Mixed chunks, or another machine
 #
-# **The question.** In lesson 4 a document of 30,000 tokens froze four chats for a second and a half,
-# and cutting it into chunks did not help. Two cures are in use. **Mixed chunks**: a request that writes gets
-# a row in the step of each chunk. **PD separation** (P for prefill, reading prompts; D for decode,
-# writing answers): prompts are read on another machine, and what was read is sent over. Which one do
-# you need?
+# **The question.** In lesson 4 a document of 30,000 tokens froze four chats for a second and a
+# half, and cutting it into chunks did not help. Two cures are in use. **Mixed chunks**: a request
+# that writes gets a row in the step of each chunk. **PD separation** (P for prefill, reading
+# prompts; D for decode, writing answers): prompts are read on another machine, and what was read is
+# sent over. Which one do you need?
 #
 # *A step is one pass of the model over some tokens. The device keeps keys and values (**KV**) for each
 # token that it has read; they are sent.*
@@ -88,8 +88,8 @@ learn.view("mixed_chunk", mixed)
 
 # %% [markdown]
 # And with two machines. The lanes named *Decode* are the second machine: its steps stay as short as
-# they are, while the other one reads. The KV goes over the link chunk by chunk; the first token comes with the last
-# of it.
+# they are, while the other one reads. The KV goes over the link chunk by chunk; the first token
+# comes with the last of it.
 
 # %%
 learn.timing(ms.run(small, "pd", config=config), steps=4)
@@ -129,10 +129,10 @@ learn.check("rides", rides)
 # ## Exercise 2: predict the pause
 #
 # A step takes `base` ms, and `per_token` ms more for each token in it. `running` chats write when a
-# prompt of `prompt` tokens comes; a chunk has `chunk` tokens. How long is the longest pause of a chat, from
-# one of its tokens to its next, while the prompt is read? (The chats joined long before.) In ms, if `how` is `"one piece"`, `"chunks"`,
-# `"mixed"` or `"apart"`. The checker holds your formula against runs. Their host and copies take next
-# to no time: leave those out.
+# prompt of `prompt` tokens comes; a chunk has `chunk` tokens. How long is the longest pause of a
+# chat, from one of its tokens to its next, while the prompt is read? (The chats joined long
+# before.) In ms, if `how` is `"one piece"`, `"chunks"`, `"mixed"` or `"apart"`. The checker holds
+# your formula against runs. Their host and copies take next to no time: leave those out.
 
 
 # %% tags=["exercise"]
@@ -145,9 +145,9 @@ learn.check("longest_pause", longest_pause)
 # %% [markdown]
 # ## Exercise 3: how many prompts a second?
 #
-# Two machines again. Many prompts of `prompt` tokens wait, each a whole number of chunks. The first machine reads them in chunks, and
-# the link takes `link` ms for each token. A chunk is sent while the next one is read. How many prompts
-# come out a second?
+# Two machines again. Many prompts of `prompt` tokens wait, each a whole number of chunks. The first
+# machine reads them in chunks, and the link takes `link` ms for each token. A chunk is sent while
+# the next one is read. How many prompts come out a second?
 
 
 # %% tags=["exercise"]

@@ -222,4 +222,5 @@ learn.show(count_accepted, "at, none =", look_at=("count_equal",))
 # - Stale -1 drafts that reached the model:
 #   [#46899](https://github.com/vllm-project/vllm/pull/46899).
 #
-# On your own machine: `minisched compare --regex '[a-z]+'` counts the waits and their cost. In the next lesson, `11_reviewer.py`, you look for missing waits.
+# On your own machine: `minisched compare --regex '[a-z]+'` counts the waits and their cost. In the
+# next lesson, `11_reviewer.py`, you look for missing waits.

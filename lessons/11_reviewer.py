@@ -66,8 +66,8 @@ learn.touches(unknown, "pinned")
 # - the end of an op comes before whatever follows on a lane that **waited** for it.
 #
 # A **vector clock** keeps that for each act: how many acts of *each* lane have surely happened by
-# then, this one included. Act i happens before act j if j's clock knows as many acts of i's lane as i's own
-# clock does: `clocks[i][lane] <= clocks[j].get(lane, 0)`.
+# then, this one included. Act i happens before act j if j's clock knows as many acts of i's lane as
+# i's own clock does: `clocks[i][lane] <= clocks[j].get(lane, 0)`.
 #
 # ## Exercise 1: write it
 #

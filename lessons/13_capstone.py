@@ -100,7 +100,8 @@ learn.timing(serial, overlapped)
 # ## Exercise: an empty file
 #
 # Start with level 1, and a loop that takes turns; that is fine up to level 4. When you overlap,
-# level 4 will fail first: see *Where to look*, below. Make the checker tell you what is missing. `learn.hint("capstone")` knows something for each level.
+# level 4 will fail first: see *Where to look*, below. Make the checker tell you what is missing.
+# `learn.hint("capstone")` knows something for each level.
 
 
 # %% tags=["exercise"]
@@ -250,8 +251,10 @@ learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=dela
 #
 # Two other ways:
 #
-# - **Bet, and retract.** Start a prompt when it fits *now*, and retract a request when memory runs out.
-#   More requests run at a time; you need a victim, and a rule that it does not come straight back. That is SGLang, vLLM and nano-vllm. (mini-sglang keeps memory for the worst case, as you do.)
+# - **Bet, and retract.** Start a prompt when it fits *now*, and retract a request when memory runs
+#   out. More requests run at a time; you need a victim, and a rule that it does not come straight
+#   back. That is SGLang, vLLM and nano-vllm. (mini-sglang keeps memory for the worst case, as you
+#   do.)
 # - **One budget for all.** Every step has a number of tokens; each decode takes one, prompts share the
 #   rest (vLLM, lesson 7). Your two lists may both be filled: try it, and look at the picture.
 #

@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import mean
 from textwrap import dedent
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 from urllib.parse import unquote, urlsplit
 
@@ -369,6 +370,35 @@ def test_an_error_says_which_of_the_learner_s_lines_and_nothing_of_ours(
     answer = json.loads(cells.exercise(json.dumps({"before": [], "lines": lines, "mine": ""})))
     assert answer["text"].startswith(said) and "cells.py" not in answer["text"]
     assert not answer["passed"] and not answer["html"]
+
+
+def test_the_page_keeps_the_whole_cell_without_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its imports and helpers, and no cell that needs another one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "platform", "emscripten")
+    monkeypatch.delattr(subprocess, "run")
+    helper = "def round_of(host, device, copy):\n    return sum((host, device, copy))\n\n\n"
+    lines = (
+        "from math import fsum\n\n\n"
+        "def step_time(host, device, copy, in_flight):\n"
+        "    if in_flight == 1:\n"
+        "        return round_of(host, device, copy)\n"
+        "    return max(host, device, copy, fsum((host, device, copy)) / 2)\n\n\n"
+    )
+    check = 'learn.check("step_time", step_time)'
+    imports = "from minisched import learn"
+
+    def page(before: list[str], cell: str) -> Any:
+        asked = {"before": before, "lines": cell, "mine": ""}
+        return json.loads(cells.exercise(json.dumps(asked)))
+
+    answer = page([imports], helper + lines + check)
+    assert answer["passed"] and answer["mine"].endswith((helper + lines).rstrip() + "\n")
+    answer = page([imports, helper], lines + check)
+    assert answer["passed"] and not answer["mine"]
+    assert "this cell uses <code>round_of</code>" in answer["html"]
 
 
 # -- live exercises: in the browser's Python -------------------------------------------------------
