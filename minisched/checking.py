@@ -32,7 +32,7 @@ from .export.offence import offence_scene
 from .export.scene_svg import to_svg
 from .loops.design import LOOPS, Design, find_loop
 from .loops.run import Run
-from .museum.blame import offence_of, wrong_token
+from .museum.blame import offence_of, prompts_of, wrong_token
 from .own_loops import OwnLoop, check_loops, in_each_process, is_own, known, typed
 from .sweep.workers import HERE, Workers, in_order, spread
 from .trace import Trace
@@ -310,8 +310,10 @@ def failures_told(
         for finding in sorted(verdict.findings, key=lambda item: cause_rank(item.law)):
             yield f"  {finding.law}: {shortened(finding.sentence)}"
             difference = wrong_token(verdict) if finding.law == "identity" else None
-            story = story_of(difference, verdict.trace)[0] if difference else ()
-            yield from (f"    {line}" for line in story)
+            if difference is not None:
+                prompts = prompts_of(verdict.workload)
+                story, _ = story_of(difference, verdict.trace, prompts)
+                yield from (f"    {line}" for line in story)
 
 
 REMEDIES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..trace import Trace
@@ -146,11 +147,16 @@ def _not_identical(found: list[Difference], baseline: Recorded, run: Recorded) -
     return Answer("identical", "no", sentence, details, offences, holds=False)
 
 
-def story_of(found: Difference, trace: Trace) -> tuple[list[str], tuple[Offence, ...]]:
-    """How the first wrong token came about, the culprit first; and what a picture shows of it."""
+def story_of(
+    found: Difference, trace: Trace, prompts: Mapping[str, Sequence[int]] = MappingProxyType({})
+) -> tuple[list[str], tuple[Offence, ...]]:
+    """Return the story of the first wrong token, the culprit first, and its slices for a picture.
+
+    ``prompts`` are the prompts by request, where they are known.
+    """
     if not trace.program:
         return ["No accesses are recorded in this file: nothing can be said about why."], ()
-    story = explain(found, trace)
+    story = explain(found, trace, prompts)
     if found.expected is None and not story.is_known:
         return [], ()  # it went on for longer, maybe as it was asked to
     return str(story).splitlines(), (story.culprit,)

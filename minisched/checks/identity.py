@@ -441,32 +441,31 @@ class Past:
             )
         for read in self.reads(step, rid, *MEMORY):
             yield from self._faults_of(read, step, rid)
-        yield from self._foreign_kv(step, rid)
+        yield from self.foreign_kv(step, rid)
 
     def _lay_out_pages(
         self, trace: Trace
     ) -> tuple[int, Mapping[tuple[str, int], Sequence[tuple[int, int]]]]:
         """Return the page size, and for a request and a page its index by time."""
         size, places = 1, defaultdict[tuple[str, int], list[tuple[int, int]]](list)
-        counts, starting = Counter[str](), set[str]()
+        counts, matched = Counter[str](), Counter[str]()
         for mark in trace.marks:
             rid = str(mark.attrs.get("rid", ""))
             if mark.attrs.get("side", "") != self.side:
                 continue
             if mark.name == "kv pool":
                 size = int(mark.attrs["page_size"])
+            elif mark.name == "match":
+                matched[rid] = int(mark.attrs["hit_len"]) // size
             elif mark.name == "row alloc":
-                starting.add(rid)
-            elif mark.name == "admit" and rid in starting:
-                starting.remove(rid)
-                counts[rid] = int(mark.attrs["hit_len"]) // size
+                counts[rid] = matched[rid]
             elif mark.name == "page alloc" and rid:
                 for page in str(mark.attrs["pages"]).split():
                     places[rid, int(page)].append((mark.time, counts[rid]))
                     counts[rid] += 1
         return size, places
 
-    def _foreign_kv(self, step: int, rid: str) -> Iterator[Offence]:
+    def foreign_kv(self, step: int, rid: str) -> Iterator[Offence]:
         """Yield the first KV that a step reads and that other tokens than the request's made.
 
         A shared prefix has the same positions in both requests.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 
+from ..checks.case import Workload
 from ..checks.history import Offence
 from ..checks.identity import Difference, differences, explain
 from ..checks.judge import STOPPED_BY, Finding, Verdict
@@ -56,11 +58,16 @@ def of_identity(verdict: Verdict, finding: Finding) -> Offence:
     difference = wrong_token(verdict)
     if difference is None:
         return of_named(verdict, finding)
-    prompts = {req.name: req.prompt for req in verdict.workload.requests}
-    story = explain(difference, verdict.trace, prompts)
+    story = explain(difference, verdict.trace, prompts_of(verdict.workload))
     slices = story.culprit.slices or next((it.slices for it in story.chain if it.slices), ())
     sentence = f"{plainly(finding)}; {story.culprit}"
     return Offence(sentence, slices, missing=story.culprit.missing)
+
+
+def prompts_of(workload: Workload) -> dict[str, tuple[int, ...]]:
+    """Return the prompts by request, without those of an id that comes twice."""
+    names = Counter(req.name for req in workload.requests)
+    return {req.name: tuple(req.prompt) for req in workload.requests if names[req.name] == 1}
 
 
 def wrong_token(verdict: Verdict) -> Difference | None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from minisched.checks.draw import draw
+from minisched.checks.draw import draw, read_design
 from minisched.checks.identity import (
     Difference,
+    Past,
     differences,
     explain,
     find_bad_ends,
@@ -29,7 +30,9 @@ from minisched.engine.engine import Engine
 from minisched.export.native import from_json, to_json
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
-from minisched.museum.patch import Edit, put_in
+from minisched.museum.blame import prompts_of, wrong_token
+from minisched.museum.exhibit import case
+from minisched.museum.patch import Edit, put_in, swapped
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Act, Mark, Trace
 from minisched.trace.events import is_forward
@@ -372,3 +375,44 @@ def test_on_a_wall_clock_the_relays_binding_says_what_a_step_takes(loop: str) ->
     for source, reader in taken:
         assert source.name in ("sample", "copy") and set(source.rids) & set(reader.rids)
         assert source.step < reader.step
+
+
+# -- KV of another prompt --------------------------------------------------------------------------
+
+
+def shares_too_much(node: Any, tokens: Any, offset: int) -> int:
+    """``TreeNode.shared_pages`` without a look at the tokens."""
+    return min(len(node.tokens), len(tokens) - offset) // int(node.page_size)
+
+
+@pytest.mark.parametrize("page_size", [1, 2])
+def test_kv_of_another_prompt_is_named_by_page_token_and_owner(page_size: int) -> None:
+    shared = case(
+        "afg: 1 2 3 4 10 11 -> 2; abc2 at 9: 1 2 3 4 5 6 7 8 -> 4", "overlap", kv=32, rows=2,
+        page_size=page_size,
+    )  # fmt: skip
+    with swapped({"memory.radix_cache:TreeNode.shared_pages": shares_too_much}):
+        verdict = judge(shared)
+    found = wrong_token(verdict)
+    assert found is not None and not explain(found, verdict.trace).is_known
+    story = explain(found, verdict.trace, prompts_of(verdict.workload))
+    page = 5 if page_size == 1 else 3
+    said = f"page {page} holds token 10 of afg, and abc2 reads it as its token 5"
+    assert story.is_known and story.culprit.sentence == said
+    slices = {item.id: item for item in verdict.trace.slices}
+    writer, reader = (slices[one] for one in story.culprit.slices)
+    assert (writer.name, writer.rids) == ("forward", ("afg",))
+    assert (reader.name, reader.rids) == ("forward", ("abc2",)) and reader.start > writer.start
+
+
+@pytest.mark.parametrize("loop", ["overlap", "vllm_async", "mlx_async", "mindie_dual", "pd"])
+def test_of_a_right_run_no_kv_belongs_to_another_prompt(loop: str) -> None:
+    for seed in range(many(6, 60)):
+        verdict = judge(draw(seed).on(read_design(loop)))
+        if verdict.findings:
+            continue
+        prompts, trace = prompts_of(verdict.workload), verdict.trace
+        side = "decode" if any("side" in mark.attrs for mark in trace.marks) else ""
+        past = Past(trace, side, prompts)
+        for step in list(past.of_step):
+            assert not [it for rid in prompts for it in past.foreign_kv(step, rid)], (seed, step)
