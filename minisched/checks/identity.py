@@ -1,8 +1,8 @@
 """Did every schedule give the same tokens? If not: where first, and how close was the call?
 
-And of one run alone: did each request hear its own tokens, up to its end and no further? Where a
-token is wrong, its story leads back to the first thing that was: what the step that sampled it had
-read, who wrote that, what that one had read, and so on.
+And of one run alone: did each request get its own tokens, up to its end and no further? The story
+of a wrong token leads back to the first thing that was wrong: the reads of the step that sampled
+it, the writers of those, their reads, and so on.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ..trace.events import is_host
 from .history import Done, MarkMoment, Offence, Words, heard, order_of
 from .leaks import ledgers
 
-# -- Whether two recorded runs are of one workload, as far as their traces can tell ----------------
+# -- Whether two recorded runs are of one workload, as far as their traces show --------------------
 
 
 def another_workload(baseline: Trace, run: Trace) -> str:
-    """Why two runs can't be compared, in a sentence; nothing where nothing speaks against it.
+    """Return a sentence on why two runs can't be compared, or ''.
 
-    A run that has ended all that it knows of and never heard of a request was not asked for it.
-    How many tokens a request may have is in no trace.
+    A run that has ended all of its requests and lacks one was not asked for that one. No trace
+    contains the limit of a request's tokens.
     """
     for one, other in ((baseline, run), (run, baseline)):
         absent = sorted(requests_of(one) - requests_of(other))
@@ -59,7 +59,7 @@ def requests_of(trace: Trace) -> set[str]:
 
 
 def ended(trace: Trace) -> set[str]:
-    """The requests whose end a trace has."""
+    """Return the requests that end in a trace."""
     return {str(mark.attrs["rid"]) for mark in trace.marks if mark.name == "finish"}
 
 
@@ -109,7 +109,7 @@ class Difference:
     """The first place where a run departs from the baseline.
 
     A token is None where that run had already ended. ``margin`` is the distance between the two
-    largest logits there, when it was measured: a tiny one speaks for rounding, a large one for a
+    largest logits there, when it was measured: a tiny one indicates rounding, a large one a
     scheduling bug. ``total``, where one of them had ended: the tokens of the other one.
     """
 
@@ -151,21 +151,21 @@ def differs(
     return None
 
 
-# -- What clients heard, from a trace alone; and where two runs of one workload differ -------------
+# -- The tokens that clients received, from a trace alone; and where two runs differ ---------------
 
 
 class HeardToken(NamedTuple):
-    """A token that a client heard, and the step that brought it (0: another scheduler's)."""
+    """A token that a client received, and its step (0: another scheduler's)."""
 
     token: int
     step: int
 
 
 def tokens_heard(trace: Trace) -> dict[str, list[HeardToken]]:
-    """What the client of each request heard, from the marks ``tokens``.
+    """Return the tokens that the client of each request received, from the marks ``tokens``.
 
     Raises:
-        ValueError: the trace does not say which tokens were delivered.
+        ValueError: the trace has no mark of delivered tokens.
     """
     marks = [mark for mark in trace.marks if mark.name == "tokens"]
     if not marks and any(item.step for item in trace.slices):
@@ -176,7 +176,7 @@ def tokens_heard(trace: Trace) -> dict[str, list[HeardToken]]:
     told: dict[str, list[HeardToken]] = {}
     for mark in marks:
         if mark.attrs.get("side") == "prefill":
-            continue  # no client hears that one
+            continue  # no client receives that one
         rids, tokens = str(mark.attrs["rids"]).split(), str(mark.attrs["tokens"]).split()
         for rid, token in zip(rids, tokens, strict=True):
             step = int(mark.attrs["step"])
@@ -187,10 +187,10 @@ def tokens_heard(trace: Trace) -> dict[str, list[HeardToken]]:
 def differences(baseline: Trace, trace: Trace) -> list[Difference]:
     """The first difference of each request of two runs of one workload, by position.
 
-    Of somebody who gave up in either run, only what both heard is compared.
+    Of a request that was given up in either run, only the tokens that both received are compared.
 
     Raises:
-        ValueError: a trace does not say which tokens were delivered.
+        ValueError: a trace has no mark of delivered tokens.
     """
     expected, got = tokens_heard(baseline), tokens_heard(trace)
     cut, found = {*gave_up(baseline), *gave_up(trace)}, list[Difference | None]()
@@ -202,9 +202,9 @@ def differences(baseline: Trace, trace: Trace) -> list[Difference]:
 
 
 def gave_up(trace: Trace) -> Iterator[str]:
-    """Whose client did not want to hear more, or whose id somebody else was refused for.
+    """Yield the requests that were given up, and those of an id that was refused.
 
-    When that one ended is a question of time, and so is whether the other one came in.
+    Their end is a question of time, and so is the refusal.
     """
     for mark in trace.marks:
         is_abort = mark.name == "finish" and mark.attrs.get("reason") == "abort"
@@ -212,13 +212,13 @@ def gave_up(trace: Trace) -> Iterator[str]:
             yield str(mark.attrs.get("rid", ""))
 
 
-# -- Read from a trace alone: who ended twice, who heard behind the end, who read wrongly ---------
+# -- From a trace alone: requests that end twice, tokens after an end, and wrong reads -------------
 
 
 def find_bad_ends(trace: Trace) -> list[Offence]:
-    """Requests that ended twice, and tokens that came behind an end, in order of time.
+    """Return requests that ended twice, and tokens that came after an end, in order of time.
 
-    Who comes once more under the same name lives again.
+    A request that comes once more under the same name lives again.
     """
     found = list[Offence]()
     for side, marks in heard(trace).items():
@@ -258,7 +258,7 @@ def find_bad_ends(trace: Trace) -> list[Offence]:
 
 
 def find_misreads(trace: Trace) -> list[Offence]:
-    """Steps that read another one's future slot, in order of time, also where nobody saw it."""
+    """Return steps that read another one's future slot, in order of time."""
     found = [item for ledger in ledgers(trace).values() for _, item in ledger.misread]
     return sorted(found, key=lambda item: item.time)
 
@@ -270,7 +270,7 @@ def find_misreads(trace: Trace) -> list[Offence]:
 class WrongTokenStory:
     """Why a token is wrong: the culprit, and the chain from the token back to it.
 
-    ``is_known`` is False where all that the trace tells is as it should be: then what is wrong is
+    ``is_known`` is False where all that the trace contains is as it should be: then the cause is
     inside an op.
     """
 
@@ -293,7 +293,7 @@ def explain(
     from another prompt is found.
 
     Raises:
-        ValueError: the trace does not say which tokens were delivered, or what its lanes did.
+        ValueError: the trace has no mark of delivered tokens, or no program of its lanes.
     """
     if not trace.program:
         raise ValueError(
@@ -324,7 +324,7 @@ def explain(
         return WrongTokenStory(culprit, (begin,), is_known=False)
     seen = {(step, rid)}
     waiting: deque[tuple[int, str, tuple[Offence, ...]]] = deque([(step, rid, (begin,))])
-    while waiting:  # breadth first: what is nearest to the token is told first
+    while waiting:  # breadth first: the cause that is nearest to the token comes first
         here, whose, links = waiting.popleft()
         if fault := next(past.faults(here, whose, is_last=here == step), None):
             return WrongTokenStory(fault, links)
@@ -347,7 +347,7 @@ OUTPUT = "output"  # buffers of the device and of the host
 
 
 class Past:
-    """Who touched what in a run, and who changed it; ``side``: the scheduler that clients hear."""
+    """The accesses of a run, and the changes; ``side``: the scheduler that serves the clients."""
 
     def __init__(
         self,
@@ -377,18 +377,18 @@ class Past:
                       if mark.name == "wrong token"}  # fmt: skip
 
     def ops(self, step: int) -> Iterator[Slice]:
-        """What the devices ran of a step."""
+        """Yield the slices that the devices ran of a step."""
         before = f"{self.side} " if self.side else ""
         for item in self.of_step[step]:
             if item.lane.startswith(before) and not is_host(item.lane):
                 yield item
 
     def ids(self, step: int, name: str) -> tuple[int, ...]:
-        """The same, of those by a name."""
+        """Return the ids of those by a name."""
         return tuple(item.id for item in self.ops(step) if item.name == name)
 
     def reads(self, step: int, rid: str, *memory: str) -> Iterator[Done]:
-        """What a step's ops read for a request, and its ``process``, of some kinds of memory."""
+        """Yield the reads of a step for a request, of its ops and ``process``, in some memory."""
         processes = (it for it in self.of_step[step] if it.name == "process")
         for item in chain(self.ops(step), processes):
             for done in self.of_op[item.id]:
@@ -421,9 +421,9 @@ class Past:
     # -- what is not as it should be -------------------------------------------------------------
 
     def faults(self, step: int, rid: str, is_last: bool) -> Iterator[Offence]:
-        """What a step read and is not as it should be; of the last one, its output too.
+        """Yield the reads of a step that are wrong; of the last step, its output too.
 
-        Where it took a wrong token, there is a reason, or that is one.
+        A wrong token has a reason among them, or is one itself.
         """
         wrong = self.wrong.get((step, rid))
         memory = (*((OUTPUT,) if is_last else ()), *(RELAYS if wrong else ()))
@@ -519,7 +519,7 @@ class Past:
                 yield Offence(f"{what} {did} before {who} reads it for {rid}", (act.op, reader))
 
     def _is_anothers(self, cell: int, change: Done, step: int, rid: str) -> bool:
-        """Whether a write took a buffer that a step still needs, or KV that was a request's.
+        """Return whether a write took a buffer that a step still needs, or KV of a request.
 
         It was if a step touched the slot before, under the same lease.
         """

@@ -1,4 +1,4 @@
-"""Who did it: the slices of a run that a picture shows in red, for each law that it may break."""
+"""The slices of a run that a picture shows in red, for each law that it may break."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .exhibit import Exhibit
 
 
 def exhibit_offence(exhibit: Exhibit, verdict: Verdict) -> Offence:
-    """What the picture of a bug shows, of the verdict with the bug.
+    """Return the offence in the picture of a bug, of the verdict with the bug.
 
     A slice in ``Exhibit.red`` is written as its name and its step. Of several with both alike it is
     the first, unless a third word counts on: ``"receive 0 2"`` is the third without a step.
@@ -39,7 +39,7 @@ def exhibit_offence(exhibit: Exhibit, verdict: Verdict) -> Offence:
 
 
 def offence_of(verdict: Verdict, finding: Finding) -> Offence:
-    """What a picture of a finding shows in red."""
+    """Return the slices of a finding that a picture shows in red."""
     offence = of_identity(verdict, finding) if finding.law == "identity" else finding.offence
     if offence is None or not offence.slices:
         offence = of_named(verdict, finding)
@@ -48,13 +48,13 @@ def offence_of(verdict: Verdict, finding: Finding) -> Offence:
 
 
 def plainly(finding: Finding) -> str:
-    """What was found, without the name of the exception that said so."""
+    """Return the sentence of a finding, without the name of an exception."""
     kind, _, rest = finding.sentence.partition(": ")
     return rest if kind in {error.__name__ for error in STOPPED_BY} else finding.sentence
 
 
 def of_identity(verdict: Verdict, finding: Finding) -> Offence:
-    """Where the first wrong token comes from; where the trace can't tell, who sampled it."""
+    """Return the source of the first wrong token, or the step that sampled it."""
     difference = wrong_token(verdict)
     if difference is None:
         return of_named(verdict, finding)
@@ -71,14 +71,15 @@ def prompts_of(workload: Workload) -> dict[str, tuple[int, ...]]:
 
 
 def wrong_token(verdict: Verdict) -> Difference | None:
-    """The first token that a client would not hear alone, up to where its request was given up."""
+    """Return the first token that the request would not get alone, up to where it was given up."""
     baseline = oracle_trace(verdict.workload, verdict.refused)
     return next(iter(differences(baseline, verdict.trace)), None)
 
 
 def of_named(verdict: Verdict, finding: Finding) -> Offence:
-    """The forward pass of the step that the sentence names, or the first one of its request; else
-    the host's last slice: there the run stopped, or was found wrong.
+    """Return the forward pass of the step or request that the sentence names.
+
+    Without one it is the host's last slice: there the run stopped, or was found wrong.
     """
     said, passes = plainly(finding), forwards(verdict.trace)
     named = re.search(r"\bstep (\d+)", said)
