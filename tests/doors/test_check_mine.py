@@ -1,5 +1,6 @@
 """Check mine: a profile, a recorded run, a loop in a file, in one command each."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -66,6 +67,27 @@ def test_a_good_loop_holds_every_law(door: Door, tmp_path: Path) -> None:
     answer = door("minisched check --loop mine.py:one_ahead --workloads 3")
     assert (answer.code, answer.err) == (0, "")
     assert "✓ every law held in all 3 cases" in answer.out
+
+
+def test_a_broken_loop_leaves_its_trace_and_its_picture(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(NEVER_PROCESSES_THE_LAST)
+    answer = door("minisched check --loop mine.py:one_ahead --workloads 2 --out found")
+    assert answer.code == 1 and "livelock" in answer.out
+    (again,) = {
+        line.strip()
+        for line in answer.out.splitlines()
+        if line.strip().startswith("minisched check --workloads")
+    }
+    assert door(again).code == 1, "the line that repeats it works as printed"
+    files = {path.suffix: path for path in (tmp_path / "found").iterdir()}
+    assert json.loads(files[".json"].read_text())["loop"] and files[".svg"].stat().st_size
+
+
+def test_a_loop_of_ones_own_is_compared_and_run(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(GOOD)
+    compared = door("minisched compare --loops mine.py:one_ahead --json")
+    assert compared.code == 0 and json.loads(compared.out)["identical"]
+    assert door("minisched run --loop mine.py:one_ahead --max-new-tokens 4").code == 0
 
 
 @pytest.mark.parametrize(("name", "text"), [
