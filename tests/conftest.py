@@ -74,6 +74,14 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("large" if config.option.thorough else "plain")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Take one worker with a GPU: ``-n auto`` would put a process for each core on one card."""
+    import torch
+
+    return 1 if torch.cuda.is_available() else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is thorough, and leave it out unless it was asked for."""
     kept, left = [], []

@@ -10,6 +10,7 @@ import gc
 import json
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -153,9 +154,14 @@ def shape_rows(
         traces[loop].append(answer(loop, new_tokens))
         return rows * new_tokens / (time.perf_counter() - began)
 
+    version = ""
+
     def theirs() -> float:
+        nonlocal version
         ask({**question, "new_tokens": FEW})
-        return rows * new_tokens / float(ask(question)["seconds"])
+        told = ask(question)
+        version = str(told["version"])
+        return rows * new_tokens / float(told["seconds"])
 
     for loop in LOOPS:  # kernels are chosen, graphs are captured
         call.report(f"warming up {loop}")
@@ -163,10 +169,17 @@ def shape_rows(
     told = {"device": DEVICE, "folder": str(folder), "dtype": "bfloat16", "threads": 1,
             "rival": PEER}  # fmt: skip
     with ExitStack() as stack:
-        ask = peer_asked(f"{__package__}.peers.transformers_generate", told, call, stack)
+        script = f"{__package__}.peers.transformers_generate"
+        ask = peer_asked(script, told, call, stack, or_here=("torch", "transformers"))
         arms: dict[str, Measure] = {loop: partial(ours, loop) for loop in LOOPS}
         arms[PEER] = theirs
         found = contest(shape, arms, "tokens/s", {PEER: 1.0}, call, at_most=False)
+    found = [
+        replace(row, reason=f"transformers {version}")
+        if row.name == f"{shape}: {PEER}" and row.values
+        else row
+        for row in found
+    ]
     bandwidth = [bytes_per_second() for _ in range(call.repetitions)]
     limit_ms = [1e3 * bytes_per_step(settings, rows, new_tokens) / each for each in bandwidth]
     found.append(Figure(f"{shape}: a step's memory at the measured bandwidth", limit_ms, "ms"))

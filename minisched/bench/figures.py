@@ -225,10 +225,12 @@ def peer_asked(
     call: BenchCall,
     stack: ExitStack,
     env: Mapping[str, str] | None = None,
+    or_here: Sequence[str] = (),
 ) -> Ask:
     """Start a side that runs as long as the stack; if it can't start, a question raises."""
     try:
-        return stack.enter_context(start_peer(module, settings, call.report, env)).ask
+        peer = start_peer(module, settings, call.report, env, or_here=or_here)
+        return stack.enter_context(peer).ask
     except PeerError as error:
         return no_peer(str(error))
 

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import threading
+from dataclasses import make_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,11 @@ from minisched.bench.overlap import (
     share_rows,
 )
 from minisched.bench.peers import peer as peers
+from minisched.bench.peers import transformers_generate
 from minisched.bench.peers.peer import PACKAGE, Peer, PeerError
 from minisched.devices.thread import ThreadDevice
 from minisched.models.hash_arrays import HashArrays
+from tests.conftest import pytest_xdist_auto_num_workers
 
 times = st.floats(0.01, 100.0)
 
@@ -165,7 +168,46 @@ def test_an_environment_has_what_the_head_names_is_made_once_and_sees_only_this_
     assert [path.name for path in Path(folder).iterdir()] == ["minisched"]
 
 
+@pytest.mark.parametrize("here", [(), ("json",), ("json", "no_such_package")])
+def test_without_a_network_a_script_takes_the_packages_that_are_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, here: tuple[str, ...]
+) -> None:
+    def no_network(name: str, *command: str) -> None:
+        raise PeerError(f"{name} can't be installed: no route to host")
+
+    monkeypatch.setattr(peers, "call", no_network)
+    monkeypatch.setattr(peers.venv, "create", lambda folder, **_: folder.mkdir(parents=True))
+    monkeypatch.setenv("MINISCHED_HOME", str(tmp_path))
+    monkeypatch.setattr(peers, "Peer", lambda name, command, *rest: command)
+    said: list[str] = []
+    module = "minisched.bench.peers.transformers_generate"
+    if here != ("json",):
+        with pytest.raises(PeerError, match="can't be installed: no route to host"):
+            peers.start_peer(module, {}, said.append, or_here=here)
+        return
+    command: Any = peers.start_peer(module, {}, said.append, or_here=here)
+    assert command == [sys.executable, "-m", module]
+    assert any("transformers_generate takes the json that are installed here" in it for it in said)
+
+
+def test_the_page_size_has_the_name_that_the_installed_version_takes() -> None:
+    from transformers.generation import ContinuousBatchingConfig
+
+    older = make_dataclass("ContinuousBatchingConfig", [("block_size", int), ("num_blocks", int)])
+    assert transformers_generate.page_size_name(older) == "block_size"
+    name = transformers_generate.page_size_name(ContinuousBatchingConfig)
+    assert getattr(ContinuousBatchingConfig(**{name: 64}), name) == 64
+
+
 # -- cuda --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_with_a_gpu_pytest_takes_one_worker(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_there)
+    assert pytest_xdist_auto_num_workers(request.config) == (1 if is_there else None)
 
 
 def test_weights_are_of_the_published_sizes() -> None:

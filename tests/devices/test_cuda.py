@@ -232,7 +232,7 @@ def test_an_event_is_where_it_was_after_an_hour_as_after_a_second(
 def test_every_law_holds_on_a_gpu(
     loop: str, relay: str, options: dict[str, Any], tiny_llama: Path
 ) -> None:
-    for seed in range(20):
+    for seed in range(20, 23):  # test_gpu.py draws the first ones
         assert judge(draw(seed).on(Variant(loop, relay, options), "cuda")).findings == ()
     model = LlamaTorch(tiny_llama, "float64")
     run = run_loop(loop, CudaDevice(), model, some_requests(), relay=relay, **options)

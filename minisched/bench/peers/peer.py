@@ -19,6 +19,7 @@ import tempfile
 import tomllib
 import venv
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -197,16 +198,25 @@ def start_peer(
     report: Say,
     env: Mapping[str, str] | None = None,
     packages_of: str = "",
+    or_here: Sequence[str] = (),
 ) -> Peer:
     """Start a script of this package, with ``env`` added, in the environment of its head.
 
-    ``packages_of`` names another script with the head to use.
+    ``packages_of`` names another script with the head to use. If that environment can't be made,
+    for example without a network, a script that runs with the packages ``or_here`` in any version
+    takes those that are installed here.
 
     Raises:
         PeerError: its packages can't be installed, or it could not start.
     """
     name = module.rpartition(".")[2]
-    python = interpreter(packages_of or module, report)
+    try:
+        python = interpreter(packages_of or module, report)
+    except PeerError as error:
+        if not or_here or not all(map(find_spec, or_here)):
+            raise
+        python = Path(sys.executable)
+        report(f"{error}; {name} takes the {' and '.join(or_here)} that are installed here")
     report(f"starting {name}")
     return Peer(name, [str(python), "-m", module], settings, environment() | dict(env or {}))
 

@@ -84,11 +84,12 @@ class ContinuousBatching:
             self.manager.stop(block=True)
         self.room = (rows, pages)
         configs = import_module("transformers.generation")
+        page = page_size_name(configs.ContinuousBatchingConfig)
         config_of = import_module("transformers").GenerationConfig
         self.manager = self.model.init_continuous_batching(
             generation_config=config_of(do_sample=False, eos_token_id=-1, pad_token_id=0),
             continuous_batching_config=configs.ContinuousBatchingConfig(
-                page_size=PAGE, num_blocks=2 * rows * pages, max_requests_per_batch=rows,
+                **{page: PAGE}, num_blocks=2 * rows * pages, max_requests_per_batch=rows,
                 max_blocks_per_request=pages + pages % 2, max_batch_tokens=BATCH_TOKENS,
                 max_memory_percent=SHARE, allow_block_sharing=False,
             ),
@@ -124,7 +125,14 @@ class ContinuousBatching:
         if sum(map(len, tokens)) != len(prompts) * new_tokens:
             raise RuntimeError(f"{sum(map(len, tokens))} tokens, not {len(prompts) * new_tokens}")
         first = [outputs[name].timestamps[0] - begin for name in ids]
-        return {"seconds": seconds, "ttft": sum(first) / len(first), "tokens": tokens}
+        ttft = sum(first) / len(first)
+        version = import_module("transformers").__version__
+        return {"seconds": seconds, "ttft": ttft, "tokens": tokens, "version": version}
+
+
+def page_size_name(config: Any) -> str:
+    """Return the name of the page size in a config: ``block_size`` in transformers 5.17."""
+    return "page_size" if "page_size" in config.__dataclass_fields__ else "block_size"
 
 
 if __name__ == "__main__":
