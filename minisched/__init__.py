@@ -164,6 +164,9 @@ def check(
     loops: Sequence[str | OwnLoop] = (),
     device: str = "sim",
     jobs: int = 1,
+    step: str = "",
+    device_lane: str = "",
+    unpacked_mib: int = 1024,
 ) -> Check:
     """Hold the laws against runs, against loops of your own, or against the loops that are here.
 
@@ -174,6 +177,10 @@ def check(
       two steps in flight and a ring is a ``Design`` (``minisched/loops/design.py``), which also
       has what it ``refuses``.
     - ``check()``: random workloads on all loops, half a minute of them, or on those of ``loops``.
+
+    Of a profiler's file, ``step`` names the ranges that are steps (``*`` is any text), and
+    ``device_lane`` the stream, thread or range that is the device; in a file of your own it is a
+    lane. A file in gzip may unpack to ``unpacked_mib`` MiB.
 
     ``workloads``, ``seed``, ``loops``, ``device`` and ``jobs`` (processes) are those of ``minisched
     check``. The result has ``holds`` (None: there was nothing to judge by), prints as sentences,
@@ -204,7 +211,7 @@ def check(
     """
     from .checking import check_this
 
-    return check_this(what, workloads, seed, loops, device, jobs)
+    return check_this(what, workloads, seed, loops, device, jobs, step, device_lane, unpacked_mib)
 
 
 def show(

@@ -36,7 +36,7 @@ from .museum.blame import offence_of, prompts_of, wrong_token
 from .own_loops import OwnLoop, check_loops, in_each_process, is_own, known, typed
 from .sweep.workers import HERE, Workers, in_order, spread
 from .trace import Trace
-from .trace.files import write_whole
+from .trace.files import UNPACKED_MIB, write_whole
 
 Checkable = Run | Trace | Comparison | str | Path | OwnLoop
 Again = Callable[[int, str], str]  # of a seed and a loop: the line that repeats the case
@@ -121,6 +121,9 @@ def check_this(
     loops: Sequence[str | OwnLoop],
     device: str,
     jobs: int,
+    step: str = "",
+    device_lane: str = "",
+    unpacked_mib: int = UNPACKED_MIB,
 ) -> Check:
     """Do what ``minisched.check`` documents.
 
@@ -129,12 +132,17 @@ def check_this(
     """
     loops = check_loops(loops)
     own = [item for item in what if is_own(item)]
+    if (step or device_lane) and len(own) == len(what):
+        name = "step" if step else "device_lane"
+        raise ValueError(f"{name} is about files of recorded runs, but none is named.")
     if what and len(own) < len(what):
         if own:
             raise ValueError("loops and recorded runs can't be checked together: one or the other.")
         if (workloads, seed, loops, device, jobs) != (None, 0, [], "sim", 1):
             raise ValueError("workloads, seed, loops, device and jobs are not for recorded runs.")
-        return check_runs(recorded(what), "its `answers` have them all")
+        return check_runs(
+            recorded(what, step, device_lane, unpacked_mib), "its `answers` have them all"
+        )
     every: list[Any] = [*own, *loops]
     with known(every) as names:
         given = dict(zip((name.partition(":")[0] for name in names), every, strict=True))
@@ -150,7 +158,7 @@ def check_this(
 
 
 def check_runs(given: Iterable[Recorded], has_all: str = "--json has them all") -> Check:
-    """Recorded runs: identical, leaks, races, overlaps; the first of several is the baseline.
+    """Answer the four questions about recorded runs; the first of several is the baseline.
 
     Raises:
         ValueError: two runs are of different workloads.
@@ -163,15 +171,17 @@ def check_runs(given: Iterable[Recorded], has_all: str = "--json has them all") 
     return Check(verdict_on(runs, answers), tuple(lines), answers, runs=runs)
 
 
-def recorded(what: Sequence[Checkable]) -> Iterator[Recorded]:
-    """Everything that was handed over, as runs with a name.
+def recorded(
+    what: Sequence[Checkable], step: str, device_lane: str, unpacked_mib: int
+) -> Iterator[Recorded]:
+    """Yield every run in ``what`` with a name; files are read as ``read_recorded`` documents.
 
     Raises:
         ValueError: it is something else, or a file can't be read.
     """
     for item in what:
         if isinstance(item, Comparison):
-            yield from recorded(item.runs)
+            yield from recorded(item.runs, step, device_lane, unpacked_mib)
         elif isinstance(item, Run | Trace):
             yield Recorded(item.loop, item.trace if isinstance(item, Run) else item)
         elif isinstance(item, str) and item.partition(":")[0] in LOOPS and not Path(item).exists():
@@ -180,7 +190,9 @@ def recorded(what: Sequence[Checkable]) -> Iterator[Recorded]:
                 f"it is check(loops=[{item!r}])."
             )
         elif isinstance(item, str | Path):
-            yield read_recorded(Path(item))
+            yield read_recorded(
+                Path(item), step, device_lane=device_lane, unpacked_mib=unpacked_mib
+            )
         else:
             raise ValueError(
                 f"check takes runs, traces, their files or one loop, but not {in_words(item)}."

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..trace import Trace
-from ..trace.events import is_forward
+from ..trace import Slice, Trace
+from ..trace.events import is_forward, is_host
 from .findings import report
 from .history import Offence, many
 from .identity import (
@@ -25,6 +27,7 @@ from .identity import (
 )
 from .laws import lacking, marks
 from .leaks import AT_ONCE, find_leaks, not_checked
+from .overlap import is_profiled
 from .races import find_endless, find_races
 
 ORACLE = "-oracle"  # what the file of a baseline is called after its run's
@@ -219,13 +222,58 @@ def races(recorded: Recorded) -> Answer:
 
 
 def overlaps(recorded: Recorded) -> Answer:
-    """Whether the host works while the device computes; to run serially breaks no law."""
-    if not any(is_forward(item.lane) for item in recorded.trace.slices):
-        return unknown("overlaps", "no device is recorded in this file", recorded.lacks)
-    found = report(recorded.trace, recorded.lacks, recorded.steps)
+    """Answer whether the host works while the device computes; to run serially breaks no law."""
+    trace = recorded.trace
+    if not any(is_forward(item.lane) for item in trace.slices):
+        lacks = recorded.lacks or tuple(no_device(trace))
+        return unknown("overlaps", "no device is recorded in this file", lacks)
+    found = report(trace, (*recorded.lacks, *hints(trace)), recorded.steps)
     said = tuple(item for item in found.sentences if item != found.verdict.sentence)
     word = OVERLAPS[found.verdict.word]
     return Answer("overlaps", word, found.verdict.sentence, said, figures=asdict(found))
+
+
+SHORT_STEP = 100_000  # nanoseconds; no measured step of an engine is as short
+
+
+def no_device(trace: Trace) -> Iterator[str]:
+    """Yield how to name the lane of the device, of a trace in which no lane is called so."""
+    lanes = sorted({item.lane for item in trace.slices})
+    others = [lane for lane in lanes if not is_host(lane)]
+    if lanes:
+        which = f"--device-lane {shlex.quote(others[0])}" if others else "--device-lane"
+        yield (
+            "A device's lane is `forward`, ends in `forward`, or is `stage 0` and so on; the lanes "
+            f"here are {', '.join(lanes)}. Name the device's one with {which}."
+        )
+
+
+def hints(trace: Trace) -> Iterator[str]:
+    """Yield what looks like a mistake in a measured trace of one's own engine: steps, and units."""
+    if is_profiled(trace) or trace.clock != "wall":
+        return
+    ops = [item for item in trace.slices if is_forward(item.lane)]
+    if lost := sum(not item.step for item in ops):
+        yield (
+            f"{many(lost, 'op')} of the device {'has' if lost == 1 else 'have'} step 0, which "
+            "belongs to no step and is not counted: count steps from 1."
+        )
+    starts = sorted(step_starts(ops).values())
+    times = sorted(after - before for before, after in pairwise(starts))
+    if len(times) > 1 and times[len(times) // 2] < SHORT_STEP:
+        yield (
+            f"A step takes {times[len(times) // 2]} ns here, which is very short: if these times "
+            "are microseconds, multiply them by 1000."
+        )
+
+
+def step_starts(ops: Iterable[Slice]) -> dict[int, int]:
+    """Return the first start of each step in nanoseconds; step 0 is none."""
+    starts = dict[int, int]()
+    for op in ops:
+        if op.step:
+            starts[op.step] = min(op.start, starts.get(op.step, op.start))
+    return starts
 
 
 # -- What became of a run's drafts: how many were proposed, and how many of them accepted ----------

@@ -1,6 +1,6 @@
-"""Reads what profilers of other programs wrote: torch.profiler, and Nsight Systems.
+"""Read the files of other programs' profilers: torch.profiler, and Nsight Systems.
 
-What they hold becomes a trace in ``profiled.py``.
+Their events become a trace in ``profiled.py``.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,7 @@ from sys import intern
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from ..trace.files import GZIP, PIECE, DamagedGzip, Hear, unheard, unpacked
+from ..trace.files import GZIP, PIECE, UNPACKED_MIB, DamagedGzip, Hear, unheard, unpacked
 from .answers import Recorded
 from .profiled import (
     ANNOTATION,
@@ -31,35 +32,45 @@ from .profiled import (
 )
 
 OWN_STEPS = "--step is for traces of other programs: this one's own numbers its steps itself."
+LARGEST = 9e15  # microseconds, 285 years; their nanoseconds fit into 64 bits
 
 
 class NotAProfile(ValueError):
-    """A file that no reader understands; the message is one sentence that says why."""
+    """A file that no reader understands; the message is one sentence with the reason."""
 
 
 class BadEvent(ValueError):
-    """What is wrong, in a few words that begin with the place: ``traceEvents[3] has ...``."""
+    """The fault in a few words that begin with the place: ``traceEvents[3] has ...``."""
 
 
-def read_foreign(path: Path, step: str = "", hear: Hear = unheard) -> Recorded:
-    """The trace in a file of torch.profiler or of Nsight Systems.
+def read_foreign(
+    path: Path, step: str = "", hear: Hear = unheard, device_lane: str = "",
+    unpacked_mib: int = UNPACKED_MIB,
+) -> Recorded:  # fmt: skip
+    """Return the trace in a file of torch.profiler or of Nsight Systems.
 
-    What a file is, is seen by how it begins, whatever its name; it may be compressed with gzip.
-    ``step`` is the name of the ranges that are steps, with ``*`` for any text, and ``hear`` is told
-    how many bytes were read.
+    The first bytes decide what a file is, whatever its name. In gzip it may unpack to
+    ``unpacked_mib`` MiB. ``step`` is the name of the ranges that are steps, with ``*`` for any
+    text. ``device_lane`` is the stream, thread or range that is the device. ``hear`` receives how
+    many bytes were read.
 
     Raises:
         NotAProfile: it is none of them, or damaged, or has no such range; the message is one
             sentence.
         OSError: it cannot be read.
     """
+    categories = Counter[str]()
     try:
         with unpacked(path) as file:
             start = file.read(len(MAGIC))
         if start == MAGIC:
-            return build(path, "nsys", seen_by_nsys(path, hear), step)
+            seen = seen_by_nsys(path, hear, unpacked_mib)
+            return build(path, "nsys", seen, step, device_lane)
         if start.lstrip()[:1] in (b"{", b"["):
-            return build(path, "torch.profiler", seen_by_torch(path, hear), step)
+            seen = seen_by_torch(path, hear, unpacked_mib, categories)
+            devices = [name for cat, name in DEVICES.items() if cat in categories]
+            unread = {cat: count for cat, count in categories.items() if cat not in READ}
+            return build(path, "torch.profiler", seen, step, device_lane, devices, unread)
     except DamagedGzip as error:
         raise NotAProfile(f"{path} is no trace: {error.strerror}.") from None
     except NoSuchRange as error:
@@ -75,28 +86,43 @@ def read_foreign(path: Path, step: str = "", hear: Hear = unheard) -> Recorded:
     )
 
 
-# -- Reads the Chrome trace that ``torch.profiler`` exports
+# -- Read the Chrome trace that ``torch.profiler`` exports
 #
 # ``export_chrome_trace`` writes ``X`` events with ``cat``: ``kernel``, ``gpu_memcpy`` and
 # ``gpu_memset`` on streams (``args``: ``device``, ``stream``, ``correlation``), ``cuda_runtime``
 # and ``cuda_driver`` calls on threads with the same ``correlation``, and ``cpu_op``,
-# ``user_annotation``, ``python_function`` around them. Times are microseconds.
+# ``user_annotation``, ``python_function`` around them. Intel's GPUs have ``xpu_runtime`` calls, and
+# devices that register as PrivateUse1 (Ascend, and others) ``privateuse1_runtime``. Times are
+# microseconds.
 #
-# A file of 200 MB has 600,000 events. As a list of dictionaries they take five times the file; so
-# what is used of each is taken while ``json`` reads, and the dictionary is dropped.
+# A file of 200 MB has 600,000 events. As a list of dictionaries they take five times the file. So
+# the used part of each is taken while ``json`` reads, and the dictionary is dropped.
 
 DEVICE_OPS = {"kernel", "gpu_memcpy", "gpu_memset"}
-CALLS = {"cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "driver"}
+DEVICES = {  # categories of calls, and the device that they are of
+    "xpu_runtime": "XPU", "xpu_driver": "XPU",
+    "privateuse1_runtime": "PrivateUse1", "privateuse1_driver": "PrivateUse1",
+}  # fmt: skip
+CALLS = {"cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "driver", *DEVICES}
 RANGES = {"cpu_op", "user_annotation", "python_function", "operator"}
-WAYS = {  # of copies, by what their names say
+ASIDE = {"", "trace", "overhead", "gpu_user_annotation", "cuda_sync", "cpu_instant_event"}
+READ = DEVICE_OPS | CALLS | RANGES | ASIDE
+OTHER_TOOLS = {  # a key of the whole object, and the tool that writes it
+    "rocprofiler-sdk-tool": "the JSON of rocprofv3",
+    "resourceSpans": "an export of OpenTelemetry",
+}
+WAYS = {  # of copies, by parts of their names
     TO_HOST: ("DtoH", "Device -> Host", "DeviceToHost"),
     TO_DEVICE: ("HtoD", "HostToDevice"),
 }
-OWN_EXPORT = {"loop", "device", "model", "clock"}  # what ``export/chrome.py`` says about a run
+OWN_EXPORT = {"loop", "device", "model", "clock"}  # ``export/chrome.py`` writes them of a run
 
 
-def seen_by_torch(path: Path, hear: Hear = unheard) -> list[SeenEvent]:
-    """What is in a Chrome trace, perhaps compressed with gzip, event by event.
+def seen_by_torch(
+    path: Path, hear: Hear = unheard, unpacked_mib: int = UNPACKED_MIB,
+    categories: Counter[str] | None = None,
+) -> list[SeenEvent]:  # fmt: skip
+    """Return the events of a Chrome trace, perhaps in gzip; ``categories`` counts all there are.
 
     Raises:
         NotAProfile: it is none, or damaged; the message is one sentence.
@@ -108,15 +134,19 @@ def seen_by_torch(path: Path, hear: Hear = unheard) -> list[SeenEvent]:
         nonlocal count
         if "ph" not in found:
             return found
+        if categories is not None and found["ph"] == "X":
+            categories[str(found.get("cat", "")).lower()] += 1
         seen.extend(see(found, count))
         count += 1
         return True
 
     try:
-        with unpacked(path, hear) as file:
+        with unpacked(path, hear, unpacked_mib) as file:
             text = b"".join(iter(lambda: file.read(PIECE), b""))
         whole = json.loads(text, object_hook=take)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise NotAProfile(f"{path} is not a Chrome trace: it is nested too deep.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise NotAProfile(f"{path} is not a Chrome trace: it is not JSON ({error}).") from None
     except DamagedGzip as error:
         raise NotAProfile(f"{path} is not a Chrome trace: {error.strerror}.") from None
@@ -133,6 +163,12 @@ def seen_by_torch(path: Path, hear: Hear = unheard) -> list[SeenEvent]:
             f"{path} is this program's Chrome export, which is for viewers: name the run's own "
             "JSON, which stands beside it."
         )
+    for key, tool in OTHER_TOOLS.items():
+        if isinstance(whole, dict) and key in whole:
+            raise NotAProfile(
+                f"{path} is {tool}, which is not read: record the engine with torch.profiler, or "
+                "write the format of traces/README.md."
+            )
     has_events = isinstance(whole if isinstance(whole, list) else whole.get("traceEvents"), list)
     lack = "it has no op, call or range" if has_events else "it lacks a list of traceEvents"
     raise NotAProfile(
@@ -142,7 +178,7 @@ def seen_by_torch(path: Path, hear: Hear = unheard) -> list[SeenEvent]:
 
 
 def see(event: dict[str, Any], index: int) -> Iterator[SeenEvent]:
-    """What one event says, if it is of use; texts that come again are kept once.
+    """Yield what is used of one event; equal texts are kept once.
 
     Raises:
         BadEvent: it has no time, or no duration.
@@ -151,11 +187,14 @@ def see(event: dict[str, Any], index: int) -> Iterator[SeenEvent]:
     if event.get("ph") != "X" or cat not in DEVICE_OPS | CALLS | RANGES:
         return
     for field, least in (("ts", -math.inf), ("dur", 0)):
-        value: Any = event.get(field)
-        if type(value) not in (int, float) or not (math.isfinite(value) and value >= least):
-            what = "a number of microseconds" + " from 0" * (field == "dur")
-            said = json.dumps(value)[:60]
-            raise BadEvent(f"traceEvents[{index}] has {field} = {said}, but it must be {what}")
+        what = "a number of microseconds" + " from 0" * (field == "dur")
+        if field not in event:
+            raise BadEvent(f"traceEvents[{index}] lacks {field}, {what}")
+        value: Any = event[field]
+        is_number = type(value) in (int, float) and abs(value) < LARGEST  # not a NaN either
+        if not is_number or value < least:
+            shown = json.dumps(value)[:60]
+            raise BadEvent(f"traceEvents[{index}] has {field} = {shown}, but it must be {what}")
     start = round(event["ts"] * 1000)
     end = start + round(event["dur"] * 1000)
     args, name = event.get("args") or {}, intern(str(event.get("name", "")))
@@ -172,7 +211,7 @@ def see(event: dict[str, Any], index: int) -> Iterator[SeenEvent]:
     yield SeenEvent(intern(place), kind, name, start, end, correlation)
 
 
-# -- Reads what ``nsys export --type sqlite`` writes, with the standard library's sqlite3 ----------
+# -- Read the output of ``nsys export --type sqlite``, with the standard library's sqlite3 ---------
 #
 # Tables are there only if the profile has such events: ``CUPTI_ACTIVITY_KIND_KERNEL``, ``_MEMCPY``
 # (``copyKind`` 1 is host to device, 2 device to host), ``_MEMSET``, ``_GRAPH_TRACE`` (one row a
@@ -186,17 +225,19 @@ COPIES = {1: TO_DEVICE, 2: TO_HOST}
 TABLES = {"KERNEL": KERNEL, "MEMCPY": "memcpy", "MEMSET": "memset", "GRAPH_TRACE": KERNEL}
 
 
-def seen_by_nsys(path: Path, hear: Hear = unheard) -> list[SeenEvent]:
-    """What is in an exported report, perhaps compressed with gzip, call by call.
+def seen_by_nsys(
+    path: Path, hear: Hear = unheard, unpacked_mib: int = UNPACKED_MIB
+) -> list[SeenEvent]:
+    """Return the events of an exported report, perhaps in gzip.
 
     Raises:
         NotAProfile: it is none, or damaged; the message is one sentence.
-        OSError: it cannot be read, or not be unpacked beside temporary files.
+        OSError: it cannot be read, or cannot be unpacked into the folder of temporary files.
     """
     with NamedTemporaryFile(suffix=".sqlite") as plain:
         name = path
         if path.open("rb").read(len(GZIP)) == GZIP:
-            with unpacked(path, hear) as packed:
+            with unpacked(path, hear, unpacked_mib) as packed:
                 copyfileobj(packed, plain)
             plain.flush()
             name = Path(plain.name)
@@ -242,7 +283,7 @@ def _seen(database: sqlite3.Connection, path: Path) -> Iterator[SeenEvent]:
 
 
 def _span(row: dict[str, Any]) -> tuple[int, int]:
-    """When a row starts and ends.
+    """Return the start and end of a row.
 
     Raises:
         KeyError: it has no such column.

@@ -1,7 +1,7 @@
-"""What a profiler saw of a real engine, as a trace: lanes, launches, steps and phases.
+"""A profiler's view of a real engine as a trace: lanes, launches, steps and phases.
 
-``foreign.py`` reads files and says only what is in them (``SeenEvent``): what ran on streams,
-which calls threads made, and what else they said they were doing.
+``foreign.py`` reads files and yields only their events (``SeenEvent``): ops on streams, calls of
+threads, and ranges around them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..trace.events import Value
 from .answers import Recorded
 from .causes import WORK
 
-KERNEL, TO_HOST, TO_DEVICE = "forward", "copy", "upload"  # what ops are called; others: as they are
+KERNEL, TO_HOST, TO_DEVICE = "forward", "copy", "upload"  # names of ops; others keep their own
 CALL = "call"  # of the CUDA API, by a thread of the host
-RANGE = "range"  # anything else that a thread said it was doing: an operator, a function
+RANGE = "range"  # anything else that a thread did: an operator, a function
 ANNOTATION = "annotation"  # the same where the engine's authors named it: an NVTX range
 
 
@@ -41,27 +41,26 @@ class SeenEvent(NamedTuple):
     correlation: str = ""
 
 
-# -- What ranges say: where a step begins and ends, and what the host was at in between ------------
+# -- Ranges: they mark steps, and the phases of the host in between --------------------------------
 #
-# A *step* is one turn of an engine, from the launch of a batch's forward pass to its tokens. Who
-# writes an engine says where one begins and ends, with ``torch.profiler.record_function``, an NVTX
-# range, or both:
+# A *step* is one turn of an engine, from the launch of a batch's forward pass to its tokens. An
+# engine marks its begin and end with ``torch.profiler.record_function``, an NVTX range, or both:
 #
 # - SGLang: ``scheduler.run_batch``, in it ``step[DECODE bs=32]``, ``step[EXTEND bs=15 ..]``;
 # - vLLM: ``execute_context_3(128)_generation_2(2)``, also ``execute_5_context_..`` with the sums of
 #   the attention's lengths in the brackets, and ``execute_new_1_cached_2``;
 # - TensorRT-LLM: ``[Executor] _forward_step 7: 1 ctx reqs, ..``;
-# - anybody: ``step``, ``step 12``, ``iteration#3``, and ``ProfilerStep#3`` of ``torch.profiler``.
+# - any engine: ``step``, ``step 12``, ``iteration#3``, and ``ProfilerStep#3`` of torch.profiler.
 #
-# A name that the user gives goes before all of them. What else is annotated are phases; the
-# outermost one counts.
+# A name that the user gives comes before all of them. Other annotations are phases; the outermost
+# one counts.
 
 NUMBERED = re.compile(r"[\s#:_-]*\d+$")  # forward 12, forward#12: one phase, however often
 NOISE = re.compile(
     r", (op_id|seq) = \d+.*$| object at 0x[0-9a-f]+|^.*/(?=[^/]+\.py\(\d+\): )", re.DOTALL
 )
-TAKEN = frozenset({"wait", "receive"})  # of our own traces: blocked, or asleep until somebody comes
-STEPS = (  # engines', anybody's, the profiler's: a kind is used if none above it is around a launch
+TAKEN = frozenset({"wait", "receive"})  # of our own traces: blocked, or waiting for a request
+STEPS = (  # engines', any engine's, the profiler's; the first kind around a launch is used
     re.compile(
         r"scheduler\.run_batch|step\[.*|execute_(\d+_)?context_.+|execute_new_\d+_cached_\d+"
         r"|\[Executor\] _forward_step \d+.*"
@@ -79,7 +78,7 @@ def plain(name: str) -> str:
 
 @lru_cache(1 << 12)
 def is_step(name: str) -> bool:
-    """Whether an engine's authors call a step so."""
+    """Return whether this is the name of a step."""
     return any(kind.fullmatch(plain(name)) for kind in STEPS)
 
 
@@ -91,7 +90,7 @@ def without_number(name: str) -> str:
 
 @lru_cache(1 << 12)
 def phase_named(name: str) -> str:
-    """What the phase is called that an annotation of this name is; empty: it is none."""
+    """Return the name of the phase that an annotation of this name marks; empty: it marks none."""
     name = plain(name)
     if is_step(name) or name.startswith("aten::"):
         return ""
@@ -100,9 +99,9 @@ def phase_named(name: str) -> str:
 
 
 def phases_of(ranges: Sequence[SeenEvent]) -> Iterator[tuple[str, int, int]]:
-    """What a thread was at while it was in any range at all; ``ranges`` are by their start.
+    """Yield the phases of a thread while it was in any range; ``ranges`` are by their start.
 
-    The outermost annotation that is no step, and ``work`` where there is none.
+    A phase is the outermost annotation that is no step, and ``work`` where there is none.
     """
     covered = list[list[int]]()
     named = deque[tuple[str, int, int]]()
@@ -128,8 +127,8 @@ def phases_of(ranges: Sequence[SeenEvent]) -> Iterator[tuple[str, int, int]]:
 # -- The host's lanes in a trace of a real engine: launches, blocking calls, and work between them
 
 BLOCKS = re.compile(
-    r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Event|Ctx)Synchronize"
-    r"|(cuda|hip)Memcpy\w*(?<!Async)|cuMemcpy\w*(?<!Async)"
+    r"\S*Synchronize\w*|ur(QueueFinish|EventWait)|cnrtQueueSync"  # of any device's runtime
+    r"|(cuda|hip|cu|aclrt|cnrt)Memcpy\w*(?<!Async)"
 )
 VERSION = re.compile(r"_v\d+(_ptsz|_ptds)?$")  # cudaLaunchKernel_v7000, as CUPTI names it
 
@@ -138,12 +137,12 @@ def host_slices(
     lane: str, calls: Iterable[SeenEvent], ranges: Sequence[SeenEvent], op_ends: Mapping[str, int],
     launches: dict[str, int], numbers: Iterator[int],
 ) -> Iterator[Slice]:  # fmt: skip
-    """What a thread did; ``op_ends`` is when what a correlation launched ended.
+    """Yield the slices of a thread; ``op_ends`` is the end of each launched op, by correlation.
 
-    A call that launches is a ``launch`` and goes into ``launches``, by correlation; one that blocks
-    until the device is done is a ``wait``; and the rest of the thread's ranges, which are by their
-    start, is called as the outermost annotation around it, or ``work``. A copy that returns only
-    after it has ended blocks too, whatever it is called: its memory was not pinned.
+    A call that launches is a ``launch`` and is put into ``launches``, by correlation. A call that
+    blocks until the device is done is a ``wait``. The rest of the thread's ranges, which are by
+    their start, has the name of the outermost annotation around it, or ``work``. A copy that
+    returns only after it has ended blocks too, whatever its name: its memory was not pinned.
     """
     phases, free = deque(phases_of(ranges)), 0
     inside, opened = list[SeenEvent](), 0  # the ranges around a call; those that have begun by then
@@ -186,10 +185,10 @@ def host_slices(
         free = call.end
 
 
-# -- Steps, which a file has no numbers for: what was launched inside of a range that marks one ----
+# -- Steps: a file has no numbers for them, so a marked range makes its launches a step ------------
 #
 # A launch of a CUDA or HIP graph is none: one forward pass may be one graph, or one for each piece
-# between two layers that can't be captured. Where no range marks a step, the sentence tells how to.
+# between two layers that can't be captured. Where no range marks a step, a sentence names the way.
 
 MOST_NAMED = 3  # ranges in a sentence
 HOW = (
@@ -201,7 +200,7 @@ HOW = (
 
 
 class NoSuchRange(LookupError):
-    """``--step`` names nothing in the trace; the message is one sentence."""
+    """``--step`` or ``--device-lane`` names nothing in the trace; the message is one sentence."""
 
 
 def find_steps(
@@ -210,17 +209,16 @@ def find_steps(
     ranges: Mapping[str, Sequence[SeenEvent]],
     pattern: str = "",
 ) -> tuple[dict[int, int], str]:
-    """The step of each slice that has one, and a sentence on what was taken for a step.
+    """Return the step of each slice that has one, and a sentence on the ranges that are steps.
 
     ``lanes`` are the launches of each lane of a host, and ``ranges`` its ranges, both by their
-    start; ``launched`` is what a launch started, by ids. ``pattern`` is the name in full of the
-    ranges that are steps; ``*`` in it stands for any text.
+    start; ``launched`` are the ops of a launch, by ids. ``pattern`` is the full name of the ranges
+    that are steps; ``*`` in it stands for any text.
 
     Raises:
         NoSuchRange: in no range that ``pattern`` names anything was launched.
     """
-    wanted = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
-    for kind in (wanted,) if pattern else STEPS:
+    for kind in kinds_of_steps(pattern):
         steps, marks = dict[int, int](), list[str]()
         for lane, items in lanes.items():
             starts, free, number = [item.start for item in items], 0, 0
@@ -251,16 +249,21 @@ def find_steps(
 # -- The trace: lanes, steps and edges -------------------------------------------------------------
 
 
-def build(path: Path, profiler: str, seen: Iterable[SeenEvent], step: str = "") -> Recorded:
-    """The trace of what a profiler has seen; ``step`` names the ranges that are steps.
+def build(
+    path: Path, profiler: str, seen: Iterable[SeenEvent], step: str = "", device_lane: str = "",
+    devices: Sequence[str] = (), unread: Mapping[str, int] | None = None,
+) -> Recorded:  # fmt: skip
+    """Return the trace of a profiler's events; ``step`` names the ranges that are steps.
 
     The busiest stream is ``forward``, its launcher ``host``. Of several devices, each has these
-    lanes, with its own name before: ``device 0 forward``, ``device 0 host``.
+    lanes, with its own name before: ``device 0 forward``, ``device 0 host``. ``device_lane`` names
+    another stream instead, or a thread or range of the host that is the device. ``devices`` are
+    kinds of devices that are neither CUDA nor HIP, and ``unread`` counts events by category.
 
     Raises:
-        NoSuchRange: in no range that ``step`` names anything was launched.
+        NoSuchRange: ``step`` names no range around a launch, or ``device_lane`` nothing.
     """
-    calls: defaultdict[str, list[SeenEvent]] = defaultdict(list)
+    calls: dict[str, list[SeenEvent]] = defaultdict(list)
     ranges: defaultdict[str, list[SeenEvent]] = defaultdict(list)  # both by thread
     ran = list[SeenEvent]()
     for item in seen:
@@ -273,7 +276,11 @@ def build(path: Path, profiler: str, seen: Iterable[SeenEvent], step: str = "") 
     for said in ranges.values():
         said.sort(key=lambda item: (item.start, -item.end))
     ran.sort(key=attrgetter("start", "end", "place"))
-    numbers, lanes = itertools.count(1), dict(lanes_of(ran))
+    missing = list[str]()
+    if device_lane and device_lane not in {op.place for op in ran}:
+        ran, inferred, sentence = device_on_host(ranges, device_lane, step)
+        calls, devices, missing = inferred, [device_lane], [sentence]
+    numbers, lanes = itertools.count(1), dict(lanes_of(ran, device_lane))
     ops = {next(numbers): op for op in ran}
     named: dict[str, dict[str, Value]] = {op.name: {"kernel": op.name} for op in ran}
     slices = [
@@ -296,18 +303,28 @@ def build(path: Path, profiler: str, seen: Iterable[SeenEvent], step: str = "") 
     by_lane = {lane: ranges[thread] for thread, lane in threads.items()}
     steps, sentence = find_steps(launched, hosts, by_lane, step)
     zero = slices[0].start if slices else 0
-    for one in slices:  # which nobody else has; its clock begins with the first
+    for one in slices:  # they are this trace's alone; its clock begins with the first
         one.step = steps.get(one.id, 0)
         one.start, one.end = one.start - zero, max(one.start, one.end) - zero
     edges = {Edge(src, dst, "launch") for src, every in launched.items() for dst in every}
     is_hip = any(call.name.startswith("hip") for made in calls.values() for call in made)  # AMD's
-    device = ("HIP" if is_hip else "CUDA") if ops else "cpu"
+    device = (*devices, "HIP" if is_hip else "CUDA")[0] if ops else "cpu"
     trace = Trace(profiler, device, "", "wall", tuple(slices), tuple(sorted(edges)), (), ())
-    return Recorded(str(path), trace, tuple(lacks(trace)), sentence)
+    missing += lacks(trace, ranges, unread or {})
+    return Recorded(str(path), trace, tuple(missing), sentence)
 
 
-def lanes_of(ops: Iterable[SeenEvent]) -> Iterator[tuple[str, str]]:
-    """The lane of each stream: where most kernels run is ``forward``, a stream of copies a copy."""
+def kinds_of_steps(pattern: str) -> Sequence[re.Pattern[str]]:
+    """Return patterns of the names of steps, the first of which that is found counts."""
+    wanted = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+    return (wanted,) if pattern else STEPS
+
+
+def lanes_of(ops: Iterable[SeenEvent], forward_stream: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the lane of each stream; the one with most kernels, or the named one, is ``forward``.
+
+    A stream of copies is a copy's lane.
+    """
     busy: Counter[str] = Counter()
     kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for op in ops:
@@ -317,7 +334,7 @@ def lanes_of(ops: Iterable[SeenEvent]) -> Iterator[tuple[str, str]]:
     for stream in kinds:
         devices[stream.partition(" stream ")[0]].append(stream)
     for device, streams in devices.items():
-        forward = max(streams, key=lambda stream: (busy[stream], kinds[stream].total()))
+        forward = max(streams, key=lambda it: (it == forward_stream, busy[it], kinds[it].total()))
         for stream in streams:
             found = kinds[stream]
             if stream == forward:
@@ -331,7 +348,7 @@ def lanes_of(ops: Iterable[SeenEvent]) -> Iterator[tuple[str, str]]:
 def threads_of(
     calls: Mapping[str, Sequence[SeenEvent]], ops: Iterable[SeenEvent], lanes: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """The lane of each thread that calls the API: who launches most of ``forward`` is ``host``."""
+    """Yield the lane of each thread that makes calls: most launches of ``forward`` make a host."""
     forwards = {op.correlation: lanes[op.place] for op in ops if op.correlation}
     launched: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for thread, made in calls.items():
@@ -345,12 +362,98 @@ def threads_of(
         yield thread, hosts.get(thread, f"{thread} thread")
 
 
-def lacks(trace: Trace) -> Iterator[str]:
-    """What a file does not carry."""
+def lacks(
+    trace: Trace, ranges: Mapping[str, Sequence[SeenEvent]], unread: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield a sentence on each thing that a file does not contain."""
     if not any("kernel" in item.attrs for item in trace.slices):
-        yield "It has no GPU lanes: only the CPU was profiled."
+        if unread:
+            most = sorted(unread.items(), key=lambda item: -item[1])[:MOST_NAMED]
+            others = ", ".join(f"{name} ({count:,} events)" for name, count in most)
+            yield (
+                "It has no kernel or copy of a device that can be read; these categories are not "
+                f"read: {others}."
+            )
+        else:
+            yield "It has no ops of a device: only the CPU was profiled."
+        if ranges:
+            most_in = sorted(ranges, key=lambda thread: -len(ranges[thread]))[:MOST_NAMED]
+            threads = ", ".join(f"'thread {thread}'" for thread in most_in)
+            yield (
+                "If a thread or a range of the host is the device, name it with --device-lane; "
+                f"the threads with most ranges are {threads}."
+            )
         return
     if not any(edge.kind == "launch" for edge in trace.edges):
-        yield "It has no launches: nothing says which call of the host started which op."
+        yield "It has no launches: no call of the host is linked to an op."
     if not any(item.name == "wait" for item in trace.slices):
         yield "It has no blocking calls: where the host waited cannot be seen."
+
+
+# -- A thread or a range of the host that is the device --------------------------------------------
+#
+# An engine may compute on a thread of its own, or on a device of which the profiler records no ops.
+# Then the ranges of that thread, or those of one name, are the device's ops. No file links them to
+# launches. The n-th step is taken to launch the n-th op; if all steps have equally many ops, that
+# many each. A step that began before the op before had ended, and whose op followed within
+# ``QUEUED``, must have launched it before; otherwise the step launched it at its own end or at the
+# op's start, whichever comes first.
+
+QUEUED = 500_000  # nanoseconds in which a thread takes the next op from its queue
+
+
+def device_on_host(
+    ranges: dict[str, list[SeenEvent]], name: str, step: str
+) -> tuple[list[SeenEvent], dict[str, list[SeenEvent]], str]:
+    """Take the ranges of a thread, or those of this name, for the ops of a device.
+
+    Returns the ops, the launches by thread, and a sentence on what was assumed. ``ranges`` are by
+    thread and by their start; those of the device are taken out.
+
+    Raises:
+        NoSuchRange: there is no such stream, thread or range.
+    """
+    thread = name.removeprefix("thread ").removesuffix(" thread")
+    found = ranges.pop(thread, []) if thread in ranges else []
+    for place, said in ranges.items() if not found else ():
+        named = [item for item in said if plain(item.name) == name]
+        if len(named) > len(found):
+            found, thread = named, place
+    if not found:
+        threads = ", ".join(f"'thread {place}'" for place in ranges)
+        raise NoSuchRange(
+            f"--device-lane {name} names no stream, thread or range; the threads are {threads}."
+        )
+    ops = list[SeenEvent]()
+    for item in found:
+        if not ops or item.start >= ops[-1].end:
+            ops.append(item)
+    marks = list[tuple[str, SeenEvent]]()
+    for kind in kinds_of_steps(step):
+        for place, said in ranges.items():
+            free = 0
+            for item in said:
+                if item.start >= free and kind.fullmatch(plain(item.name)):
+                    marks, free = [*marks, (place, item)], item.end
+        if marks:
+            break
+    marks.sort(key=lambda mark: mark[1].start)
+    each = len(ops) // len(marks) if marks and len(ops) % len(marks) == 0 else 0
+    calls: defaultdict[str, list[SeenEvent]] = defaultdict(list)
+    ran = list[SeenEvent]()
+    for at, op in enumerate(ops):
+        of_step = at // each if each else -1
+        ran.append(SeenEvent("device 0 stream 0", KERNEL, op.name, op.start, op.end, str(of_step)))
+        if each and at % each == 0:
+            place, mark = marks[of_step]
+            before = ops[at - 1].end if at else op.start
+            is_queued = mark.start <= before and op.start - before <= QUEUED
+            when = mark.start if is_queued else max(mark.start, min(mark.end, op.start))
+            calls[place].append(SeenEvent(place, CALL, "launch", when, when, str(of_step)))
+    if not each:
+        count = f"{len(ops)} ops for {len(marks)} steps" if marks else "no range that marks a step"
+        return ran, calls, f"It has no launches of {name}: there are {count}."
+    return ran, calls, (
+        f"The launches of {name} are not recorded: the n-th of {len(marks)} steps is taken to "
+        f"launch its n-th {'op' if each == 1 else f'{each} ops'}."
+    )  # fmt: skip

@@ -22,12 +22,13 @@ from ..export.native import read_recorded
 from ..export.offence import offence_scene
 from ..export.scene_svg import to_svg
 from ..export.scene_text import to_text
+from ..export.views import draw as draw_view
 from ..sweep.workers import Workers, num_cores
 from ..trace import Trace
 from ..trace.files import write_whole
 from .exit import complain
 from .layout import JSON, print_json, say, say_command, say_table, work_progress
-from .options import ADDRESS, BACKEND, setting
+from .options import ADDRESS, BACKEND, UNPACKED, setting
 
 
 def check(
@@ -42,8 +43,12 @@ def check(
     backend: str = BACKEND,
     address: str = ADDRESS,
     out: Path | None = setting(None, "A folder for the first failure's trace and its picture."),
-    draw: Path | None = setting(None, "Of recorded runs: draw what was found first; .svg or .txt."),
+    draw: Path | None = setting(
+        None, "Of recorded runs: draw the first violation, or idle steps; .svg or .txt."
+    ),
     step: str = setting("", "Of a profiler's trace: the ranges that are steps; * is any text."),
+    device_lane: str = setting("", "Of recorded runs: the lane, thread or range that is a device."),
+    unpacked_mib: int = UNPACKED,
     json: bool = JSON,
 ) -> int:
     """Say of recorded runs whether they are identical, leak, race and overlap; or try many.
@@ -64,12 +69,13 @@ def check(
     if traces and (name := next((name for name, is_given in drawing.items() if is_given), "")):
         is_one = f"but {traces[0]} is a recorded run: one or the other"
         raise ValueError(f"{name} draws workloads, {is_one}.")
-    if not traces and (step or draw):
-        name, use = ("--draw", "; use --out FOLDER") if draw else ("--step", "")
+    if not traces and (step or draw or device_lane):
+        name = "--draw" if draw else "--step" if step else "--device-lane"
+        use = "; use --out FOLDER" if draw else ""
         raise ValueError(f"{name} is about recorded runs, but none is named{use}.")
     files: list[str] = []
     if traces:
-        found = check_traces(traces, draw, step)
+        found = check_traces(traces, draw, step, device_lane, unpacked_mib)
     else:
         if out is not None and out.exists() and not out.is_dir():
             raise ValueError(f"--out {out} is a file, but it must be a folder.")
@@ -106,8 +112,10 @@ def show(found: Check, files: Sequence[str]) -> None:
         say_command(f"minisched check {' '.join(pair)}")
 
 
-def check_traces(paths: Sequence[Path], draw: Path | None, step: str) -> Check:
-    """Answer the four questions about each run; ``draw`` and ``step`` are ``check``'s.
+def check_traces(
+    paths: Sequence[Path], draw: Path | None, step: str, device_lane: str, unpacked_mib: int
+) -> Check:
+    """Answer the four questions about each run; the other parameters are options of ``check``.
 
     Raises:
         ValueError: a file can't be read, or no picture has such a name.
@@ -115,7 +123,10 @@ def check_traces(paths: Sequence[Path], draw: Path | None, step: str) -> Check:
     if draw is not None and draw.suffix not in (".svg", ".txt"):
         raise ValueError(f"--draw is {draw}, but its name must end in .svg or .txt.")
     with work_progress() as work:
-        runs = [read_recorded(path, step, work.reading(path)) for path in paths]
+        runs = [
+            read_recorded(path, step, work.reading(path), device_lane, unpacked_mib)
+            for path in paths
+        ]
         gc.freeze()  # a million events are not looked at for cycles again and again
         try:
             work.at("looking at what ran")
@@ -125,7 +136,7 @@ def check_traces(paths: Sequence[Path], draw: Path | None, step: str) -> Check:
 
 
 def draw_first(target: Path, found: Check) -> None:
-    """Draw what was found first; where nothing was, say so.
+    """Draw the first violation; without one, the steps of a run that does not overlap.
 
     Raises:
         ValueError: the picture can't be written.
@@ -137,9 +148,19 @@ def draw_first(target: Path, found: Check) -> None:
         for offence in answer.offences
         if offence.slices
     ]
-    if not wrong:
-        complain(f"nothing was found that could be drawn, so {target} is not written.", 0)
+    idle = [
+        run.trace
+        for run in found.runs
+        for answer in found.answers[run.file]
+        if answer.question == "overlaps" and answer.word in ("no", "partly")
+    ]
+    if wrong:
+        scene = offence_scene(*wrong[0])
+        drawn = to_svg(scene) if target.suffix == ".svg" else to_text(scene)
+    elif idle:
+        form = "svg" if target.suffix == ".svg" else "text"
+        drawn = draw_view("overlap", idle[0], form, "steps").rstrip("\n") + "\n"
+    else:
+        complain(f"there is no violation or idle time to draw, so {target} is not written.", 0)
         return
-    scene = offence_scene(*wrong[0])
-    drawn = to_svg(scene) if target.suffix == ".svg" else to_text(scene)
     write_whole(target, drawn, f"--draw {target}")

@@ -44,13 +44,16 @@ from ..models.llama import AUTO
 from ..models.registry import open_model
 from ..own_loops import add_loop
 from ..scheduler import SchedulerConfig
-from ..trace.files import read_text
+from ..trace.files import UNPACKED_MIB, read_text
 from .presets import preset_named
 
 LOG = setting(False, "The scheduler's log, on stderr.")
 JOBS = setting(None, "Processes; one for each core.")
 BACKEND = setting("processes", "processes, or dask: a cluster.")
 ADDRESS = setting("", "Of the cluster; without it one is started here.")
+UNPACKED = setting(
+    UNPACKED_MIB, "The most that a file in gzip may unpack to, in MiB.", least=1, most=1 << 20
+)
 MODEL_HELP = "hash, smollm2, a directory, or a Hugging Face id."
 DTYPE_HELP = (
     "What a real model computes in: auto (bfloat16 where the checkpoint is in bfloat16, else "

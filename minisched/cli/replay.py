@@ -18,6 +18,7 @@ from .layout import JSON, print_json, say, say_table, work_progress
 from .options import (
     LOG,
     PROFILE_HELP,
+    UNPACKED,
     SchedulerOptions,
     choose_loops,
     in_words_of_options,
@@ -41,6 +42,7 @@ def replay(
     profile: str = setting(DEFAULT_PROFILE, "What steps cost: " + PROFILE_HELP),
     requests: int | None = setting(None, "How many, the first; all.", least=1),
     skip_empty: bool = setting(False, "Leave out requests with an empty prompt or answer."),
+    unpacked_mib: int = UNPACKED,
 ) -> int:
     """Replay recorded requests on sim: TTFT and ITL percentiles, cache hits, retractions.
 
@@ -50,7 +52,7 @@ def replay(
     """
     machine = find_profile(profile)
     [name] = choose_loops([] if loop is None else [loop], "sim", scheduler.serial_only)
-    source, errors = TraceFile(file, requests, skip_empty), list[str]()
+    source, errors = TraceFile(file, requests, skip_empty, unpacked_mib), list[str]()
     with work_progress() as work, in_words_of_options("skip_empty"):
         survey = source.survey(work.reading(file))
     with in_words_of_options():

@@ -277,7 +277,9 @@ def read_profile(file: Path) -> Profile:
     text = read_text(file, f"--profile {file}")
     try:
         return from_json(json.loads(text))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except RecursionError:
+        raise ValueError(f"--profile {file} is no cost profile: it is nested too deep.") from None
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"--profile {file} is no cost profile, as minisched calibrate writes one: {error!r}."
         ) from error

@@ -12,15 +12,15 @@
 
 Events have the fields of ``trace/events.py``, in that order; times are integer nanoseconds. A
 field at its default (step 0, no requests, no attributes) is left out. The same trace gives the same
-bytes. The README of the folder ``traces`` describes the format for files of other engines, which
-hear in one sentence what is wrong with theirs.
+bytes. The README of the folder ``traces`` describes the format for files of other engines. A file
+that breaks it is refused in one sentence.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ from ..checks.answers import Recorded
 from ..checks.foreign import OWN_STEPS, read_foreign
 from ..trace import Act, Counter, Edge, Mark, Slice, Trace
 from ..trace.cells import spans_of
-from ..trace.files import Hear, read_text, unheard, unpacked, write_whole
+from ..trace.events import is_forward
+from ..trace.files import UNPACKED_MIB, Hear, read_text, unheard, unpacked, write_whole
 from ..trace.marks import BadMark, check_events
 
 FORMAT, VERSION = "minisched trace", 1
@@ -55,8 +56,11 @@ COLUMNS = {  # of a kind of events: a field's name, whether it must be there, an
 }  # fmt: skip
 
 
+LARGEST = 1 << 63  # no number of a trace is as large; nanoseconds of 292 years
+
+
 class NotATrace(ValueError):
-    """A file that is not a minisched trace; the message is one sentence that says why."""
+    """A file that is not a minisched trace; the message is one sentence with the reason."""
 
 
 # -- Written ---------------------------------------------------------------------------------------
@@ -91,24 +95,26 @@ def write(trace: Trace, path: Path) -> None:
 # -- Read, and looked at ---------------------------------------------------------------------------
 
 
-def read(path: Path) -> Trace:
-    """The trace in a file, which may be compressed with gzip.
+def read(path: Path, unpacked_mib: int = UNPACKED_MIB) -> Trace:
+    """Return the trace in a file; in gzip it may unpack to ``unpacked_mib`` MiB.
 
     Raises:
         NotATrace: see ``from_json``.
         ValueError: it can't be read.
     """
-    return from_json(read_text(path), str(path))
+    return from_json(read_text(path, most_mib=unpacked_mib), str(path))
 
 
 def from_json(text: str, source: str = "this text") -> Trace:
-    """The trace in ``text``; ``source`` names it in errors.
+    """Return the trace in ``text``; ``source`` names it in errors.
 
     Raises:
         NotATrace: it is not JSON, not a trace, of another version, or an event is wrong.
     """
     try:
         data = json.loads(text)
+    except RecursionError:
+        raise NotATrace(f"{source} is not a minisched trace: it is nested too deep.") from None
     except ValueError as error:
         raise NotATrace(f"{source} is not a minisched trace: it is not JSON ({error}).") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -119,6 +125,8 @@ def from_json(text: str, source: str = "this text") -> Trace:
         )
     try:
         return _trace(data)
+    except RecursionError:
+        raise NotATrace(f"{source} is a damaged minisched trace: it is nested too deep.") from None
     except (NotATrace, BadMark) as error:
         raise NotATrace(f"{source} is a damaged minisched trace: {error}.") from None
 
@@ -146,10 +154,10 @@ def _trace(data: dict[str, Any]) -> Trace:
 
 
 def _events(data: dict[str, Any], name: str) -> list[Any]:
-    """The events of one kind, their fields checked."""
+    """Return the events of one kind, with checked fields."""
     events, (made, _) = [], EVENTS[name]
     if name == "program" and name not in data:
-        return []  # a trace that says nothing about it
+        return []  # a trace may lack it
     for index, raw in enumerate(_typed(data, name, list, "the trace")):
         where = f"{name}[{index}]"
         if not isinstance(raw, dict):
@@ -158,7 +166,8 @@ def _events(data: dict[str, Any], name: str) -> list[Any]:
         for field, needed, kind in COLUMNS[made]:
             if needed or field in raw:
                 value: Any = raw.get(field)
-                if type(value) is not kind or kind is list:  # what is right needs no second look
+                is_plain = type(value) is kind and kind in (int, str)
+                if not is_plain or (kind is int and not -LARGEST < value < LARGEST):
                     value = _typed(raw, field, kind, where)
                 values[field] = tuple(value) if kind is list else value
         events.append(made(**values))
@@ -166,13 +175,19 @@ def _events(data: dict[str, Any], name: str) -> list[Any]:
 
 
 def _typed(holder: dict[str, Any], name: str, kind: type, where: str) -> Any:
-    """``holder[name]``, if it has that JSON type; the ids of requests must be strings."""
-    value = holder.get(name)
+    """Return ``holder[name]``, which must have that JSON type; the ids of requests are strings."""
+    if name not in holder:
+        raise NotATrace(f"{where} lacks {name}")
+    value = holder[name]
     is_right = isinstance(value, kind) and not isinstance(value, bool)
     if is_right and name == "rids":
         is_right = all(isinstance(rid, str) for rid in holder[name])
     if not is_right:
         raise NotATrace(f"{where} has {name} = {json.dumps(value)[:60]}")
+    for number in value.values() if kind is dict else (value,):
+        if type(number) is int and not -LARGEST < number < LARGEST:
+            large = f"{str(number)[:20]}..., but no number may reach 2**63"
+            raise NotATrace(f"{where} has {name} = {large}")
     return value
 
 
@@ -180,10 +195,10 @@ KINDS = ("launch", "begin", "end", "wait", "say", "read", "write", "free")
 
 
 def check_program(program: Iterable[Act]) -> None:
-    """Look at each act, and at each op: launched once, begun once, ended once where it began.
+    """Check each act, and each op: launched once, begun once, ended once where it began.
 
-    An op that never ends and a wait for what never comes are no mistakes of the file: the race
-    check tells of them.
+    An op that never ends and a wait that never ends are no faults of the file: the race check
+    reports them.
 
     Raises:
         NotATrace: see the README of the folder ``traces``.
@@ -213,9 +228,9 @@ def check_program(program: Iterable[Act]) -> None:
         elif kind in ("launch", "begin", "end") and (kind, op) in seen:
             wrong = f"is a second {kind} of op {op}"
         elif kind == "say" and seen.get((kind, op), lane) != lane:
-            wrong = f"says signal {op}, which lane {seen[kind, op]!r} says too"
+            wrong = f"says signal {op}, which is also a signal of lane {seen[kind, op]!r}"
         elif kind == "begin" and op not in launched:
-            wrong = f"is a begin of op {op}, which nobody launches"
+            wrong = f"is a begin of op {op}, which no act launches"
         elif kind == "begin" and lane in running:
             wrong = f"is a begin of op {op}, but op {running[lane]} has not ended on its lane"
         elif kind == "end" and running.get(lane) != op:
@@ -236,19 +251,23 @@ def _are_cells(text: str) -> bool:
         return False
 
 
-# -- A recorded run, whoever recorded it -----------------------------------------------------------
+# -- A recorded run of any program -----------------------------------------------------------------
 
-BEGINNING = 4096  # bytes in which a file of this program says what it is
+BEGINNING = 4096  # bytes; the format of a file in our own format stands in them
 
 
-def read_recorded(path: Path, step: str = "", hear: Hear = unheard) -> Recorded:
-    """A run in this program's own format, or from another one's profiler.
+def read_recorded(
+    path: Path, step: str = "", hear: Hear = unheard, device_lane: str = "",
+    unpacked_mib: int = UNPACKED_MIB,
+) -> Recorded:  # fmt: skip
+    """Return a run in our own format, or of another program's profiler.
 
-    ``step`` is the name of the ranges that are steps in a profiler's trace, and ``hear`` is told
-    how many bytes were read.
+    ``step`` is the name of the ranges that are steps in a profiler's trace. ``device_lane`` is the
+    lane that is the device's; in a profiler's trace also a thread, or a range. ``hear`` receives
+    how many bytes were read. A file in gzip may unpack to ``unpacked_mib`` MiB.
 
     Raises:
-        ValueError: the file can't be read, or is none of them.
+        ValueError: the file can't be read, is none of them, or has no such range or lane.
     """
     try:
         with unpacked(path) as file:
@@ -256,7 +275,26 @@ def read_recorded(path: Path, step: str = "", hear: Hear = unheard) -> Recorded:
         if is_own and step:
             raise ValueError(f"{path}: {OWN_STEPS}")
         if is_own:
-            return Recorded(str(path), read(path))
-        return read_foreign(path, step, hear)
+            trace = read(path, unpacked_mib)
+            return Recorded(str(path), with_device_lane(trace, device_lane, str(path)))
+        return read_foreign(path, step, hear, device_lane, unpacked_mib)
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror}.") from error
+
+
+def with_device_lane(trace: Trace, lane: str, source: str) -> Trace:
+    """Rename a lane of a trace, so that it is the device's; without a name it stays as it is.
+
+    Raises:
+        ValueError: ``source`` has no such lane.
+    """
+    lanes = sorted({item.lane for item in trace.slices} | {act.lane for act in trace.program})
+    if not lane or (lane in lanes and is_forward(lane)):
+        return trace
+    if lane not in lanes:
+        here = ", ".join(lanes)
+        raise ValueError(f"{source}: --device-lane {lane} names no lane; the lanes are {here}.")
+    name = f"{lane} forward" if any(map(is_forward, lanes)) else "forward"
+    slices = (replace(it, lane=name) if it.lane == lane else it for it in trace.slices)
+    program = (replace(act, lane=name) if act.lane == lane else act for act in trace.program)
+    return replace(trace, slices=tuple(slices), program=tuple(program))

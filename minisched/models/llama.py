@@ -109,7 +109,7 @@ def _json(directory: Path, file: str) -> dict[str, Any]:
         content = json.loads((directory / file).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise WeightsError(f"{directory} lacks {file}.") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise WeightsError(f"{directory / file} is not valid JSON ({error}).") from error
     if not isinstance(content, dict):
         raise WeightsError(f"{directory / file} is not a JSON object.")

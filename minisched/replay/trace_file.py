@@ -14,7 +14,7 @@ from reprlib import repr as shown  # short, and text in quotes
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from ..core import Request, SamplingParams
-from ..trace.files import Hear, unheard, unpacked
+from ..trace.files import UNPACKED_MIB, Hear, unheard, unpacked
 
 # -- A prompt that is never written out: blocks of equal tokens, made into tokens where asked for --
 
@@ -332,6 +332,7 @@ class TraceFile:
     path: Path
     limit: int | None = None
     skip_empty: bool = False
+    unpacked_mib: int = UNPACKED_MIB  # the most that a file in gzip may unpack to
 
     def survey(self, hear: Hear = unheard) -> Survey:
         """Check every line and find the sizes; ``hear`` receives how many bytes were read."""
@@ -373,7 +374,7 @@ class TraceFile:
         if self.path.exists() and not self.path.is_file() and not self.path.is_dir():
             raise ValueError(f"{self.path} is read twice, so it must be a regular file.")
         try:
-            with unpacked(self.path, hear) as file:
+            with unpacked(self.path, hear, self.unpacked_mib) as file:
                 lines = TextIOWrapper(cast(BinaryIO, file), "utf-8-sig")
                 yield from islice(self._parsed(lines, survey), self.limit)
         except UnicodeDecodeError as error:

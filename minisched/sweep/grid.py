@@ -162,6 +162,8 @@ def read_grid(path: Path) -> SweepGrid:
         found = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is no TOML: {error}.") from error
+    except RecursionError:
+        raise ValueError(f"{path} is no grid: it is nested too deep.") from None
     try:
         return make_grid(found)
     except ValueError as error:

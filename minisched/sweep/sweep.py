@@ -265,7 +265,7 @@ def _kept(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for line in file:
             try:
                 found = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if found.get("format") == FORMAT and found["row"]["state"] != "lost":
                 yield SweepCell(found["cell"]).key, found["row"]

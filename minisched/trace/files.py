@@ -9,17 +9,23 @@ import secrets
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedIOBase, BufferedReader, FileIO
+from io import BufferedIOBase, BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from typing import Any, TextIO
 
 GZIP = b"\x1f\x8b"  # how such a file begins, whatever its name
 PIECE = 1 << 18  # bytes of one read from the disk
+MIB = 1 << 20
+UNPACKED_MIB = 1024  # the most that a file in gzip may unpack to
 Hear = Callable[[int], None]  # receives the number of bytes read so far
 
 
 class DamagedGzip(OSError):
     """A file in gzip that can't be unpacked; ``strerror`` has the reason."""
+
+
+class UnpackedTooLarge(OSError):
+    """A file in gzip that unpacks to more than the limit; ``strerror`` names it and the remedy."""
 
 
 def unheard(read: int) -> None:
@@ -41,13 +47,43 @@ class HeardFile(FileIO):
         return count
 
 
+class LimitedGzip(RawIOBase):
+    """The content of a file in gzip, up to ``most_mib`` MiB."""
+
+    def __init__(self, inside: gzip.GzipFile, most_mib: int) -> None:
+        self.inside, self.most_mib, self.size = inside, most_mib, 0
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer.
+
+        Raises:
+            UnpackedTooLarge: the content exceeds the limit.
+        """
+        count = self.inside.readinto(buffer)
+        self.size += count
+        if self.size > self.most_mib * MIB:
+            raise UnpackedTooLarge(
+                errno.EFBIG,
+                f"it unpacks to more than {self.most_mib} MiB; raise that limit (--unpacked-mib), "
+                "or unpack the file first",
+            )
+        return count
+
+
 @contextmanager
-def unpacked(path: Path, hear: Hear = unheard) -> Iterator[BufferedIOBase]:
-    """Open a file for reading its bytes, unpacked if it is in gzip.
+def unpacked(
+    path: Path, hear: Hear = unheard, most_mib: int = UNPACKED_MIB
+) -> Iterator[BufferedIOBase]:
+    """Open a file for reading its bytes; of one in gzip its content, up to ``most_mib`` MiB.
 
     Raises:
         OSError: it can't be read.
         DamagedGzip: its gzip is damaged.
+        UnpackedTooLarge: its content exceeds the limit, raised when that is reached.
     """
     with BufferedReader(HeardFile(path, hear), PIECE) as file:
         if not file.peek(len(GZIP)).startswith(GZIP):
@@ -55,20 +91,20 @@ def unpacked(path: Path, hear: Hear = unheard) -> Iterator[BufferedIOBase]:
             return
         try:
             with gzip.open(file) as inside:
-                yield inside
+                yield BufferedReader(LimitedGzip(inside, most_mib), PIECE)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             reason = str(error).rstrip(".")
             raise DamagedGzip(errno.EIO, f"its gzip is damaged ({reason})") from error
 
 
-def read_text(path: Path, named: str = "") -> str:
+def read_text(path: Path, named: str = "", most_mib: int = UNPACKED_MIB) -> str:
     """Return the text of a file in UTF-8, perhaps in gzip; ``named`` is the user's name of it.
 
     Raises:
         ValueError: it can't be read, or is no text; one sentence with the reason.
     """
     try:
-        with unpacked(path) as file:
+        with unpacked(path, most_mib=most_mib) as file:
             return file.read().decode("utf-8")
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"

@@ -88,7 +88,7 @@ def test_runs_are_told_apart_and_what_blocks_is_named(name: str, tmp_path: Path)
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     path = put("nsys_serial", tmp_path)
     for tables, said in (("RUNTIME", ["no launches", "no blocking calls"]),
-                         ("KERNEL MEMCPY GRAPH_TRACE", ["no GPU lanes"])):  # fmt: skip
+                         ("KERNEL MEMCPY GRAPH_TRACE", ["no ops of a device"])):  # fmt: skip
         with closing(sqlite3.connect(path)) as database:
             for name in tables.split():
                 database.execute(f"DROP TABLE CUPTI_ACTIVITY_KIND_{name}")
@@ -244,21 +244,125 @@ def test_a_short_blocking_call_is_not_the_reason_for_a_long_gap(tmp_path: Path) 
     assert "of it the host made no recorded call." in found.largest.sentence
 
 
+# -- other devices than CUDA and HIP ---------------------------------------------------------------
+
+
+def as_events(path: Path, *events: tuple[str, str, int, str, int, int, int]) -> Path:
+    """Write events of (category, name, thread, device's stream, start, end, correlation)."""
+    written = [
+        {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": thread, "ts": start,
+         "dur": end - start,
+         "args": {**({"device": 0, "stream": stream} if stream else {}),
+                  **({"correlation": number} if number else {})}}
+        for cat, name, thread, stream, start, end, number in events
+    ]  # fmt: skip
+    path.write_text(json.dumps({"traceEvents": written}))
+    return path
+
+
+@pytest.mark.parametrize(("category", "launch", "wait", "device"), [
+    ("xpu_runtime", "urEnqueueKernelLaunch", "urQueueFinish", "XPU"),
+    ("xpu_runtime", "zeCommandListAppendLaunchKernel", "zeEventHostSynchronize", "XPU"),
+    ("privateuse1_runtime", "AscendCL@aclrtLaunchKernel", "AscendCL@aclrtSynchronizeStream",
+     "PrivateUse1"),
+])  # fmt: skip
+def test_calls_of_other_devices_are_read(
+    tmp_path: Path, category: str, launch: str, wait: str, device: str
+) -> None:
+    events = [
+        one
+        for at in range(0, 50_000, 10_000)
+        for one in (
+            ("user_annotation", "step", 7, "", at, at + 9_900, 0),
+            (category, launch, 7, "", at + 10, at + 20, at + 1),
+            ("kernel", "gemm", 0, "3", at + 30, at + 8_000, at + 1),
+            (category, wait, 7, "", at + 40, at + 8_010, 0),
+        )
+    ]
+    read = read_foreign(as_events(tmp_path / "t.json", *events))
+    found = report(read.trace, read.lacks)
+    assert (read.lacks, read.trace.device, found.verdict.word) == ((), device, "serial")
+    assert found.verdict.blocking == {wait: 4}
+
+
+def test_events_of_a_device_in_a_category_that_is_not_read_are_named(tmp_path: Path) -> None:
+    """As of MTIA: not only the CPU was profiled."""
+    events = [("mtia_ccp_events", "job", 3, "1", at, at + 5, 0) for at in range(0, 90, 10)]
+    ranges = ("cpu_op", "aten::add", 7, "", 0, 100, 0), ("mtia_runtime", "run", 7, "", 1, 2, 0)
+    [first, second] = read_foreign(as_events(tmp_path / "t.json", *events, *ranges)).lacks
+    assert "are not read: mtia_ccp_events (9 events), mtia_runtime (1 events)." in first
+    assert "--device-lane" in second and "'thread 7'" in second
+    alone = read_foreign(as_events(tmp_path / "t.json", ranges[0])).lacks
+    assert alone[0] == "It has no ops of a device: only the CPU was profiled."
+
+
+@pytest.mark.parametrize("name", ["forward", "thread 9", "9"])
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_thread_or_a_range_of_the_host_may_be_the_device(
+    tmp_path: Path, name: str, ahead: bool
+) -> None:
+    """The host's steps are marked; in one loop each waits for its own op, in one for the last."""
+    events, free = list[Any](), 0
+    for step in range(6):
+        start = max(0, free - 9_000) if ahead else free + 500
+        op = max(free + 20, start + 2_000)
+        events += [
+            ("user_annotation", "step", 7, "", start, op + (0 if ahead else 10_010), 0),
+            ("user_annotation", "schedule", 7, "", start, start + 1_900, 0),
+            ("user_annotation", "forward", 9, "", op, op + 10_000, 0),
+            ("cpu_op", "aten::mm", 9, "", op + 10, op + 9_000, 0),
+        ]
+        free = op + 10_000 + step
+    path = as_events(tmp_path / "t.json", *events)
+    read = read_foreign(path, device_lane=name)
+    found = report(read.trace, read.lacks, read.steps)
+    assert (found.verdict.pairs, found.verdict.ahead) == (5, 5 if ahead else 0)
+    assert found.verdict.word == ("overlapped" if ahead else "serial")
+    assert f"The launches of {name} are not recorded: the n-th of 6 steps" in read.lacks[0]
+    assert read.trace.device == name and (found.idle_percent > 10) is not ahead
+    with pytest.raises(NotAProfile, match="--device-lane gpu names no stream, thread or range"):
+        read_foreign(path, device_lane="gpu")
+
+
+def test_a_stream_may_be_named_as_the_device(tmp_path: Path) -> None:
+    path = put("torch_serial", tmp_path)
+    usual, other = (
+        read_foreign(path, device_lane=name).trace for name in ("", "device 0 stream 20")
+    )
+    assert usual.on("device 0 stream 20 copy") and len(other.on("forward")) == len(
+        usual.on("device 0 stream 20 copy")
+    )
+
+
 # -- files -----------------------------------------------------------------------------------------
 
 OWN = to_chrome(run_with("overlap", "grammar"))
 DAMAGED = {
     b"{": "is not JSON",
+    b"[" * 100_000: "is nested too deep",
     b"{}": "lacks a list of traceEvents",
+    b'{"rocprofiler-sdk-tool": [{}]}': "is the JSON of rocprofv3, which is not read: record",
+    b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1' + b"0" * 400 + b', "dur": 1}]':
+        r"traceEvents\[0\] has ts = 10{59}, but it must be a number of microseconds\.",
     b"[]": "is neither a minisched trace .* nor a Chrome trace of a profiler",
     b'[{"ph": "X", "cat": "kernel", "name": "k"}]':
-        r"traceEvents\[0\] has ts = null, but it must be a number of microseconds\.",
+        r"traceEvents\[0\] lacks ts, a number of microseconds\.",
     b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -5}]':
         r"traceEvents\[0\] has dur = -5, but it must be a number of microseconds from 0\.",
     OWN.encode(): "is this program's Chrome export",
     gzip.compress(b"[]", mtime=0)[:-9]: "its gzip is damaged",
     b"SQLite format 3\x00" + b"\x01" * 200: "damaged Nsight Systems export",
 }  # fmt: skip
+
+
+def test_an_sqlite_file_without_columns_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL(a)")
+        database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1)")
+        database.commit()
+    with pytest.raises(NotAProfile, match=r"damaged .* export: a table lacks column 'start'\."):
+        read_foreign(path)
 
 
 @pytest.mark.parametrize("data", DAMAGED, ids=lambda data: repr(data[:24]))
