@@ -132,7 +132,7 @@ def check_this(
     """
     loops = check_loops(loops)
     own = [item for item in what if is_own(item)]
-    if (step or device_lane) and len(own) == len(what):
+    if (step or device_lane) and not any(isinstance(item, str | Path) for item in what):
         name = "step" if step else "device_lane"
         raise ValueError(f"{name} is about files of recorded runs, but none is named.")
     if what and len(own) < len(what):
