@@ -1,6 +1,7 @@
 """``minisched/nano.py`` in lockstep with the package: the same batches, tokens and step times."""
 
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from minisched.scheduler import Scheduler, SchedulerConfig
 from tests.support import many
 
 SHARDS = 5  # tests, so that each of them is short
+ROOT = Path(nano.__file__).parents[1]
 COST = CostModel(
     host={"schedule": nano.SCHEDULE_MS * MILLISECOND, "process": nano.PROCESS_MS * MILLISECOND},
     forward_base=nano.FORWARD_MS * MILLISECOND,
@@ -128,6 +130,11 @@ def test_nano_is_one_short_file_of_the_standard_library_and_runs_in_a_moment() -
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("True") == 2 and done.stdout.count("forward |") == 2
+    for name in ("README.md", "README.zh-CN.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        (told,) = re.findall(r"```text\n(overlap: .*?)```", text, re.DOTALL)
+        assert told.strip() in done.stdout
+        assert re.findall(r"208", text) and done.stdout.startswith("serial: 208 ms;")
 
 
 def test_a_request_that_can_never_run_is_refused() -> None:
