@@ -6,7 +6,7 @@ import re
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, cast
 
@@ -27,7 +27,6 @@ from ..models.registry import hash_class
 from ..scheduler import SchedulerStuck
 from ..trace import Trace
 from ..worker import Step
-from ..worker.worker import COPY, StepOp
 from .case import FAILURES, Case, Failure, Workload, fresh
 from .history import Offence
 from .identity import find_bad_ends, find_misreads
@@ -309,7 +308,7 @@ class StepFault:
     def copy_of(self, step: Step) -> str:
         """Which copy fails: of tokens, or of the log-probabilities that somebody wants."""
         wants = any(req.params.return_logprob for req in step.batch.reqs)
-        return "logprobs" if wants else COPY.gives
+        return "copy logprobs" if wants else "copy"
 
     def hit(self, *rids: str) -> None:
         """It has happened, to these requests."""
@@ -339,16 +338,17 @@ class StepFault:
                 logits[at] = [nan] * len(logits[at]) if isinstance(logits, list) else nan
         return logits
 
-    def queue(self, inner: Any, step: Step, op: StepOp) -> Any:
-        """A copy of a step fails."""
+    def queue(self, inner: Any, step: Step, name: str, run: Any, *args: Any, **options: Any) -> Any:
+        """Queue an op of a step; one copy fails."""
 
         def fail(*args: Any) -> Any:
             raise BadLuck("the copy did not arrive")
 
-        if op.name == COPY.name and self.is_due(step.batch):
+        if name == "copy" and self.is_due(step.batch):
             self.hit(*step.batch.rids)
             self.failing = step, self.copy_of(step)
-        return inner(step, replace(op, run=fail) if (step, op.gives) == self.failing else op)
+        run = fail if (step, name) == self.failing else run
+        return inner(step, name, run, *args, **options)
 
 
 # -- Drives a case through its loop, turn by turn --------------------------------------------------

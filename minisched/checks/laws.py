@@ -18,7 +18,7 @@ from ..devices.sim import SimDevice, SimMemory
 from ..engine.engine import Engine
 from ..engine.frontend import AbortReq, Message
 from ..engine.metrics import RequestMetrics
-from ..loops.vllm_pp import Stage
+from ..loops.vllm_pp import PipelineWorker
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import PrefillScheduler
 from ..trace import Trace
@@ -504,7 +504,7 @@ def kv_of(engine: Engine) -> Iterator[tuple[SimMemory, str]]:
     """The layers of a model's KV, and what they are called in a program."""
     worker: Any = engine.worker
     yield from ((memory, "kv") for memory in worker.model.kv)
-    for stage in (op.run for op in worker.recipe if isinstance(op.run, Stage)):
+    for stage in worker.stages if isinstance(worker, PipelineWorker) else ():
         layers = stage.layers(worker.model)
         yield from ((worker.model.kv[layer], f"{stage.place}kv") for layer in layers)
     draft_model = getattr(getattr(worker.touches, "drafter", None), "model", None)

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from ..core import ForwardMode, NoBatch, Outputs, Request, Result, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label, is_out_of_memory
@@ -35,7 +36,7 @@ class Engine:
     """A scheduler, a worker on a device, and a frontend; each method is one phase of the host."""
 
     scheduler: Scheduler
-    worker: Worker
+    worker: Worker[Any]
     device: Device
     frontend: Frontend
     cost: CostModel = NO_COST
@@ -131,7 +132,7 @@ class Engine:
 
         If they find no memory there, it fails when it is to be launched, and the loop goes on.
         """
-        step = Step(batch)
+        step: Step = self.worker.step_class(batch)
         try:
             with self.device.host(
                 "prepare", self.cost.phase(phase, *batch.size), step.label
@@ -172,9 +173,8 @@ class Engine:
             lose(self.worker, step, step.error)
             return step
         needs_mask = self.needs_mask(step)
-        upto = "logits_output" if delay_sample or needs_mask else ""
         with self.device.host("launch", self.launch_cost(step.batch), step.label) as launch:
-            self.worker.launch(step, upto, launch)
+            self.worker.launch(step, launch, delay_sample or needs_mask)
         if needs_mask and not delay_sample:
             self.update_vocab_mask(step)
             self.launch_batch_sample_if_needed(step)

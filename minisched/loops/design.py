@@ -23,7 +23,7 @@ from ..engine.engine import Engine
 from ..engine.metrics import Metrics
 from ..relay import check_relay
 from ..scheduler import Scheduler, SchedulerConfig
-from ..worker.worker import PLAIN, Recipe
+from ..worker import Worker
 
 Turns = Iterator[ScheduleBatch | NoBatch]
 Loop = TypeVar("Loop", bound=Callable[..., Turns])
@@ -64,7 +64,7 @@ class Design:
     rules: str = "sglang"  # those of its system (policy/rules.py), unless the user wants others
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the scheduler, whoever asks
     options: Mapping[str, Any] = field(default_factory=dict)  # given to the loop, in the same way
-    recipe: Recipe = PLAIN  # the ops of a step
+    worker: Callable[..., Worker[Any]] = Worker  # which launches the ops of its steps
     pins: int = 0  # steps whose arrays stay named after their launch; none, if nobody goes on
     refuses: Mapping[str, str] = field(default_factory=dict)
     begins: Callable[[Engine, int], None] | None = None  # before its first turn; of steps in flight

@@ -174,7 +174,8 @@ class PluginManager:
 
     def preprocess(self, batch: ScheduleBatch) -> Step:
         """Lay N out with holes, at the positions of a context that is one step behind."""
-        step, cost = Step(batch), self.engine.cost.phase("prepare", *batch.size)
+        cost = self.engine.cost.phase("prepare", *batch.size)
+        step: Step = self.engine.worker.step_class(batch)
         with self.device.host("prepare", cost, step.label) as prepare:
             self.engine.worker.lay_out(step)
             assert step.flat is not None
@@ -275,7 +276,7 @@ class PluginManager:
     def forward(self, step: Step, previous_launch_done: Signal | None) -> Step:
         """Launch the forward pass, and tell who waits to post-process the step before."""
         try:
-            return launch_or_lose(self.engine.worker, step, upto="logits_output")
+            return launch_or_lose(self.engine.worker, step, delay_sample=True)
         finally:  # whatever happened: nobody may wait for ever
             if previous_launch_done is not None:
                 previous_launch_done.set()

@@ -7,8 +7,8 @@ host knows their tokens yet. That is all that overlap needs: ``mini_overlap`` la
 it has seen the tokens of the one before, and processes those while the device runs.
 
 The prompts are copied on the scheduler's stream, beside the engine's stream on which steps run. The
-engine's stream waits for the copies of its step (``UPLOAD``), and for nothing else. In
-``mini_normal`` all of it is on the engine's stream.
+engine's stream waits for the copies of its step (``UploadWorker``), and for nothing else. In
+``mini_normal`` all ops are on the engine's stream.
 
 Who runs is decided by mini-sglang's own rules (``policy/rules.py``), which are simpler than
 SGLang's: all that those who run may still say is kept back, so that nobody is retracted; a chunk
@@ -22,47 +22,79 @@ memory until its last token is there (``length_frees=last_launch``: the original
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from ..core import NoBatch, ScheduleBatch
-from ..devices.base import Array
+from ..devices.base import Array, Op
 from ..engine.engine import Engine
-from ..relay.base import Prompts
 from ..scheduler.config import ALGORITHMS
-from ..worker import Step
-from ..worker.worker import COPY, FORWARD, SAMPLE, Recipe, StepOp, Worker
+from ..worker import Step, Worker
+from ..worker.recording import PINNED
 from .design import design
 
 # -- A step whose prompts are copied to the device, for a relay that has every token there ---------
 
 
-def upload(worker: Worker, prompts: Prompts) -> Array:
-    """What the relay lacks of a step's rows, now in its cells."""
-    worker.relay.store_to_map(prompts.cells, prompts.tokens)
-    return prompts.tokens
+@dataclass(eq=False, repr=False)
+class UploadStep(Step):
+    """A step whose prompts are copied to the device before its forward pass."""
+
+    upload: Op | None = None  # None: the relay has all of its tokens
+
+    def others(self) -> Iterable[Op]:
+        """Return the upload."""
+        return [self.upload] if self.upload is not None else []
 
 
-def with_upload(stream: str) -> Recipe:
-    """A plain step with its upload on this stream; the forward pass waits for it.
+class UploadWorker(Worker[UploadStep]):
+    """A worker that queues an upload as soon as a step is shipped; the forward pass waits for it.
 
-    (mini-sglang ``scheduler/scheduler.py:overlap_loop``, ``engine.stream.wait_stream``.) It is
-    launched as soon as a step is shipped. With another relay there is nothing to copy, and no op.
+    (mini-sglang ``scheduler/scheduler.py:overlap_loop``, ``engine.stream.wait_stream``.) With a
+    relay that does not hold prompts there is nothing to copy, and no op.
     """
-    copies = StepOp(
-        "upload",
-        upload,
-        stream,
-        takes=("prompts",),
-        gives="upload",
-        awaited_by="forward",
-        cost=lambda worker, step: worker.cost.copy,
-        touches=lambda worker, step: step.prompts.touches if step.prompts else (),
-    )
-    return (copies, replace(FORWARD, edge=("upload", "upload")), SAMPLE, COPY)
+
+    step_class = UploadStep
+    uploads_on = "scheduler"  # name of its stream
+
+    def open_streams(self) -> None:
+        """Open the stream of uploads too."""
+        self.upload_stream = self.device.stream(self.uploads_on)
+        super().open_streams()
+
+    def launch_upload(self, step: UploadStep) -> None:
+        """Queue the copy of the prompts that the relay lacks."""
+        if prompts := self.relay.upload(step.batch):
+            step.upload = self.queue(
+                step, "upload", self.upload, prompts.cells, prompts.tokens,
+                on=self.upload_stream, cost=self.cost.copy,
+                touches=prompts.touches if self.touches.program.is_on else (),
+            )  # fmt: skip
+            self.forward_stream.wait(step.upload)
+
+    def upload(self, cells: Array, tokens: Array) -> Array:
+        """Write the prompts to their cells of the relay, on the device; return them."""
+        self.relay.store_to_map(cells, tokens)
+        return tokens
+
+    def launch_forward(self, step: UploadStep) -> None:
+        """Queue the forward pass, and draw the arrow from the upload."""
+        super().launch_forward(step)
+        if step.upload is not None and step.logits_output is not None:
+            self.device.recorder.edge("upload", step.upload.slice_id, step.logits_output.slice_id)
+
+    def read_back(self, step: UploadStep) -> None:
+        """Record that the memory of the upload is released with the copy."""
+        super().read_back(step)
+        if step.upload is not None:
+            self.touches.program.touch("free", PINNED, [step.batch.step])
 
 
-UPLOAD = with_upload("scheduler")
+class OneStreamWorker(UploadWorker):
+    """The same with uploads on the engine's stream."""
+
+    uploads_on = "forward"
+
 
 # -- The loops -------------------------------------------------------------------------------------
 
@@ -76,7 +108,7 @@ NOT_THERE = {
     follows="mini-sglang scheduler/scheduler.py:normal_loop",
     relays=("token_pool", "host"),
     rules="mini-sglang",
-    recipe=with_upload("forward"),  # all of it is on the engine's stream
+    worker=OneStreamWorker,
     refuses=NOT_THERE,
 )
 def mini_normal(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
@@ -99,7 +131,7 @@ def mini_normal(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     relays=("token_pool", "ring", "pool", "prev_sampled", "fill_device"),
     depth=2,
     rules="mini-sglang",
-    recipe=UPLOAD,
+    worker=UploadWorker,
     refuses=NOT_THERE,
 )
 def mini_overlap(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:

@@ -117,7 +117,7 @@ class TpModelWorkerClient:
     def forward_batch_generation(self, batch: ScheduleBatch, needs_mask: bool) -> FutureStep:
         """Put a batch into the input queue; returns before anything of it is launched."""
         engine, signal, number = self.engine, self.device.signal, batch.step
-        step, cost = Step(batch), engine.cost
+        step, cost = self.worker.step_class(batch), engine.cost
         future = FutureStep(step, signal(f"sync_event {number}"), signal(f"launch_done {number}"))
         if needs_mask:
             future.sampling_info_done = signal(f"sampling_info_done {number}")
@@ -183,6 +183,6 @@ class TpModelWorkerClient:
         except Exception as error:
             step.error = error
         try:
-            return launch_or_lose(self.worker, step, upto="logits_output")
+            return launch_or_lose(self.worker, step, delay_sample=True)
         finally:
             launch_done.set()  # whatever happened: the scheduler waits for it

@@ -34,11 +34,10 @@ from ..speculative.draft_model import make_drafter
 from ..speculative.lookup import propose
 from ..trace import Trace
 from ..worker import Worker
-from ..worker.logprobs import logprob_ops
-from ..worker.verify import Speculation
-from ..worker.worker import PLAIN
+from ..worker.logprobs import launch_logprobs
+from ..worker.verify import VerifyWorker
 from .design import Design, LoopStuck, find_loop, line_of, own_line, take_turn
-from .mini import UPLOAD
+from .mini import UploadWorker
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,12 +218,15 @@ def wire(
                 "such as 'serial'."
             )
         pins, drafter = spec.pins, make_drafter(config, device.name, model)
-        uploads = spec.recipe is PLAIN and made.gives_every_input
-        parts: dict[str, Any] = {"recipe": UPLOAD if uploads else spec.recipe}
+        worker_class = spec.worker
+        if worker_class is Worker and made.gives_every_input:
+            worker_class = UploadWorker
         if config.speculative_algorithm:
-            parts = Speculation(config.num_draft_tokens, drafter).parts
+            worker_class = partial(
+                VerifyWorker, drafter=drafter, num_draft_tokens=config.num_draft_tokens
+            )
             pins = max(2, pins)
-        worker = Worker(
+        worker = worker_class(
             device,
             model,
             made,
@@ -236,8 +238,7 @@ def wire(
             cost=cost,
             late_penalties=config.late_penalties,
             pins=pins,
-            logprobs=logprob_ops(parts["recipe"]),
-            **parts,
+            launch_logprobs=launch_logprobs,
         )
         if drafter is not None:
             drafter.allocate(device, config.num_slots + config.page_size, rows, row_len)

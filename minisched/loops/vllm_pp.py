@@ -1,8 +1,8 @@
 """vLLM over the stages of a pipeline: the batch queue is as deep as there are stages.
 
 Every token comes over the host, so no request is in two batches at once: each stage works on other
-requests. The loop is that of ``vllm.py``; what is here is how deep it is, and of which ops a step
-is made.
+requests. The loop is that of ``vllm.py``; what is here is its depth, and the ops of a step
+(``PipelineWorker``).
 
 The scheduler hands a batch to stage 0 and to nobody else (vLLM
 ``v1/worker/gpu_worker.py:execute_model``, ``--pp``). Each later stage receives it from the one
@@ -24,15 +24,17 @@ for every token. Requests that come together share a batch, and leave the other 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from ..devices.base import Array, Buffer
 from ..models.base import ForwardBatch, Model
 from ..scheduler.config import ALGORITHMS
 from ..trace import Touch
+from ..worker import Step, Worker
 from ..worker.recording import KV, PAGE_TABLE
-from ..worker.worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker
 from .design import design
 from .vllm import vllm_batch_queue
 
@@ -97,12 +99,12 @@ class Stage:
         """Which of the model's it holds."""
         return get_pp_indices(cast(LayeredModel, model).num_layers, self.count)[self.number]
 
-    def cost(self, worker: Worker, step: Step) -> int:
+    def cost(self, worker: Worker[Any], step: Step) -> int:
         """Its share."""
         cost = worker.cost.forward(step.inputs.num_tokens)
         return cost * (self.number + 1) // self.count - cost * self.number // self.count
 
-    def touches(self, worker: Worker, step: Step) -> list[Touch]:
+    def touches(self, worker: Worker[Any], step: Step) -> list[Touch]:
         """Its part of what the whole pass touches: its own page table, and KV if it has a layer."""
         has_layers, part = bool(self.layers(worker.model)), list[Touch]()
         for touch in step.touches.forward:
@@ -112,7 +114,7 @@ class Stage:
                 part.append(touch._replace(resource=self.place + touch.resource))
         return part
 
-    def __call__(self, worker: Worker, given: ForwardBatch | IntermediateTensors) -> Array:
+    def run(self, worker: Worker[Any], given: ForwardBatch | IntermediateTensors) -> Array:
         """Device: run the stage's layers, and return the next stage's input.
 
         The last stage returns logits [num_logits, vocab].
@@ -136,31 +138,47 @@ class Stage:
         return given._replace(hidden=hidden)
 
 
-def recv_tensors(worker: Worker, sent: IntermediateTensors) -> IntermediateTensors:
-    """Device: take what the stage before has sent (``get_pp_group().recv_tensor_dict``)."""
-    return sent
+class PipelineWorker(Worker[Step]):
+    """A worker whose forward pass is a chain of ops, one on the stream of each stage."""
 
+    def __init__(self, *parts: Any, stages: int, **sizes: Any) -> None:
+        self.stages = [Stage(number, stages) for number in range(stages)]
+        self.forward_streams = tuple(stage.stream for stage in self.stages)
+        self.places = tuple(stage.place for stage in self.stages)
+        super().__init__(*parts, **sizes)
 
-def pipeline(stages: int) -> Recipe:
-    """A plain step over so many stages."""
-    ops: list[StepOp] = []
-    for number in range(stages):
-        stage = Stage(number, stages)
-        if number:
-            receive = StepOp(
-                "recv", recv_tensors, stage.stream, takes=("hidden",), gives="hidden",
-                edge=("recv", "hidden"), cost=lambda worker, step: worker.cost.recv,
+    def launch_forward(self, step: Step) -> None:
+        """Queue each stage, which takes the output of the stage before it."""
+        given: Any = step.inputs
+        for stage in self.stages:
+            stream = self.device.stream(stage.stream)
+            if stage.number:
+                stream.wait(given)
+                given = self.queue(
+                    step, "recv", self.recv_tensors, given, on=stream, cost=self.cost.recv,
+                    after=("recv", given),
+                )  # fmt: skip
+            given = step.logits_output = self.queue(
+                step, "forward", partial(stage.run, self), given, on=stream,
+                cost=stage.cost(self, step), touches=stage.touches(self, step),
             )  # fmt: skip
-            ops.append(receive)
-        forward = replace(
-            FORWARD, run=stage, stream=stage.stream, place=stage.place,
-            cost=stage.cost, touches=stage.touches,
-            takes=("hidden",) if number else ("inputs",),
-            gives="logits_output" if stage.is_last else "hidden",
-            awaited_by="" if stage.is_last else f"stage {number + 1}",
-        )  # fmt: skip
-        ops.append(forward)
-    return (*ops, replace(SAMPLE, stream=stage.stream), COPY)
+        if step.edges is not None:
+            self.token_edges.launched(step.edges, given)
+
+    def recv_tensors(self, sent: IntermediateTensors) -> IntermediateTensors:
+        """Take the output of the stage before (``get_pp_group().recv_tensor_dict``)."""
+        return sent
+
+    def launch_fill(self, step: Step, fill: Callable[..., Array]) -> None:
+        """Queue the op that fills the page table of each stage."""
+        for stage in self.stages:
+            stream = self.device.stream(stage.stream)
+            if stage.number and step.logits_output is not None:
+                stream.wait(step.logits_output)
+            step.logits_output = self.queue(
+                step, "page table", fill, self, step.flat, self.page_tables[stage.place],
+                on=stream, touches=stage.touches(self, step),
+            )  # fmt: skip
 
 
 def get_pp_indices(num_layers: int, pp_size: int) -> list[range]:
@@ -185,7 +203,7 @@ for stages in (2, 4):
         follows="vLLM v1/engine/core.py:step_with_batch_queue, v1/worker/gpu_worker.py",
         depth=stages,
         options={"depth": stages},
-        recipe=pipeline(stages),
+        worker=partial(PipelineWorker, stages=stages),
         refuses={
             "other relays": "every token over the host: its first stage reads before the last one "
             "has sampled",

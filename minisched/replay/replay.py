@@ -18,13 +18,13 @@ from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics, Percentiles
 from ..loops.design import Design, find_loop
 from ..loops.run import drive, fit_config
+from ..loops.vllm_pp import PipelineWorker
 from ..models.base import ForwardBatch
 from ..relay import make_relay
 from ..relay.base import Relay, RelayShape
 from ..scheduler import Scheduler, SchedulerConfig
 from ..trace import NullRecorder, Recorder
 from ..worker import Step, Worker
-from ..worker.worker import COPY, FORWARD, SAMPLE
 from .trace_file import Survey, Turn
 
 # -- Settings with which every request of a trace can finish ---------------------------------------
@@ -127,7 +127,7 @@ class LengthModel:
 # -- A worker that takes time on the device, and next to none on the host that simulates it --------
 
 
-class LengthWorker(Worker):
+class LengthWorker(Worker[Step]):
     """Launches the same three ops as ``Worker``, at the same cost, but ships no tokens with them.
 
     No page table is filled and no id resolved: the length model looks at neither. So a step costs
@@ -139,42 +139,57 @@ class LengthWorker(Worker):
     ) -> None:
         super().__init__(
             device, model, relay,
-            num_slots=0, max_running_requests=0, max_len=0, depth=depth, cost=cost, recipe=LENGTHS,
+            num_slots=0, max_running_requests=0, max_len=0, depth=depth, cost=cost,
         )  # fmt: skip
         self.num_steps = 0
         self.peak_tokens = 0  # computed in one step: what activations need memory for
 
     def prepare(self, step: Step, previous: Step | None = None) -> None:
         """Host: there is nothing to lay out, unless a loop does that by itself."""
-        step.rest.extend(self.recipe)
         self.ship(step)
 
     def ship(self, step: Step) -> None:
-        """Host: there is nothing to ship, and nothing that sampling had to know."""
+        """Host: there is nothing to ship, and sampling needs no masks."""
         step.adjustments = []
         self.num_steps += 1
         self.peak_tokens = max(self.peak_tokens, step.batch.size[1])
 
+    def launch_rest(self, step: Step) -> None:
+        """Queue sample and copy; no step has masks, log-probabilities or arrows of tokens."""
+        step.delay_sample_func = None
+        self.launch_sample(step)
+        self.launch_copy(step)
+        self.device.flush(*step.launched)
 
-def sample_rows(worker: Worker, batch: ScheduleBatch) -> Vector:
-    """Device: each row's token, [num_reqs]."""
-    first = cast(LengthModel, worker.model).first_output_id
-    return Vector([first + req.params.seed for req in batch.reqs])
+    def launch_forward(self, step: Step) -> None:
+        """Queue a pass that computes nothing and takes the time of its rows."""
+        batch = step.batch
+        extents = zip(batch.starts, map(len, batch.ids), strict=True)
+        step.logits_output = self.queue(
+            step, "forward", lambda: None,
+            on=self.forward_stream, cost=self.cost.forward_rows(extents),
+        )  # fmt: skip
 
+    def launch_sample(self, step: Step) -> None:
+        """Queue the sampling."""
+        step.next_token_ids = self.queue(
+            step, "sample", self.sample_rows, step.batch,
+            on=self.sample_stream, cost=self.cost.sample_rows(len(step.batch.reqs)),
+        )  # fmt: skip
+        self.copy_stream.wait(step.next_token_ids)
 
-def forward_cost(worker: Worker, step: Step) -> int:
-    """Of the positions that its rows compute."""
-    batch = step.batch
-    return worker.cost.forward_rows(zip(batch.starts, map(len, batch.ids), strict=True))
+    def sample_rows(self, batch: ScheduleBatch) -> Vector:
+        """Return each row's token, [num_reqs], on the device."""
+        first = cast(LengthModel, self.model).first_output_id
+        return Vector([first + req.params.seed for req in batch.reqs])
 
-
-LENGTHS = (
-    replace(FORWARD, run=lambda worker: None, takes=(), cost=forward_cost, touches=lambda *_: ()),
-    replace(SAMPLE, run=sample_rows, takes=("batch",), touches=lambda *_: ()),
-    replace(
-        COPY, run=lambda worker, tokens: tokens, takes=("next_token_ids",), touches=lambda *_: ()
-    ),
-)
+    def launch_copy(self, step: Step) -> None:
+        """Queue the copy, which passes the tokens on."""
+        assert step.next_token_ids is not None
+        step.copy_done = self.queue(
+            step, "copy", lambda tokens: tokens, step.next_token_ids,
+            on=self.copy_stream, cost=self.cost.copy, after=("copy", step.next_token_ids),
+        )  # fmt: skip
 
 
 # -- Drives a loop over requests of which only lengths are known, in virtual time ------------------
@@ -311,7 +326,7 @@ def replayable(loop: str) -> Design:
         why = "it is two engines"
     elif spec.relays[0] == "token_pool":
         why = "its relay copies prompts, and there are none"
-    elif any(op.name == "recv" for op in spec.recipe):
+    elif getattr(spec.worker, "func", spec.worker) is PipelineWorker:
         why = "it cuts the model into stages, and there is none"
     if why:
         raise ValueError(f"loop {loop!r} can't be replayed: {why}; take another, such as overlap.")

@@ -1,67 +1,68 @@
-"""A step that is lost: it fails on the host, before all of it was launched.
+"""A lost step: it fails on the host, before all of its ops are launched.
 
-An op that fails on the device needs nobody: whoever takes its value fails with it. But a step whose
-inputs found no memory, or whose thread went wrong, has ops that nobody launches any more, and its
-requests may be in a step behind it already. That one reads and writes through cells of the page
-table that this one was to fill: with what stood there before, it would write into pages that are
-somebody else's by now. So small ops fill them, and let a relay that counts steps take its turn,
-unless the forward pass has.
+An op that fails on the device needs no repair: each op that takes its value fails with it. But if
+the inputs of a step find no memory, or its thread raises, the remaining ops are never launched. The
+next step may be launched already, with the same requests. It relies on the cells of the page table
+that the lost step was to fill. With the old content it would write into pages of other requests. So
+a small op fills these cells. If the forward pass is not queued, it also takes the turn of the lost
+step in a relay that counts steps.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import chain
+from typing import Any
 
-from ..devices.base import Array
+from ..devices.base import Array, Buffer
 from ..models.base import ModelWorkerBatch, get_model_worker_batch
 from .recording import StepTouches
-from .worker import Step, StepOp, Worker
+from .worker import Step, Worker
 
 
-def launch_or_lose(worker: Worker, step: Step, upto: str = "") -> Step:
-    """``Worker.launch`` on a thread of the host: what goes wrong there has failed the step."""
+def launch_or_lose(worker: Worker[Any], step: Step, delay_sample: bool = False) -> Step:
+    """Launch the remaining ops of a step on a thread of the host; an error there loses the step."""
     try:
         if step.error is not None:
             raise step.error
-        if step.rest:
-            worker.launch(step, upto)
+        if step.delay_sample_func is not None:
+            step.delay_sample_func()
+        elif step.logits_output is None:
+            worker.launch(step, delay_sample=delay_sample)
     except Exception as error:
         lose(worker, step, error)
     return step
 
 
-def lose(worker: Worker, step: Step, error: Exception) -> None:
-    """Host: the step has failed; launch what stands in for its forward pass."""
+def lose(worker: Worker[Any], step: Step, error: Exception) -> None:
+    """Mark the step as failed, and queue the op that replaces its forward pass."""
     if step.launched:
         step.fail(error)
     batch, declared = step.batch, step.touches
-    is_bound = step.flat is not None and step.logits_output is None and step.hidden is None
+    is_bound = step.flat is not None and step.logits_output is None
     if step.flat is None:  # the relay has not bound it: only its cells of the table are right
         ids = [0] * batch.num_tokens
         dests = ids[: len(batch.reqs)]
         step.flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
         declared = worker.touches.undeclared(batch, step.flat)
-    # What it reads is nobody's: the relay's cells may lack what this step was to send there.
-    written = [touch for touch in chain.from_iterable(declared) if touch.kind != "read"]
-    step.touches = StepTouches(written)
+    # It reads nothing of the relay, which may lack the tokens of this step, and samples nothing.
+    touches = chain(declared.forward, declared.sample, declared.verify, declared.draft)
+    step.touches = StepTouches([
+        touch for touch in touches
+        if touch.kind != "read" and not touch.resource.startswith("output")
+    ])  # fmt: skip
     step.edges = step.next_token_ids = step.copy_done = step.delay_sample_func = None
-    step.rest.clear()
-    for op in worker.recipe:
-        if op.name == "forward":
-            fill = partial(fill_table, place=op.place, resolves=is_bound)
-            worker.queue(step, StepOp(
-                "page table", fill, op.stream, takes=("flat",), gives=op.gives,
-                awaited_by=op.awaited_by, touches=op.touches,
-            ))  # fmt: skip
+    worker.launch_fill(step, partial(fill_table, resolves=is_bound))
     worker.device.flush(*step.launched)
     step.fail(error)
     step.error = None  # it names frames, and one of these this step
 
 
-def fill_table(worker: Worker, flat: ModelWorkerBatch, *, place: str, resolves: bool) -> Array:
-    """What is left of the forward pass where a step is lost; nobody uses what the relay gives."""
-    table, asarray = worker.page_tables[place], worker.device.xp.asarray
+def fill_table(
+    worker: Worker[Any], flat: ModelWorkerBatch, table: Buffer, *, resolves: bool
+) -> Array:
+    """Fill the page table on the device; no op uses the ids that the relay returns."""
+    asarray = worker.device.xp.asarray
     if flat.table_index:
         table[asarray(flat.table_index)] = asarray(flat.table_slots)
     if resolves:

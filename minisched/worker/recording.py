@@ -14,7 +14,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 from ..core import Lease, Outputs, Request, Row, ScheduleBatch
@@ -32,15 +32,28 @@ KV, PAGE_TABLE, INPUTS, PINNED = "kv", "page table", "inputs", "pinned"
 
 
 class StepTouches(NamedTuple):
-    """What the ops of one step touch; ``verify`` and ``draft`` are those of a step with drafts."""
+    """The memory that each op of one step touches; only a step with drafts has the last two."""
 
     forward: Sequence[Touch] = ()
     sample: Sequence[Touch] = ()
+    copy: Sequence[Touch] = ()
     verify: Sequence[Touch] = ()
     draft: Sequence[Touch] = ()
 
 
 NOTHING = StepTouches()
+
+
+class Laid(Protocol):
+    """A step as far as its layout needs it (``worker.py:Step``)."""
+
+    batch: ScheduleBatch
+    buffer: int
+
+    @property
+    def num_outputs(self) -> int:
+        """Return the number of integers in its output buffer."""
+        ...
 
 
 class Touches:
@@ -64,15 +77,23 @@ class Touches:
         self.table = defaultdict[int, list[int]](list)  # the slots that the device's lists, by row
         self._followed: dict[int, weakref.ref[ForwardBatch]] = {}  # by step
 
-    def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
-        """Host: a step is laid out, its arrays are written; what each of its ops will touch."""
+    def declare(self, step: Laid, flat: ModelWorkerBatch) -> StepTouches:
+        """Return the memory that each op of a step will touch, when it is laid out.
+
+        Its arrays are written now.
+        """
         if not self.program.is_on:
             return NOTHING
+        batch = step.batch
         self.program.touch("write", INPUTS, [batch.step])
         self._list_pages(batch)
         inputs = self.inputs(batch)
         forward = [inputs, *self.relay.reads(batch, flat.input_ids), *self.memory(batch, flat)]
-        return StepTouches(forward, [inputs, *self.relay.writes(batch, flat.dests)])
+        output, copied = f"output {step.buffer}", range(step.num_outputs)
+        sampled = Touch("write", output, range(len(flat.sampling_info)))
+        sample = [inputs, *self.relay.writes(batch, flat.dests), sampled]
+        copy = [Touch("read", output, copied), Touch("write", f"host {output}", copied)]
+        return StepTouches(forward, sample, copy)
 
     def undeclared(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
         """Host: what a step would have touched that was lost before it was laid out."""
@@ -96,11 +117,9 @@ class Touches:
         """What every op reads that is given the step's arrays."""
         return Touch("read", INPUTS, [batch.step])
 
-    def read_back(self, step: int, buffer: int, size: int, uploaded: bool) -> None:
-        """Host: the copy is read; what the step's upload was given can go."""
-        self.program.touch("read", f"host output {buffer}", range(size))
-        if uploaded:
-            self.program.touch("free", PINNED, [step])
+    def read_back(self, step: Laid) -> None:
+        """Record that the host reads the copy."""
+        self.program.touch("read", f"host output {step.buffer}", range(step.num_outputs))
 
     def free_pages(self, pages: Sequence[int], lease: Lease | None) -> None:
         """Host: pages are taken back: nobody may touch them any more."""

@@ -1,65 +1,90 @@
-"""Steps that carry drafts: verify them, say how many count, and draft for the step behind.
+"""Steps with drafts: verify them, count those that are accepted, and draft for the next step.
 
-(SGLang ``speculative/``, vLLM ``v1/spec_decode/``.) A step is up to five ops: ``forward`` over the
-last token of each row and the drafts behind it; ``sample`` at each of these places, from (seed,
-request, position) as ever; ``verify``, which counts the drafts that are what was sampled;
-``draft``, where the device drafts; ``copy``. So a draft never changes a token, it only saves a
-step.
+(SGLang ``speculative/``, vLLM ``v1/spec_decode/``.) A step has up to five ops: ``forward`` over the
+last token of each row and its drafts; ``sample`` at each of these places, from (seed, request,
+position) as in a plain step; ``verify``, which counts the drafts that equal the sampled tokens;
+``draft``, where the device drafts; ``copy``. So a draft never changes a token. It only saves steps.
 
-How far a row comes depends on how many drafts count. A step that is launched before the one in
-front of it has come back takes its last token, its drafts and its lengths from the relay
-(``FutureMapPool``), on the device. Where the ops are built by the host (CUDA, MLX:
-``Device.built_by_host``) positions must be numbers when a step is launched: so there the host waits
-for the step in front before it lays the next one out. (SGLang keeps the lengths on the device and
-has CUDA kernels that read them there, for upper bounds that the host knows.)
+The positions of a row depend on the number of accepted drafts before it. A step may be launched
+before the result of the previous one is there. Then it takes its last token, drafts and lengths
+from the relay (``FutureMapPool``), on the device. Where the host builds the ops (CUDA, MLX:
+``Device.built_by_host``), positions must be numbers at the launch. There the host waits for the
+previous step before it lays the next one out. (SGLang keeps the lengths on the device, and its CUDA
+kernels read them there, for upper bounds that the host knows.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
 
-from ..core import Result, Row, ScheduleBatch
-from ..devices.base import Array, Arrays
+from ..core import LogitAdjustment, Result, Row
+from ..devices.base import Array, Arrays, Op
 from ..models.base import ForwardBatch, ModelWorkerBatch
 from ..speculative.draft_model import Drafter
 from ..speculative.lookup import Reach
 from ..trace import Touch
-from .recording import NOTHING, StepEdges, StepTouches, Touches
-from .worker import COPY, FORWARD, SAMPLE, Recipe, Step, StepOp, Worker, sample
+from .recording import NOTHING, Laid, StepEdges, StepTouches, Touches
+from .worker import Step, Worker
 
-# -- The host: how a step is laid out, and what it waits for where it builds the ops ---------------
+# -- A step with drafts ----------------------------------------------------------------------------
 
 
-@dataclass
-class Drafts:
-    """What the ops of one step tell each other: where its rows begin, found out by the first."""
+@dataclass(eq=False, repr=False)
+class VerifyStep(Step):
+    """A step whose rows may carry drafts, and the data that its ops hand to each other."""
 
-    room: Sequence[int]  # [num_reqs] positions for which each row has memory
-    bound: Any  # what its drafter must be told of it
-    inputs: ForwardBatch = field(init=False)  # the step as its forward pass has found it
+    room: Sequence[int] = ()  # [num_reqs] positions for which each row has memory
+    bound: Any = None  # its drafter's data of the batch
+    num_drafts: int = 0  # drafts that its drafter makes
+    found: ForwardBatch = field(init=False)  # its inputs at the positions that its pass has found
+    num_accepted_tokens: Op | None = None  # of verify: tokens of each row that count, [num_reqs]
+    next_draft_input: Op | None = None  # of draft: [num_reqs * k]; None: the host drafts
+
+    @property
+    def counts(self) -> range:
+        """Return the places of the output buffer that hold the numbers of accepted tokens."""
+        num_samples = sum(self.batch.sample_lens)
+        return range(num_samples, num_samples + len(self.batch.reqs))
+
+    @property
+    def num_outputs(self) -> int:
+        """Return the number of tokens, counts and drafts."""
+        return self.counts.stop + self.num_drafts
+
+    def others(self) -> Iterable[Op]:
+        """Return verify and draft."""
+        return [op for op in (self.num_accepted_tokens, self.next_draft_input) if op is not None]
+
+    def split(self, result: Result) -> Result:
+        """Return the three columns of the copy, which were all read as tokens."""
+        values, start, stop = result.tokens, self.counts.start, self.counts.stop
+        accepted, drafts = values[start:stop], values[stop:]
+        return replace(result, tokens=values[:start], num_accepted_tokens=accepted, drafts=drafts)
 
 
 class DraftTouches(Touches):
-    """What steps with drafts touch at most.
+    """Declares the memory that steps with drafts touch at most.
 
-    A row whose drafts before it are in flight may begin anywhere in what was reserved for it. All
-    of that counts as written; so does what it may read there, which the steps before it wrote.
+    With drafts in flight a row may begin anywhere in its reserved positions. All of these count as
+    written, and as read: the steps before it wrote there.
     """
 
     def __init__(self, drafter: Drafter | None, *rest: Any) -> None:
         super().__init__(*rest)
         self.drafter = drafter
 
-    def declare(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
-        """The relay learns the newest token when it is verified; lengths and drafts it has too."""
-        plain = super().declare(batch, flat)
+    def declare(self, step: Laid, flat: ModelWorkerBatch) -> StepTouches:
+        """Return the touches: ``verify`` writes to the relay, which also has lengths and drafts."""
+        assert isinstance(step, VerifyStep)
+        plain, batch = super().declare(step, flat), step.batch
         if plain is NOTHING:
             return NOTHING
-        inputs = self.inputs(batch)
+        inputs, output = self.inputs(batch), f"output {step.buffer}"
+        *stored, sampled = plain.sample
         draft = [inputs, *self.relay.writes_drafts(batch)]
         if self.drafter is not None:
             late = self.reads_late(batch)
@@ -70,65 +95,148 @@ class DraftTouches(Touches):
                 )
                 for index, row in enumerate(batch.rows)
             ])  # fmt: skip
-        return StepTouches(plain.forward, [inputs], plain.sample, draft)
+        draft.append(Touch("write", output, range(step.counts.stop, step.num_outputs)))
+        verify = [*stored, Touch("write", output, step.counts)]
+        return StepTouches(plain.forward, [inputs, sampled], plain.copy, verify, draft)
 
     def end_of(self, row: Row) -> int:
-        """One past the last position that a row may compute."""
+        """Return one past the last position that a row may compute."""
         return len(self.table[row.lease.row]) if None in row.ids else row.end
 
 
-class Speculation:
-    """The host's part of it; ``drafter`` is None where the host drafts as well."""
+class VerifyWorker(Worker[VerifyStep]):
+    """A worker for steps that may carry drafts; ``drafter`` is None where the host drafts."""
 
-    def __init__(self, num_draft_tokens: int, drafter: Drafter | None = None) -> None:
-        self.num_draft_tokens, self.drafter = num_draft_tokens, drafter
-        self.in_front: Step | None = None  # the step that was laid out last
+    step_class = VerifyStep
 
-    @property
-    def parts(self) -> dict[str, Any]:
-        """What a worker is made of that speculates."""
-        return {
-            "recipe": verify_recipe(self.drafter),
-            "begin": self.begin,
-            "outputs_per_row": 2 + 2 * self.num_draft_tokens,
-            "make_touches": partial(DraftTouches, self.drafter),
-        }
+    def __init__(
+        self, *parts: Any, drafter: Drafter | None, num_draft_tokens: int, **sizes: Any
+    ) -> None:
+        self.drafter, self.num_draft_tokens = drafter, num_draft_tokens
+        self.outputs_per_row = 2 + 2 * num_draft_tokens
+        self.touches_class = partial(DraftTouches, drafter)
+        self.last: Step | None = None  # the step that was laid out last
+        super().__init__(*parts, **sizes)
 
-    def begin(self, worker: Worker, step: Step) -> None:
-        """Host: a step is laid out. Where it builds the ops, it waits for the one in front."""
-        batch, device, in_front = step.batch, worker.device, self.in_front
-        if device.built_by_host and in_front is not None and any(batch.start_unknown):
+    def lay_out(self, step: VerifyStep, previous: Step | None = None) -> None:
+        """Lay a step out. Where the host builds the ops, wait for the step before."""
+        batch, device, last = step.batch, self.device, self.last
+        if device.built_by_host and last is not None and any(batch.start_unknown):
             device.recorder.mark("wait", step=batch.step, reason="speculation", op="forward")
-            in_front.result()  # then lengths, tokens and drafts are in the relay; if it has
-            # failed, others are, which ``resolve_starts`` bounds
-        self.in_front = step
-        room = [len(lease.pages) * worker.page_size for lease in batch.leases]
-        step.extra = Drafts(room, self.drafter.bind(batch) if self.drafter else None)
-        num_drafts = len(batch.reqs) * self.num_draft_tokens if self.drafter is not None else 0
-        step.num_outputs = counts(step).stop + num_drafts
+            last.result()  # then lengths, tokens and drafts are in the relay; if it has
+            # failed, the relay has older ones, which ``resolve_starts`` bounds
+        self.last = step
+        step.room = [len(lease.pages) * self.page_size for lease in batch.leases]
+        step.bound = self.drafter.bind(batch) if self.drafter else None
+        step.num_drafts = len(batch.reqs) * self.num_draft_tokens if self.drafter else 0
+        super().lay_out(step, previous)
+
+    # -- the ops: forward, sample, verify, draft, copy
+
+    def launch_forward(self, step: VerifyStep) -> None:
+        """Queue the forward pass."""
+        step.logits_output = self.queue(
+            step, "forward", self.find_and_forward, step.inputs, step.edges, step,
+            on=self.forward_stream, cost=self.cost.forward_rows(step.inputs.extents),
+            touches=step.touches.forward,
+        )  # fmt: skip
+        if step.edges is not None:
+            self.token_edges.launched(step.edges, step.logits_output)
+
+    def find_and_forward(
+        self, inputs: ForwardBatch, edges: StepEdges | None, step: VerifyStep
+    ) -> Array:
+        """Find the positions of the rows, and return logits [num_logits, vocab], on the device."""
+        if len(inputs.table_index):
+            self.page_table[inputs.table_index] = inputs.table_slots
+        if any(inputs.start_unknown):
+            inputs = resolve_starts(self, inputs, step.room)
+        ids = self.relay.resolve_future(inputs.ids, None)
+        step.found = inputs = replace(inputs, ids=ids)
+        if edges is not None:
+            self.token_edges.took(edges, inputs.ids)
+        return self.model.forward(inputs, inputs.ids, self.page_table)
+
+    def launch_sample(self, step: VerifyStep) -> None:
+        """Queue sampling and verifying, and drafting where the device drafts."""
+        step.next_token_ids = self.queue(
+            step, "sample", self.sample_found, step.logits_output, step, step.adjustments,
+            on=self.sample_stream, cost=self.cost.sample, touches=step.touches.sample,
+        )  # fmt: skip
+        step.num_accepted_tokens = last = self.queue(
+            step, "verify", self.verify, step.next_token_ids, step,
+            on=self.sample_stream, cost=self.cost.verify,
+            touches=step.touches.verify,
+        )  # fmt: skip
+        if self.drafter is not None:
+            step.next_draft_input = last = self.queue(
+                step, "draft", self.draft, step.next_token_ids, step.num_accepted_tokens, step,
+                on=self.sample_stream, cost=self.drafter.cost(self.cost),
+                touches=step.touches.draft, mode="draft extend",
+            )  # fmt: skip
+        self.copy_stream.wait(last)
+
+    def sample_found(
+        self, logits: Array, step: VerifyStep, adjustments: list[LogitAdjustment | None] | None
+    ) -> Array:
+        """Return a token for each place, on the device; ``verify`` counts those that are valid."""
+        inputs = replace(step.found, adjustments=adjustments) if adjustments else step.found
+        return self.choose(logits, inputs, step.buffer)
+
+    def verify(self, tokens: Array, step: VerifyStep) -> Array:
+        """Return how many tokens of each row count, [num_reqs], on the device.
+
+        The newest of them goes to the relay.
+        """
+        inputs, relay, xp = step.found, self.relay, self.device.xp
+        accepted = count_accepted(xp, inputs, tokens)
+        firsts = list(accumulate(inputs.sample_lens, initial=0))[:-1]
+        at = xp.asarray(firsts) + accepted - 1  # each row's newest token
+        relay.store_to_map(inputs.dests, tokens[at])
+        if relay.run_ahead:
+            before = xp.asarray([inputs.sampling[first][2] for first in firsts])
+            relay.stash_lens(inputs.rows, before + accepted)
+        start = len(inputs.sampling)
+        self.outputs[step.buffer][start : start + len(inputs.rows)] = accepted
+        return accepted
+
+    def draft(self, tokens: Array, accepted: Array, step: VerifyStep) -> Array:
+        """Return drafts for the next step, [num_reqs * k], on the device."""
+        inputs, relay = step.found, self.relay
+        assert self.drafter is not None
+        guesses = self.drafter.draft(inputs, step.bound, tokens, accepted, self.page_table)
+        relay.stash_drafts(inputs.rows, guesses)
+        start = len(inputs.sampling) + len(inputs.rows)
+        self.outputs[step.buffer][start : start + len(guesses)] = guesses
+        return guesses
+
+    def launch_copy(self, step: VerifyStep) -> None:
+        """Queue the copy of all three columns."""
+        source = step.next_draft_input or step.num_accepted_tokens
+        assert source is not None
+        step.copy_done = self.queue(
+            step, "copy", self.copy, step.buffer, step.num_outputs,
+            on=self.copy_stream, cost=self.cost.copy, touches=step.touches.copy,
+            after=("copy", source),
+        )  # fmt: skip
+
+    def keep_edges(self, step: VerifyStep, edges: StepEdges) -> None:
+        """Record that ``verify`` leaves each token in the relay."""
+        if step.next_token_ids and step.num_accepted_tokens and step.copy_done:
+            self.token_edges.sampled(
+                edges, step.next_token_ids, step.num_accepted_tokens, step.copy_done
+            )
 
 
-# -- The ops: forward, sample, verify, draft -------------------------------------------------------
+# -- Computed by the ops ---------------------------------------------------------------------------
 
 
-def forward(worker: Worker, inputs: ForwardBatch, edges: StepEdges | None, drafts: Drafts) -> Array:
-    """Device: find out where rows begin, and compute logits [num_logits, vocab]."""
-    if len(inputs.table_index):
-        worker.page_table[inputs.table_index] = inputs.table_slots
-    if any(inputs.start_unknown):
-        inputs = resolve_starts(worker, inputs, drafts.room)
-    drafts.inputs = inputs = replace(inputs, ids=worker.relay.resolve_future(inputs.ids, None))
-    if edges is not None:
-        worker.token_edges.took(edges, inputs.ids)
-    return worker.model.forward(inputs, inputs.ids, worker.page_table)
+def resolve_starts(worker: Worker[Any], inputs: ForwardBatch, room: Sequence[int]) -> ForwardBatch:
+    """Return the step at the true positions of its rows, on the device.
 
-
-def resolve_starts(worker: Worker, inputs: ForwardBatch, room: Sequence[int]) -> ForwardBatch:
-    """Device: the step at the positions where its rows really begin.
-
-    The step before has left them in the relay. If that one failed, something else is there. Then
-    the row is nobody's, but it must not write where its request has no memory, nor into a prefix
-    that others read.
+    The step before has left them in the relay. If that step failed, the relay has other numbers.
+    Then the row has no use, but it must write neither outside its request's memory nor into a
+    shared prefix.
     """
     starts = list(inputs.prefix_lens)
     hidden = [row for row, unknown in enumerate(inputs.start_unknown) if unknown]
@@ -139,7 +247,7 @@ def resolve_starts(worker: Worker, inputs: ForwardBatch, room: Sequence[int]) ->
 
 
 def at_starts(inputs: ForwardBatch, starts: list[int], xp: Arrays) -> ForwardBatch:
-    """The same step with its rows at other positions, where its tokens are also sampled."""
+    """Return the step with its rows at other positions, where its tokens are also sampled."""
     moved = [new - old for new, old in zip(starts, inputs.prefix_lens, strict=True)]
     shift_token = [by for by, n in zip(moved, inputs.extend_lens, strict=True) for _ in range(n)]
     shift_sample = [by for by, n in zip(moved, inputs.sample_lens, strict=True) for _ in range(n)]
@@ -152,37 +260,10 @@ def at_starts(inputs: ForwardBatch, starts: list[int], xp: Arrays) -> ForwardBat
     return replace(inputs, prefix_lens=starts, positions=positions, sampling=sampling)
 
 
-def verify(worker: Worker, tokens: Array, drafts: Drafts, dests: Array, buffer: int) -> Array:
-    """Device: how many tokens of each row count, [num_reqs]; the relay learns the newest."""
-    inputs, relay, xp = drafts.inputs, worker.relay, worker.device.xp
-    accepted = count_accepted(xp, inputs, tokens)
-    firsts = list(accumulate(inputs.sample_lens, initial=0))[:-1]
-    at = xp.asarray(firsts) + accepted - 1  # each row's newest token
-    relay.store_to_map(dests, tokens[at])
-    if relay.run_ahead:
-        before = xp.asarray([inputs.sampling[first][2] for first in firsts])
-        relay.stash_lens(inputs.rows, before + accepted)
-    start = len(inputs.sampling)
-    worker.outputs[buffer][start : start + len(inputs.rows)] = accepted
-    return accepted
-
-
-def draft(
-    drafter: Drafter, worker: Worker, tokens: Array, accepted: Array, drafts: Drafts, buffer: int
-) -> Array:
-    """Device: drafts for the step behind this one, [num_reqs * k]."""
-    inputs, relay = drafts.inputs, worker.relay
-    guesses = drafter.draft(inputs, drafts.bound, tokens, accepted, worker.page_table)
-    relay.stash_drafts(inputs.rows, guesses)
-    start = len(inputs.sampling) + len(inputs.rows)
-    worker.outputs[buffer][start : start + len(guesses)] = guesses
-    return guesses
-
-
 def count_accepted(xp: Arrays, inputs: ForwardBatch, tokens: Array) -> Array:
-    """Device: 1 and the drafts that are what was sampled in their place, [num_reqs].
+    """Return 1 plus the number of drafts that equal the sampled tokens, [num_reqs], on the device.
 
-    Of the inputs [last, d1, .., dk] of a row the target made [t0, .., tk]: d1 is right if it is t0.
+    From the inputs [last, d1, .., dk] of a row the target made [t0, .., tk]: d1 counts if it is t0.
     """
     ids, width = inputs.ids, max(inputs.sample_lens) - 1
     ends, samples = accumulate(inputs.extend_lens), accumulate(inputs.sample_lens)
@@ -195,61 +276,3 @@ def count_accepted(xp: Arrays, inputs: ForwardBatch, tokens: Array) -> Array:
     at, none = xp.asarray(draft_at), xp.asarray([-1] * len(draft_at))
     drafts = xp.where(xp.mask(is_draft), ids[at], none)
     return xp.count_equal(drafts, tokens[xp.asarray(target_at)], width, len(inputs.rows))
-
-
-# -- The recipe, and what the host makes of the copy: tokens, how many count, drafts ---------------
-
-
-def counts(step: Step) -> range:
-    """Where in its output buffer it is said how many tokens count."""
-    num_samples = sum(step.batch.sample_lens)
-    return range(num_samples, num_samples + len(step.batch.reqs))
-
-
-def tell_apart(step: Step, result: Result) -> Result:
-    """Host: the three columns of the copy, which were all read as tokens."""
-    values, start, stop = result.tokens, counts(step).start, counts(step).stop
-    accepted, drafts = values[start:stop], values[stop:]
-    return replace(result, tokens=values[:start], num_accepted_tokens=accepted, drafts=drafts)
-
-
-def verify_recipe(drafter: Drafter | None = None) -> Recipe:
-    """Forward, sample, verify, and draft where the device does that; then copy all three."""
-    ops = [
-        replace(FORWARD, run=forward, takes=("inputs", "edges", "extra")),
-        replace(
-            SAMPLE,
-            run=lambda worker, logits, drafts, *rest: sample(worker, logits, drafts.inputs, *rest),
-            takes=("logits_output", "extra", "adjustments", "buffer"),
-            awaited_by="",
-            cost=lambda worker, step: worker.cost.sample,
-        ),
-        StepOp(
-            "verify",
-            verify,
-            takes=("next_token_ids", "extra", "future_indices", "buffer"),
-            gives="num_accepted_tokens",
-            awaited_by="copy" if drafter is None else "",
-            cost=lambda worker, step: worker.cost.verify,
-            touches=lambda worker, step: [
-                *step.touches.verify,
-                Touch("write", f"output {step.buffer}", counts(step)),
-            ],
-        ),
-    ]
-    if drafter is not None:
-        drafts = StepOp(
-            "draft",
-            partial(draft, drafter),
-            takes=("next_token_ids", "num_accepted_tokens", "extra", "buffer"),
-            gives="next_draft_input",
-            awaited_by="copy",
-            cost=lambda worker, step: drafter.cost(worker.cost),
-            touches=lambda worker, step: [
-                *step.touches.draft,
-                Touch("write", f"output {step.buffer}", range(counts(step).stop, step.num_outputs)),
-            ],
-            mode="draft extend",
-        )
-        ops.append(drafts)
-    return (*ops, replace(COPY, edge=("copy", ops[-1].gives), read=tell_apart))

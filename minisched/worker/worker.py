@@ -1,25 +1,28 @@
 """The worker: it launches a step's ops and returns before the device has run them.
 
-A step is a batch on its way. What it does on the device is a list of ops, its *recipe*: a plain
-step is ``FORWARD`` (find the input tokens, fill the page table, compute logits), ``SAMPLE``
-(choose tokens, keep them in the relay and in an output buffer) and ``COPY`` (bring that buffer to
-the host, on a stream of its own). An op takes fields of its ``Step`` and gives one, so the data
-flow of a step is what its ops name. ``Worker.prepare`` lays a step out, ``Worker.launch`` queues
-its ops, all of them or up to one, and ``Step.result`` blocks until the copy has run.
+A step is a batch on its way. ``lay_out`` and ``ship`` bring it to the device. ``launch`` queues its
+ops, and the host goes on immediately. A plain step has three ops::
 
-Other recipes have more ops, or others: ``verify.py``, ``loops/mini.py`` and ``loops/vllm_pp.py``.
+    forward   on the stream "forward"   read unknown tokens from the relay, compute logits
+    sample    on the same stream        choose tokens, leave them in the relay and a buffer
+    copy      on the stream "copy"      bring the buffer to the host
+
+Each op is a pair of methods: ``launch_forward`` runs on the host and queues ``forward``, which runs
+on the device. ``Step.result`` blocks the host until the copy has run. A step with other ops is a
+subclass of ``Step`` and of ``Worker``: see ``verify.py``, ``loops/mini.py`` and
+``loops/vllm_pp.py``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..core import LogitAdjustment, Result, ScheduleBatch
-from ..devices.base import Array, Device, Label, Op, OrNone, memory_for, reason_of
+from ..devices.base import Array, Device, Label, Op, OrNone, Stream, memory_for, reason_of
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import (
     ForwardBatch,
@@ -30,7 +33,7 @@ from ..models.base import (
     read_marks,
     without_marks,
 )
-from ..relay.base import Prompts, Relay
+from ..relay.base import Relay
 from ..trace import Touch
 from .recording import NOTHING, StepEdges, StepTouches, TokenEdges, Touches
 from .sampling_info import make_adjustments
@@ -42,71 +45,75 @@ from .sampling_info import make_adjustments
 class Step:
     """A batch on its way (SGLang ``managers/utils.py:GenerationBatchResult``).
 
-    The nine published fields come first: handles on what its ops give, no value among them. A step
-    whose sampling is delayed has neither tokens nor a copy yet.
+    Its ops give handles, not values. A step whose sampling is delayed has neither tokens nor a copy
+    yet.
     """
 
     batch: ScheduleBatch
-    logits_output: Op | None = None  # logits [num_logits, vocab]
-    next_token_ids: Op | None = None  # tokens [num_samples]
-    num_accepted_tokens: Op | None = None  # of each row that count, [num_reqs]; None: no drafts
-    next_draft_input: Op | None = None  # [num_reqs * k]; None: the host drafts, or nobody
-    extend_input_len_per_req: Sequence[int] = ()  # [num_extend_reqs], if logprobs are wanted
-    extend_logprob_start_len_per_req: Sequence[int] = ()  # where in each prompt's part they begin
-    copy_done: Op | None = None  # the copy to the host, as an event and a handle
-    delay_sample_func: Callable[[], None] | None = None  # launches the rest, once (#20697)
-    future_indices: Array = None  # where the relay keeps each row's token, on the device
-
     flat: ModelWorkerBatch | None = None  # laid out on the host; None: no relay has bound it yet
     inputs: ForwardBatch = field(init=False)  # the same on the device, once it is shipped
-    previous: OrNone | None = None  # the tokens that it is built upon, where the relay takes an op
+    previous: OrNone | None = None  # the tokens of the step before, where the relay takes an op
+    logits_output: Op | None = None  # of forward: logits [num_logits, vocab]
+    next_token_ids: Op | None = None  # of sample: tokens [num_samples]
+    copy_done: Op | None = None  # of copy: an event, and the tokens on the host
+    delay_sample_func: Callable[[], None] | None = None  # launches the other ops, once (#20697)
     adjustments: list[LogitAdjustment | None] | None = None  # masks, penalties; None: not built
-    buffer: int = 0  # which pair of output buffers is its own
-    num_outputs: int = 0  # integers that it leaves there
-    prompts: Prompts | None = None  # what the relay copies to the device for it, until it does
-    upload: Op | None = None  # that copy
-    hidden: Any = None  # what one stage of a pipeline hands to the next
-    extra: Any = None  # what its recipe's ``begin`` keeps of it for the ops
-    found_logprobs: Op | None = None
-    logprobs: Op | None = None  # their copy (SGLang: part of logits_output)
-    touches: StepTouches = NOTHING  # what its ops will touch, as declared when it was laid out
-    edges: StepEdges | None = None  # whose tokens it takes; None: nothing is recorded
-    rest: deque[StepOp] = field(default_factory=deque)  # ops that are yet to be launched
+    buffer: int = 0  # number of its pair of output buffers
     launched: list[Op] = field(default_factory=list)
-    error: Exception | None = None  # of its preparation: it is lost when it is to be launched
-    on_read: Callable[[int, int, int, bool], None] | None = None  # records that the copy is read
-    readers: tuple[Callable[[Step, Result], Result], ...] = ()  # of its ops; see StepOp.read
-    _result: Result | None = None  # once somebody has waited for it
+    touches: StepTouches = NOTHING  # memory that its ops will touch, declared at layout
+    edges: StepEdges | None = None  # sources of its tokens; None: nothing is recorded
+    on_read: Callable[[Any], None] | None = None  # records that the copy is read
+    readers: tuple[Callable[[Step, Result], Result], ...] = ()  # add to the result, in order
+    error: Exception | None = None  # of its preparation; its launch loses the step
+    _result: Result | None = None  # once the host has waited for it
 
     def __post_init__(self) -> None:
         self.label = Label(self.batch.step, self.batch.mode.value, self.batch.rids)
 
+    @property
+    def num_outputs(self) -> int:
+        """Return the number of integers that it leaves in its output buffer."""
+        return len(self.batch.reqs)
+
     def result(self) -> Result:
-        """Block the host until the copy is there. An error comes back as a result; never raises."""
-        if self._result is not None:
-            return self._result
-        try:
-            if self.next_token_ids is None or self.copy_done is None:
-                raise RuntimeError("its sampling was delayed, and nobody has launched it since")
-            values = self.copy_done.synchronize()
-            self.next_token_ids.synchronize()  # done before; raises what the step raised
-            for op in (self.num_accepted_tokens, self.next_draft_input, self.upload):
-                if op is not None:
-                    op.synchronize()  # done before as well
-            if self.on_read is not None:
-                uploaded = self.upload is not None
-                self.on_read(self.batch.step, self.buffer, self.num_outputs, uploaded)
-            tokens, nan_samples = read_marks(values.tolist())
-            result = Result(tokens, nan_samples=nan_samples)
-            for read in self.readers:
-                result = read(self, result)
-        except Exception as error:
-            return self.fail(error)
-        self._result = result
+        """Block the host until the copy has run. Return an error as a result; raise nothing."""
+        if self._result is None:
+            try:
+                self._result = self.read()
+            except Exception as error:
+                return self.fail(error)
+        return self._result
+
+    def read(self) -> Result:
+        """Block the host until the copy has run, and return its content.
+
+        Raises:
+            Exception: an op of the step has raised it.
+        """
+        if self.next_token_ids is None or self.copy_done is None:
+            raise RuntimeError("its sampling was delayed, and no thread has launched it since")
+        values = self.copy_done.synchronize()
+        self.next_token_ids.synchronize()  # done before; raises what the step raised
+        for op in self.others():
+            op.synchronize()  # done before as well
+        if self.on_read is not None:
+            self.on_read(self)
+        tokens, nan_samples = read_marks(values.tolist())
+        result = self.split(Result(tokens, nan_samples=nan_samples))
+        for read in self.readers:
+            result = read(self, result)
+        return result
+
+    def others(self) -> Iterable[Op]:
+        """Return the ops whose errors fail the step, besides sample and copy."""
+        return ()
+
+    def split(self, result: Result) -> Result:
+        """Return the result with tokens alone, if the buffer has more in it."""
         return result
 
     def fail(self, error: Exception) -> Result:
-        """The step has no tokens; what of it is launched ends before anybody hears of that."""
+        """Mark the step as failed, after waiting for the ops already launched."""
         self._result = Result((), f"step {self.batch.step} failed: {reason_of(error)}")
         for op in self.launched:
             try:
@@ -116,121 +123,23 @@ class Step:
         return self._result
 
 
-@dataclass(frozen=True)
-class StepOp:
-    """One op of a step: a function for the device, and what of the step it takes and gives.
-
-    ``run`` is called as ``run(worker, *taken)``. ``takes`` and ``gives`` are fields of ``Step``: of
-    an op that is taken the function gets the value. The stream named by ``awaited_by`` waits for
-    it. ``edge`` is an arrow in the trace: its kind, and the field that it comes from.
-    """
-
-    name: str
-    run: Callable[..., Any]
-    stream: str = "forward"
-    takes: tuple[str, ...] = ()
-    gives: str = ""
-    awaited_by: str = ""
-    edge: tuple[str, str] = ("", "")
-    cost: Callable[[Worker, Step], int] = lambda worker, step: 0  # nanoseconds on ``sim``
-    touches: Callable[[Worker, Step], Sequence[Touch]] = lambda worker, step: ()
-    place: str = ""  # of a pipeline's stage: what the names of its own memory begin with
-    mode: str = ""  # that its slice shows, if it is not the step's
-    read: Callable[[Step, Result], Result] | None = None  # host: what it adds to the result
-
-
-Recipe = tuple[StepOp, ...]
-
-# -- The plain recipe: what its three ops do, on the device ----------------------------------------
-
-
-def forward(
-    worker: Worker, inputs: ForwardBatch, edges: StepEdges | None, previous: Array | None
-) -> Array:
-    """Logits [num_logits, vocab]."""
-    # The table comes first: should the rest fail, the step behind this one still relies on it.
-    if len(inputs.table_index):
-        worker.page_table[inputs.table_index] = inputs.table_slots
-    ids = worker.relay.resolve_future(inputs.ids, previous)
-    if edges is not None:
-        worker.token_edges.took(edges, ids)
-    return worker.model.forward(inputs, ids, worker.page_table)
-
-
-def sample(
-    worker: Worker,
-    logits: Array,
-    inputs: ForwardBatch,
-    adjustments: list[LogitAdjustment | None] | None,
-    buffer: int,
-    dests: Array | None = None,  # None: there are drafts, and nobody knows yet which tokens count
-) -> Array:
-    """Tokens [num_samples], also left in the relay; and, with marks, in the output buffer."""
-    xp, wanted = worker.device.xp, inputs.logprobs
-    if adjustments:
-        inputs = replace(inputs, adjustments=adjustments)
-    if wanted is not None and wanted.samples_at is not None:  # the prompt's logits are there too
-        logits = logits[wanted.samples_at]
-    marked = worker.model.sample(logits, inputs)
-    tokens = without_marks(xp, marked)
-    if dests is not None:
-        worker.relay.store_to_map(dests, tokens)
-    worker.outputs[buffer][: len(inputs.sampling)] = marked
-    return tokens
-
-
-def copy(worker: Worker, buffer: int, size: int) -> Array:
-    """The first ``size`` integers of the output buffer, on the host."""
-    return worker.device.copy_to_host(worker.host_outputs[buffer], worker.outputs[buffer], size)
-
-
-FORWARD = StepOp(
-    "forward",
-    forward,
-    takes=("inputs", "edges", "previous"),
-    gives="logits_output",
-    cost=lambda worker, step: worker.cost.forward_rows(step.inputs.extents),
-    touches=lambda worker, step: step.touches.forward,
-)
-SAMPLE = StepOp(
-    "sample",
-    sample,
-    takes=("logits_output", "inputs", "adjustments", "buffer", "future_indices"),
-    gives="next_token_ids",
-    awaited_by="copy",
-    cost=lambda worker, step: worker.cost.sample_rows(len(step.batch.reqs)),
-    touches=lambda worker, step: [
-        *step.touches.sample,
-        Touch("write", f"output {step.buffer}", range(len(step.inputs.sampling))),
-    ],
-)
-COPY = StepOp(
-    "copy",
-    copy,
-    "copy",
-    takes=("buffer", "num_outputs"),
-    gives="copy_done",
-    edge=("copy", "next_token_ids"),
-    cost=lambda worker, step: worker.cost.copy,
-    touches=lambda worker, step: [
-        Touch("read", f"output {step.buffer}", range(step.num_outputs)),
-        Touch("write", f"host output {step.buffer}", range(step.num_outputs)),
-    ],
-)
-PLAIN: Recipe = (FORWARD, SAMPLE, COPY)
-
-
 # -- The worker ------------------------------------------------------------------------------------
 
+S = TypeVar("S", bound=Step)
 
-class Worker:
+
+class Worker(Generic[S]):
     """Runs batches on one device with one model and one relay (SGLang ``managers/tp_worker.py``).
 
-    A step is the ops of ``recipe``, and those of ``logprobs`` if somebody wants any. Output buffers
-    are a ring of ``depth`` pairs: with so many steps in flight none overwrites what the host has
-    yet to read. ``pins`` is how many batches stay named at least. With drafts (``verify.py``) a row
-    has several outputs, and ``begin`` says where a step is laid out.
+    The output buffers are a ring of ``depth`` pairs: with that many steps in flight no step
+    overwrites tokens that the host has yet to read. At least ``pins`` batches stay referenced.
     """
+
+    step_class: Callable[[Any], Any] = Step
+    forward_streams: tuple[str, ...] = ("forward",)  # several where the model is cut
+    places: tuple[str, ...] = ("",)  # prefixes of the names of their memory
+    outputs_per_row = 1
+    touches_class: Callable[..., Touches] = Touches
 
     def __init__(
         self,
@@ -243,134 +152,225 @@ class Worker:
         max_len: int,
         page_size: int = 1,
         depth: int = 2,
-        cost: CostModel = NO_COST,
-        recipe: Recipe = PLAIN,
-        logprobs: Recipe = (),
         pins: int = 0,
+        cost: CostModel = NO_COST,
         late_penalties: bool = False,
-        outputs_per_row: int = 1,
-        make_touches: Callable[..., Touches] = Touches,
-        begin: Callable[[Worker, Step], None] | None = None,
+        launch_logprobs: Callable[[Worker[Any], Step], None] | None = None,
     ) -> None:
         self.device, self.model, self.relay = device, model, relay
         self.cost: CostModel = cost
         self.max_len, self.page_size, self.depth = max_len, page_size, depth
-        self.recipe, self.logprobs, self.begin = recipe, logprobs, begin
-        self.late_penalties = late_penalties
+        self.late_penalties, self.launch_logprobs = late_penalties, launch_logprobs
         model.allocate(device, num_slots, max_len)
-        places = tuple(dict.fromkeys(op.place for op in recipe if op.name == "forward"))
         size = (max_running_requests + 1) * max_len
-        self.page_tables = {place: device.memory(f"{place}page table", size) for place in places}
-        self.page_table = self.page_tables[places[0]]
+        self.page_tables = {at: device.memory(f"{at}page table", size) for at in self.places}
+        self.page_table = self.page_tables[self.places[0]]
         device.recorder.mark("row length", **{"page table": max_len, "token pool": max_len})
-        size = max_running_requests * outputs_per_row
+        size = max_running_requests * self.outputs_per_row
         with memory_for(f"the outputs of {depth} steps in flight", device.name):
             self.outputs = [device.memory(f"output {i}", size) for i in range(depth)]
             self.host_outputs = [device.host_memory(f"host output {i}", size) for i in range(depth)]
         device.recorder.mark("host buffers", count=len(self.outputs), size=size)
         self.batch_record_buf = deque[ForwardBatch](maxlen=max(pins, depth) if pins else 0)
-        self.lanes = {op.stream: device.stream(op.stream) for op in recipe}
+        self.open_streams()
         program = device.recorder.program
-        self.touches = make_touches(program, relay, max_len, page_size, places)
+        self.touches = self.touches_class(program, relay, max_len, page_size, self.places)
         self.token_edges = TokenEdges(device, relay)
 
-    def prepare(self, step: Step, previous: Step | None = None) -> None:
-        """Host: lay a step out and ship it; ``previous`` is whose tokens it may be built upon."""
+    def open_streams(self) -> None:
+        """Open the streams of the ops."""
+        streams = [self.device.stream(name) for name in self.forward_streams]
+        self.forward_stream, self.sample_stream = streams[0], streams[-1]
+        self.copy_stream = self.device.stream("copy")
+
+    # -- host: the inputs of a step
+
+    def prepare(self, step: S, previous: Step | None = None) -> None:
+        """Lay a step out and ship it; it may take the tokens of ``previous``."""
         self.lay_out(step, previous)
         self.ship(step)
 
-    def lay_out(self, step: Step, previous: Step | None = None) -> None:
-        """Host: number the unknown tokens, lay the batch out flat, say what its ops will touch."""
+    def lay_out(self, step: S, previous: Step | None = None) -> None:
+        """Number the unknown tokens, lay the batch out flat, declare the memory of its ops."""
         batch = step.batch
-        step.buffer, step.num_outputs = batch.step % len(self.outputs), len(batch.reqs)
-        step.rest.extend(self.recipe)
-        if self.begin is not None:
-            self.begin(self, step)
+        step.buffer = batch.step % len(self.outputs)
         ids, dests = self.relay.bind(batch, previous.batch if previous else None)
         flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
-        step.flat, step.touches = flat, self.touches.declare(batch, flat)
+        step.flat, step.touches = flat, self.touches.declare(step, flat)
         if self.touches.program.is_on:
-            step.on_read = self.touches.read_back
+            step.on_read = self.read_back
         tokens = previous.next_token_ids if previous and self.relay.is_chained else None
         step.edges = self.token_edges.lay_out(batch, flat, tokens)
-        # Should that step fail, this one runs all the same: it may have rows of others.
+        # If ``previous`` fails, this step runs all the same: it may have rows of other requests.
         step.previous = OrNone(tokens) if tokens else None
 
-    def ship(self, step: Step) -> None:
-        """Host: bring what was laid out to the device, and what the relay lacks of it."""
+    def ship(self, step: S) -> None:
+        """Bring the flat batch to the device."""
         assert step.flat is not None
         step.inputs = make_forward_batch(step.flat, self.device.xp, self.model.pad_to)
-        step.future_indices, batch = step.inputs.dests, step.batch
-        if step.inputs.logprobs is not None:
-            step.extend_input_len_per_req = [*map(len, batch.ids[: batch.num_extend_reqs])]
-            step.extend_logprob_start_len_per_req = batch.extend_logprob_start_lens
-            step.rest.extend(self.logprobs)
-        if step.rest[0].gives == "upload":
-            copies = step.rest.popleft()
-            if prompts := self.relay.upload(batch):
-                step.prompts = prompts
-                self.queue(step, copies)
-                step.prompts = None  # from now on the op names them
+        self.launch_upload(step)
         if self.batch_record_buf.maxlen:
             self.record_batch_in_overlap(replace(step.inputs))
+
+    def launch_upload(self, step: S) -> None:
+        """Queue the copies that the forward pass needs besides the flat batch."""
 
     def record_batch_in_overlap(self, inputs: ForwardBatch) -> None:
         """Keep a batch's tensors alive as long as the device may still read them (SGLang's name).
 
-        A tensor made for one stream and read on another one belongs to the first: as soon as nobody
-        on the host names it, its memory is handed out again (SGLang #18744, #2070). So the newest
-        batches stay named; what falls out has ended, since the host has its result.
+        A tensor belongs to the stream on which it was made. When the last reference on the host
+        goes, its memory is handed out again, although another stream may still read it (SGLang
+        #18744, #2070). So the newest batches stay referenced. The host has the result of each batch
+        that leaves the buffer, so its ops have ended.
         """
         self.touches.follow(inputs)
         self.batch_record_buf.append(inputs)
 
-    def launch(self, step: Step, upto: str = "", launched_by: int = 0) -> None:
-        """Host: queue a step's ops, up to the one that gives ``upto``; a later call goes on there.
+    # -- host: the ops of a step
 
-        Returns at once. ``launched_by`` is the id of the host's slice.
+    def launch(self, step: S, launched_by: int = 0, delay_sample: bool = False) -> None:
+        """Queue a step's ops, or with ``delay_sample`` only its forward pass; return immediately.
+
+        ``launched_by`` is the id of the host's slice.
         """
-        edge, has_extras = self.device.recorder.edge, step.batch.has_sampling_extras
+        first = len(step.launched)
+        self.launch_forward(step)
+        if launched_by:
+            self.device.recorder.edge("launch", launched_by, step.launched[first].slice_id)
+        if delay_sample:
+            step.delay_sample_func = partial(self.launch_rest, step)
+            self.device.flush(*step.launched)
+        else:
+            self.launch_rest(step)
+
+    def launch_rest(self, step: S) -> None:
+        """Queue the ops after the forward pass."""
         step.delay_sample_func = None
-        while step.rest:
-            op = step.rest.popleft()
-            if op.gives == "next_token_ids" and has_extras and step.adjustments is None:
-                self.update_vocab_mask(step)
-            kind, source = op.edge
-            before = getattr(step, source) if kind else None
-            done = self.queue(step, op)
-            if launched_by:
-                edge("launch", launched_by, done.slice_id)
-                launched_by = 0
-            if op.gives == "logits_output" and step.edges is not None:
-                self.token_edges.launched(step.edges, done)
-            if before is not None:
-                edge(kind, before.slice_id, done.slice_id)
-            if op.gives == upto:
-                break
+        if step.batch.has_sampling_extras and step.adjustments is None:
+            self.update_vocab_mask(step)
+        self.launch_sample(step)
+        self.launch_copy(step)
+        if step.inputs.logprobs is not None and self.launch_logprobs is not None:
+            self.launch_logprobs(self, step)
         self.device.flush(*step.launched)
-        if step.rest:
-            step.delay_sample_func = partial(self.launch, step)
-        elif step.edges is not None and (tokens := step.next_token_ids) and step.copy_done:
-            stored = step.num_accepted_tokens or tokens
-            self.token_edges.sampled(step.edges, tokens, stored, step.copy_done)
+        if step.edges is not None:
+            self.keep_edges(step, step.edges)
 
-    def queue(self, step: Step, op: StepOp) -> Op:
-        """Host: launch one op, and let the stream that needs it wait for it."""
-        label = replace(step.label, mode=op.mode) if op.mode else step.label
-        done = self.lanes[op.stream].launch(
-            op.run, self, *[getattr(step, name) for name in op.takes],
-            name=op.name, cost=op.cost(self, step), label=label,
-            touches=op.touches(self, step) if self.touches.program.is_on else (),
+    def queue(
+        self,
+        step: S,
+        name: str,
+        run: Callable[..., Any],
+        *args: Any,
+        on: Stream,
+        cost: int = 0,
+        touches: Sequence[Touch] = (),
+        after: tuple[str, Op] | None = None,
+        mode: str = "",
+    ) -> Op:
+        """Launch one op on a stream. ``run`` gets the value of each op among ``args``.
+
+        ``after`` is an arrow of the trace: its kind, and the op at which it starts. ``mode``
+        replaces the mode of the step in the op's label.
+        """
+        op: Op = on.launch(
+            run, *args, name=name, cost=cost, touches=touches,
+            label=replace(step.label, mode=mode) if mode else step.label,
         )  # fmt: skip
-        if op.awaited_by:
-            self.lanes[op.awaited_by].wait(done)
-        if op.read is not None:
-            step.readers += (op.read,)
-        step.launched.append(done)
-        setattr(step, op.gives, done)
-        return done
+        step.launched.append(op)
+        if after is not None:
+            kind, source = after
+            self.device.recorder.edge(kind, source.slice_id, op.slice_id)
+        return op
 
-    def update_vocab_mask(self, step: Step, newest: Mapping[str, int] | None = None) -> None:
-        """Host: build its masks and penalties from what is known now, and of ``newest`` by rid."""
+    def read_back(self, step: S) -> None:
+        """Record that the host has read the copy."""
+        self.touches.read_back(step)
+
+    def keep_edges(self, step: S, edges: StepEdges) -> None:
+        """Record the op that leaves each token in the relay."""
+        if step.next_token_ids and step.copy_done:
+            self.token_edges.sampled(
+                edges, step.next_token_ids, step.next_token_ids, step.copy_done
+            )
+
+    def update_vocab_mask(self, step: S, newest: Mapping[str, int] | None = None) -> None:
+        """Build masks and penalties from the known tokens, and from ``newest`` by request id."""
         recorder, late = self.device.recorder, self.late_penalties
         step.adjustments = make_adjustments(step.batch, recorder, late, newest or {})
+
+    # -- the three ops: each one queued on the host, then run on the device
+
+    def launch_forward(self, step: S) -> None:
+        """Queue the forward pass."""
+        step.logits_output = self.queue(
+            step, "forward", self.forward, step.inputs, step.previous, step.edges,
+            on=self.forward_stream, cost=self.cost.forward_rows(step.inputs.extents),
+            touches=step.touches.forward,
+        )  # fmt: skip
+        if step.edges is not None:
+            self.token_edges.launched(step.edges, step.logits_output)
+
+    def forward(
+        self, inputs: ForwardBatch, previous: Array | None, edges: StepEdges | None
+    ) -> Array:
+        """Return logits [num_logits, vocab], on the device."""
+        # The table comes first: if the rest fails, the next step still relies on it.
+        if len(inputs.table_index):
+            self.page_table[inputs.table_index] = inputs.table_slots
+        ids = self.relay.resolve_future(inputs.ids, previous)
+        if edges is not None:
+            self.token_edges.took(edges, ids)
+        return self.model.forward(inputs, ids, self.page_table)
+
+    def launch_sample(self, step: S) -> None:
+        """Queue the sampling; the copy waits for it."""
+        inputs = step.inputs
+        if step.adjustments:
+            inputs = replace(inputs, adjustments=step.adjustments)
+        step.next_token_ids = self.queue(
+            step, "sample", self.sample, step.logits_output, inputs, step.buffer,
+            on=self.sample_stream, cost=self.cost.sample_rows(len(step.batch.reqs)),
+            touches=step.touches.sample,
+        )  # fmt: skip
+        self.copy_stream.wait(step.next_token_ids)
+
+    def sample(self, logits: Array, inputs: ForwardBatch, buffer: int) -> Array:
+        """Return tokens [num_samples], on the device.
+
+        They are also left in the relay and, with marks, in the output buffer.
+        """
+        tokens = self.choose(logits, inputs, buffer)
+        self.relay.store_to_map(inputs.dests, tokens)
+        return tokens
+
+    def choose(self, logits: Array, inputs: ForwardBatch, buffer: int) -> Array:
+        """Sample tokens [num_samples] into the output buffer, on the device; return them."""
+        wanted = inputs.logprobs
+        if wanted is not None and wanted.samples_at is not None:  # there are logits of prompts too
+            logits = logits[wanted.samples_at]
+        marked = self.model.sample(logits, inputs)
+        self.outputs[buffer][: len(inputs.sampling)] = marked
+        return without_marks(self.device.xp, marked)
+
+    def launch_copy(self, step: S) -> None:
+        """Queue the copy of the output buffer."""
+        assert step.next_token_ids is not None
+        step.copy_done = self.queue(
+            step, "copy", self.copy, step.buffer, step.num_outputs,
+            on=self.copy_stream, cost=self.cost.copy, touches=step.touches.copy,
+            after=("copy", step.next_token_ids),
+        )  # fmt: skip
+
+    def copy(self, buffer: int, size: int) -> Array:
+        """Bring the first ``size`` integers of the output buffer to the host."""
+        return self.device.copy_to_host(self.host_outputs[buffer], self.outputs[buffer], size)
+
+    # -- the op of a lost step (``lost.py``)
+
+    def launch_fill(self, step: S, fill: Callable[..., Array]) -> None:
+        """Queue the op that replaces the forward pass of a lost step."""
+        step.logits_output = self.queue(
+            step, "page table", fill, self, step.flat, self.page_table,
+            on=self.forward_stream, touches=step.touches.forward,
+        )  # fmt: skip

@@ -37,7 +37,6 @@ from minisched.engine.engine import Engine
 from minisched.loops.pd import PrefillEngine
 from minisched.trace import Trace
 from minisched.worker import Step
-from minisched.worker.worker import COPY
 
 # -- A fault: something outside the scheduler that goes wrong once, at a place that can be chosen --
 
@@ -82,7 +81,7 @@ class Fault(StepFault):
         return self.pick % len(rids)
 
     def copy_of(self, step: Step) -> str:
-        return super().copy_of(step) if self.pick % 2 else COPY.gives
+        return super().copy_of(step) if self.pick % 2 else "copy"
 
 
 class FaultKind(NamedTuple):

@@ -23,17 +23,16 @@ from minisched.models.hash import HashModel
 from minisched.museum.patch import Edit, put_in
 from minisched.scheduler import SchedulerConfig
 from minisched.worker import Step, Worker
+from minisched.worker.verify import VerifyStep
 from tests.support import EVERY_BACKEND, Workload, hash_model, no_rows, open_device
 
-# -- generation_batch_result: nine fields, and one answer ------------------------------------------
+# -- generation_batch_result: published fields, and one answer -------------------------------------
 
 
-def test_a_step_s_result_has_the_nine_published_fields() -> None:
-    assert [item.name for item in fields(Step)][1:10] == [
-        "logits_output", "next_token_ids", "num_accepted_tokens", "next_draft_input",
-        "extend_input_len_per_req", "extend_logprob_start_len_per_req", "copy_done",
-        "delay_sample_func", "future_indices",
-    ]  # fmt: skip
+def test_a_step_has_the_published_fields_of_which_it_has_the_thing() -> None:
+    plain, with_drafts = ({item.name for item in fields(kind)} for kind in (Step, VerifyStep))
+    assert {"logits_output", "next_token_ids", "copy_done", "delay_sample_func"} <= plain
+    assert {"num_accepted_tokens", "next_draft_input"} <= with_drafts - plain
 
 
 @EVERY_BACKEND
@@ -55,15 +54,16 @@ def test_who_asks_again_gets_the_same(monkeypatch: pytest.MonkeyPatch, backend: 
     config = SchedulerConfig(chunked_prefill_size=4)
     run_loop("serial", open_device(backend), hash_model(backend, frozenset()), requests, config)
     assert all(result(pending) is found and not found.error for pending, found in kept)
-    lens = [(one.extend_input_len_per_req, one.extend_logprob_start_len_per_req) for one, _ in kept]
-    assert lens[:4] == [([4], [4]), ([4], [2]), ([2, 2], [0, 2]), ([], ())]
+    prompts = [one.batch for one, _ in kept if one.batch.num_extend_reqs]
+    lens = [([*map(len, batch.ids)], batch.extend_logprob_start_lens) for batch in prompts]
+    assert lens == [([4], [4]), ([4], [2]), ([2, 2], [0, 2])]
 
 
 def test_sampling_that_nobody_launched_is_a_result_with_an_error() -> None:
-    edit = Edit("worker.worker:Worker.launch", "if op.gives == upto:", "if True:")
+    edit = Edit("worker.worker:Worker.launch", "if delay_sample:", "if True:")
     with put_in([edit]):
         run = run_loop("serial", SimDevice(), HashModel(), [Request("r", [1])])
-    assert "nobody has launched it since" in run.errors["r"]
+    assert "no thread has launched it since" in run.errors["r"]
 
 
 def test_a_failed_step_has_ended_before_anybody_hears_of_it() -> None:
@@ -79,14 +79,15 @@ def test_a_failed_step_has_ended_before_anybody_hears_of_it() -> None:
 
     batch = no_rows(7, ForwardMode.DECODE, 0)
     late = RuntimeError("no memory")
-    pending = Step(batch, op("logits"), op("tokens"), copy_done=op("copy", late))
+    pending = Step(batch, logits_output=op("logits"), next_token_ids=op("tokens"))
+    pending.copy_done = op("copy", late)
     pending.launched = [op for op in (pending.logits_output, pending.next_token_ids) if op]
     pending.launched += [pending.copy_done] if pending.copy_done else []
     assert "step 7 failed: no memory" in pending.result().error
     assert ended == ["copy", "logits", "tokens", "copy"]
 
 
-def reuse_at_once(worker: Worker, inputs: ForwardBatch) -> None:
+def reuse_at_once(worker: Worker[Any], inputs: ForwardBatch) -> None:
     """What a caching allocator does: memory that nobody names any more belongs to somebody else."""
     record = worker.batch_record_buf
     old = record[0] if len(record) == record.maxlen else None
