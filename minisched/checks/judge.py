@@ -293,7 +293,7 @@ class StepFault:
     def is_due(self, step: ForwardBatch | ScheduleBatch) -> bool:
         """Whether this step is the one; asked once of each."""
         if isinstance(step, ForwardBatch):
-            rids, columns = step.label.rids, step.extents
+            rids, columns = step.rids, step.extents
         else:
             rids, columns = step.rids, zip(step.starts, map(len, step.ids), strict=True)
         return not self.is_hit and any(
@@ -320,7 +320,7 @@ class StepFault:
         batch = next(arg for arg in args if isinstance(arg, ForwardBatch))
         if not self.is_due(batch):
             return inner(*args)
-        self.hit(*batch.label.rids)
+        self.hit(*batch.rids)
         if self.kind == "out of device memory":  # as CUDA says it through torch, or Python
             raise MemoryError("tried to allocate 2.00 GiB")
         raise BadLuck(FAILURES[self.kind])
@@ -331,8 +331,8 @@ class StepFault:
             raise BadLuck(f"{min(ids)} is no token")  # but what marks NaN
         logits, nan = forward(batch, ids, *args), float("nan")
         if self.is_due(batch):
-            row = self.row_of(batch.label.rids)
-            self.hit(batch.label.rids[row])
+            row = self.row_of(batch.rids)
+            self.hit(batch.rids[row])
             first = sum(batch.logit_lens[:row])  # those that it samples from are its last ones
             for at in range(first, first + batch.logit_lens[row]):
                 logits[at] = [nan] * len(logits[at]) if isinstance(logits, list) else nan

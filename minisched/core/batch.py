@@ -1,22 +1,20 @@
 """What one step runs: requests with their leases, frozen when the step was committed.
 
-By the time a step's result is there, the scheduler has moved on: a request may have ended, lost its
-memory, or be in two steps more. So a batch keeps what was true when it was committed, and nobody
-asks a live request later. The scheduler makes a ``ScheduleBatch``, which names requests. The worker
-lays it out flat, as a ``ModelWorkerBatch``, in which there are only numbers, and ships that as a
-``ForwardBatch``, arrays on the device (both in ``models/base.py``). What comes back is a
-``Result``, and what a client hears of it an ``Output``.
+When the result of a step arrives, the scheduler has moved on: a request may have ended, lost its
+memory, or be in two more steps. So a batch keeps the state of the commit, and no code asks a live
+request later. The scheduler makes a ``ScheduleBatch``, which refers to requests. The worker makes a
+``ForwardBatch`` of it, which has only numbers (``models/base.py``). The device returns a
+``Result``, and a client receives an ``Output``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from .fields import on_host
 from .logprobs import Logprobs
 from .request import FinishReason, Lease, Request
 
@@ -68,21 +66,21 @@ class ScheduleBatch:
     Columns, filled at commit and never changed after; ``rows`` shows the same request by request.
     """
 
-    step: int = on_host()
-    mode: ForwardMode = on_host()
-    num_extend_reqs: int = on_host()  # how many are prompts; they come first, the others decode
-    reqs: list[Request] = on_host("[num_reqs]", list)
-    leases: list[Lease] = on_host("[num_reqs]", list)
-    starts: list[int] = on_host("[num_reqs]", list)  # see Row for these
-    ids: list[tuple[int | None, ...]] = on_host("[num_reqs][extend_len]", list)
-    # where in its pages those begin that the device's page table does not list yet, and these
-    new_pages: dict[int, tuple[int, Sequence[int]]] = on_host("{index of req: pages}", dict)
-    chunked_req: Request | None = on_host(default=None)  # whose chunk here is not its last
-    has_sampling_extras: bool = on_host(default=True)  # False: nobody in it has any
-    extend_logprob_start_lens: Sequence[int] = on_host("[num_extend_reqs]", default=())
-    # whose first position only the device knows, as drafts before it are in flight: ``starts`` says
-    # where it is if none of them is accepted; empty without speculation
-    start_unknown: Sequence[bool] = on_host("[num_reqs]", default=())
+    step: int
+    mode: ForwardMode
+    num_extend_reqs: int  # number of prompts; they come first, the others decode
+    reqs: list[Request] = field(default_factory=list)  # [num_reqs]
+    leases: list[Lease] = field(default_factory=list)  # [num_reqs]
+    starts: list[int] = field(default_factory=list)  # [num_reqs] see Row for these
+    ids: list[tuple[int | None, ...]] = field(default_factory=list)  # [num_reqs][extend_len]
+    # {index of req: pages} pages that the device's page table lacks, with the index of the first
+    new_pages: dict[int, tuple[int, Sequence[int]]] = field(default_factory=dict)
+    chunked_req: Request | None = None  # its chunk in this batch is not its last
+    has_sampling_extras: bool = True  # False: no request of it has any
+    extend_logprob_start_lens: Sequence[int] = ()  # [num_extend_reqs]
+    # [num_reqs] True: only the device knows the first position, as drafts before it are in flight;
+    # ``starts`` is the position if none of them is accepted; empty without speculation
+    start_unknown: Sequence[bool] = ()
 
     def __repr__(self) -> str:
         rids = " ".join(req.rid for req in self.reqs)  # not ``self.rids``: it may still grow
@@ -104,8 +102,8 @@ class ScheduleBatch:
         return tuple(req.rid for req in self.reqs)
 
     @property
-    def anyone_left(self) -> bool:
-        """Whether a request of it has ended, or lost its memory, since it was committed."""
+    def has_departed_reqs(self) -> bool:
+        """Whether a request has ended or lost its memory since the commit."""
         return any(
             req.lease is not lease for req, lease in zip(self.reqs, self.leases, strict=True)
         )

@@ -1,40 +1,10 @@
-"""Metadata in fields: the residence of a batch's field, the option of a setting."""
+"""Fields that users set: the default and the help of a setting stand in the field itself."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import field
 from math import inf
-from typing import Any, NamedTuple
-
-# -- The residence of a batch's field, host or device, and its shape -------------------------------
-#
-# Tests compare ``diagrams/batches.puml`` with it, and check that the host does not change an array
-# on the device.
-
-
-class Residence(NamedTuple):
-    """``where`` is host or device; ``shape`` is ``[num_reqs]`` and the like, or ``one``."""
-
-    where: str
-    shape: str
-
-
-def on_host(shape: str = "one", factory: Any = MISSING, default: Any = MISSING) -> Any:
-    """A dataclass field that the scheduler's process owns."""
-    residence = {"residence": Residence("host", shape)}
-    return field(default=default, default_factory=factory, metadata=residence)
-
-
-def on_device(shape: str) -> Any:
-    """A dataclass field that only ops on the device may read."""
-    return field(metadata={"residence": Residence("device", shape)})
-
-
-def residences(batch_type: Any) -> dict[str, Residence]:
-    """Every field of a batch's class with its residence."""
-    every: tuple[Field[Any], ...] = fields(batch_type)
-    return {item.name: item.metadata["residence"] for item in every}
-
+from typing import Any
 
 # -- A field that users set: its default and its help stand in one place ---------------------------
 

@@ -54,7 +54,7 @@ class Script(HashModel):
 
     def sample(self, logits: Any, batch: ForwardBatch) -> Vector:
         """The tokens behind the positions that the step computes."""
-        rows = zip(batch.label.rids, batch.extents, strict=True)
+        rows = zip(batch.rids, batch.extents, strict=True)
         return Vector(self.arrivals[rid].token(start + length) for rid, (start, length) in rows)
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from ..core import ForwardMode, Lease, NoBatch, Request, Result, ScheduleBatch
 from ..devices.base import WRONG_TOKEN, Op, Signal, is_out_of_memory
 from ..engine.engine import Engine
-from ..models.base import ModelWorkerBatch
+from ..models.base import ForwardBatch
 from ..relay.placeholder_fill import PLACEHOLDER_TOKEN, FillHost, FillingMasks, PlaceholderFill
 from ..scheduler.config import ALGORITHMS
 from ..trace import Recorder
@@ -379,7 +379,7 @@ class PluginContext:
         self.recorder = recorder
         self.contexts: dict[Lease, Context] = {}
 
-    def join_context(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> ModelWorkerBatch:
+    def join_context(self, batch: ScheduleBatch, flat: ForwardBatch) -> ForwardBatch:
         """``flat`` with the positions as this book has them: one too low for those in flight.
 
         A prompt is entered with its length so far.
@@ -391,7 +391,7 @@ class PluginContext:
                 self.contexts[lease] = Context(req, end)
             else:
                 prefix_lens[row] = self.contexts[lease].seq_len - 1
-        return replace(flat, extend_prefix_lens=prefix_lens)
+        return replace(flat, prefix_lens=prefix_lens)
 
     def update(self, batch: ScheduleBatch, result: Result) -> GenerationOutput:
         """Post-process a step: take its tokens in, see who has finished, clear the last round's.
@@ -428,14 +428,14 @@ class PluginContext:
         return output
 
 
-def advance_positions(flat: ModelWorkerBatch, masks: FillingMasks) -> ModelWorkerBatch:
+def advance_positions(flat: ForwardBatch, masks: FillingMasks) -> ForwardBatch:
     """The rest of ``_fill_in_model_result``: positions and lengths of the rows that were hit += 1.
 
     This needs no token, so it needs not wait for one. Tokens are sampled behind these positions.
     """
-    prefix_lens = list(flat.extend_prefix_lens)
+    prefix_lens = list(flat.prefix_lens)
     for row in masks.hit_rows:
         prefix_lens[row] += 1
-    ends = (a + b for a, b in zip(prefix_lens, flat.extend_seq_lens, strict=True))
-    info = [(p, key, end) for (p, key, _), end in zip(flat.sampling_info, ends, strict=True)]
-    return replace(flat, extend_prefix_lens=prefix_lens, sampling_info=info)
+    ends = (a + b for a, b in zip(prefix_lens, flat.extend_lens, strict=True))
+    info = [(p, key, end) for (p, key, _), end in zip(flat.sampling, ends, strict=True)]
+    return replace(flat, prefix_lens=prefix_lens, sampling=info)

@@ -120,7 +120,7 @@ def why_not_chain(engine: Engine, batch: ScheduleBatch, chain_extend: bool) -> s
 
 def chain_holds(engine: Engine, batch: ScheduleBatch) -> bool:
     """Return whether the next step can chain on ``batch``: no request of it left, none waits."""
-    return not batch.anyone_left and not engine.scheduler.waiting_queue
+    return not batch.has_departed_reqs and not engine.scheduler.waiting_queue
 
 
 class BufferCache:

@@ -1,61 +1,76 @@
-"""A step as a model reads it, and what the worker asks of a model.
+"""A step in numbers, as a model reads it, and the interface of a model.
 
-The worker lays a batch out flat (``get_model_worker_batch``): a ``ModelWorkerBatch`` has lists and
-nothing that refers to a request. ``make_forward_batch`` ships it: its lists become a
-``ForwardBatch``, arrays on the device beside what the host needs to launch. A ``Model`` writes the
-KV of a step's tokens through the page table, gives the logits that are asked for, and samples from
-them. What is sampled where logits are not numbers is *marked*.
+The worker lays a batch out flat (``flatten``) and ships it (``make_forward_batch``). A ``Model``
+writes the KV of a step's tokens through the page table, returns logits, and samples from them. A
+token sampled from logits that are not numbers is *marked*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
-from types import NoneType
 from typing import Any, Protocol, runtime_checkable
 
 from ..core import ForwardMode, LogitAdjustment, SamplingParams, ScheduleBatch
 from ..core.batch import slots_of
-from ..core.fields import on_device, on_host
-from ..devices.base import Array, Arrays, Buffer, Device, Label
+from ..devices.base import Array, Arrays, Buffer, Device
 from .sampling import LogprobInfo, get_logprob_info
 
 
-@dataclass(frozen=True, eq=False)
-class ModelWorkerBatch:
-    """A step as the worker gets it (SGLang ``managers/schedule_batch.py:ModelWorkerBatch``).
+@dataclass(eq=False)
+class ForwardBatch:
+    """A step in numbers (SGLang ``model_executor/forward_batch_info.py:ForwardBatch``).
 
-    Tokens lie flat, row after row. It could be sent to another process: pages have become cells
-    of the device's page table, requests have become rows of the request table.
+    Requests are rows of the request table, pages are cells of the device's page table, and tokens
+    lie flat, row after row. The host lays it out in lists (``flatten``) and then ships it
+    (``make_forward_batch``): the same form, in which each field of type ``Array`` is an array on
+    the device. Its tokens are padded to a multiple of ``Model.pad_to`` with tokens of row 0 at
+    position 0, whose KV is not written.
     """
 
-    step: int = on_host()
-    forward_mode: ForwardMode = on_host()
-    rids: tuple[str, ...] = on_host("[num_reqs]")
-    input_ids: list[int] = on_host("[num_tokens]")  # negative: the relay has it
-    dests: list[int] = on_host("[num_reqs]")  # where the relay keeps what is sampled
-    req_pool_indices: list[int] = on_host("[num_reqs]")  # rows of the request table
-    extend_prefix_lens: list[int] = on_host("[num_reqs]")  # positions computed before
-    extend_seq_lens: list[int] = on_host("[num_reqs]")  # positions computed now
-    sample_lens: list[int] = on_host("[num_reqs]")  # tokens sampled, after a row's last positions
-    sampling_info: list[tuple[SamplingParams, int, int]] = on_host("[num_samples]")
-    start_unknown: list[bool] = on_host("[num_reqs]")  # extend_prefix_lens is only a lower bound
-    table_index: list[int] = on_host("[num_new_slots]")  # cells of the page table to fill
-    table_slots: list[int] = on_host("[num_new_slots]")  # the KV slots that go there
-    logprobs: LogprobInfo | None = on_host("one", NoneType)  # None: nobody wants any
+    step: int
+    mode: ForwardMode
+    rids: tuple[str, ...]  # [num_reqs]
+    rows: list[int]  # [num_reqs] row of the request table
+    prefix_lens: list[int]  # [num_reqs] positions computed before this step
+    extend_lens: list[int]  # [num_reqs] positions computed in this step
+    sample_lens: list[int]  # [num_reqs] tokens sampled, after a row's last positions
+    logit_lens: list[int]  # [num_reqs] last positions of which logits are wanted
+    sampling: list[tuple[SamplingParams, int, int]]  # [num_samples] with key and position
+    ids: Array  # [num_tokens] tokens; a negative id is a number that the relay resolves
+    future_slots: Array  # [num_reqs] where the relay keeps the sampled tokens
+    table_index: Array  # [num_new_slots] cells of the page table to fill first
+    table_slots: Array  # [num_new_slots] the KV slots that go there
+    samples_at: Array = None  # [num_samples] places among the logits; None: all logits
+    positions: Array = None  # [num_tokens] set when it is shipped, as the next three
+    token_rows: Array = None  # [num_tokens] row of each token
+    last: Array = None  # [num_reqs] index of each row's last token
+    logits_at: Array = None  # [num_logits] index of each token whose logits are wanted
+    adjustments: list[LogitAdjustment | None] = field(default_factory=list)  # [num_samples], or []
+    logprobs: LogprobInfo | None = None  # places of log-probabilities; None: no request wants any
+
+    @property
+    def extents(self) -> Iterator[tuple[int, int]]:
+        """Return first new position and number of new positions of each row, as costs need them."""
+        return zip(self.prefix_lens, self.extend_lens, strict=True)
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the number of tokens without padding."""
+        return sum(self.extend_lens)
 
 
-def get_model_worker_batch(
-    batch: ScheduleBatch, ids: list[int], dests: list[int], max_len: int, page_size: int
-) -> ModelWorkerBatch:
-    """Lay a batch out flat (SGLang's ``ScheduleBatch.get_model_worker_batch``).
+def flatten(
+    batch: ScheduleBatch, ids: list[int], future_slots: list[int], max_len: int, page_size: int
+) -> ForwardBatch:
+    """Lay a batch out flat, in lists (SGLang's ``ScheduleBatch.get_model_worker_batch``).
 
-    ``ids`` and ``dests`` come from the relay. Everything else is the batch's own, nothing is read
-    from the live requests. A row of the page table has ``max_len`` cells.
+    ``ids`` and ``future_slots`` come from the relay, all other columns from the batch: none from
+    the live requests. A row of the page table has ``max_len`` cells.
     """
     rows = [lease.row for lease in batch.leases]
-    lens = list(map(len, batch.ids))
+    lens, sample_lens = list(map(len, batch.ids)), batch.sample_lens
     ends = [start + length for start, length in zip(batch.starts, lens, strict=True)]
     index: list[int] = []
     slots: list[int] = []
@@ -63,26 +78,53 @@ def get_model_worker_batch(
         cell = rows[at] * max_len + pages_at * page_size
         slots += pages if page_size == 1 else slots_of(pages, page_size)
         index += range(cell, cell + len(pages) * page_size)
-    return ModelWorkerBatch(
-        step=batch.step,
-        forward_mode=batch.mode,
-        rids=batch.rids,
-        input_ids=ids,
-        dests=dests,
-        req_pool_indices=rows,
-        extend_prefix_lens=batch.starts,
-        extend_seq_lens=lens,
-        sample_lens=batch.sample_lens,
-        sampling_info=[
-            (req.params, req.sampling_key, position)
-            for req, end, samples in zip(batch.reqs, ends, batch.sample_lens, strict=True)
-            for position in ((end,) if samples == 1 else range(end - samples + 1, end + 1))
-        ],
-        start_unknown=[*batch.start_unknown],
-        table_index=index,
-        table_slots=slots,
-        logprobs=get_logprob_info(batch) if batch.has_sampling_extras else None,
+    sampling = [
+        (req.params, req.sampling_key, position)
+        for req, end, samples in zip(batch.reqs, ends, sample_lens, strict=True)
+        for position in ((end,) if samples == 1 else range(end - samples + 1, end + 1))
+    ]
+    flat = ForwardBatch(
+        batch.step, batch.mode, batch.rids, rows, batch.starts, lens, sample_lens, sample_lens,
+        sampling, ids, future_slots, index, slots,
+    )  # fmt: skip
+    if batch.has_sampling_extras and (info := get_logprob_info(batch)) is not None:
+        flat.logprobs, flat.logit_lens, flat.samples_at = info, info.logit_lens, info.samples_at
+    return flat
+
+
+def make_forward_batch(batch: ForwardBatch, xp: Arrays, pad_to: int) -> ForwardBatch:
+    """Ship a batch that is laid out in lists (SGLang's ``ForwardBatch.init_new``)."""
+    rows, lens, logit_lens = batch.rows, batch.extend_lens, batch.logit_lens
+    if len(batch.ids) == len(rows):  # one token a row, as in nearly every step
+        positions, token_rows = batch.prefix_lens, rows
+        last = logits_at = list(range(len(rows)))
+    else:
+        positions = [at for start, length in batch.extents for at in range(start, start + length)]
+        token_rows = [row for row, length in zip(rows, lens, strict=True) for _ in range(length)]
+        last = [end - 1 for end in accumulate(lens)]
+        logits_at = [
+            at
+            for end, count in zip(last, logit_lens, strict=True)
+            for at in range(end - count + 1, end + 1)
+        ]
+    padding = [0] * (-len(positions) % pad_to)
+    ids, at, of_row, index, slots, future_slots, *ends = xp.asarrays(
+        batch.ids + padding,
+        positions + padding,
+        token_rows + padding,
+        batch.table_index,
+        batch.table_slots,
+        batch.future_slots,
+        last,
+        *([] if logits_at == last else [logits_at]),
     )
+    info = batch.logprobs and batch.logprobs.shipped(xp)
+    return ForwardBatch(
+        batch.step, batch.mode, batch.rids, rows, batch.prefix_lens, lens, batch.sample_lens,
+        logit_lens, batch.sampling, ids, future_slots, index, slots,
+        samples_at=info and info.samples_at, positions=at, token_rows=of_row,
+        last=ends[0], logits_at=ends[-1], logprobs=info,
+    )  # fmt: skip
 
 
 def placeholders(batch: ScheduleBatch, ids: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -93,96 +135,6 @@ def placeholders(batch: ScheduleBatch, ids: Sequence[int]) -> Iterator[tuple[int
         if at >= 0:
             yield row, at, ids[at]
         start += width
-
-
-@dataclass(frozen=True)
-class ForwardBatch:
-    """One step's input (SGLang ``model_executor/forward_batch_info.py``).
-
-    Tokens lie flat, row after row, padded to a multiple of ``Model.pad_to`` with tokens of row 0 at
-    position 0, whose KV is not written.
-    """
-
-    label: Label = on_host()
-    is_decode: bool = on_host()
-    num_tokens: int = on_host()  # without padding
-    rows: list[int] = on_host("[num_reqs]")  # row of the request table
-    prefix_lens: list[int] = on_host("[num_reqs]")  # positions computed before this step
-    extend_lens: list[int] = on_host("[num_reqs]")  # positions computed in this step
-    logit_lens: list[int] = on_host("[num_reqs]")  # of how many last positions logits are wanted
-    sample_lens: list[int] = on_host("[num_reqs]")  # after how many of them a token is sampled
-    sampling: list[tuple[SamplingParams, int, int]] = on_host("[num_samples]")  # with key, position
-    ids: Array = on_device("[num_tokens]")  # tokens; negative: where the relay finds them
-    positions: Array = on_device("[num_tokens]")  # position of each token
-    token_rows: Array = on_device("[num_tokens]")  # row of each token
-    last: Array = on_device("[num_reqs]")  # index of each row's last token
-    logits_at: Array = on_device("[num_logits]")  # index of each token whose logits are wanted
-    table_index: Array = on_device("[num_new_slots]")  # page-table cells to fill first
-    table_slots: Array = on_device("[num_new_slots]")  # the KV slots that go there
-    dests: Array = on_device("[num_reqs]")  # where the relay keeps the sampled tokens
-    adjustments: list[LogitAdjustment | None] = on_host("[num_samples]", list)  # or none at all
-    start_unknown: list[bool] = on_host("[num_reqs]", list)  # only the device has prefix_lens
-    logprobs: LogprobInfo | None = on_host("one", NoneType)  # None: nobody wants any
-
-    @property
-    def extents(self) -> Iterator[tuple[int, int]]:
-        """First new position and new positions of each row, which decide what a pass costs."""
-        return zip(self.prefix_lens, self.extend_lens, strict=True)
-
-
-def make_forward_batch(batch: ModelWorkerBatch, xp: Arrays, pad_to: int) -> ForwardBatch:
-    """Ship a batch (SGLang's ``ForwardBatch.init_new``)."""
-    rows, lens, logit_lens = batch.req_pool_indices, batch.extend_seq_lens, batch.sample_lens
-    if batch.logprobs is not None:
-        logit_lens = batch.logprobs.logit_lens
-    if len(batch.input_ids) == len(rows):  # one token a row, as in nearly every step
-        positions, token_rows = batch.extend_prefix_lens, rows
-        last = logits_at = list(range(len(rows)))
-    else:
-        positions = [
-            position
-            for start, length in zip(batch.extend_prefix_lens, lens, strict=True)
-            for position in range(start, start + length)
-        ]
-        token_rows = [row for row, length in zip(rows, lens, strict=True) for _ in range(length)]
-        last = [end - 1 for end in accumulate(lens)]
-        logits_at = [
-            at
-            for end, count in zip(last, logit_lens, strict=True)
-            for at in range(end - count + 1, end + 1)
-        ]
-    padding = [0] * (-len(positions) % pad_to)
-    ids, at, of_row, index, slots, dests, *ends = xp.asarrays(
-        batch.input_ids + padding,
-        positions + padding,
-        token_rows + padding,
-        batch.table_index,
-        batch.table_slots,
-        batch.dests,
-        last,
-        *([] if logits_at == last else [logits_at]),
-    )
-    return ForwardBatch(
-        label=Label(batch.step, batch.forward_mode.value, batch.rids),
-        is_decode=batch.forward_mode is ForwardMode.DECODE,
-        num_tokens=len(positions),
-        rows=rows,
-        prefix_lens=batch.extend_prefix_lens,
-        extend_lens=lens,
-        logit_lens=logit_lens,
-        sample_lens=batch.sample_lens,
-        sampling=batch.sampling_info,
-        ids=ids,
-        positions=at,
-        token_rows=of_row,
-        last=ends[0],
-        logits_at=ends[-1],
-        table_index=index,
-        table_slots=slots,
-        dests=dests,
-        start_unknown=batch.start_unknown,
-        logprobs=batch.logprobs and batch.logprobs.shipped(xp),
-    )
 
 
 # -- What a model offers ---------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..core import ForwardMode
 from ..devices.base import WRONG_TOKEN, Array, Buffer, Device
 from .base import ForwardBatch
 from .llama import AUTO
@@ -99,7 +100,11 @@ class CudaGraphRunner:
     def find(self, batch: ForwardBatch) -> Replay | None:
         """The graph of a step; None for what is no plain decode step, or too large."""
         num_reqs = len(batch.rows)
-        if not batch.is_decode or max(batch.extend_lens) > 1 or len(batch.logits_at) != num_reqs:
+        if (
+            batch.mode is not ForwardMode.DECODE
+            or max(batch.extend_lens) > 1
+            or len(batch.logits_at) != num_reqs
+        ):
             return None
         return self.replays.get(
             (rounded(num_reqs, self.max_bs), window_of(max(batch.prefix_lens) + 1))

@@ -1,7 +1,7 @@
 """What every relay is: how a token that the host does not know comes to the step that reads it.
 
-A relay keeps tokens in cells. An input token that the host does not know travels as a negative
-number, which names a cell; the device looks it up when the step runs.
+A relay keeps tokens in *future slots*. An input token that the host does not know travels as a
+negative number, minus its future slot; the device looks it up when the step runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..devices.base import Array, Arrays, Buffer, Device
 from ..trace import Recorder, Touch
 
 Bound = tuple[list[int], list[int]]
-"""Input ids, unknown ones as negative numbers, [num_tokens]; a destination for each row's token."""
+"""Input ids [num_tokens], unknown ones as negative numbers; future slots [num_reqs]."""
 
 
 class RelayShape(NamedTuple):
@@ -65,10 +65,10 @@ class Relay(Protocol):
         """Device: real tokens in place of the negative numbers, [num_tokens]."""
         return ids
 
-    def store_to_map(self, dests: Array, tokens: Array) -> None:
+    def store_to_map(self, future_slots: Array, tokens: Array) -> None:
         """Device: keep the sampled tokens, [num_reqs], for later steps."""
         if self.kept_in is not None:
-            self.kept_in[dests] = tokens
+            self.kept_in[future_slots] = tokens
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
         """Host: by row, where ``resolve_future`` will find its token, given what ``bind`` gave.
@@ -82,7 +82,7 @@ class Relay(Protocol):
         """Host: what ``resolve_future`` will touch of memory, given what ``bind`` gave."""
         return []
 
-    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+    def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
         """Host: what ``store_to_map`` will touch, given what ``bind`` gave."""
         return []
 

@@ -1,8 +1,12 @@
 """FutureMap: a buffer on the device in which step N leaves tokens that step N+1 picks up.
 
-A token that the host does not know travels as a negative id: minus its cell in the buffer. This is
-the first published form, a ring of future slots; the later one has a cell for each row of the
-request table (``future_map_pool.py``).
+The way of a token from step N to step N+1: ``Worker.sample`` of N chooses it, and ``store_to_map``
+writes it to the *future slot* of its row. The host does not know it when it lays out N+1, so
+``bind`` puts a negative id in its place, minus the future slot. ``resolve_future`` of N+1 reads the
+slot on the device, and ``Worker.forward`` takes the token.
+
+This is the first published form, a ring of future slots. The later one has a future slot for each
+row of the request table (``future_map_pool.py``).
 """
 
 from __future__ import annotations
@@ -25,9 +29,9 @@ class FutureMap(Relay):
         xp = self.xp
         return xp.where(ids < 0, self.kept_in[xp.clamp(-ids, min=0)], ids)
 
-    def store_to_map(self, dests: Array, tokens: Array) -> None:
+    def store_to_map(self, future_slots: Array, tokens: Array) -> None:
         """Write the sampled tokens, [num_reqs], to their cells."""
-        self.kept_in[dests] = tokens
+        self.kept_in[future_slots] = tokens
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
         """By row its future slot."""
@@ -37,14 +41,14 @@ class FutureMap(Relay):
         """The future slots that the placeholders name."""
         return [Touch("read", "future map", [-token for token in ids if token < 0])]
 
-    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+    def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
         """A future slot for each row."""
-        return [Touch("write", "future map", dests)]
+        return [Touch("write", "future map", future_slots)]
 
-    def record(self, batch: ScheduleBatch, ids: list[int], dests: list[int]) -> None:
+    def record(self, batch: ScheduleBatch, ids: list[int], future_slots: list[int]) -> None:
         """Mark which future slots a step gets for its tokens, and which it will read."""
         if self.recorder.is_on:
-            slots, reads = " ".join(map(str, dests)), " ".join(str(-i) for i in ids if i < 0)
+            slots, reads = " ".join(map(str, future_slots)), " ".join(str(-i) for i in ids if i < 0)
             self.recorder.mark("future slots", step=batch.step, slots=slots, reads=reads)
 
 
@@ -84,9 +88,9 @@ class FutureMapRing(FutureMap):
             for lease, tokens in zip(batch.leases, batch.ids, strict=True)
             for token in tokens
         ]
-        indices = list(self.alloc_future_indices(len(batch.reqs)))
-        for lease, index in zip(batch.leases, indices, strict=True):
-            lease.future_slot = index
+        future_slots = list(self.alloc_future_indices(len(batch.reqs)))
+        for lease, slot in zip(batch.leases, future_slots, strict=True):
+            lease.future_slot = slot
         self.recorder.counter("future slots", self.future_ct)
-        self.record(batch, ids, indices)
-        return ids, indices
+        self.record(batch, ids, future_slots)
+        return ids, future_slots

@@ -78,10 +78,10 @@ class FutureMapPool(FutureMap):
         hidden = compress((lease.row for lease in batch.leases), batch.start_unknown)
         return [*super().reads(batch, ids), Touch("read", "new seq lens", list(hidden))]
 
-    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+    def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
         """A cell for each row, and with speculation its length."""
-        lens = Touch("write", "new seq lens", dests if self.num_draft_tokens else [])
-        return [*super().writes(batch, dests), lens]
+        lens = Touch("write", "new seq lens", future_slots if self.num_draft_tokens else [])
+        return [*super().writes(batch, future_slots), lens]
 
     def writes_drafts(self, batch: ScheduleBatch) -> list[Touch]:
         """What ``stash_drafts`` will write."""

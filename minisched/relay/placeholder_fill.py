@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..core import ScheduleBatch
 from ..devices.base import WRONG_TOKEN, Array, Device
-from ..models.base import ModelWorkerBatch, placeholders
+from ..models.base import ForwardBatch, placeholders
 from ..trace import Touch
 from .base import Bound, Relay, RelayShape
 
@@ -92,14 +92,14 @@ class FillHost(PlaceholderFill):
     name = "fill_host"
     needs = "a loop that lays a step out before it waits for the tokens, and then writes them in"
 
-    def fill(self, model_inputs: ModelWorkerBatch, tokens: Sequence[int]) -> None:
-        """Host: ``input_ids[hit] = tokens``; ``tokens`` [num_reqs of N-1].
+    def fill(self, model_inputs: ForwardBatch, tokens: Sequence[int]) -> None:
+        """Host: ``ids[hit] = tokens``; ``tokens`` [num_reqs of N-1].
 
         A step that failed has none: its requests end, and their rows here get one that is wrong.
         """
         masks = self.filling_masks
         for at, row in zip(masks.update_indices, masks.hit_indices, strict=True):
-            model_inputs.input_ids[at] = tokens[row] if tokens else WRONG_TOKEN
+            model_inputs.ids[at] = tokens[row] if tokens else WRONG_TOKEN
 
 
 class FillDevice(PlaceholderFill):
@@ -137,6 +137,6 @@ class FillDevice(PlaceholderFill):
         """The rows that placeholders wait for."""
         return [Touch("read", "last tokens", [-1 - token for token in ids if token < 0])]
 
-    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+    def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
         """A cell for each row."""
-        return [Touch("write", "last tokens", dests)]
+        return [Touch("write", "last tokens", future_slots)]

@@ -96,7 +96,7 @@ class PrevSampled(Relay):
             self.input_ids[plan.targets] = self.prev_sampled_token_ids[plan.sources]
         return self.input_ids[:size]
 
-    def store_to_map(self, dests: Array, tokens: Array) -> None:
+    def store_to_map(self, future_slots: Array, tokens: Array) -> None:
         """Keep the step's tokens, row by row, until the next step has sampled."""
         self.prev_sampled_token_ids[: len(tokens)] = tokens
 
@@ -113,7 +113,7 @@ class PrevSampled(Relay):
             Touch("read", "prev sampled", self.sources),
         ]
 
-    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+    def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
         """A cell for each row."""
         return [Touch("write", "prev sampled", range(len(batch.reqs)))]
 

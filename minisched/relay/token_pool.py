@@ -84,9 +84,9 @@ class TokenPool(Relay):
         """The cells of all inputs."""
         return [Touch("read", "token pool", [-cell for cell in ids])]
 
-    def writes(self, batch: ScheduleBatch, dests: list[int]) -> list[Touch]:
+    def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
         """The cell behind each row's inputs; the dump is nobody's."""
-        return [Touch("write", "token pool", [cell for cell in dests if cell != DUMP])]
+        return [Touch("write", "token pool", [cell for cell in future_slots if cell != DUMP])]
 
     def of_row(self, row: int, length: int) -> list[tuple[str, range]]:
         """A cell for each position, and for the token behind the last."""

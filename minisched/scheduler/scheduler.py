@@ -254,7 +254,7 @@ class Scheduler:
     def can_repeat(self, batch: ScheduleBatch) -> bool:
         """Whether a decode batch may run once more, whoever waits: all of it lives and has room."""
         reqs = batch.reqs
-        if batch.num_extend_reqs or batch.anyone_left:
+        if batch.num_extend_reqs or batch.has_departed_reqs:
             return False
         has_room = all(req.device_len <= self.config.row_len for req in reqs)
         may_run = all(map(self.decode.may_run, reqs))

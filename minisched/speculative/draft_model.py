@@ -13,7 +13,7 @@ from ..core import ForwardMode, SamplingParams, ScheduleBatch
 from ..devices.base import Array, Buffer, Device
 from ..devices.cost import CostModel
 from ..devices.registry import library
-from ..models.base import ForwardBatch, Model, ModelWorkerBatch, make_forward_batch, without_marks
+from ..models.base import ForwardBatch, Model, make_forward_batch, without_marks
 from ..models.hash import HashModel
 from ..models.llama import AUTO
 from ..models.registry import hash_class, open_model
@@ -138,21 +138,12 @@ class DraftModel:
     ) -> ForwardBatch:
         """The step's rows at other positions, with one greedy token a row."""
         num_reqs = len(step.rows)
-        flat = ModelWorkerBatch(
-            step=step.label.step,
-            forward_mode=mode,
-            rids=step.label.rids,
-            input_ids=[0] * sum(extend_lens),
-            dests=[],
-            req_pool_indices=step.rows,
-            extend_prefix_lens=prefix_lens,
-            extend_seq_lens=extend_lens,
-            sample_lens=[1] * num_reqs,
-            sampling_info=[(SamplingParams(), 0, 0)] * num_reqs,
-            start_unknown=[False] * num_reqs,
-            table_index=[],
-            table_slots=[],
-        )
+        lens = [1] * num_reqs
+        flat = ForwardBatch(
+            step.step, mode, step.rids, step.rows, prefix_lens, extend_lens, lens, lens,
+            sampling=[(SamplingParams(), 0, 0)] * num_reqs, ids=[0] * sum(extend_lens),
+            future_slots=[], table_index=[], table_slots=[],
+        )  # fmt: skip
         return make_forward_batch(flat, self.xp, self.model.pad_to)
 
     def _extend_batch(self, step: ForwardBatch, tokens: Array, num_accepted: Array) -> ForwardBatch:

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from ..devices.base import Array, Buffer
-from ..models.base import ModelWorkerBatch, get_model_worker_batch
+from ..models.base import ForwardBatch, flatten
 from .recording import StepTouches
 from .worker import Step, Worker
 
@@ -42,8 +42,8 @@ def lose(worker: Worker[Any], step: Step, error: Exception) -> None:
     is_bound = step.flat is not None and step.logits_output is None
     if step.flat is None:  # the relay has not bound it: only its cells of the table are right
         ids = [0] * batch.num_tokens
-        dests = ids[: len(batch.reqs)]
-        step.flat = get_model_worker_batch(batch, ids, dests, worker.max_len, worker.page_size)
+        future_slots = ids[: len(batch.reqs)]
+        step.flat = flatten(batch, ids, future_slots, worker.max_len, worker.page_size)
         declared = worker.touches.undeclared(batch, step.flat)
     # It reads nothing of the relay, which may lack the tokens of this step, and samples nothing.
     touches = chain(declared.forward, declared.sample, declared.verify, declared.draft)
@@ -58,13 +58,11 @@ def lose(worker: Worker[Any], step: Step, error: Exception) -> None:
     step.error = None  # it names frames, and one of these this step
 
 
-def fill_table(
-    worker: Worker[Any], flat: ModelWorkerBatch, table: Buffer, *, resolves: bool
-) -> Array:
+def fill_table(worker: Worker[Any], flat: ForwardBatch, table: Buffer, *, resolves: bool) -> Array:
     """Fill the page table on the device; no op uses the ids that the relay returns."""
     asarray = worker.device.xp.asarray
     if flat.table_index:
         table[asarray(flat.table_index)] = asarray(flat.table_slots)
     if resolves:
-        worker.relay.resolve_future(asarray(flat.input_ids), None)
+        worker.relay.resolve_future(asarray(flat.ids), None)
     return table[:1]

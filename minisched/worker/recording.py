@@ -21,7 +21,7 @@ from ..core import Lease, Outputs, Request, Row, ScheduleBatch
 from ..core.batch import slots_of
 from ..devices.base import Array, Device, Label, Op, OrNone
 from ..devices.sim import SimMemory
-from ..models.base import ForwardBatch, ModelWorkerBatch, placeholders
+from ..models.base import ForwardBatch, placeholders
 from ..relay.base import Relay
 from ..scheduler import Scheduler
 from ..trace import Program, Touch
@@ -77,7 +77,7 @@ class Touches:
         self.table = defaultdict[int, list[int]](list)  # the slots that the device's lists, by row
         self._followed: dict[int, weakref.ref[ForwardBatch]] = {}  # by step
 
-    def declare(self, step: Laid, flat: ModelWorkerBatch) -> StepTouches:
+    def declare(self, step: Laid, flat: ForwardBatch) -> StepTouches:
         """Return the memory that each op of a step will touch, when it is laid out.
 
         Its arrays are written now.
@@ -88,24 +88,25 @@ class Touches:
         self.program.touch("write", INPUTS, [batch.step])
         self._list_pages(batch)
         inputs = self.inputs(batch)
-        forward = [inputs, *self.relay.reads(batch, flat.input_ids), *self.memory(batch, flat)]
+        forward = [inputs, *self.relay.reads(batch, flat.ids), *self.memory(batch, flat)]
         output, copied = f"output {step.buffer}", range(step.num_outputs)
-        sampled = Touch("write", output, range(len(flat.sampling_info)))
-        sample = [inputs, *self.relay.writes(batch, flat.dests), sampled]
+        sampled = Touch("write", output, range(len(flat.sampling)))
+        sample = [inputs, *self.relay.writes(batch, flat.future_slots), sampled]
         copy = [Touch("read", output, copied), Touch("write", f"host {output}", copied)]
         return StepTouches(forward, sample, copy)
 
-    def undeclared(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> StepTouches:
+    def undeclared(self, batch: ScheduleBatch, flat: ForwardBatch) -> StepTouches:
         """Host: what a step would have touched that was lost before it was laid out."""
         if not self.program.is_on:
             return NOTHING
         self._list_pages(batch)
-        return StepTouches([*self.memory(batch, flat), *self.relay.writes(batch, flat.dests)])
+        stored = self.relay.writes(batch, flat.future_slots)
+        return StepTouches([*self.memory(batch, flat), *stored])
 
     def follow(self, inputs: ForwardBatch) -> None:
         """Host: when the last name of a step's inputs goes, others may have their memory."""
         if self.program.is_on:
-            step = inputs.label.step
+            step = inputs.step
             # Kept here, and in no registry of the whole process: a run that is forgotten goes.
             self._followed[step] = weakref.ref(inputs, lambda _: self._freed(step))
 
@@ -136,7 +137,7 @@ class Touches:
         for resource, of_row in self.relay.of_row(lease.row, length):
             self.program.touch("free", resource, of_row, lease.rid)
 
-    def memory(self, batch: ScheduleBatch, flat: ModelWorkerBatch) -> Iterator[Touch]:
+    def memory(self, batch: ScheduleBatch, flat: ForwardBatch) -> Iterator[Touch]:
         """The page table's rows, and the KV slots that they list.
 
         In a pass all rows write before any reads, so a row may read what one behind it writes
@@ -183,11 +184,11 @@ class Touches:
 
 
 class Made(NamedTuple):
-    """A token that a step has sampled: by which op, and in which cell of the relay it is kept."""
+    """A token that a step has sampled, and where the relay keeps it."""
 
     lease: Lease
     op: int  # slice id
-    cell: int
+    future_slot: int  # of the relay; with a chained relay the row of the step
     brought_by: int  # slice id of the copy to the host
     sampled: Any  # what it is, at this place of the value, where one may look
     place: int
@@ -199,7 +200,7 @@ class Input:
 
     row: int
     at: int
-    cell: int | None  # of the relay; None: the relay will not look for it
+    future_slot: int | None  # of the relay; None: the relay does not look for it
     known: int | None  # what it is, if the host knows it
     is_old: bool = False  # the host does not know it, and has sent another one in its place:
     sent_by: int = 0  # from this slice
@@ -213,7 +214,7 @@ class StepEdges:
     """What the recorder of edges keeps of one step, from when it is laid out until it has run."""
 
     batch: ScheduleBatch
-    dests: list[int]
+    future_slots: list[int]
     inputs: list[Input]
     before: Op | None  # whose value it takes, if the relay keeps none
     forward: int = 0  # slice id of its pass
@@ -222,16 +223,16 @@ class StepEdges:
         """Host: it has written tokens that ``copy`` brought into rows of this step, from places."""
         for item in self.inputs:
             if copy is not None and item.row in places:
-                item.filled_by, item.cell = copy.slice_id, places[item.row]
+                item.filled_by, item.future_slot = copy.slice_id, places[item.row]
 
 
 class TokenEdges:
     """Records the edge ``token`` from the op whose token a step's forward pass really takes.
 
-    On the simulated device the memory of the relay knows who wrote each cell, and what the forward
-    pass made of it is compared when it runs. On a wall clock it is which cell the relay gave to
-    whom, in the order of launches. A row that takes anything but the newest token of its lease gets
-    a mark ``wrong token``, with the arrow's two slices and, where they are known, both tokens.
+    On the simulated device the memory of the relay records the writer of each future slot, and the
+    ids of the forward pass are compared with it when it runs. On a wall clock the future slots are
+    compared, in the order of launches. A row that takes another token than the newest one of its
+    lease gets a mark ``wrong token``, with the two slices of the arrow and the known tokens.
     """
 
     def __init__(self, device: Device, relay: Relay) -> None:
@@ -241,23 +242,23 @@ class TokenEdges:
         if self.memory is not None:
             self.memory.is_followed = self.recorder.is_on
         self.newest: dict[int, Made] = {}  # by row of the request table
-        self.kept: dict[int | None, int] = {}  # cell of the relay -> the op that left a token there
+        self.kept: dict[int | None, int] = {}  # future slot -> the op that left a token there
 
     def lay_out(
-        self, batch: ScheduleBatch, flat: ModelWorkerBatch, before: Op | None
+        self, batch: ScheduleBatch, flat: ForwardBatch, before: Op | None
     ) -> StepEdges | None:
         """Host: the relay has bound a step; note which of its inputs are not the host's."""
         if not self.recorder.is_on:
             return None
-        cells, ids = self.relay.takes(batch, flat.input_ids), flat.input_ids
+        slots, ids = self.relay.takes(batch, flat.ids), flat.ids
         negative = {row: at for row, at, _ in placeholders(batch, ids)}
         inputs, start = [], 0
         for row, tokens in enumerate(batch.ids):
-            if row in cells or None in tokens:
+            if row in slots or None in tokens:
                 at = negative.get(row, start + len(tokens) - 1)
-                inputs.append(Input(row, at, cells.get(row), tokens[at - start], ids[at] >= 0))
+                inputs.append(Input(row, at, slots.get(row), tokens[at - start], ids[at] >= 0))
             start += len(tokens)
-        return StepEdges(batch, flat.dests or list(range(len(batch.reqs))), inputs, before)
+        return StepEdges(batch, flat.future_slots or list(range(len(batch.reqs))), inputs, before)
 
     def launched(self, edges: StepEdges, forward: Op) -> None:
         """Host: the forward pass is queued."""
@@ -268,7 +269,7 @@ class TokenEdges:
                 self._take(edges, item, item.filled_by)
             elif not self.is_virtual:
                 before = edges.before
-                source = self.kept.get(item.cell, 0) if before is None else before.slice_id
+                source = self.kept.get(item.future_slot, 0) if before is None else before.slice_id
                 self._take(edges, item, source)
 
     def took(self, edges: StepEdges, ids: Array) -> None:
@@ -280,20 +281,21 @@ class TokenEdges:
         for item in edges.inputs if self.is_virtual else ():
             if item.filled_by:
                 continue
-            got, found, source = int(ids[item.at]), None, 0
-            if before is not None and item.cell is not None:
+            got, found, source, slot = int(ids[item.at]), None, 0, item.future_slot
+            if before is not None and slot is not None:
                 tokens, source = OrNone(before).value, before.slice_id
-                found = tokens[item.cell] if tokens is not None else None
-            elif memory is not None and item.cell is not None:
-                found, source = memory.values[item.cell], memory.writers.get(item.cell, 0)
+                found = tokens[slot] if tokens is not None else None
+            elif memory is not None and slot is not None:
+                found, source = memory.values[slot], memory.writers.get(slot, 0)
             self._take(edges, item, source if got == found else 0, got)
 
     def sampled(self, edges: StepEdges, tokens: Op, stored: Op, copy: Op) -> None:
         """Host: sampling is queued; ``stored`` is the op that leaves the tokens in the relay."""
         looked_at = tokens if self.is_virtual and stored is tokens else None
-        for place, (lease, cell) in enumerate(zip(edges.batch.leases, edges.dests, strict=True)):
-            made = Made(lease, stored.slice_id, cell, copy.slice_id, looked_at, place)
-            self.newest[lease.row], self.kept[cell] = made, stored.slice_id
+        slots = zip(edges.batch.leases, edges.future_slots, strict=True)
+        for place, (lease, slot) in enumerate(slots):
+            made = Made(lease, stored.slice_id, slot, copy.slice_id, looked_at, place)
+            self.newest[lease.row], self.kept[slot] = made, stored.slice_id
 
     def _newest(self, lease: Lease) -> Made | None:
         made = self.newest.get(lease.row)
@@ -305,7 +307,7 @@ class TokenEdges:
         It is judged by the token's value, or else by its place; not if the newest was never made.
         """
         batch, reader, newest, needs = edges.batch, edges.forward, item.newest, item.known
-        if item.cell is None:  # the host has sent something
+        if item.future_slot is None:  # the host has sent something
             source, reader = item.sent_by, item.sent_to or reader
         elif source:
             self.recorder.edge("token", source, reader)
@@ -319,7 +321,7 @@ class TokenEdges:
             is_right = got == needs
         else:
             is_right = newest is not None and (
-                (source, item.cell) in ((newest.op, newest.cell), (newest.brought_by, newest.cell))
+                source in (newest.op, newest.brought_by) and item.future_slot == newest.future_slot
             )
         if not is_right:
             self.recorder.mark(

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..core import LogitAdjustment, Result, Row
 from ..devices.base import Array, Arrays, Op
-from ..models.base import ForwardBatch, ModelWorkerBatch
+from ..models.base import ForwardBatch
 from ..speculative.draft_model import Drafter
 from ..speculative.lookup import Reach
 from ..trace import Touch
@@ -77,7 +77,7 @@ class DraftTouches(Touches):
         super().__init__(*rest)
         self.drafter = drafter
 
-    def declare(self, step: Laid, flat: ModelWorkerBatch) -> StepTouches:
+    def declare(self, step: Laid, flat: ForwardBatch) -> StepTouches:
         """Return the touches: ``verify`` writes to the relay, which also has lengths and drafts."""
         assert isinstance(step, VerifyStep)
         plain, batch = super().declare(step, flat), step.batch
@@ -149,8 +149,8 @@ class VerifyWorker(Worker[VerifyStep]):
         """Find the positions of the rows, and return logits [num_logits, vocab], on the device."""
         if len(inputs.table_index):
             self.page_table[inputs.table_index] = inputs.table_slots
-        if any(inputs.start_unknown):
-            inputs = resolve_starts(self, inputs, step.room)
+        if any(step.batch.start_unknown):
+            inputs = resolve_starts(self, inputs, step.batch.start_unknown, step.room)
         ids = self.relay.resolve_future(inputs.ids, None)
         step.found = inputs = replace(inputs, ids=ids)
         if edges is not None:
@@ -192,7 +192,7 @@ class VerifyWorker(Worker[VerifyStep]):
         accepted = count_accepted(xp, inputs, tokens)
         firsts = list(accumulate(inputs.sample_lens, initial=0))[:-1]
         at = xp.asarray(firsts) + accepted - 1  # each row's newest token
-        relay.store_to_map(inputs.dests, tokens[at])
+        relay.store_to_map(inputs.future_slots, tokens[at])
         if relay.run_ahead:
             before = xp.asarray([inputs.sampling[first][2] for first in firsts])
             relay.stash_lens(inputs.rows, before + accepted)
@@ -231,7 +231,9 @@ class VerifyWorker(Worker[VerifyStep]):
 # -- Computed by the ops ---------------------------------------------------------------------------
 
 
-def resolve_starts(worker: Worker[Any], inputs: ForwardBatch, room: Sequence[int]) -> ForwardBatch:
+def resolve_starts(
+    worker: Worker[Any], inputs: ForwardBatch, start_unknown: Sequence[bool], room: Sequence[int]
+) -> ForwardBatch:
     """Return the step at the true positions of its rows, on the device.
 
     The step before has left them in the relay. If that step failed, the relay has other numbers.
@@ -239,7 +241,7 @@ def resolve_starts(worker: Worker[Any], inputs: ForwardBatch, room: Sequence[int
     shared prefix.
     """
     starts = list(inputs.prefix_lens)
-    hidden = [row for row, unknown in enumerate(inputs.start_unknown) if unknown]
+    hidden = [row for row, unknown in enumerate(start_unknown) if unknown]
     real = worker.relay.start_of([inputs.rows[row] for row in hidden]).tolist()
     for row, start in zip(hidden, real, strict=True):
         starts[row] = max(starts[row], min(start, room[row] - inputs.extend_lens[row]))

@@ -27,8 +27,7 @@ from ..devices.cost import NO_COST, CostModel
 from ..models.base import (
     ForwardBatch,
     Model,
-    ModelWorkerBatch,
-    get_model_worker_batch,
+    flatten,
     make_forward_batch,
     read_marks,
     without_marks,
@@ -50,7 +49,7 @@ class Step:
     """
 
     batch: ScheduleBatch
-    flat: ModelWorkerBatch | None = None  # laid out on the host; None: no relay has bound it yet
+    flat: ForwardBatch | None = None  # laid out on the host; None: no relay has bound it yet
     inputs: ForwardBatch = field(init=False)  # the same on the device, once it is shipped
     previous: OrNone | None = None  # the tokens of the step before, where the relay takes an op
     logits_output: Op | None = None  # of forward: logits [num_logits, vocab]
@@ -194,8 +193,8 @@ class Worker(Generic[S]):
         """Number the unknown tokens, lay the batch out flat, declare the memory of its ops."""
         batch = step.batch
         step.buffer = batch.step % len(self.outputs)
-        ids, dests = self.relay.bind(batch, previous.batch if previous else None)
-        flat = get_model_worker_batch(batch, ids, dests, self.max_len, self.page_size)
+        ids, future_slots = self.relay.bind(batch, previous.batch if previous else None)
+        flat = flatten(batch, ids, future_slots, self.max_len, self.page_size)
         step.flat, step.touches = flat, self.touches.declare(step, flat)
         if self.touches.program.is_on:
             step.on_read = self.read_back
@@ -341,14 +340,13 @@ class Worker(Generic[S]):
         They are also left in the relay and, with marks, in the output buffer.
         """
         tokens = self.choose(logits, inputs, buffer)
-        self.relay.store_to_map(inputs.dests, tokens)
+        self.relay.store_to_map(inputs.future_slots, tokens)
         return tokens
 
     def choose(self, logits: Array, inputs: ForwardBatch, buffer: int) -> Array:
         """Sample tokens [num_samples] into the output buffer, on the device; return them."""
-        wanted = inputs.logprobs
-        if wanted is not None and wanted.samples_at is not None:  # there are logits of prompts too
-            logits = logits[wanted.samples_at]
+        if inputs.samples_at is not None:  # there are logits of prompts too
+            logits = logits[inputs.samples_at]
         marked = self.model.sample(logits, inputs)
         self.outputs[buffer][: len(inputs.sampling)] = marked
         return without_marks(self.device.xp, marked)

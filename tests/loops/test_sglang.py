@@ -139,7 +139,7 @@ def test_what_the_client_gives_back_at_once_is_what_the_next_step_reads() -> Non
     first, second = put(), put()
     assert not second.launch_done.query()  # nobody has launched it
     assert first.step.flat is not None and second.step.batch.ids == [(None,)]
-    futures = [-slot for slot in first.step.flat.dests]
+    futures = [-slot for slot in first.step.flat.future_slots]
     second.launch_done.synchronize()
     assert engine.worker.batch_record_buf[-1].ids == futures == [-1]
 

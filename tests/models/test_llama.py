@@ -116,7 +116,7 @@ class Keeps:
         self.logits_after = lru_cache(4000)(lambda tokens: alone(self, tokens))
 
     def sample(self, logits: Any, batch: Any) -> Any:
-        rows = zip(batch.label.rids, batch.prefix_lens, batch.extend_lens, strict=True)
+        rows = zip(batch.rids, batch.prefix_lens, batch.extend_lens, strict=True)
         for row, (rid, start, length) in enumerate(rows):
             self.kept.append((rid, start + length, logits[row] + 0))
         return super().sample(logits, batch)  # type: ignore[misc]

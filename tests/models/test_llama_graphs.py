@@ -22,7 +22,7 @@ from minisched.devices.cuda import CudaDevice
 from minisched.devices.thread import ThreadDevice
 from minisched.engine.frontend import Frontend
 from minisched.loops.run import Run, make_engine, run_loop
-from minisched.models.base import ModelWorkerBatch, make_forward_batch
+from minisched.models.base import ForwardBatch, make_forward_batch
 from minisched.models.llama_graphs import LlamaGraphs, rounded, window_of
 from minisched.models.llama_torch import BLOCK, LlamaTorch
 from minisched.models.registry import open_model
@@ -105,14 +105,12 @@ def test_graphs_are_captured_before_traffic_largest_first(folder: Path) -> None:
 # -- played ----------------------------------------------------------------------------------------
 
 
-def decode_of(rows: list[int]) -> ModelWorkerBatch:
-    count = len(rows)
-    return ModelWorkerBatch(
-        step=1, forward_mode=ForwardMode.DECODE, rids=tuple(f"r{row}" for row in rows),
-        input_ids=[9 + row for row in rows], dests=[], req_pool_indices=rows,
-        extend_prefix_lens=[1] * count, extend_seq_lens=[1] * count, sample_lens=[1] * count,
-        sampling_info=[(SamplingParams(), 0, 1)] * count, start_unknown=[False] * count,
-        table_index=[], table_slots=[],
+def decode_of(rows: list[int]) -> ForwardBatch:
+    ones = [1] * len(rows)
+    return ForwardBatch(
+        1, ForwardMode.DECODE, tuple(f"r{row}" for row in rows), rows, ones, ones, ones, ones,
+        sampling=[(SamplingParams(), 0, 1)] * len(rows), ids=[9 + row for row in rows],
+        future_slots=[], table_index=[], table_slots=[],
     )  # fmt: skip
 
 

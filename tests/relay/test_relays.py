@@ -13,7 +13,7 @@ from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice, Vector
 from minisched.export.recipes import RECIPES
-from minisched.models.base import get_model_worker_batch
+from minisched.models.base import flatten
 from minisched.models.hash import HashModel
 from minisched.relay import RELAYS, FillHost, FutureMapPool, FutureMapRing, PrevSampled, RelayShape
 from minisched.relay.placeholder_fill import PLACEHOLDER_TOKEN, prepare_masks_for_filling
@@ -150,10 +150,10 @@ def test_a_failed_step_leaves_no_placeholder_for_the_model_to_read() -> None:
     relay = FillHost(SimDevice(), SHAPE)
     relay.bind(batch_of(1, {"a": (1,)}), None)
     batch = batch_of(2, {"a": (None,)})
-    flat = get_model_worker_batch(batch, *relay.bind(batch, None), 16, 1)
-    assert flat.input_ids == [PLACEHOLDER_TOKEN]
+    flat = flatten(batch, *relay.bind(batch, None), 16, 1)
+    assert flat.ids == [PLACEHOLDER_TOKEN]
     relay.fill(flat, ())
-    assert flat.input_ids == [WRONG_TOKEN]
+    assert flat.ids == [WRONG_TOKEN]
 
 
 @pytest.mark.parametrize("name", ["fill_host", "fill_device"])

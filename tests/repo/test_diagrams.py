@@ -12,6 +12,7 @@ from importlib import import_module
 from inspect import getsource
 from itertools import product
 from operator import attrgetter
+from inspect import getsource
 from pathlib import Path
 from typing import Any, Protocol, get_args
 from xml.etree import ElementTree
@@ -20,7 +21,6 @@ import pytest
 
 from minisched.cli.diagrams import diagrams as command
 from minisched.core import Row, ScheduleBatch
-from minisched.core.fields import residences
 from minisched.export import golden, native, render_puml, tables
 from minisched.export.golden import SCENES, makers
 from minisched.export.puml_style import LINK_STYLE
@@ -28,7 +28,7 @@ from minisched.export.recipes import trace_of
 from minisched.export.render_puml import DRIVER
 from minisched.loops.design import LOOPS
 from minisched.memory import PageCache
-from minisched.models.base import ForwardBatch, ModelWorkerBatch
+from minisched.models.base import ForwardBatch
 from minisched.museum.picture import museum_makers
 from minisched.topics import TOPICS
 
@@ -251,19 +251,30 @@ def test_what_the_pages_of_names_call_ours_is_in_the_code() -> None:
 # -- classes ---------------------------------------------------------------------------------------
 
 
-def test_the_three_forms_of_a_batch_have_the_fields_of_the_code_with_their_shapes() -> None:
+FIELD = re.compile(r"((?:^    #.*\n)*)^    (\w+): ([^=#\n]+?)(?: = .*?)?(?:  # (.*))?$", re.M)
+SHAPE = re.compile(r"\W*((?:\[\w+\])+|\{.*?\})")
+
+
+def fields_of(form: type) -> dict[str, tuple[str, str]]:
+    """Each field with the place of its type (``Array``: the device) and the shape in its comment."""
+    found = {}
+    for above, name, kind, comment in FIELD.findall(getsource(form).partition("    def ")[0]):
+        shape = SHAPE.match(comment or above)
+        found[name] = "device" if kind == "Array" else "host", shape[1] if shape else "one"
+    return found
+
+
+def test_both_forms_of_a_batch_have_the_fields_of_the_code_with_their_shapes() -> None:
     boxes = dict(re.findall(r"^class (\w+) \{\n(.*?)\n\}", SOURCES["batches"], re.M | re.S))
     assert re.findall(r"\{field\} (\w+)", boxes.pop("Row")) == [*Row._fields]
-    forms: dict[str, type] = {
-        form.__name__: form for form in (ScheduleBatch, ModelWorkerBatch, ForwardBatch)
-    }
+    forms: dict[str, type] = {form.__name__: form for form in (ScheduleBatch, ForwardBatch)}
     assert boxes.keys() == forms.keys()
     for name, box in boxes.items():
         drawn = {}
         for place, lines in re.findall(r">on the (\w+)</back> \.\.\n((?:  \{field\}.*\n?)+)", box):
             for field, shape in re.findall(r"\{field\} (\w+) ?(.*)", lines):
                 drawn[field] = (place, shape or "one")
-        assert drawn == residences(forms[name]), name
+        assert drawn == fields_of(forms[name]), name
 
 
 DRAWN = SOURCES["class_structure"]

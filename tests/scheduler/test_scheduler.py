@@ -84,7 +84,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         last = self.in_flight[-1][0] if self.in_flight else None
         chains = chain and last and self.scheduler.can_chain(last)
         if chains and last:
-            assert not last.num_extend_reqs and not last.anyone_left
+            assert not last.num_extend_reqs and not last.has_departed_reqs
             assert not self.scheduler.waiting_queue and not self.scheduler.prefill.chunked_req
         batch = self.scheduler.chain(last) if chains else self.scheduler.next_batch()
         if batch:

@@ -28,7 +28,7 @@ from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
 from minisched.loops.design import LOOPS
 from minisched.loops.run import CARRIERS, Run, run_loop
-from minisched.models.base import Model, get_model_worker_batch, make_forward_batch
+from minisched.models.base import Model, flatten, make_forward_batch
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
 from minisched.scheduler import Scheduler, SchedulerConfig
@@ -54,7 +54,7 @@ def alone(model: Model, device: Device) -> Oracle:
         batch = no_rows(1, ForwardMode.EXTEND, 1)
         batch.reqs, batch.leases = [Request("alone", text)], [Lease(1)]
         batch.starts, batch.ids = [0], [text]
-        flat = get_model_worker_batch(batch, list(text), [1], num_slots, 1)
+        flat = flatten(batch, list(text), [1], num_slots, 1)
         inputs = make_forward_batch(flat, device.xp, model.pad_to)
         token: int = model.sample(model.forward(inputs, inputs.ids, page_table), inputs).tolist()[0]
         return token

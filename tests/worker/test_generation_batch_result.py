@@ -11,7 +11,6 @@ import pytest
 from minisched.checks.case import Case
 from minisched.checks.judge import judge
 from minisched.core import ForwardMode, Request, SamplingParams
-from minisched.core.fields import residences
 from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
@@ -92,9 +91,8 @@ def reuse_at_once(worker: Worker[Any], inputs: ForwardBatch) -> None:
     record = worker.batch_record_buf
     old = record[0] if len(record) == record.maxlen else None
     record.append(inputs)
-    for name, residence in residences(ForwardBatch).items() if old is not None else ():
-        if residence.where == "device":
-            array = getattr(old, name)
+    for item in fields(ForwardBatch) if old is not None else ():
+        if item.type == "Array" and (array := getattr(old, item.name)) is not None:
             array[:] = [WRONG_TOKEN] * len(array)
 
 

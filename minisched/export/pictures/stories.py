@@ -11,7 +11,7 @@ from ...engine.engine import Engine
 from ...loops.mindie_placeholder import PlaceholderLedger
 from ...loops.mindie_plugin import ModelOutput, PluginManager
 from ...loops.vllm import execute_model, sample_tokens, update_from_output
-from ...models.base import ModelWorkerBatch
+from ...models.base import ForwardBatch
 from ...relay.future_map import FutureMapRing
 from ...relay.prev_sampled import PrevSampled
 from ...scheduler import Scheduler
@@ -73,7 +73,7 @@ FUTURE_MAP = Story(
     ON_DEVICE
     + """
 mark future slots | scheduler -> map: alloc_future_indices(): slots {slots} for the tokens of {step}
-                  | scheduler -> scheduler: input_ids of {step}: minus ({reads})
+                  | scheduler -> scheduler: ids of {step}: minus ({reads})
 launch            | scheduler
 put               | scheduler ->> worker: step {step}
 relay             | map --> worker: resolve_future: slots {reads} hold the tokens of {src}
@@ -84,7 +84,7 @@ process           | copy ->> scheduler: tokens of {step}
 """,
     {
         "alloc_future_indices": FutureMapRing.alloc_future_indices,
-        "input_ids": ModelWorkerBatch,
+        "ids": ForwardBatch,
         "resolve_future": FutureMapRing.resolve_future,
         "store_to_map": FutureMapRing.store_to_map,
     },

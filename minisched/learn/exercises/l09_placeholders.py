@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core import ScheduleBatch
 from ...loops.mindie_placeholder import PlaceholderLedger
-from ...models.base import ModelWorkerBatch
+from ...models.base import ForwardBatch
 from ...museum.exhibit import case
 from ...relay.placeholder_fill import PLACEHOLDER_TOKEN, FillHost, FillingMasks
 from ..exercise import COST, Attempt, Exercise, Function, Workloads
@@ -27,14 +27,14 @@ def listed(found: Any, name: str, count: int) -> list[Any]:
 
 
 def fill_inputs(
-    lines: Any, relay: FillHost, model_inputs: ModelWorkerBatch, tokens: Sequence[int]
+    lines: Any, relay: FillHost, model_inputs: ForwardBatch, tokens: Sequence[int]
 ) -> None:
     """Let a learner fill the flat ids of a step.
 
     Raises:
         Mistake: an input is not the token of its row.
     """
-    masks, ids = relay.filling_masks, model_inputs.input_ids
+    masks, ids = relay.filling_masks, model_inputs.ids
     source = dict(zip(masks.update_indices, masks.hit_indices, strict=True))
     rows = [source.get(at) for at in range(len(ids))]
     found = listed(lines([*ids], rows, [*tokens]), "fill", len(ids))
