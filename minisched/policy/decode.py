@@ -26,7 +26,7 @@ class DecodeManager:
 
     ``run_ahead``: a row may be launched before the host knows its input token.
     ``overrun``: steps that may be launched past ``max_new_tokens``: 0 if the loop foresees a length
-    stop, 1 for SGLang's overlap loop up to 0.5.21 (it wastes that row), N - 1 for bursts of N steps.
+    stop, 1 for SGLang's overlap loop up to 0.5.21 (it wastes that row), N - 1 for bursts of N.
     ``ends_in_flight``: a loop's own test for "every step is launched" (``loops/vllm_async.py``).
     """
 

@@ -28,7 +28,7 @@ from minisched.museum.patch import Edit, put_in
 from minisched.trace import Act, Mark, Slice, Trace
 
 NO_WAIT = Edit(
-    "worker.worker:Worker.queue", "if op.awaited_by:", 'if op.awaited_by and op.name != "sample":'
+    "worker.worker:Worker.launch_sample", "self.copy_stream.wait(step.next_token_ids)", "pass"
 )
 LOCKED = Edit("memory.pool:LeasePool.release", "self.cache.dec_lock_ref(lease.node)", "pass")
 BREAKS = Edit(

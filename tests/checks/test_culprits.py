@@ -232,9 +232,9 @@ def test_two_traces_are_compared_without_the_engine() -> None:
 
 EDITS = {
     "copy without wait": Edit(
-        "worker.worker:Worker.queue",
-        "if op.awaited_by:",
-        'if op.awaited_by and op.name != "sample":',
+        "worker.worker:Worker.launch_sample",
+        "self.copy_stream.wait(step.next_token_ids)",
+        "pass",
     ),
     "row not rewritten": Edit(
         "memory.prefix_cache:PrefixCache.cache_unfinished_req",

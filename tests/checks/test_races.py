@@ -174,7 +174,7 @@ def test_a_free_comes_behind_every_use_also_of_a_later_step(kind: str) -> None:
 # -- a line of the engine changed ------------------------------------------------------------------
 
 NO_WAIT = Edit(
-    "worker.worker:Worker.queue", "if op.awaited_by:", 'if op.awaited_by and op.name != "sample":'
+    "worker.worker:Worker.launch_sample", "self.copy_stream.wait(step.next_token_ids)", "pass"
 )
 ONE_SLOT = Edit("worker.worker:Worker.__init__", "max(pins, depth)", "1")
 FREE_AT_ONCE = Edit(

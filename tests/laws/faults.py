@@ -262,11 +262,11 @@ WITH_A_THREAD = ("overlap_thread", "mindie_plugin", "mindie_dual")  # loops
 def thread_raises(fault: Fault, engine: Engine) -> None:
     """A call of the loop's own thread raises before it has launched anything of a step."""
 
-    def launch(inner: Any, step: Step, *args: Any) -> Any:
+    def launch(inner: Any, step: Step, *args: Any, **options: Any) -> Any:
         if not step.launched and fault.is_due():
             fault.hit(*step.batch.rids)
             raise RuntimeError(fault.effect.says)
-        return inner(step, *args)
+        return inner(step, *args, **options)
 
     wrap(engine.worker, "launch", launch)
 

@@ -12,7 +12,6 @@ from importlib import import_module
 from inspect import getsource
 from itertools import product
 from operator import attrgetter
-from inspect import getsource
 from pathlib import Path
 from typing import Any, Protocol, get_args
 from xml.etree import ElementTree
@@ -256,7 +255,7 @@ SHAPE = re.compile(r"\W*((?:\[\w+\])+|\{.*?\})")
 
 
 def fields_of(form: type) -> dict[str, tuple[str, str]]:
-    """Each field with the place of its type (``Array``: the device) and the shape in its comment."""
+    """Each field with the place of its type (``Array``: the device) and its comment's shape."""
     found = {}
     for above, name, kind, comment in FIELD.findall(getsource(form).partition("    def ")[0]):
         shape = SHAPE.match(comment or above)
