@@ -24,7 +24,7 @@ from .checks.laws import LAWS, cause_rank, laws_on
 from .checks.many import CaseTally, Tried, case_of, try_seed
 from .checks.oracle import oracle_trace
 from .comparison import Comparison
-from .core import distinct
+from .core.text import distinct
 from .defaults import in_words
 from .devices.registry import open_device
 from .export.native import read_recorded, to_json

@@ -10,7 +10,7 @@ from .batch import (
     ScheduleBatch,
 )
 from .logprobs import Logprobs, TokenLogprob
-from .request import FinishReason, Lease, Request, distinct
+from .request import FinishReason, Lease, Request
 from .sampling import LogitAdjustment, SamplingParams
 
 __all__ = [
@@ -28,5 +28,4 @@ __all__ = [
     "SamplingParams",
     "ScheduleBatch",
     "TokenLogprob",
-    "distinct",
 ]

@@ -16,9 +16,8 @@ lies between it and ``device_len`` is what the next step computes.
 from __future__ import annotations
 
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, MutableSequence, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -127,17 +126,6 @@ class Request:
             return f"params is {shown(self.params)}, but it must be SamplingParams."
         return self.params.problem()
 
-    def filled(self) -> str | None:
-        """One sentence on the first filled field of those that only a run fills, or None."""
-        for name, default in FILLED_BY_A_RUN.items():
-            value = getattr(self, name)
-            if type(value) is not type(default) or value != default:
-                return (
-                    f"{name} is {shown(value)}, but a new request has {shown(default)}; tokens to "
-                    "go on from belong to its prompt."
-                )
-        return None
-
     @property
     def name(self) -> str:
         """What outputs and traces call it: its id, or of an id that is no text, how it looks."""
@@ -212,30 +200,3 @@ class Request:
         self.num_draft_tokens_in_flight, self.spec_token_ids = 0, []
         self.num_stale_output_tokens = self.num_in_flight_tokens  # with what was stale already
         self.retractions += 1
-
-
-# -- Names by which requests and runs are looked up ------------------------------------------------
-
-
-def distinct(names: Iterable[str]) -> Iterator[str]:
-    """Yield each name, and a repeated one with a number: ``a``, ``a (2)``, ``a (3)``.
-
-    A number is skipped if another item has that very name, so no two results are equal.
-    """
-    asked = list(names)
-    taken, seen = set(asked), Counter[str]()
-    for name in asked:
-        seen[name] += 1
-        given = name
-        while seen[name] > 1 and (given := f"{name} ({seen[name]})") in taken:
-            seen[name] += 1
-        taken.add(given)
-        yield given
-
-
-GIVEN = ("rid", "prompt", "params", "arrival_time", "priority", "order", "bootstrap_room")
-FILLED_BY_A_RUN: dict[str, Any] = {
-    item.name: item.default if item.default_factory is MISSING else item.default_factory()
-    for item in fields(Request)
-    if item.init and item.name not in GIVEN
-}

@@ -1,8 +1,10 @@
-"""Text from outside, such as a request's id or a trace's names, made safe to show."""
+"""Names from outside, such as a request's id: made safe to show, and made different."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 # Control characters but tab and line end, marks that reorder text, and what UTF-8 or XML lacks.
 HIDDEN = re.compile(
@@ -17,3 +19,19 @@ def printable(text: str) -> str:
     'a\\x1b[2J'
     """
     return HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def distinct(names: Iterable[str]) -> Iterator[str]:
+    """Yield each name, and a repeated one with a number: ``a``, ``a (2)``, ``a (3)``.
+
+    A number is skipped if another item has that very name, so no two results are equal.
+    """
+    asked = list(names)
+    taken, seen = set(asked), Counter[str]()
+    for name in asked:
+        seen[name] += 1
+        given = name
+        while seen[name] > 1 and (given := f"{name} ({seen[name]})") in taken:
+            seen[name] += 1
+        taken.add(given)
+        yield given

@@ -14,7 +14,8 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from ..core import NoBatch, Output, Request, SamplingParams, ScheduleBatch, distinct
+from ..core import NoBatch, Output, Request, SamplingParams, ScheduleBatch
+from ..core.text import distinct
 from ..devices.base import Device, memory_for
 from ..devices.cost import MILLISECOND, NO_COST, CostModel
 from ..devices.registry import open_device

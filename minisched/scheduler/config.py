@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 from ..core import Request, SamplingParams
 from ..core.fields import setting
@@ -275,3 +276,23 @@ def too_long(config: SchedulerConfig, req: Request) -> str | None:
                 f"{req.params.max_new_tokens}, together more than {what}."
             )
     return None
+
+
+GIVEN = ("rid", "prompt", "params", "arrival_time", "priority", "order", "bootstrap_room")
+FILLED_BY_A_RUN: dict[str, Any] = {
+    item.name: item.default if item.default_factory is MISSING else item.default_factory()
+    for item in fields(Request)
+    if item.init and item.name not in GIVEN
+}
+
+
+def filled_by_a_run(req: Request) -> str:
+    """Return a sentence on the first field with a value that only a run fills in, or ''."""
+    for name, default in FILLED_BY_A_RUN.items():
+        value = getattr(req, name)
+        if type(value) is not type(default) or value != default:
+            return (
+                f"{name} is {shown(value)}, but a new request has {shown(default)}; tokens to "
+                "go on from belong to its prompt."
+            )
+    return ""

@@ -20,7 +20,7 @@ from ..policy import DecodeManager, Plan, PrefillManager, Retraction
 from ..policy.admission import Work, mix_with_running
 from ..trace import NullRecorder, Recorder
 from . import verify
-from .config import SchedulerConfig
+from .config import SchedulerConfig, filled_by_a_run
 from .output_processor import (
     CompileGrammar,
     OutputProcessor,
@@ -134,7 +134,7 @@ class Scheduler:
             return f"request id {shown(req.rid)} is already in use; each request needs its own."
         if req.finished:
             return f"request {shown(req.rid)} has run already; a new run needs a new Request."
-        return req.filled() or ""
+        return filled_by_a_run(req)
 
     def _refuse(self, req: Request, problem: str) -> None:
         """End a request that never came in, and nobody else, whatever id it has.
