@@ -41,6 +41,7 @@ from .trace.files import UNPACKED_MIB, write_whole
 Checkable = Run | Trace | Comparison | str | Path | OwnLoop
 Again = Callable[[int, str], str]  # of a seed and a loop: the line that repeats the case
 WORKLOADS = {"virtual": 150, "wall": 20}  # by the device's clock
+MOST_WORKLOADS = 1_000_000  # whose cases are kept until the end
 MOST_SHOWN = 8  # details of one answer
 LONGEST = 300  # characters of a finding
 FEW = 8  # workloads that this process runs faster than new ones do
@@ -245,6 +246,11 @@ def check_workloads(
     for name, value, least in (("workloads", count, 1), ("seed", seed, 0)):
         if not isinstance(value, int) or value < least:
             raise ValueError(f"{name} is {value!r}, but it must be a whole number from {least} on.")
+    if count > MOST_WORKLOADS:
+        raise ValueError(
+            f"workloads is {count}, but it must be at most {MOST_WORKLOADS}; "
+            "go on with another seed."
+        )
     if workers.jobs > 1 or workers.backend != "processes":
         workers = replace(workers, prepare=in_each_process(loops))
     with known(loops) as names:

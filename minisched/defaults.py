@@ -31,13 +31,22 @@ BUILT_IN = (
 )
 MAX_NEW_TOKENS = 64  # for each request
 MOST_RUNNING = 16  # requests that run at once
+MOST_REQUESTS = 10_000  # that are kept with their trace, and drawn
+MOST_TOKENS = 500_000  # of all requests of a run, likewise
+REPLAY = "minisched replay takes more of them, from a file"
 MOST_CELLS = 2**24  # of the KV pool, and of the page table
 LONGEST = 80  # characters of a value in a sentence
 CHUNK = 128  # prompt tokens of one step, in whole pages
 
 
 def go_round(prompts: Sequence[str], count: int | None = None) -> list[str]:
-    """``count`` prompts, from the first again behind the last; without ``count``, each once."""
+    """Return ``count`` prompts, from the first again after the last; by default each once.
+
+    Raises:
+        ValueError: they are more than pictures can show.
+    """
+    if count is not None and count > MOST_REQUESTS:
+        raise ValueError(f"requests is {count}, but it must be at most {MOST_REQUESTS}; {REPLAY}.")
     prompts = prompts or BUILT_IN
     return [prompts[at % len(prompts)] for at in range(len(prompts) if count is None else count)]
 

@@ -189,6 +189,7 @@ KINDS: dict[str, dict[str, Any]] = {
               "sliding_window": 16, "max_window_layers": 1},
     "qwen2 tied": {"model_type": "qwen2", "tie_word_embeddings": True, "rope_theta": 300.0,
                    "rope_scaling": LLAMA3},
+    "mistral": {"model_type": "mistral", "sliding_window": None, "rope_theta": 1e6},
     "qwen3": {"model_type": "qwen3", "head_dim": 32, "rope_theta": 1e6},
     "qwen3 scaled": {"model_type": "qwen3", "rope_theta": 1000.0, "rope_scaling": LLAMA3},
 }  # fmt: skip

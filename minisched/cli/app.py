@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module, metadata
 from shutil import get_terminal_size
@@ -31,6 +32,15 @@ COMMANDS = {  # with the example below each one's help; museum has commands of i
     "doctor": "",
     "museum": "",
 }
+FROM_COMPARE = "compare writes the files."
+FIRST = {  # where an example needs a file, what makes it
+    "check": FROM_COMPARE,
+    "view": FROM_COMPARE,
+    "stepper": FROM_COMPARE,
+    "replay": "requests.csv is yours: a line arrived_at,num_prefill_tokens,num_decode_tokens, "
+    "then numbers, a line a request.",
+    "sweep": "grid.toml is yours, such as one line: loop = ['serial', 'overlap']",
+}
 LEAST_PANELS = 80  # columns; panels of --help in narrower ones cut the names of options
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, wherever typer keeps its click
 
@@ -57,7 +67,8 @@ class Commands(TyperGroup):
             alone.add_typer(found, name=cmd_name)
         else:
             example = f"Example: minisched {cmd_name} {COMMANDS[cmd_name]}".rstrip()
-            alone.command(cmd_name, epilog=example)(with_options(found))
+            epilog = "\n\n".join(filter(None, [example, FIRST.get(cmd_name, "")]))
+            alone.command(cmd_name, epilog=epilog)(with_options(found))
         return typer.main.get_group(alone).commands[cmd_name]
 
     def invoke(self, ctx: Any) -> Any:
@@ -119,9 +130,19 @@ def run_command() -> int:
         return complain(str(error), BAD_INPUT)
 
 
+NO_NUMBER = re.compile(r"valid (integer|number|float)")  # as pydantic and click write it
+NUMBERS = {"integer": "a whole number", "number": "a number", "float": "a number"}
+
+
 def in_one_sentence(error: Any) -> str:
-    """What is wrong with a command line; of an argument that is missing also what it could be."""
+    """Return the fault of a command line; of a missing argument also what it could be."""
     said = str(error.format_message())
+    spelled = next(iter(getattr(error.param, "opts", ())), "") if hasattr(error, "param") else ""
+    if spelled and (found := NO_NUMBER.search(said)):
+        after = [text for at, text in zip(sys.argv, sys.argv[1:], strict=False) if at == spelled]
+        after += [text.partition("=")[2] for text in sys.argv if text.startswith(f"{spelled}=")]
+        given = f"is {after[-1]!r}, but it " if after else ""
+        return f"{spelled} {given}must be {NUMBERS[found[1]]}."
     if said.startswith("Missing argument") and (help := getattr(error.param, "help", "")):
         return f"{said.rstrip('.')}: {help}"
     return said

@@ -15,6 +15,7 @@ import typer
 from ..bench.figures import BenchCall, BenchPart, as_json, cells, save
 from ..bench.overlap import ArmStopped
 from ..bench.peers.peer import PeerError, version_in, version_of
+from ..defaults import MOST_REQUESTS
 from ..devices.registry import load
 from ..loops.run import RunStopped
 from .exit import complain
@@ -29,9 +30,9 @@ def bench(
     device: str | None = setting(None, "thread, cuda or mlx."),
     model: str | None = setting(None, "As compare takes it."),
     dtype: str | None = setting(None, "As compare takes it."),
-    requests: int | None = setting(None, "How many requests."),
-    max_new_tokens: int | None = setting(None, "Tokens that each produces."),
-    repeat: int = setting(5, "Interleaved repetitions.", least=1),
+    requests: int | None = setting(None, "How many requests.", least=1, most=MOST_REQUESTS),
+    max_new_tokens: int | None = setting(None, "Tokens that each produces.", least=1, most=100_000),
+    repeat: int = setting(5, "Interleaved repetitions.", least=1, most=1000),
     nano_vllm: Path | None = setting(None, "A checkout of nano-vllm, for host."),
     keep: bool = setting(False, "Write the table under traces/bench."),
     json: bool = JSON,

@@ -25,7 +25,7 @@ def calibrate(
     dtype: str = setting(AUTO, DTYPE_HELP),
     loops: str | None = setting(None, "Loops, separated by commas; all that run on the device."),
     out: Path | None = setting(None, "The profile's file; DEVICE-MODEL.json here."),
-    repeat: int = setting(3, "Interleaved repetitions.", least=1),
+    repeat: int = setting(3, "Interleaved repetitions.", least=1, most=1000),
 ) -> int:
     """Measure what steps cost on this machine, for compare, run and replay --profile FILE.
 

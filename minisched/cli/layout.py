@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
 from typing import Any
 
 from rich.console import Console
@@ -79,38 +82,73 @@ def columns() -> int:
     return min(width_of(Console()) or USUAL, USUAL)
 
 
-# -- A progress bar on stderr, so that stdout stays what it is for ---------------------------------
+# -- Progress on stderr, so that stdout stays what it is for ---------------------------------------
+
+EVERY_S = 30.0  # between two lines of progress where there is no terminal
+LONG = ("installing", "downloading")  # what takes minutes and advances by nothing is told at once
 
 
 class Work:
-    """What a command is at, as a bar: so much of it is done, or it has no measure."""
+    """The progress of a command: a number of pieces, or an activity without a measure.
 
-    def __init__(self, progress: Progress, total: int | None) -> None:
-        self.progress = progress
+    A terminal has a bar. Elsewhere the progress is a line every ``EVERY_S`` seconds.
+    """
+
+    def __init__(self, progress: Progress, total: int | None, is_seen: bool) -> None:
+        self.progress, self.is_seen = progress, is_seen
         self.bar = progress.add_task("", total=total)
+        self.start = monotonic()
 
     def at(self, what: str, total: int | None = None) -> None:
-        """From now on it does this, in so many pieces."""
+        """Begin another activity, in ``total`` pieces."""
         self.progress.reset(self.bar, total=total, description=what)
+        if not self.is_seen and what.startswith(LONG):
+            self.tell()
 
     def advance(self, what: str | None = None) -> None:
-        """A piece is done; ``what`` is its name."""
+        """Count a piece as done; ``what`` is its name."""
         self.progress.update(self.bar, advance=1, description=what)
 
     def reading(self, path: Path) -> Callable[[int], None]:
-        """From now on it reads a file; what this gives is told how many bytes were read."""
+        """Begin to read a file; the result takes the number of bytes read so far."""
         size = path.stat().st_size if path.is_file() else None
         self.at(f"reading {path}", size or None)
         return lambda read: self.progress.update(self.bar, completed=read)
 
+    def tell(self) -> None:
+        """Print a line of progress."""
+        (task,) = self.progress.tasks
+        done = f"{task.completed:.0f}" if task.total is None else f"{task.percentage:.0f} %"
+        parts = [task.description, f"{done} done" if task.completed else ""]
+        said = ", ".join(filter(None, parts)) or "working"
+        said += f", after {monotonic() - self.start:.0f} s"
+        if task.total and task.elapsed and 0 < task.completed < task.total:
+            left = task.elapsed * (task.total / task.completed - 1)
+            said += f", about {left:.0f} s left"
+        print(f"minisched: {said}", file=sys.stderr)
+
+    def tell_until(self, end: Event) -> None:
+        """Print a line of progress every ``EVERY_S`` seconds, until an event."""
+        while not end.wait(EVERY_S):
+            self.tell()
+
 
 @contextmanager
 def work_progress(total: int | None = None) -> Iterator[Work]:
-    """One bar for one thing after another; gone when done, and never there without a terminal."""
+    """Show progress inside the block: a bar that disappears, or lines without a terminal."""
     console, text = Console(stderr=True), TextColumn("{task.description}", markup=False)
     counted = [] if total is None else [MofNCompleteColumn()]
     with Progress(
         BarColumn(), *counted, text, TimeElapsedColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     ) as shown:  # fmt: skip
-        yield Work(shown, total)
+        work, end = Work(shown, total, console.is_terminal), Event()
+        teller = Thread(target=work.tell_until, args=(end,), name="progress", daemon=True)
+        if not console.is_terminal:
+            teller.start()  # what the command waits for tells nothing itself
+        try:
+            yield work
+        finally:
+            end.set()
+            if teller.ident is not None:
+                teller.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,14 @@ def list_bugs(json: bool = JSON) -> int:
         for item in items:
             confirmed = " (a suspicion, confirmed)" if item.suspected_at else ""
             say(Text.assemble("  ", (item.name, "cyan"), f": {item.title}"))
+            say(f"    {first_sentence(item.symptom)}")
             say(Text(f"    {', '.join(item.references)}{confirmed}", "dim"))
     return 0
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, on one line."""
+    return re.split(r"(?<=[.!?])\s", " ".join(text.split()), maxsplit=1)[0]
 
 
 @museum.command("run", epilog="Example: minisched museum run pinned_buffer_rewritten")

@@ -27,6 +27,9 @@ from ..core import Request, SamplingParams
 from ..core.fields import setting as setting
 from ..defaults import (
     MAX_NEW_TOKENS,
+    MOST_REQUESTS,
+    MOST_TOKENS,
+    REPLAY,
     config_from,
     go_round,
     make_requests,
@@ -156,8 +159,10 @@ def option(
     def within(value: Any) -> Any:
         if limits and value is not None and not limits[0] <= value <= limits[1]:
             least, most = limits
-            should = f"at least {least:g}" if most == inf else f"between {least:g} and {most:g}"
-            raise ValueError(f"{spelled} is {value:g}, but it must be {should}.")
+            upto = f"{most:g}" if isinstance(most, float) else most
+            should = f"at least {least:g}" if most == inf else f"between {least:g} and {upto}"
+            told = f"{value:g}" if isinstance(value, float) else value
+            raise ValueError(f"{spelled} is {told}, but it must be {should}.")
         return value
 
     made = typer.Option(
@@ -235,6 +240,10 @@ class WorkloadOptions(OptionGroup):
         """Refuse what does not go together."""
         if self.profile is not None and self.device != "sim":
             raise ValueError(f"--profile is for --device sim, but --device is {self.device}.")
+        if self.requests is not None and self.requests > MOST_REQUESTS:
+            raise ValueError(
+                f"--requests is {self.requests}, but it must be at most {MOST_REQUESTS}; {REPLAY}."
+            )
         if problem := self.sampling.problem():
             name, rest = problem.split(" ", 1)
             rest = rest.replace("return_logprob", "--return-logprob")
@@ -261,7 +270,13 @@ class WorkloadOptions(OptionGroup):
 
     def make_requests(self, model: Model) -> list[Request]:
         """The requests, tokenized; prompts go round until there are as many as asked for."""
-        texts = go_round(self.prompt, self.requests)
+        texts, each = go_round(self.prompt, self.requests), self.sampling.max_new_tokens
+        if len(texts) * each > MOST_TOKENS:
+            raise ValueError(
+                f"--max-new-tokens is {each}, which makes {len(texts) * each} tokens of "
+                f"{len(texts)} requests, but they may produce {MOST_TOKENS} together; lower "
+                "--max-new-tokens or --requests."
+            )
         return make_requests(texts, text_codec(model), self.sampling, self.priority or [0])
 
     def cost(self) -> CostModel:

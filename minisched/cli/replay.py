@@ -40,7 +40,7 @@ def replay(
     ),
     loop: str | None = setting(None, "The loop; overlap."),
     profile: str = setting(DEFAULT_PROFILE, "What steps cost: " + PROFILE_HELP),
-    requests: int | None = setting(None, "How many, the first; all.", least=1),
+    requests: int | None = setting(None, "How many, the first; all.", least=1, most=100_000_000),
     skip_empty: bool = setting(False, "Leave out requests with an empty prompt or answer."),
     unpacked_mib: int = UNPACKED,
 ) -> int:

@@ -71,7 +71,8 @@ def report(sweep: Sweep, folder: Path) -> None:
         column, less = AIMS[grid.aim]
         axes = [name for name in grid.axes if name != "seed"]
         speedup = ["speedup"] if "serial" in grid.axes.get("loop", ()) else []
-        some_of(best, dict.fromkeys([*axes, column, *grid.limits, *speedup]))
+        ties = ["ties"] if any(row["ties"] for row in best) else []
+        some_of(best, dict.fromkeys([*axes, column, *grid.limits, *speedup, *ties]))
         kept = f" within {', '.join(f'{k} <= {v:g}' for k, v in grid.limits.items())}"
         say(
             f"Of each workload the choice with the {'least' if less else 'most'} {column}"

@@ -123,8 +123,8 @@ def checkout(root: Path = ROOT) -> Path:
     for name in ("pyproject.toml", "diagrams", "traces"):
         if not (root / name).exists():
             raise ValueError(
-                "minisched diagrams makes the pictures that a checkout of minisched keeps, and "
-                f"this minisched runs from {root}, which has no {name}: run it in a git clone."
+                f"diagrams redraws what a checkout has, and this minisched has no {name}: run it "
+                "in a git clone."
             )
     return root
 

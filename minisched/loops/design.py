@@ -224,11 +224,16 @@ def find_loop(name: str, more: Mapping[str, Any] = MappingProxyType({})) -> Desi
     return replace(spec, options={**spec.options, **more})
 
 
+MOST_STEPS = 64  # of the options that count steps, each of which has buffers of its own
+COUNTS_STEPS = ("depth", "num_steps")
+MOST_DIGITS = 100  # of a number; Python reads only a few thousand
+
+
 def read_options(loop: str, run: Callable[..., Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """The values of a loop's options, which are numbers, or true or false.
+    """Return the values of a loop's options, which are numbers, or true or false.
 
     Raises:
-        ValueError: the loop has no such option, or the value is not one of its kind.
+        ValueError: the loop has no such option, or the value is of another kind or above its limit.
     """
     defaults = {name: item.default for name, item in inspect.signature(run).parameters.items()}
     kinds = {name: type(value) for name, value in defaults.items() if isinstance(value, int)}
@@ -240,7 +245,12 @@ def read_options(loop: str, run: Callable[..., Any], texts: Mapping[str, str]) -
         if kinds[name] is bool and text.lower() in ("true", "false"):
             values[name] = text.lower() == "true"
         elif kinds[name] is int and text.removeprefix("-").isdecimal():
-            values[name] = int(text)
+            values[name] = int(text[:MOST_DIGITS])
+            if name in COUNTS_STEPS and values[name] > MOST_STEPS:
+                raise ValueError(
+                    f"option {name!r} of loop {loop!r} is {text}, but it must be at most "
+                    f"{MOST_STEPS}; each of these steps has buffers of its own."
+                )
         else:
             what = "true or false" if kinds[name] is bool else "a whole number"
             raise ValueError(

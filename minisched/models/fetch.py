@@ -178,6 +178,14 @@ def find_model(name_or_dir: str | Path) -> Path:
         FetchError: a fetched one has lost a file.
     """
     name = str(name_or_dir)
+    path = Path(name)
+    if path.suffix == ".gguf" or (path.is_dir() and not (path / "config.json").exists()
+                                  and any(path.glob("*.gguf"))):  # fmt: skip
+        raise WeightsError(
+            f"{name} is a GGUF file, or a directory of them, which llama.cpp reads; take the "
+            "directory or Hugging Face id of the checkpoint that it was made from (config.json "
+            f"and *.safetensors), or one of {', '.join(SOURCES)}, which fetch brings."
+        )
     if name in SOURCES:
         found = fetched(name)
         if found is None:

@@ -124,13 +124,14 @@ MODEL_TYPES: dict[str, tuple[int, int | None, int | None]] = {
     "llama": (2048, None, None),
     "qwen2": (32_768, 32, None),
     "qwen3": (32_768, 32, 128),
+    "mistral": (131_072, 8, None),
 }
+MISTRAL_WINDOW = 4096  # transformers' default; null in config.json switches it off
+QUANTIZED = ("quantization", "quantization_config")
 # A setting that would change the result but is not built here, and the values that leave it off.
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "use_sliding_window": (False,),
-    "quantization_config": (),
-    "quantization": (),
     "partial_rotary_factor": (1,),
     "attention_bias": (False,),
     "mlp_bias": (False,),
@@ -243,6 +244,11 @@ def read_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(kind, str) or kind not in MODEL_TYPES:
         known = " and ".join(", ".join(map(repr, MODEL_TYPES)).rsplit(", ", 1))
         raise ValueError(f"model_type is {kind!r}; only {known} are supported.")
+    if any(config.get(name) is not None for name in QUANTIZED):
+        raise ValueError(
+            "the weights are quantized, but only float32, float16 and bfloat16 are read; take the "
+            "checkpoint that they were made from (of mlx-community, one whose name ends in -bf16)."
+        )
     for name, allowed in UNSUPPORTED.items():
         if config.get(name) not in (None, *allowed):
             raise ValueError(f"{name} {config[name]!r} is not supported.")
@@ -261,6 +267,8 @@ def read_fields(config: Mapping[str, Any]) -> dict[str, Any]:
             f"{head_dim} (a divisor, and an even width)."
         )
     max_len = number(config, "max_position_embeddings", int, context)
+    if kind == "mistral":
+        check_window(config, max_len)
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     theta = number(config, "rope_theta", float, 10_000.0)
     return {
@@ -275,6 +283,20 @@ def read_fields(config: Mapping[str, Any]) -> dict[str, Any]:
         "qkv_bias": kind == "qwen2",
         "qk_norm": kind == "qwen3",
     }
+
+
+def check_window(config: Mapping[str, Any], max_len: int) -> None:
+    """Accept a Mistral that attends to the whole context; it is then a Llama in form.
+
+    Raises:
+        ValueError: its sliding window is shorter than the context of ``max_len`` tokens.
+    """
+    window = {"sliding_window": MISTRAL_WINDOW, **config}["sliding_window"]
+    if window is not None and number({"sliding_window": window}, "sliding_window", int) < max_len:
+        raise ValueError(
+            f"sliding_window is {window}, below the context of {max_len}, and sliding windows are "
+            "not supported; take a Mistral of version 0.2 or later, which has none."
+        )
 
 
 def read_scaling(rope: Mapping[str, Any], max_len: int) -> RopeScaling | None:

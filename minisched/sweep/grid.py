@@ -31,6 +31,7 @@ from random import Random
 from typing import Any
 
 from ..core import Request, SamplingParams
+from ..defaults import MOST_REQUESTS
 from ..devices.cost import SIM_COST, CostModel
 from ..devices.profiles import find_profile, of_milliseconds
 from ..loops.design import find_loop
@@ -38,7 +39,7 @@ from ..scheduler import SchedulerConfig
 from ..trace.files import read_text
 
 VOCAB = 257
-MOST_REQUESTS, MOST_TOKENS = 10_000, 100_000
+MOST_TOKENS = 100_000  # of a request, or of its prompt
 
 
 @dataclass(frozen=True)

@@ -158,9 +158,9 @@ class Sweep:
 
     @property
     def best(self) -> list[dict[str, Any]]:
-        """For each workload and cost the choice that serves the aim best within the limits.
+        """Return, for each workload and cost, the choice that serves the aim best in the limits.
 
-        Figures are means over the seeds.
+        Figures are means over the seeds. ``ties`` names the choices with the same figure.
         """
         column, less = AIMS[self.grid.aim]
         places = [name for name in self._axes if name not in self.grid.choices]
@@ -171,8 +171,15 @@ class Sweep:
             if value is None or not self._keeps(item):
                 continue
             if top is None or (value < top if less else value > top):
-                found[place] = item
+                found[place] = {**item, "ties": ""}
+            elif value == top:
+                ties, other = found[place]["ties"], self.choice_in_words(item)
+                found[place]["ties"] = f"{ties}, {other}" if ties else other
         return list(found.values())
+
+    def choice_in_words(self, row: Mapping[str, Any]) -> str:
+        """Return the values of a row's choices, of which a sweep tries several."""
+        return " ".join(str(row[name]) for name in self._axes if name in self.grid.choices)
 
     @property
     def capacity(self) -> list[dict[str, Any]]:

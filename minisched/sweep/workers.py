@@ -26,6 +26,7 @@ from ..devices.registry import load_module
 T = TypeVar("T")
 R = TypeVar("R")
 BACKENDS = ("processes", "dask")
+MOST_JOBS = 512  # processes of one machine
 AHEAD = 4  # items for each process, running or in its queue
 FAR_AHEAD = 16  # the same for each thread of a cluster, because a network lies between
 
@@ -51,6 +52,8 @@ class Workers:
             raise ValueError(f"backend is {self.backend!r}, but it must be one of {known}.")
         if self.jobs < 1:
             raise ValueError(f"jobs is {self.jobs}, but it must be at least 1.")
+        if self.jobs > MOST_JOBS:
+            raise ValueError(f"jobs is {self.jobs}, but it must be at most {MOST_JOBS}.")
         if self.address and self.backend == "processes":
             raise ValueError(
                 f"address is {self.address!r}, but the backend processes runs on this machine "

@@ -22,7 +22,9 @@ from pytest import MonkeyPatch
 
 import minisched.loops.run
 from minisched.cli.app import app
+from minisched.cli.museum import first_sentence
 from minisched.loops.run import run_loop
+from minisched.museum import exhibits, refuted
 from minisched.scheduler import SchedulerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +83,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 def test_the_examples_in_help_parse() -> None:
     for name, command in commands():
-        example, _, words = command.epilog.partition(name)
+        example, _, words = command.epilog.partition("\n")[0].partition(name)
         assert example == "Example: minisched "
         told = re.findall(rf"^ *minisched {name} (.*?)(?:  |$)", command.help or "", re.M)
         for line in (words, *told):
@@ -211,3 +213,37 @@ def test_what_needs_more_than_a_line_is_refused_too_before_anything_runs(
     code, out, err = cli(line.format(llama=tiny_llama))
     assert (code, out, err.count("\n")) == (2, "", 1) and said in err
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing is written"
+
+
+def test_an_example_says_where_its_files_come_from() -> None:
+    names = [
+        name for name, command in commands() if re.search(r"\.(json|csv|toml)", command.epilog)
+    ]
+    assert names == ["check", "view", "stepper", "replay", "sweep"]
+    assert all("\n" in dict(commands())[name].epilog for name in names)
+
+
+def test_the_files_of_the_examples_can_be_made_as_help_says(cli: Any, tmp_path: Path) -> None:
+    helps = {name: command.epilog for name, command in commands()}
+    head = re.findall(r"a line (\S+), then numbers", helps["replay"])[0]
+    (tmp_path / "requests.csv").write_text(f"{head}\n0.0,20,3\n", "utf-8")
+    assert cli("replay requests.csv")[0] == 0
+    grid = helps["sweep"].partition("such as one line: ")[2]
+    (tmp_path / "grid.toml").write_text(f"{grid}\n", "utf-8")
+    code, out, err = cli("sweep grid.toml --jobs 1")
+    assert code == 0 and "2 cells: 2 ok" in out, err
+
+
+def test_a_sweep_shows_ties(cli: Any, tmp_path: Path) -> None:
+    loops = "['overlap', 'serial', 'overlap_pool_indexed']"
+    (tmp_path / "grid.toml").write_text(f"loop = {loops}\n", "utf-8")
+    code, out, err = cli("sweep grid.toml --jobs 1")
+    assert code == 0, err
+    table = out[: out.index("Of each workload")]
+    assert re.search(r" ties$", table, re.M) and "overlap_pool_indexed" in table
+
+
+def test_the_list_of_the_museum_has_a_symptom_each(cli: Any) -> None:
+    out = cli("museum list")[1]
+    for item in (*exhibits(), *refuted()):
+        assert f"    {first_sentence(item.symptom)}\n" in out

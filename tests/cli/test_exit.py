@@ -19,6 +19,7 @@ from unittest.mock import Mock
 import pytest
 from pytest import MonkeyPatch
 
+import minisched
 import minisched.loops.run
 from minisched.cli.exit import INTERRUPTED
 from minisched.loops.run import Run, run_loop
@@ -133,3 +134,38 @@ def test_what_can_not_be_replaced_is_written_to(tmp_path: Path) -> None:
         write_whole(Path("/dev/full"), "gone")
     with pytest.raises(ValueError, match=r"can't be written: Is a directory"):
         write_whole(tmp_path, "gone")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("compare --requests 100000000", "--requests is 100000000, but it must be at most 10000; "
+         "minisched replay takes more of them"),
+        ("compare --requests 99999999999999999999", "is 99999999999999999999, but it must be at"),
+        ("run --max-new-tokens 100000000", "lower --max-new-tokens or --requests."),
+        ("run --requests 10000 --max-new-tokens 51", "which makes 510000 tokens of 10000 requests"),
+        ("check --loop vllm_async:pool:depth=1000000", "is 1000000, but it must be at most 64;"),
+        (f"check --loop vllm_async:depth={'9' * 5000}", "but it must be at most 64;"),
+        ("check --loop multi_step:num_steps=65", "'num_steps' of loop 'multi_step' is 65, but it"),
+        ("check --workloads 1000001", "workloads is 1000001, but it must be at most 1000000; go"),
+        ("check --workloads 9 --jobs 513", "jobs is 513, but it must be at most 512."),
+        ("fidelity sglang --cases 1000000000", "--cases is 1000000000, but it must be between 1 a"),
+        ("bench overlap --repeat 1001", "--repeat is 1001, but it must be between 1 and 1000."),
+        ("bench overlap --requests 0", "--requests is 0, but it must be between 1 and 10000."),
+        ("run --requests abc", "minisched: --requests is 'abc', but it must be a whole number."),
+        ("run --requests=1.5", "minisched: --requests is '1.5', but it must be a whole number."),
+        ("run --temperature warm", "minisched: --temperature is 'warm', but it must be a number."),
+    ],
+)  # fmt: skip
+def test_a_number_that_is_none_or_too_large_is_refused_at_once(
+    line: str, said: str, cli: Any
+) -> None:
+    code, out, err = cli(line)
+    assert (code, out) == (2, "") and said in err and err.count("\n") == 1
+
+
+def test_the_function_refuses_what_the_option_refuses() -> None:
+    with pytest.raises(ValueError, match="requests is 100000000, but it must be at most 10000"):
+        minisched.requests(10**8)
+    with pytest.raises(ValueError, match="depth"):
+        minisched.run(loop="vllm_async:depth=65")

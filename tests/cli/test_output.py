@@ -1,9 +1,12 @@
 """Where output goes: lost, to terminals of 40 to 120 columns, to those of few letters."""
 
 import io
+import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from rich.cells import cell_len
 
 from minisched.cli.app import app
 from minisched.cli.exit import BAD_INPUT, NOBODY_READS
-from minisched.cli.layout import say_command
+from minisched.cli.layout import say_command, work_progress
 from minisched.comparison import text_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,3 +139,31 @@ def test_a_long_command_can_still_be_copied(
     said = capsys.readouterr().out
     assert all(len(part) <= width for part in said.splitlines())
     assert said.replace("\\\n", "").split() == line.split()
+
+
+def test_long_work_tells_its_progress_without_a_terminal(
+    monkeypatch: MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("minisched.cli.layout.EVERY_S", 0.05)
+    with work_progress(4) as work:
+        work.advance("workloads, 3 cases")
+        sleep(0.5)
+    assert not any(thread.name == "progress" for thread in threading.enumerate())
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) >= 2
+    for line in lines:
+        told = r"minisched: workloads, 3 cases, 25 % done, after \d+ s, about \d+ s left"
+        assert re.fullmatch(told, line)
+
+
+def test_what_takes_minutes_is_told_at_once_and_short_work_tells_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with work_progress() as work:
+        work.at("warming up")
+        work.at("installing the packages of sglang on their own (about 1 GB, minutes)")
+        work.at("cases", 3)
+        work.advance()
+    out, err = capsys.readouterr()
+    said = "minisched: installing the packages of sglang on their own (about 1 GB, minutes), after"
+    assert out == "" and err.startswith(said) and err.count("\n") == 1

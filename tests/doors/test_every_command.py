@@ -43,7 +43,7 @@ def example(name: str) -> str:
     """The line that a command's help gives as its example."""
     first, *rest = name.split()
     command = MUSEUM[rest[0]] if rest else GROUP.get_command(None, first)
-    return str(command.epilog.removeprefix("Example: "))
+    return str(command.epilog.partition("\n")[0].removeprefix("Example: "))
 
 
 def test_every_command_has_a_door() -> None:

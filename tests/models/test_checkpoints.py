@@ -63,13 +63,18 @@ def complaint(directory: Path | str) -> str:
 # -- config.json -----------------------------------------------------------------------------------
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"model_type": "mistral"}, "model_type is 'mistral'; only 'llama', 'qwen2' and"),
+    ({"model_type": "gemma2"}, "model_type is 'gemma2'; only 'llama', 'qwen2', 'qwen3' and 'mist"),
+    ({"model_type": "mistral", "max_position_embeddings": 8192},
+     "sliding_window is 4096, below the context of 8192, and sliding windows are not supported"),
+    ({"model_type": "mistral", "sliding_window": 8}, "sliding_window is 8, below the context of"),
+    ({"model_type": "mistral", "sliding_window": "8"}, "sliding_window is '8', not a whole number"),
     ({"hidden_size": "64"}, "hidden_size is '64', not a whole number above 0."),
     ({"rms_norm_eps": 10**400}, "int too large to convert to float"),
     ({"rope_theta": float("nan")}, "rope_theta is nan, not a number above 0."),
     ({"head_dim": 15}, "4 attention heads cannot share 2 key-value heads of head_dim 15"),
     ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported."),
-    ({"quantization": {"bits": 4}}, "quantization {'bits': 4} is not supported."),
+    ({"quantization": {"bits": 4}}, "the weights are quantized, but only float32, float16 and"),
+    ({"quantization_config": {}}, "the weights are quantized, but only float32, float16 and"),
     ({"eos_token_id": "</s>"}, "eos_token_id is '</s>', not an id or a list."),
     ({"use_sliding_window": True}, "use_sliding_window True is not supported."),
     ({"layer_types": ["sliding_attention"]}, "layer_types ['sliding_attention'] is not supported"),
@@ -129,6 +134,24 @@ def test_defaults_are_those_of_transformers(
     config = read_config(model)
     assert (config.rope_theta, config.num_key_value_heads) == wanted
     assert config.eos_ids == {0, 3, 5}  # of both files
+
+
+def test_a_mistral_whose_window_is_no_shorter_than_its_context_is_a_llama(model: Path) -> None:
+    window = {"model_type": "mistral", "max_position_embeddings": 64}
+    for more in ({"sliding_window": 64}, {"sliding_window": None}, {}):  # transformers' is 4096
+        edit(model / "config.json", **{**window, "sliding_window": ..., **more})
+        config = read_config(model)
+        assert not config.qkv_bias and not config.qk_norm
+
+
+def test_a_gguf_file_is_refused_with_what_to_take_instead(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    file = tmp_path / "models" / "tiny.gguf"
+    file.write_bytes(b"GGUF")
+    for path in (file, file.parent, "nobody/here.gguf"):
+        said = complaint(path)
+        assert said.startswith(f"{path} is a GGUF file, or a directory of them")
+        assert "config.json and *.safetensors" in said and "smollm2" in said
 
 
 # -- a directory -----------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def interpreter(module: str, report: Say) -> Path:
     folder = home() / hashlib.sha256(repr((needed, alone)).encode()).hexdigest()[:8]
     python = folder / "bin" / "python"
     if not (folder / "done").exists():
-        report(f"installing the packages of {name} into an environment of their own")
+        report(f"installing the packages of {name} on their own (about 1 GB, minutes)")
         try:
             venv.create(folder, clear=True, with_pip=True)
         except (OSError, subprocess.CalledProcessError) as error:  # Debian has pip in python3-venv
