@@ -39,7 +39,7 @@ FIRST = {  # where an example needs a file, what makes it
     "stepper": FROM_COMPARE,
     "replay": "requests.csv is yours: a line arrived_at,num_prefill_tokens,num_decode_tokens, "
     "then numbers, a line a request.",
-    "sweep": "grid.toml is yours, such as one line: loop = ['serial', 'overlap']",
+    "sweep": "grid.toml is yours, such as one line: grid = {loop = ['serial', 'overlap']}",
 }
 LEAST_PANELS = 80  # columns; panels of --help in narrower ones cut the names of options
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, wherever typer keeps its click

@@ -7,6 +7,7 @@ from pathlib import Path
 from ..export.scene_puml import to_puml
 from ..export.scene_svg import to_svg
 from ..export.scene_text import to_text
+from ..own_loops import in_each_process
 from ..sweep.break_even import DESIGNS, measure_break_even
 from ..sweep.workers import Workers, num_cores
 from ..trace.files import write_whole
@@ -35,7 +36,8 @@ def map(
     names = choose_loops(loops.split(","), "sim", only_serial=False)
     if out is not None and out.suffix not in WRITERS:
         raise ValueError(f"--out is {str(out)!r}, but it must end in {', '.join(WRITERS)}.")
-    workers = Workers(num_cores() if jobs is None else jobs)
+    prepare = in_each_process(loops.split(","))
+    workers = Workers(num_cores() if jobs is None else jobs, prepare=prepare)
     with work_progress(35 * (len(names) + 1)) as work:
         found = measure_break_even(
             names, host_ms, device_ms, copy_ms, stop, workers=workers, hear=work.advance

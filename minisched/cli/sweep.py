@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from ..export.scene_svg import to_svg
+from ..own_loops import add_loop, in_each_process
 from ..sweep.grid import AIMS, read_grid
 from ..sweep.picture import picture
 from ..sweep.sweep import Sweep, run_grid, write_tables
@@ -40,8 +41,15 @@ def sweep(
     sweep.svg.
     """
 
-    grid = read_grid(file)
-    workers = Workers(num_cores() if jobs is None else jobs, backend, address)
+    loops: list[str] = []
+
+    def register(loop: str) -> str:
+        loops.append(loop)
+        return add_loop(loop)
+
+    grid = read_grid(file, register)
+    cores = num_cores() if jobs is None else jobs
+    workers = Workers(cores, backend, address, in_each_process(loops))
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file, but it must be a folder.")
     with work_progress(len(grid.cells)) as work:

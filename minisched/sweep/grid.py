@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cached_property
@@ -153,8 +153,8 @@ class SweepCell:
 # -- Reading ---------------------------------------------------------------------------------------
 
 
-def read_grid(path: Path) -> SweepGrid:
-    """The grid of a file.
+def read_grid(path: Path, register: Callable[[str], str] = str) -> SweepGrid:
+    """Read the grid of a file. ``register`` gives the name of a loop, such as ``FILE.py:NAME``.
 
     Raises:
         ValueError: it is none; the sentence names the file and what is wrong.
@@ -166,13 +166,13 @@ def read_grid(path: Path) -> SweepGrid:
     except RecursionError:
         raise ValueError(f"{path} is no grid: it is nested too deep.") from None
     try:
-        return make_grid(found)
+        return make_grid(found, register)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def make_grid(found: Mapping[str, Any]) -> SweepGrid:
-    """The grid that a table says.
+def make_grid(found: Mapping[str, Any], register: Callable[[str], str] = str) -> SweepGrid:
+    """Return the grid of a table; ``register`` gives the name of each loop.
 
     Raises:
         ValueError: a name is unknown, or a value is outside its limits.
@@ -188,6 +188,9 @@ def make_grid(found: Mapping[str, Any]) -> SweepGrid:
         raise ValueError(f"aim is {aim!r}, but it must be one of {', '.join(AIMS)}.")
     _check_names("limits", limits, COLUMNS)
     _check_names("the grid", grid, (*SETTINGS, *USERS))
+    if "loop" in grid:
+        named = [register(it) if isinstance(it, str) else it for it in _listed(grid["loop"])]
+        grid = {**grid, "loop": named if isinstance(grid["loop"], list) else named[0]}
     for name, values in grid.items():
         for value in _listed(values):
             _check_value(name, value)

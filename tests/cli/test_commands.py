@@ -236,7 +236,7 @@ def test_the_files_of_the_examples_can_be_made_as_help_says(cli: Any, tmp_path: 
 
 def test_a_sweep_shows_ties(cli: Any, tmp_path: Path) -> None:
     loops = "['overlap', 'serial', 'overlap_pool_indexed']"
-    (tmp_path / "grid.toml").write_text(f"loop = {loops}\n", "utf-8")
+    (tmp_path / "grid.toml").write_text(f"[grid]\nloop = {loops}\n", "utf-8")
     code, out, err = cli("sweep grid.toml --jobs 1")
     assert code == 0, err
     table = out[: out.index("Of each workload")]

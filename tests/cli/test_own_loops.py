@@ -120,6 +120,22 @@ def test_the_stepper_runs_a_loop(cli: Any, mine: Path) -> None:
     assert code == 2 and "typo stopped with AttributeError" in err and "line" in err
 
 
+def test_replay_and_sweep_take_it_in_other_processes_too(cli: Any, mine: Path) -> None:
+    head = "arrived_at,num_prefill_tokens,num_decode_tokens"
+    Path("requests.csv").write_text(f"{head}\n0.0,20,3\n", "utf-8")
+    code, out, err = cli("replay requests.csv --loop my.py:two --json")
+    assert code == 0 and json.loads(out)["loop"] == "two", err
+    Path("grid.toml").write_text('grid = {loop = ["serial", "my.py:two"]}\n', "utf-8")
+    code, out, err = cli("sweep grid.toml --jobs 2 --json")
+    assert code == 0 and json.loads(out)["states"] == {"ok": 2}, (out, err)
+
+
+@pytest.mark.thorough
+def test_map_takes_it(cli: Any, mine: Path) -> None:
+    code, out, err = cli("map --loops my.py:two --jobs 2")
+    assert code == 0 and "unknown loop" not in out, err
+
+
 def test_check_leaves_the_trace_and_the_picture_and_its_line_repeats_the_failure(
     cli: Any, mine: Path
 ) -> None:
