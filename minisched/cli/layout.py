@@ -1,7 +1,6 @@
-"""What fits a terminal: sentences, tables, commands, drawings; and progress, on stderr.
+"""Print sentences, tables, commands and drawings as a terminal fits them, and progress on stderr.
 
-Where nobody looks (a pipe) and nobody says how wide it is
-(``COLUMNS``), a sentence is one line, so that it can be searched for.
+In a pipe without ``COLUMNS`` a sentence is one line, so that it can be searched for.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def print_json(value: Any) -> None:
 
 
 def width_of(console: Console) -> int | None:
-    """How wide it is, if anybody looks, or says so."""
+    """Return the width of a terminal, or of ``COLUMNS``; None without both."""
     return console.width if console.is_terminal or "COLUMNS" in os.environ else None
 
 
@@ -71,7 +70,7 @@ def say_table(heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str 
 
 
 def say_command(line: str) -> None:
-    """Print a command; a long one goes on behind a backslash, so that it can still be copied."""
+    """Print a command; a long one continues after a backslash, so that it can be copied."""
     room = max(1, (width_of(Console()) or len(line) + 4) - 4)
     parts = textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False)
     print(printable(" \\\n".join(f"  {part}" for part in parts)))
@@ -85,7 +84,7 @@ def columns() -> int:
 # -- Progress on stderr, so that stdout stays what it is for ---------------------------------------
 
 EVERY_S = 30.0  # between two lines of progress where there is no terminal
-LONG = ("installing", "downloading")  # what takes minutes and advances by nothing is told at once
+LONG = ("installing", "downloading")  # minutes without a piece: printed immediately
 
 
 class Work:
@@ -120,12 +119,12 @@ class Work:
         (task,) = self.progress.tasks
         done = f"{task.completed:.0f}" if task.total is None else f"{task.percentage:.0f} %"
         parts = [task.description, f"{done} done" if task.completed else ""]
-        said = ", ".join(filter(None, parts)) or "working"
-        said += f", after {monotonic() - self.start:.0f} s"
+        line = ", ".join(filter(None, parts)) or "working"
+        line += f", after {monotonic() - self.start:.0f} s"
         if task.total and task.elapsed and 0 < task.completed < task.total:
             left = task.elapsed * (task.total / task.completed - 1)
-            said += f", about {left:.0f} s left"
-        print(f"minisched: {said}", file=sys.stderr)
+            line += f", about {left:.0f} s left"
+        print(f"minisched: {line}", file=sys.stderr)
 
     def tell_until(self, end: Event) -> None:
         """Print a line of progress every ``EVERY_S`` seconds, until an event."""
@@ -145,7 +144,7 @@ def work_progress(total: int | None = None) -> Iterator[Work]:
         work, end = Work(shown, total, console.is_terminal), Event()
         teller = Thread(target=work.tell_until, args=(end,), name="progress", daemon=True)
         if not console.is_terminal:
-            teller.start()  # what the command waits for tells nothing itself
+            teller.start()  # a blocking call prints nothing itself
         try:
             yield work
         finally:

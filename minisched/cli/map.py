@@ -30,8 +30,8 @@ def map(
     """Run designs over host/device ratios and lengths of answers; draw where they beat serial.
 
     One column is yours: the ratio of --host-ms and --device-ms, which calibrate
-    measures. A line is the break-even, and each design says why it loses where
-    it does.
+    measures. A line is the break-even, and each design has the reason where it
+    loses.
     """
     names = choose_loops(loops.split(","), "sim", only_serial=False)
     if out is not None and out.suffix not in WRITERS:

@@ -270,12 +270,12 @@ class WorkloadOptions(OptionGroup):
 
     def make_requests(self, model: Model) -> list[Request]:
         """The requests, tokenized; prompts go round until there are as many as asked for."""
-        texts, each = go_round(self.prompt, self.requests), self.sampling.max_new_tokens
+        texts = go_round(self.prompt, self.requests)
+        each = min(self.sampling.max_new_tokens, model.context_len)  # above it, it is refused
         if len(texts) * each > MOST_TOKENS:
             raise ValueError(
-                f"--max-new-tokens is {each}, which makes {len(texts) * each} tokens of "
-                f"{len(texts)} requests, but they may produce {MOST_TOKENS} together; lower "
-                "--max-new-tokens or --requests."
+                f"{len(texts)} requests of {each} tokens each are {len(texts) * each} tokens, but "
+                f"it must be at most {MOST_TOKENS}; lower --max-new-tokens or --requests."
             )
         return make_requests(texts, text_codec(model), self.sampling, self.priority or [0])
 

@@ -43,9 +43,9 @@ def run(
     log: bool = LOG,
     loop: list[str] = setting(list, "The loop, or FILE.py:NAME; overlap, or mlx_async on mlx."),
 ) -> int:
-    """Run one loop and stream what the requests say.
+    """Run one loop and stream the text of the requests.
 
-    Unless told otherwise, 16 requests run at once, with room for all of them, in chunks of 128.
+    By default, 16 requests run at the same time, with room for all of them, in chunks of 128.
     """
     if len(loop) > 1:
         raise ValueError(f"--loop was given {len(loop)} times, but run takes exactly one loop.")

@@ -393,7 +393,7 @@ def run_to_end(
     cost: CostModel = NO_COST,
     on_output: Callable[[Output], None] = lambda output: None,
 ) -> Run:
-    """A run on a fresh device that is good for nothing if somebody cuts it short.
+    """Run on a fresh device; an interrupted run gives no result.
 
     Raises:
         KeyboardInterrupt: somebody did; the run has ended cleanly all the same.
@@ -408,7 +408,7 @@ def run_to_end(
 
 
 def warm_up(device: str, model: Model, config: SchedulerConfig) -> None:
-    """A short run that nobody times: libraries compile and allocate on their first steps."""
+    """Run for a short time without measuring: the first steps of libraries compile and allocate."""
     opened = open_device(device)
     opened.close()
     if opened.clock == "virtual":
