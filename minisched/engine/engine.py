@@ -18,7 +18,6 @@ from typing import Any
 from ..core import ForwardMode, NoBatch, Outputs, Request, Result, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label, is_out_of_memory
 from ..devices.cost import NO_COST, CostModel
-from ..models.owner import owner_of
 from ..scheduler import Scheduler
 from ..worker import Step, Worker
 from ..worker.lost import lose
@@ -164,11 +163,6 @@ class Engine:
 
         A mask that nobody has built yet is built between the forward pass and the sampling.
         """
-        if owner_of(self.worker.model) not in (None, self):
-            raise RuntimeError(
-                f"model {self.worker.model.name!r} belongs to another engine now, which was made "
-                "while this one had no request; give each engine a copy.copy of the model."
-            )
         if step.error is not None:
             lose(self.worker, step, step.error)
             return step

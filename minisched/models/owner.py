@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary, ref
 class Owner(Protocol):
     """An engine, as far as it matters here."""
 
+    worker: Any  # has ``model``
+
     @property
     def device(self) -> object:
         """The device that it launches on."""
@@ -51,8 +53,24 @@ def is_busy(owner: Owner | None) -> bool:
     return owner is not None and not owner.is_done
 
 
+class TakenModel:
+    """Stands for the model in an idle engine, after another engine took it: any use is refused."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        raise RuntimeError(
+            f"model {self.name!r} belongs to another engine now, which was made while this one had "
+            "no request; give each engine a copy.copy of the model."
+        )
+
+
 def give(model: object, owner: Owner) -> None:
-    """Make an engine the model's owner."""
+    """Make an engine the model's owner; the owner before it can no longer use the model."""
+    before = owner_of(model)
+    if before is not None and before is not owner:
+        before.worker.model = TakenModel(getattr(model, "name", type(model).__name__))
     _owners[model] = ref(owner)
 
 
