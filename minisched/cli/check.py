@@ -51,15 +51,15 @@ def check(
     unpacked_mib: int = UNPACKED,
     json: bool = JSON,
 ) -> int:
-    """Say of recorded runs whether they are identical, leak, race and overlap; or try many.
+    """Check recorded runs (identical, leaks, races, overlaps), or draw random workloads.
 
-    Without a trace it draws random workloads and runs each on up to 12 of the
-    loops that take it: exit code 1 if a law broke. Runs of two workloads can't
-    be compared: exit code 2.
+    Without a trace it draws random workloads. Each runs on up to 12 designs (a
+    loop with a relay and options); together they reach every loop. Exit code 1:
+    a law broke. Exit code 2: bad input, or runs of two workloads.
 
-    --json has counts then: cases, identical, races, leaks; and failures, each
-    with seed and loop. An aborted request is identical as far as it got, and a
-    refused one if it rightly got nothing.
+    Of random workloads --json has counts (cases, identical, races, leaks) and
+    failures, each with seed and loop. An aborted request is identical as far as
+    it got, and a refused one if it rightly got no token.
     """
     drawing = {
         "--workloads": workloads is not None, "--seed": seed, "--loop": loop,

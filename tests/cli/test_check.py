@@ -12,6 +12,8 @@ import pytest
 import typer
 
 import minisched as ms
+from minisched.checks import causes
+from minisched.checks.draw import CASES_EACH
 from minisched.cli.app import app
 from minisched.export.native import to_json
 from minisched.trace import Slice, Trace
@@ -189,3 +191,19 @@ def test_draw_draws_the_idle_steps_of_a_serial_run(cli: Any, tmp_path: Path, suf
     assert "step" in drawn and len(drawn) > 500
     code, _, err = cli(f"check out/overlap.json --draw other.{suffix}")
     assert code == 0 and "there is no violation or idle time to draw" in err
+
+
+def test_the_help_and_the_page_say_on_how_many_designs_a_workload_runs() -> None:
+    page = (ROOT / "lessons" / "site" / "docs" / "check_mine.md").read_text(encoding="utf-8")
+    for text in (GROUP.get_command(None, "check").help, page):
+        words = " ".join(text.split())
+        assert f"on up to {CASES_EACH} designs" in words and "reach every loop" in words
+
+
+def test_the_page_explains_every_cause_of_idle_time() -> None:
+    page = (ROOT / "lessons" / "site" / "docs" / "check_mine.md").read_text(encoding="utf-8")
+    table = page.partition("### Causes of idle time")[2]
+    named = {causes.HOST, causes.COPY, causes.MASK, causes.UPLOAD, causes.TRANSFER, causes.STAGE,
+             causes.ARRIVAL, causes.LATENCY, causes.UNKNOWN, causes.HOST_WAIT, causes.KERNEL_WAIT,
+             causes.BLOCKED, causes.OTHER}  # fmt: skip
+    assert {name for name in named if f"`{name}`" in table or f"*{name}*" in table} == named
