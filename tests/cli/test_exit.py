@@ -142,7 +142,7 @@ def test_what_can_not_be_replaced_is_written_to(tmp_path: Path) -> None:
         ("compare --requests 100000000", "--requests is 100000000, but it must be at most 10000; "
          "minisched replay takes more of them"),
         ("compare --requests 99999999999999999999", "is 99999999999999999999, but it must be at"),
-        ("run --requests 10000 --max-new-tokens 51", "10000 requests of 51 tokens each are 510000 tokens, but"),
+        ("run --requests 10000 --max-new-tokens 51", "are 510000 tokens, but"),
         ("check --loop vllm_async:pool:depth=1000000", "is 1000000, but it must be at most 64;"),
         (f"check --loop vllm_async:depth={'9' * 5000}", "but it must be at most 64;"),
         ("check --loop multi_step:num_steps=65", "'num_steps' of loop 'multi_step' is 65, but it"),
