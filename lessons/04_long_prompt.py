@@ -38,7 +38,7 @@ from minisched import learn
 from minisched.core import Request, SamplingParams
 from minisched.devices.profiles import find_profile
 from minisched.models.hash import HashModel
-from minisched.policy import PrefillAdder
+from minisched.policy.sglang import Ratio
 from minisched.policy.waiting import lpm
 
 # %% [markdown]
@@ -106,7 +106,7 @@ learn.view("prefill", ms.run(small, "overlap", config=config))
 # first word of it is there.
 
 # %%
-learn.show(PrefillAdder.charge_memory, "tokens, is_chunked", "cur_rem", look_at=("most = ",))
+learn.show(Ratio.charge, "tokens, is_chunked", "cur_rem", look_at=("most = ",))
 
 # %% [markdown]
 # ## Exercise 1: cut

@@ -39,9 +39,10 @@
 import minisched as ms
 from minisched import learn
 from minisched.core import Request, SamplingParams
-from minisched.memory.pool import lease
+from minisched.memory.pool import steps_returned
 from minisched.policy import retraction
 from minisched.policy.decode import DecodeManager
+from minisched.policy.sglang import fewest_outputs
 
 # %% [markdown]
 # ## A run
@@ -167,7 +168,7 @@ learn.check("may_free", may_free)
 # The package has three such rules. This is the one that is right for any number of steps in flight:
 
 # %%
-learn.show(lease)
+learn.show(steps_returned)
 
 # %% [markdown]
 # ## Solutions, and other ways
@@ -200,7 +201,7 @@ learn.show(lease)
 # </details>
 
 # %%
-learn.show(retraction.choose_victim, "latest = ")
+learn.show(fewest_outputs, "latest = ")
 
 # %% [markdown]
 # ## In the real systems

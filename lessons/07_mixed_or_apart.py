@@ -39,7 +39,7 @@ from minisched.core import Request, SamplingParams
 from minisched.devices.profiles import find_profile
 from minisched.models.hash import HashModel
 from minisched.policy.admission import mix_with_running
-from minisched.policy.unified import UnifiedBudget
+from minisched.policy.vllm import UnifiedBudget
 from minisched.replay.replay import LengthModel, play
 from minisched.replay.trace_file import BlockPrompt
 from minisched.scheduler import SchedulerConfig

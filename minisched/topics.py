@@ -10,7 +10,7 @@ TOPICS = {  # topic -> its code, a module below minisched/
     "decode": "policy/decode",
     "retraction": "policy/retraction",
     "mixed_chunk": "policy/admission",
-    "unified": "policy/unified",
+    "unified": "policy/vllm",
     "future_map": "relay/future_map",
     "token_pool": "relay/token_pool",
     "lazy_chain": "relay/lazy_chain",

@@ -12,8 +12,7 @@ from ..core import Request, SamplingParams
 from ..devices.cost import MILLISECOND
 from ..loops.run import Run
 from ..models.hash import HashModel
-from ..policy.rules import RULES, Rules, find_rules
-from ..policy.unified import rules_of_admission
+from ..policy.rules import RULES, Rules, find_rules, rules_of_admission
 from ..scheduler import SchedulerConfig
 from .recipes import Recipe
 from .tables import filled, table

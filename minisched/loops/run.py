@@ -24,13 +24,14 @@ from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..grammar import compile_grammar
+from ..memory.pool import steps_returned
 from ..models.base import GraphModel, Model
 from ..models.owner import give, refuse_if_owned, release
 from ..models.tokenizer import StopStrings, text_codec_of
-from ..policy.rules import find_rules
 from ..relay import make_relay
 from ..relay.base import Relay, RelayShape
 from ..scheduler import Scheduler, SchedulerConfig
+from ..scheduler.wiring import check_run_ahead, mixes_chunks
 from ..speculative.draft_model import make_drafter
 from ..speculative.lookup import propose
 from ..trace import Trace
@@ -212,12 +213,7 @@ def wire(
         shape = RelayShape(rows, row_len, config.num_draft_tokens)
         made = make_relay(loop, relays, setup.relay, device, shape, wants)
         config = fit_config(config, spec, made, model)
-        if config.run_ahead and config.in_force.reserves == "prompt":
-            raise ValueError(
-                f"loop {loop!r} runs ahead, but rules that keep memory for a prompt alone "
-                "(reserves is 'prompt', as in nano-vllm) need a loop that waits for each step, "
-                "such as 'serial'."
-            )
+        check_run_ahead(loop, config)
         pins, drafter = spec.pins, make_drafter(config, device.name, model)
         worker_class = spec.worker
         if worker_class is Worker and made.gives_every_input:
@@ -251,8 +247,8 @@ def wire(
         scheduler = (scheduler_class or spec.scheduler)(config, device.recorder)
     if config.speculative_algorithm == "NGRAM":
         scheduler.propose = propose
-    # Under the other rules what is freed may still be written.
-    if config.in_force.free_rule == "lease" and device.recorder.program.is_on:
+    # Under the other rules a freed page may still be written.
+    if scheduler.leases.may_free is steps_returned and device.recorder.program.is_on:
         scheduler.allocator.on_free = worker.touches.free_pages
         scheduler.table.on_free = worker.touches.free_row
     scheduler.compile_grammar = partial(
@@ -304,8 +300,7 @@ def fit_config(
     """``config`` with what the loop, its relay and the model decide.
 
     A relay that two streams write row by row (the token pool) is no part of a system that frees
-    memory at once: there a row has to wait for its steps, unless the user has said otherwise. And a
-    loop whose own rules have one budget for all needs no mixed chunks: its steps mix by themselves.
+    memory at once: there a row has to wait for its steps, unless the user has said otherwise.
 
     With a relay that runs ahead nobody knows how many drafts of a step in flight count, so all of
     them may reach past a request's length.
@@ -324,14 +319,12 @@ def fit_config(
                 f"flight could reach {slack} positions past a request, and leave nothing of {what}."
             )
     waits = "lease" if relay.gives_every_input and not config.rules else ""
-    first = config.run_first or find_rules(config.rules or spec.rules).run_first
-    mixes = config.enable_mixed_chunk and (first == "prefill" or bool(config.rules))
     return replace(
         config,
         **{
             "rules": config.rules or spec.rules,
             "free_rule": config.free_rule or waits,
-            "enable_mixed_chunk": mixes,
+            "enable_mixed_chunk": mixes_chunks(config, spec.rules),
             **spec.settings,
         },
         run_ahead=relay.run_ahead,

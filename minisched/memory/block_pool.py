@@ -32,23 +32,17 @@ class BlockPool:
     counts in its ``ref_cnt``. One that nobody uses waits in the free queue, and is still found
     there; pages are given up one by one from its front. A lease lets go of its last page first, so
     the end of a prefix goes before its beginning. vLLM keeps pages that were never hashed in the
-    front of the same queue; here they are the allocator's, which is asked first. ``is_nano``: the
-    two rules of nano-vllm ``engine/block_manager.py``. It has one page for each hash, so of pages
-    with the same tokens only the one that came in last is found. And a page without a hash waits
-    behind all that were let go before it.
+    front of the same queue; here they are the allocator's, which is asked first.
 
     Raises:
         ValueError: ``page_size`` is below 1.
     """
 
-    def __init__(
-        self, page_size: int = 1, recorder: Recorder | None = None, is_nano: bool = False
-    ) -> None:
+    def __init__(self, page_size: int = 1, recorder: Recorder | None = None) -> None:
         if page_size < 1:
             raise ValueError(f"page_size is {page_size}; it must be at least 1")
         self.page_size = page_size
         self.recorder = recorder or NullRecorder()
-        self.is_nano = is_nano
         self.blocks: dict[int, Block] = {}  # by page
         self.cached_block_hash_to_block: dict[bytes, dict[int, Block]] = {}  # the first is found
         self.free_block_queue: OrderedDict[int, Block] = OrderedDict()  # the first goes first
@@ -100,13 +94,14 @@ class BlockPool:
             pages[first:num_pages], self.hashes(tokens[first * size :], parent), strict=True
         ):
             block = self.blocks[page] = self.free_block_queue[page] = Block(page, block_hash)
-            same = self.cached_block_hash_to_block.setdefault(block_hash, {})
-            if self.is_nano:
-                same.clear()
-            same[page] = block
+            self.add_hash(block_hash, block)
             chain.append(block)
         self._mark("block add", chain[first:])
         return Insertion(tuple(chain), first)
+
+    def add_hash(self, block_hash: bytes, block: Block) -> None:
+        """Let a block be found by its hash, after older blocks with the same tokens."""
+        self.cached_block_hash_to_block.setdefault(block_hash, {})[block.page] = block
 
     def inc_lock_ref(self, node: Chain) -> None:
         """Use the blocks of a prefix, so that none is evicted (vLLM ``touch``).
@@ -147,13 +142,8 @@ class BlockPool:
         return sum(block.ref_cnt == times for block in node)
 
     def retain(self, pages: Sequence[int]) -> Sequence[int]:
-        """A lease lets go of pages that were never found here; which of them go back at once."""
-        if not self.is_nano:
-            return pages
-        for page in reversed(pages):
-            self.blocks[page] = self.free_block_queue[page] = Block(page, None)
-        self._mark("block add", [self.blocks[page] for page in pages])
-        return ()
+        """Return which unhashed pages of a released lease are freed: all (vLLM)."""
+        return pages
 
     def evict(self, num_pages: int) -> list[int]:
         """Give back ``num_pages`` page ids, or all that nobody uses if those are fewer."""

@@ -133,6 +133,9 @@ class PageAllocator:
 
 # -- Leases on both --------------------------------------------------------------------------------
 
+FreeRule = Callable[[Lease, "LeasePool"], bool]
+"""Returns whether a closed lease can be released now."""
+
 
 class LeasePool:
     """Opens leases on cached prefixes, lets them grow, and takes them back in the end."""
@@ -142,10 +145,10 @@ class LeasePool:
         allocator: PageAllocator,
         table: ReqToTokenPool,
         cache: PageCache,
-        free_rule: str = "lease",  # one of ``RULES``, below
+        may_free: FreeRule | None = None,  # None: ``steps_returned``
     ) -> None:
         self.allocator, self.table, self.cache = allocator, table, cache
-        self.may_free = RULES[free_rule]
+        self.may_free = may_free or steps_returned
         self.launched_step = 0  # the last one committed
         self.returned_step = 0  # the last one that has come back; they come back in order
         self.returning: dict[Lease, None] = {}  # closed, but a launched step still names them
@@ -298,7 +301,7 @@ class LeasePool:
 # -- When a closed lease goes back: three rules, and what each relies on ---------------------------
 
 
-def lease(lease: Lease, pool: LeasePool) -> bool:
+def steps_returned(lease: Lease, pool: LeasePool) -> bool:
     """Every step that names it has come back: right for any depth and any number of streams."""
     return lease.last_step <= pool.returned_step
 
@@ -307,7 +310,7 @@ def deferred(lease: Lease, pool: LeasePool) -> bool:
     """The ongoing batch does not name it.
 
     mini-sglang before e7d4f65: ``finished_reqs.difference(ongoing_reqs)``. With two steps in
-    flight it frees exactly when ``lease`` does; of more it overlooks all but the newest.
+    flight it frees exactly when ``steps_returned`` does; of more it overlooks all but the newest.
     """
     is_ongoing = pool.launched_step > pool.returned_step
     return not (is_ongoing and lease.last_step == pool.launched_step)
@@ -323,6 +326,3 @@ def at_once(lease: Lease, pool: LeasePool) -> bool:
     ``request_table_rewritten``).
     """
     return True
-
-
-RULES = {"lease": lease, "deferred": deferred, "at_once": at_once}

@@ -11,6 +11,7 @@ whoever may have read such a page computes again (``spoil``).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ..core import Lease, Request
 from ..core.logprobs import next_logprob_at
@@ -20,13 +21,43 @@ from .pool import LeasePool
 from .radix_cache import Match, RadixCache
 
 
+class Settled:
+    """Share what is settled, and nothing that a failed step may have left unwritten."""
+
+    def on_schedule(self, req: Request, lease: Lease) -> bool:
+        """Return whether a launched chunk enters now, before the next step is scheduled."""
+        return False
+
+    def on_chunk_result(self, lease: Lease, end: int) -> bool:
+        """Count a chunk as settled that ends at ``end``; return whether it may enter now."""
+        lease.settled_len = end
+        return True
+
+    def on_insert(self, req: Request, lease: Lease) -> None:
+        """Prepare ``settled_len`` before a request's prefix enters."""
+
+    def on_finish(self, req: Request, lease: Lease) -> None:
+        """Prepare ``settled_len`` before a finished request's tokens enter."""
+
+
+SETTLED = Settled()
+
+
+@dataclass(frozen=True)
+class SharingRule:
+    """What enters the prefix cache, and when; the defaults are SGLang's."""
+
+    entry: Settled = SETTLED
+    each_chunk: bool = True  # each chunk of a prompt enters by itself, not all with the last one
+    splits_at_prompt: bool = True  # an edge of the tree ends with the prompt, so outputs go first
+    planned_prompts: bool = False  # a prompt's page enters when the step that fills it is planned
+    running_outputs: bool = False  # pages of outputs enter while their request runs
+
+
 class PrefixCache:
     """Moves pages between leases and the cache (SGLang ``mem_cache/radix_cache.py``).
 
-    What enters, and when, are answers of ``policy/rules.py``. ``enters_cache`` other than "settled"
-    shares what is launched: a prefix is read by later steps on the same stream. With
-    ``prompt_pages`` "scheduled" a page enters when the step is planned that computes the last of
-    it; with ``output_pages`` "running" outputs enter while their request runs.
+    If more enters than is settled, only later steps on the same stream may read it.
     """
 
     def __init__(
@@ -34,18 +65,14 @@ class PrefixCache:
         leases: LeasePool,
         recorder: Recorder,
         is_off: bool = False,
-        enters_cache: str = "settled",
-        edges_end: str = "prompt",
-        prompt_pages: str = "settled",
-        output_pages: str = "end",
+        sharing: SharingRule | None = None,
     ) -> None:
         self.leases = leases
         self.recorder = recorder
-        self.is_off = is_off  # then nothing enters, and nobody looks
-        self.enters_cache = enters_cache
-        self.edges_end = edges_end
-        self.shares_outputs = output_pages == "running" and not is_off
-        self.shares_planned = prompt_pages == "scheduled" and not is_off
+        self.is_off = is_off  # nothing enters and nothing is looked up
+        self.sharing = sharing or SharingRule()
+        self.shares_outputs = self.sharing.running_outputs and not is_off
+        self.shares_planned = self.sharing.planned_prompts and not is_off
         self.shares_early = self.shares_outputs or self.shares_planned
         self.unwritten: dict[int, list[tuple[Lease, Block]]] = {}  # by step in flight, and for whom
 
@@ -85,9 +112,17 @@ class PrefixCache:
 
     def cache_chunk(self, req: Request) -> None:
         """The next step is about to be scheduled: share what is launched of a prompt in chunks."""
-        if self.enters_cache == "launched" and req.lease is not None:
-            req.lease.settled_len = max(req.lease.settled_len, req.computed_len)
+        if req.lease is not None and self.sharing.entry.on_schedule(req, req.lease):
             self.cache_unfinished_req(req, req.lease)
+
+    def cache_prompt(self, req: Request, lease: Lease, end: int, is_chunk: bool) -> None:
+        """Share a prompt, or its chunk, that a step has computed up to ``end``."""
+        if is_chunk:
+            if not self.sharing.entry.on_chunk_result(lease, end) or not self.sharing.each_chunk:
+                return
+        else:
+            lease.settled_len = end
+        self.cache_unfinished_req(req, lease)
 
     def cache_unfinished_req(self, req: Request, lease: Lease, length: int | None = None) -> None:
         """Share what is settled, or ``length`` positions, so that others find it from now on.
@@ -99,8 +134,7 @@ class PrefixCache:
         that its outputs can be given up and the prompt kept.
         """
         cache, size = self.leases.cache, self.leases.allocator.page_size
-        if self.enters_cache == "known":
-            lease.settled_len = max(lease.settled_len, min(req.computed_len, req.known_len))
+        self.sharing.entry.on_insert(req, lease)
         num_pages = (lease.settled_len if length is None else length) // size
         is_tree = isinstance(cache, RadixCache)  # which counts it as a use, be it new or not
         is_new = num_pages > lease.shared_pages
@@ -111,7 +145,7 @@ class PrefixCache:
             insertion = cache.insert(tokens, pages, lease.inserted_pages)
             lease.inserted_pages = num_pages
             prompt_pages = len(req.prompt) // size
-            if 0 < prompt_pages < num_pages and self.edges_end == "prompt":
+            if 0 < prompt_pages < num_pages and self.sharing.splits_at_prompt:
                 cache.insert(tokens[: prompt_pages * size], pages[:prompt_pages], prompt_pages)
             pages = cache.match_prefix(tokens).pages  # all of its path counts as just used
         else:
@@ -130,8 +164,7 @@ class PrefixCache:
 
     def cache_finished_req(self, req: Request, lease: Lease) -> None:
         """Leave everything settled to the cache. The lease is locked on it until its release."""
-        if self.enters_cache == "launched":
-            lease.settled_len = max(lease.settled_len, min(req.computed_len, req.known_len))
+        self.sharing.entry.on_finish(req, lease)
         self.cache_unfinished_req(req, lease)
 
     def came_back(self, step: int) -> None:

@@ -181,9 +181,6 @@ class Insertion(NamedTuple):
 class RadixCache:
     """A radix tree over pages (SGLang ``mem_cache/radix_cache.py``, mini-sglang ``kvcache/``).
 
-    ``split_counts``: which half of an edge counts as just used when a walk ends within it, which is
-    where the published trees differ (``policy/rules.py``).
-
     Only whole pages enter, as a page that is still being written can't be shared. Pages on the
     path of a lock are *protected*, others *evictable*; all sizes are in pages. What happens to the
     tree is recorded, so that it can be drawn as it was at any moment.
@@ -197,7 +194,6 @@ class RadixCache:
         page_size: int = 1,
         policy: str = "lru",
         recorder: Recorder | None = None,
-        split_counts: str = "both",
     ) -> None:
         if page_size < 1:
             raise ValueError(f"page_size is {page_size}; it must be at least 1")
@@ -205,7 +201,6 @@ class RadixCache:
             raise ValueError(f"no eviction policy {policy!r}; there are {', '.join(POLICIES)}")
         self.page_size = page_size
         self.policy = policy
-        self.split_counts = split_counts
         self.recorder = recorder or NullRecorder()
         self.root_node = TreeNode(None, (), [], page_size, 0, 0, lock_ref=1)
         self.evictable_leaves = EvictableLeaves(POLICIES[policy])
@@ -340,20 +335,20 @@ class RadixCache:
         return Match(node, pages)
 
     def _split(self, child: TreeNode, num_pages: int, now: int) -> TreeNode:
-        """Let a node end ``num_pages`` into the edge above ``child``, in a walk begun at ``now``.
-
-        SGLang refreshes what it has come to before it splits, and the upper half is a new node.
-        """
+        """Split the edge above ``child`` after ``num_pages``, in a walk begun at ``now``."""
         node = child.split(num_pages, next(self._ids))
-        if self.split_counts == "both":
-            child.last_access_time = now
-            node.creation_time = node.last_access_time = next(self._clock)
+        self.on_split(node, child, now)
         if self.recorder.is_on:
             self.recorder.mark(
                 "radix split", node=node.id, child=child.id, pages=num_pages,
                 tokens=node.beginning, child_tokens=child.beginning,
             )  # fmt: skip
         return node
+
+    def on_split(self, upper: TreeNode, lower: TreeNode, now: int) -> None:
+        """Count both halves of an edge as just used, the upper one as newly made (SGLang)."""
+        lower.last_access_time = now
+        upper.creation_time = upper.last_access_time = next(self._clock)
 
     def _path(self, node: TreeNode) -> list[TreeNode]:
         """The nodes from ``node`` up, without the root."""

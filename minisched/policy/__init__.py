@@ -1,10 +1,10 @@
-"""Who runs next: admission of prompts, the set of running requests, and who has to give way."""
+"""Which requests run next: admission of prompts, the running set, retraction."""
 
 from .admission import Plan, PrefillManager
 from .decode import DecodeManager, NewTokenRatio
 from .prefill_adder import AddReqResult, PrefillAdder
-from .retraction import Retraction, choose_victim
-from .unified import UnifiedBudget
+from .retraction import Retraction
+from .vllm import UnifiedBudget
 from .waiting import SchedulePolicy, WaitingQueue
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "SchedulePolicy",
     "UnifiedBudget",
     "WaitingQueue",
-    "choose_victim",
 ]

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from ..core import Request
 from ..memory import LeasePool, PrefixCache
 from ..trace import Recorder
-from .prefill_adder import AddReqResult, PrefillAdder, refuse
-from .rules import Rules
+from .prefill_adder import AddReqResult, ChunkRule, PrefillAdder, Reserve, refuse
 from .waiting import WaitingQueue
 
 Retract = Callable[[Request], None]
@@ -42,8 +41,9 @@ class PrefillManager:
     recorder: Recorder
     chunk_size: int | None
     max_prefill_tokens: int
+    reserve: Reserve
+    chunks: ChunkRule
     preemption_threshold: int | None = None
-    rules: Rules = field(default_factory=Rules)
     chunked_req: Request | None = None
     _full_at: int | None = field(default=None, init=False)  # leases released when it was full
 
@@ -65,7 +65,8 @@ class PrefillManager:
         mixed = num_mixed_decode_tokens
         adder = PrefillAdder(
             self.leases, self.cache, self.recorder, running, new_token_ratio,
-            self.max_prefill_tokens, self.chunk_size, mixed, self.rules,
+            self.max_prefill_tokens, self.chunk_size, mixed,
+            reserve=self.reserve, chunks=self.chunks,
         )  # fmt: skip
         if self.recorder.is_on:
             self.recorder.mark("budget", mixed_decode_tokens=mixed, **adder.remains())
@@ -98,8 +99,7 @@ class PrefillManager:
 
     def mark_full(self) -> None:
         """Nobody needs to ask for memory again before something has changed."""
-        is_asked_anyway = self.rules.ask_again == "every_step"
-        self._full_at = None if is_asked_anyway else self.leases.num_released
+        self._full_at = None if self.chunks.asks_every_step else self.leases.num_released
 
     def mark_open(self) -> None:
         """The queue is asked in the next step, whoever was refused in this one."""
@@ -165,7 +165,7 @@ class PrefillManager:
             return False
         victims = adder.preempt_to_schedule(req, self.preemption_threshold)
         for victim in victims:  # nothing is kept back for it any more
-            adder.rem_total_token_offset -= adder.reserve(victim)
+            adder.rem_total_token_offset -= self.reserve.kept_for(adder, victim)
             adder.running.remove(victim)
             retract(victim)
         return bool(victims)
@@ -177,7 +177,7 @@ class PrefillManager:
         if not self.leases.table.available_size:
             return self._no_row(req)
         result = adder.add_one_req(req)
-        may_come = self.rules.too_long_alone == "admitted" and self.leases.is_idle
+        may_come = self.chunks.admits_alone and self.leases.is_idle
         if result is AddReqResult.NO_TOKEN and may_come:
             return adder.add_alone(req)
         return result

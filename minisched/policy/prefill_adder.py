@@ -1,19 +1,20 @@
 """One prefill batch in the making: what is left for it, who still fits, and why the next does not.
 
-Prompts take KV memory and the tokens of a step. How much memory must be left for one to start is
-where schedulers differ most (``Rules.reserves``): SGLang keeps back a share of what those who run
-may still say, mini-sglang all of it, and nano-vllm nothing.
+Prompts take KV memory and the tokens of a step. Schedulers differ most in how much memory must be
+left for a request to start (``Reserve``). SGLang reserves a share of what running requests may
+still generate, mini-sglang all of it, and nano-vllm nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from ..core import Request
 from ..memory import LeasePool, PrefixCache
 from ..trace import Recorder
-from .rules import Rules
 
 CLIP_MAX_NEW_TOKENS = 4096  # no request is expected to produce more than this
 
@@ -47,26 +48,50 @@ def refuse(
     return result
 
 
+class Reserve(Protocol):
+    """How much memory must be left for a request to start, in tokens (``sglang.py:Ratio``)."""
+
+    def kept_for(self, adder: PrefillAdder, req: Request) -> float:
+        """Return the tokens to reserve for a running request."""
+
+    def total_tokens(self, adder: PrefillAdder, req: Request, extend_len: int) -> int:
+        """Return the tokens that a request needs, of whose prompt ``extend_len`` are uncached."""
+
+    def fits(self, adder: PrefillAdder, req: Request, extend_len: int, to_lock: int) -> bool:
+        """Return whether they are left once ``to_lock`` cached tokens can't be evicted."""
+
+    def charge(self, adder: PrefillAdder, req: Request, extend_len: int) -> None:
+        """Subtract a request's memory; this step computes ``extend_len`` of its prompt."""
+
+    def is_spent(self, adder: PrefillAdder) -> bool:
+        """Return whether no memory is left for any other request."""
+
+    def chunk_limit(self, adder: PrefillAdder, rem: int) -> int:
+        """Return how many of ``rem`` tokens the next chunk of a started prompt may use."""
+
+
+@dataclass(frozen=True)
+class ChunkRule:
+    """How prompts share the tokens of a step; the defaults are SGLang's."""
+
+    counts_pages: bool = True  # each prompt costs whole pages of the budget
+    ends_with_page: bool = True  # a chunk ends with a page, because only whole pages are shared
+    cuts_first_only: bool = False  # a later prompt waits unless it fits whole
+    admits_alone: bool = True  # a refused request runs if no other holds memory
+    asks_every_step: bool = False  # after a refusal the queue need not wait for a release
+
+
 class PrefillAdder:
     """Adds one request after the other (SGLang ``schedule_policy.py:PrefillAdder``).
 
-    Four numbers say what is left. ``rem_total_tokens``: memory, less what those who run may still
-    come to need. ``cur_rem_tokens``: memory now. ``rem_input_tokens``: prompt tokens of one batch.
-    ``rem_chunk_tokens``: the same, but here a prompt is cut instead of refused; None: no limit.
-    Whoever runs while batches are mixed is paid first (``num_mixed_decode_tokens``).
+    Four numbers count what is left:
 
-    What is kept back for those who run is an answer of ``rules`` (``reserves``):
+    - ``rem_total_tokens``: memory, less what is reserved for running requests;
+    - ``cur_rem_tokens``: memory available now;
+    - ``rem_input_tokens``: prompt tokens of this batch;
+    - ``rem_chunk_tokens``: the same, but a longer prompt is cut, not refused. None: no limit.
 
-    - ``ratio``: a share of what they may say, ``new_token_ratio``, or all of it for one who ignores
-      EOS and so will say it;
-    - ``rest``: all that they may say (mini-sglang ``scheduler/prefill.py``, ``inflight_tokens``).
-      With pages of one token nobody who runs ever lacks memory. With larger ones those who run keep
-      a page less one token back besides, but those admitted in one step do not: two of them can be
-      promised a page that is not there. The original stops at an assertion then; here whoever is to
-      come waits if its pages are missing now, and if they are missing later somebody is retracted;
-    - ``prompt``: nothing (nano-vllm ``block_manager.py:can_allocate``; vLLM). Who comes gets the
-      pages of all of its prompt, also where only a part is computed in this step; under vLLM's one
-      budget those of that part, at once.
+    In a mixed batch the decodes are paid first (``num_mixed_decode_tokens``).
     """
 
     def __init__(
@@ -79,14 +104,13 @@ class PrefillAdder:
         rem_input_tokens: int,
         rem_chunk_tokens: int | None,
         num_mixed_decode_tokens: int = 0,
-        rules: Rules | None = None,
+        *,
+        reserve: Reserve,
+        chunks: ChunkRule,
     ) -> None:
         self.leases, self.cache, self.recorder = leases, cache, recorder
         self.running = list(running)
-        self.rules = rules or Rules()
-        self.reserves = self.rules.reserves
-        # Pages are taken as one is added, where the next one may share them.
-        self.takes_now = self.rules.run_first == "unified"
+        self.reserve, self.chunks = reserve, chunks
         self.page_size = leases.allocator.page_size
         self.new_token_ratio = new_token_ratio
         self.can_run_list: list[tuple[Request, int]] = []  # with the tokens to compute now
@@ -107,9 +131,7 @@ class PrefillAdder:
         assert req.lease is not None
         wanted, rem = req.extend_len, self.rem_chunk_tokens
         if rem is not None:
-            if self.reserves == "ratio" and self.rem_total_tokens >= 1:
-                rem = min(rem, int(self.rem_total_tokens))  # by the others it has its memory
-            wanted = min(wanted, rem)
+            wanted = min(wanted, self.reserve.chunk_limit(self, rem))
         pages = self.leases.available_pages + len(req.lease.pages)
         extend_len = max(0, min(wanted, pages * self.page_size - req.computed_len))
         if extend_len:
@@ -128,8 +150,9 @@ class PrefillAdder:
         hit_len = len(match.pages) * self.page_size if match else 0
         extend_len = req.asked_len = req.known_len - hit_len
         to_lock = self.leases.pages_to_lock(match) * self.page_size
-        if not self.fits(req, extend_len, to_lock):
-            need, left = self.total_tokens(req, extend_len) + to_lock, int(self.rem_total_tokens)
+        if not self.reserve.fits(self, req, extend_len, to_lock):
+            need = self.reserve.total_tokens(self, req, extend_len) + to_lock
+            left = int(self.rem_total_tokens)
             return refuse(self.recorder, req, AddReqResult.NO_TOKEN, "KV memory", need, left)
         rem = self.rem_input_tokens
         is_much = self.ceil_paged_tokens(extend_len) >= rem and self.rem_chunk_tokens is None
@@ -138,7 +161,7 @@ class PrefillAdder:
                 self.recorder, req, AddReqResult.OTHER, "max_prefill_tokens", extend_len, rem
             )
         length = self.cut(extend_len)
-        must_be_whole = self.rules.who_is_cut == "first" and bool(self.can_run_list)
+        must_be_whole = self.chunks.cuts_first_only and bool(self.can_run_list)
         if length < extend_len and (must_be_whole or not length):
             return self._no_page(req)
         req.start(self.leases.open(match, req.rid))
@@ -195,7 +218,7 @@ class PrefillAdder:
             if (victims and short <= 0) or req.priority - victim.priority <= threshold:
                 break
             victims.append(victim)
-            short -= self.reserve(victim)
+            short -= self.reserve.kept_for(self, victim)
         return victims if victims and short <= 0 else []
 
     # -- memory
@@ -213,69 +236,12 @@ class PrefillAdder:
     @property
     def inflight_tokens(self) -> float:
         """Tokens kept back for all who run (mini-sglang ``DecodeManager.inflight_tokens``)."""
-        return sum(map(self.reserve, self.running))
+        return sum(self.reserve.kept_for(self, req) for req in self.running)
 
-    def reserve(self, req: Request) -> float:
-        """Tokens for which memory is kept back on behalf of a running request.
-
-        Of ``rest`` those of the steps that are not launched yet.
-        """
-        if self.reserves == "ratio":
-            share = 1.0 if req.params.ignore_eos else self.new_token_ratio
-            return self.new_tokens(req) * share
-        remain_len = req.max_device_len - req.device_len
-        is_kept = self.reserves == "rest" and remain_len > 0
-        return remain_len + self.page_size - 1 if is_kept else 0
-
-    def new_tokens(self, req: Request) -> int:
-        """Tokens that a request is expected to produce at most."""
-        left = req.params.max_new_tokens - len(req.output_ids)
-        return min(left, CLIP_MAX_NEW_TOKENS) if self.reserves == "ratio" else left
-
-    def total_tokens(self, req: Request, extend_len: int) -> int:
-        """What a request needs that starts with so many tokens to compute."""
-        if self.reserves == "prompt":
-            return self.ceil_paged_tokens(extend_len)
-        spare = self.page_size if self.reserves == "ratio" else 0
-        return extend_len + self.new_tokens(req) + spare
-
-    def fits(self, req: Request, extend_len: int, to_lock: int) -> bool:
-        """Whether memory reaches for a request that starts with so many tokens to compute.
-
-        ``to_lock``: tokens of the cache that could be evicted until then.
-        """
-        need, left = self.total_tokens(req, extend_len), self.rem_total_tokens - to_lock
-        if self.reserves == "ratio":
-            return need < left
-        now = self.cur_rem_tokens - to_lock
-        if self.reserves == "prompt":
-            return need <= now
-        return need <= left and self.ceil_paged_tokens(self.cut(extend_len)) <= now
-
-    def charge_memory(self, req: Request, extend_len: int) -> None:
-        """Keep memory back for one who starts or goes on, of whose prompt so much is computed now.
-
-        With ``ratio`` what it may say is counted with the last of its chunks, and one that comes
-        back after a retraction is charged for all its tokens again.
-        """
-        if self.reserves == "ratio":
-            tokens, is_chunked = self.ceil_paged_tokens(extend_len), extend_len < req.extend_len
-            most = 0 if is_chunked else min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
-            self.rem_total_token_offset += tokens + most + self.page_size
-            self.cur_rem_token_offset += tokens + self.page_size
-            return
+    def lacking_tokens(self, req: Request, length: int) -> int:
+        """Return the tokens of the pages that a request lacks to hold ``length`` positions."""
         assert req.lease is not None
-        end = req.computed_len + extend_len
-        if self.takes_now:
-            self.cache.take_scheduled(req, req.lease, end, end)
-            return
-        is_prompt = self.reserves == "prompt"
-        end = req.device_len if is_prompt else end
-        pages = self.leases.pages_lacking(req.lease, end) * self.page_size
-        self.cur_rem_token_offset += pages
-        self.rem_total_token_offset += (
-            pages if is_prompt else self.total_tokens(req, req.extend_len)
-        )
+        return self.leases.pages_lacking(req.lease, length) * self.page_size
 
     def ceil_paged_tokens(self, tokens: int) -> int:
         """Tokens of the whole pages that these need."""
@@ -284,33 +250,26 @@ class PrefillAdder:
     # -- the tokens of a step
 
     def cut(self, extend_len: int) -> int:
-        """What fits into the chunk: all, or as many whole pages as do (``chunk_ends``).
-
-        Whether all fits is asked in what is charged: whole pages, too, unless ``budget_counts``
-        tokens.
-        """
+        """Return how many tokens of a prompt fit into the chunk (``ChunkRule``)."""
         rem = self.rem_chunk_tokens
         if rem is None or self.paid_tokens(extend_len) <= rem:
             return extend_len
-        is_anywhere = self.rules.chunk_ends == "anywhere"
-        return max(0, rem if is_anywhere else rem // self.page_size * self.page_size)
+        return max(0, rem // self.page_size * self.page_size if self.chunks.ends_with_page else rem)
 
     def paid_tokens(self, extend_len: int) -> int:
-        """What the budget of a step pays for so many tokens of a prompt."""
-        in_tokens = self.rules.budget_counts == "tokens"
-        return extend_len if in_tokens else self.ceil_paged_tokens(extend_len)
+        """Return what ``extend_len`` tokens of a prompt cost of a step's budget, in tokens."""
+        return self.ceil_paged_tokens(extend_len) if self.chunks.counts_pages else extend_len
 
     def charge(self, req: Request, extend_len: int) -> None:
         """Pay for a request, of whose prompt so many tokens are computed now."""
-        self.charge_memory(req, extend_len)
+        self.reserve.charge(self, req, extend_len)
         self.rem_input_tokens -= self.paid_tokens(extend_len)
         if self.rem_chunk_tokens is not None:
             self.rem_chunk_tokens -= self.paid_tokens(extend_len)
 
     def state(self) -> AddReqResult:
-        """Whether anybody else can be added; unless by ``ratio``, each is asked for its memory."""
-        is_ratio = self.reserves == "ratio"
-        if is_ratio and (self.rem_total_tokens <= 0 or self.cur_rem_tokens <= 0):
+        """Return whether another request can be added."""
+        if self.reserve.is_spent(self):
             return AddReqResult.NO_TOKEN
         no_chunk = self.rem_chunk_tokens is not None and self.rem_chunk_tokens <= 0
         if self.rem_input_tokens <= 0 or no_chunk:
@@ -319,8 +278,6 @@ class PrefillAdder:
 
     def spent(self) -> tuple[str, int]:
         """Which number lets nobody in any more, by its limit's name, and what is left of it."""
-        if self.takes_now:
-            return "the token budget", self.rem_input_tokens
         if self.state() is AddReqResult.NO_TOKEN:
             return "KV memory", int(min(self.rem_total_tokens, self.cur_rem_tokens))
         if self.rem_chunk_tokens is not None and self.rem_chunk_tokens <= 0:

@@ -14,15 +14,6 @@ from .admission import PrefillManager
 RETRACT_DECODE_STEPS = 20  # for which those who stay have memory after a retraction, if they may
 
 
-def choose_victim(candidates: Iterable[Request]) -> Request:
-    """The request with the fewest outputs; among equals the longest prompt, then the last listed.
-
-    SGLang ``schedule_batch.py:retract_decode`` sorts the same way: the least work is lost.
-    """
-    latest = reversed(list(candidates))
-    return min(latest, key=lambda req: (len(req.output_ids), -len(req.prompt)))
-
-
 @dataclass
 class Retraction:
     """Makes room for the next decode step (SGLang ``schedule_batch.py:retract_decode``).
@@ -42,7 +33,8 @@ class Retraction:
     prefill: PrefillManager
     leases: LeasePool
     recorder: Recorder
-    evicts_ahead: bool = True  # policy/rules.py: evicts
+    choose_victim: Callable[[Iterable[Request]], Request]
+    evicts_ahead: bool = True  # the cache gives up more than the next step lacks
     starved: bool = False
     num_retractions: int = 0  # how often somebody has lost their memory so far
     num_by_reason: Counter[str] = field(default_factory=Counter)  # memory, priority, unified
@@ -62,9 +54,7 @@ class Retraction:
                 break
             if self.evicts_ahead:
                 self.leases.make_free(short + self.leases.available_pages)
-            newest = self.prefill.rules.victim == "newest"
-            running = self.running_reqs
-            victim = chunked or (next(reversed(running)) if newest else choose_victim(running))
+            victim = chunked or self.choose_victim(self.running_reqs)
             self.retract(victim, "memory")
             retracted = True
             reqs = [req for req in reqs if req is not victim]

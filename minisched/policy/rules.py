@@ -168,7 +168,27 @@ class Rules:
             )
 
 
-RUN_FIRST = tuple(Rules.__dataclass_fields__["run_first"].metadata["answers"])
+ONE_BUDGET = {
+    "reserves": "prompt",
+    "budget_counts": "tokens",
+    "chunk_ends": "anywhere",
+    "who_is_cut": "anybody",
+    "too_long_alone": "refused",
+}
+"""How prompts are admitted under one budget, whatever the other answers are."""
+
+
+def rules_of_admission(rules: Rules) -> Rules:
+    """Return the rules with the answers that one budget decides, where they ask for one."""
+    return replace(rules, **ONE_BUDGET) if rules.run_first == "unified" else rules
+
+
+def answers(name: str) -> tuple[str, ...]:
+    """Return the words that answer a question."""
+    return tuple(Rules.__dataclass_fields__[name].metadata["answers"])
+
+
+RUN_FIRST, FREE_RULES = answers("run_first"), answers("free_rule")
 
 RULES: Mapping[str, Rules] = {
     "sglang": Rules(),
@@ -258,3 +278,20 @@ DELIBERATE: Mapping[str, Mapping[str, Deliberate]] = {
     },
 }
 """By system and rule; all else is as in the original, and ``minisched fidelity`` holds it to it."""
+
+
+def chunk_problem(rules: Rules, size: int, page_size: int, is_mixed: bool) -> str:
+    """Return why the rules forbid chunks of ``size`` tokens (-1: no limit), or nothing."""
+    if rules.chunk_ends == "page" and size != -1 and size % page_size:
+        return (
+            f"chunked_prefill_size is {size}, but it must be a multiple of the page size, "
+            f"{page_size}: only whole pages can be shared."
+        )
+    if is_mixed and size == -1:
+        return "enable_mixed_chunk needs chunks, but chunked_prefill_size is -1 (no limit)."
+    if is_mixed and rules.run_first != "prefill":
+        return (
+            f"enable_mixed_chunk adds decodes to prompts that run first, but run_first is "
+            f"{rules.run_first!r}; it must be 'prefill'."
+        )
+    return ""

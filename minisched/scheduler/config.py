@@ -11,9 +11,8 @@ from ..core import Request, SamplingParams
 from ..core.fields import setting
 from ..core.logprobs import logprob_problem
 from ..core.sampling import shown
-from ..memory.pool import RULES as FREE_RULES
 from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
-from ..policy.rules import RULES, Rules, find_rules
+from ..policy.rules import FREE_RULES, RULES, Rules, chunk_problem, find_rules
 from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
 
 ALGORITHMS = ("NGRAM", "NGRAM_GPU", "STANDALONE")
@@ -107,8 +106,7 @@ class SchedulerConfig:
         at_least("schedule_conservativeness", self.schedule_conservativeness, 0)
         at_least("priority_scheduling_preemption_threshold",
                  self.priority_scheduling_preemption_threshold, 0)  # fmt: skip
-        first = self.in_force.run_first
-        self._check_chunk(first)
+        self._check_chunk()
         self._check_speculation()
         one_of("schedule_policy", self.schedule_policy, SCHEDULE_POLICIES)
         if self.enable_priority_scheduling and self.schedule_policy not in ("fcfs", "lof"):
@@ -128,27 +126,14 @@ class SchedulerConfig:
         said = {"run_first": self.run_first, "free_rule": self.free_rule}
         return replace(find_rules(self.rules or "sglang"), **{k: v for k, v in said.items() if v})
 
-    def _check_chunk(self, first: str) -> None:
-        size = self.chunked_prefill_size
+    def _check_chunk(self) -> None:
+        size, is_mixed = self.chunked_prefill_size, self.enable_mixed_chunk
         if size != -1 and size < 1:
             raise ValueError(
                 f"chunked_prefill_size is {size}, but it must be at least 1, or -1 for no limit."
             )
-        in_pages = self.in_force.chunk_ends == "page"
-        if in_pages and size != -1 and size % self.page_size:
-            raise ValueError(
-                f"chunked_prefill_size is {size}, but it must be a multiple of the page size, "
-                f"{self.page_size}: only whole pages can be shared."
-            )
-        if self.enable_mixed_chunk and size == -1:
-            raise ValueError(
-                "enable_mixed_chunk needs chunks, but chunked_prefill_size is -1 (no limit)."
-            )
-        if self.enable_mixed_chunk and first != "prefill":
-            raise ValueError(
-                f"enable_mixed_chunk adds decodes to prompts that run first, but run_first is "
-                f"{first!r}; it must be 'prefill'."
-            )
+        if problem := chunk_problem(self.in_force, size, self.page_size, is_mixed):
+            raise ValueError(problem)
 
     def _check_speculation(self) -> None:
         if self.speculative_algorithm:

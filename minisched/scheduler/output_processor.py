@@ -170,19 +170,11 @@ class OutputProcessor:
         self.retraction.leases.close(lease)
 
     def cache_prompt(self, batch: ScheduleBatch, at: int) -> None:
-        """Share the prompt, or the chunk, that a row has computed, if it still runs.
-
-        Not a chunk, where that is for the next step to do (``PrefixCache.cache_chunk``), or for the
-        last of its chunks (``policy/rules.py:chunks_enter``).
-        """
+        """Share the prompt, or the chunk, that a row has computed, if its request still runs."""
         req, lease = batch.reqs[at], batch.leases[at]
-        is_chunk = req is batch.chunked_req
-        is_later = is_chunk and self.config.in_force.enters_cache == "launched"
-        if is_later or not self._still_runs(req, lease):
-            return
-        lease.settled_len = batch.starts[at] + len(batch.ids[at])
-        if not (is_chunk and self.config.in_force.chunks_enter == "whole_prompt"):
-            self.prefix_cache.cache_unfinished_req(req, lease)
+        if self._still_runs(req, lease):
+            end = batch.starts[at] + len(batch.ids[at])
+            self.prefix_cache.cache_prompt(req, lease, end, req is batch.chunked_req)
 
     def cache_outputs(self, batch: ScheduleBatch) -> None:
         """Share what those have computed who decode, and still run."""

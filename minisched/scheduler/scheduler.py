@@ -60,9 +60,8 @@ class Scheduler:
         self.new_token_ratio, self.unified = policies.new_token_ratio, policies.unified
         self.waiting_queue, self.prefix_cache = self.prefill.waiting_queue, self.prefill.cache
         self.evicts_by_page = self.retraction.evicts_ahead and config.page_size > 1
-        rules = config.in_force
-        self.run_first = rules.run_first
-        self.lets_go_early = rules.length_frees == "last_launch" and rules.free_rule == "at_once"
+        self.decodes_first = policies.decodes_first
+        self.lets_go_early = policies.lets_go_early
         self.live: dict[str, Request] = {}  # received and not ended
         self.output_processor = OutputProcessor(
             config, self.live, self.prefix_cache, self.retraction, self.lets_go_early,
@@ -190,11 +189,11 @@ class Scheduler:
         ``DecidePDPriority`` under pressure only while nobody can decode; vLLM takes both from one
         budget.
         """
-        if self.run_first == "unified":
+        if self.unified is not None:
             return self.unified.schedule()
         queue, num_retractions = self.waiting_queue, self.retraction.num_retractions
         prompts: Work = []
-        decodes = self.update_running_batch() if self.run_first == "decode" else []
+        decodes = self.update_running_batch() if self.decodes_first else []
         if decodes:
             self.prefill.skip("those who decode run first")
         elif self.retraction.starved:

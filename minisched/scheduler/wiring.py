@@ -1,9 +1,15 @@
-"""What a scheduler is made of: memory, and the policies over it, as settings and rules say."""
+"""Make a scheduler's memory and policies, as its settings and rules say.
+
+A rule is a word to users and an object to the scheduler. This module alone turns the words of
+``policy/rules.py`` into objects; each object is defined in the file of its system.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from ..core import Request
 from ..memory import (
     BlockPool,
     LeasePool,
@@ -13,6 +19,8 @@ from ..memory import (
     RadixCache,
     ReqToTokenPool,
 )
+from ..memory.pool import FreeRule, at_once, deferred, steps_returned
+from ..memory.prefix_cache import SETTLED, Settled, SharingRule
 from ..policy import (
     DecodeManager,
     NewTokenRatio,
@@ -22,13 +30,59 @@ from ..policy import (
     UnifiedBudget,
     WaitingQueue,
 )
-from ..policy.unified import rules_of_admission
+from ..policy.mini_sglang import Known, QuietSplits, Rest
+from ..policy.nano_vllm import OneLine, Prompt, newest
+from ..policy.prefill_adder import ChunkRule, Reserve
+from ..policy.rules import Rules, find_rules, rules_of_admission
+from ..policy.sglang import Launched, Ratio, fewest_outputs
+from ..policy.vllm import Planned
 from ..trace import Recorder
 from .config import SchedulerConfig
 
+# -- From words to objects -------------------------------------------------------------------------
+
+RESERVES: Mapping[str, Reserve] = {"ratio": Ratio(), "rest": Rest(), "prompt": Prompt()}
+VICTIMS: Mapping[str, Callable[[Iterable[Request]], Request]] = {
+    "fewest_outputs": fewest_outputs,
+    "newest": newest,
+}
+FREE_RULES: Mapping[str, FreeRule] = {
+    "lease": steps_returned,
+    "deferred": deferred,
+    "at_once": at_once,
+}
+ENTRIES: Mapping[str, Settled] = {"settled": SETTLED, "launched": Launched(), "known": Known()}
+TREES: Mapping[str, type[RadixCache]] = {"both": RadixCache, "neither": QuietSplits}
+BLOCK_POOLS: Mapping[str, type[BlockPool]] = {"hashed_last": BlockPool, "one_line": OneLine}
+
+
+def chunk_rule(rules: Rules) -> ChunkRule:
+    """Return how prompts share the tokens of a step."""
+    return ChunkRule(
+        counts_pages=rules.budget_counts == "pages",
+        ends_with_page=rules.chunk_ends == "page",
+        cuts_first_only=rules.who_is_cut == "first",
+        admits_alone=rules.too_long_alone == "admitted",
+        asks_every_step=rules.ask_again == "every_step",
+    )
+
+
+def sharing_rule(rules: Rules) -> SharingRule:
+    """Return what enters the prefix cache, and when."""
+    return SharingRule(
+        ENTRIES[rules.enters_cache],
+        each_chunk=rules.chunks_enter == "each",
+        splits_at_prompt=rules.edges_end == "prompt",
+        planned_prompts=rules.prompt_pages == "scheduled",
+        running_outputs=rules.output_pages == "running",
+    )
+
+
+# -- What settings and rules make ------------------------------------------------------------------
+
 
 def make_memory(config: SchedulerConfig, recorder: Recorder) -> LeasePool:
-    """Rows, pages and a cache of prefixes, with leases on all three."""
+    """Make rows, pages and a prefix cache, with leases on all three."""
     rules = config.in_force
     recorder.mark(
         "kv pool", pages=config.num_pages, page_size=config.page_size,
@@ -38,28 +92,29 @@ def make_memory(config: SchedulerConfig, recorder: Recorder) -> LeasePool:
     table = ReqToTokenPool(config.max_running_requests, recorder)
     cache: PageCache
     if config.disable_radix_cache:
-        cache = BlockPool(config.page_size)  # into which nobody puts anything
+        cache = BlockPool(config.page_size)  # which stays empty
     elif rules.prefix_cache == "blocks":
-        cache = BlockPool(config.page_size, recorder, rules.block_line == "one_line")
+        cache = BLOCK_POOLS[rules.block_line](config.page_size, recorder)
     else:
-        cache = RadixCache(
-            config.page_size, config.radix_eviction_policy, recorder, rules.split_counts
-        )
-    return LeasePool(allocator, table, cache, rules.free_rule)
+        tree = TREES[rules.split_counts]
+        cache = tree(config.page_size, config.radix_eviction_policy, recorder)
+    return LeasePool(allocator, table, cache, FREE_RULES[rules.free_rule])
 
 
 class Policies(NamedTuple):
-    """Who decodes, who waits, who gives way, what is kept back, and vLLM's budget for all."""
+    """The policies of one scheduler."""
 
     decode: DecodeManager
     prefill: PrefillManager
     retraction: Retraction
     new_token_ratio: NewTokenRatio
-    unified: UnifiedBudget
+    unified: UnifiedBudget | None  # None: prompts and decodes have budgets of their own
+    decodes_first: bool  # prompts wait while any request can decode
+    lets_go_early: bool  # a request that ends by length is released a step before its last result
 
 
 def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder) -> Policies:
-    """The policies over a scheduler's memory, as settings and rules say."""
+    """Make the policies over a scheduler's memory."""
     rules, chunk = rules_of_admission(config.in_force), config.chunked_prefill_size
     is_unified = rules.run_first == "unified"
     tree = leases.cache if isinstance(leases.cache, RadixCache) else None
@@ -67,11 +122,8 @@ def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder
         config.schedule_policy, tree, config.random_seed, config.enable_priority_scheduling,
         refreshes=rules.waiting_prefixes == "refreshed",
     )  # fmt: skip
-    prefix_cache = PrefixCache(
-        leases, recorder, config.disable_radix_cache,
-        enters_cache=rules.enters_cache, edges_end=rules.edges_end,
-        prompt_pages=rules.prompt_pages, output_pages=rules.output_pages,
-    )  # fmt: skip
+    sharing = sharing_rule(rules)
+    prefix_cache = PrefixCache(leases, recorder, config.disable_radix_cache, sharing)
     threshold = config.priority_scheduling_preemption_threshold
     ratio = NewTokenRatio(config.schedule_conservativeness, recorder)
     decode = DecodeManager(config.run_ahead, config.overrun)
@@ -81,11 +133,42 @@ def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder
         chunk_size=None if chunk == -1 else chunk,
         max_prefill_tokens=config.max_prefill_tokens,
         preemption_threshold=threshold if policy.by_priority and not is_unified else None,
-        rules=rules,
+        reserve=Planned() if is_unified else RESERVES[rules.reserves],
+        chunks=chunk_rule(rules),
     )  # fmt: skip
     retraction = Retraction(
         decode.running_reqs, decode.is_ending, ratio.on_retraction, prefill, leases, recorder,
-        evicts_ahead=rules.evicts == "ahead" and tree is not None,
+        VICTIMS[rules.victim], evicts_ahead=rules.evicts == "ahead" and tree is not None,
     )  # fmt: skip
-    unified = UnifiedBudget(config.prefill_budget, decode, prefill, retraction, leases, recorder)
-    return Policies(decode, prefill, retraction, ratio, unified)
+    budget = UnifiedBudget(config.prefill_budget, decode, prefill, retraction, leases, recorder)
+    return Policies(
+        decode, prefill, retraction, ratio, budget if is_unified else None,
+        decodes_first=rules.run_first == "decode",
+        lets_go_early=rules.length_frees == "last_launch" and rules.free_rule == "at_once",
+    )  # fmt: skip
+
+
+# -- What the rules mean for a loop ----------------------------------------------------------------
+
+
+def check_run_ahead(loop: str, config: SchedulerConfig) -> None:
+    """Refuse a loop that runs ahead under rules that reserve nothing.
+
+    Raises:
+        ValueError: it does.
+    """
+    if config.run_ahead and config.in_force.reserves == "prompt":
+        raise ValueError(
+            f"loop {loop!r} runs ahead, but rules that keep memory for a prompt alone "
+            "(reserves is 'prompt', as in nano-vllm) need a loop that waits for each step, "
+            "such as 'serial'."
+        )
+
+
+def mixes_chunks(config: SchedulerConfig, system: str) -> bool:
+    """Return whether a loop with the rules of ``system`` adds decodes to prefill batches.
+
+    If these rules have one budget for all, its steps mix without that setting.
+    """
+    first = config.run_first or find_rules(config.rules or system).run_first
+    return config.enable_mixed_chunk and (first == "prefill" or bool(config.rules))

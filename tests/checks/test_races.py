@@ -178,7 +178,9 @@ NO_WAIT = Edit(
 )
 ONE_SLOT = Edit("worker.worker:Worker.__init__", "max(pins, depth)", "1")
 FREE_AT_ONCE = Edit(
-    "memory.pool:lease", "    return lease.last_step <= pool.returned_step\n", "    return True\n"
+    "memory.pool:steps_returned",
+    "    return lease.last_step <= pool.returned_step\n",
+    "    return True\n",
 )
 ONE_BUFFER = Edit(
     "worker.worker:Worker.__init__",

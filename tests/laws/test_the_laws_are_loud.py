@@ -138,7 +138,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             "overlap:pool", [0] * 4 + [2], {2: "r8"}, kv_tokens=38, max_running_requests=6,
             disable_radix_cache=True, run_first="unified", speculative_algorithm="NGRAM_GPU",
         ), "order",
-        Edit("policy.unified:UnifiedBudget.schedule",
+        Edit("policy.vllm:UnifiedBudget.schedule",
              "if preempted or self.retraction.starved or", "if preempted or"),
     ),
     "under one budget one more gives way while memory comes back": (
@@ -146,7 +146,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             [request("r0", [1, 1], 8), request("r1", [2, 2], 8), request("r2", [3, 3, 3], 8)],
             arrivals=[0, 1, 2], kv_tokens=16, max_running_requests=3, run_first="unified",
         ), "order",
-        Edit("policy.unified:UnifiedBudget._make_room",
+        Edit("policy.vllm:UnifiedBudget._make_room",
              "if short <= self.leases.pages_returning:", "if False:"),
     ),
     "the oldest of equals makes way": (
@@ -162,7 +162,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
         a_case(  # their outputs do not fit together
             [request("r0", [1], 8), request("r1", [2], 8)], "serial", kv_tokens=14,
         ), "order",
-        Edit("policy.retraction:choose_victim", "reversed(list(candidates))", "list(candidates)"),
+        Edit("policy.sglang:fewest_outputs", "reversed(list(running))", "list(running)"),
     ),
     "a part of a page is kept for whoever comes": (
         a_case(  # who preempts comes with a page at least

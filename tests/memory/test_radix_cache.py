@@ -17,6 +17,7 @@ from minisched.core import Lease, Request, Result, SamplingParams
 from minisched.memory.pool import OwnershipError, PageAllocator, ReqToTokenPool
 from minisched.memory.radix_cache import POLICIES, RadixCache, TreeNode
 from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.scheduler.wiring import TREES
 from tests.support import many
 
 Prefix = tuple[int, ...]
@@ -167,7 +168,7 @@ class AnyUse(RuleBasedStateMachine):
         split_counts=st.sampled_from(["both", "neither"]),
     )
     def start(self, page_size: int, policy: str, first: list[str], split_counts: str) -> None:
-        self.cache = RadixCache(page_size, policy, split_counts=split_counts)
+        self.cache = TREES[split_counts](page_size, policy)
         self.model = PrefixDict(page_size, policy, split_counts)
         self.held: list[TreeNode] = []  # in the order of model.locks
         self.fresh = count(1)

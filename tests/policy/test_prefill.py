@@ -19,6 +19,8 @@ from minisched.memory import (
     ReqToTokenPool,
 )
 from minisched.policy import AddReqResult, DecodeManager, PrefillAdder
+from minisched.policy.prefill_adder import ChunkRule
+from minisched.policy.sglang import Ratio
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import NullRecorder, Recorder
 from tests.support import turn
@@ -123,7 +125,10 @@ def test_the_adder_follows_the_published_rules(
         for new, out in running
     ]
     cache, recorder = PrefixCache(leases, NullRecorder()), NullRecorder()
-    adder = PrefillAdder(leases, cache, recorder, runs, ratio, rem_input, chunk, mixed)
+    adder = PrefillAdder(
+        leases, cache, recorder, runs, ratio, rem_input, chunk, mixed,
+        reserve=Ratio(), chunks=ChunkRule(),
+    )  # fmt: skip
     reserve = sum(min(new - min(new, out), 4096) * ratio for new, out in running)
     rules = Rules(
         page, NUM_PAGES - len(prefixes), prefixes, mixed + reserve, mixed, rem_input - mixed,
@@ -166,7 +171,10 @@ def test_a_chunk_goes_on_by_the_published_rule(
     running = [Request("x", [1], SamplingParams(max_new_tokens=reserve))] if reserve else []
     recorder = Recorder()
     cache = PrefixCache(leases, NullRecorder())
-    adder = PrefillAdder(leases, cache, recorder, running, 1.0, 999, chunk, mixed)
+    adder = PrefillAdder(
+        leases, cache, recorder, running, 1.0, 999, chunk, mixed,
+        reserve=Ratio(), chunks=ChunkRule(),
+    )  # fmt: skip
     memory = NUM_PAGES - 1 - held
     total = memory - mixed - reserve
     wanted = min(chunk - mixed, total) if total >= 1 else chunk - mixed

@@ -14,6 +14,7 @@ from minisched.memory import RadixCache
 from minisched.policy import SchedulePolicy
 from minisched.policy.rules import RULES, Rules, find_rules
 from minisched.scheduler import Scheduler, SchedulerConfig, SchedulerStuck
+from minisched.scheduler.wiring import TREES
 from tests.support import turn
 
 Item = tuple[int, int, int]  # comes before which step, prompt, max_new_tokens
@@ -118,7 +119,7 @@ def test_where_nothing_is_cached_the_ends_of_those_who_ignore_eos_are_simulated(
 
 @pytest.mark.parametrize(("answer", "evicted"), [("both", [4, 5, 6, 7, 8, 9]), ("neither", [3])])
 def test_which_half_of_an_edge_counts_as_used(answer: str, evicted: list[int]) -> None:
-    tree = RadixCache(split_counts=answer)
+    tree = TREES[answer]()
     tree.insert([1, 1, 0], [1, 2, 3])
     tree.insert([0, 0, 0, 0, 1, 1], [4, 5, 6, 7, 8, 9])
     tree.insert([1, 1, 1], [1, 2, 10])

@@ -18,10 +18,11 @@ from minisched.policy import (
     PrefillAdder,
     SchedulePolicy,
     WaitingQueue,
-    choose_victim,
 )
 from minisched.policy.decode import DECAY_STEPS
+from minisched.policy.prefill_adder import ChunkRule
 from minisched.policy.rules import RUN_FIRST
+from minisched.policy.sglang import Ratio, fewest_outputs
 from minisched.policy.waiting import LONG_QUEUE
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import NullRecorder, Recorder
@@ -236,12 +237,14 @@ def test_preemption_for_a_row_takes_as_many_as_free_what_is_asked_for(
         scheduler.leases.close(ended)
     new = Request("new", [1], SamplingParams(max_new_tokens=4), priority=priority, asked_len=asked)
     leases, cache = scheduler.leases, scheduler.prefix_cache
-    adder = PrefillAdder(leases, cache, NullRecorder(), reqs, ratio, 99, None)
+    adder = PrefillAdder(
+        leases, cache, NullRecorder(), reqs, ratio, 99, None, reserve=Ratio(), chunks=ChunkRule()
+    )  # fmt: skip
     in_turn = sorted(reqs, key=lambda req: (req.priority, -req.order))
     allowed = [req for req in in_turn if priority - req.priority > threshold]
     short = asked + 4 - adder.rem_total_tokens
     enough = [n for n in range(1, len(allowed) + 1)
-              if sum(map(adder.reserve, allowed[:n])) >= short]  # fmt: skip
+              if sum(Ratio().kept_for(adder, req) for req in allowed[:n]) >= short]  # fmt: skip
     expected = enough[0] if enough and not returning else 0
     assert adder.preempt_to_schedule(new, threshold) == in_turn[:expected]
 
@@ -268,7 +271,7 @@ def test_the_victim_is_the_last_of_the_published_order(lengths: list[tuple[int, 
     reqs = [Request(str(at), [1] * prompt, order=at, output_ids=[5] * outputs)
             for at, (prompt, outputs) in enumerate(lengths)]  # fmt: skip
     by_key = sorted(reqs, key=lambda req: (len(req.output_ids), -len(req.prompt)), reverse=True)
-    assert choose_victim(reqs) is by_key[-1]
+    assert fewest_outputs(reqs) is by_key[-1]
 
 
 @pytest.mark.parametrize("run_first", RUN_FIRST)

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from minisched.core.batch import slots_of
 from minisched.devices.sim import SimDevice
 from minisched.export.native import check_program
-from minisched.memory.pool import RULES
 from minisched.models.hash import HashModel
+from minisched.policy.rules import FREE_RULES
 from minisched.replay.trace_file import BLOCK, MOST_TOKENS, BlockPrompt, TraceFile, TraceRequest
 from minisched.trace.cells import common, joined, spans_of, without
 from minisched.trace.events import is_host
@@ -55,7 +55,9 @@ def test_cells_are_written_in_order_and_each_once_and_spans_are_sets(
 # -- of every run ----------------------------------------------------------------------------------
 
 
-@given(workloads(max_requests=4), st.sampled_from(LOOP_OPTIONS), st.sampled_from(sorted(RULES)))
+@given(
+    workloads(max_requests=4), st.sampled_from(LOOP_OPTIONS), st.sampled_from(sorted(FREE_RULES))
+)
 def test_what_holds_of_every_program(workload: Workload, which: Any, rule: str) -> None:
     """What goes back is freed where the rule promises that nobody names it any more."""
     workload.config = replace(workload.config, free_rule=rule)

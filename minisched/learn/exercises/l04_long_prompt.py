@@ -13,6 +13,7 @@ from ...core import Request
 from ...memory import Match, RadixCache
 from ...museum.exhibit import case
 from ...policy import PrefillAdder
+from ...policy.sglang import Ratio
 from ..exercise import COST, Attempt, Exercise, Function, Workloads
 from ..guard import Mistake
 
@@ -114,11 +115,16 @@ JUST = case(  # a's row leaves 7 tokens of a step to b, which has as many: no nu
 
 
 def asked_to_fit(
-    lines: Callable[..., Any], adder: PrefillAdder, req: Request, extend_len: int, to_lock: int
+    lines: Callable[..., Any],
+    reserve: Ratio,
+    adder: PrefillAdder,
+    req: Request,
+    extend_len: int,
+    to_lock: int,
 ) -> bool:
     """Call the learner's ``fits`` as the method."""
     left = ceil(adder.rem_total_tokens - to_lock)  # which is a fraction, for a share is
-    return bool(lines(extend_len, adder.new_tokens(req), adder.page_size, left))
+    return bool(lines(extend_len, reserve.new_tokens(req), adder.page_size, left))
 
 
 def tight(seed: int) -> Case:
@@ -225,7 +231,7 @@ EXERCISES = (
     ),
     Exercise(
         name="fits",
-        hole=Function("policy.prefill_adder:PrefillAdder.fits", asked_to_fit),
+        hole=Function("policy.sglang:Ratio.fits", asked_to_fit),
         solution="""
             def fits(extend_len, new_tokens, page_size, left):
                 return extend_len + new_tokens + page_size < left

@@ -128,7 +128,7 @@ EXERCISES = (
     ),
     Exercise(
         name="choose_victim",
-        hole=Function("policy.retraction:choose_victim", one_of_them),
+        hole=Function("policy.sglang:fewest_outputs", one_of_them),
         solution="""
             def choose_victim(running):
                 latest = reversed(running)
@@ -150,7 +150,7 @@ EXERCISES = (
     ),
     Exercise(
         name="may_free",
-        hole=Function("memory.pool:lease", of_steps),
+        hole=Function("memory.pool:steps_returned", of_steps),
         solution="""
             def may_free(last_step, launched, returned):
                 return last_step <= returned

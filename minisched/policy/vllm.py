@@ -1,31 +1,35 @@
-"""vLLM's policy: one token budget for everybody, those who run first, then those who wait."""
+"""vLLM's answers: one token budget for all requests, first the running, then the waiting ones."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..core import Request
 from ..memory import LeasePool
 from ..trace import Recorder
 from .admission import Plan, PrefillManager
 from .decode import DecodeManager
+from .nano_vllm import Prompt
 from .prefill_adder import PrefillAdder
 from .retraction import Retraction
-from .rules import Rules
-
-ONE_BUDGET = {
-    "reserves": "prompt",
-    "budget_counts": "tokens",
-    "chunk_ends": "anywhere",
-    "who_is_cut": "anybody",
-    "too_long_alone": "refused",
-}
-"""How prompts are admitted under one budget (``rules.py``), whatever the rules say elsewhere."""
 
 
-def rules_of_admission(rules: Rules) -> Rules:
-    """The rules with what one budget decides, where they ask for it."""
-    return replace(rules, **ONE_BUDGET) if rules.run_first == "unified" else rules
+class Planned(Prompt):
+    """Reserve nothing and take pages as a prompt is planned: the next one may share them."""
+
+    def charge(self, adder: PrefillAdder, req: Request, extend_len: int) -> None:
+        """Take the pages of what this step computes."""
+        assert req.lease is not None
+        end = req.computed_len + extend_len
+        adder.cache.take_scheduled(req, req.lease, end, end)
+
+
+class BudgetAdder(PrefillAdder):
+    """A batch of prompts next to decodes, which have taken their part of the budget already."""
+
+    def spent(self) -> tuple[str, int]:
+        """Return the one limit and what is left of it."""
+        return "the token budget", self.rem_input_tokens
 
 
 @dataclass
@@ -57,9 +61,9 @@ class UnifiedBudget:
         chunked, queue = prefill.chunked_req, prefill.waiting_queue
         if chunked is None and not queue:
             return [], decodes, draft_lens
-        adder = PrefillAdder(
+        adder = BudgetAdder(
             self.leases, prefill.cache, self.recorder, self.decode.running_reqs, 0.0, left, left,
-            rules=prefill.rules,
+            reserve=prefill.reserve, chunks=prefill.chunks,
         )  # fmt: skip
         self.recorder.mark("budget", mixed_decode_tokens=len(decodes), **adder.remains())
         if chunked is not None and left > 0:

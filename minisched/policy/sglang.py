@@ -1,0 +1,95 @@
+"""SGLang's answers: the memory reserved for running requests, the victim, what may be shared.
+
+``rules.py`` asks the questions, and ``scheduler/wiring.py`` takes each answer from the file of its
+system: this one, ``mini_sglang.py``, ``vllm.py`` or ``nano_vllm.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..core import Lease, Request
+from ..memory.prefix_cache import Settled
+from .prefill_adder import CLIP_MAX_NEW_TOKENS, PrefillAdder
+
+# -- reserves: memory that must be left for a request to start -------------------------------------
+
+
+class Ratio:
+    """Reserve a share of what running requests may still generate, ``new_token_ratio``.
+
+    If that is too little, a running request is retracted later. A request that ignores EOS will
+    generate all of its tokens, so all are reserved for it.
+    """
+
+    def kept_for(self, adder: PrefillAdder, req: Request) -> float:
+        """Return the tokens to reserve for a running request."""
+        share = 1.0 if req.params.ignore_eos else adder.new_token_ratio
+        return self.new_tokens(req) * share
+
+    def new_tokens(self, req: Request) -> int:
+        """Return the most tokens that a request is expected to generate."""
+        return min(req.params.max_new_tokens - len(req.output_ids), CLIP_MAX_NEW_TOKENS)
+
+    def total_tokens(self, adder: PrefillAdder, req: Request, extend_len: int) -> int:
+        """Return the tokens that a new request needs, one page of them to spare."""
+        return extend_len + self.new_tokens(req) + adder.page_size
+
+    def fits(self, adder: PrefillAdder, req: Request, extend_len: int, to_lock: int) -> bool:
+        """Return whether they are left once ``to_lock`` cached tokens can't be evicted."""
+        return self.total_tokens(adder, req, extend_len) < adder.rem_total_tokens - to_lock
+
+    def charge(self, adder: PrefillAdder, req: Request, extend_len: int) -> None:
+        """Subtract an admitted request's memory from what is left.
+
+        New tokens are charged with the last chunk. A retracted request is charged for all of its
+        ``max_new_tokens`` again.
+        """
+        tokens, is_chunked = adder.ceil_paged_tokens(extend_len), extend_len < req.extend_len
+        most = 0 if is_chunked else min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+        adder.rem_total_token_offset += tokens + most + adder.page_size
+        adder.cur_rem_token_offset += tokens + adder.page_size
+
+    def is_spent(self, adder: PrefillAdder) -> bool:
+        """Return whether no memory is left for any other request."""
+        return adder.rem_total_tokens <= 0 or adder.cur_rem_tokens <= 0
+
+    def chunk_limit(self, adder: PrefillAdder, rem: int) -> int:
+        """Return how many of ``rem`` tokens the next chunk of a started prompt may use."""
+        return min(rem, int(adder.rem_total_tokens)) if adder.rem_total_tokens >= 1 else rem
+
+
+# -- victim: the running request that is retracted -------------------------------------------------
+
+
+def fewest_outputs(running: Iterable[Request]) -> Request:
+    """Return the request with the fewest outputs; of equals the longest prompt, then the last.
+
+    The least work is lost that way (SGLang ``schedule_batch.py:retract_decode``).
+    """
+    latest = reversed(list(running))
+    return min(latest, key=lambda req: (len(req.output_ids), -len(req.prompt)))
+
+
+# -- enters_cache: what the prefix cache takes -----------------------------------------------------
+
+
+class Launched(Settled):
+    """Share all that is launched; ``DELIBERATE`` in ``rules.py`` replaces it by ``Settled``.
+
+    A chunk enters once the next step is scheduled. Of a finished request the last token enters,
+    too, if a step in flight computes it.
+    """
+
+    def on_schedule(self, req: Request, lease: Lease) -> bool:
+        """Count the launched chunk as settled, and share it."""
+        lease.settled_len = max(lease.settled_len, req.computed_len)
+        return True
+
+    def on_chunk_result(self, lease: Lease, end: int) -> bool:
+        """Change nothing: the chunk has entered already, and later ones may have, too."""
+        return False
+
+    def on_finish(self, req: Request, lease: Lease) -> None:
+        """Count all launched tokens as settled whose values the host knows."""
+        lease.settled_len = max(lease.settled_len, min(req.computed_len, req.known_len))
