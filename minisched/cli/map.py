@@ -21,7 +21,7 @@ def map(
     host_ms: float = setting(6.0, "Of your host's work a step."),
     device_ms: float = setting(10.0, "Of your device's."),
     copy_ms: float = setting(0.5, "Of bringing the tokens back."),
-    loops: str = setting(",".join(DESIGNS), "Designs, with commas between them."),
+    loops: str = setting(",".join(DESIGNS), "Designs, or FILE.py:NAME, with commas between."),
     stop: bool = setting(False, "Answers end at a stop token, which nobody foresees."),
     out: Path | None = setting(None, "A picture: .svg, .puml or .txt; else text on stdout."),
     jobs: int | None = JOBS,

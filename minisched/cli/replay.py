@@ -38,7 +38,7 @@ def replay(
         help="JSONL of Mooncake, Dynamo, AIPerf, Bailian, or CSV of Azure, BurstGPT, your own; "
         "perhaps in gzip."
     ),
-    loop: str | None = setting(None, "The loop; overlap."),
+    loop: str | None = setting(None, "The loop, or FILE.py:NAME; overlap."),
     profile: str = setting(DEFAULT_PROFILE, "What steps cost: " + PROFILE_HELP),
     requests: int | None = setting(None, "How many, the first; all.", least=1, most=100_000_000),
     skip_empty: bool = setting(False, "Leave out requests with an empty prompt or answer."),

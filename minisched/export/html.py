@@ -224,7 +224,7 @@ def listings(trace: Trace) -> dict[str, dict[str, Any]]:
         return {}
     lanes = {item.lane for item in trace.slices if "line" in item.attrs}
     return {
-        lane: {"where": f"{source.path}:{source.name}", "first": source.first_line,
+        lane: {"where": f"{source.path}:{source.name}".lstrip(":"), "first": source.first_line,
                "lines": source.lines}
         for lane, source in known.items()
         if lane in lanes

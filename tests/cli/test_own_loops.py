@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import linecache
 import re
 import shlex
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 
 import minisched as ms
 from minisched.engine.engine import Engine
+from minisched.export.html import listings
 from minisched.loops.design import LOOPS, Design
 from minisched.own_loops import add_loop, known
 
@@ -294,6 +296,16 @@ def test_a_file_is_read_again_when_it_changes_and_imports_its_neighbours(mine: P
     mine.write_text(text.replace("(engine)", "(engine, depth=4)"), "utf-8")
     with known(["my.py"]):
         assert LOOPS["loop"].in_flight == 4
+
+
+def test_a_loop_typed_in_a_notebook_is_shown_by_its_name() -> None:
+    names: dict[str, Any] = {}
+    text = HEAD + loop("typed", 1)
+    linecache.cache["<a cell>"] = len(text), None, text.splitlines(keepends=True), "<a cell>"
+    exec(compile(text, "<a cell>", "exec"), names)
+    trace = ms.run(ms.requests(1), names["typed"]).trace
+    listing = listings(trace)["host"]
+    assert listing["where"] == "typed" and listing["lines"][0] == "def typed(engine):"
 
 
 # -- in Python -------------------------------------------------------------------------------------
