@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TextIO, cast
 from ..core.text import printable
 
 NOBODY_READS, BAD_INPUT, INTERRUPTED = 141, 2, 130
-GONE = (errno.EPIPE, errno.EINVAL)  # the second is what Windows says
+GONE = (errno.EPIPE, errno.EINVAL)  # the second is Windows's
 ALIKE = (  # one for one where that says it, so that columns stay; all others are ?
     "✓+ ✗x ×x →> ←< ↑^ ↓v …. ·. ≤<= –- −- ─- ━- │| ┃| ǁ| ├+ └+ ┴+ ┬+ ╸- ╺- ◆o ╳X ╱/ ▼v ▶> ◀< "
     "›> ‹< █# ▓% ▒= ░: ▁_ ▂. ▃- ▄= ▅+ ▆* ▇% ╭+ ╮+ ╰+ ╯+"

@@ -96,7 +96,7 @@ def run(
 
 
 class Transcript:
-    """What each request has said so far: text, or token ids where there is no tokenizer."""
+    """The output of each request so far: text, or token ids without a tokenizer."""
 
     def __init__(self, model: Model, requests: Sequence[Request]) -> None:
         self.said = {request.rid: "" for request in requests}

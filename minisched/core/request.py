@@ -1,6 +1,6 @@
 """A request and the memory it holds: the first file to read.
 
-A request is a prompt and what has been said behind it. To be computed it needs a *lease*: a row of
+A request is a prompt plus the tokens generated so far. To be computed it needs a *lease*: a row of
 the request table and pages of KV memory. What matters for overlap are its lengths. The host commits
 a step before it knows the token of the one before, so it counts tokens that it does not have yet::
 

@@ -1,10 +1,10 @@
 """The engine: a scheduler, a worker on a device and a frontend, and the host's phases between them.
 
-A loop is an order of these phases: ``recv_requests`` (what has come), ``get_next_batch_to_run``
+A loop is an order of these phases: ``recv_requests`` (take in messages), ``get_next_batch_to_run``
 (let the scheduler decide), ``run_batch`` (prepare the inputs and launch the step; returns before
-the device has run it), ``process_batch_result`` (block until its tokens are there, and say what
-they mean to requests and clients). Each phase is a slice on the host lane and costs what the cost
-model says. The names are SGLang's (``managers/scheduler.py``), whose scheduler process this is.
+the device has run it), ``process_batch_result`` (block until the step's tokens are there, and
+deliver them). Each phase is a slice on the host lane with the cost model's cost. The names are
+SGLang's (``managers/scheduler.py``); this is its scheduler process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .frontend import AbortReq, FlushCacheReq, Frontend, Message
 from .log import SchedulerLog, logger
 from .metrics import Metrics
 
-NAP = 50_000_000  # nanoseconds; how late Ctrl-C may be noticed while everybody sleeps
+NAP = 50_000_000  # nanoseconds; how late Ctrl-C may be noticed while the engine sleeps
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Engine:
             self.process_input_requests(self.frontend.take(self.device.now()))
 
     def process_input_requests(self, messages: Sequence[Message]) -> None:
-        """Handle what clients have said; nothing costs nothing (SGLang's name)."""
+        """Handle the messages of clients; none cost nothing (SGLang's name)."""
         if not messages:
             return
         label = self.recording.arrival(messages)
@@ -68,12 +68,11 @@ class Engine:
         self._stream_output(self.scheduler.take_outputs())
 
     def _handle(self, message: Message) -> None:
-        """Do what a client wants.
+        """Handle one message of a client.
 
-        A request comes into the waiting queue or is refused, and sent twice it counts once. That is
-        the door: whatever a client has put into it, nobody else's run ends by it. An abort ends one
-        request, or all of them. Cached prefixes are forgotten if nothing runs; a mark says whether
-        it was done.
+        A request enters the waiting queue or is refused, and sent twice it counts once. That is the
+        door: no content of a request ends another one's run. An abort ends one request, or all of
+        them. Cached prefixes are forgotten if nothing runs; a mark records the outcome.
 
         Raises:
             TypeError: it is no message.
@@ -119,7 +118,7 @@ class Engine:
     ) -> Step:
         """Prepare the inputs and launch the step; returns before the device has run it.
 
-        ``previous`` is the step whose tokens it is built upon, where the relay wants to be told.
+        ``previous`` is the step with the tokens that it is built upon, where the relay needs it.
         With ``delay_sample`` the step does not sample before ``launch_batch_sample_if_needed``.
         """
         return self.launch_batch(self.prepare_batch(batch, previous), delay_sample)
@@ -161,7 +160,7 @@ class Engine:
     def launch_batch(self, step: Step, delay_sample: bool = False) -> Step:
         """Launch a step; returns before the device has run it.
 
-        A mask that nobody has built yet is built between the forward pass and the sampling.
+        A mask that is not built yet is built between the forward pass and the sampling.
         """
         if step.error is not None:
             lose(self.worker, step, step.error)
@@ -175,7 +174,7 @@ class Engine:
         return step
 
     def launch_cost(self, batch: ScheduleBatch) -> int:
-        """What launching costs the host, in nanoseconds: a captured graph is one call, ops many.
+        """Return the host's cost of launching, in nanoseconds: a graph is one call, ops are many.
 
         Graphs are captured for decode batches of up to ``cuda_graph_max_bs`` rows (None: as many as
         there are; SGLang ``model_executor/cuda_graph_runner.py``); a larger one costs ``launch
@@ -225,7 +224,7 @@ class Engine:
             self.worker.update_vocab_mask(step, newest)
 
     def launch_batch_sample_if_needed(self, step: Step) -> None:
-        """Launch the sampling of a step that was told to wait with it."""
+        """Launch the sampling of a step that was launched without it."""
         if step.delay_sample_func is not None:
             cost = self.cost.phase("launch sample", *step.batch.size)
             with self.device.host("launch", cost, step.label):
@@ -241,11 +240,11 @@ class Engine:
         return result
 
     def process_batch_result(self, step: Step) -> None:
-        """Wait for a step's tokens and let the scheduler say what they mean."""
+        """Wait for a step's tokens and process them."""
         self.process_result(step, self.wait_for(step))
 
     def process_result(self, step: Step, result: Result) -> Outputs:
-        """Let the scheduler say what a step's tokens mean, and clients hear it: what it said."""
+        """Let the scheduler process a step's tokens, deliver its outputs, and return them."""
         batch, label = step.batch, step.label
         with self.device.host("process", self.cost.phase("process", *batch.size), label) as process:
             outputs = self.scheduler.process(batch, result)
@@ -259,7 +258,7 @@ class Engine:
         return outputs
 
     def _stream_output(self, outputs: Outputs, label: Label = NO_LABEL, process: int = 0) -> None:
-        """Let clients hear; to say nothing costs nothing. Tokens come from slice ``process``."""
+        """Deliver outputs to clients; none cost nothing. Tokens come from slice ``process``."""
         if not outputs:
             return
         if not process:

@@ -37,24 +37,24 @@ Message = Request | AbortReq | FlushCacheReq
 
 
 def arrival_of(request: Request) -> int:
-    """When a request comes; at once, where it says nothing that is a time."""
+    """Return a request's arrival time; 0 if the field holds no time."""
     return request.arrival_time if is_short(request.arrival_time) else 0
 
 
 class Frontend:
-    """Requests in order of arrival, what else clients say, and a callback that hears every output.
+    """Requests in order of arrival, other messages of clients, and a callback for every output.
 
     A collection of ``requests`` is sorted by arrival time, stably. An iterator has to be in that
     order already; only one request of it is held ahead of the clock, so that a file of any length
     can be replayed. The engine sets ``now``.
 
-    ``on_output`` is called in the loop, which waits for it: whoever reads slowly has to put a queue
-    there. Where it raises, only that output's request is given up.
+    ``on_output`` is called in the loop, which waits for it: a slow reader needs a queue there. If
+    it raises, only that output's request is given up.
 
     What a request holds is judged by the scheduler; an arrival time that is none is as good as 0.
 
-    An iterator that raises, or goes back in time, ends every live request with that reason. What it
-    raised is kept as ``failure``, and ``loops/run.py:drive`` raises it when all have ended.
+    An iterator that raises, or whose times decrease, ends every live request with that reason. The
+    exception is kept as ``failure``, and ``loops/run.py:drive`` raises it when all have ended.
 
     Raises:
         TypeError: something that was pushed is no request, or an abort names no id and time.
@@ -70,8 +70,8 @@ class Frontend:
         self.interrupted = False
         self.failure: Exception | None = None  # of the iterator of requests
         self.has_news = True  # whether a look may find anything, now or later
-        self._gave_up = False  # everybody has been aborted since the interrupt
-        self._unread: dict[str, AbortReq | None] = {}  # live, but no reader; None: aborted by now
+        self._gave_up = False  # all were aborted since the interrupt
+        self._unread: dict[str, AbortReq | None] = {}  # live, but no reader; None: aborted
         self._said: deque[Message] = deque()  # takes effect at the next look
         self._timed_aborts: list[tuple[int, int, str]] = []  # heap of (time, order, request id)
         self._later: list[tuple[int, int, Request]] = []  # heap of (time, order, request)
@@ -97,11 +97,11 @@ class Frontend:
             self.has_news = True
 
     def deliver(self, output: Output) -> None:
-        """Let a client hear. One that fails to is told nothing more, and its request is aborted.
+        """Deliver an output. If its reader fails, it receives no more, and the request is aborted.
 
         (As in SGLang when a client disconnects: ``managers/tokenizer_manager.py:abort_request``.)
-        Should the request end before the abort is taken, nobody is aborted: its id may be another
-        one's by then. A refused namesake has a client of its own.
+        If the request ends before the abort is taken, no request is aborted, because another one
+        may have its id then. A refused namesake has a client of its own.
         """
         if output.rid in self._unread and not output.namesake:
             if output.finish_reason:
@@ -119,13 +119,13 @@ class Frontend:
                 self.has_news = True
 
     def abort(self, rid: str, at: int | None = None) -> None:
-        """Give a request up, now or at a time on the device's clock: whoever has the id then.
+        """Give up the request that has an id now, or at a time on the device's clock.
 
         Nothing comes of it where the request has ended, or has not arrived by then.
         """
         if not isinstance(rid, str) or not (at is None or is_whole(at)):
             raise TypeError(
-                f"an abort of {shown(rid)} at {shown(at)} was said, but it must be of an id, which "
+                f"an abort of {shown(rid)} at {shown(at)} was sent, but it must be of an id, which "
                 "is a text, at a whole number of nanoseconds, or None for now."
             )
         if at is None:
@@ -140,12 +140,12 @@ class Frontend:
         self._say(FlushCacheReq())
 
     def _say(self, message: Message) -> None:
-        """It takes effect at the next look; whoever says it may be on another thread."""
+        """Queue a message from any thread; it takes effect at the next look."""
         self._said.append(message)
         self.has_news = True
 
     def interrupt(self) -> None:
-        """Give everything up. What has not arrived is sent and aborted; a stream is left unread."""
+        """Give up every request, also those that have not arrived; a stream is left unread."""
         self.interrupted = self.has_news = True
 
     def take(self, now: int) -> list[Message]:
@@ -153,7 +153,7 @@ class Frontend:
 
         At the same time, a request comes before an abort.
         """
-        self.has_news = False  # first: what is said from now on says so again
+        self.has_news = False  # first, because a later message sets it again
         messages: list[Message] = []
         while (arrival := self.next_arrival) is not None and arrival <= now:
             messages += self._aborts_before(arrival)
@@ -248,10 +248,10 @@ class Frontend:
 
 @contextmanager
 def abort_on_interrupt(frontend: Frontend) -> Iterator[None]:
-    """Let the first Ctrl-C abort all requests, and a second one stop at once.
+    """Let the first Ctrl-C abort all requests, and a second one stop immediately.
 
     Stopping a loop in the middle would lose the steps it has launched, with the memory they name.
-    Only the main thread hears signals; elsewhere this does nothing.
+    Only the main thread receives signals; elsewhere this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

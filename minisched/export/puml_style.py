@@ -1,4 +1,4 @@
-"""What all that writes PlantUML shares: sequences, links to code, escaping, colours."""
+"""The common parts of all PlantUML: sequences, links to code, escaping, colours."""
 
 from __future__ import annotations
 

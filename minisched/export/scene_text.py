@@ -26,7 +26,7 @@ from .scene import (
 )
 from .units import exact, ms, tick_step
 
-COLUMNS, LEAST = 100, 40  # usual; below that a drawing says nothing
+COLUMNS, LEAST = 100, 40  # usual; a narrower drawing is useless
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 NEAR = 6  # cells: how far from its place something short may stand

@@ -48,7 +48,7 @@ UNTOLD = {  # where a shape stands, and what its look says
 
 
 def said_of(about: str, data: Data) -> str:
-    """What is told of a shape to who points at it; if nothing else, what it belongs to."""
+    """Return the text for a pointer on a shape; by default its data."""
     told = (
         f"{TOLD[name]} {ms(int(value))} ms" if name in TOLD else f"{name} {value}"
         for name, value in data.items()

@@ -43,13 +43,13 @@ def refuse_if_owned(model: object) -> None:
     if is_busy(owner_of(model)):
         name = getattr(model, "name", type(model).__name__)
         raise ValueError(
-            f"model {name!r} is in use by another engine, whose requests have not ended; wait for "
-            "them, or give each engine a copy.copy of the model, which shares the weights."
+            f"model {name!r} is in use by another engine with requests that have not ended; wait "
+            "for them, or give each engine a copy.copy of the model, which shares the weights."
         )
 
 
 def is_busy(owner: Owner | None) -> bool:
-    """Whether there is an engine, and it has requests that have not ended."""
+    """Return whether there is an engine with requests that have not ended."""
     return owner is not None and not owner.is_done
 
 
@@ -75,7 +75,7 @@ def give(model: object, owner: Owner) -> None:
 
 
 def release(model: object, device: object) -> None:
-    """Free a model whose engine on this device has stopped, also if it stopped with an error."""
+    """Free a model when its engine on this device has stopped, also with an error."""
     owner = owner_of(model)
     if owner is not None and owner.device is device:
         del _owners[model]

@@ -234,7 +234,7 @@ class Conversations:
 
     def __init__(self, requests: Iterable[Request], on_output: Callable[[Output], None]) -> None:
         self.on_output = on_output
-        self.waiting: dict[str, deque[Turn]] = {}  # by session, behind a turn that has not ended
+        self.waiting: dict[str, deque[Turn]] = {}  # by session, after a turn that has not ended
         self.newest: dict[str, Turn] = {}  # by session, the turn that was sent last
         self.ends: dict[str, int] = {}  # by session, when that one ended
         self.sessions: dict[str, str] = {}  # by id of a turn that has not ended

@@ -335,7 +335,7 @@ class TraceFile:
     unpacked_mib: int = UNPACKED_MIB  # the most that a file in gzip may unpack to
 
     def survey(self, hear: Hear = unheard) -> Survey:
-        """Check every line and find the sizes; ``hear`` receives how many bytes were read."""
+        """Check every line and find the sizes; ``hear`` gets the bytes read so far."""
         survey, numbers, turns = Survey(MOONCAKE), Numbers(), dict[str, int]()
         for found in self._read(survey, hear):
             numbers.of(found)

@@ -4,7 +4,7 @@ They know nothing of each other: ``loops/pd.py`` has a device for each, and tell
 request takes through both. What is special to them is memory that a transfer needs. Pages on either
 side have to stay while KV is read from them or written to them, whatever becomes of the request
 meanwhile. So its lease is *held*, beside the steps that name it, and goes back when it is closed
-and nobody holds it any more.
+and no transfer holds it any more.
 """
 
 from __future__ import annotations

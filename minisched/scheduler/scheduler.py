@@ -70,7 +70,7 @@ class Scheduler:
         self.num_draft_tokens, self.keeps_stale = config.num_draft_tokens, config.keep_stale_outputs
         self.shares_early = self.prefix_cache.shares_early
         self.with_extras: set[str] = set()  # those of them with a grammar, penalties, and so on
-        self.outputs = Outputs()  # what clients are yet to be told
+        self.outputs = Outputs()  # outputs to deliver
         self.on_commit: Callable[[ScheduleBatch], None] | None = None  # hears of every step
         self.propose: verify.Propose | None = None  # drafts from known tokens, at most so many
         self.compile_grammar: CompileGrammar | None = None

@@ -4,7 +4,7 @@ A folder is a sweep's memory. Each cell that ends is a line of ``cells.jsonl``, 
 that a sweep that was broken off, by Ctrl-C or by a power cut, goes on where it stopped. At the end
 all of them are ``sweep.csv`` and, with the extra ``sweep``, ``sweep.parquet``, which pandas, DuckDB
 and spreadsheets read. A cell that can't be run is kept, too: it was *refused* (a loop or a setting
-takes no such thing), it *failed*, or it was *lost* with its process, and a column says why.
+takes no such thing), it *failed*, or it was *lost* with its process, and a column has the reason.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
 from tests.support import VOCAB, tokens
 
-REFUSED = r"model 'hash' is in use by another engine, whose requests have not ended; .* copy\.copy"
+REFUSED = (
+    r"model 'hash' is in use by another engine with requests that have not ended; .* copy\.copy"
+)
 
 
 def some(first: int) -> list[Request]:
