@@ -17,7 +17,6 @@ from minisched.checks.draw import ODD
 from minisched.checks.identity import differences
 from minisched.checks.laws import bad_end
 from minisched.core import FinishReason, Output, Request, SamplingParams
-from minisched.core.request import FILLED_BY_A_RUN
 from minisched.devices.cost import SIM_COST, CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.engine import Engine
@@ -33,6 +32,7 @@ from minisched.loops.run import make_engine, run_loop
 from minisched.memory import MemoryLeak
 from minisched.models.hash import HashModel
 from minisched.scheduler import SchedulerConfig
+from minisched.scheduler.config import FILLED_BY_A_RUN
 from minisched.trace import NullRecorder
 from tests.support import (
     ONE_ENGINE,
