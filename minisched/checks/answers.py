@@ -1,4 +1,4 @@
-"""What one recorded run says to each question: yes, no, or that nothing can be said."""
+"""The answer of one recorded run to each question: yes, no, partly, or unknown."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Answer:
 
 
 def answer_all(runs: Sequence[Recorded]) -> dict[str, list[Answer]]:
-    """What can be asked of each run, by its file; the first of several is the baseline.
+    """Return the answers about each run, by its file; the first of several is the baseline.
 
     Raises:
         ValueError: two runs are of different workloads.
@@ -80,7 +80,7 @@ def answer_all(runs: Sequence[Recorded]) -> dict[str, list[Answer]]:
 
 
 def verdict_on(runs: Sequence[Recorded], answers: Mapping[str, Sequence[Answer]]) -> bool | None:
-    """Whether every law held that could be looked at; None if none of them could be.
+    """Return whether every law held that could be checked; None if none could be.
 
     A run that stopped with an error broke one.
     """
@@ -93,21 +93,21 @@ def verdict_on(runs: Sequence[Recorded], answers: Mapping[str, Sequence[Answer]]
 
 
 def unknown(question: str, why: str, details: tuple[str, ...] = ()) -> Answer:
-    """There is no evidence either way, and why."""
+    """Return the answer that there is no evidence either way, with the reason."""
     return Answer(question, "unknown", f"Nothing to judge: {why}.", details)
 
 
 def broken(question: str, what: str, found: Sequence[Offence], *more: str) -> Answer:
-    """A law is broken: the answer to this question is one that nobody wants."""
+    """Return the answer that a law is broken."""
     said = (*map(str, found), *more)
     return Answer(question, "yes", f"{what}.", said, tuple(found), holds=False)
 
 
-# -- Identical: whether a run gave its clients the same tokens as another one ----------------------
+# -- Identical: the same tokens for the clients as in another run ----------------------------------
 
 
 def identical(baseline: Recorded, run: Recorded, count: int) -> Answer:
-    """The answer for one of ``count`` runs, the first of which is the baseline.
+    """Return the answer for one of ``count`` runs, the first of which is the baseline.
 
     Raises:
         ValueError: the two are of different workloads.
@@ -129,16 +129,17 @@ def identical(baseline: Recorded, run: Recorded, count: int) -> Answer:
         return Answer("identical", "yes", "This is the baseline.")
     if problem := another_workload(baseline.trace, run.trace):
         raise ValueError(f"{run.file} can't be compared with {baseline.file}. {problem}")
-    heard, found = tokens_heard(run.trace), differences(baseline.trace, run.trace)
+    received, found = tokens_heard(run.trace), differences(baseline.trace, run.trace)
     if found:
         return _not_identical(found, baseline, run)
-    tokens = many(sum(map(len, heard.values())), "token")
-    sentence = f"The same tokens as in {baseline.file}: {tokens} of {many(len(heard), 'request')}."
+    tokens = many(sum(map(len, received.values())), "token")
+    requests = many(len(received), "request")
+    sentence = f"The same tokens as in {baseline.file}: {tokens} of {requests}."
     return Answer("identical", "yes", sentence)
 
 
 def _not_identical(found: list[Difference], baseline: Recorded, run: Recorded) -> Answer:
-    """The answer with the story of the first difference."""
+    """Return the answer with the story of the first difference."""
     count = len({*tokens_heard(baseline.trace), *tokens_heard(run.trace)})
     details = tuple(map(str, found))
     sentence = f"{len(found)} of {count} requests got other tokens than in {baseline.file}."
@@ -165,23 +166,23 @@ def story_of(
     return str(story).splitlines(), (story.culprit,)
 
 
-# -- Leaks, races, overlap, and what nobody asks ---------------------------------------------------
+# -- Leaks, races, overlap, and violations that are reported without a question --------------------
 
 OVERLAPS = {"overlapped": "yes", "partly": "partly", "serial": "no", "unknown": "unknown"}
 
 
 def stopped_with(trace: Trace) -> str:
-    """The error of the mark ``stopped`` (``loops/run.py``), or nothing."""
+    """Return the error of the mark ``stopped`` (``loops/run.py``), or nothing."""
     return next((str(attrs["error"]) for attrs in marks(trace, "stopped")), "")
 
 
 def is_cut_short(trace: Trace) -> bool:
-    """Whether a run stopped while some request had not ended: what these hold is no leak."""
+    """Return whether a run stopped while a request had not ended: its memory is no leak then."""
     return bool(stopped_with(trace)) and not requests_of(trace) <= ended(trace)
 
 
 def leaks(recorded: Recorded) -> Answer:
-    """Whether everybody gave back what they took; of a run that was cut short, who has ended."""
+    """Answer whether all memory was released; of a run that was cut short, by ended requests."""
     trace, found = recorded.trace, find_leaks(recorded.trace)
     missing = tuple(not_checked(trace))
     if is_cut_short(trace):
@@ -196,7 +197,7 @@ def leaks(recorded: Recorded) -> Answer:
 
 
 def told(recorded: Recorded) -> list[Answer]:
-    """What nobody asks, if it is so: requests that ended twice, future slots read wrongly."""
+    """Return answers on violations without a question: bad ends, wrong reads of future slots."""
     every = {"ends": find_bad_ends(recorded.trace), "relay": find_misreads(recorded.trace)}
     what = {"ends": "bad end", "relay": "wrong read"}
     return [
@@ -205,7 +206,7 @@ def told(recorded: Recorded) -> list[Answer]:
 
 
 def races(recorded: Recorded) -> Answer:
-    """Whether two lanes touch the same memory in no order."""
+    """Answer whether two lanes touch the same memory in no order."""
     trace, found = recorded.trace, find_races(recorded.trace)
     waits = [] if is_cut_short(trace) else find_endless(trace)
     if found or waits:
@@ -283,7 +284,7 @@ class DraftAnswers(NamedTuple):
     """Drafts over a run; ``verifies`` counts rows: the steps of each request that had drafts.
 
     As in vLLM's ``v1/spec_decode/metrics.py`` only steps that carried drafts count. Unlike there, a
-    draft counts as accepted only if the request got it as a token: not behind its last one.
+    draft counts as accepted only if the request got it as a token: not after its last one.
     """
 
     verifies: int
@@ -292,8 +293,8 @@ class DraftAnswers(NamedTuple):
 
     def __str__(self) -> str:
         per_step = 1 + self.accepted / self.verifies  # one of its own, and the accepted drafts
-        said = f"{self.accepted} of {self.proposed} drafts accepted"
-        return f"{said}, {per_step:.1f} tokens a step for each request"
+        accepted = f"{self.accepted} of {self.proposed} drafts accepted"
+        return f"{accepted}, {per_step:.1f} tokens a step for each request"
 
 
 def count_drafts(trace: Trace) -> DraftAnswers | None:

@@ -161,7 +161,7 @@ def seen_by_torch(
     if isinstance(about, dict) and about.keys() >= OWN_EXPORT:
         raise NotAProfile(
             f"{path} is this program's Chrome export, which is for viewers: name the run's own "
-            "JSON, which stands beside it."
+            "JSON, which is in the same folder."
         )
     for key, tool in OTHER_TOOLS.items():
         if isinstance(whole, dict) and key in whole:

@@ -395,9 +395,9 @@ def lacks(
 # An engine may compute on a thread of its own, or on a device of which the profiler records no ops.
 # Then the ranges of that thread, or those of one name, are the device's ops. No file links them to
 # launches. The n-th step is taken to launch the n-th op; if all steps have equally many ops, that
-# many each. A step that began before the op before had ended, and whose op followed within
-# ``QUEUED``, must have launched it before; otherwise the step launched it at its own end or at the
-# op's start, whichever comes first.
+# many each. A step must have launched its op early if it began before the op before had ended, and
+# if its op followed that one within ``QUEUED``. Otherwise the launch is put at the step's end or at
+# the op's start, whichever comes first.
 
 QUEUED = 500_000  # nanoseconds in which a thread takes the next op from its queue
 

@@ -1,7 +1,7 @@
-"""What a run would have taken with one thing changed: it is played again, as a program.
+"""The time of a run with one change: the run is played again, as a program.
 
-Unchanged it takes exactly as long as it was recorded to. The batches stay as they were; what would
-have been scheduled otherwise, is not known. What an op waited for is read off the same.
+Unchanged it takes exactly the recorded time. The batches stay as they were, because another
+schedule is not known. The same program shows what an op waited for.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .overlap import is_blocked
 class Item:
     """One thing that a lane does; times in nanoseconds.
 
-    It is one of four: ``run`` takes time (after it was launched, if anybody launches it), ``wait``
-    holds its lane until another item has ended or was said, ``launch`` lets another one start,
-    ``say`` is what others wait for.
+    It is one of four. ``run`` takes time (after its launch, if it has one). ``wait`` holds its lane
+    until another item has ended or its signal was given. ``launch`` lets another one start. ``say``
+    gives a signal.
 
-    What the rest does not explain, as ``play`` finds it: ``lane_lag`` and ``launch_lag`` are how
-    much earlier than its lane was free, or than its launch was over, it started (0 or less; on a
-    wall clock an op starts while its launch still runs); ``delay`` is how much later than all of
-    them. ``release`` is when it could start at the earliest, for what came from outside.
+    ``play`` sets the rest from the recorded times. ``lane_lag`` and ``launch_lag`` (0 or less) are
+    how much earlier than its lane was free, or than its launch was over, an item started: on a wall
+    clock an op starts while its launch still runs. ``delay`` is how much later than both it
+    started. ``release`` is its earliest start, for a request that arrives from outside.
     """
 
     kind: str
@@ -55,9 +55,9 @@ class Ran(NamedTuple):
 
 
 def play(lanes: Lanes, recorded: Mapping[int, Slice] | None = None) -> Iterator[tuple[int, Ran]]:
-    """When each ``run`` item runs, by id; lane by lane, each as far as it can go.
+    """Yield when each ``run`` item runs, by id; lane by lane, each as far as it can go.
 
-    With what was ``recorded``, lags, delays and releases are set so that it runs as it did.
+    With the ``recorded`` slices, lags, delays and releases are set so that it runs as recorded.
     """
     every = [item for items in lanes.values() for item in items]
     will_end = {item.id for item in every if item.kind in ("run", "say")}
@@ -119,9 +119,9 @@ class Course(NamedTuple):
 
 @kept
 def course_of(trace: Trace) -> Course:
-    """The course of a recorded run; where nobody kept what each lane did, edges have to do.
+    """Return the course of a recorded run, from its program, or from edges where it has none.
 
-    Then some of what held an op back may be missing.
+    From edges, some reasons of an op's delay may be missing.
     """
     slices = {item.id: item for item in trace.slices if not is_blocked(item)}
     lanes = from_program(trace, slices) if trace.program else from_edges(trace, slices)
@@ -129,7 +129,7 @@ def course_of(trace: Trace) -> Course:
 
 
 def from_program(trace: Trace, slices: dict[int, Slice]) -> Lanes:
-    """From what each lane said that it did; slices of the host come before what they did."""
+    """Return lanes from the program of each; slices of the host come before their acts."""
     started = {act.op for act in trace.program if act.kind == "begin"}
     own: defaultdict[str, list[Slice]] = defaultdict(list)  # in order of time, the newest first
     for item in sorted(slices.values(), key=lambda item: (item.start, item.id), reverse=True):
@@ -153,7 +153,7 @@ def from_program(trace: Trace, slices: dict[int, Slice]) -> Lanes:
 
 
 def from_edges(trace: Trace, slices: dict[int, Slice]) -> Lanes:
-    """From intervals and edges alone: a lane does one thing after the other."""
+    """Return lanes from intervals and edges alone: a lane runs its slices in order."""
     sources: defaultdict[int, list[int]] = defaultdict(list)
     for edge in trace.edges:
         src, dst = slices.get(edge.src), slices.get(edge.dst)
@@ -186,10 +186,10 @@ class Segment(NamedTuple):
 
 
 def path_to(ran: Mapping[int, Ran], number: int, since: int) -> Iterator[Segment]:
-    """What a slice waited for, back to the moment ``since``, the newest segment first.
+    """Yield the path of a slice's waiting back to the moment ``since``, the newest segment first.
 
-    The segments make up the whole time from there to its start. One may have no length: what
-    takes no time can hold up others too.
+    The segments make up the whole time from there to its start. One may have no length: an item
+    that takes no time can delay others too.
     """
     at = ran[number].start
     while at > since:
@@ -213,12 +213,12 @@ AFTERWARDS = frozenset({"process", "postprocess", "output"})  # phases that a la
 
 
 def makespan(lanes: Lanes) -> int:
-    """When the last item ends, in nanoseconds."""
+    """Return when the last item ends, in nanoseconds."""
     return max((ran.end for _, ran in play(lanes)), default=0)
 
 
 def free(course: Course, name: str) -> Lanes | None:
-    """Slices of one name (a phase of the host, or an op) take no time."""
+    """Let slices of one name (a phase of the host, or an op) take no time."""
     named = {item.id for item in course.slices.values() if item.name == name and item.duration}
     lanes = {
         lane: [
@@ -231,11 +231,11 @@ def free(course: Course, name: str) -> Lanes | None:
 
 
 def launch_ahead(course: Course) -> Lanes | None:
-    """Each step is launched before the one before it is processed: what ``overlap`` does.
+    """Launch each step before its predecessor is processed, as ``overlap`` does.
 
-    Its tokens then stay on the device. A step whose mask the host has to build stays where it is:
-    it needs the token. None where every step is launched ahead already, or where forward passes run
-    on several lanes: there a step must not start before the last stage has its token.
+    Its tokens then stay on the device. A step stays where it is if the host has to build its mask,
+    because the mask needs the token. None where every step is launched ahead already, or where
+    forward passes run on several lanes: there a step needs the token of the last stage.
     """
     slices = course.slices
     if len({item.lane for item in slices.values() if is_forward(item.lane)}) != 1:
@@ -249,7 +249,7 @@ def launch_ahead(course: Course) -> Lanes | None:
 
 
 def _overtaken(items: list[Item], slices: dict[int, Slice], stay: set[int]) -> list[Item]:
-    """A lane on which what follows each step's result comes after the next step's launch."""
+    """Return a lane on which the next step's launch comes before the work on each result."""
     done: list[Item] = []
     held: list[Item] = []  # what follows a result, until the next step has been launched
     newest = passing = 0
@@ -257,7 +257,7 @@ def _overtaken(items: list[Item], slices: dict[int, Slice], stay: set[int]) -> l
         here = slices.get(item.id)
         step, name = (here.step, here.name) if here else (0, "")
         is_over = passing and not (item.kind == "launch" and step == passing)
-        if is_over or item.release:  # launched; or asleep until somebody comes
+        if is_over or item.release:  # launched; or asleep until a request arrives
             done, held, passing = done + held, [], 0
         follows = item.kind == "wait" or (item.kind == "run" and name in AFTERWARDS)
         if follows and step and step == newest and step + 1 not in stay:

@@ -35,7 +35,7 @@ from ..trace.marks import BadMark, check_events
 
 FORMAT, VERSION = "minisched trace", 1
 HEADER = ("loop", "device", "model", "clock")
-OPTIONAL = "dtype"  # of a real model: behind the others
+OPTIONAL = "dtype"  # of a real model: after the others
 EVENTS: dict[str, Any] = {  # by their list, and in which order a trace has them
     "slices": (Slice, ("start", "end", "id")),
     "edges": (Edge, ("src", "dst", "kind")),

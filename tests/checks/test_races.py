@@ -262,7 +262,7 @@ def test_the_example_of_the_readme_is_caught_and_cured() -> None:
         (1, {"op": 2}, "program[1] is a second launch of op 2"),
         (9, {"op": 2}, "program[9] is a second begin of op 2"),
         (8, {"op": 3}, "program[8] is an end of op 3, which has not begun on its lane"),
-        (0, {"op": 9}, "program[6] is a begin of op 2, which nobo"),
+        (0, {"op": 9}, "program[6] is a begin of op 2, which no ac"),
         (8, {"kind": "say"}, "program[9] is a begin of op 5, but"),
     ],
 )  # fmt: skip
