@@ -1,1 +1,1 @@
-"""What launching means, and whose clock it is: sim, thread, cuda, mlx."""
+"""Devices (sim, thread, cuda, mlx): how each launches ops, and its clock."""

@@ -1,8 +1,8 @@
-"""What every device offers: streams to launch on, memory, and a clock for the host.
+"""The interface of every device: streams to launch on, memory, and a clock for the host.
 
 The loops, the worker and the relays are written against this file and run unchanged on a simulated
-device, on threads, on CUDA streams and on MLX's lazy graphs. A step is launched as ops on streams;
-what one op gives, the next one takes as an argument, and the host waits only where it wants a value
+device, on threads, on CUDA streams and on MLX's lazy graphs. A step is launched as ops on streams.
+An op takes the results of earlier ops as arguments, and the host waits only where it needs a value
 itself.
 """
 
@@ -25,7 +25,7 @@ WRONG_TOKEN = 1  # what memory holds at first: valid in any vocabulary, and neve
 
 @dataclass(frozen=True)
 class Label:
-    """What a slice belongs to: the step, its mode and its requests."""
+    """The step of a slice, its mode and its requests."""
 
     step: int = 0
     mode: str = ""
@@ -38,8 +38,8 @@ NO_LABEL = Label()
 class Event:
     """Something that the host, a thread of it or a stream can wait for.
 
-    Each device says with ``_has_ended`` and ``_wait`` how it is asked and waited for. Whoever hears
-    that it has ended comes after it from then on, and that is recorded.
+    Each device implements ``_has_ended`` and ``_wait``. A thread that finds the event ended comes
+    after it from then on, and the program records that.
     """
 
     name: str = ""
@@ -47,7 +47,7 @@ class Event:
     program: Program
 
     def query(self) -> bool:
-        """Whether it has ended, or was said."""
+        """Return whether the op has ended, or the signal is set."""
         if has_ended := self._has_ended():
             self.program.wait(self.slice_id)
         return has_ended
@@ -65,10 +65,10 @@ class Event:
 
 
 class Signal(Event):
-    """Something that the host says and a thread of it waits for (``threading.Event``)."""
+    """An event that the host sets and a thread of it waits for (``threading.Event``)."""
 
     def set(self) -> None:
-        """Say it; once is enough, and it stays said."""
+        """Set it; further calls do nothing."""
         raise NotImplementedError
 
 
@@ -90,25 +90,25 @@ class Op(Event):
 class OrNone:
     """An argument: the value of an op that may fail, and None if it has.
 
-    Whoever takes the op itself fails with it. ``op`` was launched before on the same stream, so it
-    has ended when its value is wanted.
+    An op that takes ``op`` itself fails with it. ``op`` was launched earlier on the same stream, so
+    it has ended when its value is needed.
     """
 
     op: Any
 
     @property
     def slice_id(self) -> int:
-        """The op's: what is taken here, it has made."""
+        """The slice id of the op."""
         return int(self.op.slice_id)
 
     @property
     def value(self) -> Any:
-        """What an op is given."""
+        """The argument's value."""
         return None if self.op.error is not None else self.op.value
 
 
 def value_of(arg: Any) -> Any:
-    """What a function is given for an argument: for an op its value, or the error that it had."""
+    """Return the value of an argument: of an op its value. Raise the error of a failed op."""
     if not isinstance(arg, (Op, OrNone)):
         return arg
     if isinstance(arg, Op) and arg.error is not None:
@@ -120,12 +120,12 @@ AnyError = TypeVar("AnyError", bound=BaseException)
 
 
 def without_frames(error: AnyError) -> AnyError:
-    """An error to keep: a note says where it was raised, and it holds nothing of what was there.
+    """Return an error to keep, without its frames; a note has the place where it was raised.
 
-    A traceback names frames, these all that they were working on, and who has called them. With
-    the activations of a step that found no memory, the next step would find none either.
+    A traceback refers to frames, and frames to their variables and callers. They would hold the
+    activations of a step that ran out of memory, and the next step would run out of it, too.
     """
-    if not getattr(error, "__notes__", None):  # else it was caught before, and is passed on
+    if not getattr(error, "__notes__", None):  # an error that is passed on has a note already
         error.add_note("".join(traceback.format_tb(error.__traceback__)))
     chain: list[BaseException | None] = [error]
     while chain:
@@ -149,24 +149,24 @@ class Stream(Protocol):
     ) -> Op:
         """Queue ``fn``; an Op among ``args`` is replaced by its value on the device.
 
-        ``touches`` declares what it will read and write of memory that others touch too.
+        ``touches`` declares its reads and writes of memory that other ops touch, too.
         """
 
     def wait(self, op: Event) -> None:
-        """Let whatever is launched from now on start only after ``op`` has ended."""
+        """Start later launches only after ``op`` has ended."""
 
 
 class Arrays(Protocol):
-    """What an array's own operators (``+``, ``-``, ``<``, an index) leave, under torch's names."""
+    """Functions in addition to an array's operators (``+``, ``<``, an index); torch's names."""
 
     def asarray(self, values: Sequence[int]) -> Array:
         """Integers on the device."""
 
     def asarrays(self, *columns: Sequence[int]) -> Sequence[Array]:
-        """Several such arrays, which go to the device together where that is worth it."""
+        """Several such arrays, which go to the device together where that is faster."""
 
     def where(self, condition: Array, a: Array, b: Array) -> Array:
-        """``a`` where the condition holds, else ``b``."""
+        """``a`` where the condition holds, and ``b`` elsewhere."""
 
     def clamp(self, values: Array, min: int) -> Array:
         """Values below ``min`` raised to it."""
@@ -183,10 +183,10 @@ class Device(Protocol):
 
     name: str
     clock: str  # "virtual" or "wall"
-    built_by_host: bool = False  # when they are launched: what ops depend on must be known by then
+    built_by_host: bool = False  # ops are built when launched, so their inputs must be known then
     recorder: Recorder
     xp: Arrays
-    lifetimes: Sequence[str] = ()  # what was let go under an op, where somebody watches the memory
+    lifetimes: Sequence[str] = ()  # objects that ended before an op that uses them, if watched
 
     def now(self) -> int:
         """Nanoseconds since the device was opened."""
@@ -194,10 +194,10 @@ class Device(Protocol):
     def host(
         self, phase: str, cost: int = 0, label: Label = NO_LABEL
     ) -> AbstractContextManager[int]:
-        """Do a phase of host work as one slice; gives the slice's id.
+        """Do a phase of host work as one slice, and yield the slice's id.
 
-        ``cost`` is how long it takes on a virtual clock (what the body does becomes true at its
-        end), or pure-Python work to add on a wall clock.
+        ``cost`` is its duration on a virtual clock (the body's effects appear at its end), or
+        pure-Python work to add on a wall clock.
         """
 
     def stream(self, name: str) -> Stream:
@@ -206,7 +206,7 @@ class Device(Protocol):
     def thread(self, name: str) -> Stream:
         """A further thread of the host, with a queue of calls; its name should end in ``thread``.
 
-        A call's ``cost`` is host work; what it does becomes true at its end. It may launch ops.
+        A call's ``cost`` is host work; its effects appear at its end. It may launch ops.
         """
 
     def signal(self, name: str) -> Signal:
@@ -226,15 +226,15 @@ class Device(Protocol):
         """On a stream: copy an array of any shape to the host; the value has ``tolist``."""
 
     def flush(self, *ops: Op) -> None:
-        """Hand over what was launched. Only lazy devices need it: one ``async_eval`` a step."""
+        """Hand launched ops over. Only lazy devices need it: one ``async_eval`` a step."""
         return
 
     def clear_cache(self) -> None:
-        """Give cached buffers back to the system, where the library keeps any; mark the moment."""
+        """Return the library's cached buffers to the system, if it has any; mark the moment."""
         self.recorder.mark("clear cache")
 
     def count_memory(self) -> None:
-        """Record what is in use and what the library keeps for later, where it says so (MLX)."""
+        """Record the bytes in use and in the library's cache, where it reports them (MLX)."""
         return
 
     def idle_until(self, time: int) -> None:
@@ -242,16 +242,16 @@ class Device(Protocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish or drop what is queued and leave no thread behind."""
+        """Finish or drop queued work, and end every thread."""
 
 
-# -- Why a step failed, or a run could not begin, in words for who asked for it --------------------
+# -- Why a step failed, or a run could not begin, in words for the user ----------------------------
 
 SAYINGS = ("out of memory", "can't allocate memory", "unable to allocate", "attempting to allocate")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether there was no memory left; Python, torch and MLX each say it their own way."""
+    """Return whether memory ran out; Python, torch and MLX each have their own error for it."""
     if {kind.__name__ for kind in type(error).__mro__} & {"MemoryError", "OutOfMemoryError"}:
         return True
     said = str(error).lower()
@@ -259,17 +259,17 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of what it says, or its name; and that it is about memory, if it is."""
+    """Return the first line of an error's text, or its name; and name missing memory first."""
     said = (str(error).strip() or type(error).__name__).splitlines()[0]
     return f"out of device memory ({said})" if is_out_of_memory(error) else said
 
 
 @contextmanager
 def memory_for(what: str, device: str) -> Iterator[None]:
-    """Where memory is taken, once for the whole run.
+    """Turn missing memory into a sentence, where a run allocates for its whole length.
 
     Raises:
-        ValueError: there is not so much of it.
+        ValueError: the device has less memory.
     """
     try:
         yield

@@ -1,8 +1,8 @@
 """The host's side of every device that runs in real time: its clock, its phases and its threads.
 
-``thread``, ``cuda`` and ``mlx`` add streams and memory. A phase of the host takes as long as it
-takes; a run may be told to add work to it, in pure Python, so that the host is as busy as a real
-scheduler's. Where a design has a second thread on the host, that is a real one, with a queue.
+``thread``, ``cuda`` and ``mlx`` add streams and memory. A phase of the host takes its real time. A
+run can add work to it, in pure Python, so that the host is as busy as a real scheduler's. Where a
+design has a second thread on the host, that is a real one, with a queue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .base import NO_LABEL, Device, Event, Label, Op, Signal, value_of, without_
 
 
 class WallClock(Device):
-    """What ``thread``, ``cuda`` and ``mlx`` have in common; they add streams and memory."""
+    """The base of ``thread``, ``cuda`` and ``mlx``, which add streams and memory."""
 
     clock = "wall"
 
@@ -62,21 +62,21 @@ class WallClock(Device):
         return self._threads[name]
 
     def on_thread(self) -> AbstractContextManager[Any]:
-        """What a thread of the host is inside of for as long as it lives; nothing."""
+        """Return the context of a thread of the host, for its whole life; here an empty one."""
         return nullcontext()
 
     def signal(self, name: str) -> ThreadSignal:
-        """A new signal; once it is said, it stays said.
+        """Return a new signal.
 
-        Those that are said need no release any more. Nobody hears of them here: ``query`` would
-        record that this thread comes after whoever said them.
+        Signals that are set need no release and are dropped. ``done`` is read directly, because
+        ``query`` would record that this thread comes after the thread that set them.
         """
         self._signals = [signal for signal in self._signals if not signal.done.is_set()]
         self._signals.append(ThreadSignal(name, self.recorder.program))
         return self._signals[-1]
 
     def close_threads(self) -> None:
-        """End the host's threads: what waits for a signal waits no longer, what is queued drops."""
+        """End the host's threads: set every signal, and drop queued calls."""
         self.is_closed = True
         for signal in self._signals:
             signal.set()
@@ -90,11 +90,11 @@ class WallClock(Device):
         self.recorder.ran(slice_id, lane, name, start, end, label.step, label.mode, label.rids)
 
 
-# -- Threads: what is queued for one, and what it is told to wait for ------------------------------
+# -- Threads: their queues, and the events that they wait for --------------------------------------
 
 
 class ThreadEvent(Event):
-    """Something that happens on one thread and that others wait for."""
+    """An event on one thread that other threads wait for."""
 
     done: threading.Event
 
@@ -106,14 +106,14 @@ class ThreadEvent(Event):
 
 
 class ThreadSignal(ThreadEvent, Signal):
-    """Something that one thread says and others wait for."""
+    """A signal that one thread sets and others wait for."""
 
     def __init__(self, name: str, program: Program) -> None:
         self.name, self.program, self.slice_id = name, program, program.new_id()
         self.done = threading.Event()
 
     def set(self) -> None:
-        """Say it; once is enough."""
+        """Set it; further calls do nothing."""
         if not self.done.is_set():
             self.program.say(self.slice_id)
         self.done.set()
@@ -141,7 +141,7 @@ class ThreadOp(ThreadEvent, Op):
             ]
             spend(self.cost)
             self.value = self.fn(*values)
-        except BaseException as error:  # whatever it was, the host must hear of it
+        except BaseException as error:  # of every kind, because the host has to get it
             self.error = without_frames(error)
         self.args = ()  # they may hold the step before, and that one the step before it
 
@@ -149,12 +149,12 @@ class ThreadOp(ThreadEvent, Op):
 class ThreadLane:
     """A thread and its queue, first in, first out; its lane in the trace has its name.
 
-    It is a thread of the host, or a stream of the device (``is_stream``), which runs in order: what
-    its ops do is known, and recorded, when they are launched. An op takes as long as it takes,
-    whatever it "costs".
+    It is a thread of the host, or a stream of the device (``is_stream``). A stream runs in order,
+    so its acts are known, and recorded, at the launch. An op on it takes its real time and ignores
+    its ``cost``.
 
-    ``inside`` is entered once, on the thread, for as long as it lives. Nothing that an op does ends
-    the thread: whatever it raises is its error.
+    ``inside`` is entered once, on the thread, for its whole life. No op ends the thread: an
+    exception becomes the op's error.
     """
 
     def __init__(
@@ -193,18 +193,18 @@ class ThreadLane:
         if self.is_stream:
             recorder.program.launch(self.name, op.slice_id, args, touches)
         else:
-            recorder.program.call(op.slice_id)  # what the call does, it says itself
+            recorder.program.call(op.slice_id)  # the call records its own acts
         self.queue.put(("run", op))
         return op
 
     def wait(self, op: Event) -> None:
-        """Hold back what follows until ``op`` has ended, or was said."""
+        """Hold later ops back until ``op`` has ended or is set."""
         if self.is_stream:
             self.device.recorder.program.wait(op.slice_id, self.name)
         self.queue.put(("wait", op))
 
     def close(self) -> None:
-        """End the thread; what is still queued is dropped, and its error says so."""
+        """End the thread and drop queued ops, each with an error."""
         self.queue.put(("end", None))
         self.thread.join()
 
@@ -216,7 +216,7 @@ class ThreadLane:
                 if item[0] == "run":
                     self._run(item[1])
                 else:
-                    with suppress(Exception):  # whoever takes its value hears of it
+                    with suppress(Exception):  # raised again where its value is used
                         item[1].synchronize()
 
     def _run(self, op: ThreadOp) -> None:
@@ -233,13 +233,13 @@ class ThreadLane:
         op.done.set()
 
 
-# -- How long a busy thread may keep the interpreter: the least that any open device wants ---------
+# -- How long a busy thread may keep the interpreter: the shortest time of all open devices --------
 
 _wanted: list[float] = []  # seconds: what Python had before, then each open device's
 
 
 def want(seconds: float) -> None:
-    """Let threads switch at least that often until it is given back."""
+    """Let threads switch at least that often, until ``give_back``."""
     if not _wanted:
         _wanted.append(sys.getswitchinterval())
     _wanted.append(seconds)
@@ -247,7 +247,7 @@ def want(seconds: float) -> None:
 
 
 def give_back(seconds: float) -> None:
-    """A device that wanted this is closed; after the last one it is as before."""
+    """End a ``want``; after the last one the interval is the old one."""
     _wanted.remove(seconds)
     sys.setswitchinterval(min(_wanted))
     if len(_wanted) == 1:
@@ -256,8 +256,8 @@ def give_back(seconds: float) -> None:
 
 # -- Pure-Python work of a chosen length, to make a wall-clock host as busy as a real scheduler ----
 
-ROUNDS = 20_000  # a millisecond or so: short enough to find a run that nobody disturbed
-Way = Callable[[int], object]  # spends so many nanoseconds of work
+ROUNDS = 20_000  # about a millisecond: short enough to find a run without a disturbance
+Way = Callable[[int], object]  # spends that many nanoseconds of work
 
 
 def work(rounds: int) -> int:

@@ -1,18 +1,18 @@
 """PD separation: prompts on one device, decoding on another, and KV sent from here to there.
 
-A long prompt delays whoever decodes beside it. So SGLang (``disaggregation/prefill.py`` and
-``decode.py``) has two engines, each with a device, KV memory, a scheduler, a loop and a clock of
-its own, and a link between them. Every request is sent to both. What becomes of it:
+A long prompt delays the requests that decode in the same batch. So SGLang
+(``disaggregation/prefill.py`` and ``decode.py``) has two engines, each with a device, KV memory, a
+scheduler, a loop and a clock of its own, and a link between them. Both receive every request:
 
-1. Reserve. The decode side finds pages for the prompt, and says where its KV may go (``reserved``).
-2. Prefill. The other side, where the prompt has waited for that, computes it, chunk by chunk.
-3. Send. What a step has computed goes over the link when its result is there, in whole pages.
-4. Poll. Once a turn the prefill side looks which transfers have ended, and lets go of their pages.
-5. Decode. With the last part comes the first token (``transferred``). Clients hear it only now, and
-   the request joins those who decode.
+1. Reserve. The decode side finds pages for the prompt, and sends their slots (``reserved``).
+2. Prefill. The prompt has waited for that on the other side, which computes it chunk by chunk.
+3. Send. After a step's result, the KV of that step goes over the link, in whole pages.
+4. Poll. Once a turn the prefill side looks for transfers that ended, and releases their pages.
+5. Decode. With the last part comes the first token (``transferred``). Clients receive it only now,
+   and the request joins the running requests.
 
-On both sides pages are held until nothing reads or writes them any more, also if the request is
-given up (``abort``). Who may run on either side is decided in ``scheduler/pd.py``.
+On both sides pages are held until no transfer reads or writes them, also after an ``abort``.
+``scheduler/pd.py`` decides which requests run on each side.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .design import Turns, design, line_of
 from .overlap import NO_LOOKUP
 from .run import RunSetup, wire
 
-# -- The two loops: ``overlap`` on either side, and once a turn what the other side has to do with
+# -- The two loops: ``overlap`` on each side, and once a turn the messages of the other side
 
 
 def pd_prefill(engine: PrefillEngine) -> Iterator[ScheduleBatch | NoBatch]:
@@ -85,18 +85,18 @@ def pd_decode(engine: DecodeEngine) -> Iterator[ScheduleBatch | NoBatch]:
         yield batch
 
 
-# -- What the sides say to each other of a request, by its room ------------------------------------
+# -- The messages between the sides, by a request's room -------------------------------------------
 
 
 @dataclass
 class RoomMessage:
-    """One word of three about a request.
+    """A message about one request; ``word`` is one of three.
 
-    Decode to prefill: its pages are ``reserved``, KV may go to these ``slots`` (SGLang
-    ``send_metadata``); or ``abort``, nobody wants it any more. Prefill to decode, once for every
-    request: it is ``transferred``, all its KV has arrived, and its first ``token`` with it (SGLang
-    ``MetadataBuffers``). Without a token it has failed. Whoever takes a message has waited for what
-    it comes ``after``: a signal, or the transfer that brings it.
+    Decode to prefill: ``reserved`` (KV can go to these ``slots``; SGLang ``send_metadata``) or
+    ``abort`` (the client gave the request up). Prefill to decode, once for every request:
+    ``transferred``, with the request's whole KV and its first ``token`` (SGLang
+    ``MetadataBuffers``). Without a token it has failed. A reader of a message has waited for
+    ``after``: a signal, or the transfer that brings the message.
     """
 
     word: str
@@ -110,7 +110,7 @@ class RoomMessage:
 
 @dataclass
 class Mailbox:
-    """Messages, each with the time at which it can be read."""
+    """Messages, each with its time of arrival."""
 
     _heap: list[tuple[int, int, RoomMessage]] = field(default_factory=list)
     _num_posted: int = 0
@@ -121,7 +121,7 @@ class Mailbox:
         heapq.heappush(self._heap, (time, self._num_posted, message))
 
     def take(self, reader: Device) -> list[RoomMessage]:
-        """What has arrived by now, in order of time."""
+        """Return the messages that have arrived, in order of time."""
         messages = []
         while self._heap and self._heap[0][0] <= reader.now():
             messages.append(heapq.heappop(self._heap)[2])
@@ -130,7 +130,7 @@ class Mailbox:
 
     @property
     def next_time(self) -> int | None:
-        """When the next message arrives, or None."""
+        """The time at which the next message arrives, or None."""
         return self._heap[0][0] if self._heap else None
 
 
@@ -139,11 +139,12 @@ class Mailbox:
 
 @dataclass(frozen=True)
 class Link:
-    """The network. Every message takes ``latency`` nanoseconds, and every transfer that and its
-    bytes over ``bytes_per_second``, one transfer after the other.
+    """The network. A message takes ``latency`` nanoseconds. A transfer takes that plus its bytes
+    over ``bytes_per_second``; transfers follow each other.
 
-    By default a link of 400 Gbit/s and 50 us, ten times slower, as ``SIM_COST`` is; a slot has 32
-    KiB: 16 layers of 8 KV heads of 64 dimensions, keys and values, two bytes each.
+    The default is a tenth of a link of 400 Gbit/s and 50 us, because ``SIM_COST`` is as much
+    slower. A slot has 32 KiB: 16 layers of 8 KV heads of 64 dimensions, keys and values, two bytes
+    each.
 
     Raises:
         ValueError: a number is outside its limits.
@@ -160,29 +161,29 @@ class Link:
                 raise ValueError(f"{name} is {value}, but it must be at least {least}.")
 
     def cost(self, num_slots: int) -> int:
-        """Nanoseconds that a transfer of so many slots takes."""
+        """Return the nanoseconds of a transfer of ``num_slots`` slots."""
         return self.latency - (-num_slots * self.slot_bytes * 10**9 // self.bytes_per_second)
 
 
 @runtime_checkable
 class KVModel(Protocol):
-    """What a model must offer beside ``models/base.py:Model``."""
+    """A model whose KV can be copied, in addition to ``models/base.py:Model``."""
 
     def read_kv(self, slots: list[int]) -> list[Any]:
-        """The KV of these slots: lists or arrays, [num_layers][num_slots] and others."""
+        """Return the KV of these slots: lists or arrays, [num_layers][num_slots] and others."""
         ...
 
     def write_kv(self, slots: Sequence[int], values: list[Any]) -> None:
-        """Put it into these slots."""
+        """Put KV into these slots."""
         ...
 
 
-# -- What both sides do: hear, say, and sleep where there is no work -------------------------------
+# -- Both sides: receive, send, and sleep without work ---------------------------------------------
 
 
 @dataclass
 class SideEngine(Engine):
-    """An engine with a mailbox. ``is_waiting``: its last turn found nothing to do."""
+    """An engine with a mailbox. ``is_waiting``: its last turn had no work."""
 
     mailbox: Mailbox = field(default_factory=Mailbox)
     other: Mailbox = field(default_factory=Mailbox)  # the other side's
@@ -191,7 +192,7 @@ class SideEngine(Engine):
 
     @property
     def next_event(self) -> int | None:
-        """When something comes that it could act upon, as far as it knows by itself; or None."""
+        """The time of the next message or end of an op that this side knows of, or None."""
         if self.frontend.has_said:
             return self.device.now()
         op_end = cast(SimDevice, self.device).next_event
@@ -200,12 +201,12 @@ class SideEngine(Engine):
 
     @property
     def has_ended(self) -> bool:
-        """Whether every request has ended here, and nothing is in flight or held."""
+        """True if every request has ended here, and nothing is in flight or held."""
         return self.is_done and not self.scheduler.leases.returning
 
     @property
     def is_asleep(self) -> bool:
-        """Whether a turn would do nothing."""
+        """True if a turn would do nothing."""
         event = self.next_event
         return self.is_waiting and (event is None or event > self.device.now())
 
@@ -217,7 +218,7 @@ class SideEngine(Engine):
         self.other.post(self.device.now() + self.link.latency, message)
 
     def get_next_batch_to_run(self) -> ScheduleBatch | NoBatch:
-        """Let the scheduler commit a batch; where it has nobody who could run, that is free."""
+        """Let the scheduler commit a batch; without a request to run, that costs no time."""
         batch: ScheduleBatch | NoBatch = NoBatch.WAIT
         scheduler = self.scheduler
         if (
@@ -231,9 +232,10 @@ class SideEngine(Engine):
         return batch
 
     def on_idle(self) -> None:
-        """Look for leaks, unless somebody may have a row (or too many are free: no leak is that).
+        """Look for leaks, unless a request can still have a row.
 
-        ``Pair`` moves the clock, as it knows both sides.
+        More free rows than the table has are no leak. ``Pair`` moves the clock, because it knows
+        both sides.
         """
         leases = self.scheduler.leases
         rows_taken = leases.table.size - leases.table.available_size
@@ -242,7 +244,7 @@ class SideEngine(Engine):
             self.scheduler.leases.self_check()
 
 
-# -- The decode side: clients hear it; it reserves pages, waits for KV, decodes --------------------
+# -- The decode side: reserves pages, waits for KV, decodes, and answers the clients ---------------
 
 
 @dataclass
@@ -253,12 +255,12 @@ class DecodeEngine(SideEngine):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the prefill side, too, owes nothing and knows of everybody who was given up."""
+        """True if the prefill side also has answered every request and knows of every abort."""
         scheduler = self.scheduler
         return super().has_ended and not (scheduler.unanswered or scheduler.given_up)
 
     def process_decode_queue(self) -> None:
-        """Hear the prefill side; tell it whom nobody wants; reserve, and tell where KV may go."""
+        """Read the prefill side's messages, send it aborts, reserve pages and send their slots."""
         if messages := self.mailbox.take(self.device):
             self.hear(messages)
         while self.scheduler.given_up:
@@ -275,7 +277,7 @@ class DecodeEngine(SideEngine):
         self.recording.count()
 
     def hear(self, messages: Sequence[RoomMessage]) -> None:
-        """KV has come, and clients hear of it."""
+        """Take in KV that has arrived, and stream its tokens to the clients."""
         asked = [self.scheduler.unanswered.get(message.room) for message in messages]
         label = Label(rids=tuple(req.rid for req in asked if req is not None and not req.finished))
         with self.device.host("receive", self.cost.host.get("receive", 0), label):
@@ -290,12 +292,12 @@ class DecodeEngine(SideEngine):
                 self.recording.delivered_by[req.rid] = message.after  # its next step builds on
 
 
-# -- The prefill side: it computes prompts and sends their KV away ---------------------------------
+# -- The prefill side: computes prompts and sends their KV -----------------------------------------
 
 
 @dataclass
 class KVSender:
-    """One request's way to the decode side (SGLang ``disagg_kv_sender``)."""
+    """The transfers of one request to the decode side (SGLang ``disagg_kv_sender``)."""
 
     to_slots: Sequence[int] = ()  # once the decode side has reserved them
     sent_len: int = 0  # positions
@@ -308,29 +310,29 @@ class KVSender:
 
 @dataclass
 class PrefillEngine(SideEngine):
-    """An engine that sends. ``senders`` has one for each request that is not answered yet.
+    """An engine that sends KV. ``senders`` has an entry for each request without an answer.
 
-    Here a request's id is the room that the decode side knows it by.
+    On this side a request's id is its room.
     """
 
     scheduler: PrefillScheduler
     senders: dict[str, KVSender] = field(default_factory=dict)
     inflight: dict[str, KVSender] = field(default_factory=dict)  # disagg_prefill_inflight_queue
-    target: DecodeEngine | None = None  # whose memory it writes, once there are two sides
+    target: DecodeEngine | None = None  # the engine whose memory the transfers write
 
     @property
     def has_ended(self) -> bool:
-        """Whether everybody is answered, and all that was sent has arrived."""
+        """True if every request has its answer, and every transfer has arrived."""
         return super().has_ended and not (self.senders or self.inflight)
 
     @property
     def is_asleep(self) -> bool:
-        """Whether a turn would do nothing: no transfer has ended that it has not noticed."""
+        """True if a turn would do nothing, also because no transfer has ended since the last."""
         ended = any(op.query() for item in self.inflight.values() for op, _ in item.transfers)
         return super().is_asleep and not ended
 
     def pop_bootstrapped(self) -> None:
-        """Hear where KV may go, and of whom nobody wants to hear any more."""
+        """Read the decode side's messages: slots for KV, and aborts."""
         for message in self.mailbox.take(self.device):
             sender = self.senders.get(message.room)
             if sender is None:
@@ -343,7 +345,7 @@ class PrefillEngine(SideEngine):
                 self.scheduler.give_up(message.room)
 
     def process_batch_result(self, step: Step) -> None:
-        """Process a step, and send the chunks that it has computed."""
+        """Process a step, and send the chunks that it computed."""
         super().process_batch_result(step)
         page_size = self.scheduler.config.page_size
         for row in step.batch.rows:
@@ -392,8 +394,8 @@ class PrefillEngine(SideEngine):
     ) -> None:
         """The lane ``kv transfer``: read this side's KV memory, and write the other's.
 
-        A real copy reads and writes its bytes at any time until it is over. Here all of it happens
-        at the end: whoever gives pages away before that, on either side, is sure to be caught.
+        A real copy reads and writes its bytes at any time until it ends. Here all of it happens at
+        the end, so a page that either side releases too early is sure to be found.
         """
         assert self.target is not None
         now, there = self.device.now(), cast(SimDevice, self.target.device)
@@ -411,7 +413,7 @@ class PrefillEngine(SideEngine):
             self.other.post(now, last)
 
     def process_disagg_prefill_inflight_queue(self) -> None:
-        """Poll: let go of what has been sent; send the rest of who is done, or give it up."""
+        """Poll: release what has been sent; send the last part of each computed prompt."""
         while self.scheduler.done:
             done = self.scheduler.done.popleft()
             sender = self.inflight[done.req.rid] = self.senders[done.req.rid]
@@ -429,7 +431,7 @@ class PrefillEngine(SideEngine):
             self.recording.count()
 
     def send_last(self, sender: KVSender, done: Prefilled) -> None:
-        """Send the last part, and the token with it; or say that there is none. That is once."""
+        """Send the last part with the first token, or an error without one; once per request."""
         rid, lease = done.req.rid, done.lease
         is_lost = done.token is None or sender.is_unwanted or bool(sender.error)
         if not is_lost and not sender.has_sent_all:
@@ -451,17 +453,17 @@ class PrefillEngine(SideEngine):
         self.scheduler.answered(rid)
 
     def _stream_output(self, outputs: Outputs, label: Label = NO_LABEL, process: int = 0) -> None:
-        """No client hears this side, so it costs nothing."""
+        """Count outputs, without cost: this side has no clients."""
         self.metrics.on_outputs(outputs, self.device.now())
 
 
-# -- The load balancer: every request goes to both sides, as each of them is to see it -------------
+# -- The load balancer: every request goes to both sides -------------------------------------------
 
 
 def give_rooms(requests: Sequence[Request], config: SchedulerConfig) -> list[Request]:
-    """Who is taken; each gets a room of its own: its id, with a number behind it if it is back.
+    """Return the accepted requests, each with a room: its id, plus a number if the id repeats.
 
-    Nobody else has one, whatever room a client, or a run before this one, has given it.
+    Rooms of a client or of an earlier run are dropped.
     """
     taken = [req for req in {id(req): req for req in requests}.values() if not config.refusal(req)]
     for req in requests:
@@ -477,10 +479,10 @@ def give_rooms(requests: Sequence[Request], config: SchedulerConfig) -> list[Req
 
 
 def for_prefill(req: Request) -> Request:
-    """The same request as the prefill side sees it: it ends with its first token."""
+    """Return a request for the prefill side: it ends with its first token."""
     params, room = replace(req.params, max_new_tokens=1), req.bootstrap_room
     prompt = Request(room, req.prompt, params, req.arrival_time, priority=req.priority)
-    prompt.sampling_key = req.sampling_key  # its own, also where its id has come back
+    prompt.sampling_key = req.sampling_key  # also where an id repeats
     return prompt
 
 
@@ -490,12 +492,12 @@ def for_prefill(req: Request) -> Request:
 class Pair:
     """Both engines, each on a device of its own; ``device`` is the decode side's.
 
-    Either has all the memory that ``config`` says. The load balancer sends nobody to the prefill
-    side whom the decode side refuses.
+    Each side has all the memory of ``config``. The prefill side gets no request that the decode
+    side refuses.
 
-    The clocks go forward conservatively: always the side that is behind takes a turn, or sleeps if
-    it has nothing to do, and never past the moment at which the other one could still send it
-    something. A side hears messages at the beginning of a turn only, so none comes too late.
+    The clocks advance conservatively. The side with the earlier clock takes a turn, or sleeps
+    without work, but never past the moment at which the other one could still send a message. A
+    side reads messages only at the beginning of a turn, so none comes too late.
 
     Raises:
         ValueError: the model's KV can't be copied, or an option is outside its limits.
@@ -534,11 +536,11 @@ class Pair:
 
     @property
     def is_done(self) -> bool:
-        """Whether every request has ended, and nothing is in flight or held on either side."""
+        """True if every request has ended, and nothing is in flight or held on either side."""
         return self.prefill.has_ended and self.decode.has_ended
 
     def turn(self) -> None:
-        """Let the side that is behind go on.
+        """Advance the side with the earlier clock.
 
         Raises:
             Deadlock: both sleep, and nothing could wake them.
@@ -553,7 +555,7 @@ class Pair:
         if not behind.is_asleep:
             next(turns)
             return
-        limit: int | None = ahead.device.now()  # whatever it says, it says from then on
+        limit: int | None = ahead.device.now()  # its next message is not earlier
         if limit == behind.device.now():
             limit = ahead.next_event  # both sleep
         times = [time for time in (behind.next_event, limit) if time is not None]

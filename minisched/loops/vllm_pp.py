@@ -1,25 +1,24 @@
 """vLLM over the stages of a pipeline: the batch queue is as deep as there are stages.
 
-Every token comes over the host, so no request is in two batches at once: each stage works on other
-requests. The loop is that of ``vllm.py``; what is here is its depth, and the ops of a step
+Every token comes over the host, so a request is in one batch at a time, and each stage works on
+other requests. The loop is that of ``vllm.py``. This file has its depth and the ops of its step
 (``PipelineWorker``).
 
-The scheduler hands a batch to stage 0 and to nobody else (vLLM
-``v1/worker/gpu_worker.py:execute_model``, ``--pp``). Each later stage receives it from the one
-before, together with the hidden states: a ``recv`` on its own stream, as NCCL's is, which takes
-``CostModel.recv``. The last stage samples, and the tokens go to the host. Nothing goes back from
-the last stage to the first, so a request waits for the host between two steps.
+The scheduler hands a batch to stage 0 only (vLLM ``v1/worker/gpu_worker.py:execute_model``,
+``--pp``). Each later stage receives it from the stage before, together with the hidden states: a
+``recv`` on its own stream, as NCCL's is, which takes ``CostModel.recv``. The last stage samples,
+and the tokens go to the host. The last stage sends nothing to the first, so a request waits for the
+host between two steps.
 
 Every stage takes an equal share of ``CostModel.forward``: it stands for a large model cut evenly.
-The hash model behind it has so few layers that a stage may have none, and only passes on what it
-got.
+The hash model has so few layers that a stage can have none, and only passes its input on.
 
-``max_concurrent_batches`` is the number of stages where async scheduling is off: a stage is busy
-all the time only if every stage has a batch, and no request may be in two of them, since its next
-token is known when the last stage has sampled it. In steady state a step takes
+``max_concurrent_batches`` is the number of stages where async scheduling is off. A stage is always
+busy only if every stage has a batch. No request can be in two of them, because its next token is
+known only after the last stage. In steady state a step takes
 ``max(slowest stage, h, c, latency / batches in flight)``, with the copy c of its tokens to the
-host; the latency is that of all stages, the copy and the host, and a single request pays all of it
-for every token. Requests that come together share a batch, and leave the other stages idle.
+host. The latency is that of all stages, the copy and the host, and a single request pays all of it
+for every token. Requests that arrive together share a batch, and leave the other stages idle.
 """
 
 from __future__ import annotations
@@ -38,34 +37,34 @@ from ..worker.recording import KV, PAGE_TABLE
 from .design import design
 from .vllm import vllm_batch_queue
 
-# -- A step whose forward pass is cut into stages, each on its own stream --------------------------
+# -- A forward pass that is cut into stages, each on its own stream --------------------------------
 
 
 @runtime_checkable
 class LayeredModel(Model, Protocol):
-    """A model that a pipeline can share out, some layers to each stage."""
+    """A model that a pipeline can split, some layers to each stage."""
 
     num_layers: int
 
     def forward_layers(
         self, layers: range, batch: ForwardBatch, hidden: Array, page_table: Buffer
     ) -> Array:
-        """On the device: through some layers, writing their KV; the first layer is given ids.
+        """Device: run some layers and write their KV, but none of padding.
 
-        The KV of padding is not written.
+        ``hidden`` are ids for the first layer.
         """
         ...
 
     def compute_logits(self, batch: ForwardBatch, hidden: Array) -> Array:
-        """On the device: logits [num_logits, vocab] of what the last layer gives."""
+        """Device: return logits [num_logits, vocab] of the last layer's output."""
         ...
 
 
 class IntermediateTensors(NamedTuple):
-    """What a stage hands to the next one: the batch itself, and hidden states [num_tokens].
+    """The output of a stage for the next one: the batch and hidden states [num_tokens].
 
-    Or the error that it stopped with: a page table has to be filled in every stage, for the step
-    behind relies on it.
+    After an error it still goes on, with the ``error``, because every stage has to fill its page
+    table for the next step.
     """
 
     batch: ForwardBatch
@@ -82,30 +81,30 @@ class Stage:
 
     @property
     def place(self) -> str:
-        """What the names of its own memory begin with."""
+        """The prefix of the names of its own memory."""
         return f"stage {self.number} "
 
     @property
     def stream(self) -> str:
-        """The stream that it runs on."""
+        """The stream of the stage."""
         return f"stage {self.number}"
 
     @property
     def is_last(self) -> bool:
-        """Whether it has the logits, and samples."""
+        """True for the stage with the logits and the sampling."""
         return self.number == self.count - 1
 
     def layers(self, model: Model) -> range:
-        """Which of the model's it holds."""
+        """Return the model's layers of this stage."""
         return get_pp_indices(cast(LayeredModel, model).num_layers, self.count)[self.number]
 
     def cost(self, worker: Worker[Any], step: Step) -> int:
-        """Its share."""
+        """Return the stage's share of a step's forward cost, in nanoseconds."""
         cost = worker.cost.forward(step.inputs.num_tokens)
         return cost * (self.number + 1) // self.count - cost * self.number // self.count
 
     def touches(self, worker: Worker[Any], step: Step) -> list[Touch]:
-        """Its part of what the whole pass touches: its own page table, and KV if it has a layer."""
+        """Return its part of the pass's touches: its own page table, and KV if it has a layer."""
         has_layers, part = bool(self.layers(worker.model)), list[Touch]()
         for touch in step.touches.forward:
             if touch.resource not in (PAGE_TABLE, KV):
@@ -182,10 +181,10 @@ class PipelineWorker(Worker[Step]):
 
 
 def get_pp_indices(num_layers: int, pp_size: int) -> list[range]:
-    """Which layers each stage holds (vLLM ``distributed/utils.py:get_pp_indices``).
+    """Return the layers of each stage (vLLM ``distributed/utils.py:get_pp_indices``).
 
-    What does not divide evenly goes to the stages before the last, which also has the logits to
-    compute and to sample from.
+    Layers that remain after an even division go to the stages before the last, because the last one
+    also computes logits and samples.
     """
     partitions = [num_layers // pp_size] * pp_size
     for i in range(2, num_layers % pp_size + 2):

@@ -18,7 +18,7 @@ from .events import Act, Counter, Edge, Mark, Slice, Trace, Value
 
 
 class Events(NamedTuple):
-    """What was recorded so far."""
+    """Everything recorded so far."""
 
     slices: list[Slice]
     edges: set[tuple[int, int, str]]  # src, dst, kind
@@ -30,10 +30,10 @@ class Events(NamedTuple):
 class Recorder:
     """Gathers one run's events. The device sets ``now``; times are nanoseconds since the start.
 
-    An id can be taken before its slice is known (``new_id``), so that an edge may point at an op
+    An id can be taken before its slice is known (``new_id``), so that an edge can point at an op
     that has been launched but has not run. Appending to a list is atomic in Python, so streams on
-    threads need no lock. ``is_on`` says whether anything is kept, and is worth writing texts for;
-    ``line`` at which line of its source the loop is (``loops/design.py``); 0: nobody knows.
+    threads need no lock. Without ``is_on`` nothing is kept, and texts for it need not be written.
+    ``line`` returns the loop's current line of source (``loops/design.py``), or 0.
     """
 
     def __init__(self, is_on: bool = True) -> None:
@@ -46,10 +46,10 @@ class Recorder:
         self.program = Program(self.new_id, is_on, acts=self.events.acts)
 
     def of_side(self, side: str) -> Recorder:
-        """What one of two schedulers records: this run's events, at a time of its own.
+        """Return a recorder of one of two schedulers: the same events, with a clock of its own.
 
-        Lanes and counters get the side's name in front (``prefill host``), marks a ``side``; what
-        is touched (``decode kv``) too.
+        Lanes, counters and resources get the side's name in front (``prefill host``, ``decode
+        kv``), and marks a ``side``.
         """
         part = copy(self)
         part.side, part.program = side, Program(self.new_id, self.is_on, side, self.events.acts)
@@ -66,7 +66,7 @@ class Recorder:
         self.slice(Slice(slice_id, lane, name, start, end, *label))
 
     def slice(self, item: Slice) -> None:
-        """Record a slice that has ended; one of the host says where its loop is."""
+        """Record a slice that has ended; one of the host gets its loop's line."""
         if self.is_on:
             if item.lane == "host" and (line := self.line()):
                 item.attrs["line"] = line
@@ -131,7 +131,7 @@ class NullRecorder(Recorder):
 
 
 class Touch(NamedTuple):
-    """What an op will do to some cells of a resource, declared when it is launched."""
+    """An op's access to some cells of a resource, declared at its launch."""
 
     kind: str  # read, write or free
     resource: str
@@ -140,15 +140,14 @@ class Touch(NamedTuple):
 
 
 class Program:
-    """What each lane did, in its own order: who started whom, waited for whom, and touched what.
+    """The acts of each lane, in its own order: launches, waits and accesses to memory.
 
-    Slices say when something ran; a program says what had to come before what, whatever the clock.
-    It is what races are found from (``checks/races.py``). A stream runs in order, so its part is
-    known when it is launched: nothing has to be asked of the device. Which lane acts is known by
-    its thread; a stream's acts are named for it.
+    Slices have times. A program has the order that holds on every clock, and races are found from
+    it (``checks/races.py``). A stream runs in order, so its acts are known at the launch, without a
+    question to the device. A thread knows its lane; the acts of a stream name theirs.
 
-    ``is_on`` says whether anything is kept, so whether it is worth working out what is touched. One
-    ``side`` of two puts its acts among those of the run (``acts``), under its own name.
+    Without ``is_on`` nothing is kept, and touches need not be computed. One ``side`` of two puts
+    its acts among those of the run (``acts``), under its own name.
     """
 
     def __init__(
@@ -166,7 +165,7 @@ class Program:
 
     @property
     def lane(self) -> str:
-        """The lane of this thread; empty for one whose acts were recorded by who launched it."""
+        """The lane of this thread; empty for a stream, whose acts its launches record."""
         return getattr(self._here, "lane", "host")
 
     @property
@@ -175,13 +174,13 @@ class Program:
         return getattr(self._here, "op", 0)
 
     def enter(self, lane: str, op: int = 0) -> None:
-        """This thread acts for a lane from now on, and is in one of its slices."""
+        """Set the lane that this thread acts for, and the slice that it is in."""
         self._here.lane, self._here.op = lane, op
 
     def launch(
         self, lane: str, op: int, args: Iterable[Any] = (), touches: Iterable[Touch] = ()
     ) -> None:
-        """This lane launches an op on a stream; what the op takes from others is read there."""
+        """Record that this lane launches an op on a stream; the op reads the values in ``args``."""
         if not self.is_on:
             return
         self._act(self.lane, "launch", op, during=self.op)
@@ -193,12 +192,12 @@ class Program:
         self._act(lane, "end", op)
 
     def call(self, op: int) -> None:
-        """This lane queues a call for a thread of the host, which will say what it does."""
+        """Record that this lane queues a call for a thread of the host, which records its acts."""
         self._act(self.lane, "launch", op, during=self.op)
 
     @contextmanager
     def inside(self, lane: str, op: int) -> Iterator[None]:
-        """This thread runs a call, on a thread's lane."""
+        """Record a call on a thread's lane, run by this thread."""
         with self.acting(lane, op):
             self._act(lane, "begin", op)
             try:
@@ -208,7 +207,7 @@ class Program:
 
     @contextmanager
     def acting(self, lane: str, op: int) -> Iterator[None]:
-        """This thread acts for another lane for a while, in one of its slices."""
+        """Act for another lane inside, in one of its slices."""
         before = self.lane, self.op
         self.enter(lane, op)
         try:
@@ -217,16 +216,16 @@ class Program:
             self.enter(*before)
 
     def wait(self, op: int, lane: str = "") -> None:
-        """A lane, by default this one, goes on only after an op has ended or a signal was said."""
+        """Record that a lane, by default this one, waits for the end of an op or for a signal."""
         if op:
             self._act(lane or self.lane, "wait", op, during=0 if lane else self.op)
 
     def say(self, signal: int) -> None:
-        """This lane says a signal."""
+        """Record that this lane sets a signal."""
         self._act(self.lane, "say", signal, during=self.op)
 
     def touch(self, kind: str, resource: str, cells: Iterable[int] | str, rid: str = "") -> None:
-        """This lane touches cells itself."""
+        """Record that this lane itself accesses cells."""
         if self.is_on:
             self._touch(self.lane, self.op, [Touch(kind, resource, cells, rid)])
 
@@ -252,7 +251,7 @@ class Program:
 
 
 def to_text(cells: Iterable[int] | str) -> str:
-    """Cells in order, each once, as spans: ``3-7 9``."""
+    """Return cells in order, each once, as spans: ``3-7 9``."""
     if isinstance(cells, str):
         return cells
     if isinstance(cells, list) and len(cells) == 1:
@@ -269,7 +268,7 @@ def to_text(cells: Iterable[int] | str) -> str:
 
 
 def span_text(first: int, last: int) -> str:
-    """One span: ``3-7``, or ``9``."""
+    """Return one span: ``3-7``, or ``9``."""
     return str(first) if first == last else f"{first}-{last}"
 
 
@@ -279,5 +278,5 @@ SHARED = ("kv transfer", "value")  # lanes and resources that belong to no side
 
 
 def named(side: str, name: str) -> str:
-    """A lane or a resource of one side, as the whole run calls it; nothing stays nothing."""
+    """Return the whole run's name of a side's lane or resource; an empty name stays empty."""
     return f"{side} {name}" if side and name and name not in SHARED else name
