@@ -1,4 +1,4 @@
-"""What a step costs: on ``sim`` the virtual time it takes, elsewhere host work that is added."""
+"""The cost of a step: its virtual time on ``sim``, and added host work on other devices."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Self
 
 MICROSECOND = 1_000
 MILLISECOND = 1_000_000
-ADDED_TO = ("schedule", "process")  # phases that share the host work a run is told to add
+ADDED_TO = ("schedule", "process")  # phases that share the host work that a run adds
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What a real machine adds between phases and ops, and takes while both sides work at once.
+    """Delays of a real machine: between phases and ops, and while both sides work together.
 
-    ``after`` are nanoseconds of host work behind a phase that no slice shows, ``start`` those from
-    when an op could start until it does, ``wake`` those from an op's end until the host that
-    waited for it goes on. Of 1000 nanoseconds that the host and a stream work at once, the host
-    loses ``host_lost`` to the interpreter lock and shared cores, and the device ``device_lost``.
+    ``after``: nanoseconds of host work after a phase that no slice shows. ``start``: from the time
+    when an op could start to its start. ``wake``: from an op's end until the host that waited for
+    it goes on. Of 1000 nanoseconds in which the host and a stream both work, the host loses
+    ``host_lost`` to the interpreter lock and shared cores, and the device ``device_lost``.
     """
 
     after: Mapping[str, int] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Pace:
 
     @property
     def is_shared(self) -> bool:
-        """Whether host and device slow each other down."""
+        """True if host and device slow each other down."""
         return bool(self.host_lost or self.device_lost)
 
 
@@ -52,31 +52,31 @@ class CostModel:
     verify: int = 0  # comparing drafts with what was sampled
     draft: int = 0  # one forward pass of a draft model, or one lookup on the device
     recv: int = 0  # the hidden states of a step, from a pipeline stage to the next one
-    logprobs: int = 0  # log-probabilities, in a step where somebody wants some
+    logprobs: int = 0  # log-probabilities, in a step with a request for them
     pace: Pace = IDEAL_PACE
 
     def phase(self, name: str, rows: int = 0, tokens: int = 0) -> int:
-        """The cost of a phase of the host for a batch of so many rows and new tokens."""
+        """Return the cost of a phase of the host for a batch of rows and new tokens."""
         return self.host.get(name, 0)
 
     def forward(self, num_tokens: int) -> int:
-        """The cost of a forward pass over ``num_tokens`` positions."""
+        """Return the cost of a forward pass over ``num_tokens`` positions."""
         return self.forward_base + self.forward_per_token * num_tokens
 
     def forward_rows(self, rows: Iterable[tuple[int, int]]) -> int:
-        """The cost of a forward pass over rows of (first new position, new positions)."""
+        """Return the cost of a forward pass over rows of (first new position, new positions)."""
         return self.forward(sum(length for _, length in rows))
 
     def sample_rows(self, rows: int) -> int:
-        """The cost of sampling so many tokens."""
+        """Return the cost of sampling ``rows`` tokens."""
         return self.sample
 
     def of_loop(self, loop: str) -> CostModel:
-        """What one loop's steps cost, where loops were measured one by one."""
+        """Return the costs of one loop, where each loop was measured."""
         return self
 
     def with_host_work(self, nanoseconds: int) -> Self:
-        """The same with so much pure-Python work added to each step, half before, half after."""
+        """Return costs with pure-Python work added to each step, half before and half after."""
         added = {name: self.host.get(name, 0) + nanoseconds // 2 for name in ADDED_TO}
         return replace(self, host={**self.host, **added})
 
@@ -84,7 +84,7 @@ class CostModel:
 # About what a small model on a fast GPU looks like, times ten so that figures read in milliseconds.
 # The host's shares are made up, so that each phase has room for its name: schedule is a third of it
 # here. Measured with 256 running (traces/bench/phases.md), schedule is 13 %, prepare 32, launch 29,
-# process 19 and output 7: building inputs is the largest part, and that is why overlap exists.
+# process 19 and output 7: building inputs is the largest part, which overlap hides.
 SIM_COST = CostModel(
     host={
         "receive": 300 * MICROSECOND,

@@ -1,7 +1,7 @@
-"""Streams of a GPU: what is launched is queued on the GPU, and the host goes on at once.
+"""Streams of a GPU: a launch queues work on the GPU, and the host goes on immediately.
 
-Launching an op calls its function, and torch's operations put kernels on the stream. So a value is
-there at once, as a tensor that the GPU has yet to fill, and events on the stream tell when.
+A launch calls the op's function, and torch's operations put kernels on the stream. So the value
+exists immediately, as a tensor that the GPU has yet to fill. Events on the stream give the times.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..trace import Program, Recorder, Touch
 from .base import NO_LABEL, Event, Label, Op, value_of, without_frames
 from .thread import TorchDevice
 
-TRIPS = 5  # to the GPU and back, of which the shortest says what time it is there
+TRIPS = 5  # to the GPU and back; the shortest sets the GPU's clock
 ZERO_LASTS = 2_000_000_000  # nanoseconds
 PATIENCE = 100_000  # nanoseconds that the host may wait for a new zero; it takes ten thousand
 IDLE: defaultdict[tuple[int, str], list[torch.cuda.Stream]] = defaultdict(list)  # by GPU and name
 
 
 class CudaOp(Op):
-    """What a function put on a stream, between two timed events."""
+    """The work that a function put on a stream, between two timed events."""
 
     def __init__(self, slice_id: int, program: Program) -> None:
         self.slice_id = slice_id
@@ -65,13 +65,13 @@ class Zero(NamedTuple):
 
 
 class GpuClock:
-    """When the GPU gets past events, on the host's clock.
+    """The times of events on the GPU, on the host's clock.
 
-    CUDA tells how long one event was after another, as milliseconds in float32: to the microsecond
-    after ten seconds, and to 62 of them after ten minutes. So every few seconds another event is
-    the one that is counted from: when that was, the zero before it says. The two clocks drift
-    apart; what is said must lie between the host's asking for the event and its hearing of it.
-    That is soon, for the stream has nothing else to do, and nobody waits for the GPU.
+    CUDA gives the time between two events as milliseconds in float32: to the microsecond after ten
+    seconds, and to 62 of them after ten minutes. So every few seconds a new event becomes the zero,
+    timed from the zero before it. The two clocks drift apart, so the time must lie between the
+    host's record of the event and its first successful query. That is soon, because the stream has
+    no other work, and the host does not block on the GPU.
     """
 
     def __init__(self, now: Callable[[], int], stream: torch.cuda.Stream) -> None:
@@ -110,7 +110,7 @@ class GpuClock:
 
 
 class Timing(NamedTuple):
-    """What a slice is made of once the GPU has got past ``end``; it holds no tensor."""
+    """The parts of a slice, recorded once the GPU has passed ``end``; it holds no tensor."""
 
     lane: str
     name: str
@@ -138,7 +138,7 @@ class CudaStream:
         label: Label = NO_LABEL,
         touches: Sequence[Touch] = (),
     ) -> CudaOp:
-        """Queue ``fn``'s kernels behind what is on the stream, and behind all inputs shipped."""
+        """Queue ``fn``'s kernels after the stream's work, and after all inputs shipped."""
         recorder = self.device.recorder
         op, zero = CudaOp(recorder.new_id(), recorder.program), self.device.gpu_clock.zero
         recorder.program.launch(self.name, op.slice_id, args, touches)

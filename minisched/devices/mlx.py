@@ -1,7 +1,7 @@
-"""MLX as a device: launching builds a graph at once, and a step is handed over by one async_eval.
+"""MLX as a device: a launch only builds a graph, and one async_eval hands a step over.
 
-MLX arrays are lazy: ``launch`` runs its function on the host, where it only builds a graph, and an
-array that nobody has computed may be built upon. So a stream needs no queue and a wait no event;
+MLX arrays are lazy: ``launch`` runs its function on the host, where it only builds a graph, and
+later ops can use an array before its numbers exist. So a stream needs no queue and a wait no event;
 the graph orders everything. SGLang ``hardware_backend/mlx``.
 """
 
@@ -43,12 +43,12 @@ def evaluate_async(*arrays: mx.array) -> None:
         mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
 
-# -- An op of MLX: part of a lazy graph, until somebody sees its numbers ---------------------------
+# -- An op of MLX: part of a lazy graph, until its numbers are read --------------------------------
 
 
 @dataclass(eq=False)
 class MlxOp(Op):
-    """Part of a lazy graph: its arrays are there at once, their numbers later."""
+    """Part of a lazy graph: its arrays exist immediately, their numbers later."""
 
     device: MlxDevice
     lane: str
@@ -252,7 +252,7 @@ class MlxStream:
         return op
 
     def wait(self, op: Event) -> None:
-        """Note it for the trace. What takes ``op``'s arrays waits for them by itself."""
+        """Record the wait; ops that use ``op``'s arrays wait for them by themselves."""
         self.device.recorder.program.wait(op.slice_id, self.name)
         self.after = op if isinstance(op, MlxOp) else None
 
@@ -263,9 +263,9 @@ class MlxDevice(WallClock):
     A model's state must be reachable from what its ops return, or be made by ``memory``; then no
     graph outlives its step.
 
-    Two threads work beside the host. The first one calls async_eval. On a GPU this returns at once,
-    but on the CPU it blocks until all but the last hundred or so pieces of the step have run; the
-    interpreter lock is released meanwhile, so the host goes on. The second one waits for the end of
+    Two threads work next to the host. The first one calls async_eval. On a GPU this returns
+    immediately. On the CPU it blocks until all but about the last hundred pieces of the step have
+    run, without the interpreter lock, so the host goes on. The second one waits for the end of
     each op and takes the time. While a device is open, Python switches threads more often, so that
     the ends of ops are seen at most half a millisecond late.
     """
@@ -341,22 +341,23 @@ class MlxDevice(WallClock):
             op.done.set_result(None)
 
     def _cache_state_arrays(self) -> list[mx.array]:
-        """What steps write in place, to be evaluated with their tokens: page table, KV, outputs.
+        """Return the arrays that steps write in place, to evaluate with their tokens.
 
-        SGLang ``hardware_backend/mlx/model_runner.py:_cache_state_arrays``. The handles are new
-        ones, so that the host may go on writing while a step is being evaluated.
+        They are page table, KV and outputs (SGLang
+        ``hardware_backend/mlx/model_runner.py:_cache_state_arrays``). The handles are new ones, so
+        that the host can write on while MLX evaluates a step.
         """
         return [memory.astype(memory.dtype) for memory in self.arrays]
 
     def clear_cache(self) -> None:
-        """Give MLX's cached buffers back to the system, and mark the moment."""
+        """Return MLX's cached buffers to the system, and mark the moment."""
         mx.clear_cache()
         self.recorder.mark("clear cache")
 
     def count_memory(self) -> None:
         """Record two counters, in bytes: ``active memory`` and ``cache memory``.
 
-        Both are the process's, not the device's: whatever else uses MLX is in them.
+        Both are the process's, not the device's: they include other users of MLX.
         """
         self.recorder.counter("active memory", mx.get_active_memory())
         self.recorder.counter("cache memory", mx.get_cache_memory())

@@ -1,14 +1,14 @@
 """A simulated machine: a host, the streams that it launches on, and memory, on one virtual clock.
 
 One heap holds what happens next, each entry with its time. While Python computes, no time passes:
-the clock goes on where the host lets it. In a phase of its own (``host``) it spends the phase's
-cost, everything that ends meanwhile takes effect, and then the phase's body runs. Or it waits for
-an op (``synchronize``), or sleeps (``idle_until``). A stream is a queue: an op starts when the one
-before it has ended and whatever the stream was told to wait for, and takes as long as its cost.
-An op reads memory as it is when it starts, and what it writes appears when it ends; so a missing
-wait shows as a wrong token, and not only as a warning.
+the clock advances only in three calls of the host. A phase (``host``) spends its cost, everything
+that ends meanwhile takes effect, and then the phase's body runs. The others wait for an op
+(``synchronize``) or sleep (``idle_until``). A stream is a queue: an op starts after the op before
+it and after the events that the stream waits for, and takes as long as its cost. An op reads memory
+at its start, and its writes appear at its end. So a missing wait shows as a wrong token, and not
+only as a warning.
 
-Times are integers, and what falls on one instant has an order: the same run gives the same trace,
+Times are integers, and entries at one instant have an order: the same run gives the same trace,
 byte for byte. Only the standard library is needed.
 """
 
@@ -38,7 +38,7 @@ class Deadlock(RuntimeError):
 class SimDevice(Device):
     """The clock, the heap of what happens next, and the streams.
 
-    It may stand in for a device whose ops are ``built_by_host``: set that before it is used.
+    It can stand in for a device with ops ``built_by_host``: set that before its first use.
     """
 
     name = "sim"
@@ -49,9 +49,9 @@ class SimDevice(Device):
         self.recorder.now = self.now
         self.xp = VectorArrays()
         self.time = 0
-        self.running: SimOp | None = None  # whose function computes now
+        self.running: SimOp | None = None  # the op with the function that computes now
         self.failed: set[int] = set()  # ops that stopped on their way
-        self.on_access: Callable[[SimMemory, Any, bool], None] | None = None  # hears of each
+        self.on_access: Callable[[SimMemory, Any, bool], None] | None = None  # called for each
         self._lanes: dict[str, SimStream] = {}  # streams, and threads of the host
         self._heap: list[Entry] = []
         self._sequence = 0
@@ -143,7 +143,7 @@ class SimDevice(Device):
         return self._lanes.setdefault(name, SimStream(self, name))
 
     def thread(self, name: str) -> SimStream:
-        """A further thread of the host, which works beside it."""
+        """A further thread of the host."""
         return self._lanes.setdefault(name, SimStream(self, name, is_thread=True))
 
     def signal(self, name: str) -> SimSignal:
@@ -151,7 +151,7 @@ class SimDevice(Device):
         return SimSignal(self, name)
 
     def memory(self, name: str, size: int) -> SimMemory:
-        """Device memory whose writes appear when the writing op ends."""
+        """Device memory; writes appear when the writing op ends."""
         return SimMemory(self, name, size)
 
     host_memory = memory  # where a copy lands: the same kind, so that a copy takes time too
@@ -170,7 +170,7 @@ class SimDevice(Device):
         return values
 
     def close(self) -> None:
-        """Nothing is left behind: there is no thread."""
+        """Do nothing: there is no thread to end."""
 
     def record(self, lane: str, name: str, start: int, label: Label, slice_id: int) -> None:
         """Record a slice that ends now."""
@@ -179,7 +179,7 @@ class SimDevice(Device):
         )
 
 
-# -- Ops on streams, and what else can be waited for -----------------------------------------------
+# -- Ops on streams, and other events --------------------------------------------------------------
 
 
 class SimEvent(Event):
@@ -206,10 +206,10 @@ class SimEvent(Event):
 
 
 class SimSignal(SimEvent, Signal):
-    """Something that is said (``devices/base.py:Signal``)."""
+    """An event that the host sets (``devices/base.py:Signal``)."""
 
     def set(self) -> None:
-        """Say it; once is enough."""
+        """Set it; further calls do nothing."""
         if not self.done:
             self.program.say(self.slice_id)
             self.happen()
@@ -330,7 +330,7 @@ class SimStream:
 
 
 class Vector(list[int]):
-    """A list whose operators work element by element, as a tensor's do."""
+    """A list with operators that work element by element, as a tensor's do."""
 
     def __getitem__(self, index: Any) -> Any:
         """One integer by int, a vector by slice or by a sequence of indices."""
@@ -391,7 +391,7 @@ class VectorArrays:
 
 
 class SimMemory:
-    """``size`` integers. An op sees its own writes at once; everybody else sees them at its end."""
+    """``size`` integers. An op reads its own writes immediately, other ops read them at its end."""
 
     def __init__(self, device: SimDevice, name: str, size: int) -> None:
         self.device, self.name = device, name

@@ -135,7 +135,7 @@ class TorchArrays:
 
 
 class TorchDevice(WallClock):
-    """A wall-clock device whose memory is int64 tensors on ``where``; subclasses add streams."""
+    """A wall-clock device with memory in int64 tensors on ``where``; subclasses add streams."""
 
     def __init__(self, recorder: Recorder | None, where: torch.device) -> None:
         super().__init__(recorder)
@@ -192,7 +192,7 @@ class ThreadDevice(TorchDevice):
         return self._streams[name]
 
     def close(self) -> None:
-        """Let running ops end, drop what is queued (its error says so), and end all threads."""
+        """Let running ops end, drop queued ops (each gets an error), and end all threads."""
         if self.is_closed:
             return
         try:
