@@ -126,7 +126,7 @@ DEFECTS: dict[str, tuple[Edit, Case, Fault]] = {
     ),
     "the next stage of a pipeline writes through cells that a failed one has left": (
         Edit(
-            "loops.vllm_pp:Stage.__call__",
+            "loops.vllm_pp:Stage.run",
             "return given._replace(error=error)",
             "raise",
         ),
