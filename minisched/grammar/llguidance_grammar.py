@@ -28,7 +28,7 @@ tokenizer's own cut where the text is certain, and takes the name of a special t
 
 NOTHING = r"[^\x00-\x{10ffff}]"  # a regex that no text matches
 SPACES = {"whitespace_pattern": "[ ]?"}
-"""Between the parts of JSON; else a small model may fill its whole output with spaces."""
+"""Between the parts of JSON; otherwise a small model may fill its whole output with spaces."""
 
 
 def to_lark(kind: str, text: str) -> str:
@@ -168,7 +168,7 @@ class LLGuidanceGrammar:
         return self._is_over or (self._num_tokens > 0 and not self._allowed & self.info.text)
 
     def accept_token(self, token: int) -> bool:
-        """Go on by one token, or say no."""
+        """Go on by one token; return False, and stay, if it is not allowed."""
         if not self._allowed >> token & 1 or self._matcher.is_error():
             return False
         if self.info.end >> token & 1:

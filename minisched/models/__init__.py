@@ -1,1 +1,1 @@
-"""What a token costs and which one comes next."""
+"""Models: the KV and the logits of a step's tokens, and the choice of the next ones."""

@@ -11,8 +11,8 @@ library, and on a GPU another for each shape. So they are whole numbers, of ``UN
 likely token: up to a quarter of a million of these add up exactly, in any order.
 
 A logit that is not a number (NaN) counts as the largest, as in torch; a token that is chosen where
-there is one comes marked (``base.py``). Before a choice, logits are adjusted to what requests want
-(penalties, biases, masks); beside it, they say how likely tokens are.
+there is one is marked (``base.py``). Before a choice, logits are adjusted as requests ask
+(penalties, biases, masks). Log-probabilities are computed from the same logits.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def kept(scaled: Sequence[float], params: SamplingParams) -> list[int]:
 
 
 def choose(logits: Sequence[float], params: SamplingParams, key: int, position: int) -> int:
-    """The token for ``position``: the first maximum if greedy, else one Gumbel-max draw.
+    """Choose the token for ``position``: the first maximum if greedy, or one Gumbel-max draw.
 
-    -1 - token where one of the logits is not a number.
+    Return -1 - token if one of the logits is not a number.
     """
     if params.is_greedy:
         token = min(range(len(logits)), key=lambda token: falling(logits[token]))
@@ -116,11 +116,11 @@ NEVER = float("-inf")  # the logit of a token that may not come next
 
 
 class Changes(NamedTuple):
-    """What happens to single logits, [num_changes] each: which ones, and then what, in order."""
+    """Operations on single logits, [num_changes] each: places, then operations in order."""
 
     rows: list[int]
     tokens: list[int]
-    repetition: list[float]  # divides the logit if that is positive, else multiplies it
+    repetition: list[float]  # divides a positive logit, multiplies any other
     frequency: list[float]  # taken off
     presence: list[float]  # taken off
     bias: list[float]  # added
@@ -150,7 +150,7 @@ def adjust(logits: list[list[float]], adjustments: Adjustments) -> list[list[flo
 
 
 def changes(adjustments: Adjustments) -> Changes:
-    """What to do to single logits; no logit is named twice."""
+    """Return the operations on single logits; no logit is named twice."""
     found = Changes([], [], [], [], [], [])
     for row, wish in enumerate(adjustments):
         if wish is None:
@@ -185,11 +185,11 @@ def vocab_masks(adjustments: Adjustments, vocab_size: int) -> dict[int, bytes]:
     return masks
 
 
-# -- Log-probabilities: how likely tokens are, and which of a step's logits say it -----------------
+# -- Log-probabilities: how likely tokens are, and the logits of a step that they come from --------
 #
-# ``core/logprobs.py`` says what they are. A row's numbers depend on the row alone: neither on the
-# batch, nor on how many of the most likely tokens others want. Ids travel as floats (float32 holds
-# every integer up to 2**24), so that one array brings all of it.
+# ``core/logprobs.py`` defines them. A row's numbers depend on the row alone: neither on the batch,
+# nor on the number of most likely tokens that other rows want. Ids travel as floats (float32 holds
+# every integer up to 2**24), so that one array contains all of it.
 
 
 def logprobs(
@@ -211,7 +211,7 @@ def logprobs(
 
 
 class LogprobInfo(NamedTuple):
-    """What the log-probabilities of a step are made of: a *place* for each, row after row.
+    """The sources of a step's log-probabilities: a *place* for each, row after row.
 
     In a row those of the prompt come first, then one for each token that it samples. With prompt
     log-probabilities there are more logits than samples, and sampling has to take its own. Columns
@@ -219,7 +219,7 @@ class LogprobInfo(NamedTuple):
     """
 
     logit_lens: list[int]  # [num_reqs] of how many last positions there are logits, on the host
-    top_logprobs_num: int  # the most that anybody wants
+    top_logprobs_num: int  # the most that a request wants
     samples_at: Any  # [num_samples] among the logits; None: all of them
     logits_at: Any  # [num_places] among the logits
     is_sampled: Any  # [num_places] whether the token is sampled here
@@ -238,7 +238,7 @@ class LogprobInfo(NamedTuple):
 
 
 def get_logprob_info(batch: ScheduleBatch) -> LogprobInfo | None:
-    """The places of a batch; None where nobody wants any."""
+    """Return the places of a batch; None if no request wants any."""
     if not any(req.params.return_logprob for req in batch.reqs):
         return None
     logit_lens, samples_at, end = list[int](), list[int](), 0

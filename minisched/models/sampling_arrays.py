@@ -1,7 +1,7 @@
 """Chooses tokens from logits for a whole batch, on torch and on MLX: the functions of ``sampling``.
 
-They have the same names here, and the same results, without a word to the host. An array says by
-itself which library it is of, and where it lies (``arrays_of``). The noise comes from exact
+They have the same names here, and the same results, without a transfer to the host. An array's type
+names its library, and the array its device (``arrays_of``). The noise comes from exact
 integers and is then float64. MLX has float64 on the CPU only, so draws are made there, on a Mac
 too; greedy rows stay where the logits are.
 """
@@ -20,7 +20,7 @@ from .sampling import NEVER, UNIT, WORD, Adjustments, changes, threefry, vocab_m
 
 
 def arrays_of(array: Array) -> Any:
-    """What ``array``'s library offers (``TorchArrays`` of its device, or ``MlxArrays``)."""
+    """Return the functions of an array's library: its device's ``TorchArrays`` or ``MlxArrays``."""
     if type(array).__module__.startswith("mlx."):
         from ..devices.mlx import MlxArrays
 
@@ -102,7 +102,7 @@ def kept(logits: Array, params: Sequence[SamplingParams]) -> Array:
 def first_of(values: Array, falling: Array, count: Array) -> Array:
     """Where the ``count`` [num_rows, 1] largest of a row are; of equals the first.
 
-    ``falling`` has at least so many of them in order.
+    ``falling`` contains at least ``count`` of them in order.
     """
     cut = arrays_of(values).take(falling, count - 1)
     above, equal = values > cut, values == cut
@@ -139,7 +139,7 @@ def adjust(logits: Array, adjustments: Adjustments) -> Array:
 
 
 def logprobs(logits: Array, at: Array, tokens: Array, top: int) -> Array:
-    """[num_places, 1 + 2 * top], in float64 where logits are, else in float32."""
+    """Return [num_places, 1 + 2 * top], in float64 for float64 logits, otherwise in float32."""
     xp = arrays_of(logits)
     rows = xp.wide(logits[at])
     values = xp.log_softmax(rows)
@@ -153,8 +153,7 @@ def logprobs(logits: Array, at: Array, tokens: Array, top: int) -> Array:
 def most_likely(rows: Array, count: int) -> Array:
     """The ids of the largest logits, [num_places, count], largest first; of equals the lower first.
 
-    The largest logits say which ids stay, and these are put in order by themselves: of equal
-    logits torch takes any.
+    The largest logits select the ids, which are sorted separately: of equal logits torch takes any.
     """
     xp, vocab_size = arrays_of(rows), rows.shape[-1]
     counts = xp.asarray([count] * len(rows))[:, None]

@@ -37,7 +37,7 @@ class Tokenizer:
     def from_directory(cls, directory: Path) -> Tokenizer | None:
         """Read a model's tokenizer.json; None if it has none; WeightsError if it is damaged.
 
-        Truncation and padding in that file, which fine-tuning scripts leave behind, are switched
+        Truncation and padding in that file, which fine-tuning scripts leave in it, are switched
         off: transformers ignores them too, unless a call asks for them.
         """
         import tokenizers

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import minisched as ms
-from minisched.core import Request, SamplingParams, distinct
+from minisched.core import Request, SamplingParams
+from minisched.core.text import distinct
 from minisched.devices.sim import SimDevice
 from minisched.loops.run import run_loop
 from minisched.models.hash import HashModel
