@@ -266,4 +266,5 @@ learn.timing(real)
 # **Next:** so far the package has chosen the requests of a batch. From lesson 4 on you choose them.
 #
 # On your own machine: `minisched compare --loops overlap,mlx_async`, and with a real model
-# `minisched compare --device mlx --model smollm2` (after `minisched fetch smollm2`).
+# `minisched compare --device mlx --model smollm2`. Before that, `minisched fetch smollm2` brings the
+# weights; only this step needs torch (`pip install 'minisched[torch]'`).
