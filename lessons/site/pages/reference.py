@@ -15,7 +15,7 @@ LAYERS = (
     "nano", "core", "trace", "memory", "policy", "scheduler", "devices", "models", "grammar",
     "speculative", "relay", "worker", "engine", "loops", "checks", "topics", "replay", "export",
     "fidelity", "comparison", "defaults", "museum", "sweep", "learn", "bench", "cli", "checking",
-    "minisched",
+    "own_loops", "minisched",
 )  # fmt: skip
 
 

@@ -196,11 +196,6 @@ def engine_of(lines: Any, calls: Calls) -> dict[str, Callable[..., Any]]:
     return {"loops.run:make_engine": partial(engine_with, partial(OwnScheduler, lines[0], calls))}
 
 
-def made_with(make: Callable[[], Any]) -> dict[str, Callable[..., Any]]:
-    """Return the same without a count of instructions."""
-    return engine_of((make, None), AtOnce())
-
-
 SOLUTION = """
 class Scheduler:
     def __init__(self):
