@@ -67,7 +67,7 @@ def run(before: list[str], lines: str) -> Any:
 
 
 def html_of(value: Any) -> str:
-    """What a notebook shows of a value."""
+    """Return the HTML that a notebook shows for a value."""
     if value is None:
         return ""
     has_own = hasattr(value, "_repr_html_")
@@ -125,7 +125,7 @@ def parsed(source: str) -> list[ast.stmt]:
 
 
 def is_import(node: ast.stmt) -> bool:
-    """Whether it imports."""
+    """Return whether a statement is an import."""
     return isinstance(node, ast.Import | ast.ImportFrom)
 
 
@@ -139,7 +139,7 @@ def bound(node: ast.stmt) -> set[str]:
 
 
 def changed(node: ast.stmt) -> set[str]:
-    """The names whose values a statement may change: ``rows.append(3)``, ``rows[0] = 3``."""
+    """Return the names of values that a statement may change: ``rows.append(3)``, ``rows[0] = 3``."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return set()
     found = [it.func for it in ast.walk(node) if isinstance(it, ast.Call)]
@@ -161,5 +161,5 @@ def used(tree: ast.AST) -> set[str]:
 
 
 def is_name(node: ast.AST, context: type) -> bool:
-    """Whether it is a name in such a place."""
+    """Return whether a node is a name in this context."""
     return isinstance(node, ast.Name) and isinstance(node.ctx, context)

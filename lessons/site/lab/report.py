@@ -79,7 +79,7 @@ def lost(comparison: Comparison, loop: str) -> str:
 
 
 def settled(settings: Settings) -> str:
-    """What a step should take once the run has settled, from the costs alone."""
+    """Return the length of a step once the run has settled, from the costs alone."""
     one, two = settled_step(settings)
     rows = f"{settings.requests} row{'s' * (settings.requests > 1)}"
     masks = "" if settings.needs == "nothing" else ", without its masks,"

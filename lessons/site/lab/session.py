@@ -1,4 +1,4 @@
-"""What the page may ask of Python: text in, text out. The last experiment is kept for saving."""
+"""The functions of Python for the page: text in, text out. The last experiment is kept for saving."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The lessons: py:percent notebooks, executed while the site is built, whose exercises are live.
+"""The lessons: py:percent notebooks, executed while the site is built, with live exercises.
 
 A cell with the tag ``exercise`` becomes an editor in the browser (``lab/lesson.js``). Where that
-cannot be, the page has the cell as text, and what the checker says of it folded below.
+cannot be, the page has the cell as text, with its verdict folded below.
 """
 
 from __future__ import annotations
