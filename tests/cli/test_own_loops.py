@@ -359,7 +359,7 @@ def test_run_compare_and_show_take_a_function_a_design_and_a_file(
 def test_a_failure_in_python_has_a_line_of_python_that_repeats_it(tmp_path: Path) -> None:
     deep = Design(last_first, ("ring",), depth=3, pins=3)
     for given in (last_first, deep):
-        found: Any = ms.check(given, workloads=3)
+        found: Any = ms.check(given, workloads=1)
         said = repr(found)
         assert found.holds is False and "--json" not in said and "minisched check" not in said
         line = next(it.strip() for it in found.lines if "ms.check(" in it)
