@@ -1,4 +1,4 @@
-"""The prefix cache by block hash: a map from what a page holds, and all before it, to the page."""
+"""The prefix cache by block hash: a map from a page's tokens, and all before them, to the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Block:
     """A cached page (vLLM ``v1/core/kv_cache_utils.py:KVCacheBlock``)."""
 
     page: int
-    block_hash: bytes | None  # of its tokens and all before them; None: it is found no more
+    block_hash: bytes | None  # of its tokens and all before them; None: it can't be found
     ref_cnt: int = 0  # leases that hold it
 
 
@@ -27,12 +27,13 @@ class BlockPool:
     """vLLM's prefix cache (``v1/core/block_pool.py``), for the pages that are in it.
 
     A page is found by a hash of its own tokens and of the hash before it, so no tree is needed: a
-    prefix is there as far as its hashes are. Several pages may hold the same tokens (two requests
-    computed them side by side); each stays whose it is, and the first is found. Who uses a page
-    counts in its ``ref_cnt``. One that nobody uses waits in the free queue, and is still found
-    there; pages are given up one by one from its front. A lease lets go of its last page first, so
-    the end of a prefix goes before its beginning. vLLM keeps pages that were never hashed in the
-    front of the same queue; here they are the allocator's, which is asked first.
+    prefix is cached as far as its hashes are. Several pages may hold the same tokens, if two
+    requests computed them at the same time; the first page is found.
+
+    ``ref_cnt`` counts the leases that use a page. An unused page waits in the free queue and can
+    still be found; pages are evicted from the front. A lease releases its last page first, so the
+    end of a prefix is evicted before its beginning. vLLM keeps pages without a hash in the front of
+    the same queue. Here they belong to the allocator, which is asked first.
 
     Raises:
         ValueError: ``page_size`` is below 1.
@@ -49,23 +50,23 @@ class BlockPool:
 
     @property
     def evictable_size(self) -> int:
-        """Pages that nobody uses."""
+        """Return the number of unused pages."""
         return len(self.free_block_queue)
 
     @property
     def protected_size(self) -> int:
-        """Pages that somebody uses."""
+        """Return the number of pages in use."""
         return len(self.blocks) - len(self.free_block_queue)
 
     @property
     def total_size(self) -> int:
-        """Pages in the pool."""
+        """Return the number of pages in the pool."""
         return len(self.blocks)
 
     def match_prefix(self, tokens: Sequence[int]) -> Match:
-        """The longest prefix of ``tokens`` that is cached, in whole pages. To look is no use.
+        """Return the longest cached prefix of ``tokens``, in whole pages. It does not count as use.
 
-        The caller leaves out a prompt's last token: something has to be computed to sample from.
+        The caller leaves out a prompt's last token, which must be computed to sample from it.
         """
         found: list[Block] = []
         for block_hash in self.hashes(tokens):
@@ -76,10 +77,10 @@ class BlockPool:
         return Match(tuple(found), [block.page for block in found])
 
     def insert(self, tokens: Sequence[int], pages: Sequence[int]) -> Insertion:
-        """Let the pages of ``tokens`` be found: those that are not in yet, copies or not.
+        """Add the pages of ``tokens`` that are not in the pool, duplicates included.
 
         ``pages`` lists the page ids in order; a last one that the tokens fill only in part is left
-        out. Nobody uses the new ones, until somebody locks them.
+        out. New pages are unused until they are locked.
 
         Raises:
             ValueError: there are fewer page ids than whole pages of tokens.
@@ -118,10 +119,10 @@ class BlockPool:
         self._mark("block lock", node, 1)
 
     def dec_lock_ref(self, node: Chain) -> None:
-        """Let go of the blocks of a prefix, the last first; one that is found no more goes first.
+        """Release the blocks of a prefix, the last first; a block without a hash is evicted first.
 
         Raises:
-            ValueError: nobody uses one of them.
+            ValueError: one of them is not in use.
         """
         for block in reversed(node):
             if not block.ref_cnt:
@@ -134,11 +135,11 @@ class BlockPool:
         self._mark("block lock", node, -1)
 
     def move_lock(self, node: Chain, to: Chain) -> None:
-        """Use what a prefix has grown by, too."""
+        """Lock the blocks by which a prefix has grown, too."""
         self.inc_lock_ref(to[len(node) :])
 
     def num_pages_locked(self, node: Chain, times: int) -> int:
-        """Pages of the prefix that so many leases use."""
+        """Return the number of a prefix's pages that exactly ``times`` leases use."""
         return sum(block.ref_cnt == times for block in node)
 
     def retain(self, pages: Sequence[int]) -> Sequence[int]:
@@ -146,7 +147,7 @@ class BlockPool:
         return pages
 
     def evict(self, num_pages: int) -> list[int]:
-        """Give back ``num_pages`` page ids, or all that nobody uses if those are fewer."""
+        """Evict ``num_pages`` pages, or all unused ones if those are fewer; return their ids."""
         evicted: list[Block] = []
         while len(evicted) < num_pages and self.free_block_queue:
             _, block = self.free_block_queue.popitem(last=False)
@@ -157,14 +158,14 @@ class BlockPool:
         return [block.page for block in evicted]
 
     def forget(self, node: Sequence[Block]) -> None:
-        """Let nobody find these blocks any more; whoever uses one keeps it."""
+        """Drop the hashes of these blocks, so they can't be found; leases that use one keep it."""
         for block in node:
             self._drop_hash(block)
             if block.page in self.free_block_queue:
                 self.free_block_queue.move_to_end(block.page, last=False)
 
     def hashes(self, tokens: Sequence[int], parent: bytes = b"") -> Iterator[bytes]:
-        """The hash of each whole page of ``tokens``; ``parent`` is that of what is before them."""
+        """Yield the hash of each whole page of ``tokens``; ``parent`` is the hash before them."""
         size = self.page_size
         for at in range(0, len(tokens) // size * size, size):
             page = " ".join(map(str, tokens[at : at + size]))

@@ -1,11 +1,12 @@
-"""KV memory as the host sees it: rows and pages, whose they are, and when they go back.
+"""KV memory as the host sees it: rows and pages, their owners, and when they are released.
 
-A request that is admitted gets a *lease*: a row of the request table, which begins with the pages
-of a cached prefix, if there is one. It grows by a page whenever the request's tokens have filled
-the last (``LeasePool.extend``), and it is closed when the request ends or is retracted. But not all
-that is closed is free. The host reads a stop token when the next step is launched already, and that
-step may name the request once more: a row that is wasted, and that still writes to its pages. So a
-closed lease waits for what is in flight, and a *free rule* says how long.
+An admitted request gets a *lease*: a row of the request table, which begins with the pages of a
+cached prefix, if there is one. It grows by a page whenever the request's tokens have filled the
+last one (``LeasePool.extend``). It is closed when the request finishes or is retracted.
+
+A closed lease is not free yet. The host reads a stop token after the next step is launched, and
+that step may contain the request once more. Its row is wasted, but it still writes to the pages.
+So a closed lease waits for steps in flight, and a *free rule* decides how long.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from .block_pool import BlockPool
 from .radix_cache import Match, RadixCache
 
 PageCache = RadixCache | BlockPool
-"""What finds the pages of a prefix: a tree (SGLang) or a map from hashes to blocks (vLLM)."""
+"""Finds the pages of a prefix: a tree (SGLang) or a map from hashes to blocks (vLLM)."""
 
 
 class MemoryLeak(RuntimeError):
-    """Nothing runs, yet memory is missing or still held."""
+    """Nothing runs, but memory is missing or still held."""
 
 
 class OwnershipError(RuntimeError):
-    """A row or page was handed out while an open lease or a launched batch still names it."""
+    """A row or page was handed out while an open lease or a launched batch refers to it."""
 
 
 # -- The request table: a row for each request that holds memory -----------------------------------
 
 
 class ReqToTokenPool:
-    """Which pages hold the tokens of whom (SGLang ``mem_cache/memory_pool.py:ReqToTokenPool``).
+    """The pages of each request's tokens (SGLang ``mem_cache/memory_pool.py:ReqToTokenPool``).
 
-    ``req_to_token[row].pages`` are those of a row, by position; of a free row it is whose it was
-    last. The KV slots that SGLang's tensor of this name lists are the device's affair (the worker's
-    ``page_table``): each step brings it the pages that are new. ``size`` rows can be held at once;
-    row 0 is padding and never handed out. ``on_free`` hears of every row that is taken back.
+    ``req_to_token[row].pages`` lists a row's pages in position order; a free row keeps its last
+    lease. SGLang's tensor of this name lists KV slots; here the worker has them (``page_table``),
+    and each step brings it the new pages. There are ``size`` rows; row 0 is padding and never
+    handed out. ``on_free`` is called for every released row.
     """
 
     def __init__(self, size: int, recorder: Recorder | None = None) -> None:
@@ -50,11 +51,11 @@ class ReqToTokenPool:
 
     @property
     def available_size(self) -> int:
-        """Rows that are free."""
+        """Return the number of free rows."""
         return len(self.free_rows)
 
     def alloc(self, rid: str = "") -> Lease:
-        """Open a lease on a free row, for the request ``rid``.
+        """Open a lease on a free row for the request ``rid``.
 
         Raises:
             OwnershipError: the row's last lease is not released.
@@ -68,7 +69,7 @@ class ReqToTokenPool:
         return lease
 
     def free(self, lease: Lease) -> None:
-        """Take a row back."""
+        """Free a row."""
         self.free_rows.append(lease.row)
         self.recorder.mark("row free", row=lease.row, rid=lease.rid)
         self.on_free(lease)
@@ -80,9 +81,9 @@ class ReqToTokenPool:
 class PageAllocator:
     """A free list of pages (SGLang ``mem_cache/allocator.py``, mini-sglang ``scheduler/cache.py``).
 
-    A page is ``page_size`` KV slots in a row. Page 0 is never handed out: KV slot 0 is padding.
-    ``owner`` is whose a page is, or was last; the prefix cache's have none. ``on_free`` hears of
-    every page that is taken back.
+    A page is ``page_size`` adjacent KV slots. Page 0 is never handed out: KV slot 0 is padding.
+    ``owner`` maps a page to its lease, or its last one; cached pages have none. ``on_free`` is
+    called with all pages that are freed.
     """
 
     def __init__(
@@ -95,11 +96,11 @@ class PageAllocator:
         self.on_free: Callable[[Sequence[int], Lease | None], None] = lambda pages, lease: None
 
     def pages_for(self, num_tokens: int) -> int:
-        """Pages that hold ``num_tokens`` positions."""
+        """Return the number of pages that hold ``num_tokens`` positions."""
         return -(-num_tokens // self.page_size)
 
     def alloc(self, lease: Lease, num_pages: int) -> None:
-        """Give ``lease`` that many more pages.
+        """Give ``lease`` more pages.
 
         Raises:
             OwnershipError: a page's last lease is not released.
@@ -114,13 +115,13 @@ class PageAllocator:
         self._mark("page alloc", lease.pages[len(lease.pages) - num_pages :], lease)
 
     def disown(self, pages: Sequence[int]) -> None:
-        """These pages stop being a lease's: the prefix cache takes them, or nobody names them."""
+        """Take pages from their lease: the prefix cache owns them, or no lease needs them."""
         for page in pages:
             self.owner.pop(page, None)
         self._mark("page disown", pages)
 
     def free(self, pages: Sequence[int], lease: Lease | None = None) -> None:
-        """Take pages back, of ``lease`` or of the prefix cache."""
+        """Free pages of ``lease`` or of the prefix cache."""
         self.free_pages += pages
         self._mark("page free", pages)
         self.on_free(pages, lease)
@@ -138,7 +139,7 @@ FreeRule = Callable[[Lease, "LeasePool"], bool]
 
 
 class LeasePool:
-    """Opens leases on cached prefixes, lets them grow, and takes them back in the end."""
+    """Opens leases on cached prefixes, lets them grow, and releases them."""
 
     def __init__(
         self,
@@ -150,50 +151,50 @@ class LeasePool:
         self.allocator, self.table, self.cache = allocator, table, cache
         self.may_free = may_free or steps_returned
         self.launched_step = 0  # the last one committed
-        self.returned_step = 0  # the last one that has come back; they come back in order
-        self.returning: dict[Lease, None] = {}  # closed, but a launched step still names them
-        self.retired: list[tuple[Lease, int, list[int]]] = []  # pages that it may still read
+        self.returned_step = 0  # the last one processed; steps return in order
+        self.returning: dict[Lease, None] = {}  # closed, but a launched step refers to them
+        self.retired: list[tuple[Lease, int, list[int]]] = []  # pages that a step may still read
         self.num_released = 0  # leases so far
 
     @property
     def available_pages(self) -> int:
-        """Pages that can be had now: free ones, and those that the cache would give up."""
+        """Return the number of pages available now: free or evictable."""
         return len(self.allocator.free_pages) + self.cache.evictable_size
 
     @property
     def pages_returning(self) -> int:
-        """Pages that can be had once what is in flight has come back."""
+        """Return the number of pages that become available when the steps in flight return."""
         return sum(map(self.pages_given_back, self.returning))
 
     @property
     def is_idle(self) -> bool:
-        """Whether no lease is left, open or on its way back."""
+        """Return whether there is no lease, open or closed."""
         return self.table.available_size == self.table.size
 
     def pages_given_back(self, lease: Lease) -> int:
-        """Pages that can be had once ``lease`` is released: its own, and what it alone locks."""
+        """Return the pages that a release makes available: the lease's own, and its only locks."""
         pages = len(lease.pages) - lease.shared_pages
         if lease.node is not None:
             pages += self.cache.num_pages_locked(lease.node, 1)
         return pages
 
     def pages_to_lock(self, match: Match | None) -> int:
-        """Pages of the match that nobody uses yet: locking takes them out of what can be had."""
+        """Return the number of unlocked pages of a match: a lock makes them unavailable."""
         return self.cache.num_pages_locked(match.node, 0) if match else 0
 
     def pages_lacking(self, lease: Lease, length: int) -> int:
-        """Pages that a lease would need on top of its own to hold ``length`` positions."""
+        """Return the number of pages that a lease lacks to hold ``length`` positions."""
         return max(0, self.allocator.pages_for(length) - len(lease.pages))
 
     def pages_short(self, reqs: Sequence[Request]) -> int:
-        """Pages that one more step for each of ``reqs`` needs beyond those to be had."""
+        """Return the pages that one more step of ``reqs`` lacks; 0 or less: none."""
         if len(reqs) <= len(self.allocator.free_pages) and not (reqs and reqs[0].num_draft_tokens):
-            return 0  # nobody takes two for one position
+            return 0  # one position needs at most one page
         need = sum(self.pages_lacking(req.lease, req.reach()) for req in reqs if req.lease)
         return need - self.available_pages
 
     def open(self, match: Match | None = None, rid: str = "") -> Lease:
-        """A lease on a free row, which begins with a cached prefix; that is locked from now on."""
+        """Open a lease on a free row that begins with a cached prefix, and lock that prefix."""
         lease = self.table.alloc(rid)
         if match is not None:
             self.cache.inc_lock_ref(match.node)
@@ -204,30 +205,30 @@ class LeasePool:
         return lease
 
     def extend(self, lease: Lease, length: int) -> tuple[int, Sequence[int]]:
-        """Let a lease hold ``length`` positions; its pages that the device lacks, from where."""
+        """Let a lease hold ``length`` positions; return an index and the pages to send from it."""
         self.reserve(lease, length)
         at, lease.sent_pages = lease.sent_pages, len(lease.pages)
         return at, lease.pages[at:]
 
     def reserve(self, lease: Lease, length: int) -> None:
-        """The same while a step is only planned: the device hears of it with the step."""
+        """Let a lease hold ``length`` positions; its pages are sent with the next step."""
         if lacking := self.pages_lacking(lease, length):
             self.make_free(lacking)
             self.allocator.alloc(lease, lacking)
 
     def make_free(self, num_pages: int) -> None:
-        """Let the cache give up pages until so many are free, or nothing can be given up."""
+        """Evict until ``num_pages`` are free, or nothing is evictable."""
         short = num_pages - len(self.allocator.free_pages)
         if short > 0:
             self.allocator.free(self.cache.evict(short))
 
     def close(self, lease: Lease) -> None:
-        """Its request lets go of it."""
+        """Close a lease after its request finished or was retracted."""
         self.returning[lease] = None
         self.release(lease)
 
     def release(self, lease: Lease) -> None:
-        """Free its pages and its row and unlock its prefix, if the rule says that it is time."""
+        """Free a closed lease's pages and row and unlock its prefix, if the free rule allows it."""
         if lease.num_transfers or not self.may_free(lease, self):
             return
         del self.returning[lease]
@@ -244,15 +245,15 @@ class LeasePool:
         lease.pages, lease.shared_pages, lease.node = [], 0, None
 
     def retire(self, lease: Lease, pages: list[int]) -> None:
-        """An open lease no longer needs these pages: its row lists the cache's in their place.
+        """Free pages of an open lease after its row lists the cache's pages instead.
 
-        They are free once what is launched has come back, or at once, where the rule says so.
+        They are free when the launched steps have returned, or immediately by rule ``at_once``.
         """
         self.retired.append((lease, lease.last_step, pages))
         self.free_retired()
 
     def free_retired(self) -> None:
-        """Free the retired pages that nobody can be reading any more."""
+        """Free the retired pages that no launched step can read."""
         returned = self.launched_step if self.may_free is at_once else self.returned_step
         retired, self.retired = self.retired, []
         for lease, last_step, pages in retired:
@@ -263,10 +264,10 @@ class LeasePool:
                 self.allocator.free(pages)
 
     def came_back(self, step: int) -> None:
-        """A step has been processed: free what waited for it, and look at nothing else.
+        """Free the leases and pages that waited for ``step``, which is processed now.
 
         Raises:
-            RuntimeError: it is not the next one.
+            RuntimeError: it is not the next step.
         """
         if step != self.returned_step + 1:
             raise RuntimeError(f"step {step} came back, but {self.returned_step + 1} is next")
@@ -277,16 +278,16 @@ class LeasePool:
             self.release(lease)
 
     def flush_cache(self) -> bool:
-        """Forget every cached prefix; refused (False) while anything holds memory."""
+        """Evict every cached prefix; return False, and do nothing, while a lease holds memory."""
         if self.is_idle:
             self.make_free(self.allocator.num_pages)
         return self.is_idle
 
     def self_check(self) -> None:
-        """At idle: every page is free or cached, every row free (``self_check_during_idle``).
+        """Check at idle that every page is free or cached and every row free (SGLang's name).
 
         Raises:
-            MemoryLeak: they are not.
+            MemoryLeak: one is not.
         """
         available, total = self.available_pages, self.allocator.num_pages
         protected = self.cache.protected_size
@@ -298,26 +299,26 @@ class LeasePool:
             raise MemoryLeak(f"nothing runs, but of {total} pages {pages}, and {rows}.")
 
 
-# -- When a closed lease goes back: three rules, and what each relies on ---------------------------
+# -- When a closed lease is released: three rules --------------------------------------------------
 
 
 def steps_returned(lease: Lease, pool: LeasePool) -> bool:
-    """Every step that names it has come back: right for any depth and any number of streams."""
+    """Wait for every step that refers to it: safe for any depth and any number of streams."""
     return lease.last_step <= pool.returned_step
 
 
 def deferred(lease: Lease, pool: LeasePool) -> bool:
-    """The ongoing batch does not name it.
+    """Wait until the ongoing batch does not refer to it.
 
     mini-sglang before e7d4f65: ``finished_reqs.difference(ongoing_reqs)``. With two steps in
-    flight it frees exactly when ``steps_returned`` does; of more it overlooks all but the newest.
+    flight it frees exactly when ``steps_returned`` does; of more it sees only the newest.
     """
     is_ongoing = pool.launched_step > pool.returned_step
     return not (is_ongoing and lease.last_step == pool.launched_step)
 
 
 def at_once(lease: Lease, pool: LeasePool) -> bool:
-    """Always: the next owner's writes come after the wasted row's, on the same stream.
+    """Wait for nothing: the next owner's writes follow the wasted row's on the same stream.
 
     mini-sglang since e7d4f65, SGLang of the KV, and vLLM where no KV connector reads it. A second
     stream breaks it. On one, mini-sglang copies prompts to its token pool: a new owner's can come

@@ -1,11 +1,12 @@
-"""What a request finds in the prefix cache, and what it leaves there while it runs and at its end.
+"""Share pages: a request finds its prefix in the cache, and leaves its own pages there.
 
-A page is shared once it is full and *settled*: the step that computed it has come back. Until then
-it may still be written, and if its step fails it holds nothing. vLLM shares earlier, when the step
-is planned. On one stream that is right: whoever reads the page runs later, or in the same step,
-which writes before it reads. But where a step fails its pages hold nothing, and neither does what
-was computed from them. vLLM's engine ends with such a step; here only those end who were in it, and
-whoever may have read such a page computes again (``spoil``).
+A page is shared once it is full and *settled*: the step that computed it has returned. Until then
+it may still be written, and if its step fails it holds nothing.
+
+vLLM shares earlier, when the step is planned. On one stream that is safe: a reader runs later, or
+in the same step, which writes before it reads. But after a failed step, its pages hold nothing, and
+all that was computed from them is wrong. vLLM's engine ends with such a step. Here its requests
+end, and a request that may have read such a page is computed again (``spoil``).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SETTLED = Settled()
 
 @dataclass(frozen=True)
 class SharingRule:
-    """What enters the prefix cache, and when; the defaults are SGLang's."""
+    """The pages that enter the prefix cache, and when; the defaults are SGLang's."""
 
     entry: Settled = SETTLED
     each_chunk: bool = True  # each chunk of a prompt enters by itself, not all with the last one
@@ -74,14 +75,13 @@ class PrefixCache:
         self.shares_outputs = self.sharing.running_outputs and not is_off
         self.shares_planned = self.sharing.planned_prompts and not is_off
         self.shares_early = self.shares_outputs or self.shares_planned
-        self.unwritten: dict[int, list[tuple[Lease, Block]]] = {}  # by step in flight, and for whom
+        self.unwritten: dict[int, list[tuple[Lease, Block]]] = {}  # by step in flight
 
     def match_prefix(self, req: Request) -> Match | None:
-        """The longest cached prefix of a request, never its last token: that has to be computed.
+        """Return the longest cached prefix of a request, never its last token: it is computed.
 
-        So do the positions whose logits are still wanted for the prompt's log-probabilities
-        (SGLang ``Req.init_next_round_input``, where it holds for a retracted request too; vLLM
-        reads no cache at all for ``prompt_logprobs``).
+        Positions with missing prompt log-probabilities are computed, too (SGLang
+        ``Req.init_next_round_input``; vLLM reads no cache at all for ``prompt_logprobs``).
         """
         cache = self.leases.cache
         if self.is_off:
@@ -93,7 +93,7 @@ class PrefixCache:
         return match
 
     def cache_scheduled_req(self, req: Request, lease: Lease, end: int, step: int) -> None:
-        """Share what ``step`` is to compute, up to ``end``, if the rule says so.
+        """Share the pages that ``step`` will fill, up to ``end``, if planned prompts are shared.
 
         Tokens that the host does not know yet have no hash.
         """
@@ -106,12 +106,12 @@ class PrefixCache:
             self.unwritten.setdefault(step, []).extend((lease, blocks[page]) for page in pages)
 
     def take_scheduled(self, req: Request, lease: Lease, length: int, end: int) -> None:
-        """A step is only planned: take its pages now, and share up to ``end`` (vLLM's budget)."""
+        """Take the pages of a planned step, and share them up to ``end`` (vLLM's budget)."""
         self.leases.reserve(lease, length)
         self.cache_scheduled_req(req, lease, end, self.leases.launched_step + 1)
 
     def cache_chunk(self, req: Request) -> None:
-        """The next step is about to be scheduled: share what is launched of a prompt in chunks."""
+        """Share a launched chunk before the next step is scheduled, if ``sharing.entry`` does."""
         if req.lease is not None and self.sharing.entry.on_schedule(req, req.lease):
             self.cache_unfinished_req(req, req.lease)
 
@@ -125,18 +125,16 @@ class PrefixCache:
         self.cache_unfinished_req(req, lease)
 
     def cache_unfinished_req(self, req: Request, lease: Lease, length: int | None = None) -> None:
-        """Share what is settled, or ``length`` positions, so that others find it from now on.
+        """Share the settled positions, or ``length``, so that other requests find them.
 
-        Somebody may have cached the same prefix since this request was admitted. Then the radix
-        tree's pages take the place of the duplicates: the row is rewritten from there on (the next
-        step tells the device), and the duplicates are free once no launched step can read them. A
-        block pool keeps both. An edge of the tree ends where the prompt does (``edges_end``), so
-        that its outputs can be given up and the prompt kept.
+        Another request may have cached the same prefix since this one was admitted. Then the radix
+        tree's pages replace the duplicates in the row, and the next step sends them to the device.
+        The duplicates are freed once no launched step can read them. A block pool keeps both.
         """
         cache, size = self.leases.cache, self.leases.allocator.page_size
         self.sharing.entry.on_insert(req, lease)
         num_pages = (lease.settled_len if length is None else length) // size
-        is_tree = isinstance(cache, RadixCache)  # which counts it as a use, be it new or not
+        is_tree = isinstance(cache, RadixCache)  # an insertion counts as use, also of old pages
         is_new = num_pages > lease.shared_pages
         if self.is_off or not num_pages or lease.is_spoiled or not (is_new or is_tree):
             return
@@ -150,7 +148,7 @@ class PrefixCache:
             pages = cache.match_prefix(tokens).pages  # all of its path counts as just used
         else:
             insertion = cache.insert(tokens, pages)
-        num_cached = insertion.num_cached_pages  # what is shared is locked, so it is among them
+        num_cached = insertion.num_cached_pages  # at least the shared pages, which are locked
         duplicates = lease.pages[lease.shared_pages : num_cached]
         if is_new:
             self.leases.allocator.disown(lease.pages[num_cached:num_pages])
@@ -163,16 +161,16 @@ class PrefixCache:
         lease.node, lease.shared_pages = insertion.node, num_pages
 
     def cache_finished_req(self, req: Request, lease: Lease) -> None:
-        """Leave everything settled to the cache. The lease is locked on it until its release."""
+        """Share everything settled. The lease keeps its lock until its release."""
         self.sharing.entry.on_finish(req, lease)
         self.cache_unfinished_req(req, lease)
 
     def came_back(self, step: int) -> None:
-        """A step has come back: what it was to write is there, or nobody finds it any more."""
+        """Forget the pages of a returned step: they are written, or can't be found."""
         self.unwritten.pop(step, None)
 
     def spoil(self, leases: Iterable[Lease]) -> None:
-        """What was to be written for these is not there, so nobody may find it any more."""
+        """Drop the shared pages of these leases from the cache: a step failed to write them."""
         spoiled = dict.fromkeys(leases)
         for lease in spoiled:
             lease.is_spoiled = True

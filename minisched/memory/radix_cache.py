@@ -1,10 +1,9 @@
 """The prefix cache as a radix tree: from the tokens of a prompt to the pages that hold their KV.
 
-A node stands where a cached prefix ends, or where two of them part, and keeps the pages between its
-parent and itself. A prompt goes down from the root as far as its tokens are there; where it parts
-from the others within an edge, the edge is split. Whoever reads a prefix locks the node where it
-ends, and with it all above. When memory is short, the leaf goes that is worth least and that nobody
-has locked.
+A node is the end of a cached prefix, or the point where two prefixes part. It keeps the pages
+between its parent and itself. A match follows the tokens down from the root; if they part from an
+edge, the edge is split. A lease locks the node at the end of its prefix, and with it all nodes
+above. When memory is short, the unlocked leaf with the least priority is evicted.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from ..trace import NullRecorder, Recorder
 class TreeNode:
     """The end of a prefix (SGLang ``mem_cache/radix_cache.py:TreeNode``), and the edge to it.
 
-    On the edge are whole pages in a row: the tokens that they hold (SGLang's ``key``), and their
-    ids (``value``). Both are flat: with a tuple for every page, a match at pages of one token takes
-    three times as long. Times are those of the cache's clock.
+    The edge has whole pages: their tokens (SGLang's ``key``) and their ids (``value``). Both are
+    flat: with a tuple for every page, a match with pages of one token takes three times as long.
+    Times are of the cache's clock.
     """
 
     parent: TreeNode | None  # None for the root, and for a node that was evicted
@@ -45,30 +44,30 @@ class TreeNode:
 
     @property
     def num_pages(self) -> int:
-        """Pages on the edge."""
+        """Return the number of pages on the edge."""
         return len(self.pages)
 
     @property
     def first_page(self) -> tuple[int, ...]:
-        """The tokens of the first page, by which the parent finds this node."""
+        """Return the tokens of the first page, by which the parent finds this node."""
         return self.tokens[: self.page_size]
 
     @property
     def beginning(self) -> str:
-        """The first eight tokens, for the trace; `` …`` where there are more."""
+        """Return the first eight tokens for the trace; `` …`` if there are more."""
         more = ["…"] if len(self.tokens) > 8 else []
         return " ".join([*map(str, self.tokens[:8]), *more])
 
     @property
     def is_evictable_leaf(self) -> bool:
-        """Whether it may go: nothing hangs on it, neither a child nor a lock."""
+        """Return whether it can be evicted: it has neither a child nor a lock."""
         return not self.children and not self.lock_ref
 
     def shared_pages(self, tokens: Sequence[int], offset: int) -> int:
-        """How many pages of the edge ``tokens[offset:]`` begins with.
+        """Return the number of pages of the edge with which ``tokens[offset:]`` begins.
 
-        Compares blocks that double while they are equal and halve once they differ: at the speed
-        of a tuple comparison, and at a cost that grows with the answer, not with the edge.
+        Compares blocks that double while they are equal and halve once they differ. That is as fast
+        as a tuple comparison, and costs as much as the result is long, not the edge.
         """
         size = self.page_size
         end = min(self.num_pages, (len(tokens) - offset) // size)
@@ -88,7 +87,7 @@ class TreeNode:
     def split(self, num_pages: int, id: int) -> TreeNode:
         """Put a node into the edge, after ``num_pages`` of it, and return that node.
 
-        This one stays the lower end, so whoever holds a lock on it still holds the whole path.
+        This one stays the lower end, so a lock on it still covers the whole path.
         """
         parent, size = self.parent, self.page_size
         assert parent is not None, "the root has no edge to split"
@@ -103,10 +102,10 @@ class TreeNode:
         return node
 
 
-# -- Which leaf is given up first ------------------------------------------------------------------
+# -- The order of eviction -------------------------------------------------------------------------
 
 Priority = Callable[[TreeNode], tuple[int, ...]]
-"""What a node is worth: the least goes first. Must never fall during a node's life."""
+"""Returns a node's priority: the least is evicted first. It never falls during a node's life."""
 
 
 def lru(node: TreeNode) -> tuple[int, ...]:
@@ -129,20 +128,20 @@ POLICIES: dict[str, Priority] = {"lru": lru, "lfu": lfu, "fifo": fifo}
 
 
 class EvictableLeaves:
-    """The leaves that nobody has locked, in a heap.
+    """The unlocked leaves in a heap.
 
     SGLang keeps a set, and makes a heap of the whole set at every eviction. Here the heap stays,
-    and may lag behind the tree: a node that was used since its entry was written is put back by
-    what it is worth now, and one that is no leaf or locked by now is dropped (it is added again
-    when that ends). As worth never falls, the first entry that is up to date is the least of all.
-    Each entry passed over is paid for by the match, insertion or lock that made it stale.
+    and its entries may be stale. A node that was used since its entry was written is put back with
+    its new priority. A node that is locked or no leaf is dropped, and added again later. Priorities
+    never fall, so the first entry that is up to date is the least of all. Each stale entry is
+    caused by one match, insertion or lock, which pays for it.
     """
 
     def __init__(self, priority: Priority) -> None:
         self.priority = priority
         self._heap: list[tuple[tuple[int, ...], int, TreeNode]] = []
         self._inside: set[TreeNode] = set()  # for membership only; a node is in the heap once
-        self._pushed = count()  # breaks ties: whoever came first goes first
+        self._pushed = count()  # breaks ties: the first one in is the first one out
 
     def add(self, node: TreeNode) -> None:
         """Add a node that may just have become an unlocked leaf."""
@@ -151,7 +150,7 @@ class EvictableLeaves:
             heapq.heappush(self._heap, (self.priority(node), next(self._pushed), node))
 
     def pop(self) -> TreeNode | None:
-        """Take out the leaf that is worth least; None if every leaf is locked."""
+        """Remove and return the leaf with the least priority; None if every leaf is locked."""
         while self._heap:
             worth, _, node = heapq.heappop(self._heap)
             self._inside.remove(node)
@@ -167,23 +166,23 @@ class EvictableLeaves:
 class Match(NamedTuple):
     """The longest cached prefix."""
 
-    node: Any  # where it ends, a ``TreeNode`` or a ``Chain``: lock it before anything is evicted
+    node: Any  # its end, a ``TreeNode`` or a ``Chain``: lock it before the next eviction
     pages: list[int]  # [num_pages] page ids, in order
 
 
 class Insertion(NamedTuple):
-    """What became of pages that were offered to the cache."""
+    """The result of an insertion."""
 
-    node: Any  # where the inserted prefix ends
-    num_cached_pages: int  # leading pages it had already: a tree leaves their duplicates unused
+    node: Any  # the end of the inserted prefix
+    num_cached_pages: int  # leading pages that were cached before: a tree ignores their duplicates
 
 
 class RadixCache:
     """A radix tree over pages (SGLang ``mem_cache/radix_cache.py``, mini-sglang ``kvcache/``).
 
-    Only whole pages enter, as a page that is still being written can't be shared. Pages on the
-    path of a lock are *protected*, others *evictable*; all sizes are in pages. What happens to the
-    tree is recorded, so that it can be drawn as it was at any moment.
+    Only whole pages enter, because a page that is still being written can't be shared. Pages on the
+    path of a lock are *protected*, others *evictable*; all sizes are in pages. Each change of the
+    tree is recorded, so that it can be drawn for any moment.
 
     Raises:
         ValueError: ``page_size`` is below 1, or there is no such ``policy``.
@@ -211,24 +210,24 @@ class RadixCache:
 
     @property
     def total_size(self) -> int:
-        """Pages in the tree."""
+        """Return the number of pages in the tree."""
         return self.evictable_size + self.protected_size
 
     def match_prefix(self, tokens: Sequence[int]) -> Match:
-        """The longest prefix of ``tokens`` in the tree, in whole pages.
+        """Return the longest prefix of ``tokens`` in the tree, in whole pages.
 
-        The caller leaves out a prompt's last token: something has to be computed to sample from.
+        The caller leaves out a prompt's last token, which must be computed to sample from it.
         """
         return self._walk(tokens)
 
     def insert(
         self, tokens: Sequence[int], pages: Sequence[int], inserted_pages: int = 0
     ) -> Insertion:
-        """Give the tree the pages of ``tokens`` that it lacks.
+        """Add the pages of ``tokens`` that the tree lacks.
 
-        ``pages`` lists the page ids in order. Duplicates of what the tree had before stay the
-        caller's, and so does a last page that the tokens fill only in part. Nodes that end within
-        the first ``inserted_pages`` do not count it: the same request has inserted them before.
+        ``pages`` lists the page ids in order. Duplicates of cached pages stay with the caller, and
+        so does a last page that the tokens fill only in part. Nodes within the first
+        ``inserted_pages`` do not count a hit: the same request has inserted them before.
 
         Raises:
             ValueError: there are fewer page ids than whole pages of tokens.
@@ -268,7 +267,7 @@ class RadixCache:
         self.recorder.mark("radix lock", node=node.id, lock_ref=node.lock_ref, delta=1)
 
     def dec_lock_ref(self, node: TreeNode) -> None:
-        """Take one ``inc_lock_ref`` back.
+        """Undo one ``inc_lock_ref``.
 
         Raises:
             ValueError: no lock is held on ``node``.
@@ -285,19 +284,19 @@ class RadixCache:
         self.recorder.mark("radix lock", node=node.id, lock_ref=node.lock_ref, delta=-1)
 
     def move_lock(self, node: TreeNode, to: TreeNode) -> None:
-        """Take one ``inc_lock_ref`` on, to where the same prefix has grown to."""
+        """Move one lock to ``to``, the new end of the same prefix."""
         self.inc_lock_ref(to)
         self.dec_lock_ref(node)
 
     def num_pages_locked(self, node: TreeNode, times: int) -> int:
-        """Pages of the prefix that ends at ``node`` on which so many locks are held."""
+        """Return the number of pages up to ``node`` with exactly ``times`` locks."""
         path = self._path(node)
         return sum(above.num_pages for above in path if above.lock_ref == times)
 
     def evict(self, num_pages: int) -> list[int]:
-        """Give back at least ``num_pages`` page ids, or all that are evictable if those are fewer.
+        """Evict at least ``num_pages`` pages, or all evictable ones; return their ids.
 
-        Leaves go whole, so it may be more. A parent that becomes an unlocked leaf is next in line.
+        Whole leaves are evicted, so it may be more. A parent may become the next leaf.
         """
         evicted: list[int] = []
         while len(evicted) < num_pages and (leaf := self.evictable_leaves.pop()):
@@ -311,10 +310,10 @@ class RadixCache:
         return evicted
 
     def _walk(self, tokens: Sequence[int], counts_beyond: int | None = None) -> Match:
-        """Follow ``tokens`` down, split where they part from an edge, and refresh the path.
+        """Follow ``tokens`` down, split an edge if they part from it, and refresh the path.
 
-        Only insertions count as hits (SGLang #18843), and those of nodes that end beyond so many
-        pages: a waiting request matches at every step.
+        Only insertions count as hits (SGLang #18843), because a waiting request matches at every
+        step. Only nodes that end beyond ``counts_beyond`` pages count them.
         """
         now = next(self._clock)
         node, at, size = self.root_node, 0, self.page_size
@@ -351,7 +350,7 @@ class RadixCache:
         upper.creation_time = upper.last_access_time = next(self._clock)
 
     def _path(self, node: TreeNode) -> list[TreeNode]:
-        """The nodes from ``node`` up, without the root."""
+        """Return the nodes from ``node`` up, without the root."""
         path = []
         while node.parent:
             path.append(node)

@@ -1,7 +1,7 @@
 """Admission: which waiting prompts start now, and how much of each.
 
-``PrefillManager`` asks those who wait, in their order, until one is refused. ``PrefillAdder`` puts
-one after the other into a batch, and says why the next one does not fit (``prefill_adder.py``).
+``PrefillManager`` offers the waiting requests in their order, until one is refused.
+``PrefillAdder`` adds each of them to a batch, or records why it does not fit.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from .waiting import WaitingQueue
 Retract = Callable[[Request], None]
 
 Work = list[tuple[Request, int]]
-"""Prompts, with the tokens of each to compute."""
+"""Prompts, each with the number of tokens to compute."""
 
 Plan = tuple[Work, list[Request], Sequence[int] | None]
-"""Prompts; those who decode; and the drafts that each of these may carry, [num_decodes], where a
-budget limits them. (None: as ``Request.next_draft_len`` says.)
+"""Prompts, decodes, and the most drafts of each decode, [num_decodes], where a budget limits them.
+
+None: ``Request.next_draft_len`` limits them.
 """
 
 
@@ -31,8 +32,8 @@ class PrefillManager:
     """The waiting queue, and the one prompt that is being computed in chunks.
 
     Follows SGLang ``managers/scheduler.py:get_new_batch_prefill``; the class is mini-sglang's
-    (``scheduler/prefill.py``). The first request that is refused stops those behind it.
-    ``chunk_size`` None: no prompt is cut. ``preemption_threshold`` None: nobody is preempted.
+    (``scheduler/prefill.py``). The first refused request stops all later ones.
+    ``chunk_size`` None: no prompt is cut. ``preemption_threshold`` None: no request is preempted.
     """
 
     waiting_queue: WaitingQueue
@@ -54,10 +55,10 @@ class PrefillManager:
         num_mixed_decode_tokens: int = 0,
         retract: Retract = lambda req: None,
     ) -> Work:
-        """The next prefill batch: requests and how many of their tokens to compute.
+        """Return the next prefill batch: requests and how many of their tokens to compute.
 
         Opens a lease for each request that starts. A prompt that does not fit into the chunk
-        becomes ``chunked_req``; nobody else is admitted before it is done.
+        becomes ``chunked_req``; no other request is admitted before it is computed.
         """
         if not (self.may_start and self._may_look()):
             return []
@@ -77,49 +78,49 @@ class PrefillManager:
     def go_on(self, adder: PrefillAdder) -> None:
         """Compute the next chunk of the prompt that has started, if there is one."""
         if self.chunked_req is not None:
-            self._full_at = None  # the batch that had its last chunk has lost a request
+            self._full_at = None  # a started prompt goes on, whatever was refused before
             if not adder.add_chunked_req(self.chunked_req):
                 self.chunked_req = None
 
     @property
     def may_start(self) -> bool:
-        """Whether anybody is worth asking: a prompt that goes on, or one that waits."""
+        """Return whether a prompt goes on, or one waits that may be admitted."""
         if self.chunked_req is not None:
             return True
         return bool(self.waiting_queue) and not self.batch_is_full
 
     @property
     def batch_is_full(self) -> bool:
-        """Whether nothing has changed since the last refusal that could help (``ask_again``)."""
+        """Return whether no lease was released since the last refusal (``ask_again``)."""
         return self._full_at == self.leases.num_released
 
     def skip(self, reason: str) -> None:
-        """Ask nobody in this step; whoever is first hears why."""
+        """Admit no request in this step, and record the reason for the first in the queue."""
         refuse(self.recorder, self.waiting_queue.first(), AddReqResult.OTHER, reason)
 
     def mark_full(self) -> None:
-        """Nobody needs to ask for memory again before something has changed."""
+        """Admit no request before a lease is released (``ChunkRule.asks_every_step``)."""
         self._full_at = None if self.chunks.asks_every_step else self.leases.num_released
 
     def mark_open(self) -> None:
-        """The queue is asked in the next step, whoever was refused in this one."""
+        """Look at the queue in the next step, whatever was refused in this one."""
         self._full_at = None
 
     def start(self, req: Request, extend_len: int) -> None:
-        """A request has been admitted; if only a part of it is computed, it is the chunked one."""
+        """Take an admitted request out of the queue; if it is cut, it becomes ``chunked_req``."""
         self.waiting_queue.remove(req)
         if extend_len < req.extend_len:
             self.chunked_req = req
 
     def remove_req(self, req: Request) -> None:
-        """Drop one request, wherever it waits."""
+        """Drop one request from the queue and from its chunks."""
         if req in self.waiting_queue:
             self.waiting_queue.remove(req)
         if self.chunked_req is req:
             self.chunked_req = None
 
     def _may_look(self) -> bool:
-        """Whether a look at the queue makes sense: there is a row, or somebody may lose theirs."""
+        """Return whether a row is free, needed by no one new, or may be taken by preemption."""
         preempts = self.preemption_threshold is not None
         if self.leases.table.available_size or self.chunked_req is not None or preempts:
             return True
@@ -134,9 +135,9 @@ class PrefillManager:
         adder: PrefillAdder,
         retract: Retract = lambda req: None,
     ) -> None:
-        """Ask one after the other, until somebody is refused or the batch has enough."""
+        """Admit waiting requests in order, until one is refused or the batch is full."""
         goes_on = self.chunked_req is not None
-        needs_row = False  # once set, each who comes needs somebody to make way
+        needs_row = False  # once set, each further request needs a victim
         for req in waiting:
             state = adder.state()
             if state is AddReqResult.OTHER or (goes_on and state is AddReqResult.CONTINUE):
@@ -146,8 +147,8 @@ class PrefillManager:
             result = self._try_add(adder, req) if may_try else self._no_row(req)
             preempts = self.preemption_threshold is not None
             if result is AddReqResult.NO_TOKEN and adder.running and not preempts:
-                # In SGLang the flag is ``running_batch``'s: it lasts as long as somebody runs, and
-                # where somebody may be preempted it does not count.
+                # In SGLang the flag belongs to ``running_batch``: it lasts while a request runs,
+                # and is ignored where requests may be preempted.
                 self.mark_full()
             if req.lease is None:
                 return
@@ -156,15 +157,15 @@ class PrefillManager:
                 break
         else:
             return
-        what, left = adder.spent()  # by others: that is said to whoever is next
+        what, left = adder.spent()  # by the admitted ones: the reason for the next request
         refuse(self.recorder, self.waiting_queue.first(), adder.state(), what, 1, left)
 
     def _make_way(self, req: Request, adder: PrefillAdder, retract: Retract) -> bool:
-        """Let running requests make way for an urgent one; whether any did."""
+        """Preempt running requests for an urgent one; return whether any was."""
         if self.preemption_threshold is None:
             return False
         victims = adder.preempt_to_schedule(req, self.preemption_threshold)
-        for victim in victims:  # nothing is kept back for it any more
+        for victim in victims:  # its reserved memory is available
             adder.rem_total_token_offset -= self.reserve.kept_for(adder, victim)
             adder.running.remove(victim)
             retract(victim)
@@ -183,7 +184,7 @@ class PrefillManager:
         return result
 
 
-# -- Those who decode beside prompts ---------------------------------------------------------------
+# -- Decodes next to prompts -----------------------------------------------------------------------
 
 
 def mix_with_running(prompts: Work, running: list[Request], leases: LeasePool) -> list[Request]:

@@ -21,8 +21,8 @@ class DecodeManager:
     """The set of running requests (mini-sglang ``scheduler/decode.py``), as a dict without values.
 
     A dict, because all tensor-parallel ranks must see the same order, and a ``set`` would order by
-    address (museum: ``ranks_disagree``). Add, remove and lookup take constant time. Whether a
-    request can run *now* is computed at every step and never stored.
+    address (museum: ``ranks_disagree``). Add, remove and lookup take constant time. It is
+    computed at every step whether a request can run *now*, and never stored.
 
     ``run_ahead``: a row may be launched before the host knows its input token.
     ``overrun``: steps that may be launched past ``max_new_tokens``: 0 if the loop foresees a length
@@ -36,7 +36,7 @@ class DecodeManager:
     running_reqs: dict[Request, None] = field(default_factory=dict)
 
     def add_reqs(self, reqs: Iterable[Request], mixed: bool = False) -> None:
-        """Add requests whose prompt is computed; those already present keep their place.
+        """Add requests after their prompt is computed; a request already present keeps its place.
 
         If ``mixed``, the new ones go first: they precede the decodes in the step launched now, and
         keep that order (SGLang ``mix_with_running``).

@@ -55,7 +55,7 @@ class Known(Settled):
     """Share all tokens that the host knows, though their step may run; replaced by ``Settled``."""
 
     def on_insert(self, req: Request, lease: Lease) -> None:
-        """Count all launched tokens as settled whose values the host knows."""
+        """Count all launched tokens that the host knows as settled."""
         lease.settled_len = max(lease.settled_len, min(req.computed_len, req.known_len))
 
 

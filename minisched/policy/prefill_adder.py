@@ -1,4 +1,4 @@
-"""One prefill batch in the making: what is left for it, who still fits, and why the next does not.
+"""Build one prefill batch: what is left for it, which requests fit, and why the next does not.
 
 Prompts take KV memory and the tokens of a step. Schedulers differ most in how much memory must be
 left for a request to start (``Reserve``). SGLang reserves a share of what running requests may
@@ -20,7 +20,7 @@ CLIP_MAX_NEW_TOKENS = 4096  # no request is expected to produce more than this
 
 
 class AddReqResult(Enum):
-    """What became of a request that was offered (SGLang ``schedule_policy.py:AddReqResult``)."""
+    """The result of offering a request (SGLang ``schedule_policy.py:AddReqResult``)."""
 
     CONTINUE = "continue"  # added, and there is room for more
     NO_TOKEN = "no token"  # no KV memory
@@ -35,9 +35,9 @@ def refuse(
     need: int = 0,
     left: int = 0,
 ) -> AddReqResult:
-    """Record that ``req`` was refused for want of ``what``; gives ``result`` back.
+    """Record that ``req`` was refused because ``what`` is short; return ``result``.
 
-    Without a ``need`` that is why the first who waits, if there is one, was not even asked.
+    Without a ``need``, ``what`` is the reason why the queue was not looked at.
     """
     if req is not None and recorder.is_on:
         unit = "row" if what == "max_running_requests" else "token" if need == 1 else "tokens"
@@ -55,7 +55,7 @@ class Reserve(Protocol):
         """Return the tokens to reserve for a running request."""
 
     def total_tokens(self, adder: PrefillAdder, req: Request, extend_len: int) -> int:
-        """Return the tokens that a request needs, of whose prompt ``extend_len`` are uncached."""
+        """Return the tokens that a request needs that has ``extend_len`` uncached tokens."""
 
     def fits(self, adder: PrefillAdder, req: Request, extend_len: int, to_lock: int) -> bool:
         """Return whether they are left once ``to_lock`` cached tokens can't be evicted."""
@@ -82,7 +82,7 @@ class ChunkRule:
 
 
 class PrefillAdder:
-    """Adds one request after the other (SGLang ``schedule_policy.py:PrefillAdder``).
+    """Adds requests in order (SGLang ``schedule_policy.py:PrefillAdder``).
 
     Four numbers count what is left:
 
@@ -120,13 +120,13 @@ class PrefillAdder:
         self.cur_rem_token_offset = mixed
         self.rem_total_token_offset = mixed + self.inflight_tokens
 
-    # -- who comes
+    # -- admission
 
     def add_chunked_req(self, req: Request) -> bool:
-        """Go on with a prompt that has started; whether it is still not done after this.
+        """Add the next chunk of a started prompt; return whether more of it is left.
 
-        It goes on even with no memory to spare, as far as there is any: what it holds comes back
-        only once it is done.
+        It takes what memory there is, also reserved memory: its pages are released only after it
+        is computed.
         """
         assert req.lease is not None
         wanted, rem = req.extend_len, self.rem_chunk_tokens
@@ -141,10 +141,10 @@ class PrefillAdder:
         return extend_len < req.extend_len or not extend_len
 
     def add_one_req(self, req: Request) -> AddReqResult:
-        """Add a waiting request, cut to a chunk if need be, or say why not.
+        """Add a waiting request, cut to a chunk if need be, or record why it is refused.
 
-        Locking the prefix that it found would take that out of what can be evicted, so that counts,
-        too; it is locked only once nothing speaks against it, as being refused is no use of it.
+        The matched prefix would no longer be evictable, so its pages count as needed. It is locked
+        only after admission succeeds: a refused request does not use it.
         """
         match = self.cache.match_prefix(req)
         hit_len = len(match.pages) * self.page_size if match else 0
@@ -169,12 +169,11 @@ class PrefillAdder:
         return self.state()
 
     def add_alone(self, req: Request) -> AddReqResult:
-        """Add a request that the rules refuse although nobody else holds memory.
+        """Add a request that is refused although no other request holds memory.
 
-        They would refuse it for ever. It fits, or it would not have been received; what does not
-        is the page that the rules add. Where those who were to decode beside it have just made way
-        for it, their part of the chunk is still taken off; without a page of it, it waits until it
-        is asked again.
+        It would be refused forever. It fits without the spare page of ``Ratio``, because
+        ``SchedulerConfig.refusal`` has checked its length. If decodes were preempted for it in this
+        step, their part of the chunk is still subtracted. With less than a page left, it waits.
         """
         lease = self.leases.open(self.cache.match_prefix(req), req.rid)
         extend_len = self.cut(req.known_len - lease.settled_len)
@@ -190,7 +189,7 @@ class PrefillAdder:
         return refuse(self.recorder, req, AddReqResult.OTHER, "a page of a chunk", need, left)
 
     def _add(self, req: Request, extend_len: int) -> None:
-        """Put a request into the batch, and charge for it."""
+        """Put a request into the batch, and charge it."""
         is_chunked = extend_len < req.extend_len
         self.can_run_list.append((req, extend_len))
         self.charge(req, extend_len)
@@ -200,14 +199,12 @@ class PrefillAdder:
         )  # fmt: skip
 
     def preempt_to_schedule(self, req: Request, threshold: int) -> list[Request]:
-        """Who has to go so that ``req`` can come: all that is needed, or nobody.
+        """Return the running requests to preempt for ``req``: as many as needed, or none.
 
-        A request of higher priority takes the place of running ones of lower priority. It is asked
-        where rows are lacking, and nothing else: want of memory is waited for, and so is a row on
-        its way back. Lowest priority first, the newest first among equals, and only those lower by
-        more than ``threshold``; nobody, if they would not do. What counts of a prompt is what was
-        to be computed when it was asked last, which is nothing for one that never was; of a victim
-        only what was kept back for it.
+        Only a missing row is a reason to preempt. A request waits for memory, and for a row that is
+        about to be released. Victims have a priority lower by more than ``threshold``; the lowest
+        goes first, of equals the newest. The prompt counts with its tokens left to compute as of
+        its last attempt, or 0. A victim counts with what was reserved for it.
         """
         if self.leases.returning:
             return []
@@ -225,17 +222,17 @@ class PrefillAdder:
 
     @property
     def rem_total_tokens(self) -> float:
-        """Memory left once those who run, and those added here, have produced what they may."""
+        """Return the memory left, less what is reserved for running and added requests."""
         return self.leases.available_pages * self.page_size - self.rem_total_token_offset
 
     @property
     def cur_rem_tokens(self) -> int:
-        """Memory left right now."""
+        """Return the memory left now."""
         return self.leases.available_pages * self.page_size - self.cur_rem_token_offset
 
     @property
     def inflight_tokens(self) -> float:
-        """Tokens kept back for all who run (mini-sglang ``DecodeManager.inflight_tokens``)."""
+        """Return the tokens reserved for all running requests (mini-sglang ``DecodeManager``)."""
         return sum(self.reserve.kept_for(self, req) for req in self.running)
 
     def lacking_tokens(self, req: Request, length: int) -> int:
@@ -244,7 +241,7 @@ class PrefillAdder:
         return self.leases.pages_lacking(req.lease, length) * self.page_size
 
     def ceil_paged_tokens(self, tokens: int) -> int:
-        """Tokens of the whole pages that these need."""
+        """Return ``tokens`` rounded up to whole pages."""
         return self.leases.allocator.pages_for(tokens) * self.page_size
 
     # -- the tokens of a step
@@ -261,7 +258,7 @@ class PrefillAdder:
         return self.ceil_paged_tokens(extend_len) if self.chunks.counts_pages else extend_len
 
     def charge(self, req: Request, extend_len: int) -> None:
-        """Pay for a request, of whose prompt so many tokens are computed now."""
+        """Charge a request that has ``extend_len`` tokens computed in this step."""
         self.reserve.charge(self, req, extend_len)
         self.rem_input_tokens -= self.paid_tokens(extend_len)
         if self.rem_chunk_tokens is not None:
@@ -277,7 +274,7 @@ class PrefillAdder:
         return AddReqResult.CONTINUE
 
     def spent(self) -> tuple[str, int]:
-        """Which number lets nobody in any more, by its limit's name, and what is left of it."""
+        """Return the name of the limit that is used up, and what is left of it."""
         if self.state() is AddReqResult.NO_TOKEN:
             return "KV memory", int(min(self.rem_total_tokens, self.cur_rem_tokens))
         if self.rem_chunk_tokens is not None and self.rem_chunk_tokens <= 0:
@@ -285,7 +282,7 @@ class PrefillAdder:
         return "max_prefill_tokens", self.rem_input_tokens
 
     def remains(self) -> dict[str, int]:
-        """All four, for the trace; -1: no limit."""
+        """Return the four numbers for the trace; -1: no limit."""
         rem_chunk = self.rem_chunk_tokens
         return {
             "rem_total": int(self.rem_total_tokens),

@@ -1,4 +1,4 @@
-"""When memory runs out: who gives up theirs so that the others can go on, and starts again."""
+"""Retraction: if memory runs out, a request loses its lease and is recomputed later."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from ..memory import LeasePool
 from ..trace import Recorder
 from .admission import PrefillManager
 
-RETRACT_DECODE_STEPS = 20  # for which those who stay have memory after a retraction, if they may
+RETRACT_DECODE_STEPS = 20  # decode steps of the kept requests for which pages are evicted
 
 
 @dataclass
 class Retraction:
     """Makes room for the next decode step (SGLang ``schedule_batch.py:retract_decode``).
 
-    What is cached goes first, then a request. A victim's pages come back only when no launched
-    step names them, so the step that starved may have to wait for them: nobody else is retracted
-    while what is on its way back (``pages_returning``) is enough. Else everybody would be, one
-    after the other, and for ever (vllm-ascend #16315). Until that step has run, or nothing is in
-    flight, ``starved`` keeps everybody from being admitted: else the victim itself would take the
-    pages again. Nor is anybody retracted while one who runs is about to end, its last step in
-    flight; that step over, all begins anew.
+    Cached pages are evicted first; then a request is retracted. Its pages are released once no
+    launched step refers to them, so the starved step may have to wait.
+
+    - No further request is retracted while the pages being released suffice (``pages_returning``).
+      Otherwise all requests would be retracted in turn (vllm-ascend #16315).
+    - While ``starved``, no request is admitted: the victim would take the pages again. It ends when
+      the starved step runs, or nothing is in flight.
+    - No request is retracted while the last step of a running one is in flight.
     """
 
-    running_reqs: dict[Request, None]  # those who decode
-    is_ending: Callable[[Request], bool]  # whether every step of a request is launched
-    on_retraction: Callable[[Collection[Request]], None]  # hears who was kept
+    running_reqs: dict[Request, None]  # the decoding requests
+    is_ending: Callable[[Request], bool]  # returns whether every step of a request is launched
+    on_retraction: Callable[[Collection[Request]], None]  # receives the kept requests
     prefill: PrefillManager
     leases: LeasePool
     recorder: Recorder
     choose_victim: Callable[[Iterable[Request]], Request]
     evicts_ahead: bool = True  # the cache gives up more than the next step lacks
     starved: bool = False
-    num_retractions: int = 0  # how often somebody has lost their memory so far
+    num_retractions: int = 0  # so far
     num_by_reason: Counter[str] = field(default_factory=Counter)  # memory, priority, unified
     hopeless: list[Request] = field(default_factory=list)  # alone, and still too large
 
     def make_room(self, reqs: list[Request]) -> list[Request]:
-        """Retract until the next step has pages; who is left in it, or nobody if it must wait."""
+        """Retract until the next step has pages; return its requests, or none if it must wait."""
         retracted = False
         while (short := self.leases.pages_short(reqs)) > 0:
             chunked = self.prefill.chunked_req
@@ -50,7 +51,7 @@ class Retraction:
                 reqs = self.wait(reqs)
                 break
             if any(map(self.is_ending, self.running_reqs)):
-                reqs = []  # its memory will come back
+                reqs = []  # its memory will be released
                 break
             if self.evicts_ahead:
                 self.leases.make_free(short + self.leases.available_pages)
@@ -64,7 +65,7 @@ class Retraction:
         return reqs
 
     def wait(self, reqs: list[Request]) -> list[Request]:
-        """Let a step wait for memory; one that waits for nothing can never run."""
+        """Let a step wait for memory; with nothing in flight its requests are ``hopeless``."""
         self.starved = True
         newest = max((req.lease.last_step for req in reqs if req.lease is not None), default=0)
         if not self.leases.returning and newest <= self.leases.returned_step:
@@ -72,7 +73,7 @@ class Retraction:
         return []
 
     def retract(self, req: Request, reason: str) -> None:
-        """Take a request's memory and put it back into the queue, with what it has produced."""
+        """Close a request's lease and queue it again; it keeps its outputs."""
         lease = req.lease
         pages = self.leases.pages_given_back(lease) if lease else 0
         self.recorder.mark(

@@ -1,8 +1,9 @@
 """The rules of each system, side by side: where the published schedulers differ, and how.
 
-Lengths, leases, budgets and batches are the same code for all. What differs is a choice here and
-there, and each is one field below: a question, and a word for every answer that somebody gives. A
-system is one answer to each. ``minisched fidelity`` runs them beside the originals' own code.
+Lengths, leases, budgets and batches are the same code for all systems. Each difference is one field
+below: a question, and a word for every published answer. A system is one answer to each question.
+``scheduler/wiring.py`` turns the words into objects. ``minisched fidelity`` runs each system in
+lockstep with the original's own code.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 
 def rule(default: str, question: str, **answers: str) -> Any:
-    """A field of ``Rules``: SGLang's answer, what is asked, and what each answer means."""
+    """Make a field of ``Rules``: SGLang's answer, the question, and the meaning of each answer."""
     return field(default=default, metadata={"question": question, "answers": answers})
 
 
@@ -22,34 +23,35 @@ class Rules:
     """One answer to every question; the defaults are SGLang's (0.5.23).
 
     Raises:
-        ValueError: there is no such answer; the sentence lists those that there are.
+        ValueError: there is no such answer; the message lists the answers.
     """
 
-    # -- who runs ----------------------------------------------------------------------------------
+    # -- what runs ---------------------------------------------------------------------------------
 
     run_first: str = rule(
-        "prefill", "Who runs first?",
+        "prefill", "What runs first?",
         prefill="prompts, whenever one can be admitted",
-        decode="those who decode, while anybody can",
+        decode="decodes, while any request can decode",
         unified="both, from one budget of tokens",
     )  # fmt: skip
 
-    # -- who is admitted ---------------------------------------------------------------------------
+    # -- admission ---------------------------------------------------------------------------------
 
     ask_again: str = rule(
-        "left", "When is the queue asked again that memory or rows have refused (batch_is_full)?",
-        left="when somebody who runs has left",
-        every_step="at every step: what the cache has may have grown",
+        "left", "After a refusal for memory or rows (batch_is_full), when is the queue looked at?",
+        left="when a running request has released its lease",
+        every_step="at every step: the cache may have grown",
     )  # fmt: skip
     reserves: str = rule(
-        "ratio", "What is kept back for those who run?",
-        ratio="a share of what they may still say (new_token_ratio): who then finds no memory is "
-        "retracted",
-        rest="all that they may still say (mini-sglang, inflight_tokens): nobody is retracted",
-        prompt="nothing; who comes needs pages for its prompt alone (nano-vllm)",
+        "ratio", "How much memory is reserved for running requests?",
+        ratio="for a share of the tokens that they may still generate (new_token_ratio); if it is "
+        "too little, a request is retracted",
+        rest="for all tokens that they may still generate (mini-sglang, inflight_tokens): no "
+        "request is retracted",
+        prompt="none; a new request needs pages for its prompt alone (nano-vllm)",
     )  # fmt: skip
     budget_counts: str = rule(
-        "pages", "In what is the budget of a step paid?",
+        "pages", "In which unit is the budget of a step counted?",
         pages="in whole pages",
         tokens="in tokens (mini-sglang)",
     )  # fmt: skip
@@ -59,62 +61,62 @@ class Rules:
         anywhere="anywhere, also within a page, so that the whole budget is used (mini-sglang)",
     )  # fmt: skip
     who_is_cut: str = rule(
-        "anybody", "Whose prompt may be cut to what is left of the budget?",
-        anybody="whoever comes when the rest is too small for it, the last of a batch",
-        first="the first of a batch; the next one that does not fit whole waits (nano-vllm)",
+        "anybody", "Which prompt may be cut to the rest of the budget?",
+        anybody="any: the one for which the rest is too small, the last of a batch",
+        first="the first of a batch; a later one that does not fit whole waits (nano-vllm)",
     )  # fmt: skip
     too_long_alone: str = rule(
-        "admitted", "What becomes of one whom the rules refuse though nobody else is there?",
-        admitted="it runs alone: it fits, or it would not have been received",
-        refused="it waits, and with it everybody behind it (SGLang); nothing may ever change that",
+        "admitted", "What happens to a request that is refused although no other holds memory?",
+        admitted="it runs alone: a request that can't fit is refused on arrival",
+        refused="it waits, and all later ones with it (SGLang), perhaps forever",
     )  # fmt: skip
     victim: str = rule(
-        "fewest_outputs", "Who loses its memory when those who decode run out of it?",
-        fewest_outputs="who has said least; among equals the longest prompt",
-        newest="who began to decode last (nano-vllm)",
+        "fewest_outputs", "Which request is retracted when decodes run out of memory?",
+        fewest_outputs="the one with the fewest outputs; among equals the longest prompt",
+        newest="the one that began to decode last (nano-vllm)",
     )  # fmt: skip
     retracted_waits: str = rule(
-        "behind", "Where does one wait who has lost its memory?",
-        behind="behind all who wait, as if it came now",
-        old_place="in its old place, ahead of all who came later",
+        "behind", "Where does a retracted request wait?",
+        behind="at the end of the queue, as if it came now",
+        old_place="in its old place, before all later ones",
     )  # fmt: skip
 
     # -- memory ------------------------------------------------------------------------------------
 
     free_rule: str = rule(
-        "lease", "When does the memory of one who has ended go back?",
-        lease="when every step that names it has come back",
-        deferred="when the ongoing batch does not name it",
-        at_once="at once",
+        "lease", "When is the memory of a finished request released?",
+        lease="when every step that refers to it has returned",
+        deferred="when the ongoing batch does not refer to it",
+        at_once="immediately",
     )  # fmt: skip
     evicts: str = rule(
-        "ahead", "How much of the cache goes when memory is short?",
-        ahead="a page more for every request of a step, where pages hold several tokens; and once "
-        "somebody is retracted, until those who stay have room for 20 steps each",
+        "ahead", "How much of the cache is evicted when memory is short?",
+        ahead="a page more for each request of a step, where pages hold several tokens; and after "
+        "a retraction, until each kept request has room for 20 steps",
         lacking="only what the next step lacks",
     )  # fmt: skip
     enters_cache: str = rule(
         "settled", "What of a request may enter the prefix cache?",
-        settled="what a step has come back with: what a failed one has not written is never shared",
-        launched="all that is launched (SGLang): a chunk once the next step is scheduled, and of "
-        "one who ends the last token, too, if a step in flight computes it",
-        known="all of whose tokens the host knows (mini-sglang), though its step may still run",
+        settled="what a returned step has computed: a failed step's pages are never shared",
+        launched="all that is launched (SGLang): a chunk once the next step is scheduled, and a "
+        "finished request's last token, too, if a step in flight computes it",
+        known="all tokens that the host knows (mini-sglang), though their step may still run",
     )  # fmt: skip
     chunks_enter: str = rule(
         "each", "When does a chunk of a prompt enter the prefix cache?",
-        each="each by itself",
-        whole_prompt="with the last one, when all of the prompt has come back (mini-sglang)",
+        each="when its own step has returned",
+        whole_prompt="with the last one, when the whole prompt is computed (mini-sglang)",
     )  # fmt: skip
     edges_end: str = rule(
         "prompt", "Where does an edge of the tree end?",
-        prompt="where prefixes part, and where a prompt ends: its outputs can be given up alone",
+        prompt="where prefixes part, and where a prompt ends: its outputs can be evicted alone",
         parting="where prefixes part (mini-sglang)",
     )  # fmt: skip
     length_frees: str = rule(
-        "last_token", "When does one let go of its memory who ends by length?",
-        last_token="when its last token has come back",
+        "last_token", "When does a request that reaches its length close its lease?",
+        last_token="when its last token has returned",
         last_launch="a step before, while the step of that token runs (mini-sglang's overlap); "
-        "only with free_rule=at_once, as by the others memory waits for that step",
+        "only with free_rule=at_once, because the others wait for that step",
     )  # fmt: skip
     split_counts: str = rule(
         "both", "Which half of an edge counts as just used when a walk ends within it?",
@@ -122,37 +124,37 @@ class Rules:
         neither="neither (mini-sglang)",
     )  # fmt: skip
     waiting_prefixes: str = rule(
-        "refreshed", "Do prefixes that somebody waits for count as used, where the order of the "
-        "queue does not look at the cache anyway?",
-        refreshed="at every 32nd pass through the queue, where the least recently used goes first",
-        stale="only once their request is asked",
+        "refreshed", "When do the prefixes of waiting requests count as used, if the order of the "
+        "queue does not look at the cache?",
+        refreshed="at every 32nd pass through the queue, if the least recently used goes first",
+        stale="only once their request is offered to the batch",
     )  # fmt: skip
 
     prefix_cache: str = rule(
         "radix", "What finds the pages of a prefix?",
-        radix="a radix tree; its leaves go whole, the least recently used first",
-        blocks="the hash of each page's tokens and of all before them; pages go one by one, in the "
-        "order in which they were let go",
+        radix="a radix tree; whole leaves are evicted, the least recently used first",
+        blocks="the hash of each page's tokens and of all before them; single pages are evicted, "
+        "in the order of their release",
     )  # fmt: skip
 
     block_line: str = rule(
-        "hashed_last", "Which block is found of those with the same tokens, and which goes first "
-        "(prefix_cache blocks)?",
-        hashed_last="the first is found; those without a hash go before all others (vLLM)",
-        one_line="the newest is found, and the others never again; all go in the order in which "
-        "they were let go (nano-vllm)",
+        "hashed_last", "Which of several blocks with the same tokens is found, and which is "
+        "evicted first (prefix_cache blocks)?",
+        hashed_last="the first is found; blocks without a hash are evicted first (vLLM)",
+        one_line="only the newest is found; blocks are evicted in the order of their release "
+        "(nano-vllm)",
     )  # fmt: skip
 
     prompt_pages: str = rule(
         "settled", "When are a prompt's whole pages shared?",
-        settled="when their step has come back",
-        scheduled="when their step is planned: the next one in it may read them (with blocks)",
+        settled="when their step has returned",
+        scheduled="when their step is planned: later prompts of it may read them (with blocks)",
     )  # fmt: skip
 
     output_pages: str = rule(
         "end", "When are whole pages of outputs shared?",
-        end="when their request has ended",
-        running="while it runs, so they outlive its preemption",
+        end="when their request has finished",
+        running="while their request runs, so they outlive its preemption",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -234,7 +236,7 @@ RULES: Mapping[str, Rules] = {
 
 
 def find_rules(text: str) -> Rules:
-    """The rules of a system, or those with some answers changed: ``sglang,free_rule=at_once``.
+    """Return a system's rules, maybe with answers changed: ``sglang,free_rule=at_once``.
 
     Raises:
         ValueError: there is no such system, rule or answer.
@@ -253,23 +255,21 @@ def find_rules(text: str) -> Rules:
 
 @dataclass(frozen=True)
 class Deliberate:
-    """Where a preset does not answer as its original does: the original's answer, and why not."""
+    """An answer of an original that its preset here does not give, and the reason."""
 
     answer: str
     reason: str
 
 
 RACE = Deliberate(
-    "at_once", "a step in flight may still write what is given away: a race on two streams"
+    "at_once", "a step in flight may still write to reused memory: a race on two streams"
 )
-UNWRITTEN = (
-    "a step that fails has not written it, and whoever found it would read what is not there"
-)
+UNWRITTEN = "a failed step has not written it, so a request that found it would read garbage"
 DELIBERATE: Mapping[str, Mapping[str, Deliberate]] = {
     "sglang": {
         "free_rule": RACE,
         "enters_cache": Deliberate("launched", UNWRITTEN),
-        "too_long_alone": Deliberate("refused", "it would wait for ever, and all behind it"),
+        "too_long_alone": Deliberate("refused", "it would wait forever, and all later ones, too"),
     },
     "mini-sglang": {
         "free_rule": RACE,
@@ -277,7 +277,7 @@ DELIBERATE: Mapping[str, Mapping[str, Deliberate]] = {
         "length_frees": Deliberate("last_launch", "the step of its last token still reads it"),
     },
 }
-"""By system and rule; all else is as in the original, and ``minisched fidelity`` holds it to it."""
+"""By system and rule. All other answers are the original's, as ``minisched fidelity`` checks."""
 
 
 def chunk_problem(rules: Rules, size: int, page_size: int, is_mixed: bool) -> str:

@@ -91,5 +91,5 @@ class Launched(Settled):
         return False
 
     def on_finish(self, req: Request, lease: Lease) -> None:
-        """Count all launched tokens as settled whose values the host knows."""
+        """Count all launched tokens that the host knows as settled."""
         lease.settled_len = max(lease.settled_len, min(req.computed_len, req.known_len))

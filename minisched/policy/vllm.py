@@ -34,16 +34,16 @@ class BudgetAdder(PrefillAdder):
 
 @dataclass
 class UnifiedBudget:
-    """vLLM ``v1/core/sched/scheduler.py:schedule``: there is no prefill and no decode phase.
+    """One budget without phases (vLLM ``v1/core/sched/scheduler.py:schedule``).
 
-    Every request has tokens to compute, one or many; all take from one budget
-    (``max_num_batched_tokens``), so chunks and decodes mix by themselves. Whoever runs gets at most
-    what is left of it, and drafts beyond that are not computed (``num_scheduled_spec_tokens``).
-    Each takes its pages as it is planned (``allocate_slots``), and may share them from then on.
-    Nothing is kept back for the future: who runs out of pages preempts the newest, which recomputes
-    everything later. All tokens of a newcomer must find memory, though its first step may compute
-    less (``scheduler_reserve_full_isl``), and a chunk that finds none gives way itself. Who wants
-    log-probabilities is mixed like everybody else; the rule against that is SGLang's.
+    - Each request has tokens to compute, one or many, and takes them from one budget
+      (``max_num_batched_tokens``), so chunks and decodes mix.
+    - Drafts beyond the budget are not computed (``num_scheduled_spec_tokens``).
+    - Pages are taken while a step is planned (``allocate_slots``), and may be shared from then on.
+    - Nothing is reserved: a request without pages preempts the newest, which is recomputed later.
+    - A new request needs pages for all of its tokens, though its first step may compute fewer
+      (``scheduler_reserve_full_isl``). A chunk without pages is preempted itself.
+    - Requests with log-probabilities are mixed, too.
     """
 
     budget: int
@@ -54,7 +54,7 @@ class UnifiedBudget:
     recorder: Recorder
 
     def schedule(self) -> Plan:
-        """Prompts, or chunks of them, with tokens to compute of each; who decodes; their drafts."""
+        """Return the prompts or chunks with their tokens, the decodes and their drafts."""
         prefill, num_retractions = self.prefill, self.retraction.num_retractions
         decodes, draft_lens = self._running()
         left = self.budget - len(decodes) - sum(draft_lens)
@@ -78,7 +78,7 @@ class UnifiedBudget:
         return adder.can_run_list, decodes, draft_lens
 
     def _running(self) -> tuple[list[Request], list[int]]:
-        """Those who decode, in the order of their admission, and the drafts that each may carry."""
+        """Return the decodes in the order of their admission, and the most drafts of each."""
         work: list[Request] = []
         draft_lens: list[int] = []
         left = self.budget
@@ -101,12 +101,12 @@ class UnifiedBudget:
         return work, draft_lens
 
     def _make_room(self, req: Request, length: int) -> bool:
-        """Whether it can hold so many positions, once the newest have been preempted for them."""
+        """Return whether ``req`` can hold ``length`` positions, after preempting the newest."""
         assert req.lease is not None
         chunked, need = self.prefill.chunked_req, self.leases.pages_lacking(req.lease, length)
         while (short := need - self.leases.available_pages) > 0:
             if short <= self.leases.pages_returning:
-                return False  # they come back by themselves
+                return False  # they are released without a preemption
             if chunked is not None and chunked.lease is not None:
                 newest = chunked
             elif list(self.decode.running_reqs) == [req]:

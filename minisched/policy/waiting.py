@@ -1,4 +1,4 @@
-"""The waiting queue: a list that each pass sorts, if its order asks for that."""
+"""The waiting queue: a list that each pass sorts, unless it is first come, first served."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ..memory import Match, RadixCache
 from ..memory.radix_cache import TreeNode
 from ..trace import Recorder
 
-# -- In which order waiting requests are admitted --------------------------------------------------
+# -- The order of admission ------------------------------------------------------------------------
 
-LONG_QUEUE = 128  # requests; over it, matching them all at each step costs more than it brings
+LONG_QUEUE = 128  # requests; in a longer queue, matching all at each step costs more than it saves
 CHECK_THRESHOLD = 32  # tokens: a request with more than this cached is not looked at below
-DEPRIORITIZE_THRESHOLD = 32  # tokens shared with an earlier waiting request: worth waiting for
+DEPRIORITIZE_THRESHOLD = 32  # tokens shared with an earlier waiting request that justify waiting
 REFRESH_INTERVAL = 32  # passes through the queue
 
 RANKS: dict[str, Callable[[Request], int]] = {
     "fcfs": lambda req: 0,
     "lof": lambda req: -req.params.max_new_tokens,  # longest output first
 }
-"""Orders that look at the request alone: the least goes first, then whoever came first."""
+"""Orders by the request alone: the least goes first; among equals the first to arrive."""
 
 Matches = list[tuple[Request, Match]]
 
 
 def lpm(matches: Matches, tree: RadixCache) -> list[Request]:
-    """Longest prefix match: who finds the most in the cache, before others push it out.
+    """Longest prefix match: first the requests with the most cached tokens, before these go.
 
-    A request that would find more once an earlier waiting one has run is put last.
+    A request that would find more after an earlier waiting one has run is put last.
     """
     last = deprioritized(matches, tree.page_size)
 
@@ -44,10 +44,10 @@ def lpm(matches: Matches, tree: RadixCache) -> list[Request]:
 
 
 def deprioritized(matches: Matches, page_size: int) -> set[Request]:
-    """In-batch prefix caching: of those that share a long prefix which is not cached, all but one.
+    """Return, for each long uncached prefix, all requests that share it but the first.
 
-    A simulated tree of the waiting queue tells, with pages of one token whatever the cache's are
-    (SGLang ``schedule_policy.py:_compute_prefix_matches``).
+    This is in-batch prefix caching (SGLang ``schedule_policy.py:_compute_prefix_matches``). A
+    simulated tree holds the waiting queue, in pages of one token.
     """
     waiting_queue_radix_tree = RadixCache()
     found: set[Request] = set()
@@ -63,10 +63,10 @@ def deprioritized(matches: Matches, page_size: int) -> set[Request]:
 
 
 def dfs_weight(matches: Matches, tree: RadixCache) -> list[Request]:
-    """Depth first through the tree, the branch first that most requests wait on.
+    """Depth first through the tree, the branch with the most waiting requests first.
 
-    So those who share a prefix run together, while it is there: first those who find more than the
-    node's own prefix, then those who find just that.
+    Requests that share a prefix then run together, while it is cached. At each node, requests that
+    match a longer prefix go before those that match just this one.
     """
     weight: Counter[TreeNode] = Counter()
     at: dict[TreeNode, list[Request]] = {}
@@ -90,7 +90,7 @@ CACHE_AWARE: dict[str, Callable[[Matches, RadixCache], list[Request]]] = {
     "lpm": lpm,
     "dfs-weight": dfs_weight,
 }
-"""Orders that look at the cache: matched again at each pass, as it changes."""
+"""Orders by the cache: each pass matches the requests again, because the cache changes."""
 
 POLICIES = (*RANKS, "random", "priority", *CACHE_AWARE)
 """``priority`` is short for ``fcfs`` with ``enable_priority_scheduling``."""
@@ -99,12 +99,12 @@ POLICIES = (*RANKS, "random", "priority", *CACHE_AWARE)
 class SchedulePolicy:
     """One of the orders (SGLang ``managers/schedule_policy.py:SchedulePolicy``).
 
-    Each pass through the queue sorts what the last one has left, so among equals its order stays.
-    ``enable_priority_scheduling`` puts priority before ``fcfs`` and ``lof``, and before nothing
-    else. Without a radix tree the cache-aware orders are first come, first served (vLLM, whose
-    cache is no tree, has no such order); so is ``lpm`` while more than ``LONG_QUEUE`` requests
-    wait. ``refreshes``: from time to time, prefixes that somebody waits for count as used in a
-    cache that gives up the least recently used.
+    Each pass sorts the order of the last one, so equal requests keep their order.
+    ``enable_priority_scheduling`` puts priority before ``fcfs`` and ``lof``; it changes no other
+    order. Without a radix tree the cache-aware orders are first come, first served (vLLM's cache is
+    no tree, and vLLM has no such order). So is ``lpm`` while more than ``LONG_QUEUE`` requests
+    wait. ``refreshes``: at intervals, the prefixes of waiting requests count as used in an LRU
+    cache.
     """
 
     def __init__(
@@ -124,18 +124,18 @@ class SchedulePolicy:
         self.num_refreshable = 0  # passes
 
     def rank(self, req: Request) -> tuple[int, int]:
-        """What the request itself says of its place; the least goes first."""
+        """Return the request's own part of the order; the least goes first."""
         has_priority = self.by_priority and self.name in RANKS
         return -req.priority if has_priority else 0, RANKS.get(self.name, RANKS["fcfs"])(req)
 
     def sorts(self, num_waiting: int) -> bool:
-        """Whether a pass has anything to sort: first come, first served stays as it is."""
+        """Return whether a pass sorts; first come, first served does not."""
         if self.name == "fcfs":
             return self.by_priority
         return self.name != "lpm" or num_waiting <= LONG_QUEUE
 
     def sort(self, waiting: Sequence[Request]) -> list[Request]:
-        """The order of this pass, of requests in that of the last one."""
+        """Return the order of this pass; ``waiting`` is in the order of the last one."""
         if self.name in CACHE_AWARE:
             assert self.tree is not None
             match_prefix = self.tree.match_prefix
@@ -149,9 +149,9 @@ class SchedulePolicy:
         return ordered
 
     def refresh(self, waiting: Sequence[Request] | dict[Request, None]) -> None:
-        """Let what those at the head of the queue will find count as used, the first one's last.
+        """Count the cached prefixes at the head of the queue as used, the first request's last.
 
-        SGLang ``_touch_waiting_prefixes``. An order that looks at the cache does so by looking.
+        SGLang ``_touch_waiting_prefixes``. A cache-aware order does that by matching.
         """
         looks = self.name in CACHE_AWARE and self.sorts(len(waiting))
         if not (waiting and self.refreshes) or looks:
@@ -164,13 +164,13 @@ class SchedulePolicy:
 
 
 class WaitingQueue:
-    """Requests that hold no memory yet, or none any more (SGLang's ``waiting_queue``, a list).
+    """Requests without memory (SGLang's ``waiting_queue``, a list).
 
-    A pass sorts it in place and admits from its head; first come, first served sorts nothing, and
-    costs what is admitted, however many wait. A request that has lost its memory waits behind all
-    others, as in SGLang, or in its ``old_place`` (``policy/rules.py:retracted_waits``). One that
-    has stale output in flight waits aside until it is added again (vLLM's ``skipped_waiting``): it
-    cannot be admitted, and stops nobody.
+    A pass sorts it in place and admits from its head. First come, first served sorts nothing, so
+    a pass costs as much as it admits. A retracted request waits at the end, as in SGLang, or in
+    its ``old_place`` (``policy/rules.py:retracted_waits``). A request with stale output in flight
+    waits aside until it is added again (vLLM's ``skipped_waiting``): it can't be admitted, and
+    delays no other request.
     """
 
     def __init__(self, policy: SchedulePolicy, recorder: Recorder, old_place: bool = False) -> None:
@@ -185,14 +185,14 @@ class WaitingQueue:
         return len(self.waiting) + len(self.aside)
 
     def __iter__(self) -> Iterator[Request]:
-        """In the order of the last pass, then who came since, then those aside."""
+        """In the order of the last pass, then later arrivals, then those aside."""
         return iter([*self.waiting, *self.aside])
 
     def __contains__(self, req: Request) -> bool:
         return req in self.waiting or req in self.aside
 
     def add(self, req: Request) -> None:
-        """Let a request wait: at the end, unless it had a place and that is kept."""
+        """Add a request at the end, or in its old place."""
         if req.num_stale_output_tokens:
             self.aside[req] = None
             return
@@ -207,19 +207,19 @@ class WaitingQueue:
             self.waiting = OrderedDict.fromkeys(by_rank)
 
     def first(self) -> Request | None:
-        """Who is next, as far as the last pass can tell."""
+        """Return the next request in the order of the last pass."""
         return next(iter(self.waiting), None)
 
     def remove(self, req: Request) -> None:
-        """Let a request go, if it waits."""
+        """Remove a request, if it waits."""
         self.waiting.pop(req, None)
         self.aside.pop(req, None)
 
     def in_order(self) -> Iterator[Request]:
-        """One pass: sorted now; who is to be admitted next, while each is taken out before that.
+        """Start a pass: sort, then yield each next request, which the caller removes if admitted.
 
-        The first one that stays ends it: whoever is refused stops those behind. Who is added
-        meanwhile waits for the next pass.
+        The first request that is not removed ends the pass, because it stops all later ones. A
+        request that is added meanwhile waits for the next pass.
         """
         if self.policy.sorts(len(self)):
             self.waiting = OrderedDict.fromkeys(self.policy.sort(list(self.waiting)))
