@@ -1,6 +1,7 @@
 """Spans of a resource's cells, read from their text in a trace: ``3-7 9`` (``Act.at``).
 
-A span may be a gigabyte, so nobody counts its cells. The spans of one text are in order and apart.
+A span may be a gigabyte, so no function counts its cells. The spans of one text are in order and
+don't touch.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _span(part: str) -> Span:
 
 
 def is_in(cell: int, text: str) -> bool:
-    """Whether a cell is one of ``3-7 9``."""
+    """Return whether a cell is one of ``3-7 9``."""
     return any(first <= cell <= last for first, last in spans_of(text))
 
 

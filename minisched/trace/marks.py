@@ -1,4 +1,4 @@
-"""What marks of known names have to say, so that whoever reads a file's marks can rely on it.
+"""The required attributes of marks with known names, on which each reader of a file relies.
 
 The README of the folder ``traces`` has the same table. Names that are not in it are free, and so
 are more attributes than those.
@@ -56,12 +56,12 @@ KNOWN: dict[str, dict[str, str]] = {
     "match": {"rid": TEXT, "prompt_len*": NUMBER},
     "verified": {"drafts": NUMBER, "accepted": NUMBER},
 }  # fmt: skip
-"""By mark its attributes, each with its kind; one whose name ends in a star may be left out."""
+"""Attributes by mark, each with its kind; an attribute with a star may be left out."""
 COMMON = {"side*": TEXT}  # whatever the mark's name
 
 
 class BadMark(ValueError):
-    """What is wrong, in a few words that begin with its place: ``marks[17], a 'finish', ...``."""
+    """A damaged mark; the message begins with its place: ``marks[17], a 'finish', ...``."""
 
 
 def check_events(slices: Iterable[Slice], marks: Iterable[Mark]) -> None:
@@ -92,7 +92,7 @@ def check_events(slices: Iterable[Slice], marks: Iterable[Mark]) -> None:
 
 
 def _wrong_value(attrs: dict[str, Value], known: dict[str, str]) -> str:
-    """What is wrong with attributes, some of which are ``known``; empty: nothing."""
+    """Return the problem of attributes, some of which are ``known``; empty: there is none."""
     for starred, kind in known.items():
         name, (wanted, pattern, what) = starred.removesuffix("*"), KINDS[kind]
         if name not in attrs:

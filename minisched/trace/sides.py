@@ -15,7 +15,7 @@ def sides(trace: Trace) -> tuple[str, ...]:
 
 
 def one_side(trace: Trace, side: str) -> Trace:
-    """What one side recorded, as if it were alone: no side's name in lanes, counters and marks.
+    """Return one side's events, without the side's name in lanes, counters and marks.
 
     It ends when the whole run does.
     """
@@ -37,7 +37,7 @@ def one_side(trace: Trace, side: str) -> Trace:
 
 
 def shown_side(trace: Trace) -> Trace:
-    """What a picture with room for one scheduler shows: of a pair the side that decodes."""
+    """Return the side for a picture with room for one scheduler: of a pair the decoding one."""
     return one_side(trace, sides(trace)[-1])
 
 
