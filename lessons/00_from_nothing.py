@@ -29,10 +29,22 @@
 # so far and gives the next one.
 
 # %%
-from minisched import learn
+from minisched import learn, nano
 from minisched.devices.sim import SimStream
 
 # %% [markdown]
+# The course is about one picture. `minisched/nano.py` is a whole engine in 300 lines, and the next
+# cell runs it: the same four requests in the serial loop, and in the overlap loop. A character is a
+# millisecond, and a digit is the number of a step.
+
+# %%
+nano.main()
+
+# %% [markdown]
+# In the serial loop the device (`forward`) waits for the host (`schedule` and `process`). In the
+# overlap loop it waits only at the start. You need not read the file yet: the lessons build its
+# parts.
+#
 # ## Predict first
 #
 # The host puts a job of 10 ms into the device's queue, works for 6 ms on something else, and then

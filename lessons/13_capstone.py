@@ -26,7 +26,7 @@
 # takes longer than the others: an hour or two, in five levels. After each you can stop.
 #
 # %%
-from minisched import learn
+from minisched import learn, nano
 from minisched.loops.overlap import overlap as overlap_loop
 from minisched.policy import PrefillManager
 
@@ -258,5 +258,16 @@ learn.show(overlap_loop, "if batch:", "yield batch", look_at=("delay_sample=dela
 # - **One budget for all.** Every step has a number of tokens; each decode takes one, prompts share the
 #   rest (vLLM, lesson 7). Your two lists may both be filled: try it, and look at the picture.
 #
+# ## The same in one file
+#
+# You have now built all five parts of `minisched/nano.py`, which opened lesson 0: the device (lesson
+# 0), the FutureMap (2), `PrefillAdder` (4), memory (5) and the running set (6), with a scheduler and
+# a loop. Read the file from top to bottom: each of its headings names the module that does the part
+# in full.
+
+# %%
+nano.main()
+
+# %% [markdown]
 # **Next:** your own engine. Lesson 12 showed how to look at it; `minisched check --help` and the page
 # "check mine" show how to hold it to these laws.
