@@ -1,8 +1,8 @@
-"""What a trace tells, before anybody asks whether it is right: the ground of all questions.
+"""The facts of a trace that every check uses, before any rule is applied to them.
 
-- the order of its program: what comes before what, whatever the clock says (``PlayedOrder``);
-- the moments of its marks, as a reader would say them;
-- the words for who did something, and for the memory that it was done to.
+- the order of its program: which act precedes which, whatever the clock shows (``PlayedOrder``);
+- the moments of its marks, in words;
+- the words for the actor of an act, and for the memory that it touches.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Offence:
-    """Something that is not as it should be: a race, a leak, a token that nobody may hear.
+    """A violation in a trace: a race, a leak, or a token that no client may receive.
 
-    ``sentence`` tells it, and a picture shows ``slices`` in red: those that did it, by id.
-    ``kind`` is a word of the question that found it, ``rid`` whose it is, where it is somebody's,
-    and ``time`` when it could first be seen, in nanoseconds. ``missing`` is the edge that should
-    have been between two slices, or None; ``waits`` is what of the second one has to wait, as a
-    noun, where it is not all of it: ``free``.
+    ``sentence`` describes it, and a picture shows ``slices`` in red: those that caused it, by id.
+    ``kind`` is a word of the check that found it. ``rid`` is its request, if it has one. ``time``
+    is when it could first be seen, in nanoseconds. ``missing`` is the edge that should have been
+    between two slices, or None. ``waits`` is the part of the second slice that has to wait, as a
+    noun (``free``), if it is not the whole slice.
     """
 
     sentence: str
@@ -48,12 +48,12 @@ class Offence:
 
 
 def kept(question: Callable[[Trace], T]) -> Callable[[Trace], T]:
-    """Answer a question about a trace once: for the newest trace the answer is kept."""
+    """Compute a function of a trace once: the result of the newest trace is kept."""
     newest: list[tuple[Trace, T]] = []
 
     @wraps(question)
     def ask(trace: Trace) -> T:
-        """The answer that is known, or a new one."""
+        """Return the kept result, or compute it."""
         for known, answer in newest:
             if known is trace:
                 return answer
@@ -64,18 +64,18 @@ def kept(question: Callable[[Trace], T]) -> Callable[[Trace], T]:
     return ask
 
 
-# -- What comes before what in a program: Lamport's happens-before, by vector clocks ---------------
+# -- The order of a program: Lamport's happens-before, by vector clocks ----------------------------
 #
-# - A lane does one thing after the other;
+# - A lane does its acts in order;
 # - a launch comes before the op that it launches;
-# - an op's end, or what was said, comes before whatever follows on a lane that waited for it.
+# - an op's end, or a signal, comes before each later act of a lane that waited for it.
 
 
 class Done(NamedTuple):
     """An act that happened as the ``when``-th, at a ``moment`` of its lane.
 
-    ``clock`` is, by lane, the last of its moments that surely had been; ``launch`` is the launch of
-    its op, if the act touches anything.
+    ``clock`` maps each lane to the last of its moments that surely precedes the act. ``launch`` is
+    the launch of the act's op, if the act touches anything.
     """
 
     when: int
@@ -85,41 +85,41 @@ class Done(NamedTuple):
     launch: Done | None = None
 
     def is_before(self, other: Done) -> bool:
-        """Whether it surely comes before another one."""
+        """Return whether this act surely comes before another one."""
         lane = self.act.lane
         known = other.moment if other.act.lane == lane else other.clock.get(lane, 0)
         return self.moment <= known and self.when != other.when
 
     def is_unordered(self, other: Done) -> bool:
-        """Whether nothing says which of the two comes first."""
+        """Return whether no order exists between the two acts."""
         return self.when != other.when and not (self.is_before(other) or other.is_before(self))
 
     def is_decided_before(self, other: Done) -> bool:
-        """Whether its launch, or it itself where nobody launches it, comes before the other's."""
+        """Return whether its launch (or the act, without one) precedes the other's."""
         return (self.launch or self).is_before(other.launch or other)
 
 
 class PlayedOrder:
-    """A program, played once in about the order of its slices.
+    """A program, replayed once in about the order of its slices.
 
-    A lane's acts stay in its order. A begin comes after the op's launch, and a wait after the first
-    end or say of what it waits for. Any other order that keeps to this would do as well: who comes
-    before whom is not taken from it, but two acts that nothing orders are told as they came.
+    The acts of a lane stay in its order. A begin comes after the launch of its op, and a wait after
+    the first end or signal that it waits for. Any other order with these properties gives the same
+    happens-before; it only decides in which order two unordered acts are described.
 
-    ``done`` are the acts in that order, and ``stuck`` is what each lane never gets to. What the
-    host reads of a step's tokens, it reads in the ``process`` of that step: that opens only when
-    the host has waited for the copy, so a trace notes the slice before.
+    ``done`` are the acts in that order, and ``stuck`` maps each lane to the act that it never
+    reaches. The host reads a step's tokens in the ``process`` slice of that step. That slice opens
+    only after the host has waited for the copy, so a trace records the slice before it.
     """
 
     def __init__(self, program: Sequence[Act], slices: Iterable[Slice] = ()) -> None:
         self.done: list[Done] = []
         self.launched: dict[int, Done] = {}
         self.ended: dict[int, Done] = {}  # by op or signal; of a signal the first
-        self.last: dict[str, Done] = {}  # of each lane
+        self.last: dict[str, Done] = {}  # by lane
         by_id = {item.id: item for item in slices}
         process = {(item.lane, item.step): item.id for item in by_id.values()
                    if item.name == "process" and item.step > 0}  # fmt: skip
-        waited: dict[str, int] = {}  # the step that a lane waited for last
+        waited: dict[str, int] = {}  # the step of each lane's last wait
         places: dict[str, list[int]] = {}
         for at, act in enumerate(program):
             places.setdefault(act.lane, []).append(at)
@@ -130,7 +130,7 @@ class PlayedOrder:
         heap: list[tuple[int, int, str]] = []
 
         def push(lane: str, now: int) -> None:
-            """Its next act: the host does things by the end of a slice, an op from its start."""
+            """Queue a lane's next act: by its slice's end, on a device by its op's start."""
             if here[lane] == len(places[lane]):
                 return
             at = places[lane][here[lane]]
@@ -171,7 +171,7 @@ class PlayedOrder:
 
 
 def _learned(lane: str, clock: Mapping[str, int], giver: Done) -> Mapping[str, int]:
-    """What a lane knows once it has begun, or waited for, what ``giver`` launched or ended."""
+    """Return a lane's clock after an act that depends on ``giver``: its begin, or its wait."""
     if giver.act.lane == lane or clock.get(giver.act.lane, 0) >= giver.moment:
         return clock
     known = dict(clock)
@@ -184,22 +184,22 @@ def _learned(lane: str, clock: Mapping[str, int], giver: Done) -> Mapping[str, i
 
 @kept
 def order_of(trace: Trace) -> PlayedOrder:
-    """The order of a trace's program: races, pending leaks and wrong tokens all ask it."""
+    """Return the order of a trace's program; races, pending leaks and wrong tokens all use it."""
     return PlayedOrder(trace.program, trace.slices)
 
 
-# -- When something happened to memory, as a reader would say it: which step, which phase, what time
+# -- The moment of a change of memory, in words: its step, its phase, its time ---------------------
 #
-# Marks have a time and no step. A step's memory is reserved before the mark ``commit`` of that
-# step, and what its result ends is ended before its mark ``tokens``.
+# Marks have a time but no step. A step's memory is reserved before its mark ``commit``, and its
+# result ends requests before its mark ``tokens``.
 
 
 @dataclass(frozen=True)
 class MarkMoment:
-    """A moment of a run. ``step`` 0: of none; ``phase`` is empty where the trace does not say.
+    """A moment of a run. ``step`` 0: no step; ``phase`` is empty if the trace does not show it.
 
     ``after`` is the newest step that was committed before. ``slices`` are the slices in which it
-    happened, as well as is known.
+    happened, as far as they are known.
     """
 
     time: int  # nanoseconds
@@ -218,18 +218,18 @@ class MarkMoment:
 
 @kept
 def heard(trace: Trace) -> dict[str, list[tuple[Mark, MarkMoment]]]:
-    """The marks of each scheduler, each with its moment; a scheduler that is alone has no name."""
+    """Return each scheduler's marks with their moments; a single scheduler has the name ''."""
     return {side: list(moments(one_side(trace, side))) for side in sides(trace)}
 
 
 def moments(trace: Trace) -> Iterator[tuple[Mark, MarkMoment]]:
-    """The marks of one scheduler alone, each with its moment.
+    """Yield the marks of one scheduler, each with its moment.
 
-    Rows and pages that the next step names were taken for it. Whoever ends by a token does so in
-    the step that is about to come back. Which slice it was in is what the mark says (``during``).
+    Rows and pages that the next step refers to were allocated for it. A request that ends by a
+    token ends in the step that comes back next. The mark's ``during`` is its slice.
     """
     by_id = {item.id: item for item in trace.slices}
-    ahead: list[tuple[int, list[int], int]] = []  # the next to be committed, and to come back
+    ahead: list[tuple[int, list[int], int]] = []  # the next commits, and the next results
     commit, rows, back = 0, list[int](), 0
     for mark in reversed(trace.marks):
         if mark.name == "commit":
@@ -240,7 +240,7 @@ def moments(trace: Trace) -> Iterator[tuple[Mark, MarkMoment]]:
     after = 0
     for mark, (commit, rows, back) in zip(trace.marks, reversed(ahead), strict=True):
         said, item = mark.attrs.get("step", 0), by_id.get(mark.during)
-        step = said if isinstance(said, int) else 0  # marks of unknown names may say anything
+        step = said if isinstance(said, int) else 0  # marks of unknown names may contain anything
         if mark.name in ("row alloc", "page alloc") and mark.attrs.get("row") in rows:
             step = commit
         elif mark.name == "finish" and mark.attrs.get("reason") in ("stop", "length"):
@@ -251,14 +251,14 @@ def moments(trace: Trace) -> Iterator[tuple[Mark, MarkMoment]]:
 
 
 def numbers(text: object) -> list[int]:
-    """The whole numbers in a mark's text."""
+    """Return the whole numbers in a mark's text."""
     return [int(word) for word in str(text).split() if word.isdecimal()]
 
 
-# -- In words: who did it, and to what memory ------------------------------------------------------
+# -- In words: the actor of an act, and the memory -------------------------------------------------
 
-VALUE = "value"  # what an op gives: written by its end, read by the ops that take it
-MOST_SPANS, MOST_PLACES = 4, 2  # that a sentence names; of those that take more words fewer
+VALUE = "value"  # the result of an op: written by its end, read by the ops that take it
+MOST_SPANS, MOST_PLACES = 4, 2  # in a sentence; fewer of those that take more words
 ONES = {  # one cell of a resource
     "kv": "KV slot",
     "future map": "future slot",
@@ -269,32 +269,32 @@ ONES = {  # one cell of a resource
 
 
 def many(count: int, one: str, several: str = "") -> str:
-    """``1 leak`` or ``3 leaks``."""
+    """Return ``1 leak`` or ``3 leaks``."""
     return f"{count} {one if count == 1 else several or one + 's'}"
 
 
 def milliseconds(nanoseconds: int) -> str:
-    """A time to read: ``2.2 ms``, to a thousandth of a millisecond."""
+    """Return a time to read: ``2.2 ms``, to a thousandth of a millisecond."""
     return f"{round(nanoseconds / 1e6, 3):g} ms"
 
 
 def plural(word: str, which: Iterable[int]) -> str:
-    """``page 3`` or ``pages 3-5``."""
+    """Return ``page 3`` or ``pages 3-5``."""
     text = to_text(which)
     return f"{word} {text}" if text.isdecimal() else f"{word}s {text}"
 
 
 def side_of(resource: str) -> tuple[str, str]:
-    """The side of ``pd`` that a resource is on, if there are two, and its name there."""
+    """Return the side of ``pd`` that a resource is on ('' without sides), and its name there."""
     side, _, rest = resource.partition(" ")
     return (side, rest) if side in PAIR else ("", resource)
 
 
 class Words:
-    """The words for one trace: ``op`` for who did it, ``cells`` for what it was done to.
+    """The words for one trace: ``op`` names the actor, ``cells`` the memory.
 
-    A mark ``row length`` says how many cells each row of a resource has that is a table; without
-    it, cells are numbered through.
+    A mark ``row length`` contains the number of cells in each row of a table. Without it, cells
+    are numbered from the start of the resource.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -308,15 +308,15 @@ class Words:
         }
 
     def name(self, op: int) -> str:
-        """What an op is: ``copy``; empty without a slice."""
+        """Return the name of an op: ``copy``; empty without a slice."""
         return self.slices[op].name if op in self.slices else ""
 
     def step(self, op: int) -> int:
-        """The step of an op; 0 if it has none."""
+        """Return the step of an op; 0 if it has none."""
         return self.slices[op].step if op in self.slices else 0
 
     def shown(self, *ops: int) -> tuple[int, ...]:
-        """Those of them that have a slice, each once."""
+        """Return those ops that have a slice, each once."""
         return tuple(op for op in dict.fromkeys(ops) if op in self.slices)
 
     def op(self, op: int, lane: str) -> str:
@@ -328,16 +328,16 @@ class Words:
         return f"{name} on the {lane}" if is_host(lane) else name
 
     def who(self, act: Act) -> str:
-        """The op with its lane and its requests: ``copy of step 3 (copy stream; r0, r1)``."""
+        """Return an op with its lane and requests: ``copy of step 3 (copy stream; r0, r1)``."""
         rids = act.rid or ", ".join(self.slices[act.op].rids if act.op in self.slices else ())
         about = [*([] if is_host(act.lane) else [lane_words(act.lane)]), *filter(None, [rids])]
         words = self.op(act.op, act.lane)
         return f"{words} ({'; '.join(about)})" if about else words
 
     def cells(self, resource: str, at: str) -> str:
-        """Some cells in the words of their resource: ``KV slots 3-7 9``, ``the inputs of step 4``.
+        """Return cells in words of their resource: ``KV slots 3-7 9``, ``the inputs of step 4``.
 
-        ``at`` is as in an act.
+        ``at`` has the form of an act's ``at``.
         """
         (side, name), spans = side_of(resource), sorted(set(spans_of(at)))
         size = self.row_lens.get(resource, 0)
@@ -359,9 +359,9 @@ class Words:
 
 
 def _listed(one: str, spans: Iterable[Span], row_len: int = 0) -> str:
-    """``cell 3``, ``cells 3-7 9``; of many spans the first few, and how many cells more.
+    """Return ``cell 3`` or ``cells 3-7 9``; of many spans the first, and the number of others.
 
-    With ``row_len``, by row and position: ``(row 2, positions 3-5)``.
+    With ``row_len``, cells are shown by row and position: ``(row 2, positions 3-5)``.
     """
     spans, most = sorted(set(spans)), MOST_PLACES if row_len else MOST_SPANS
     is_one = len(spans) == 1 and spans[0][0] == spans[0][1]

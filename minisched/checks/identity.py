@@ -1,8 +1,8 @@
 """Did every schedule give the same tokens? If not: where first, and how close was the call?
 
-And of one run alone: did each request get its own tokens, up to its end and no further? The story
-of a wrong token leads back to the first thing that was wrong: the reads of the step that sampled
-it, the writers of those, their reads, and so on.
+A single run is checked too: each request gets its own tokens, up to its end. The story of a wrong
+token leads back to the first violation: the reads of the step that sampled it, the writers of
+those cells, their reads, and so on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..trace.events import is_host
 from .history import Done, MarkMoment, Offence, Words, heard, order_of
 from .leaks import ledgers
 
-# -- Whether two recorded runs are of one workload, as far as their traces show --------------------
+# -- Are two recorded runs of the same workload? ---------------------------------------------------
 
 
 def another_workload(baseline: Trace, run: Trace) -> str:
@@ -52,7 +52,7 @@ def another_workload(baseline: Trace, run: Trace) -> str:
 
 
 def requests_of(trace: Trace) -> set[str]:
-    """Every request that a trace names."""
+    """Return all requests that a trace contains."""
     named = {str(mark.attrs["rid"]) for mark in trace.marks if mark.attrs.get("rid")}
     says_tokens = any(mark.name == "tokens" for mark in trace.marks)
     return named | set(tokens_heard(trace) if says_tokens else ())
@@ -64,7 +64,7 @@ def ended(trace: Trace) -> set[str]:
 
 
 def prompt_lens(trace: Trace) -> dict[str, int]:
-    """Tokens of each request's prompt, from the first time it was looked up in the cache."""
+    """Return the tokens of each request's prompt, from its first cache lookup."""
     sizes: dict[str, int] = {}
     for mark in trace.marks:
         if mark.name == "match" and "prompt_len" in mark.attrs:
@@ -83,10 +83,10 @@ def with_margin(
     requests: Sequence[Request],
     serial: Run,
 ) -> Difference:
-    """The difference with the top-2 logit margin at its place, from one request run alone."""
+    """Return the difference with the top-2 logit margin there, from the request run alone."""
     request = next(item for item in requests if item.rid == found.rid)
     agreed = serial.outputs[found.rid][: found.position]
-    params = SamplingParams(max_new_tokens=1)  # logits as they are before any wish
+    params = SamplingParams(max_new_tokens=1)  # logits before any penalty or mask
     margins: list[float] = []
     sample = model.sample
 
@@ -108,9 +108,9 @@ def with_margin(
 class Difference:
     """The first place where a run departs from the baseline.
 
-    A token is None where that run had already ended. ``margin`` is the distance between the two
-    largest logits there, when it was measured: a tiny one indicates rounding, a large one a
-    scheduling bug. ``total``, where one of them had ended: the tokens of the other one.
+    A token is None if that run had already ended. ``margin`` is the distance between the two
+    largest logits there, if it was measured: a tiny one indicates rounding, a large one a
+    scheduling bug. If one run had ended, ``total`` is the number of tokens of the other.
     """
 
     loop: str
@@ -134,7 +134,7 @@ class Difference:
 def first_difference(
     loop: str, baseline: Mapping[str, Sequence[int]], outputs: Mapping[str, Sequence[int]]
 ) -> Difference | None:
-    """The earliest position at which any request differs, by position and then by request."""
+    """Return the earliest difference of all requests, by position and then by request."""
     every = (differs(loop, rid, one, outputs.get(rid, ())) for rid, one in baseline.items())
     return min(filter(None, every), key=lambda item: item.position, default=None)
 
@@ -142,7 +142,7 @@ def first_difference(
 def differs(
     loop: str, rid: str, baseline: Sequence[int], output: Sequence[int]
 ) -> Difference | None:
-    """The first difference of one request."""
+    """Return the first difference of one request."""
     total = max(len(baseline), len(output))
     for at, (expected, got) in enumerate(zip_longest(baseline, output)):
         if expected != got:
@@ -176,7 +176,7 @@ def tokens_heard(trace: Trace) -> dict[str, list[HeardToken]]:
     told: dict[str, list[HeardToken]] = {}
     for mark in marks:
         if mark.attrs.get("side") == "prefill":
-            continue  # no client receives that one
+            continue  # no client receives that token
         rids, tokens = str(mark.attrs["rids"]).split(), str(mark.attrs["tokens"]).split()
         for rid, token in zip(rids, tokens, strict=True):
             step = int(mark.attrs["step"])
@@ -185,9 +185,9 @@ def tokens_heard(trace: Trace) -> dict[str, list[HeardToken]]:
 
 
 def differences(baseline: Trace, trace: Trace) -> list[Difference]:
-    """The first difference of each request of two runs of one workload, by position.
+    """Return the first difference of each request of two runs of one workload, by position.
 
-    Of a request that was given up in either run, only the tokens that both received are compared.
+    If a request was aborted in either run, only the tokens that both received are compared.
 
     Raises:
         ValueError: a trace has no mark of delivered tokens.
@@ -202,9 +202,9 @@ def differences(baseline: Trace, trace: Trace) -> list[Difference]:
 
 
 def gave_up(trace: Trace) -> Iterator[str]:
-    """Yield the requests that were given up, and those of an id that was refused.
+    """Yield the aborted requests, and those of an id that was refused.
 
-    Their end is a question of time, and so is the refusal.
+    Their end depends on time, and so does the refusal.
     """
     for mark in trace.marks:
         is_abort = mark.name == "finish" and mark.attrs.get("reason") == "abort"
@@ -218,7 +218,7 @@ def gave_up(trace: Trace) -> Iterator[str]:
 def find_bad_ends(trace: Trace) -> list[Offence]:
     """Return requests that ended twice, and tokens that came after an end, in order of time.
 
-    A request that comes once more under the same name lives again.
+    A request that comes again under the same name starts a new life.
     """
     found = list[Offence]()
     for side, marks in heard(trace).items():
@@ -228,8 +228,8 @@ def find_bad_ends(trace: Trace) -> list[Offence]:
             for rid in item.rids if is_mine and item.name == "receive" else ():
                 came[rid].append(item.end if trace.clock == "virtual" else item.start)
         ends: defaultdict[str, list[tuple[str, MarkMoment]]] = defaultdict(list)
-        fresh = set[str]()  # ended since a step came back: it may carry the last token
-        refused = Counter[str]()  # those who came while another one of their name lived
+        fresh = set[str]()  # ended since the last result, which may carry their last token
+        refused = Counter[str]()  # requests that came while their name was in use
         for mark, now in marks:
             rids = [str(mark.attrs.get("rid", ""))]
             if mark.name == "refused":
@@ -258,7 +258,7 @@ def find_bad_ends(trace: Trace) -> list[Offence]:
 
 
 def find_misreads(trace: Trace) -> list[Offence]:
-    """Return steps that read another one's future slot, in order of time."""
+    """Return steps that read another request's future slot, in order of time."""
     found = [item for ledger in ledgers(trace).values() for _, item in ledger.misread]
     return sorted(found, key=lambda item: item.time)
 
@@ -268,10 +268,9 @@ def find_misreads(trace: Trace) -> list[Offence]:
 
 @dataclass(frozen=True)
 class WrongTokenStory:
-    """Why a token is wrong: the culprit, and the chain from the token back to it.
+    """The reason of a wrong token: the culprit, and the chain from the token back to it.
 
-    ``is_known`` is False where all that the trace contains is as it should be: then the cause is
-    inside an op.
+    ``is_known`` is False if the trace contains no violation: then the cause is inside an op.
     """
 
     culprit: Offence
@@ -289,8 +288,8 @@ def explain(
 ) -> WrongTokenStory:
     """Return the chain of events that produced a wrong token, the culprit first.
 
-    ``prompts`` are the prompts by request, which no trace contains. With them, KV that was computed
-    from another prompt is found.
+    ``prompts`` maps requests to prompts, which no trace contains. They are needed to find KV that
+    was computed from another prompt.
 
     Raises:
         ValueError: the trace has no mark of delivered tokens, or no program of its lanes.
@@ -324,7 +323,7 @@ def explain(
         return WrongTokenStory(culprit, (begin,), is_known=False)
     seen = {(step, rid)}
     waiting: deque[tuple[int, str, tuple[Offence, ...]]] = deque([(step, rid, (begin,))])
-    while waiting:  # breadth first: the cause that is nearest to the token comes first
+    while waiting:  # breadth first: the cause nearest to the token comes first
         here, whose, links = waiting.popleft()
         if fault := next(past.faults(here, whose, is_last=here == step), None):
             return WrongTokenStory(fault, links)
@@ -342,12 +341,12 @@ def explain(
 
 
 RELAYS = ("future map", "token pool", "prev sampled", "last tokens")
-MEMORY = ("inputs", "page table", "kv")  # that a step reads, besides its tokens
+MEMORY = ("inputs", "page table", "kv")  # read by a step, besides its tokens
 OUTPUT = "output"  # buffers of the device and of the host
 
 
 class Past:
-    """The accesses of a run, and the changes; ``side``: the scheduler that serves the clients."""
+    """All accesses and changes of a run; ``side``: the scheduler that serves the clients."""
 
     def __init__(
         self,
@@ -363,7 +362,7 @@ class Past:
         }
         self.page_size, self.places = self._lay_out_pages(trace)
         self.of_op: defaultdict[int, list[Done]] = defaultdict(list)
-        self.changes: defaultdict[str, list[Done]] = defaultdict(list)  # of each resource
+        self.changes: defaultdict[str, list[Done]] = defaultdict(list)  # by resource
         for done in order_of(trace).done:
             if done.act.at:
                 self.of_op[done.act.op].append(done)
@@ -377,18 +376,18 @@ class Past:
                       if mark.name == "wrong token"}  # fmt: skip
 
     def ops(self, step: int) -> Iterator[Slice]:
-        """Yield the slices that the devices ran of a step."""
+        """Yield the device slices of a step."""
         before = f"{self.side} " if self.side else ""
         for item in self.of_step[step]:
             if item.lane.startswith(before) and not is_host(item.lane):
                 yield item
 
     def ids(self, step: int, name: str) -> tuple[int, ...]:
-        """Return the ids of those by a name."""
+        """Return the ids of a step's slices with this name."""
         return tuple(item.id for item in self.ops(step) if item.name == name)
 
     def reads(self, step: int, rid: str, *memory: str) -> Iterator[Done]:
-        """Yield the reads of a step for a request, of its ops and ``process``, in some memory."""
+        """Yield a step's reads for a request, by its ops and ``process``, from these resources."""
         processes = (it for it in self.of_step[step] if it.name == "process")
         for item in chain(self.ops(step), processes):
             for done in self.of_op[item.id]:
@@ -398,7 +397,7 @@ class Past:
                     yield done
 
     def sources(self, step: int, rid: str) -> Iterator[tuple[int, str, str]]:
-        """Whose work a step's KV is: the step, the request, and a slot in words."""
+        """Yield the sources of a step's KV: the step, the request, and a slot in words."""
         for read in self.reads(step, rid, "kv"):
             for cell, change in self.newest(read).items():
                 if change is not None:
@@ -406,7 +405,7 @@ class Past:
                     yield self.words.step(change.act.op), change.act.rid, what
 
     def newest(self, read: Done) -> dict[int, Done | None]:
-        """By cell, the last write or free before it is read, if there is one."""
+        """Return, by cell, the last write or free before a read, or None."""
         changes, cells = self.changes[read.act.resource], cells_of(read.act.at)
         found, wanted = dict[int, Done | None].fromkeys(cells), set(cells)
         for at in range(bisect_left(changes, read.when, key=lambda it: it.when) - 1, -1, -1):
@@ -418,12 +417,12 @@ class Past:
                 wanted -= here
         return found
 
-    # -- what is not as it should be -------------------------------------------------------------
+    # -- the violations of one step --------------------------------------------------------------
 
     def faults(self, step: int, rid: str, is_last: bool) -> Iterator[Offence]:
-        """Yield the reads of a step that are wrong; of the last step, its output too.
+        """Yield the wrong reads of a step; of the last step, its wrong output too.
 
-        A wrong token has a reason among them, or is one itself.
+        The reason of a wrong token is among them, or the token itself is one.
         """
         wrong = self.wrong.get((step, rid))
         memory = (*((OUTPUT,) if is_last else ()), *(RELAYS if wrong else ()))
@@ -466,7 +465,7 @@ class Past:
         return size, places
 
     def foreign_kv(self, step: int, rid: str) -> Iterator[Offence]:
-        """Yield the first KV that a step reads and that other tokens than the request's made.
+        """Yield the first KV of a step's reads that was computed from another request's tokens.
 
         A shared prefix has the same positions in both requests.
         """
@@ -492,7 +491,7 @@ class Past:
             yield Offence(said, slices)
 
     def _faults_of(self, read: Done, step: int, rid: str) -> Iterator[Offence]:
-        """The rules: what is read was written, for it, not freed since, and in order with all."""
+        """Check a read: cells written for it, not freed since, and ordered with the read."""
         name, reader = read.act.resource, read.act.op
         who = self.words.op(reader, read.act.lane)
         for change in self.changes[name]:
@@ -521,7 +520,7 @@ class Past:
     def _is_anothers(self, cell: int, change: Done, step: int, rid: str) -> bool:
         """Return whether a write took a buffer that a step still needs, or KV of a request.
 
-        It was if a step touched the slot before, under the same lease.
+        KV belongs to the request if a step touched the slot before, under the same lease.
         """
         act, commits = change.act, self.ledger.commits
         if OUTPUT in act.resource:

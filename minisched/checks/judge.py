@@ -1,4 +1,4 @@
-"""Runs one case through one loop, and says which laws it broke."""
+"""Run one case through one loop, and return the laws that it broke."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ from .oracle import OF_HASH, find_unlike
 from .progress import Watched
 from .races import find_endless, find_races
 
-# -- What one run broke ----------------------------------------------------------------------------
+# -- The violations of one run ---------------------------------------------------------------------
 
-# by name, what breaks one: sentences, or offences of the trace
+# violations by law: sentences, or offences of the trace
 Laws = Iterable[tuple[str, Iterable[object]]]
 Hook = Callable[[Engine], None]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A law that does not hold, by name, and what was seen, in a sentence.
+    """A broken law, by name, and the violation, in a sentence.
 
-    ``offence`` is the same as a picture shows it, where the trace alone tells it.
+    ``offence`` is the same violation for a picture, if the trace alone shows it.
     """
 
     law: str
     sentence: str
     offence: Offence | None = None
-    is_in_loop: bool = False  # an error that a line of a loop of one's own raised
+    is_in_loop: bool = False  # an error raised in a line of the user's own loop
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one run broke, in the order in which the laws were looked at, and its trace.
+    """The violations of one run, in the order of the checks, and its trace.
 
-    ``workload`` holds the requests as the run has left them; ``finished`` is False for a run that
-    stopped with an error. ``refused`` are the requests that had to be refused, by name.
+    ``workload`` holds the requests as the run has left them. ``finished`` is False if the run
+    stopped with an error. ``refused`` are the names of the requests that had to be refused.
     ``unknown`` maps a law that does not know the rules in force to the reason.
     """
 
@@ -80,23 +80,23 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether no law was broken."""
+        """Return whether no law was broken."""
         return not self.findings
 
     def lacking(self, law: str) -> str:
-        """Return why a law can't judge the run; nothing where it can, or was broken."""
+        """Return why a law can't judge the run; '' if it can, or was broken."""
         return "" if self.broke(law) else self.unknown.get(law) or lacking(law, self.trace)
 
     def broke(self, law: str) -> Finding | None:
-        """What was found of one law, or None."""
+        """Return the finding of one law, or None."""
         return next((item for item in self.findings if item.law == law), None)
 
 
 class Witnesses:
-    """A case with everybody who looks on while it runs, and the laws that they tell of afterwards.
+    """A case with the observers of its run, and the laws that they judge after it.
 
-    After ``run`` there are its ``trace``, its ``engines`` where it came to its end, the one that
-    clients talk to first, and else the ``error`` that stopped it.
+    ``run`` sets ``trace``, and either ``engines``, the one with the clients first, or the ``error``
+    that stopped the run.
     """
 
     def __init__(self, case: Case, workload: Workload) -> None:
@@ -136,7 +136,7 @@ class Witnesses:
 
         try:
             self.engines = run(case, workload, device, model, watch, look)
-        except Exception as error:  # a broken scheduler may stop in any way
+        except Exception as error:  # a faulty scheduler may raise any error
             self.error = error
         for fault in self.failing:
             for rid in fault.touched:
@@ -144,9 +144,9 @@ class Witnesses:
         self.trace = device.recorder.trace(case.loop, device.name, model.name, device.clock)
 
     def laws(self) -> Laws:
-        """Each law, of what clients heard first; of a run that stopped, as far as it came.
+        """Yield each law with its violations, those of the clients first.
 
-        Ends, and most of what leaks, are not looked at in a run that stopped: they follow from it.
+        Ends and most leaks are skipped if the run stopped with an error: they follow from it.
         """
         trace, is_over, clients = self.trace, bool(self.engines), self.clients
         if is_over:
@@ -176,9 +176,9 @@ class Witnesses:
 
 
 def find_held(engine: Engine) -> Iterator[str]:
-    """What a live scheduler still holds although every request has ended.
+    """Yield what a live scheduler still holds although every request has ended.
 
-    Who took it when, and who should have given it back, the trace tells (``leaks.py``).
+    The trace shows the owner and the missing release (``leaks.py``).
     """
     try:
         engine.scheduler.leases.self_check()
@@ -187,12 +187,12 @@ def find_held(engine: Engine) -> Iterator[str]:
 
 
 def alive() -> list[str]:
-    """The names of all threads that are."""
+    """Return the names of all live threads."""
     return [thread.name for thread in threading.enumerate()]
 
 
 def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> Verdict:
-    """Run a fresh copy of a case and hold every law against it.
+    """Run a fresh copy of a case and apply every law to it.
 
     ``patch`` may change an engine before it starts; ``pd`` has two.
     """
@@ -213,11 +213,11 @@ def judge(case: Case, patch: Callable[[Engine], None] = lambda engine: None) -> 
 def stopped_by(error: Exception, design: Design | None = None) -> Finding:
     """Return the law that an error broke when it stopped a run.
 
-    The sentence about a loop of one's own names its line.
+    The sentence about the user's own loop names the line.
     """
     law = next((name for kind, name in STOPPED_BY.items() if isinstance(error, kind)), "crash")
     frames = traceback.extract_tb(error.__traceback__)
-    words = str(error) or (frames[-1].line if frames else "")  # an assert has no other words
+    words = str(error) or (frames[-1].line if frames else "")  # an assert may have no message
     place, is_in_loop = own_line(error, design) if design else ("", False)
     is_in_loop &= law == "crash"
     words = (words or "").rstrip(".") if place else words
@@ -226,7 +226,7 @@ def stopped_by(error: Exception, design: Design | None = None) -> Finding:
 
 
 def first_of_each(laws: Laws) -> Iterator[Finding]:
-    """The first finding of each law, in their order."""
+    """Yield the first finding of each law, in their order."""
     found: set[str] = set()
     for law, sentences in laws:
         for sentence in sentences if law not in found else ():
@@ -236,9 +236,9 @@ def first_of_each(laws: Laws) -> Iterator[Finding]:
 
 
 def breaks_the_same(finding: Finding) -> Callable[[Case], bool]:
-    """Whether a case breaks the law of a finding; if that is a crash, in the same way but numbers.
+    """Return a test of cases for ``case.py:shrink``: does a case break the law of ``finding``?
 
-    It is what ``case.py:shrink`` asks.
+    A crash has to be the same one, apart from numbers.
     """
 
     def kind_of(sentence: str) -> str:
@@ -253,31 +253,31 @@ def breaks_the_same(finding: Finding) -> Callable[[Case], bool]:
     return shows
 
 
-# -- A step that goes wrong, because its workload says so ------------------------------------------
+# -- Injected faults of a step, from the workload --------------------------------------------------
 
 
 class BadLuck(RuntimeError):
-    """What a device says that fails."""
+    """The error of a device in an injected fault."""
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Put ``around(inner, *args, **options)`` in the place of a method of one object."""
+    """Replace a method of one object by ``around(inner, *args, **options)``."""
     inner = getattr(owner, name)
     setattr(owner, name, lambda *args, **options: around(inner, *args, **options))
 
 
 @dataclass(eq=False)
 class StepFault:
-    """What goes wrong once, of ``FAILURES``: in the first step that computes ``of``'s position.
+    """One injected fault, of ``FAILURES``: in the first step that computes ``of``'s position.
 
-    ``touched`` are the requests that may end because of it; all others must not notice.
+    ``touched`` are the requests that may end because of it. No other request may change.
     """
 
     kind: str
     of: Failure
     is_hit: bool = False
     touched: set[str] = field(default_factory=set)
-    failing: tuple[object, str] = (None, "")  # the step whose copy fails, and which of its copies
+    failing: tuple[object, str] = (None, "")  # the step with the failing copy, and that copy
 
     def put_in(self, engine: Engine) -> None:
         """Change an engine before it starts."""
@@ -291,7 +291,7 @@ class StepFault:
             wrap(model, "sample" if self.kind == "sampling raises" else forward, self.fail)
 
     def is_due(self, step: ForwardBatch | ScheduleBatch) -> bool:
-        """Whether this step is the one; asked once of each."""
+        """Return whether this step is the one; called once for each step."""
         if isinstance(step, ForwardBatch):
             rids, columns = step.rids, step.extents
         else:
@@ -302,38 +302,38 @@ class StepFault:
         )
 
     def row_of(self, rids: tuple[str, ...]) -> int:
-        """The row of a step whose logits are no numbers."""
+        """Return the row of a step that gets NaN logits."""
         return rids.index(self.of.rid)
 
     def copy_of(self, step: Step) -> str:
-        """Which copy fails: of tokens, or of the log-probabilities that somebody wants."""
+        """Return which copy fails: of tokens, or of requested log-probabilities."""
         wants = any(req.params.return_logprob for req in step.batch.reqs)
         return "copy logprobs" if wants else "copy"
 
     def hit(self, *rids: str) -> None:
-        """It has happened, to these requests."""
+        """Record that the fault has hit these requests."""
         self.is_hit = True
         self.touched.update(rids)
 
     def fail(self, inner: Any, *args: Any) -> Any:
-        """What the model has for a step raises."""
+        """Raise in the model's call for the step."""
         batch = next(arg for arg in args if isinstance(arg, ForwardBatch))
         if not self.is_due(batch):
             return inner(*args)
         self.hit(*batch.rids)
-        if self.kind == "out of device memory":  # as CUDA says it through torch, or Python
+        if self.kind == "out of device memory":  # the message of CUDA in torch, or of Python
             raise MemoryError("tried to allocate 2.00 GiB")
         raise BadLuck(FAILURES[self.kind])
 
     def compute_nan(self, forward: Any, batch: ForwardBatch, ids: Any, *args: Any) -> Any:
-        """The logits of one row are NaN, and of no other."""
+        """Compute a step's logits, with NaN in one row."""
         if isinstance(ids, list) and ids and min(ids) < 0:
-            raise BadLuck(f"{min(ids)} is no token")  # but what marks NaN
+            raise BadLuck(f"{min(ids)} is no token")  # negative ids mark NaN logits
         logits, nan = forward(batch, ids, *args), float("nan")
         if self.is_due(batch):
             row = self.row_of(batch.rids)
             self.hit(batch.rids[row])
-            first = sum(batch.logit_lens[:row])  # those that it samples from are its last ones
+            first = sum(batch.logit_lens[:row])  # the rows that it samples from are its last ones
             for at in range(first, first + batch.logit_lens[row]):
                 logits[at] = [nan] * len(logits[at]) if isinstance(logits, list) else nan
         return logits
@@ -351,14 +351,14 @@ class StepFault:
         return inner(step, name, run, *args, **options)
 
 
-# -- Drives a case through its loop, turn by turn --------------------------------------------------
+# -- Drive a case through its loop, turn by turn ---------------------------------------------------
 
-EACH = 2  # turns for each step that is needed; see ``most_turns``
-SIDES = 4  # turns of either side for a turn of one engine: the side that is behind goes on alone
+EACH = 2  # turns for each step; see ``most_turns``
+SIDES = 4  # turns per side for one engine's turn: the side with the earlier clock runs alone
 
 
 class Livelock(AssertionError):
-    """Turns go by and requests never end."""
+    """Requests are left after the most turns that a healthy run takes."""
 
 
 STOPPED_BY: dict[type[Exception], str] = {
@@ -368,13 +368,13 @@ STOPPED_BY: dict[type[Exception], str] = {
     Deadlock: "deadlock",
     MemoryLeak: "leak",
 }
-"""The law that a run has broken which such an error stopped; any other is a ``crash``."""
+"""The law that each error breaks when it stops a run; any other error is a ``crash``."""
 
 
 def run(
     case: Case, workload: Workload, device: Device, model: Model, patch: Hook, each_turn: Hook
 ) -> list[Engine]:
-    """Drive the case; its engines, the one that clients talk to first."""
+    """Drive the case and return its engines, the one with the clients first."""
     if case.loop == "pd":
         return play_pd(case, workload, device, model, patch, each_turn)
     loop, relay, options = case.loop, case.relay, dict(case.options)
@@ -392,11 +392,11 @@ def play(
     patch: Hook = lambda engine: None,
     each_turn: Hook = lambda engine: None,
 ) -> tuple[Engine, list[Output]]:
-    """Drive the loop turn by turn; requests and aborts come in on their turns.
+    """Drive the loop turn by turn; requests and aborts arrive on their turns.
 
-    ``patch`` may change the engine before it starts, and ``each_turn`` look at it after every turn.
-    The device is closed at the end; on ``sim``, what was launched ends first, so that the trace of
-    a run that stopped has it, too.
+    ``patch`` may change the engine before it starts, and ``each_turn`` is called after every turn.
+    The device is closed at the end. On ``sim`` the launched ops end first, so the trace of a
+    stopped run contains them, too.
 
     Raises:
         Livelock: requests are left after ``most_turns``.
@@ -432,11 +432,10 @@ def play(
 def play_pd(
     case: Case, workload: Workload, device: Device, model: Model, patch: Hook, each_turn: Hook
 ) -> list[Engine]:
-    """Turn both sides of PD separation, whose clocks bring what comes, until nothing is left.
+    """Turn both sides of PD separation, whichever clock is earlier, until no request is left.
 
-    A turn of the workload is as long as a step with one token where nothing overlaps. The case's
-    options are the link's. The hooks are called with either engine. The device is closed at the
-    end.
+    A turn of the workload lasts as long as a step with one token and no overlap. The case's options
+    are the link's. The hooks are called with either engine. The device is closed at the end.
 
     Raises:
         Livelock: requests are left after ``SIDES * most_turns``.
@@ -471,13 +470,14 @@ def play_pd(
 
 
 def most_turns(workload: Workload, depth: int, run_ahead: bool = True) -> int:
-    """Turns that a workload may take on a loop with ``depth`` steps in flight: more is a livelock.
+    """Return the turns that a workload may take with ``depth`` steps in flight; more is a livelock.
 
-    As many steps as if requests ran one after the other, each prompt twice, as whoever loses its
-    memory computes all of it again; and ``EACH`` turns for a step, as some only wait. Of 2,064
-    healthy runs, half of them so short of memory that many were retracted, none took more than 0.67
-    of that; on ``pd``, where it is ``SIDES`` times as many, none more than 0.34. A loop that fills
-    its queue but does not ``run_ahead`` may let each token wait for ``depth`` turns (vllm_pp4).
+    It counts the steps of requests that run alone in order, each prompt twice, because a retracted
+    request computes it again. A step has ``EACH`` turns, as some only wait. Measured on 2,064
+    healthy runs, half of them with so little memory that many requests were retracted: none took
+    more than 0.67 of the limit; on ``pd``, with ``SIDES`` times the limit, none more than 0.34.
+    A loop that fills its queue but does not ``run_ahead`` may let each token wait ``depth`` turns
+    (vllm_pp4).
     """
     budget, steps = workload.config.prefill_budget, depth
     each = EACH if run_ahead else max(EACH, depth)
@@ -489,12 +489,12 @@ def most_turns(workload: Workload, depth: int, run_ahead: bool = True) -> int:
 
 
 def last_event(workload: Workload) -> int:
-    """The last turn in which anything comes from outside."""
+    """Return the last turn with an arrival, an abort or a flush."""
     return max([0, *workload.arrivals, *workload.aborts, *workload.flushes])
 
 
 def livelock(workload: Workload, turns: int) -> Livelock:
-    """So many turns are over."""
+    """Return the error of a run that has used up its turns."""
     left = [req.name for req in workload.requests if not req.finished]
     who = f"{' and '.join(left)} {'has' if len(left) == 1 else 'have'} not ended"
     if not left:
@@ -503,7 +503,7 @@ def livelock(workload: Workload, turns: int) -> Livelock:
 
 
 def hash_model(device: str, workload: Workload) -> Model:
-    """The hash model in a device's tensors, with the workload's vocabulary.
+    """Return the hash model in a device's tensors, with the workload's vocabulary.
 
     Raises:
         ValueError: an extra is missing.

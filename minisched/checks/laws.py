@@ -1,7 +1,7 @@
 """The laws that hold for every schedule: the right tokens, every request ends, nothing is held.
 
-Each is a function that yields a sentence for everything that breaks it; ``judge.py`` holds them all
-against a run. ``Clients`` and ``Touched`` look on while it runs.
+A law is a function that yields one sentence for each violation. ``judge.py`` applies all laws to a
+run. ``Clients`` and ``Touched`` observe the run.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from .case import Workload
 from .history import Words, many
 from .oracle import Alone, alone, tokens_alone
 
-# -- All of them: what each says, and what it looks at ---------------------------------------------
+# -- All laws: the sentence of each, and the part of a trace that it needs -------------------------
 #
-# A law holds of a run in which nothing happened, too; but that is no reason for a green tick.
+# A law also holds in a run without events, but such a run must not get a green tick.
 
 
 def marks(trace: Trace, *names: str) -> list[dict[str, Value]]:
-    """What the marks of some names say."""
+    """Return the attributes of the marks with these names."""
     return [mark.attrs for mark in trace.marks if mark.name in names]
 
 
 def has_tokens(trace: Trace) -> bool:
-    """Whether a client was given any."""
+    """Return whether a client received any token."""
     told = marks(trace, "tokens")
     return any(attrs.get("side") != "prefill" and attrs.get("rids") for attrs in told)
 
 
 def has_company(trace: Trace) -> bool:
-    """One is left out, or goes before another, only where there are two."""
+    """Return whether two requests wait or run at the same time: order and progress need two."""
     now: dict[str, int] = {}
     for counter in trace.counters:
         if counter.name.endswith(("waiting", "running")):
@@ -57,12 +57,12 @@ def has_company(trace: Trace) -> bool:
 
 
 def has_memory(trace: Trace) -> bool:
-    """Whether anybody is known to have held some."""
+    """Return whether the trace records allocations of memory."""
     return bool(marks(trace, "row alloc", "page alloc"))
 
 
 def has_shared_memory(trace: Trace) -> bool:
-    """A race takes a resource that two lanes touch, one of them not only reading."""
+    """Return whether two lanes access one resource, and one of the accesses is not a read."""
     touches = {(act.resource, act.lane) for act in trace.program if act.resource}
     lanes = Counter(resource for resource, _ in touches)
     changed = {act.resource for act in trace.program if act.kind != "read"}
@@ -70,10 +70,10 @@ def has_shared_memory(trace: Trace) -> bool:
 
 
 class Law(NamedTuple):
-    """A law: what it ``says``, and what of a trace it looks at; without that it ``lacks`` it.
+    """A law: its sentence (``says``), the test of the trace that it needs, and what is missing.
 
-    What ``is_of_the_end`` is not looked at in a run that stopped. One that is ``on_sim`` is
-    judged nowhere else: only there can it be watched what an op does.
+    A law with ``is_of_the_end`` is skipped if the run stopped with an error. A law with ``on_sim``
+    is judged on the simulated device alone: no other device shows the accesses of an op.
     """
 
     says: str
@@ -112,59 +112,59 @@ LAWS = {
         lambda it: any(item.name == "logprobs" for item in it.slices),
         "nobody was given log-probabilities", is_of_the_end=True),
 }  # fmt: skip
-"""Each law by its name; causes first, as wrong tokens follow from anything.
-Before all comes ``lifetime``: it is judged where somebody watches memory, which is in tests."""
+"""Each law by its name; causes first, because any of them can cause wrong tokens.
+``lifetime`` precedes them all: only tests judge it, because only they watch memory."""
 
 
 def cause_rank(law: str) -> int:
-    """A law's place among the others, causes first."""
+    """Return a law's place in ``LAWS``, causes first; -1 for an unknown law."""
     return list(LAWS).index(law) if law in LAWS else -1
 
 
 def laws_on(device: str) -> list[str]:
-    """The laws that a run on a device can be judged by."""
+    """Return the laws that can judge a run on a device."""
     return [name for name, law in LAWS.items() if device == "sim" or not law.on_sim]
 
 
 def lacking(law: str, trace: Trace) -> str:
-    """What a trace lacks to be judged by a law, as ``no token was delivered``; else nothing."""
-    found = LAWS.get(law, Law(law))  # a bug of the museum may have a law of its own
+    """Return what a trace lacks for a law (``no token was delivered``); '' if it lacks nothing."""
+    found = LAWS.get(law, Law(law))  # a museum bug may define its own law
     return "" if found.looks_at(trace) else found.lacks
 
 
-# -- What clients say and hear: that each request gets its own tokens, and ends once, and why ------
+# -- Messages and outputs of clients: each request gets its own tokens, one end and its reason -----
 
 
 class GivenUp(NamedTuple):
-    """An abort that was taken in while the request lived that had its id."""
+    """An abort that a loop received while the request with its id was alive."""
 
     turn: int
-    num_outputs: int  # tokens that the request had by then
-    error: str  # why, where it is not the client who asked for it
+    num_outputs: int  # tokens of the request at that moment
+    error: str  # the reason; '' if the client asked for the abort
 
 
 class Clients:
-    """Everything that clients said in a run, with the turn that took it in, and what they heard.
+    """All messages of clients in a run, each with the turn that received it, and all outputs.
 
-    Who lives is what the requests themselves say at the moment when a loop takes messages in, which
-    may be later than they came, and not in each of its turns.
+    The state of the requests decides which of them are alive when a loop receives messages. A loop
+    may receive a message later than its arrival, and not in every turn.
     """
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self.turn = 0
-        self.truth: dict[Request, Alone] = {}  # of those who came, in order
-        self.early = ""  # the first who was taken in before another one, who was sent earlier
-        self.in_use: set[Request] = set()  # who came while another one had their id
+        self.truth: dict[Request, Alone] = {}  # of the received requests, in order
+        self.early = ""  # the first request that was received before an earlier one
+        self.in_use: set[Request] = set()  # requests that came while their id was in use
         self.heard: defaultdict[Request, list[Output]] = defaultdict(list)
-        self.strangers: list[str] = []  # whom clients heard of, and nobody has sent
+        self.strangers: list[str] = []  # ids in outputs that no client has sent
         self.given_up: dict[Request, GivenUp] = {}
-        self.cached: dict[Request, int] = {}  # where the first step of a prompt begins
-        self.late = ""  # the first turn that told clients less, or more, than it processed
-        self.deaf = ""  # the first turn that took an abort in, and did not end the request
+        self.cached: dict[Request, int] = {}  # start of a prompt's first step, in tokens
+        self.late = ""  # the first turn that delivered fewer or more tokens than it processed
+        self.deaf = ""  # the first turn that received an abort and did not end the request
 
     def watch(self, engine: Engine) -> None:
-        """Before an engine starts; of the two of ``pd`` it listens to the one that clients hear."""
+        """Attach to an engine before it starts; of the two of ``pd``, to the one with clients."""
         if isinstance(engine.scheduler, PrefillScheduler):
             return
         self.engine, self._refusal = engine, engine.scheduler.config.refusal
@@ -193,13 +193,13 @@ class Clients:
         frontend.on_output, scheduler.on_commit = heard, committed
 
     def refusal(self, req: Request) -> str | None:
-        """What the refusal of a request has to say: its sentence, or which id is in use."""
+        """Return the text that a refusal must contain: its sentence or the id in use; or None."""
         if problem := self._refusal(req):
             return problem
         return f"request id {shown(req.rid)}" if req in self.in_use else None
 
     def _take(self, message: Message) -> None:
-        """A loop takes a message in; what it makes of it shows at the end of the turn."""
+        """Record a message that a loop receives; the turn's end shows its effect."""
         if isinstance(message, Request) and message not in self.truth:
             first = self.sent[len(self.truth)]
             if message is not first and not self.early:
@@ -212,7 +212,7 @@ class Clients:
                 self.given_up[req] = GivenUp(self.turn, len(req.output_ids), message.error)
 
     def _living(self, name: str | None) -> list[Request]:
-        """Who has come and not ended, of that name or of any."""
+        """Return the requests that came and have not ended, with this name or any (None)."""
         return [
             req
             for req, truth in self.truth.items()
@@ -221,9 +221,10 @@ class Clients:
         ]
 
     def _hear(self, output: Output) -> None:
-        """Of several that had the name, it is the first one's whose end is not told yet.
+        """Assign an output to the first request of its name without a delivered end.
 
-        A refused namesake hears of that alone; what comes behind the last end is the last one's.
+        A refusal of a duplicate id goes to the duplicate. An output after the last end counts for
+        the last request.
         """
         named = [req for req in self.truth if req.name == output.rid]
         untold = [req for req in named if not ends_in(self.heard[req])]
@@ -234,7 +235,7 @@ class Clients:
             self.strangers.append(output.rid)
 
     def look(self, engine: Engine) -> None:
-        """After each turn: what it has processed is told, and whom it was to end has ended."""
+        """Check after each turn: its results were delivered, and its aborts ended requests."""
         if engine is not self.engine:
             return
         when = f"by the end of turn {self.turn} clients had heard"
@@ -254,10 +255,10 @@ class Clients:
                 )
         self.turn += 1
 
-    # -- afterwards --------------------------------------------------------------------------------
+    # -- after the run -----------------------------------------------------------------------------
 
     def find(self, usages: Sequence[RequestMetrics]) -> Iterator[tuple[str, str]]:
-        """Every law that clients saw broken, by its name, in sentences; ``usages`` as counted."""
+        """Yield each violation that clients saw: law and sentence; ``usages`` as counted."""
         for name in self.strangers:
             yield "ends", f"clients heard of {name}, whom nobody has sent"
         for law, said in (("client", self.late), ("abort", self.deaf), ("order", self.early)):
@@ -274,10 +275,10 @@ class Clients:
         yield from (("client", sentence) for sentence in self.miscounted(usages))
 
     def wrong_tokens(self, req: Request) -> Iterator[str]:
-        """Whether its tokens are not those that it would get alone.
+        """Yield a sentence if a request's tokens differ from those that it gets alone.
 
-        Whoever gave up, or was in a step that was to fail, got the first of them. Whoever has to be
-        refused, as ``refusal`` says or because no output can follow its grammar, got none.
+        A request that was aborted, or was in a step with an injected fault, got a prefix of them.
+        A request that must be refused got none: see ``refusal``, or no output follows its grammar.
         """
         whole = self.truth.get(req) or alone(self.workload, req, self.refusal)
         truth = tokens_alone(self.workload, req, whole)
@@ -286,9 +287,9 @@ class Clients:
             yield f"{req.name} gave {req.output_ids}, alone it gives {truth}{reason}"
 
     def wrong_end(self, req: Request) -> Iterator[str]:
-        """Whether its client heard of another end than it had, or has alone.
+        """Yield a sentence if a client received another end than its request had, or has alone.
 
-        Where it got other tokens than alone, why it ended is not looked at: it follows.
+        If the tokens already differ from those alone, the reason is not checked: it follows.
         """
         said = next((output for output in self.heard[req] if output.finish_reason), None)
         truth = self.truth.get(req)
@@ -300,14 +301,14 @@ class Clients:
             whether = "another one" if req in self.in_use else "nobody"
             yield f"{req.name} {ended(req)}, when {whether} had its id"
         elif self.workload.has_failed(req) or req in self.given_up:
-            return  # it was in a step that was to fail, or had another reason to end
+            return  # a step with an injected fault, or an abort, ended it
         elif req.output_ids == truth.tokens:
             is_about = truth.error in req.error if truth.error else not req.error
             if req.finish_reason is not truth.finish_reason or not is_about:
                 yield f"{req.name} {ended(req)}, alone it {ended(truth)}"
 
     def ignored(self, req: Request) -> Iterator[str]:
-        """Whether it was given up and did not end by that, in that turn, or ended so without it."""
+        """Yield a sentence if an abort did not end a request in its turn, or none was sent."""
         given_up = self.given_up.get(req)
         if given_up is None:
             if req.finish_reason is FinishReason.ABORT:
@@ -322,9 +323,9 @@ class Clients:
             yield f"{who} and got {many(late, 'token')} after that"
 
     def miscounted(self, usages: Sequence[RequestMetrics]) -> Iterator[str]:
-        """Of whom other numbers of tokens are counted than those of its prompt, cache and output.
+        """Yield the requests with a wrong usage: tokens of prompt, cache and output.
 
-        A prompt's cached tokens are those before the first one that a step computed for it.
+        The cached tokens of a prompt are those before the first token that a step computed.
         """
         found, had = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
         for item in usages:
@@ -340,9 +341,9 @@ class Clients:
 
 
 def bad_end(req: Request, heard: Sequence[Output]) -> Iterator[str]:
-    """Whether it did not end once, or its client heard other tokens than its own.
+    """Yield a sentence if a request did not end once, or its client got other tokens.
 
-    An id may come back after its request's end, and only then; who ends with an error hears why.
+    An id may be used again only after its request's end. An end with an error has a reason.
     """
     tokens, ends = tokens_in(heard), ends_in(heard)
     if req.finish_reason is FinishReason.ERROR and not req.error:
@@ -356,17 +357,17 @@ def bad_end(req: Request, heard: Sequence[Output]) -> Iterator[str]:
 
 
 def tokens_in(heard: Sequence[Output]) -> list[int]:
-    """The tokens that a client has heard."""
+    """Return the tokens that a client has received."""
     return [output.token for output in heard if output.token is not None]
 
 
 def ends_in(heard: Sequence[Output]) -> int:
-    """How often it has heard of an end."""
+    """Return the number of ends that a client has received."""
     return sum(output.finish_reason is not None for output in heard)
 
 
 def ended(end: Request | Output | Alone) -> str:
-    """How somebody ended, in words."""
+    """Return an end in words."""
     reason = end.finish_reason.value if end.finish_reason else "nothing"
     return f"ended with '{reason}'" + (f" ({end.error})" if end.error else "")
 
@@ -375,12 +376,13 @@ def ended(end: Request | Output | Alone) -> str:
 
 
 def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> Iterator[str]:
-    """By how much a step goes over its budget, or has too many rows.
+    """Yield by how much a step exceeds its budget of tokens or rows.
 
-    Where prompts and decodes share one budget (``unified``), all of a step counts, drafts too. Else
-    a step with prompts has ``chunked_prefill_size``, of which those who decode beside them take
-    their part; where no prompt is cut, several have ``max_prefill_tokens``: one may be longer.
-    Who ignores EOS where nothing is cached is not asked for it, as in SGLang, and ends the batch.
+    If prompts and decodes share one budget (``unified``), all tokens of a step count, drafts too.
+    Otherwise a step with prompts has ``chunked_prefill_size``, and its decodes take a part of it.
+    If no prompt is cut, several prompts have ``max_prefill_tokens``; a single one may be longer.
+    As in SGLang, a request that ignores EOS without a prefix cache is not charged: it ends the
+    batch.
     """
     tokens, prompts, chunk = batch.num_tokens, batch.num_extend_reqs, config.chunked_prefill_size
     limits = [("rows", len(batch.reqs), "max_running_requests", config.max_running_requests)]
@@ -397,63 +399,63 @@ def over_budget(config: SchedulerConfig, batch: ScheduleBatch) -> Iterator[str]:
             yield f"{step} has {count} {what}, but {name} is {most}"
 
 
-# -- On ``sim``, what ops say that they touch is what they touch -----------------------------------
+# -- On ``sim``: the declared accesses of an op are its real ones ----------------------------------
 #
-# Races are found from what is said. What is touched and not said hides one, and what is said and
-# not touched would be one that nobody has.
+# Races are found from declared accesses. An undeclared access hides a race, and a declared access
+# that never happens reports a false one.
 
-NO_MEMORY = ("value", "inputs", "pinned")  # what an op gives or is given, not memory of a device
-IN_VAIN = ("future map", "last tokens")  # cell 0: read, and thrown away, for every known token
-DUMP = {"token pool": {0}}  # where samples go that mean nothing
-STAND_IN = "page table"  # an op in the place of a step that was lost: it does less than that
-SENT, LANDED = "prefill kv", "decode kv"  # of a transfer between the two sides of ``pd``
+NO_MEMORY = ("value", "inputs", "pinned")  # inputs and outputs of ops, not memory of a device
+IN_VAIN = ("future map", "last tokens")  # cell 0: read and discarded for every known token
+DUMP = {"token pool": {0}}  # the target of samples without meaning
+STAND_IN = "page table"  # the op that replaces a lost step: it touches less than the step
+SENT, LANDED = "prefill kv", "decode kv"  # both ends of a ``pd`` transfer
 
 
 @dataclass
 class Cells:
-    """Of one op and one resource: read at all, read before the op wrote it itself, written."""
+    """Cells of one op and one resource: all reads, reads before its own write, and writes."""
 
     read: set[int] = field(default_factory=set)
     found: set[int] = field(default_factory=set)
     written: set[int] = field(default_factory=set)
 
 
-Ops = defaultdict[tuple[int, str], Cells]  # by op (0: the host) and by the name of the memory
+Ops = defaultdict[tuple[int, str], Cells]  # by op (0: the host) and name of the memory
 
 
 class Touched:
-    """Follows the engines of one run, from before they start."""
+    """Records the memory accesses of one run's engines, from before they start."""
 
     def __init__(self) -> None:
-        self.accesses: list[tuple[int, SimMemory, Any, bool]] = []  # op, where, cells, is a write
+        self.accesses: list[tuple[int, SimMemory, Any, bool]] = []  # op, memory, cells, is a write
         self.engines: list[Engine] = []  # on simulated devices
 
     def watch(self, engine: Engine) -> None:
-        """Note what its ops do, if its device is a simulated one."""
+        """Record the accesses of an engine, if its device is a simulated one."""
         if isinstance(engine.device, SimDevice):
             engine.device.on_access = self._note
             self.engines.append(engine)
 
     def _note(self, memory: SimMemory, cells: Any, is_write: bool) -> None:
-        """An op, a call on a thread of the host, or the host accesses memory."""
+        """Record an access of an op, of a call on a host thread, or of the host."""
         op, program = memory.device.running, memory.device.recorder.program
         who = op.slice_id if op else 0 if program.lane == "host" else program.op
         self.accesses.append((who, memory, cells, is_write))
 
     def check(self, trace: Trace, finished: bool = True) -> Iterator[str]:
-        """A sentence for each thing that was touched and not said, or said and not touched.
+        """Yield a sentence for each undeclared access, and for each declared one without effect.
 
-        What an op has written itself it may read unsaid. The ops of a step that failed have not
-        done all that they said. With drafts, where only the device knows where a row begins, ops
-        say all that they may touch; and behind a step that failed, a row that runs in vain reads
-        what that one was to leave.
+        An op may read without declaration the cells that it wrote itself. The ops of a failed step
+        may do less than they declared. With drafts only the device knows where a row begins, so
+        ops declare all cells that they may touch. After a failed step, a row with a discarded
+        result reads the cells that the failed step should have written.
         """
         if not self.engines:
             return
         real, said, words = self.touched(), declared(trace), Words(trace)
         landing = list(check_landed(real, said))
-        yield from landing if finished else ()  # else some of it is on its way
-        steps = {item.id: item.step for item in trace.slices}  # of what has ended
+        yield from landing if finished else ()  # a stopped run has transfers on their way
+        steps = {item.id: item.step for item in trace.slices}  # of ops that ended
         stand_ins = {item.id for item in trace.slices if item.name == STAND_IN}
         devices = [item.device for item in self.engines if isinstance(item.device, SimDevice)]
         stopped = set[int]().union(*(device.failed for device in devices))
@@ -481,7 +483,7 @@ class Touched:
                     yield f"{who} says that it {verb}s {what}, and does not"
 
     def touched(self) -> Ops:
-        """What was touched by whom."""
+        """Return the real accesses, by op and memory."""
         ops: Ops = defaultdict(Cells)
         names = {id(memory): name for engine in self.engines for memory, name in kv_of(engine)}
         sides = {
@@ -501,7 +503,7 @@ class Touched:
 
 
 def kv_of(engine: Engine) -> Iterator[tuple[SimMemory, str]]:
-    """The layers of a model's KV, and what they are called in a program."""
+    """Yield the layers of a model's KV, each with its name in a program."""
     worker: Any = engine.worker
     yield from ((memory, "kv") for memory in worker.model.kv)
     for stage in worker.stages if isinstance(worker, PipelineWorker) else ():
@@ -512,7 +514,7 @@ def kv_of(engine: Engine) -> Iterator[tuple[SimMemory, str]]:
 
 
 def declared(trace: Trace) -> Ops:
-    """What the ops of a program say that they touch, the host's own accesses left out."""
+    """Return the declared accesses of a program's ops, without those of the host."""
     ops: Ops = defaultdict(Cells)
     for act in trace.program:
         if act.resource and not act.resource.endswith(NO_MEMORY) and not is_host(act.lane):
@@ -524,9 +526,10 @@ def declared(trace: Trace) -> Ops:
 
 
 def check_landed(real: Ops, said: Ops) -> Iterator[str]:
-    """KV lands on the decode side when its clock gets there too, in nobody's op: all that was sent.
+    """Check that all KV that was sent lands on the decode side, in no op of that side.
 
-    Apart from that the host itself touches no memory of a device.
+    It lands once the clock of that side reaches the time of arrival. Apart from that, the host
+    touches no memory of a device.
     """
     landed = real.pop((0, LANDED), Cells()).written
     sent = [key for key in said if key[1] == LANDED and (key[0], SENT) in said]
@@ -542,7 +545,7 @@ def check_landed(real: Ops, said: Ops) -> Iterator[str]:
 
 
 def find_backwards(trace: Trace) -> Iterator[str]:
-    """What ends before it starts."""
+    """Yield the slices that end before they start."""
     for item in trace.slices:
         if item.end < item.start:
             yield (

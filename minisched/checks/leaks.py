@@ -1,17 +1,16 @@
-"""Leaks: whatever is held by nobody, by somebody who has ended, or freed by who did not hold it.
+"""Leaks: memory without an owner, memory of an ended request, and frees by the wrong owner.
 
-Read from a trace alone, at every step and at the end: one ledger is kept from its marks, and an op
-that nobody waited for is seen in its program. A leak is of one of these kinds:
+Everything is read from a trace, at every step and at the end. Its marks feed one ledger for each
+scheduler; its program shows the ops without a wait. A leak has one of these kinds:
 
-- ``lost``: nobody has it, and it is not free;
-- ``held``: whoever held it has ended, and no step in flight names it;
-- ``freed``: it was freed twice, or by somebody who did not hold it;
-- ``given``: it was handed out while somebody held it;
-- ``used``: a step names it, although it is not its request's;
-- ``pending``: it was launched, begun or committed, and nobody waited for its end.
+- ``lost``: it has no owner, and it is not free;
+- ``held``: its owner has ended, and no step in flight refers to it;
+- ``freed``: it was freed twice, or by a request that did not hold it;
+- ``given``: it was allocated although a request held it;
+- ``used``: a step refers to it, although its request does not own it;
+- ``pending``: it was launched, begun or committed, and no lane waited for its end.
 
-Its slices are those in which it was taken and in which it should have been given back, as far as
-they are known.
+A leak's slices are those of the allocation and of the missing release, if they are known.
 """
 
 from __future__ import annotations
@@ -26,43 +25,43 @@ from ..trace.cells import spans_of
 from ..trace.events import is_host, lane_words
 from .history import MarkMoment, Offence, heard, kept, numbers, order_of, plural
 
-AT_ONCE = ("freed", "given", "used")  # kinds that are wrong whatever comes later
+AT_ONCE = ("freed", "given", "used")  # kinds that no later event can repair
 
-# -- Whose it is: a row of the request table, and what hangs on it ---------------------------------
+# -- Leases: a row of the request table with its pages and locks -----------------------------------
 
 
 @dataclass(eq=False)
 class HeldLease:
-    """A row of the request table, the pages and the locks that belong to it.
+    """A row of the request table, with its pages and locks.
 
     It is *closed* when its request ends or is retracted, and *released* when its row is freed. Both
     ``closed`` and ``released`` are None before. ``overdue`` is the first moment at which it was
-    closed, and neither a step in flight nor a transfer named it.
+    closed and neither a step in flight nor a transfer referred to it.
     """
 
     rid: str
     row: int
     opened: MarkMoment
-    pages: dict[int, MarkMoment] = field(default_factory=dict)  # its own, in the order of positions
+    pages: dict[int, MarkMoment] = field(default_factory=dict)  # own pages, by position
     locks: Counter[int] = field(default_factory=Counter)  # by node of the prefix cache
-    locked: dict[int, MarkMoment] = field(default_factory=dict)  # since when, by node
+    locked: dict[int, MarkMoment] = field(default_factory=dict)  # moment of the lock, by node
     num_transfers: int = 0
-    last_step: int = 0  # the newest that names it
-    step_before: int = 0  # and the one before that
+    last_step: int = 0  # the newest step that refers to it
+    step_before: int = 0  # the step before ``last_step``
     closed: MarkMoment | None = None
-    why: str = ""  # it was closed: stop, length, abort, error, retraction
+    why: str = ""  # reason of its close: stop, length, abort, error, retraction
     released: MarkMoment | None = None
     overdue: MarkMoment | None = None
 
     @property
     def history(self) -> str:
-        """``r1 in step 2 (..); r1 ended (stop) ..``: who got it when, and what became of them."""
+        """``r1 in step 2 (..); r1 ended (stop) ..``: the allocation, then the request's end."""
         taken = min([*self.pages.values(), self.opened], key=lambda moment: moment.time)
         return f"{self.rid} {taken}; {self.end}"
 
     @property
     def end(self) -> str:
-        """What became of its request, and of it."""
+        """Return the end of its request, and its own, in words."""
         if self.closed is None:
             return f"{self.rid} has not ended"
         verb = "was retracted" if self.why == "retraction" else f"ended ({self.why})"
@@ -70,53 +69,53 @@ class HeldLease:
 
     @property
     def slices(self) -> tuple[int, ...]:
-        """Where it was taken, and where its request let go of it."""
+        """Return the slices of its allocation and of its close."""
         closed = self.closed.slices if self.closed else ()
         return tuple(dict.fromkeys([*self.opened.slices, *closed]))
 
 
-# -- One scheduler's ledger, kept from the marks of a trace: who holds what, mark by mark ----------
+# -- One scheduler's ledger: the owner of each row, page and slot, mark by mark --------------------
 #
-# What can't be, it notes at once; what must not stay, it looks for between two steps.
+# A kind in ``AT_ONCE`` is recorded with its mark; the others are looked for between two steps.
 
-ROOT = 0  # of the radix tree: it has no pages, and a lock on it keeps nothing
+ROOT = 0  # of the radix tree: it has no pages, and a lock on it protects none
 ROW, PAGE = "row", "page"
 Thing = tuple[str, int]  # a row or a page, by number
-Taker = tuple[int, HeldLease | None]  # who got a future slot: a step, for a lease
+Taker = tuple[int, HeldLease | None]  # owner of a future slot: a step, for a lease
 
 
 class Ledger:
-    """Who holds what after the marks that it has heard. ``leaks`` are what was wrong so far.
+    """The owner of each row, page and slot after the marks so far; ``leaks`` found so far.
 
-    A page is a lease's, or the prefix cache's, or on its way from one to the other, or free. The
-    cache's nodes have numbers; in a block pool each page is a node of its own. A future slot is a
-    step's until another one gets it; nothing gives one back.
+    A page belongs to a lease or to the prefix cache, is in transfer between the two, or is free.
+    The cache's nodes have numbers; in a block pool each page is a node of its own. A future slot
+    belongs to a step until another step gets it; no mark releases one.
     """
 
     def __init__(self) -> None:
         self.leaks: list[Offence] = []
         self.held: dict[Thing, HeldLease] = {}
-        # Of what is free: who had it, until when, and in which slices.
+        # Of each free row or page: its last owner, the moment of the free, and its slices.
         self.freed: dict[Thing, tuple[str, MarkMoment, tuple[int, ...]]] = {}
         self.cached: dict[int, int] = {}  # page -> node
-        self.nodes: dict[int, list[int]] = {}  # the other way round
-        self.disowned: dict[int, tuple[HeldLease, MarkMoment]] = {}  # and not free or cached as yet
-        self.knows_all = False  # nobody held a page before the first mark
-        self.newest: dict[str, HeldLease] = {}  # of each request
-        self.ending: dict[HeldLease, None] = {}  # closed or released, and not seen to be empty
-        self.whose: HeldLease | None = None  # whoever takes or leaves the next locks
-        self.commits: dict[int, list[HeldLease | None]] = {}  # by step, row by row
-        self.chunks: dict[int, list[int]] = {}  # by step, the rows whose sample is no token
-        self.in_flight: dict[int, MarkMoment] = {}  # steps, with when they were committed
-        self.waited: set[int] = set()  # steps for whose inputs the host has waited
-        self.slots: dict[int, Taker] = {}  # who got each future slot last
-        self.given: dict[Taker, int] = {}  # the other way round, of all who ever did
-        self.stale: set[tuple[str, int]] = set()  # request and step: delivered all the same
+        self.nodes: dict[int, list[int]] = {}  # node -> pages
+        self.disowned: dict[int, tuple[HeldLease, MarkMoment]] = {}  # neither free nor cached yet
+        self.knows_all = False  # no request held a page before the first mark
+        self.newest: dict[str, HeldLease] = {}  # by request
+        self.ending: dict[HeldLease, None] = {}  # closed or released, not known to be empty
+        self.whose: HeldLease | None = None  # the lease of the next lock marks
+        self.commits: dict[int, list[HeldLease | None]] = {}  # by step, in row order
+        self.chunks: dict[int, list[int]] = {}  # by step, the rows without a sampled token
+        self.in_flight: dict[int, MarkMoment] = {}  # moment of commit, by step
+        self.waited: set[int] = set()  # steps with inputs that the host waited for
+        self.slots: dict[int, Taker] = {}  # future slot -> its newest owner
+        self.given: dict[Taker, int] = {}  # owner -> future slot, of all owners so far
+        self.stale: set[tuple[str, int]] = set()  # request and step of delivered stale outputs
         self.misread: list[tuple[int, Offence]] = []  # with the step
         self.misdelivered: list[tuple[int, Offence]] = []
 
     def hear(self, mark: Mark, now: MarkMoment) -> None:
-        """Let happen what a mark says."""
+        """Apply a mark."""
         of, pages = mark.attrs, numbers(mark.attrs.get("pages", ""))
         match mark.name:
             case "row alloc":
@@ -131,7 +130,7 @@ class Ledger:
                 for page in pages:
                     self._take((PAGE, page), lease, now, page in self.cached)
                     lease.pages[page] = now
-            case "page disown":  # they stop being a lease's
+            case "page disown":  # the pages leave their lease
                 for page in pages:
                     if holder := self.held.pop((PAGE, page), None):
                         holder.pages.pop(page, None)
@@ -145,12 +144,12 @@ class Ledger:
             case "block add":
                 for page in pages:
                     self._cache(page, [page])
-            case "radix split":  # a new node takes the first pages of another one's
+            case "radix split":  # a new node takes the first pages of another one
                 node, child, count = int(of["node"]), int(of["child"]), int(of["pages"])
                 both = self.nodes.get(child, [])
                 self.nodes[node], self.nodes[child] = both[:count], both[count:]
                 self.cached |= dict.fromkeys(both[:count], node)
-            case "radix evict" | "block evict":  # their pages are about to be free
+            case "radix evict" | "block evict":  # the pages are freed next
                 owner = HeldLease("", 0, now)
                 for node in pages if mark.name == "block evict" else [int(of["node"])]:
                     for page in self.nodes.pop(node, []):
@@ -158,7 +157,7 @@ class Ledger:
                         self.disowned[page] = owner, now
             case "insert":
                 self.whose = self.newest.get(str(of["rid"]))
-            case "radix lock" | "block lock":  # a lease takes one, or gives it back
+            case "radix lock" | "block lock":  # a lease takes or releases a lock
                 delta, lease = int(of["delta"]), self.whose
                 for node in pages if mark.name == "block lock" else [int(of["node"])]:
                     if lease is not None and (node != ROOT or mark.name == "block lock"):
@@ -189,13 +188,13 @@ class Ledger:
         self, kind: str, sentence: str, now: MarkMoment, rid: str = "",
         slices: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
-        """Note a leak that is seen now; ``slices`` are those before that of ``now``."""
+        """Record a leak of this moment; ``slices`` precede those of ``now``."""
         self.leaks.append(Offence(sentence, (*slices, *now.slices), kind, rid, now.time))
 
     # -- rows and pages ----------------------------------------------------------------------------
 
     def _take(self, thing: Thing, lease: HeldLease, now: MarkMoment, is_cached: bool) -> None:
-        """It is handed out."""
+        """Record the allocation of a row or page."""
         before = self.held.get(thing)
         if before or is_cached:
             whose = f"{before.rid}'s, allocated to {before.history}" if before else ""
@@ -207,7 +206,7 @@ class Ledger:
         self.freed.pop(thing, None)
 
     def _free_again(self, thing: Thing, now: MarkMoment) -> None:
-        """Nobody holds it, and it is freed."""
+        """Record the free of a row or page without an owner."""
         what = f"{thing[0]} {thing[1]} was freed"
         if thing not in self.freed:
             self._wrong("freed", f"{what} {now}, although nobody held it", now)
@@ -253,13 +252,13 @@ class Ledger:
         self.freed[thing] = lease.rid if lease else "", now, now.slices
 
     def _cache(self, node: int, pages: Sequence[int]) -> None:
-        """A node of the prefix cache has them."""
+        """Record that a node of the prefix cache has these pages."""
         self.nodes[node] = list(pages)
         for page in pages:
             self.cached[page] = node
             self.disowned.pop(page, None)
 
-    # -- steps, and the tokens that they read and give ---------------------------------------------
+    # -- steps, and the tokens that they read and sample -------------------------------------------
 
     def _commit(self, step: int, rows: list[int], now: MarkMoment) -> None:
         leases = self.commits[step] = [self.held.get((ROW, row)) for row in rows]
@@ -271,9 +270,10 @@ class Ledger:
         self.in_flight[step] = now
 
     def _must_read(self, lease: HeldLease | None) -> bool:
-        """Whether its newest step reads the sample of the one before, as the host did not know it.
+        """Return whether a lease's newest step must read the sample of the step before.
 
-        The host knows what has come back, and what it has waited for (``worker/verify.py``).
+        It need not if the host knows that token. The host knows results that came back and results
+        that it waited for (``worker/verify.py``).
         """
         if lease is None or lease.last_step in self.waited:
             return False
@@ -281,9 +281,10 @@ class Ledger:
         return step in self.in_flight and lease.row not in self.chunks.get(step, [])
 
     def _bind(self, step: int, slots: Sequence[int], reads: Sequence[int], now: MarkMoment) -> None:
-        """A step gets ``slots``, row by row, and will read ``reads``, which were others'.
+        """Assign ``slots`` to a step, row by row, and check its ``reads`` of earlier slots.
 
-        Of a row whose step before has come back the host may know the token, and need not.
+        If the result of a row's step before has come back, the host may know the token: the row may
+        read its slot, but need not.
         """
         rows, left = self.commits.get(step, []), list(reads)
         asks = [((lease.step_before if lease else 0, lease), self._must_read(lease))
@@ -303,7 +304,7 @@ class Ledger:
     def _read(
         self, step: int, taker: Taker, slot: int | None, should: int | None, now: MarkMoment
     ) -> None:
-        """A step reads a slot for a lease, or for nobody: it should be what the taker was given."""
+        """Check the slot that a step reads for a lease (or for none) against its taker's slot."""
         giver, lease = taker
         whose = f" for {lease.rid}" if lease else ""
         right = f"future slot {should}, which step {giver} was given{whose}"
@@ -324,10 +325,10 @@ class Ledger:
         self.misread.append((step, Offence(story, now.slices, "relay", rid, now.time)))
 
     def _deliver(self, step: int, rids: set[str], now: MarkMoment) -> None:
-        """A step came back: is what clients heard what was settled when it was committed?
+        """Check the delivered tokens of a step against the state when it was committed.
 
-        A chunk that is not a prompt's last samples no token. A token counts for whoever still has
-        the lease that the step was committed under; where it is stale output, without.
+        A chunk that is not the last of its prompt samples no token. A token counts if its request
+        still has the lease of the commit; a stale output counts without it.
         """
         for lease in filter(None, self.commits.get(step, [])):
             rid, is_chunk = lease.rid, lease.row in self.chunks[step]
@@ -355,12 +356,12 @@ class Ledger:
                 found = Offence(story, now.slices, "identity", rid, now.time)
                 self.misdelivered.append((step, found))
 
-    # -- what must not stay ------------------------------------------------------------------------
+    # -- leaks that only time shows ----------------------------------------------------------------
 
     def settle(self, now: MarkMoment) -> None:
-        """Between two steps no page is on its way; who has ended holds nothing that is not named.
+        """Check between two steps: no page is in transfer, and an ended lease is empty.
 
-        It is named by a step in flight, or by a transfer.
+        A lease that a step in flight or a transfer refers to is left for later.
         """
         by_owner: defaultdict[tuple[HeldLease, MarkMoment], list[int]] = defaultdict(list)
         for page, owner in self.disowned.items():
@@ -387,9 +388,9 @@ class Ledger:
             self._report(lease)
 
     def close(self, now: MarkMoment, sees_steps: bool) -> None:
-        """The trace is over: note what is left.
+        """Record what is left at the end of the trace.
 
-        ``sees_steps`` says whether the trace tells which steps came back.
+        ``sees_steps`` is whether the trace shows which steps came back.
         """
         self.settle(now)
         rows = [lease for (name, _), lease in self.held.items() if name == ROW]
@@ -403,7 +404,7 @@ class Ledger:
             self.leaks.append(Offence(story, committed.slices, "pending", time=now.time))
 
     def _report(self, lease: HeldLease) -> None:
-        """Whatever a lease still holds: a leak each."""
+        """Record a leak for each row, page and lock that a lease still holds."""
         fate, duty = "and its lease was never released" if lease.closed else "", ""
         if lease.released is not None:
             fate = f"and its row was freed {lease.released}, but this was not"
@@ -428,7 +429,7 @@ class Ledger:
 
 @kept
 def ledgers(trace: Trace) -> dict[str, Ledger]:
-    """Each scheduler's ledger at the end of its trace, by side."""
+    """Return each scheduler's ledger at the end of its trace, by side."""
     found = dict[str, Ledger]()
     sees_steps = {"commit", "tokens"} <= {mark.name for mark in trace.marks}
     for side, marks in heard(trace).items():
@@ -441,16 +442,16 @@ def ledgers(trace: Trace) -> dict[str, Ledger]:
     return found
 
 
-# -- Ops that nobody waited for, and threads that are still in a call, from a trace's program ------
+# -- Ops without a wait, and threads that are still in a call, from a trace's program --------------
 
 
 def find_pending(trace: Trace) -> Iterator[Offence]:
-    """What was launched and never ended, or ended without anybody who could know.
+    """Yield ops that never ended, or ended without a lane that can know it.
 
-    An op's end is known to whoever waits for it, or for anything that comes after it on its lane;
-    in the end the schedulers have to know every one. A call that a thread has begun must end. Of a
-    file that stops before its requests have ended nothing is told: it was in flight. Nor where a
-    lane waits for ever (``races.py``): what stands behind that never comes.
+    A lane knows an op's end if it waited for the op, or for a later op of the same lane. At the
+    end the schedulers must know every end. A call that a thread has begun must end. A trace that
+    stops before its requests end yields nothing: its ops were in flight. Nor does a trace with a
+    lane that waits for ever (``races.py``), because the ops after that wait never come.
     """
     order = order_of(trace)
     if order.stuck or not is_complete(trace):
@@ -479,17 +480,17 @@ def find_pending(trace: Trace) -> Iterator[Offence]:
 
 
 def is_complete(trace: Trace) -> bool:
-    """Whether the run is over, as far as the file says: each request of a slice has ``finish``."""
+    """Return whether the run is over: each request of a slice has a mark ``finish``."""
     ended = {mark.attrs.get("rid") for mark in trace.marks if mark.name == "finish"}
     return bool(ended) and all(rid in ended for item in trace.slices for rid in item.rids)
 
 
 def is_scheduler(lane: str) -> bool:
-    """Whether a lane is a scheduler's, and not one of its threads."""
+    """Return whether a lane is a scheduler's own, not a thread's."""
     return is_host(lane) and not lane.endswith("thread")
 
 
-# -- All that leaks, and what could not be seen ----------------------------------------------------
+# -- All leaks, and what the trace can't show ------------------------------------------------------
 
 NEEDED = {
     "row alloc": "rows of the request table, and who held what",
@@ -499,17 +500,17 @@ NEEDED = {
     "commit": "what is held between two steps, and which steps came back: only the end",
     "tokens": "what is held between two steps, and which steps came back: only the end",
 }
-"""By mark, what nobody can say without it."""
+"""By mark, what is unknown without it."""
 
 
 def find_leaks(trace: Trace) -> list[Offence]:
-    """Everything that leaks, in order of time; ``not_checked`` says what could not be seen."""
+    """Return all leaks in order of time; ``not_checked`` names what could not be seen."""
     found = [leak for ledger in ledgers(trace).values() for leak in ledger.leaks]
     return sorted([*found, *find_pending(trace)], key=lambda leak: leak.time)
 
 
 def not_checked(trace: Trace) -> list[str]:
-    """What a trace does not tell: one sentence for all marks; empty if it tells everything."""
+    """Return what a trace does not show, one sentence for all marks; empty if it shows all."""
     names = {mark.name for mark in trace.marks}
     absent = {name: what for name, what in NEEDED.items() if name not in names}
     said = []
@@ -536,21 +537,21 @@ def not_checked(trace: Trace) -> list[str]:
 
 # -- Positions that a step computes, although their request holds no page for them -----------------
 #
-# A step finds the KV slot of a position in its row of the page table. Where no page was ever listed
-# for it, the step writes wherever the cell happens to point, which may be anybody's.
+# A step finds the KV slot of a position in its row of the page table. If no page was ever listed
+# there, the step writes to the cell's old target, which may belong to any request.
 
 TABLE = "page table"
 
 
 def find_unlisted(trace: Trace) -> Iterator[str]:
-    """A sentence for each step and request that goes through cells of the table with no page.
+    """Yield a sentence for each step and request that uses cells of the table without a page.
 
-    A row is listed from its beginning on, so its length tells which of its cells are. A stage of a
-    pipeline has a table of its own, and so has either side of ``pd``.
+    A row is listed from its beginning, so its length determines the listed cells. Each stage of a
+    pipeline and each side of ``pd`` has its own table.
     """
     max_len = next((int(m.attrs[TABLE]) for m in trace.marks if m.name == "row length"), 0)
     steps = {item.id: item.step for item in trace.slices}
-    listed: dict[tuple[str, int], int] = {}  # by table and row, how many cells list a page
+    listed: dict[tuple[str, int], int] = {}  # number of listed cells, by table and row
     for act in trace.program if max_len else ():
         for first, last in spans_of(act.at) if act.resource.endswith(TABLE) else ():
             row, (start, end) = first // max_len, (first % max_len, last % max_len + 1)

@@ -1,25 +1,25 @@
-"""Progress and order: who may run runs, or there is a reason; and nobody goes before their turn.
+"""Two laws of scheduling, *progress* and *order*: runnable requests run, and in policy order.
 
-An observer that looks on at every decision of a scheduler. It reads what anybody may read: the
-requests, the settings, what memory is left. It knows none of the policies' formulas. Whether each
-rule counts as its original does is held against the original's own code (``minisched fidelity``);
-here are the laws that hold under every rule, for every loop.
+An observer checks each decision of a scheduler. It reads only public state: the requests, the
+settings and the free memory. It contains none of the policies' formulas. ``minisched fidelity``
+checks each rule's numbers against its original's code.
+These two laws hold under every rule, for every loop.
 
-*Progress.* A running request is in the next step if the host knows its next token, or need not,
-and there is room within its length: unless prompts go first, the budget of a step is spent, or
-memory does not reach. A prompt in chunks goes on as far as budget and memory go. The first who
-waits is admitted where memory surely reaches, whatever everybody may still say
-(``Decision.room``): unless no row is free, the budget may be spent, another prompt is in chunks,
-those who decode go first or wait for memory, or it was refused and nothing has changed since. A
-burst of ``multi_step`` is deaf to all this for as many steps as it has. No more steps are in flight
-than the loop's depth, and who has not ended is never lost sight of.
+*Progress.* A running request is in the next step under two conditions: the host knows its next
+token (or need not), and its length leaves room. Exceptions: prompts go first, the step's budget is
+spent, or memory is short. A prompt in chunks continues as far as budget and memory allow. The first
+waiting request is admitted if memory surely suffices, whatever the others may still generate
+(``Decision.room``). Exceptions: no row is free, the budget may be spent, or another prompt is in
+chunks; decodes go first or wait for memory; or the request was refused and nothing has changed
+since. A burst of ``multi_step`` decides nothing until its steps are over. No more steps are in
+flight than the loop's depth. Each request that has not ended is in some list of the scheduler.
 
-*Order.* Those who decode are in a step as their prompts were done. Those admitted are the first in
-the queue, where its order looks at the requests alone, and not at the cache. Nobody is admitted
-beside a prompt that could not end, or while somebody starves. Who loses their memory is the one
-whom the rule names, and only where memory does not reach; to somebody of higher priority only those
-who are lower do, and no more of them than it takes. On the decode side of ``pd`` pages are reserved
-first come, first served.
+*Order.* Decodes are in a step in the order in which their prompts ended. The admitted requests are
+the first of the queue, if its order looks at the requests alone and not at the cache. No request is
+admitted next to a prompt that could not end, or while a running request starves. The rule decides
+which request loses its memory, and only if memory is short. A request of higher priority takes
+memory only from lower ones, and from no more of them than it needs. On the decode side of ``pd``
+pages are reserved first come, first served.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ ORDERS: dict[str, Callable[[Request], int]] = {
     "lpm": lambda req: 0,  # without a tree, as is ``dfs-weight``
     "dfs-weight": lambda req: 0,
 }
-"""The orders of the queue that the law knows, written a second time: the least goes first.
+"""The queue orders that the law knows, written a second time: the least goes first.
 The law ``order`` does not judge another order."""
 
 SCHEDULERS = (Scheduler, PrefillScheduler, DecodeScheduler)
-"""Schedulers whose rules the laws know. Neither law judges the decisions of another one."""
+"""Schedulers with rules that the laws know. Neither law judges the decisions of another one."""
 
 
 class Watched:
@@ -66,25 +66,25 @@ class Watched:
         self.scheduler, self.depth, self.findings = engine.scheduler, engine.worker.depth, findings
         self.unknown = unknown
         unknown |= unknown_rules(engine.scheduler)
-        self.places: dict[Request, int] = {}  # in which order they came to wait
+        self.places: dict[Request, int] = {}  # place of each request in the order of arrival
         self.num_added = 0
-        self.running: list[Request] = []  # in which order their prompts were done
-        self.starving: Request | None = None  # may run, and waits for memory on its way back
-        self.refused_at: set[int] = set()  # by how often memory had gone back by then
-        self.repeats = 0  # steps of a burst behind its first
-        self.decision: Decision | None = None  # while there is one
+        self.running: list[Request] = []  # in the order in which their prompts ended
+        self.starving: Request | None = None  # runnable, and waits for memory that is being freed
+        self.refused_at: set[int] = set()  # counts of releases of memory at each refusal
+        self.repeats = 0  # steps of a burst after its first
+        self.decision: Decision | None = None  # during a decision
         self.listen(engine)
         if isinstance(engine.scheduler, DecodeScheduler):
             self.listen_to_reservations(engine.scheduler)
 
     def listen(self, engine: Engine) -> None:
-        """Hear who comes, what is decided, and who loses memory."""
+        """Wrap the callbacks for arrivals, decisions and retractions."""
         scheduler, retraction = self.scheduler, self.scheduler.retraction
         add, retract = scheduler.waiting_queue.add, retraction.retract
         next_batch, chain, advance = scheduler.next_batch, scheduler.chain, engine.advance_step
 
         def added(req: Request) -> None:
-            """Somebody comes to wait; a retracted one may keep its place."""
+            """Record an arrival in the queue; a retracted request may keep its place."""
             has_place = scheduler.config.in_force.retracted_waits == "old_place" and req.retractions
             if not (req.num_stale_output_tokens or has_place):
                 self.places[req] = self.num_added
@@ -92,14 +92,14 @@ class Watched:
             add(req)
 
         def decided() -> ScheduleBatch | NoBatch:
-            """The next step is decided, and judged."""
+            """Judge the decision on the next step."""
             if scheduler.batches_in_flight == 0 or not scheduler.running_batch:
                 self.starving = None
             self.repeats = 0
             return self.judged(next_batch)
 
         def chained(batch: ScheduleBatch) -> ScheduleBatch:
-            """A step of the same requests follows at once: nobody may be waiting."""
+            """Judge a chained step of the same requests: no request may be waiting."""
             asked = [req.rid for req in scheduler.waiting_queue]
             again = self.judged(lambda: chain(batch))
             self.keep("progress", (f"{rid} waits, and is not asked whether it may be in step "
@@ -107,7 +107,7 @@ class Watched:
             return again
 
         def advanced(pending: Step) -> Step | None:
-            """A burst goes on without asking: not for longer than it may."""
+            """Check a burst, which continues without a decision: it has a longest length."""
             again, most = advance(pending), scheduler.decode.overrun
             self.repeats += again is not None
             if again and self.repeats > most:
@@ -118,7 +118,7 @@ class Watched:
             return again
 
         def retracted(req: Request, reason: str) -> None:
-            """Somebody loses their memory: the one whom the rule names, and for want of it."""
+            """Check a retraction: the request that the rule names, and only if memory is short."""
             if (decision := self.decision) is not None:
                 wrong = decision.not_lower if reason == "priority" else decision.not_the_one
                 self.keep("order", wrong(req))
@@ -131,9 +131,9 @@ class Watched:
         engine.advance_step = advanced  # type: ignore[method-assign]
 
     def judged(self, decide: Callable[[], B]) -> B:
-        """Let the scheduler decide, and hold what comes of it against the laws."""
+        """Let the scheduler decide, and apply the laws to the result."""
         scheduler = self.scheduler
-        now = scheduler.running_batch  # whose prompt was done elsewhere (``pd``) is new here
+        now = scheduler.running_batch  # includes requests prefilled on the other side of ``pd``
         self.running = [req for req in self.running if req in now]
         self.running += [req for req in now if req not in self.running]
         decision = self.decision = Decision(self)
@@ -147,7 +147,7 @@ class Watched:
                 f"has at most {self.depth}"
             ])  # fmt: skip
         decision.came_to(batch)
-        if len(scheduler.live) == num_live:  # else one was given up: all has changed
+        if len(scheduler.live) == num_live:  # otherwise an abort has changed the state
             self.keep("progress", decision.left_out())
             self.keep("order", decision.out_of_order())
         done = [req for req, row in decision.prompts.items() if row.deliver]
@@ -162,7 +162,7 @@ class Watched:
             self.findings.setdefault(law, sentence)
 
     def lost_sight_of(self) -> Iterator[str]:
-        """Who has not ended, and is nowhere."""
+        """Yield the requests that have not ended and are in no list."""
         scheduler, chunked = self.scheduler, self.scheduler.prefill.chunked_req
         known = {*scheduler.waiting_queue, *scheduler.running_batch}
         known |= {chunked} if chunked else set()
@@ -175,7 +175,7 @@ class Watched:
                 yield f"{req.rid} has not ended, but neither waits nor runs after {scheduler.step}"
 
     def listen_to_reservations(self, scheduler: DecodeScheduler) -> None:
-        """Hear who gets pages on the decode side of ``pd``: first come, first served."""
+        """Wrap the reservation of pages on the decode side of ``pd``: first come, first served."""
         pop_preallocated, table = scheduler.pop_preallocated, scheduler.table
 
         def popped() -> list[tuple[Request, Lease]]:
@@ -202,7 +202,7 @@ class Watched:
 
 
 class Decision:
-    """One decision of a scheduler: what was true before, who lost memory, and what came of it."""
+    """One decision of a scheduler: the state before, the retracted requests, and the result."""
 
     def __init__(self, watched: Watched) -> None:
         self.watched, self.scheduler = watched, watched.scheduler
@@ -212,7 +212,7 @@ class Decision:
         policy = self.config.schedule_policy
         self.by_priority = self.config.enable_priority_scheduling or policy == "priority"
         self.running, self.was_starving = list(watched.running), watched.starving
-        self.ready = [  # those of them that may run
+        self.ready = [  # the running requests that are runnable
             req
             for req in self.running
             if req.device_len < req.max_device_len + scheduler.decode.overrun
@@ -220,20 +220,20 @@ class Decision:
         ]
         self.chunked = scheduler.prefill.chunked_req
         queue = scheduler.waiting_queue
-        self.waiting = [req for req in queue if not req.num_stale_output_tokens]  # could come
+        self.waiting = [req for req in queue if not req.num_stale_output_tokens]  # admissible
         self.kept = {req: self._kept_back(req) for req in self.running}
         self.num_released, self.available = self.leases.num_released, self.leases.available_pages
         self.retracted, self.made_way = list[Request](), list[Request]()
         self.prompts: dict[Request, Row] = {}
 
     def lost(self, req: Request, reason: str) -> None:
-        """Somebody has lost their memory, and waits."""
+        """Record that a request has lost its memory and waits."""
         self.retracted.append(req)
         self.made_way += [req] * (reason == "priority")
         self.waiting += [] if req.num_stale_output_tokens else [req]
 
     def came_to(self, batch: ScheduleBatch | NoBatch | None) -> None:
-        """It is over: the step that was committed, or none."""
+        """Record the result: the committed step, or none."""
         rows = batch.rows if isinstance(batch, ScheduleBatch) else ()
         first = batch.num_extend_reqs if isinstance(batch, ScheduleBatch) else 0
         self.prompts = {row.req: row for row in rows[:first]}
@@ -242,12 +242,12 @@ class Decision:
         self.waiting = [req for req in self.waiting if req in self.scheduler.waiting_queue]
         req = None if self.chunked in self.retracted else self.chunked
         goes_on = req is not None and not (req in self.prompts and self.prompts[req].deliver)
-        self.in_chunks = req if goes_on else None  # whose prompt was in chunks, and is not done
+        self.in_chunks = req if goes_on else None  # the request with an unfinished prompt
 
-    # -- what there is room for: never more than the rules would say -------------------------------
+    # -- lower bounds of the free memory: never more than the rules would count --------------------
 
     def _kept_back(self, req: Request) -> float:
-        """What is kept back of what one who runs may still say, in tokens."""
+        """Return the tokens that are reserved for a running request's remaining output."""
         if self.is_unified or self.rules.reserves == "prompt":
             return 0
         if self.rules.reserves == "rest" or req.params.ignore_eos:
@@ -255,18 +255,18 @@ class Decision:
         return self._rest(req) * self.scheduler.new_token_ratio.current
 
     def _rest(self, req: Request) -> int:
-        """All that it may still say, and what is left of a page."""
+        """Return a request's remaining tokens, plus the unused rest of a page."""
         return max(0, req.params.max_new_tokens - len(req.output_ids)) + self.config.page_size
 
     def room(self, req: Request) -> float:
-        """Tokens of memory that are left for one more, when all are charged as high as may be.
+        """Return the tokens of memory left for one more request, at the highest charges.
 
-        For one who ignores EOS where nothing is cached, rules may count all that anybody may say.
+        For a request that ignores EOS without a prefix cache, rules may count all remaining tokens.
         """
         size, kept, prompts = self.config.page_size, self.kept, self.prompts
         if req.params.ignore_eos and self.config.disable_radix_cache and not self.is_unified:
             kept = {one: self._rest(one) for one in kept}
-        asked_first = not (prompts or self.is_unified)  # before others took their pages
+        asked_first = not (prompts or self.is_unified)  # before other requests took their pages
         pages = self.available if asked_first else self.leases.available_pages
         free = pages * size - len(kept) * self.config.enable_mixed_chunk - sum(kept.values())
         for one, row in prompts.items() if not self.is_unified else ():
@@ -274,14 +274,14 @@ class Decision:
         return free
 
     def need(self, req: Request) -> float:
-        """The same of what it takes to admit a request, whatever it finds in the cache."""
+        """Return the most tokens that admission of a request may need, whatever is cached."""
         says_nothing = self.is_unified or self.rules.reserves == "prompt"
         prompt = (ceil(req.known_len / self.config.page_size) + 1) * self.config.page_size
         return prompt if says_nothing else prompt + req.params.max_new_tokens
 
     @property
     def budget(self) -> float:
-        """Tokens that this step surely has left for prompts, each of them in whole pages."""
+        """Return the tokens that this step surely has left for prompts, each in whole pages."""
         size, config = self.config.page_size, self.config
         chunk = inf if config.chunked_prefill_size == -1 else config.chunked_prefill_size
         paid = sum(ceil(len(row.ids) / size) * size for row in self.prompts.values())
@@ -294,13 +294,13 @@ class Decision:
     # -- progress ----------------------------------------------------------------------------------
 
     def left_out(self) -> Iterator[str]:
-        """Who could be in the step, and is not."""
+        """Yield the requests that could be in the step and are not."""
         watched, leases = self.watched, self.leases
         still_ready = [req for req in self.ready if req not in self.retracted]
         missing = [req for req in still_ready if req not in self.decodes]
         yield from self._of_one_budget(missing) if self.is_unified else self._of_running(missing)
         others_first = self.rules.run_first == "decode" and bool(self.decodes)
-        if self.retracted:  # the first who waits may have been refused before and after
+        if self.retracted:  # the first in the queue may have been refused before and after
             watched.refused_at = {self.num_released, leases.num_released}
         elif self.was_starving or watched.starving or others_first:
             return
@@ -316,7 +316,7 @@ class Decision:
             yield from self._of_waiting()
 
     def _of_running(self, missing: Sequence[Request]) -> Iterator[str]:
-        """All who may run are in a step of decodes; beside prompts all of them or nobody."""
+        """Check a step of decodes: all runnable ones are in it; next to prompts all or none."""
         watched, leases = self.watched, self.leases
         if self.decodes:
             watched.starving = None
@@ -337,7 +337,7 @@ class Decision:
             yield self._may_run(missing[0])
 
     def _of_one_budget(self, missing: Sequence[Request]) -> Iterator[str]:
-        """One after the other, as far as the budget goes; who finds no memory waits for it."""
+        """Check a shared budget: requests in order until it is spent; one without memory waits."""
         left = self.budget + sum(len(row.ids) for row in self.prompts.values())
         self.watched.starving = next(iter(missing), None) if left > 0 else None
         for req in missing if left > 0 and not self.retracted else ():
@@ -346,7 +346,7 @@ class Decision:
                 yield self._may_run(req)
 
     def _of_waiting(self) -> Iterator[str]:
-        """The first who waits has a reason to; several may be it where nobody can say."""
+        """Check that the first waiting request, or one of several, has a reason to wait."""
         watched, table, size = self.watched, self.leases.table, self.config.page_size
         first = min(map(self.turn_of, self.waiting))
         heads = [req for req in self.waiting if self.turn_of(req) == first]
@@ -391,7 +391,7 @@ class Decision:
         return -req.priority if self.by_priority else 0, ORDERS[policy](req), place
 
     def out_of_order(self) -> Iterator[str]:
-        """Who is in the step before others, wrongly. Ask ``left_out`` first."""
+        """Yield the requests that are in the step before others, wrongly, after ``left_out``."""
         step, policy = self.scheduler.step, self.config.schedule_policy
         for one, other in pairwise(self.decodes):
             if self.running.index(one) > self.running.index(other):
@@ -410,12 +410,12 @@ class Decision:
                 yield f"{admitted}, when {words(self.retracted)} had to make way for others"
 
     def not_the_one(self, req: Request) -> Iterator[str]:
-        """What is wrong with it that ``req`` loses its memory now, for want of pages.
+        """Yield what is wrong with a retraction of ``req`` now, for lack of pages.
 
-        A prompt in chunks goes first, as it has said nothing yet; else whom the rules name. Nobody
-        at all, if what is free and what is on its way back is enough for all who are ready: else
-        one after the other would have to, and for ever (vllm-ascend #16315). Nor while one is
-        about to end, whose memory comes back by itself.
+        A prompt in chunks goes first, because it has generated nothing yet; then the request that
+        the rules name. If free memory plus memory on its way back suffices for all ready requests,
+        none may be retracted. Otherwise requests would be retracted in turn, for ever (vllm-ascend
+        #16315). The same holds while a request is about to end and free its memory.
         """
         scheduler, leases, chunked = self.scheduler, self.leases, self.scheduler.prefill.chunked_req
         here = [one for one in self.running if one in scheduler.running_batch]
@@ -448,7 +448,7 @@ class Decision:
             yield f"{victim}, when {words(self.about_to_end)} will end with what is in flight"
 
     def not_lower(self, req: Request) -> Iterator[str]:
-        """What is wrong with it that ``req`` makes way for somebody of higher priority."""
+        """Yield what is wrong with a retraction of ``req`` for a request of higher priority."""
         victim = f"behind step {self.scheduler.step} {req.rid} (priority {req.priority}) makes way"
         heads = [one for one in self.waiting if one.lease is None]
         highest = max(heads, key=lambda one: one.priority)
@@ -458,19 +458,19 @@ class Decision:
         line = {one: (one.priority, -places[one]) for one in self.scheduler.running_batch}
         if lower := [one for one in line if line[one] < line[req]]:
             yield f"{victim}, but the rule names {lower[0].rid} (priority {lower[0].priority})"
-        if self.made_way and len(heads) == len(self.waiting):  # nobody has come before
+        if self.made_way and len(heads) == len(self.waiting):  # no request has come before
             given = sum(self.kept[one] for one in self.made_way)  # by SGLang's rules that is all
             if self.room(highest) + given >= self.need(highest):
                 yield f"{victim}, too, when there is room for {highest.rid}"
 
     def outranks(self, one: Request, other: Request) -> bool:
-        """Whether ``other`` has to make way for ``one``."""
+        """Return whether ``one`` has enough priority to take the memory of ``other``."""
         least = self.config.priority_scheduling_preemption_threshold
         return one.priority - other.priority > least
 
     @property
     def about_to_end(self) -> list[Request]:
-        """Who runs and has been launched as often as ever: the result in flight is the last."""
+        """Return the running requests with all their steps launched: their result is the last."""
         most, running = self.scheduler.decode.overrun, self.scheduler.running_batch
         return [req for req in running if req.device_len >= req.max_device_len + most]
 
