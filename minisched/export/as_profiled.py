@@ -1,8 +1,8 @@
-"""Simulated steps beside what profilers would show of them: a drawing, where no GPU was measured.
+"""Simulated steps next to a drawing of them as profilers show steps; no GPU was measured.
 
-A profiler knows no phases and no steps. It sees ranges, if the engine sets some, calls into CUDA's
-runtime, kernels and copies, a row for each thread and stream. Which of them stands for what in a
-step is one table (``ROWS``), and the times are those of the simulated run.
+A profiler knows no phases and no steps. It records ranges (if the engine sets some), calls into the
+CUDA runtime, kernels and copies, with a row for each thread and stream. ``ROWS`` lists which of
+them stand for which phase of a step. The times are those of the simulated run.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from .runs import LEGEND, lanes_of
 from .scene import LaneItem, LaneRow, Lanes, Part, Scene
 from .units import ms
 
-Calls = Mapping[str, Sequence[str]]  # what it is called there -> phases or ops; the first its look
+Calls = Mapping[str, Sequence[str]]  # its name -> phases or ops; the first gives the look
 RUNTIME = {"cudaGraphLaunch": ["launch"], "cudaEventSynchronize": ["wait"]}
 COPY = {"Memcpy DtoH": ["copy"]}
-PROFILERS: dict[str, Mapping[str, Calls]] = {  # its rows: what lies on them
+PROFILERS: dict[str, Mapping[str, Calls]] = {  # rows of each profiler, and their calls
     "Nsight Systems": {
         "NVTX ranges, if set": {
             name: [name] for name in ("receive", "schedule", "prepare", "process", "output")
@@ -48,7 +48,7 @@ NAMED = {
 
 
 def as_profiled(trace: Trace, count: int = 3) -> Scene:
-    """``count`` settled steps as simulated, and as the two profilers would show them.
+    """Draw ``count`` settled steps as simulated, and as the two profilers show them.
 
     Raises:
         NothingToShow: no step ran.
@@ -71,7 +71,7 @@ def as_profiled(trace: Trace, count: int = 3) -> Scene:
 
 
 def items_of(lanes: Lanes, calls: Calls) -> list[LaneItem]:
-    """What lies on a profiler's row, under its name there; what follows within one call is one."""
+    """Return the items of a profiler's row, by the profiler's names, one for each call."""
     called = {kind: (call, kinds[0]) for call, kinds in calls.items() for kind in kinds}
     items = [item for row in lanes.rows for item in row.spans if item.kind in called]
     found = list[LaneItem]()
@@ -87,7 +87,7 @@ def items_of(lanes: Lanes, calls: Calls) -> list[LaneItem]:
 
 
 def finding(view: View) -> str:
-    """How long the host is blocked, and whether the device works meanwhile."""
+    """Write how long the host is blocked, and whether the device works meanwhile."""
     waits = union(item for item in view.slices if item.name == "wait")
     works = union(item for item in view.slices if item.name in ("forward", "sample"))
     shown = ((view.start, view.end),)

@@ -1,10 +1,12 @@
 """Chrome Trace Event JSON, for https://ui.perfetto.dev and chrome://tracing.
 
 ``X`` slices, ``M`` names, ``s``/``f`` flows, ``C`` counters, ``i`` instants. Times are
-microseconds; three decimals keep the nanoseconds. What a wait cost is a ``b``/``e`` pair, in a row
-of its own. All lanes are in one process, because Perfetto puts that process first in which most
-happens; within one it goes by the thread's number (chrome://tracing by the sort index), so that
-lanes are numbered from top to bottom. None may have the process's number, or it is called "main
+microseconds; three decimals keep the nanoseconds. The cost of a wait is a ``b``/``e`` pair, in a
+row of its own.
+
+All lanes are in one process, because Perfetto lists the process with the most events first. Within
+a process, Perfetto sorts by thread number and chrome://tracing by sort index, so lanes are numbered
+from top to bottom. No lane has the process's number, because Perfetto calls that thread "main
 thread".
 """
 
@@ -19,10 +21,9 @@ from .layout import lane_title, make_view
 from .units import counted
 
 # A run of 30 steps has a few dozen marks that a reader looks for (a wait, a retraction, a wasted
-# row, an end), which are in a lane of their own, and many hundreds that say which page went where.
-# Perfetto draws each as an arrowhead and stacks those of one moment, so that the second kind would
-# bury everything else. They are all in the trace itself (``LOOP.json``); a mark that nobody has
-# heard of is shown.
+# row, an end), and many hundreds about single pages. The former have a lane of their own. Perfetto
+# stacks an arrowhead for each mark of one moment, so the latter would hide everything else. The
+# trace itself (``LOOP.json``) contains all of them. A mark of unknown name is shown.
 EVENTS = "Events (host)"
 BOOKKEEPING = frozenset(
     {"kv pool", "row alloc", "row free", "row hold", "row let go", "page alloc",
@@ -38,7 +39,7 @@ PID = 1
 
 
 def to_chrome(trace: Trace) -> str:
-    """A whole run as text, one event a line."""
+    """Return a whole run as text, with one event a line."""
     view = make_view(trace)
     marks = [mark for mark in trace.marks if mark.name not in BOOKKEEPING]
     lanes = [lane for lane in view.lanes if is_host(lane)]
@@ -65,7 +66,7 @@ def to_chrome(trace: Trace) -> str:
                        **place(item.lane, item.start), "dur": _us(item.duration),
                        "args": args})  # fmt: skip
     for number, arrow in enumerate(view.arrows, 1):
-        # it leaves a nanosecond before its source ends, so that it binds to that slice
+        # the flow starts a nanosecond before its source ends, to bind to that slice
         leaves = max(arrow.src.start, arrow.start - 1)
         flow = {"name": arrow.kind, "cat": "edge", "id": number,
                 "args": {"src": arrow.src.id, "dst": arrow.dst.id}}  # fmt: skip
@@ -92,6 +93,6 @@ def to_chrome(trace: Trace) -> str:
 
 
 def _us(nanoseconds: int) -> float:
-    """Microseconds; whole ones without a decimal point."""
+    """Return microseconds; whole ones without a decimal point."""
     whole, rest = divmod(nanoseconds, 1000)
     return nanoseconds / 1000 if rest else whole

@@ -102,20 +102,20 @@ def one_file(path: str) -> Files:
 
 
 def has_picture(diagram: str) -> bool:
-    """Return whether PlantUML draws a diagram's picture, and not the project itself."""
+    """Return whether PlantUML draws a diagram's picture (the project draws all others)."""
     return diagram not in {*SCENES, *OF_RUNS, *SAME_PICTURE}
 
 
 # -- Stale files, and writing them -----------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
-Hear = Callable[[str], None]  # receives the name of the topic or diagram that is made
+Hear = Callable[[str], None]  # receives the name of each topic or diagram before it is made
 Makers = Mapping[str, Callable[[], Files]]
 NO_MORE: Makers = {}
 
 
 def checkout(root: Path = ROOT) -> Path:
-    """The root of the checkout that this package runs from.
+    """Return the root of the checkout that this package runs from.
 
     Raises:
         ValueError: it runs from elsewhere; an installed package has no diagrams and no traces.
@@ -196,7 +196,7 @@ def sources(root: Path, names: Sequence[str], made: Iterable[str]) -> list[Path]
 
 
 def stale_files(root: Path, files: Files) -> list[str]:
-    """Return which of ``files`` are missing under ``root``, or different there."""
+    """Return the ``files`` that are missing or different under ``root``."""
     return [
         name
         for name, text in sorted(files.items())
@@ -237,7 +237,7 @@ def drawn_from(source: Path) -> str:
 
 
 def stale_pictures(drawn: Sequence[Path]) -> list[str]:
-    """Return the pictures that were drawn from another text than the one next to them."""
+    """Return the pictures that were drawn from an older text."""
     return [
         picture_of(source)
         for source in drawn

@@ -1,7 +1,7 @@
-"""Heat maps: a figure over two settings, one below the other for each choice, on one scale.
+"""Heat maps: a figure over two settings, one map for each choice, on one scale.
 
-A colour says how good a place is and the number in it says it exactly. Speed-ups are brown where a
-choice loses, grey where it ties and green where it wins, and a line is drawn where that turns: the
+A colour shows how good a place is, and a number gives the exact value. Speed-ups are brown where a
+choice loses, grey for ties and green where it wins. A line separates wins from losses: the
 break-even. Amounts go from pale to dark.
 """
 
@@ -13,9 +13,9 @@ from itertools import pairwise
 from .scene import CellGrid, GridCell, Part, Scene
 
 Place = tuple[int, int]  # row and column
-Scale = Sequence[tuple[str, float, str]]  # a kind, up to which value a place is of it, its meaning
+Scale = Sequence[tuple[str, float, str]]  # a kind, its greatest value, its meaning
 
-TIE = 0.02  # what is so much faster or slower at most is a tie
+TIE = 0.02  # the largest relative difference of a tie
 SPEEDUPS: Scale = (
     ("loses much", 0.85, "loses more than 15 %"),
     ("loses", 1 - TIE, "loses"),
@@ -32,8 +32,9 @@ def heat_map(
     panels: Mapping[str, Mapping[Place, float]], said: Mapping[str, str], is_speedup: bool,
     notes: Sequence[str] = (),
 ) -> Scene:  # fmt: skip
-    """Each choice's values, which are speed-ups over another choice or any amounts; ``said`` is a
-    quiet note beside its name.
+    """Draw each choice's values: speed-ups over another choice, or any amounts.
+
+    ``said`` is a quiet note next to a choice's name.
     """
     every = [value for values in panels.values() for value in values.values()]
     scale, form = (SPEEDUPS, "{:.2f}×") if is_speedup else (shades_of(every), "{:.4g}")
@@ -48,7 +49,7 @@ def heat_map(
 
 
 def shades_of(amounts: Sequence[float]) -> Scale:
-    """A scale of equal steps from the least amount to the most."""
+    """Return a scale of equal steps from the least amount to the greatest."""
     low, high = min(amounts), max(amounts)
     ends = [low + (high - low) * at / len(SHADES) for at in range(len(SHADES))] + [high]
     return [(kind, end, f"{start:.4g} to {end:.4g}")
@@ -56,12 +57,12 @@ def shades_of(amounts: Sequence[float]) -> Scale:
 
 
 def kind_of(value: float, scale: Scale = SPEEDUPS) -> str:
-    """The look of a place."""
+    """Return the look of a place."""
     return next(kind for kind, most, _ in scale if value <= most)
 
 
 def break_even(values: Mapping[Place, float]) -> Iterator[tuple[Place, Place]]:
-    """Neighbouring places of which one wins and the other doesn't."""
+    """Yield neighbouring places of which one wins and the other does not."""
     for (row, column), value in values.items():
         for other in ((row, column + 1), (row + 1, column)):
             if other in values and (value > 1 + TIE) != (values[other] > 1 + TIE):

@@ -1,9 +1,9 @@
-"""The player: one page in which whole runs on one time axis can be played, stepped and dragged.
+"""The player: one page that plays, steps and drags through whole runs on one time axis.
 
-It needs no network: the page is ``stepper.html`` with the other ``stepper*`` files beside it and
-what it knows of its runs, in JSON packed with gzip. Its scripts build all else. At each moment it
-shows where in its source each loop is, and what the engine's state is. It draws only what is
-visible, so ten thousand slices stay smooth.
+The page needs no network. It contains ``stepper.html``, the other ``stepper*`` files of this
+folder, and its runs as JSON in gzip. Its scripts build the rest. At each moment the page shows the
+current source line of each loop, and the engine's state. It draws only visible slices, so ten
+thousand of them stay smooth.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from .units import busy, counted, ms
 
 STYLES = ("stepper.css", "stepper_panels.css")
 SCRIPTS = (
-    "stepper_data.js",  # the runs, what is true when, links to a moment
-    "stepper_frames.js",  # the page's frames, empty as yet
+    "stepper_data.js",  # the runs, their state by time, links to a moment
+    "stepper_frames.js",  # the page's frames, still empty
     "stepper_draw.js",  # lanes, slices, arrows, flags, the axis
     "stepper_panels.js",  # lists, KV map, source, counters, a request's life
-    "stepper_page.js",  # the page's state and what changes it; starts everything
+    "stepper_page.js",  # the page's state and its changes; starts everything
 )
 PLACE = re.compile(r"\{\{(\w+)\}\}")
 FLAGS = {  # marks that get a flag above the lanes, and its colour on the page
@@ -57,7 +57,7 @@ FLAGS = {  # marks that get a flag above the lanes, and its colour on the page
 
 
 def to_html(traces: Sequence[Trace], title: str = "") -> str:
-    """The page. The first run is the baseline that speed-ups refer to.
+    """Return the page. The first run is the baseline that speed-ups refer to.
 
     Raises:
         ValueError: there is no trace, or a mark says too little.
@@ -84,12 +84,12 @@ def to_html(traces: Sequence[Trace], title: str = "") -> str:
 
 
 def part(name: str) -> str:
-    """One of the files beside this one."""
+    """Return one of the files of this folder as text."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def run_names(traces: Sequence[Trace]) -> list[str]:
-    """The loops' names; those of equal name are numbered."""
+    """Return the loops' names; equal names are numbered."""
     total, seen = Counter(trace.loop for trace in traces), Counter[str]()
     names = []
     for trace in traces:
@@ -98,18 +98,18 @@ def run_names(traces: Sequence[Trace]) -> list[str]:
     return names
 
 
-# -- What the page knows of its runs ---------------------------------------------------------------
+# -- The data of the page --------------------------------------------------------------------------
 
 
 def page_data(
     traces: Sequence[Trace], names: Sequence[str], settings: Sequence[str]
 ) -> dict[str, Any]:
-    """Everything, as JSON; ``settings`` begin what is said of a run.
+    """Return all data as JSON; ``settings`` begin the description of a run.
 
-    ``few`` is the stretch of time that "a few steps" shows, ``now`` where the cursor begins: the
+    ``few`` is the interval that "a few steps" shows. ``now`` is the first place of the cursor: the
     host processes a step, from the middle of the few.
     """
-    run = traces[min(1, len(traces) - 1)]  # the one that keys go through
+    run = traces[min(1, len(traces) - 1)]  # the run that keys step through
     few = steady_views([run], 3)[0]
     begins = (
         (item.start + item.end) // 2
@@ -136,7 +136,7 @@ def page_data(
 
 
 def run_data(trace: Trace) -> dict[str, Any]:
-    """One run; times are nanoseconds, and a slice's ``line`` counts from its loop's ``def``."""
+    """Return one run; times are nanoseconds, and a ``line`` counts from its loop's ``def``."""
     view = make_view(trace)
     lanes: dict[str, dict[str, Any]] = {
         lane: {"key": lane, "title": lane_title(lane), "slices": [], "bubbles": []}
@@ -175,7 +175,7 @@ def run_data(trace: Trace) -> dict[str, Any]:
 
 
 def panel_data(trace: Trace, panel: Panel) -> dict[str, Any]:
-    """A part of the engine's state: what was where, and of a list of requests whose it is.
+    """Return a part of the engine's state: its stays, and their requests.
 
     ``pages`` is the size of its side's pool, 0 if unknown.
 
@@ -198,7 +198,7 @@ def panel_data(trace: Trace, panel: Panel) -> dict[str, Any]:
 
 
 def counters(trace: Trace) -> dict[str, dict[str, Any]]:
-    """Each counter's title, its unit, and [time, value] pairs; of several at one time the last."""
+    """Return each counter's title, unit and [time, value] pairs; the last value of each time."""
     found: dict[str, dict[int, int | float]] = defaultdict(dict)
     for item in trace.counters:
         found[item.name][item.time] = counted(item.name).value(item.value)
@@ -215,7 +215,7 @@ def counters(trace: Trace) -> dict[str, dict[str, Any]]:
 def listings(trace: Trace) -> dict[str, dict[str, Any]]:
     """Return the source of each host lane whose lines the trace has.
 
-    The trace of a loop of one's own contains its source. Of an unknown loop there is none.
+    The trace of an own loop contains its source. An unknown loop has none.
     """
     known = own_source(trace)
     try:
@@ -235,7 +235,7 @@ SOURCE = ("loop", "path", "first_line", "text")  # of a mark ``loop source``
 
 
 def own_source(trace: Trace) -> dict[str, LoopSource]:
-    """Return the source that the trace of a loop of one's own contains, by lane."""
+    """Return the source that the trace of an own loop contains, by lane."""
     for mark in trace.marks:
         if mark.name == "loop source" and mark.attrs["text"]:
             name, path, first, text = (mark.attrs[key] for key in SOURCE)
@@ -244,9 +244,9 @@ def own_source(trace: Trace) -> dict[str, LoopSource]:
     return {}
 
 
-# -- A request's life: what happened to it beside its steps ----------------------------------------
+# -- A request's life: its events outside of its steps ---------------------------------------------
 
-SAID = {  # by mark, of one of two schedulers by ``side mark``: what it means to its request
+SAID = {  # by mark (of a pair of schedulers by ``side mark``): its meaning for the request
     "admit": "admitted: {hit_len} tokens from the cache, {extend_len} to compute",
     "refuse": "has to wait: {reason}",
     "retraction": "retracted ({reason}), tokens so far: {outputs}",
@@ -260,9 +260,9 @@ SAID = {  # by mark, of one of two schedulers by ``side mark``: what it means to
 
 
 def life(trace: Trace) -> list[dict[str, Any]]:
-    """What happened to each request, in order of time; of refusals for one reason the first."""
+    """Return the events of each request, by time; of refusals for one reason only the first."""
     found = [(at, rid, "arrives") for rid, times in arrivals(trace).items() for at in times]
-    last: dict[str, str] = {}  # of each request, why it was last refused
+    last: dict[str, str] = {}  # the reason of each request's last refusal
     for mark in trace.marks:
         if words := words_of(mark):
             rid = str(mark.attrs["rid"])
@@ -274,7 +274,7 @@ def life(trace: Trace) -> list[dict[str, Any]]:
 
 
 def words_of(mark: Mark) -> str:
-    """What a mark means to its request; nothing if that is told elsewhere."""
+    """Return a mark's meaning for its request; empty if another row of the page shows it."""
     known: dict[str, Any] = {"reason": mark.attrs.get("result", ""), **mark.attrs}
     said = SAID.get(f"{mark.attrs.get('side', '')} {mark.name}") or SAID.get(mark.name, "")
     return said.format_map(defaultdict(int, known)) if "rid" in mark.attrs else ""
@@ -288,9 +288,9 @@ NONE = "–"
 def metrics(
     traces: Sequence[Trace], reports: Sequence[OverlapReport], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Columns that say something, rows, and the ideal.
+    """Return the columns that differ or inform, the rows, and the ideal.
 
-    There is a speed-up over the first run where both served the same on one clock.
+    A speed-up over the first run needs the same served tokens on the same clock.
     """
     works, rows = [work_of(trace) for trace in traces], list[dict[str, str]]()
     for report, work, name in zip(reports, works, names, strict=True):
@@ -323,7 +323,7 @@ def metrics(
 
 
 def work_of(trace: Trace) -> tuple[str, set[str], list[tuple[str, int]]]:
-    """On which clock, who was served, and how many tokens each got, as far as the trace says."""
+    """Return the clock, the served requests, and each one's number of tokens, if recorded."""
     outputs = [
         (str(mark.attrs.get("rid", "")), int(mark.attrs.get("outputs", 0)))
         for mark in trace.marks

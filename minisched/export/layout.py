@@ -1,6 +1,6 @@
-"""Which part of a run a picture shows: its lanes, what ran on them when, and what waited for what.
+"""The part of a run that a picture shows: lanes, slices, and the edges between them.
 
-Every exporter draws a ``View``, so all of them tell the same story.
+Every exporter draws a ``View``, so all pictures of a run agree.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from ..trace.events import is_copy, is_forward, is_host, lane_words
 from ..trace.sides import PAIR
 from .views.steps import forwards_of
 
-# -- The lanes of a picture: what they are called, and in what order they stand --------------------
+# -- The lanes of a picture: their names and their order -------------------------------------------
 
 
 def lane_name(lane: str) -> str:
-    """``Host``, ``Forward stream``, ``Decode copy``, ``KV transfer``."""
+    """Return ``Host``, ``Forward stream``, ``Decode copy``, ``KV transfer``."""
     return lane_words(lane).capitalize().replace("Kv", "KV")
 
 
 def lane_side(lane: str) -> str:
-    """``host`` or ``device``."""
+    """Return ``host`` or ``device``."""
     return "host" if is_host(lane) else "device"
 
 
 def lane_title(lane: str) -> str:
-    """Its name and its side: all that tells it apart."""
+    """Return a lane's name and side, which identify it."""
     return f"{lane_name(lane)} ({lane_side(lane)})"
 
 
 def in_order(lanes: Iterable[str]) -> tuple[str, ...]:
-    """Lanes as they stand in a picture: hosts, then the way of a token on the devices.
+    """Return lanes from top to bottom: hosts, then devices along a token's way.
 
-    Of two schedulers each has its own together, and what goes from one to the other in between, or
-    the arrows of the one would run through all that the other does.
+    The lanes of each of two schedulers stand together, with the transfer between them. Otherwise
+    arrows of one scheduler would cross all lanes of the other.
     """
     parts = (PAIR[0], "kv", PAIR[1])
 
@@ -55,20 +55,20 @@ def in_order(lanes: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Arrow:
-    """An edge between two slices, with the moments it leaves and arrives.
+    """An edge between two slices, with the times of its start and end.
 
-    On a wall clock an op may start before the launch that holds its call has returned; the arrow
-    then leaves at the op's start, so that none points back in time.
+    On a wall clock an op may start before the launch that holds its call has returned. The arrow
+    then starts with the op, so no arrow points back in time.
     """
 
     src: Slice
     dst: Slice
     kind: str
-    wrong: str = ""  # what is wrong with the token that it brings, in words
+    wrong: str = ""  # the error of the token that it carries, in words
 
     @property
     def brings(self) -> str:
-        """The edge's kind, by which an arrow is drawn; what leaves a KV transfer is no token."""
+        """Return the edge's kind for the look of the arrow; a KV transfer carries no token."""
         if self.wrong:
             return "wrong"
         is_kv = self.kind == "token" and self.src.name == "transfer"
@@ -76,17 +76,17 @@ class Arrow:
 
     @property
     def end(self) -> int:
-        """When the later slice started."""
+        """Return the time when the later slice started."""
         return self.dst.start
 
     @property
     def start(self) -> int:
-        """When the earlier slice ended, or ``end`` if that was before."""
+        """Return the time when the earlier slice ended, or ``end`` if that is earlier."""
         return min(self.src.end, self.end)
 
     @property
     def words(self) -> str:
-        """``launch 5``, ``tokens of 5``, ``token for 6``, ``wrong token for 6``, ``KV for 6``."""
+        """Return ``launch 5``, ``tokens of 5``, ``wrong token for 6``, ``KV for 6``."""
         if self.src.name == "send":
             return f"send {self.dst.step}"
         if self.brings == "result":
@@ -96,7 +96,7 @@ class Arrow:
 
     @property
     def meaning(self) -> str:
-        """The whole sentence; of a token also which way it goes."""
+        """Return the whole sentence; of a token with its way."""
         if self.kind != "token" or self.brings == "transfer":
             return self.words
         stays = self.src.name != "copy" and not is_host(self.src.lane)
@@ -106,11 +106,11 @@ class Arrow:
 
 @dataclass(frozen=True)
 class View:
-    """What a picture shows of a run: everything that touches the time from ``start`` to ``end``.
+    """All events of a run that touch the time from ``start`` to ``end``.
 
-    Times are the run's own, in nanoseconds. A slice may stick out on either side; ``clip`` says
-    what of it is inside. One of length zero is there too, though it cannot be seen. ``bubbles``
-    have a cause where the device waited for what a step needs.
+    Times are the run's own, in nanoseconds. A slice may extend past either side; ``clip`` returns
+    the part inside. Slices of length zero are included, although they are invisible. ``bubbles``
+    have a cause where the device waited for the input of a step.
     """
 
     trace: Trace
@@ -122,28 +122,28 @@ class View:
     slices: tuple[Slice, ...]
     arrows: tuple[Arrow, ...]
     bubbles: tuple[Bubble, ...]
-    zero: int | None = None  # what a picture's times count from, if it is not ``start``
+    zero: int | None = None  # the zero of the picture's times, if it is not ``start``
 
     @property
     def duration(self) -> int:
-        """Nanoseconds shown."""
+        """Return the nanoseconds shown."""
         return self.end - self.start
 
     def clip(self, start: int, end: int) -> Interval:
-        """The part of an interval that is shown, as the picture counts time."""
+        """Return the visible part of an interval, in the picture's times."""
         zero = self.start if self.zero is None else self.zero
         return max(start, self.start) - zero, min(end, self.end) - zero
 
     def on(self, lane: str) -> tuple[Slice, ...]:
-        """The slices of one lane, in order of time."""
+        """Return the slices of one lane, by time."""
         return tuple(item for item in self.slices if item.lane == lane)
 
 
 @kept
 def slices_of(trace: Trace) -> tuple[Slice, ...]:
-    """Every slice; a schedule has the step whose prepare follows it on its host."""
+    """Return every slice; a schedule gets the step of the next prepare on its host."""
     led_to: dict[int, int] = {}
-    schedule: dict[str, int] = {}  # of each host, the last one that has led to nothing yet
+    schedule: dict[str, int] = {}  # of each host, the last one without a step yet
     for item in trace.slices:
         if item.name == "schedule":
             schedule[item.lane] = item.id
@@ -158,7 +158,7 @@ def slices_of(trace: Trace) -> tuple[Slice, ...]:
 def make_view(
     trace: Trace, start: int = 0, end: int | None = None, first_step: int = 0, last_step: int = 0
 ) -> View:
-    """What is to be seen of a run between two moments; the whole run by default."""
+    """Return the view between two times; the whole run by default."""
     end = trace.end if end is None else end
     slices = tuple(item for item in slices_of(trace) if _touches(item, start, end))
     idle = tuple(item for item in idle_times(trace) if item.end > start and item.start < end)
@@ -168,7 +168,7 @@ def make_view(
 
 
 def arrows_between(trace: Trace, slices: Iterable[Slice]) -> tuple[Arrow, ...]:
-    """The edges that begin and end at one of these."""
+    """Return the edges that begin and end at one of these slices."""
     by_id, wrong = {item.id: item for item in slices}, wrong_words(trace)
     return tuple(
         Arrow(
@@ -181,7 +181,7 @@ def arrows_between(trace: Trace, slices: Iterable[Slice]) -> tuple[Arrow, ...]:
 
 
 def wrong_words(trace: Trace) -> dict[int, dict[int, str]]:
-    """What is wrong with tokens, by the slice that took them and the one they came from (0: none).
+    """Return the errors of tokens, by the slice that read them and their source (0: none).
 
     The requests are named where a step has several.
     """
@@ -200,23 +200,23 @@ def wrong_words(trace: Trace) -> dict[int, dict[int, str]]:
 
 
 def _touches(item: Slice, start: int, end: int) -> bool:
-    """Whether some of a slice lies between two moments; one of length zero may lie on the edge."""
+    """Return whether a part of a slice lies between two times; one of length zero also at both."""
     if item.duration == 0:
         return start <= item.start <= end
     return item.end > start and item.start < end
 
 
-# -- A run is too long for a picture: choose a few steps from where it has settled -----------------
+# -- A run is too long for a picture: choose a few settled steps -----------------------------------
 
-DECODES = ("decode", "target verify")  # modes in which every row gives a token, or several
+DECODES = ("decode", "target verify")  # modes in which every row yields one token or more
 MOST_PERIOD = 8  # batches that take turns; a pipeline has as many as stages
 MOST_STEPS = 40  # of a whole run
 
 
 def settled(trace: Trace, rids: tuple[str, ...] | None = None, period: int = 1) -> list[Slice]:
-    """The longest stretch of decode steps in which every ``period``-th has the same requests.
+    """Return the forward slices of the longest settled stretch of decode steps.
 
-    ``rids`` says which requests, where it matters. Gives the forward slices.
+    Settled means that every ``period``-th step has the same requests: ``rids``, if given.
     """
     decodes = [item for item in forwards(trace)
                if item.mode in DECODES and rids in (None, item.rids)]  # fmt: skip
@@ -232,26 +232,27 @@ def settled(trace: Trace, rids: tuple[str, ...] | None = None, period: int = 1) 
 
 
 def in_turns(trace: Trace) -> list[int]:
-    """The longest stretch of decode steps in which the same batches take turns, twice at least."""
+    """Return the longest stretch of decode steps in which the same batches alternate."""
     found = (settled(trace, period=period) for period in range(1, MOST_PERIOD + 1))
     often = [items for period, items in enumerate(found, 1) if len(items) >= 2 * period]
     return [item.step for item in max(often, key=len, default=[])]
 
 
 def inner(steps: list[int], count: int) -> list[int]:
-    """Where ``count`` steps of a stretch may begin, so that one is before and one after them: the
-    start of that ends the view.
+    """Return the indexes where ``count`` steps may begin, with one step before and one after them.
+
+    The view ends with the start of the step after them.
     """
     return steps[1 : max(1, len(steps) - count)]
 
 
 def middle(steps: list[int]) -> int:
-    """The middle one, or 0 if there are none."""
+    """Return the middle step, or 0 if there are none."""
     return steps[(len(steps) - 1) // 2] if steps else 0
 
 
 def view_of_steps(trace: Trace, first_step: int, last_step: int) -> View:
-    """From the moment the device starts one step to the moment it is ready to go past another.
+    """Return the view from the device's first op of one step to its first op after another.
 
     In a settled stretch that is a whole number of periods. A view of the first step begins where
     the run does; one of the last step ends where the run does.
@@ -275,10 +276,11 @@ def view_of_steps(trace: Trace, first_step: int, last_step: int) -> View:
 
 
 def shown(trace: Trace, count: int) -> View:
-    """What the pictures of a loop show, in every form: ``count`` settled steps; 0: the whole run.
+    """Return the view of a loop's pictures: ``count`` settled steps; 0: the whole run.
 
-    Batches that take turns are settled too. Of two schedulers the first steps of the one that
-    decodes, for what leads to them is the point; of a whole run its first ``MOST_STEPS``.
+    Batches that alternate are settled, too. A pair of schedulers shows the first steps of the
+    decode side, because the transfer to it is the point. A whole run shows its first
+    ``MOST_STEPS``.
 
     Raises:
         NothingToShow: no step ran.
@@ -295,9 +297,10 @@ def shown(trace: Trace, count: int) -> View:
 
 
 def steady_views(traces: Sequence[Trace], count: int) -> list[View]:
-    """The same number of settled steps of each run; whole runs if one has too few, or for 0.
+    """Return the same number of settled steps of each run.
 
-    Where they can, all runs show the same steps with the same requests: equal work.
+    The views are whole runs for 0, or if one run has too few settled steps. If possible, all runs
+    show the same steps with the same requests: equal work.
     """
     rids = settled(traces[0])[0].rids if settled(traces[0]) else None
     steps = [[item.step for item in settled(trace, rids)] for trace in traces]

@@ -1,8 +1,8 @@
-"""What every kind of thing looks like, in every form: one table, one colour one meaning.
+"""The look of each kind of thing in every form: one table, one meaning for each colour.
 
-Colours are Okabe and Ito's for who does what (the host is warm, the device cold), and Paul Tol's
-muted ones for what requests have. Blue is a token wherever it goes, indigo memory that somebody
-holds, grey a budget. Whatever is lost or idle lets the paper show through, hatched.
+Phases and ops have Okabe and Ito's colours (the host is warm, the device cold), and shares of
+requests have Paul Tol's muted ones. Blue is a token, indigo is memory in use, grey is a budget.
+Lost or idle time is hatched, and the paper shows through.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 
 @dataclass(frozen=True)
 class Look:
-    """A kind of box. ``fill`` empty: the paper shows through and the border is dashed.
+    """A kind of box. With an empty ``fill`` the paper shows through and the border is dashed.
 
-    ``glyph`` is the sign in a text: phases and ops have a letter, the host's small.
+    ``glyph`` is the sign in a text: phases and ops have a letter, small for the host.
     """
 
     fill: str
@@ -28,7 +28,7 @@ class Look:
     glyph: str = "█"
 
 
-PHASES = {  # what belongs together has one hue: receiving is a pale schedule, output a pale process
+PHASES = {  # related phases share a hue: receiving is a pale schedule, output a pale process
     "receive": Look("#F6D799", glyph="r"),
     "schedule": Look(ORANGE, glyph="s"),
     "prepare": Look(YELLOW, glyph="p"),
@@ -39,7 +39,7 @@ PHASES = {  # what belongs together has one hue: receiving is a pale schedule, o
     "forward": Look(SKY, glyph="F"),
     "sample": Look(BLUE, WHITE_TEXT, glyph="S"),
     "copy": Look(GREEN, glyph="C"),
-    # what only some designs have, paler than what it belongs to
+    # phases of some designs only, paler than the related phase
     "advance step": Look("#F8F3B8", glyph="e"),
     "fill": Look("#E8CFA6", glyph="f"),
     "launch sample": Look("#BD936A", glyph="a"),
@@ -52,7 +52,7 @@ PHASES = {  # what belongs together has one hue: receiving is a pale schedule, o
     "send": Look("#97624A", WHITE_TEXT, glyph="n"),
     "transfer": Look("#4DB893", glyph="T"),
 }
-SHARES = {  # what a step did for one request
+SHARES = {  # a step's share for one request
     "waiting": Look("", glyph="∙"),
     "prompt": Look("#44AA99", glyph="█"),
     "again": Look("#BFE3DC", texture="stripes", glyph="▒"),
@@ -80,11 +80,11 @@ LOOKS = {
     "left": Look("#C5CCD4", glyph="▁"),
     "spent": Look("#E9ECF0", texture="stripes", glyph="▆"),
     "lacking": Look("", glyph="!"),
-    "room": Look("#F6F7F9", glyph=" "),  # that is filled as far as it is used
+    "room": Look("#F6F7F9", glyph=" "),  # a bar whose used part is filled
     "queued": Look("", glyph="─"),
     "popped": Look("#E3E6EA", glyph="▪"),
     "ready": Look("#D5CDB4", glyph="═"),
-    # how a choice does beside another one (ColorBrewer's BrBG), and amounts, pale to dark
+    # a choice compared with another one (ColorBrewer's BrBG), and amounts, pale to dark
     "loses much": Look("#8C510A", WHITE_TEXT, "", "▼"),
     "loses": Look("#E3BE73", DARK_TEXT, "", "▽"),
     "ties": Look("#E6E6E6", DARK_TEXT, "", "="),
@@ -97,27 +97,27 @@ LOOKS = {
     "high": Look("#6A51A3", WHITE_TEXT, "", "▓"),
     "most": Look("#3F007D", WHITE_TEXT, "", "█"),
 }
-SIGNS = {  # kinds that take no time, around their middle; and their glyph in a text
+SIGNS = {  # kinds that take no time: their shape around the middle, and their glyph in a text
     "flag": ("m-4 -6h8l-4 6z", "▼"),
     "flag-head": ("m-6 -5h12l-6 9z", "▼"),
     "read": ("m0 -5l5 5l-5 5l-5 -5z", "◆"),
     "evict": ("m-4 -4l8 8m0 -8l-8 8", "╳"),
     "end": ("m0 -8v16", "┃"),
 }
-PALE = {  # the fills of looks through which the paper shows, where a form has no texture
+PALE = {  # the fills of looks without one, for forms that have no texture
     "bubble": "#FBEAE0", "waited": "#E9E4F8", "wait": "#ECEEF1", "waiting": "#ECEEF1",
     "wasted": "#FBEAE0", "evicted": "#FBEAE0", "stale": "#F3F5F7", "queued": "#D9DEE4",
     "lacking": "#FFFFFF",
 }  # fmt: skip
-ON_DARK = {  # what is pale and of second rank is dark on dark paper, or it would be the loudest
+ON_DARK = {  # pale secondary looks, dark on dark paper because they would stand out there
     "left": "#55606C", "spent": "#2A313A", "room": "#1C232B", "popped": "#3D4651",
     "evictable": "#302D57",
 }  # fmt: skip
-OWNERS = (  # of requests, by turns; their names stand beside them
+OWNERS = (  # of requests, in rotation; their names stand next to them
     (SKY, DARK_TEXT), (ORANGE, DARK_TEXT), (GREEN, DARK_TEXT), (PURPLE, DARK_TEXT),
     (BLUE, WHITE_TEXT), (YELLOW, DARK_TEXT), ("#B34700", WHITE_TEXT), ("#8C5A2B", WHITE_TEXT),
 )  # fmt: skip
-ARROWS = {  # what an edge's kind means
+ARROWS = {  # the meaning of each kind of edge
     "launch": "launch to run",
     "copy": "run to copy",
     "result": "copy to process",
@@ -134,9 +134,9 @@ COLOURS = {  # plain ink, and the edges by kind, on light and on dark paper
     "ink": ("#1F2328", "#E6EDF3"),
     "faint": ("#59636E", "#9DA7B1"),  # second-rank text
     "grid": ("#D9DEE4", "#30363D"),
-    "lane": ("#F3F5F7", "#161C24"),  # behind the boxes of a lane
+    "lane": ("#F3F5F7", "#161C24"),  # the background of a lane
     "bubble": ("#B8480A", "#F08A4B"),  # the hatching of device idle time
-    "waited": ("#4B3690", "#B9A9F5"),  # what a wait costs
+    "waited": ("#4B3690", "#B9A9F5"),  # the cost of a wait
     "launch": ("#1F2328", "#E6EDF3"),
     "copy": ("#00704F", "#2BC79A"),
     "result": ("#A8447B", "#E58DBE"),
@@ -148,28 +148,28 @@ COLOURS = {  # plain ink, and the edges by kind, on light and on dark paper
     **{kind: (LOOKS[kind].fill, dark) for kind, dark in ON_DARK.items()},
 }
 LIGHT, DARK = ({name: pair[at] for name, pair in COLOURS.items()} for at in (0, 1))
-UNDER = ("both",)  # kinds behind all others; not in a text
-OVER = ("outline", "ghost", "said")  # around or below what else is there
-MARK = "!"  # what a text writes over what is outlined
+UNDER = ("both",)  # kinds under all others; not in a text
+OVER = ("outline", "ghost", "said")  # kinds around or below the others
+MARK = "!"  # the character of a text for an outline
 
 
 def look(kind: str) -> Look:
-    """The look of a kind; a phase or an op that later designs add has that of ``other``."""
+    """Return the look of a kind; an unknown phase or op has that of ``other``."""
     return LOOKS.get(kind, LOOKS["other"])
 
 
 def glyph(kind: str) -> str:
-    """The sign of a kind in a text."""
+    """Return the sign of a kind in a text."""
     if kind == "outline":
         return MARK
     return SIGNS[kind][1] if kind in SIGNS else look(kind).glyph
 
 
 def css(kind: str) -> str:
-    """The class of a kind in an SVG; a space would make it two."""
+    """Return the class of a kind in an SVG, without the space that would make it two."""
     return kind.replace(" ", "-")
 
 
 def flat(kind: str) -> str:
-    """The colour of a kind where a form has no texture."""
+    """Return the colour of a kind for forms without textures."""
     return look(kind).fill or PALE.get(kind, "#FFFFFF")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-STANDS, PLAYS = 4.0, 10.0  # seconds that the whole picture is shown, and that it plays
+STANDS, PLAYS = 4.0, 10.0  # seconds of the whole picture, and of playing
 FADE = 0.4  # seconds, at both ends
 LANE = re.compile(r'<rect class="lane" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)')
-FRAME = 2  # pixels that a veil covers beyond the lanes: the frames of their last boxes
+FRAME = 2  # pixels of a veil beyond the lanes, for the frames of their last boxes
 APART = 30  # pixels between lanes that belong to two parts of a picture
 ROUND = STANDS + FADE + PLAYS + FADE
 
@@ -36,7 +36,7 @@ def playing(svg: str) -> str:
 
 
 def _rules(left: float, width: float) -> str:
-    """Return the style of veil and cursor; without motion both are invisible."""
+    """Return the style of veil and cursor; both are invisible for readers who want no motion."""
     fades, plays, ends, gone = (
         f"{100 * at / ROUND:.2f}%" for at in (STANDS, STANDS + FADE, ROUND - FADE, ROUND)
     )

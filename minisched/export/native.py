@@ -35,8 +35,8 @@ from ..trace.marks import BadMark, check_events
 
 FORMAT, VERSION = "minisched trace", 1
 HEADER = ("loop", "device", "model", "clock")
-OPTIONAL = "dtype"  # of a real model: after the others
-EVENTS: dict[str, Any] = {  # by their list, and in which order a trace has them
+OPTIONAL = "dtype"  # of a real model; written after the other fields
+EVENTS: dict[str, Any] = {  # by the name of their list, in the order of the file
     "slices": (Slice, ("start", "end", "id")),
     "edges": (Edge, ("src", "dst", "kind")),
     "counters": (Counter, ("time", "name")),
@@ -46,7 +46,7 @@ EVENTS: dict[str, Any] = {  # by their list, and in which order a trace has them
 TYPES: dict[str, type] = {  # the JSON type of a field, by its annotation
     "str": str, "int": int, "tuple[str, ...]": list, "dict[str, Value]": dict,
 }  # fmt: skip
-COLUMNS = {  # of a kind of events: a field's name, whether it must be there, and its JSON type
+COLUMNS = {  # by kind of event: each field's name, whether it is required, and its JSON type
     kind: tuple(
         (field.name, field.default is MISSING and field.default_factory is MISSING,
          TYPES[str(field.type)])
@@ -56,7 +56,7 @@ COLUMNS = {  # of a kind of events: a field's name, whether it must be there, an
 }  # fmt: skip
 
 
-LARGEST = 1 << 63  # no number of a trace is as large; nanoseconds of 292 years
+LARGEST = 1 << 63  # above every number of a trace; 292 years in nanoseconds
 
 
 class NotATrace(ValueError):
@@ -67,7 +67,7 @@ class NotATrace(ValueError):
 
 
 def to_json(trace: Trace) -> str:
-    """A trace as text, ending in a newline."""
+    """Return a trace as text, ending in a newline."""
     parts = [f'"format": {json.dumps(FORMAT)}, "version": {VERSION}']
     names = [*HEADER, *[OPTIONAL] * bool(trace.dtype)]
     parts.append(", ".join(f'"{name}": {json.dumps(getattr(trace, name))}' for name in names))
@@ -78,7 +78,7 @@ def to_json(trace: Trace) -> str:
 
 
 def line_of(event: Any) -> str:
-    """An event as one line: its fields, without those that are at their default."""
+    """Return an event as one line, without the fields that are at their default."""
     values = ((name, needed, getattr(event, name)) for name, needed, _ in COLUMNS[type(event)])
     return json.dumps({name: value for name, needed, value in values if value or needed})
 
@@ -92,7 +92,7 @@ def write(trace: Trace, path: Path) -> None:
     write_whole(path, to_json(trace))
 
 
-# -- Read, and looked at ---------------------------------------------------------------------------
+# -- Reading, with checks --------------------------------------------------------------------------
 
 
 def read(path: Path, unpacked_mib: int = UNPACKED_MIB) -> Trace:
@@ -195,10 +195,9 @@ KINDS = ("launch", "begin", "end", "wait", "say", "read", "write", "free")
 
 
 def check_program(program: Iterable[Act]) -> None:
-    """Check each act, and each op: launched once, begun once, ended once where it began.
+    """Check each act and each op: launched once, begun once, and ended once on its lane.
 
-    An op that never ends and a wait that never ends are no faults of the file: the race check
-    reports them.
+    An op or a wait without an end is no fault of the file: the race check reports it.
 
     Raises:
         NotATrace: see the README of the folder ``traces``.
@@ -253,7 +252,7 @@ def _are_cells(text: str) -> bool:
 
 # -- A recorded run of any program -----------------------------------------------------------------
 
-BEGINNING = 4096  # bytes; the format of a file in our own format stands in them
+BEGINNING = 4096  # bytes that contain the name of our own format
 
 
 def read_recorded(

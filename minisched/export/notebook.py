@@ -1,6 +1,6 @@
-"""What a notebook's cell shows: the stepper, a picture, a table, and lines of the package.
+"""The output of a notebook's cell: the stepper, a picture, a table, and lines of the package.
 
-In Jupyter, an executed notebook as HTML, or a Sphinx site; elsewhere, each as a text.
+It appears in Jupyter, in an executed notebook as HTML and in a Sphinx site; elsewhere as text.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class HasTrace(Protocol):
-    """Anything that was recorded: a ``Run`` of ``loops/run.py``, for one."""
+    """Anything with a recorded trace, for example a ``Run`` of ``loops/run.py``."""
 
     @property
     def trace(self) -> Trace:
-        """What it left behind."""
+        """Return the recorded trace."""
 
 
 @dataclass(frozen=True)
 class NotebookCell:
-    """What a notebook shows: the page in a frame of its own. ``html`` is the whole page.
+    """A page in a frame of its own, as a cell's value. ``html`` is the whole page.
 
-    ``height`` is in pixels; ``text`` stands for it where nobody can show a page.
+    ``height`` is in pixels; ``text`` replaces the page where none can be shown.
 
     Raises:
         ValueError: the height is less than 1 pixel.
@@ -53,7 +53,7 @@ class NotebookCell:
             raise ValueError(f"a cell is at least 1 pixel high, but height is {self.height}.")
 
     def _repr_html_(self) -> str:
-        """A frame that may run its scripts and nothing else; it needs no file and no network."""
+        """Return a frame that may only run its scripts; it needs no file and no network."""
         source = self.html.replace("&", "&amp;").replace("'", "&#39;")
         return (
             f"<iframe srcdoc='{source}' sandbox='allow-scripts' title='stepper' "
@@ -67,9 +67,9 @@ class NotebookCell:
 def show(
     runs: Trace | HasTrace | Iterable[Trace | HasTrace], height: int = 640, title: str = ""
 ) -> NotebookCell:
-    """The stepper over one run or several, as the last value of a cell.
+    """Return the stepper over one run or several, as the last value of a cell.
 
-    ``runs`` are traces, or whatever has one as ``trace``; the first is the baseline of speed-ups.
+    ``runs`` are traces, or objects with one as ``trace``; the first is the baseline of speed-ups.
 
     Raises:
         ValueError: there is no run, or the height is less than 1 pixel.
@@ -80,10 +80,10 @@ def show(
 def display(
     runs: Trace | HasTrace | Iterable[Trace | HasTrace], height: int = 640, text: str | None = None
 ) -> None:
-    """Show the stepper at once where IPython runs the cell, or the terminal; else print a text.
+    """Show the stepper immediately where IPython runs the cell; otherwise print a text.
 
-    The text is ``text``, or a picture of a few settled steps of each run. What the terminal can't
-    encode is printed as a question mark.
+    The text is ``text``, or a picture of a few settled steps of each run. Characters that the
+    terminal can't encode become question marks.
 
     Raises:
         ValueError: there is no run, or the height is less than 1 pixel.
@@ -102,23 +102,23 @@ def display(
 
 
 def traces_of(runs: Trace | HasTrace | Iterable[Trace | HasTrace]) -> list[Trace]:
-    """The traces of one run or several."""
+    """Return the traces of one run or several."""
     several = list(runs) if isinstance(runs, Iterable) else [runs]
     return [run if isinstance(run, Trace) else run.trace for run in several]
 
 
-# -- What a lesson shows: a picture, a table, and lines of the package, read where they are --------
+# -- Outputs of a lesson: a picture, a table, and lines of the package -----------------------------
 
 
 @dataclass(frozen=True)
 class NotebookPicture:
-    """An SVG. It is shown as an image, so that its styles stay its own, light and dark."""
+    """An SVG, shown as an image to keep its styles, light and dark, to itself."""
 
     svg: str
 
     @property
     def title(self) -> str:
-        """What it shows, in words: for those who hear the page."""
+        """Return the picture's title, for readers who hear the page."""
         found = re.search(r"<title>(.*?)</title>", self.svg, re.S)
         return unescape(found[1]) if found else "a picture"
 
@@ -156,7 +156,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Lines of a file; ``marked`` are the numbers of those to look at."""
+    """Lines of a file; ``marked`` are the numbers of the lines to look at."""
 
     path: str  # from the repository's root
     first_line: int
@@ -192,10 +192,10 @@ def excerpt(
     to_text: str = "",
     look_at: tuple[str, ...] = (),
 ) -> Excerpt:
-    """The source of a function, method or class, with its path and the numbers of its lines.
+    """Return the source of a function, method or class, with its path and line numbers.
 
-    ``from_text`` and ``to_text`` are words in the first and the last line wanted; a line that
-    has one of the words ``look_at`` in it is marked.
+    ``from_text`` and ``to_text`` occur in the first and the last line wanted. A line that contains
+    one of the words ``look_at`` is marked.
 
     Raises:
         ValueError: words occur in no line.

@@ -1,7 +1,7 @@
-"""A broken law as a picture: the few steps around it, what did it in red, by number.
+"""A violated law as a picture: the few steps around it, with the culprits numbered in red.
 
-It takes any ``checks/history.py:Offence``: a race, a wrong token, a leak. The museum's exhibits
-stand on the same lanes.
+It draws any ``checks/history.py:Offence``: a race, a wrong token, a leak. The museum's exhibits use
+the same lanes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .runs import lanes_of
 from .scene import LaneItem, LaneLink, Lanes, Part, Scene, about_run
 from .units import exact, ms
 
-STEPS = 1.2  # shown before and after what did it
+STEPS = 1.2  # steps shown before and after the culprits
 LEGEND = {
     **RUN_LEGEND,
     "outline": "what did it, by number",
@@ -29,10 +29,10 @@ LEGEND = {
 
 
 def offence_scene(trace: Trace, offence: Offence) -> Scene:
-    """The stretch from the first slice that did it to the last, and about a step on either side.
+    """Draw the time from the first culprit to the last, and about a step on either side.
 
-    Where no slice is left that did it (what never ran has none), it is the whole run. Where a
-    device idles is not what this picture is about.
+    Without a culprit's slice (an op that never ran has none), it is the whole run. Idle time of the
+    devices is left out.
     """
     ran = culprits_of(slices_of(trace), offence)
     around = round(STEPS * median(step_intervals(trace) or [trace.end]))
@@ -47,13 +47,13 @@ def offence_scene(trace: Trace, offence: Offence) -> Scene:
 
 
 def culprits_of(slices: Iterable[Slice], offence: Offence) -> list[Slice]:
-    """What did it, in order of time."""
+    """Return the slices that violated the law, by time."""
     wanted = {*offence.slices, *(offence.missing or ())}
     return [item for item in slices if item.id in wanted]
 
 
 def in_red(view: View, offence: Offence, duration: int) -> Lanes:
-    """A view's lanes in the run's own time, with a frame around what did it, and a missing edge."""
+    """Return a view's lanes in run time, with frames around culprits and a missing edge."""
     view = replace(view, zero=0)
     lanes, missing = lanes_of(view, duration), missing_of(view, offence)
     pair = {item.id for item in missing}
@@ -67,7 +67,7 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
     if missing:
         first, second = missing
         rows = [view.lanes.index(item.lane) for item in missing]
-        # a free has to wait by the end of what it stands in, all else by its beginning
+        # a free has to wait until the end of its slice, any other access until the beginning
         ready = second.end if offence.waits else second.start
         leaves, arrives = (view.clip(time, time)[0] for time in (first.end, ready))
         data = {"missing": f"{first.id} {second.id}"}
@@ -82,14 +82,14 @@ def in_red(view: View, offence: Offence, duration: int) -> Lanes:
 
 
 def missing_of(view: View, offence: Offence) -> list[Slice]:
-    """The two with no edge between them; empty: there is no such pair, or not both are shown."""
+    """Return the two slices with no edge between them; empty if there are none in view."""
     by_id = {item.id: item for item in view.slices}
     pair = [by_id[one] for one in dict.fromkeys(offence.missing or ()) if one in by_id]
     return pair if len(pair) == 2 else []
 
 
 def missing_words(missing: list[Slice], offence: Offence) -> str:
-    """What the missing edge would say."""
+    """Return the words of the missing edge."""
     first, second = (item.label for item in missing)
     if offence.waits:
         return f"the {offence.waits} in {second} must wait for {first}"
@@ -97,10 +97,10 @@ def missing_words(missing: list[Slice], offence: Offence) -> str:
 
 
 def told(view: View, offence: Offence) -> Iterator[str]:
-    """A line for each slice that did it, by number, and one for a missing edge."""
+    """Yield a line for each culprit, by number, and one for a missing edge."""
     for number, item in enumerate(culprits_of(view.slices, offence), 1):
         rids = f", for {' '.join(item.rids)}" if item.rids else ""
-        # a time that would be rounded to nothing is written in full
+        # a time that would round to zero is written in full
         start, end = (ms(time) if time >= 10_000 else exact(time)
                       for time in (item.start, item.end))  # fmt: skip
         yield f"{number}: {item.label} on {lane_title(item.lane)}, {start} to {end} ms{rids}"

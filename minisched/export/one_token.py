@@ -1,7 +1,7 @@
 """One token's way through each relay: to the next forward pass, and to the client.
 
-A relay has three rows: the device, the cell that the token waits in, and the way over the host. 0
-is when the device begins the step that samples the token, so that all relays have one scale.
+A relay has three rows: the device, the cell in which the token waits, and the way over the host.
+Time 0 is the start of the step that samples the token, so all relays have one scale.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LEGEND = {
 
 @dataclass(frozen=True)
 class TokenWay:
-    """A token of one request: where it waits, and the ops and phases on its way.
+    """A token of one request: its cell, and the ops and phases on its way.
 
-    Moments are the run's own nanoseconds. ``promised`` is when somebody reserved the cell for it,
-    ``stored`` when it was there, ``read`` when the next step took it, and ``gone`` when the cell
-    got the next token (or the run ended).
+    Times are the run's own nanoseconds. ``promised`` is the time when a step reserved the cell, and
+    ``stored`` when the token was written. ``read`` is the time when the next step read it. ``gone``
+    is when the cell received the next token, or the end of the run.
     """
 
     trace: Trace
@@ -48,21 +48,21 @@ class TokenWay:
 
     @property
     def start(self) -> int:
-        """When its step began on the device."""
+        """Return the time when its step began on the device."""
         return self.device[0].start
 
     @property
     def waits(self) -> int:
-        """Nanoseconds from the end of its sampling to the next pass that takes it as input."""
+        """Return the nanoseconds from the end of its sampling to the next pass that reads it."""
         return self.device[-1].start - self.device[-2].end
 
     @property
     def goes_over_the_host(self) -> bool:
-        """Whether the next step's input comes from the host."""
+        """Return whether the next step's input comes from the host."""
         return self.relay in ("host", "fill_host")
 
 
-CELLS = {  # a relay's mark, and the cell that it tells of; of several numbers the first
+CELLS = {  # a relay's mark, and its attribute for the cell; of several numbers the first
     "ring": ("future slots", "slot {slots} of the ring"),
     "pool": ("future slots", "the cell of row {slots}"),
     "token_pool": ("token pool", "row {rows}, position {writes}"),
@@ -74,7 +74,7 @@ CELLS = {  # a relay's mark, and the cell that it tells of; of several numbers t
 
 
 def way_of(trace: Trace) -> TokenWay:
-    """The way of the first request's token of a step amid the longest settled stretch.
+    """Return the way of the first request's token, amid the longest settled stretch.
 
     Raises:
         NothingToShow: no two settled steps follow one another, or the relay left no mark.
@@ -92,7 +92,7 @@ def way_of(trace: Trace) -> TokenWay:
     cell, promised, stored, read, gone = "", 0, sample.end, after.start, trace.end
     if relay in CELLS:
         name, words = CELLS[relay]
-        # the step that reads says where, unless the one that writes has to know
+        # the cell is in the reading step's mark; in these relays in that of the writing step
         step = this.step if relay in ("ring", "pool", "token_pool") else after.step
         marks = (mark for mark in trace.marks
                  if mark.name == name and mark.attrs.get("step") == step)  # fmt: skip
@@ -117,7 +117,9 @@ def way_of(trace: Trace) -> TokenWay:
 
 
 def one_token(traces: Sequence[Trace], title: str = "", names: Sequence[str] = ()) -> Scene:
-    """A token's way in each run, one above the other; ``names`` stand in place of the relays'.
+    """Draw a token's way in each run, one run below the other.
+
+    ``names`` replace the names of the relays.
 
     Raises:
         NothingToShow: a run has no settled steps, or its relay left no mark.
@@ -141,7 +143,7 @@ def one_token(traces: Sequence[Trace], title: str = "", names: Sequence[str] = (
 
 
 def finding(ways: Sequence[TokenWay]) -> str:
-    """How long tokens wait on the device, and how long over the host."""
+    """Write how long tokens wait on the device, and how long over the host."""
     said = []
     for where, is_over in (("on the device", False), ("over the host", True)):
         times = [way.waits for way in ways if way.goes_over_the_host is is_over]
@@ -152,7 +154,7 @@ def finding(ways: Sequence[TokenWay]) -> str:
 
 
 def rows_of(way: TokenWay, group: str, end: int) -> list[LaneRow]:
-    """Device, cell, and the way to the client."""
+    """Return device, cell, and the way to the client."""
 
     def item(kind: str, since: int, until: int, label: str = "", step: str = "") -> LaneItem:
         start, stop = (min(max(time - way.start, 0), end) for time in (since, until))
@@ -174,8 +176,9 @@ def rows_of(way: TokenWay, group: str, end: int) -> list[LaneRow]:
 
 
 def links_of(way: TokenWay, device: int) -> list[LaneLink]:
-    """From the sampling to the copy, and from whoever has the token into the cell and out of it;
-    ``device`` is the first of its three rows.
+    """Return the arrows to the copy, into the cell, and out of it.
+
+    ``device`` is the index of the first of the three rows.
     """
     cell, host = device + 1, device + 2
     op = {item.name: item for item in way.host}

@@ -1,7 +1,7 @@
-"""The poster: every design as one strip of host and device, on one scale, the quickest first.
+"""The poster: every design as one strip of host and device, on one scale, the fastest first.
 
 A strip shows three settled periods. A period is the time from one step of a request to its next
-one, so that it means the same in a loop, in a pipeline, and in a queue of half batches.
+one. It means the same in a loop, in a pipeline, and in a queue of half batches.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class Strip:
     view: View
     speedup: float
     busy: float  # percent
-    more_steps: int  # than the first of the runs
+    more_steps: int  # steps more than the first run has
 
     @property
     def period(self) -> float:
-        """Nanoseconds."""
+        """Return the nanoseconds of one period."""
         return self.view.duration / PERIODS
 
     @property
     def name(self) -> str:
-        """The loop, and the relay that carries its tokens."""
+        """Return the loop, and the relay that carries its tokens."""
         loop, _, relay = self.view.trace.loop.partition(":")
         usual = LOOPS[loop].relays[0] if loop in LOOPS else ""
         return f"{loop} · {relay or usual}" if relay or usual else loop

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from ..core.text import printable
 from .looks import ARROWS, DARK_TEXT, LIGHT, flat, look
 
-Code = Mapping[str, Callable[..., Any]]  # a name in a diagram -> what of the package it means
-HEAD = "#E4E7EB"  # behind the heading of a part
+Code = Mapping[str, Callable[..., Any]]  # a name in a diagram -> its code
+HEAD = "#E4E7EB"  # the background of a part's heading
 
-# -- A sequence diagram: who tells whom, in order --------------------------------------------------
+# -- A sequence diagram: messages in order ---------------------------------------------------------
 
 SIDES = {"host": "#FFF8EC", "device": "#EEF6FC", "relay": "#F3F0FA"}
 
@@ -25,9 +25,9 @@ class Actor(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A note over an actor in the look of ``kind``, for as long as that takes; or a message.
+    """A note over an actor in the look of ``kind``, or a message.
 
-    With ``to`` it is a message, with no actor a heading.
+    With ``to`` it is a message; without an actor it is a heading.
     """
 
     actor: str
@@ -40,9 +40,9 @@ class Told(NamedTuple):
 
 
 def sequence(actors: Mapping[str, Actor], told: Iterable[Told], code: Code) -> Iterator[str]:
-    """The diagram behind its title; notes of what runs at the same time stand in one row.
+    """Yield the diagram after its title; notes at the same time stand in one row.
 
-    Links are on messages only: on a note, which has a colour, none could be told.
+    Only messages have links: on the colour of a note a link would be invisible.
     """
     yield "!pragma teoz true"
     yield "hide footbox"
@@ -55,7 +55,7 @@ def sequence(actors: Mapping[str, Actor], told: Iterable[Told], code: Code) -> I
             if actor.side == side:
                 yield f'participant "{actor.title}" as {name}'
         yield "end box"
-    row: dict[str, Told] = {}  # who has a note in the row that is being written
+    row: dict[str, Told] = {}  # the notes of the row in progress, by actor
     for one in told:
         if one.to or not one.actor:
             row, words = {}, creole(one.words)
@@ -70,9 +70,9 @@ def sequence(actors: Mapping[str, Actor], told: Iterable[Told], code: Code) -> I
 
 # -- Names of functions in a diagram as links to their code ----------------------------------------
 #
-# ``[[../minisched/engine/engine.py#Engine.chain chain()]]``: the file as it lies from
-# ``diagrams/``, so that a code host and a browser find it, then the function. The function itself
-# is given, and never its path, so that a link cannot outlive what it leads to.
+# ``[[../minisched/engine/engine.py#Engine.chain chain()]]``: the file as seen from
+# ``diagrams/``, for a code host and a browser, then the function. Callers pass the function
+# itself and never its path, so no link outlives its target.
 
 
 LINK_COLOUR = "#0B57A4"
@@ -80,13 +80,13 @@ LINK_STYLE = (f"skinparam hyperlinkColor {LINK_COLOUR}", "skinparam hyperlinkUnd
 
 
 def address(function: Callable[..., Any]) -> str:
-    """Where a function or a class of the package stands, seen from ``diagrams/``."""
+    """Return the place of a function or a class of the package, seen from ``diagrams/``."""
     path = function.__module__.replace(".", "/")
     return f"../{path}.py#{function.__qualname__}"
 
 
 def linked(text: str, code: Code) -> str:
-    """PlantUML text in which every name of ``code`` is a link, with the ``()`` behind it if any."""
+    """Return PlantUML text in which every name of ``code`` is a link, with its ``()`` if any."""
     if not code:
         return text
     names = "|".join(map(re.escape, sorted(code, key=len, reverse=True)))
@@ -98,7 +98,7 @@ def _link(found: re.Match[str], code: Code) -> str:
 
 
 def creole(text: str) -> str:
-    """Text without what PlantUML would read as markup, or as the end of a string."""
+    """Return text with PlantUML's markup and ends of strings escaped."""
     written = printable(text)
     return MARKUP.sub(lambda found: "".join(f"<U+{ord(c):04X}>" for c in found[0]), written)
 
@@ -107,11 +107,11 @@ MARKUP = re.compile(r'["\\~<>\n]|([*/_-])\1+')
 
 
 def ink(kind: str, words: str) -> str:
-    """Text in a look's colour, if that is not ink; ``words`` are escaped already."""
+    """Return text in a look's colour, unless that is ink; ``words`` are already escaped."""
     is_light = look(kind).text != DARK_TEXT
     return f"<color:{look(kind).text}>{words}</color>" if is_light else words
 
 
 def arrow_colour(kind: str) -> str:
-    """The colour of an edge."""
+    """Return the colour of an edge."""
     return LIGHT[kind if kind in ARROWS else "ink"]

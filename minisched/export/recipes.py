@@ -1,4 +1,4 @@
-"""The golden runs, by topic: small workloads on the simulated device, each of which shows one idea.
+"""The golden runs, by topic: small workloads on the simulated device, one idea each.
 
 Golden traces and diagrams are drawn from them, and the same code gives the same bytes.
 """
@@ -35,7 +35,7 @@ class Recipe:
     model: HashModel = field(default_factory=HashModel)
 
     def play(self, device: Device | None = None) -> Run:
-        """The run, the same every time; on ``sim`` unless a device is given."""
+        """Run the recipe on ``device``, by default ``sim``; the result is the same every time."""
         requests = [fresh(request) for request in self.requests]
         return run_loop(
             self.loop, device or open_device("sim"), self.model, requests, self.config, self.cost,
@@ -43,12 +43,12 @@ class Recipe:
         )  # fmt: skip
 
     def run(self) -> Trace:
-        """The run's trace."""
+        """Return the run's trace."""
         return self.play().trace
 
 
 def tokens(count: int) -> SamplingParams:
-    """Exactly so many, greedily."""
+    """Return the parameters of exactly ``count`` greedy tokens."""
     return SamplingParams(max_new_tokens=count, ignore_eos=True)
 
 
@@ -57,10 +57,11 @@ ASKED = re.compile(r"(.+?)(?: at (\d+))?: ([\d -]+) -> (up to )?(\d+)(?:, stops 
 
 
 def asked(line: str, rules: Mapping[str, str] = NO_RULES) -> list[Request]:
-    """Requests from a line: ``"a: 10-21 -> 16; b at 10: 1-4 20 -> up to 9, stops at 53"``.
+    """Make requests from a line: ``"a: 10-21 -> 16; b at 10: 1-4 20 -> up to 9, stops at 53"``.
 
-    Request ``a`` has the tokens 10 to 21 as its prompt, and gets 16. ``b`` comes after 10 ms, and
-    may end sooner: by end of text, or by its stop token. ``rules`` are regexes that tokens follow.
+    Request ``a`` has the tokens 10 to 21 as its prompt, and gets 16 tokens. ``b`` arrives after 10
+    ms. It may end sooner, by end of text or by its stop token. ``rules`` are regexes that tokens
+    follow.
     """
     requests = []
     for part in line.split("; "):
@@ -77,10 +78,10 @@ def asked(line: str, rules: Mapping[str, str] = NO_RULES) -> list[Request]:
 
 
 def a_bit_of_everything(loop: str, relay: str = "", **options: Any) -> Recipe:
-    """Five requests for comparing loops.
+    """Return five requests that compare loops.
 
-    Prompts that have to be chunked, greedy and sampled tokens (b, d), one request that stops early
-    (c), and one that comes while the others run (e).
+    They have prompts in chunks, greedy and sampled tokens (b, d), one request that stops early (c),
+    and one that arrives while the others run (e).
     """
     requests = asked(
         "a: 10-21 -> 28; b: 30-59 -> 28; c: 40-69 -> up to 28; d: 70-84 -> 28; "
@@ -93,7 +94,7 @@ def a_bit_of_everything(loop: str, relay: str = "", **options: Any) -> Recipe:
 
 @cache
 def run_of(loop: str) -> Trace:
-    """One loop on the common workload of five requests."""
+    """Run one loop on the common workload of five requests."""
     return a_bit_of_everything(loop).run()
 
 
@@ -103,7 +104,7 @@ SPLIT = replace(  # vLLM's halves: execute_model, sample_tokens
     SIM_COST,
     host={**SIM_COST.host, "launch": 300 * MICROSECOND, "launch sample": 200 * MICROSECOND},
 )
-FAST = replace(  # short steps while nobody sends a prompt: the host is the slower one
+FAST = replace(  # short steps while no prompt arrives: the host is the slower one
     SIM_COST, forward_base=2 * MILLISECOND, forward_per_token=120 * MICROSECOND,
     sample=MILLISECOND, copy=3 * MILLISECOND // 2,
 )  # fmt: skip
@@ -117,34 +118,34 @@ def recipe(
     loop: str, line: str, cost: CostModel = SIM_COST, rules: Mapping[str, str] = NO_RULES,
     **settings: Any,
 ) -> Recipe:  # fmt: skip
-    """A line of requests on ``LOOP`` or ``LOOP:RELAY``, with the settings of the scheduler."""
+    """Return a line of requests on ``LOOP`` or ``LOOP:RELAY``, with the scheduler's settings."""
     name, _, relay = loop.partition(":")
     return Recipe(name, asked(line, rules), SchedulerConfig(**settings), relay, cost=cost)
 
 
 RECIPES = {
-    # ABC, then AFG, which splits it at A; X, which pushes a part out; and ABC's question again
+    # ABC, then AFG, which splits it at A; X, which evicts a part; and ABC's question again
     "radix_cache": recipe(
         "overlap",
         "abc: 1-9 -> 6; afg at 20: 1-4 20-22 30-31 -> 6; x at 150: 100-111 -> 5; "
         "abd at 230: 1-7 40-41 -> 4",
         kv_tokens=36,
     ),
-    # 16 pages for four requests: c gives way to a and b, and d gets pages of all three
+    # 16 pages for four requests: c is retracted for a and b, and d gets pages of all three
     "page_allocator": recipe(
         "overlap",
         "a: 10-21 -> up to 16; b at 10: 30-41 -> up to 24; c at 60: 10-21 50-52 -> up to 12; "
         "d at 180: 60-79 -> up to 8",
         kv_tokens=64, page_size=4, max_running_requests=3, schedule_conservativeness=0.0,
     ),
-    # longest prefix match: questions on a cached document overtake those that came first
+    # longest prefix match: questions on a cached document overtake earlier ones
     "schedule_policy": recipe(
         "overlap",
         "doc: 1-39 -> 3; other at 5: 100-119 -> 3; doc-q1 at 6: 1-37 90-91 -> 3; "
         "new at 7: 200-229 -> 3; doc-q2 at 8: 1-37 92-93 -> 3",
         schedule_policy="lpm", max_running_requests=2, chunked_prefill_size=40, kv_tokens=256,
     ),
-    # a long prompt in chunks, two short ones that wait for it, and one that finds it cached
+    # a long prompt in chunks, two short ones that wait for it, and one that hits its cache
     "prefill": recipe(
         "overlap",
         "long: 0-99 -> 4; short: 200-207 -> 4; late: 20-39 -> 4; again at 60: 0-103 -> 4",
@@ -162,7 +163,7 @@ RECIPES = {
         "a: 0-11 -> up to 40; b at 10: 20-31 -> up to 40; c at 20: 40-51 -> up to 16",
         kv_tokens=70, schedule_conservativeness=0.1,
     ),
-    # a long prompt in chunks, beside two requests that decode
+    # a long prompt in chunks, and two requests that decode
     "mixed_chunk": recipe(
         "overlap",
         "a: 0-9 -> 14; b: 20-33 -> 12; long at 30: 50-149 -> 6; c at 60: 160-169 -> 6",
@@ -178,7 +179,7 @@ RECIPES = {
     "future_map": recipe(
         "overlap:ring", "a: 0-4 -> 10; b: 1-5 -> 10; c: 2-6 -> 10", max_running_requests=2
     ),
-    # long prompts, for which the host waits, and short decodes, which lie ready for it
+    # long prompts, for which the host waits, and short decodes, whose results are ready
     "generation_batch_result": recipe(
         "mini_overlap", "a: 10-79 -> 7; b at 30: 100-139 -> 4", FAST, kv_tokens=256
     ),
@@ -193,15 +194,15 @@ RECIPES = {
         {"a": r"(yes|no), [a-z]{2}[.]", "b": "[0-9]+"},
     ),
     # three that decode and one that comes later (d): its prompt has no hits, and breaks theirs.
-    # Rows move up where somebody ends: a at its length, b at a stop token (its sixth). An end
-    # leaves a surplus row, but not b's: the step that is on its way is d's prompt
+    # Rows move up at each end: a at its length, b at a stop token (its sixth). An end
+    # leaves a surplus row, but not b's: the step in flight is d's prompt
     "placeholder_fill": recipe(
         "mindie_plugin",
         "a: 10-15 -> 4; b: 30-35 -> 9, stops at 53; c: 50-55 -> 10; d at 60: 70-77 -> 6",
         kv_tokens=128,
     ),
-    # two rows: a prompt in chunks (a), a stop token (b, its fourth), and who gets b's row (c). It
-    # begins as b did, so that a part of its prompt is copied and never gathered
+    # two rows: a prompt in chunks (a), a stop token (b, its fourth), and the next owner of b's row
+    # (c). It begins as b did, so a part of its prompt is copied and never gathered
     "token_pool": recipe(
         "mini_overlap",
         "a: 10-23 -> 9; b: 50-55 -> 12, stops at 99; c at 1: 50-55 90-99 -> 4",
@@ -212,7 +213,7 @@ RECIPES = {
         "mlx_async", "a: 0-5 -> 5; b: 10-17 -> 12; c: 20-23 -> 12; d at 98: 30-34 -> 4"
     ),
     # every path: prompts from the CPU, slices while nothing changes, a scatter where rows move: b
-    # ends first, so that c moves up; d comes when the others run
+    # ends first, so c moves up; d arrives while the others run
     "prev_sampled": recipe(
         "vllm_async:prev_sampled",
         "a: 10-15 -> 9; b: 30-35 -> 4; c: 50-55 -> 7; d at 55: 70-73 -> 4",
@@ -235,7 +236,7 @@ RECIPES = {
     "overlap_thread": replace(a_bit_of_everything("overlap_thread"), cost=SPLIT),
     "vllm_step": replace(a_bit_of_everything("vllm_step"), cost=SPLIT),
     # async scheduling off: two prompts that fill a step each, so that two batches take turns; a
-    # third request (c) comes later and joins one of them
+    # third request (c) arrives later and joins one of them
     "vllm_batch_queue": recipe(
         "vllm_batch_queue",
         "a: 10-25 -> 14; b: 40-55 -> 14; c at 90: 70-77 -> 8",
@@ -260,5 +261,5 @@ RECIPES = {
 
 @cache
 def trace_of(topic: str) -> Trace:
-    """The golden run of a topic, made once: several pictures may show it."""
+    """Return the golden run of a topic, made once, because several pictures may show it."""
     return RECIPES[topic].run()

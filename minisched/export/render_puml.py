@@ -1,7 +1,7 @@
-"""PlantUML text to SVG: who renders, whether it went well, and how it looks on dark paper.
+"""PlantUML text to SVG: the renderers, their errors, and the look on dark paper.
 
-A server that was named (``--server`` or ``PLANTUML_SERVER``) wins. Without one it is the pinned
-renderer, which needs Node and no Java, and alone gives the same bytes everywhere.
+A server named by ``--server`` or ``PLANTUML_SERVER`` has precedence. Without one it is the pinned
+renderer, which needs Node but no Java. Only the pinned renderer gives the same bytes everywhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ADVICE = (
     "no PlantUML renderer was found; run `npm ci` in diagrams/render of a checkout (needs Node 18 "
     "or newer), or name a server with --server or PLANTUML_SERVER."
 )
-MISTAKES = (  # what a picture of an error says
+MISTAKES = (  # texts in a picture of an error
     "Syntax Error",
     "Assumed diagram type",
     "not supported by this release",
@@ -41,16 +41,16 @@ class RenderError(RuntimeError):
     """A diagram could not be rendered; the message is one sentence."""
 
 
-# -- Who renders -----------------------------------------------------------------------------------
+# -- Renderers -------------------------------------------------------------------------------------
 
 
 def has_driver() -> bool:
-    """Whether the pinned renderer is installed: its SVGs are the same bytes on every machine."""
+    """Return whether the pinned renderer is installed: its SVGs are the same on every machine."""
     return (DRIVER.parent / "node_modules").is_dir() and shutil.which("node") is not None
 
 
 def find_renderer(server: str = "") -> Renderer:
-    """What renders here; ``server`` is the address of one that the user named.
+    """Return the renderer to use; ``server`` is the address that the user named.
 
     Raises:
         RenderError: there is none (the message says what to install), or the one chosen cannot be.
@@ -65,7 +65,7 @@ def find_renderer(server: str = "") -> Renderer:
 def render(
     puml_paths: Sequence[Path], out: Path | None = None, renderer: Renderer | None = None
 ) -> list[Path]:
-    """Render each file to an SVG of the same name, beside it or in the folder ``out``.
+    """Render each file to an SVG of the same name, in its folder or in ``out``.
 
     If one of them is wrong, nothing is written.
 
@@ -86,7 +86,7 @@ def render(
 
 
 def _check(path: Path, picture: Path) -> None:
-    """A renderer may call a picture of an error a success."""
+    """Refuse a picture of an error, which a renderer may report as a success."""
     if not picture.is_file():
         raise RenderError(f"{path.name} was refused: there is no picture of it.")
     text = picture.read_text(encoding="utf-8").replace("\xa0", " ").replace("&#160;", " ")
@@ -96,29 +96,29 @@ def _check(path: Path, picture: Path) -> None:
 
 
 def render_by_driver(paths: Sequence[Path], folder: Path) -> None:
-    """The pinned renderer, ``diagrams/render/render.mjs``: it stops at the first that is wrong.
+    """Render with the pinned ``diagrams/render/render.mjs``, which stops at the first error.
 
     Raises:
         RenderError: a diagram is wrong.
     """
     command = [shutil.which("node") or "node", str(DRIVER), "--out", str(folder), *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:  # it writes as for a page: ``--&gt;``
+    if done.returncode:  # its messages are escaped as HTML: ``--&gt;``
         said = unescape(next(iter((done.stderr or done.stdout).strip().splitlines()), ""))
         raise RenderError(said or "the pinned renderer failed and says nothing.")
 
 
-# -- A server that the user named, and no other ----------------------------------------------------
+# -- Only a server that the user named -------------------------------------------------------------
 #
-# Through the ``plantuml`` package (extra ``plot``), whose own default is the public server: here
+# Through the ``plantuml`` package (extra ``plot``). Its default is the public server, but here
 # the address is always the user's, such as ``http://127.0.0.1:8080/plantuml``, which a jar gives
 # with ``java -jar plantuml.jar -picoweb:8080:127.0.0.1``.
 
-SECONDS = 30  # until a server that does not answer is given up
+SECONDS = 30  # until a server without an answer counts as failed
 
 
 def render_by_server(server: str, paths: Sequence[Path], folder: Path) -> None:
-    """Send each text in an address of its own, and keep the SVG that comes back.
+    """Send each text in an address of its own, and keep the returned SVG.
 
     Raises:
         RenderError: the address is none, the package is missing, the server does not answer, or it
@@ -141,7 +141,7 @@ def render_by_server(server: str, paths: Sequence[Path], folder: Path) -> None:
     for path in paths:
         url = client.get_url(path.read_text(encoding="utf-8"))
         try:
-            # Not ``client.processes``: it stumbles over its own error, and its reason is lost.
+            # Not ``client.processes``: its error handling fails, and the reason is lost.
             response, content = client.http.request(url)
         except (OSError, client.HttpLib2Error) as error:
             raise RenderError(f"the PlantUML server {server} does not answer: {error}.") from error
@@ -150,7 +150,7 @@ def render_by_server(server: str, paths: Sequence[Path], folder: Path) -> None:
 
 
 def _check_url(server: str, path: Path, response: Any, content: bytes) -> None:
-    """A wrong diagram is answered with a picture of the error; the headers say what it is."""
+    """Refuse a wrong diagram: the answer is a picture of the error, and headers describe it."""
     if what := response.get("x-plantuml-diagram-error"):
         line = response.get("x-plantuml-diagram-error-line", "")
         where = f" in line {line}" if line else ""
@@ -166,16 +166,16 @@ def _check_url(server: str, path: Path, response: Any, content: bytes) -> None:
 
 COLOUR = re.compile(r'(fill|stroke)="(#[0-9A-Fa-f]{6})"')
 ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
-ROUNDED = 0.5  # pixels: more than what a place is off where a cell ends and the next one begins
+ROUNDED = 0.5  # pixels: more than the rounding error between two neighbouring cells
 MEANT = {kind.fill for kind in LOOKS.values()} - {look(kind).fill for kind in ON_DARK}
 
 
 def in_dark_too(svg: str) -> str:
-    """A picture of PlantUML's that follows its reader from light to dark.
+    """Return PlantUML's picture with a style for readers in dark mode.
 
-    A rule for each colour that occurs, in a style sheet of the picture's own: PlantUML writes
-    colours as attributes, which a style sheet overrules. A box that has a look keeps it, and its
-    words theirs: a colour means the same on any paper.
+    The picture's own style sheet has a rule for each colour that occurs. PlantUML writes colours as
+    attributes, which a style sheet overrides. A box with a look and its words keep their colours,
+    because a colour means the same on any paper.
     """
     inside = (0.0, 0.0, 0.0, 0.0)
 
@@ -202,9 +202,9 @@ def in_dark_too(svg: str) -> str:
 
 
 def dark(colour: str, name: str) -> str:
-    """A colour as bright as it was dark, with its hue; paper and ink are those of ``looks``.
+    """Return a colour as bright as it was dark, with its hue; paper and ink come from ``looks``.
 
-    What carries dark words becomes darker still, or the words, light now, would be hard to read.
+    A background of dark words becomes even darker, because its words become light.
     """
     paper, ink = parts_of_colour(DARK["paper"]), parts_of_colour(DARK["ink"])
     parts = parts_of_colour(colour)
@@ -216,5 +216,5 @@ def dark(colour: str, name: str) -> str:
 
 
 def parts_of_colour(colour: str) -> tuple[float, ...]:
-    """Red, green and blue of ``#RRGGBB``, from 0 to 1."""
+    """Return red, green and blue of ``#RRGGBB``, from 0 to 1."""
     return tuple(int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))

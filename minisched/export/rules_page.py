@@ -109,7 +109,7 @@ def row_of(name: str, rules: str) -> tuple[str, ...]:
 
 
 def loop_for(rules: str) -> str:
-    """Return ``serial`` for rules that reserve memory for the prompt alone, else ``overlap``.
+    """Return ``serial`` for rules that reserve memory for the prompt alone, otherwise ``overlap``.
 
     Raises:
         ValueError: the answers can't be combined.

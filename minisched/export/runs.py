@@ -1,6 +1,6 @@
-"""What every loop's pictures show: who works when, and who tells whom.
+"""The common pictures of all loops: the work over time, and the messages in order.
 
-All are lanes of a ``View`` (``layout.py``); several runs stand one above the other on one time
+All are lanes of a ``View`` (``layout.py``). Several runs stand one below the other on one time
 axis, and the first of them is the baseline that speed-ups refer to.
 """
 
@@ -34,11 +34,11 @@ LEGEND = {
 }
 MOST_NAMES = 3  # of loops; more would fill the title
 
-# -- Who works when: a few settled steps of one run, or the same of several ------------------------
+# -- Work over time: a few settled steps of one run, or the same of several ------------------------
 
 
 def timing(trace: Trace, count: int = 3) -> Scene:
-    """``count`` settled steps of a run; 0: the whole run.
+    """Draw ``count`` settled steps of a run; 0: the whole run.
 
     Raises:
         NothingToShow: no step ran.
@@ -47,7 +47,7 @@ def timing(trace: Trace, count: int = 3) -> Scene:
 
 
 def compare(traces: Sequence[Trace], steps: int = 3, title: str = "") -> Scene:
-    """So many settled steps of each run; 0: the whole runs.
+    """Draw ``steps`` settled steps of each run; 0: the whole runs.
 
     Raises:
         ValueError: there is no trace.
@@ -60,7 +60,7 @@ def compare(traces: Sequence[Trace], steps: int = 3, title: str = "") -> Scene:
 def side_by_side(
     views: Sequence[View], title: str = "", names: Sequence[tuple[str, str]] = ()
 ) -> Scene:
-    """What was chosen of each run, with how busy its device was, or what ``names`` say of it."""
+    """Draw a view of each run, with its device's busy share, or a note from ``names``."""
     base, parts = views[0], list[Part]()
     end = max(view.duration for view in views)
     for view in views:
@@ -81,12 +81,12 @@ def side_by_side(
 
 
 def is_whole(view: View) -> bool:
-    """Whether nothing of the run is left out."""
+    """Return whether a view contains the whole run."""
     return view.start == 0 and view.end == view.trace.end
 
 
 def finding(view: View) -> str:
-    """How much the devices idle in the time shown, and what for: true of this run."""
+    """Write how long the devices idle in the time shown, and why, from this run's figures."""
     forwards = [item for item in view.slices if item.name == "forward"]
     devices = {item.lane for item in forwards}
     spans = [view.clip(item.start, item.end) for item in view.bubbles]
@@ -109,14 +109,14 @@ def finding(view: View) -> str:
 
 
 def loops_shown(traces: Sequence[Trace]) -> str:
-    """The loops by name, or how many there are where their names would fill the line."""
+    """Return the loops by name, or their number where the names would fill the line."""
     if len(traces) > MOST_NAMES:
         return f"{len(traces)} loops side by side"
     return " against ".join(trace.loop for trace in traces)
 
 
 def _title(views: Sequence[View]) -> str:
-    """What a comparison shows."""
+    """Return the title of a comparison."""
     loops, base, last = loops_shown([view.trace for view in views]), views[0], views[-1]
     if len(views) == 1:
         return f"{loops}: {finding(base)}"
@@ -130,10 +130,10 @@ def _title(views: Sequence[View]) -> str:
 
 
 def lanes_of(view: View, duration: int) -> Lanes:
-    """Boxes, idle stretches, arrows and waits; the axis is ``duration`` nanoseconds long."""
+    """Return boxes, idle stretches, arrows and waits; the axis is ``duration`` nanoseconds long."""
     spans: dict[str, list[LaneItem]] = {lane: [] for lane in view.lanes}
     idle_ns = [item.duration for item in view.bubbles]
-    # of a long profile's gaps, thinner than a line and hardly any in all, nothing would be seen
+    # in a long profile, gaps thinner than a line would be invisible
     is_seen = max(idle_ns, default=0) >= duration / 1000 or sum(idle_ns) >= duration / 100
     for idle in view.bubbles if is_seen else ():
         length, cause = f"{ms(idle.duration)} ms", f" for {idle.cause}" * bool(idle.cause)
@@ -146,7 +146,7 @@ def lanes_of(view: View, duration: int) -> Lanes:
         if item.duration:
             spans[item.lane].append(span_of(view, item))
     for item, wrong in wrong_of(view):
-        first, *more = wrong.split("; ")  # all of them are on the arrow
+        first, *more = wrong.split("; ")  # the arrow lists all of them
         ends = view.clip(item.start, item.end)
         spans[item.lane].append(LaneItem("said", *ends, f"{first} …" if more else first))
     for mark in waits_of(view):
@@ -165,7 +165,7 @@ def lanes_of(view: View, duration: int) -> Lanes:
 
 
 def links_of(view: View, rows: Mapping[int, int]) -> list[LaneLink]:
-    """An arrow for each edge that is shown; ``rows`` says on which row a slice is, by its id."""
+    """Return an arrow for each visible edge; ``rows`` maps a slice's id to its row."""
     return [
         LaneLink(
             arrow.brings if arrow.brings in ARROWS else "launch",
@@ -180,7 +180,7 @@ def links_of(view: View, rows: Mapping[int, int]) -> list[LaneLink]:
 
 
 def with_end(lanes: Lanes, view: View, base: View) -> Lanes:
-    """The lanes with a line where the run has done its steps, and how much sooner than the base."""
+    """Return lanes with a line at the run's last step, and its lead over ``base``."""
     if view.duration == lanes.end:
         return lanes
     until = max(view.duration, base.duration)
@@ -191,12 +191,12 @@ def with_end(lanes: Lanes, view: View, base: View) -> Lanes:
 
 
 def waits_of(view: View) -> list[Mark]:
-    """The waits that were decided in the time shown."""
+    """Return the waits that were decided in the time shown."""
     return [mark for mark in waits(view.trace) if view.start <= mark.time <= view.end]
 
 
 def wrong_of(view: View) -> Iterator[tuple[Slice, str]]:
-    """Each slice that took a token that is not the newest one, and what is wrong with it."""
+    """Yield each slice that read a token other than the newest one, and the error."""
     found = wrong_words(view.trace)
     for item in view.slices:
         if item.id in found:
@@ -204,7 +204,7 @@ def wrong_of(view: View) -> Iterator[tuple[Slice, str]]:
 
 
 def wrong_tokens(view: View) -> Iterator[str]:
-    """A sentence for each slice that took a wrong token, and where that came from."""
+    """Yield a sentence for each slice that read a wrong token, with the token's source."""
     for item, wrong in wrong_of(view):
         sources = [one.src.label for one in view.arrows if one.wrong and one.dst is item]
         came_from = f", from {', '.join(sources)}" if sources else ""
@@ -212,7 +212,7 @@ def wrong_tokens(view: View) -> Iterator[str]:
 
 
 def span_of(view: View, item: Slice, label: str = "") -> LaneItem:
-    """A slice that takes time; its step alone stands in it where its name has no room."""
+    """Return a slice that takes time; its step alone labels it where its name has no room."""
     about = [item.label, f"{ms(item.start)} to {ms(item.end)} ms", f"{ms(item.duration)} ms"]
     about += [item.mode, " ".join(item.rids)] if item.rids else []
     return LaneItem(
@@ -226,18 +226,18 @@ def span_of(view: View, item: Slice, label: str = "") -> LaneItem:
 
 
 def flag_of(mark: Mark, time: int) -> LaneItem:
-    """Where a wait was decided."""
+    """Return the flag where a wait was decided."""
     said = "{op} {step} waits for {reason}".format(**mark.attrs)
     return LaneItem(
         "flag", time, time, about=f"{said} at {ms(mark.time)} ms", data={"mark": "wait"}
     )
 
 
-# -- Who tells whom, in order ----------------------------------------------------------------------
+# -- Messages in order -----------------------------------------------------------------------------
 
 
 def sequence(trace: Trace, count: int = 2) -> Scene:
-    """``count`` settled steps, told one after the other.
+    """Draw ``count`` settled steps as messages in order.
 
     Raises:
         NothingToShow: no step ran.
@@ -246,7 +246,7 @@ def sequence(trace: Trace, count: int = 2) -> Scene:
 
 
 def in_order(view: View) -> Scene:
-    """A view as a sequence, with a line where the first device begins with each step."""
+    """Draw a view as a sequence, with a line where the first device begins each step."""
     scene = side_by_side([view], f"{view.trace.loop}: {way_of_tokens(view)}")
     lanes = lanes_of(view, view.duration)
     rows = [replace(row, note="", group=lane_side(lane))
@@ -261,7 +261,7 @@ def in_order(view: View) -> Scene:
 
 
 def way_of_tokens(view: View) -> str:
-    """How the tokens in a view get to the next step: true of these steps."""
+    """Write how tokens reach the next step, from the steps of a view."""
     ways = [arrow.meaning for arrow in view.arrows if arrow.brings == "token"]
     on_device = sum("stays on the device" in way for way in ways)
     if not ways:

@@ -1,8 +1,8 @@
-"""What a picture consists of, before anybody says how it is drawn.
+"""The contents of a picture, independent of its form.
 
-A topic is one function from a trace to a ``Scene``. It never knows a form: ``scene_svg``,
-``scene_puml`` and ``scene_text`` write any scene, and leave out what they can't show (PlantUML
-draws the first thing that it has a diagram for). A new picture is::
+A topic is one function from a trace to a ``Scene``, for all forms. ``scene_svg``,
+``scene_puml`` and ``scene_text`` write any scene without the parts that they can't show (PlantUML
+draws the first part that it has a diagram for). A new picture is::
 
     def poster(traces: Sequence[Trace]) -> Scene:
         forward = LaneItem("forward", 0, 8_200_000, "forward 5", "5")
@@ -12,14 +12,14 @@ draws the first thing that it has a diagram for). A new picture is::
 
     to_svg(poster(traces)); to_text(poster(traces), columns=80); to_puml(poster(traces))
 
-Times are whole nanoseconds from the scene's own zero. A ``kind`` is a look: colour, texture and
-glyph stand in ``looks.py``, where a new kind gets a line and one meaning in the whole project.
-Legends name what occurs, in the order of ``legend``; a writer leaves out of it what is written on
-the boxes already. Names and labels are plain text: writers shorten, escape and place them, keep
+Times are whole nanoseconds from the scene's own zero. A ``kind`` is a look: ``looks.py`` contains
+colour, texture and glyph. A new kind gets a line there, and one meaning in the whole project.
+Legends name the kinds that occur, in the order of ``legend``, except those whose meaning is on
+their boxes. Names and labels are plain text: writers shorten, escape and place them, keep
 arrows out of words, and give each row the same height.
 
 Lanes that follow one another with the same ``start`` and ``end`` share one time axis, below the
-last of them. What a form can't do without has its place here; what only one topic needs does not.
+last of them. The needs of every form have their place here; those of one topic alone do not.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from dataclasses import dataclass, field
 from ..trace import Trace
 from .looks import OVER, SIGNS, UNDER
 
-Data = Mapping[str, str | int]  # what a shape belongs to: ``data-`` attributes in an SVG
+Data = Mapping[str, str | int]  # of a shape: ``data-`` attributes in an SVG
 
 
 @dataclass(frozen=True)
 class LaneItem:
-    """Something on a row for some time.
+    """An item on a row, for some time.
 
-    A kind in ``looks.SIGNS`` is a sign at ``start``; the kind ``both`` a tint behind what else is
-    there, ``outline`` a frame around it with ``label`` as its number, ``ghost`` where it might have
-    been, and ``said`` only words below it. ``label`` stands in the box where there is room, else
-    ``brief`` does; ``about`` is one sentence for who points at it.
+    A kind in ``looks.SIGNS`` is a sign at ``start``. The kind ``both`` is a tint under the other
+    items, ``outline`` a frame around them with ``label`` as its number. ``ghost`` marks a place
+    that the item could have had, and ``said`` is only words below it. ``label`` stands in the box
+    where there is room, otherwise ``brief``. ``about`` is one sentence for a pointer on it.
     """
 
     kind: str
@@ -53,16 +53,16 @@ class LaneItem:
 
     @property
     def duration(self) -> int:
-        """How long it takes, also of what a picture cuts off."""
+        """Return its nanoseconds, including the parts outside of the picture."""
         return int(self.data.get("end", self.end)) - int(self.data.get("start", self.start))
 
 
 @dataclass(frozen=True)
 class LaneRow:
-    """A lane: its name, and quietly beside it a note.
+    """A lane: its name, and a quiet note next to it.
 
-    Rows one under the other with the same ``group`` belong together under its name. ``measure`` is
-    a stretch above the row, with its length in words; ``tail`` words behind the last thing on it.
+    Neighbouring rows of the same ``group`` belong together under its name. ``measure`` is a stretch
+    above the row, with its length in words; ``tail`` is words after the last item.
     """
 
     name: str
@@ -75,12 +75,12 @@ class LaneRow:
 
     @property
     def boxes(self) -> list[LaneItem]:
-        """What takes its time there; no signs, nor what is behind or around other things."""
+        """Return the items that take time; no signs, tints or frames."""
         return [item for item in self.spans if item.kind not in (*SIGNS, *UNDER, *OVER)]
 
     @property
     def title(self) -> str:
-        """All that tells it apart, for forms that have one line for it: ``step 5 host``."""
+        """Return its full name, for forms that have one line for it: ``step 5 host``."""
         name = f"{self.group} {self.name}".strip()
         return f"{name} ({self.note})" if self.note else name
 
@@ -92,17 +92,17 @@ class LaneLink:
     kind: str
     src: tuple[int, int]
     dst: tuple[int, int]
-    words: str = ""  # what it says, where a form has room for it: ``token for 6``
+    words: str = ""  # its label, where a form has room for it: ``token for 6``
     about: str = ""
     data: Data = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Rows over time. ``flags`` concern all rows: moments, or stretches, with a word or two.
+    """Rows over time. ``flags`` concern all rows: times, or stretches, with a word or two.
 
-    Where it ``runs_down`` it is a sequence, who tells whom, in order but not to scale: a text is a
-    list then, and PlantUML has life lines. An SVG shows the same with time to the right.
+    Where it ``runs_down`` it is a sequence of messages, in order but not to scale. A text is then a
+    list, and PlantUML has life lines. An SVG shows the same with time to the right.
     """
 
     rows: Sequence[LaneRow]
@@ -125,22 +125,22 @@ class Series:
 
 @dataclass(frozen=True)
 class Curve:
-    """Amounts over time, in steps; of areas the later ones stand on the earlier ones."""
+    """Amounts over time, in steps; later areas stand on earlier ones."""
 
     series: Sequence[Series]
     end: int
     unit: str
     start: int = 0
     flags: Sequence[LaneItem] = ()
-    scale: int = 1  # what a value is divided by to be in its unit
+    scale: int = 1  # divisor of a value, for its unit
     across: str = "time in ms"  # what its axis counts, in millionths
 
 
 @dataclass(frozen=True)
 class GridCell:
-    """What stands at a place of a grid: ``text`` in the box, ``below`` quietly under it.
+    """A place of a grid: ``text`` in the box, ``below`` quietly under it.
 
-    ``fills`` says, kind by kind from the left, how much of the box is filled, each up to 1.
+    ``fills`` gives the filled share of the box by kind, from the left, each up to 1.
     """
 
     kind: str
@@ -156,8 +156,8 @@ class GridCell:
 class CellGrid:
     """Cells by (row, column). ``links`` lead from one (row, column) to another.
 
-    A column's name may have two lines.
-    ``walls`` stand between two neighbours each: a line that a form may leave out.
+    A column's name may have two lines. ``walls`` stand between two neighbours each: a line that a
+    form may leave out.
     """
 
     rows: Sequence[str]
@@ -188,7 +188,7 @@ class NodeTree:
 
     @property
     def below(self) -> dict[int, list[TreeBox]]:
-        """The children of each node that has any."""
+        """Return the children of each node that has any."""
         found: dict[int, list[TreeBox]] = {}
         for node in self.nodes:
             found.setdefault(node.parent, []).append(node)
@@ -199,13 +199,13 @@ Show = Lanes | Curve | CellGrid | NodeTree
 
 
 def axis_of(one: Show | None) -> tuple[int, int] | None:
-    """From when to when it lies over time, if it does."""
+    """Return the start and end of a part's time axis, if it has one."""
     return (one.start, one.end) if isinstance(one, Lanes | Curve) else None
 
 
 @dataclass(frozen=True)
 class Part:
-    """A heading with a quiet note, and what stands below it."""
+    """A heading with a quiet note, and the drawings below it."""
 
     heading: str
     note: str
@@ -214,10 +214,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Scene:
-    """A whole picture. ``title`` is what it shows to be so; ``about`` says of which run.
+    """A whole picture. ``title`` is its finding; ``about`` names the run.
 
-    ``legend`` is what kinds of boxes and signs mean, and of arrows as ``arrow token``; ``notes``
-    are sentences below.
+    ``legend`` gives the meaning of boxes and signs, and of arrows as ``arrow token``; ``notes`` are
+    sentences below.
     """
 
     title: str
@@ -228,13 +228,13 @@ class Scene:
 
     @property
     def meanings(self) -> dict[str, str]:
-        """What the kinds mean that occur."""
+        """Return the meaning of each kind that occurs."""
         seen = {kind for part in self.parts for one in part.shows for kind in _of(one)}
         return {kind: words for kind, words in self.legend.items() if kind in seen}
 
 
 def _of(one: Show) -> list[str]:
-    """The kinds in a part's picture."""
+    """Return the kinds in a part's picture."""
     match one:
         case Lanes():
             spans = [span.kind for row in one.rows for span in row.spans]
@@ -254,7 +254,7 @@ def _of(one: Show) -> list[str]:
 
 
 def about_run(trace: Trace, *more: str) -> str:
-    """Which run a picture shows: ``overlap on sim, hash model, simulated time``."""
+    """Return the run of a picture: ``overlap on sim, hash model, simulated time``."""
     model = f"{trace.model} model" + f" in {trace.dtype}" * bool(trace.dtype)
     return "; ".join(
         filter(None, [f"{trace.loop} on {trace.device}, {model}, {trace.clock_words}", *more])

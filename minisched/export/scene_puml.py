@@ -1,9 +1,9 @@
-"""A scene as PlantUML: trees as components, lanes as timing or sequence, and else grids as tables.
+"""A scene as PlantUML: trees as components, lanes as timing or sequence, otherwise tables.
 
 Times are decimal numbers in milliseconds, or in a smaller unit where the scene is short: PlantUML
-wants a whole number of them from tick to tick. Rows are ``rectangle`` lanes (PlantUML 1.2025 or
-newer), because ``concise`` lanes turn short boxes into hourglasses. Arrows carry no text, which
-would collide with the names of the lanes.
+needs whole numbers between ticks. Rows are ``rectangle`` lanes (PlantUML 1.2025 or newer), because
+``concise`` lanes turn short boxes into hourglasses. Arrows carry no text, because it would collide
+with the names of the lanes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .puml_style import HEAD, Actor, Told, arrow_colour, creole, ink, sequence
 from .scene import CellGrid, LaneItem, LaneRow, Lanes, NodeTree, Scene, axis_of
 from .units import MICROSECOND, MILLISECOND, NANOSECOND, exact, ms, tick_step
 
-NOTHING = "{-}"  # what a lane shows that does nothing
-FAINT = "66"  # the opacity of an arrow that runs along its lane, over what is written there
+NOTHING = "{-}"  # the state of an idle lane
+FAINT = "66"  # the opacity of an arrow along its own lane, over the words there
 WIDTH = 860  # pixels
 UNITS = {"milliseconds": MILLISECOND, "microseconds": MICROSECOND, "nanoseconds": NANOSECOND}
 STYLE = f"""<style>
@@ -39,7 +39,7 @@ timingDiagram {{
 
 
 def to_puml(scene: Scene) -> str:
-    """The diagram's text."""
+    """Return the diagram's text."""
     trees = [(at, one) for at, part in enumerate(scene.parts) for one in part.shows
              if isinstance(one, NodeTree)]  # fmt: skip
     shown = [(f"{part.heading}: {part.note}" if part.note else part.heading, one)
@@ -82,7 +82,7 @@ def to_puml(scene: Scene) -> str:
 
 
 def _timing(scene: Scene, shown: list[tuple[str, Lanes]]) -> Iterator[str]:
-    """Lanes of one start and end, all of them; of others the first. A heading is a lane, too."""
+    """Yield all lanes with one start and end, otherwise the first; a heading is a lane, too."""
     first = shown[0][1]
     shown = [(heading, lanes) for heading, lanes in shown if axis_of(lanes) == axis_of(first)]
     duration = max(1, first.end - first.start)
@@ -90,12 +90,12 @@ def _timing(scene: Scene, shown: list[tuple[str, Lanes]]) -> Iterator[str]:
     unit = next(name for name, size in UNITS.items() if tick % size == 0)
 
     def at(time: int) -> str:
-        """A moment as the diagram writes it."""
+        """Return a time as the diagram writes it."""
         return exact(time - first.start, UNITS[unit])
 
     yield f"caption time in {unit}"
     yield f"scale {exact(tick, UNITS[unit])} as {max(1, round(tick * scale))} pixels"
-    changes: dict[int, dict[str, str]] = defaultdict(dict)  # at one moment the last word counts
+    changes: dict[int, dict[str, str]] = defaultdict(dict)  # the last entry of a time counts
     arrows: list[str] = []
     for part, (heading, lanes) in enumerate(shown):
         key = f"lane{part}_" if len(shown) > 1 else "lane"
@@ -123,7 +123,7 @@ def _timing(scene: Scene, shown: list[tuple[str, Lanes]]) -> Iterator[str]:
 
 
 def _states(row: LaneRow, lanes: Lanes, scale: float) -> dict[int, str]:
-    """What a lane shows from when on; of two things at a time the later one."""
+    """Return a lane's states by time; of two at a time the later one."""
     inside = [(max(box.start, lanes.start), min(box.end, lanes.end), box) for box in row.boxes]
     shown = sorted(((a, b, box) for a, b, box in inside if b > a), key=lambda item: item[:2])
     found = {lanes.start: NOTHING}
@@ -143,7 +143,7 @@ HEADS = {"launch": ("-", ">>"), "result": ("-", "->")}  # around the colour
 
 
 def _sequence(lanes: Lanes) -> Iterator[str]:
-    """A row is an actor, a box a note, in order of time: at one moment what ends comes first."""
+    """Yield rows as actors and boxes as notes, by time: at one time ends come first."""
     actors = {f"lane{at}": Actor(creole(row.name), row.group) for at, row in enumerate(lanes.rows)}
     told = [(flag.start, 1, flag.start, Told("", flag.label)) for flag in lanes.flags]
     for link in lanes.links:
@@ -162,7 +162,7 @@ def _sequence(lanes: Lanes) -> Iterator[str]:
 
 
 def _trees(scene: Scene, trees: list[tuple[int, NodeTree]]) -> Iterator[str]:
-    """A package a tree, one below the other, a box a node."""
+    """Yield a package for each tree, one below the other, and a box for each node."""
     yield "left to right direction"
     yield "skinparam componentStyle rectangle"
     before = ""
@@ -183,7 +183,7 @@ def _trees(scene: Scene, trees: list[tuple[int, NodeTree]]) -> Iterator[str]:
 
 
 def _grids(scene: Scene) -> Iterator[str]:
-    """A table for each grid, under its part's heading; its lines from cell to cell are left out."""
+    """Yield a table for each grid under its part's heading, without the lines between cells."""
     for number, part in enumerate(scene.parts):
         for grid in (one for one in part.shows if isinstance(one, CellGrid)):
             yield f"rectangle grid{number} ["
@@ -197,7 +197,7 @@ def _grids(scene: Scene) -> Iterator[str]:
 
 
 def _cell(grid: CellGrid, row: int, column: int) -> str:
-    """A place of a grid, in the colour of what is there."""
+    """Return a place of a grid, in the colour of its kind."""
     if (cell := grid.cells.get((row, column))) is None:
         return " "
     words = " ".join(filter(None, (cell.text, cell.below))) or " "

@@ -1,7 +1,7 @@
-"""A scene as an SVG that stands alone, and follows its reader from light to dark.
+"""A scene as a self-contained SVG that follows its reader from light to dark.
 
-It brings its own paper, so that it is legible as an ``<img>`` on any page. The same scene gives the
-same bytes. Lanes are drawn by ``svg_lanes``, all else here.
+It has its own paper, so it is legible as an ``<img>`` on any page. The same scene gives the same
+bytes. ``svg_lanes`` draws lanes, and this file draws everything else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT, LEVEL, LEAF, NODE = 44, 168, 44, 36  # a tree: the root, a level, a leaf's
 
 
 def to_svg(scene: Scene) -> str:
-    """The picture's text."""
+    """Return the picture's text."""
     shown = [one for part in scene.parts for one in part.shows]
     page = SvgPage(scene, max(map(_left_of, shown), default=96.0))
     afters = iter([*shown[1:], None])
@@ -36,7 +36,7 @@ def to_svg(scene: Scene) -> str:
 
 
 def draw(page: SvgPage, item: Show, has_axis: bool) -> None:
-    """One of the things that a part shows."""
+    """Draw one of a part's drawings."""
     match item:
         case Lanes():
             LanesDrawing(page, item).draw(has_axis)
@@ -49,7 +49,7 @@ def draw(page: SvgPage, item: Show, has_axis: bool) -> None:
 
 
 def draw_curve(page: SvgPage, curve: Curve, has_axis: bool) -> None:
-    """Areas on top of one another, and lines over them, in steps."""
+    """Draw stacked areas, and lines over them, in steps."""
     x = TimeScale(curve.start, curve.end, page.left)
     sums: list[tuple[int, int]] = []
     shapes: list[tuple[str, str, list[tuple[int, int]]]] = []
@@ -85,7 +85,7 @@ def draw_curve(page: SvgPage, curve: Curve, has_axis: bool) -> None:
 
 
 def draw_grid(page: SvgPage, grid: CellGrid) -> None:
-    """A box a cell, under the columns' names, with lines from cell to cell."""
+    """Draw a box for each cell, under the columns' names, with lines between cells."""
     left = left_edge(grid.rows)
     width = (EDGE - left) / max(1, len(grid.columns))
     box = (0.94 if not grid.links else 0.72) * width
@@ -128,7 +128,7 @@ def draw_grid(page: SvgPage, grid: CellGrid) -> None:
 
 
 def draw_tree(page: SvgPage, tree: NodeTree) -> None:
-    """The root at the left, a box a node, a row a leaf, a parent amid its children."""
+    """Draw the root at the left, a box for each node, and a parent amid its children."""
     below, level, rows, leaves = tree.below, {0: 0}, dict[int, float](), 0
     for node in tree.nodes:
         level[node.id] = level[node.parent] + 1
@@ -159,7 +159,7 @@ def draw_tree(page: SvgPage, tree: NodeTree) -> None:
 
 
 def _left_of(item: Show) -> float:
-    """How much room the names of rows need, if time runs beside them."""
+    """Return the room that the names of rows need, if time runs next to them."""
     if isinstance(item, Curve):
         return left_edge([f"{item.unit}  "])
     if not isinstance(item, Lanes):
@@ -170,7 +170,7 @@ def _left_of(item: Show) -> float:
 
 
 def left_edge(names: Sequence[str]) -> float:
-    """Where drawing begins, right of the longest name."""
+    """Return the left edge of the drawing, right of the longest name."""
     longest = max((width_of(name, 12) for name in names), default=0.0)
     return min(300.0, max(96.0, round(MARGIN + longest + 12)))
 
@@ -178,7 +178,7 @@ def left_edge(names: Sequence[str]) -> float:
 def stacked(
     below: Sequence[tuple[int, int]], above: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """The sum of two series of (time, value)."""
+    """Return the sum of two series of (time, value)."""
     sums, values = dict[int, int](), [0, 0]
     for time, which, value in sorted([(t, 0, v) for t, v in below] + [(t, 1, v) for t, v in above]):
         values[which] = value
