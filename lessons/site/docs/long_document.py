@@ -13,23 +13,24 @@
 # %% [markdown]
 # # A document of 100,000 tokens
 #
-# The chunked-prefill guide has an example: somebody sends a document of 100,000 tokens, and 20
-# others short questions. Without chunks, it says, the document takes 15 s and everybody waits. With
-# mixed chunks of 2,048 tokens (rounds of 0.3 s, 15 s for all of it) it claims three things:
+# The chunked-prefill guide has an example: one request with a document of 100,000 tokens, and 20
+# others with short questions. Without chunks, according to the guide, the document takes 15 s and
+# every other request waits. With mixed chunks of 2,048 tokens (rounds of 0.3 s, 15 s for all of it)
+# it claims three things:
 #
 # - the others' **TTFT** falls from 15 s to 0.5 s;
 # - **throughput** is 2 to 3 times as high;
 # - **peak memory** falls by 60 %.
 #
-# This page plays the case on the simulator, in virtual time, under SGLang's rules. Of the three,
+# This page runs the case on the simulator, in virtual time, under SGLang's rules. Of the three,
 # **one holds**.
 #
-# The guide names those sizes. Whatever else a simulation needs comes from elsewhere: a short request
-# is the median one of Azure's conversation trace of 2023 (1,020 tokens of prompt, 129 of answer), they
-# come as often as there (5.5 a second), the document comes after one second, and the machine is
-# a profile that is worked out from published figures. Other choices were tried (all at once, one every
-# 100, 250 or 500 ms; prompts of 200 tokens and answers of 100): they move the figures, and none of the
-# verdicts.
+# The guide names those sizes. The rest comes from other sources. A short request is the median one of
+# Azure's conversation trace of 2023 (1,020 tokens of prompt, 129 of answer). Short requests arrive as
+# often as there (5.5 a second), and the document arrives after one second. The machine is a profile
+# that is derived from published figures. Other choices were tried: all requests at the same time, one
+# every 100, 250 or 500 ms, prompts of 200 tokens and answers of 100. They change the figures, and none
+# of the verdicts.
 
 # %%
 from itertools import chain
@@ -43,13 +44,13 @@ from minisched.trace import Recorder
 
 
 def request(rid, number, prompt, answer, at):
-    """A prompt like nobody else's; ``at`` in nanoseconds."""
+    """Return a request with a prompt of its own; ``at`` in nanoseconds."""
     params = SamplingParams(max_new_tokens=answer, ignore_eos=True, seed=number)
     return Request(rid, BlockPrompt((number,), prompt, prompt), params, at)
 
 
 def played(reqs, machine, **settings):
-    """A run of requests of which only lengths are known, and its trace."""
+    """Run requests with known lengths and unknown tokens; return the run and its trace."""
     longest = max(len(req.prompt) + req.params.max_new_tokens for req in reqs)
     config = SchedulerConfig(max_running_requests=256, context_len=longest, **settings)
     model, recorder = LengthModel(len(reqs), len(reqs), longest), Recorder()
@@ -59,7 +60,7 @@ def played(reqs, machine, **settings):
 
 
 def rounds(trace, rid):
-    """The chunks of a prompt, and the steps that computed for its request."""
+    """Return the chunks of a prompt, its request's steps, and the mean seconds of a chunk."""
     chunks = [m.attrs["extend_len"] for m in trace.marks
               if m.name == "admit" and m.attrs["rid"] == rid]  # fmt: skip
     steps = [item for item in trace.slices if item.name == "forward" and rid in item.rids]
@@ -84,7 +85,7 @@ FIGURES = ("others' TTFT, mean (s)", "others' TTFT, worst (s)", "document's TTFT
 
 
 def figures(machine, settings):
-    """One setting's, in the order of ``FIGURES``."""
+    """Return the figures of one setting, in the order of ``FIGURES``."""
     others = [request(f"r{n}", n, 1_020, 129, (n - 1) * 180_000_000) for n in range(1, 21)]
     reqs = [request("document", 0, 100_000, 129, 1_000_000_000), *others]
     run, trace = played(reqs, machine, kv_tokens=machine.kv_tokens, page_size=16, **settings)
@@ -110,32 +111,35 @@ for name in ("llama8b-h100", "llama8b-a100"):
 # %% [markdown]
 # ## The three claims
 #
-# **TTFT of the others: 15 s to 0.5 s. Does not hold.** A prompt that is computed in chunks goes first
-# in every prefill batch and takes the whole chunk, so whoever comes behind the document is admitted
-# with its last chunk at the earliest. Mixing gives tokens of the chunk to those who decode already,
-# not to newcomers; they would need a share of each chunk. The 30 times are there all the same, in
-# another figure: the *longest pause* of those who decode already, 8.57 s without chunks and 0.29 s
-# with mixed ones. (Chunks alone do not shorten it: prompts go before decodes.)
+# **TTFT of the others: 15 s to 0.5 s. Does not hold.** A prompt in chunks goes first in every prefill
+# batch and takes the whole chunk. So a request that arrives after the document is admitted with the
+# document's last chunk at the earliest. Mixing gives tokens of the chunk to requests that already
+# decode, not to new ones; those would need a share of each chunk. The 30 times appear in another
+# figure, the *longest pause* of running requests: 8.57 s without chunks and 0.29 s
+# with mixed ones. (Chunks alone do not shorten it, because prompts go before decodes.)
 #
 # **Throughput: 2 to 3 times. Does not hold.** The same tokens are computed, and every chunk reads the
-# weights and what came before it once more. Mixing saves the decode steps that a chunk takes along,
-# and no more than that.
+# weights and the earlier KV once more. Mixing saves only the decode steps that run within chunks.
 #
-# **Peak memory: -60 %. Holds.** A step computes no more than a chunk, and the memory that activations
-# take is in proportion to its tokens; weights and KV cache are as large as before.
+# **Peak memory: -60 %. Holds.** A step computes no more than a chunk, and the memory of activations is
+# proportional to its tokens. Weights and KV cache are as large as before.
 #
-# The guide's *times* agree with each other: 50 rounds of 0.3 s are 15 s. Which GPU that was it does
-# not say: an H100 takes less, an A100 more. A later chunk takes longer than an early one, since it
-# attends to all of those before.
+# The guide's *times* agree with each other: 50 rounds of 0.3 s are 15 s. The guide does not name the
+# GPU: an H100 takes less, an A100 more. A later chunk takes longer than an early one, because it
+# attends to all chunks before.
 #
 # ## Scenarios A, B and C: how many rounds
 #
-# The guide divides a prompt by its chunk and forgets the remainder, so it is a round short where a
-# prompt is cut. In A ten requests decode beside a paper of 150,000 tokens, so each mixed chunk of
-# 2,048 has ten tokens less of it: 73 rounds of 2,038 and, it says, a last one of 1,500. It is 74, and
-# what 73 leave is 1,226; its 2,073 steps are right, for the last chunk gives the first token. B is 50
-# pictures of 1,000 tokens: 13 rounds and not 12. C is a prompt of 10 tokens and an answer of 7,500: one
-# round; chunks and mixing gain nothing there, but steps that are short on the host, and overlap, do.
+# The guide divides a prompt by its chunk and drops the remainder, so it counts one round too few where
+# a prompt is cut.
+#
+# - A: ten requests decode while a paper of 150,000 tokens is computed, so each mixed chunk of 2,048
+#   has ten tokens less of the paper. The guide has 73 rounds of 2,038 and a last one of 1,500. There
+#   are 74 rounds, and the last one has 1,226. The guide's 2,073 steps are right, because the last
+#   chunk gives the first token.
+# - B: 50 pictures of 1,000 tokens take 13 rounds, not 12.
+# - C: a prompt of 10 tokens and an answer of 7,500 take one round. Chunks and mixing gain nothing
+#   there. Short steps on the host, and overlap, do.
 
 # %%
 CASES = {"A": (150_000, 2000, 2048, 10), "B": (50_000, 500, 4096, 0), "C": (10, 7500, 2048, 0)}
