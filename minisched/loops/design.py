@@ -294,7 +294,7 @@ def own_line(error: Exception, design: Design) -> tuple[str, bool]:
 
 
 class LoopStuck(RuntimeError):
-    """A loop whose turns ended, or do nothing any more, while requests are left."""
+    """A loop with turns that ended, or do nothing, while requests are left."""
 
 
 def take_turn(turns: Turns) -> ScheduleBatch | NoBatch:

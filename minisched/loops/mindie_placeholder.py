@@ -1,14 +1,13 @@
 """MindIE's scheduler: placeholders for tokens to come, and a gate on outstanding calls.
 
-MindIE-LLM schedules in C++ and computes in Python, and a call from the one to the other takes a
-whole step. So as soon as a step is on its way, the scheduler counts it as done: every sequence in
-it gets -1 for its next token, and as that is a token like any other, the next step can be
-scheduled. When the tokens come, each takes the place of the first placeholder that stands at its
-sequence's end. How far that goes is up to a gate: so many calls may be outstanding.
+MindIE-LLM schedules in C++ and computes in Python, and a call between them takes a whole step. So
+after the launch the scheduler counts a step as done. Every sequence in it gets -1 for its next
+token, and with that token the next step can be scheduled. Each result token then replaces the first
+trailing placeholder of its sequence. A gate limits the number of outstanding calls.
 
-Three designs keep this ledger: the scheduler alone, over a worker that is called and waited for
+Three designs keep this ledger: the scheduler alone, over a worker that it calls and waits for
 (``mindie_placeholder``); both layers as they ship, over the plugin pipeline of
-``mindie_plugin.py`` (``mindie_dual``); and a proposal, one layer in place of two
+``mindie_plugin.py`` (``mindie_dual``); and a proposal, one layer instead of two
 (``mindie_single``).
 """
 
@@ -68,7 +67,7 @@ def mindie_placeholder(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
 
 
 def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: Step) -> None:
-    """Block on a step; its tokens take the place of placeholders, then the clients hear of them."""
+    """Block on a step; let its tokens replace placeholders, then send them to the clients."""
     result = engine.wait_for(pending)
     rows = zip(pending.batch.rows, result.tokens, strict=not result.error)
     ledger.fetch_seq_generated_tokens(
@@ -79,7 +78,7 @@ def reconcile(engine: Engine, ledger: PlaceholderLedger, pending: Step) -> None:
     ledger.clear_terminated()
 
 
-# -- Its ledger: each sequence's output, with a placeholder for every token to come ----------------
+# -- Its ledger: each sequence's output, with a placeholder for every token in flight --------------
 
 
 @dataclass(eq=False)
@@ -93,7 +92,7 @@ class SequenceData:
 
     @property
     def trailing_placeholder_count(self) -> int:
-        """How many placeholders stand at the end; there are none anywhere else."""
+        """Return the number of placeholders; all are at the end."""
         count, ids = 0, self.output_token_ids
         while count < len(ids) and ids[-1 - count] == PLACEHOLDER_TOKEN:
             count += 1
@@ -103,9 +102,9 @@ class SequenceData:
 class PlaceholderLedger:
     """MindIE ``src/scheduler/scheduler.cpp``: AddNextTokenPlaceHolder, ReplacePlaceHolderWithToken.
 
-    ``max_scheduled_batch`` is how many steps may be scheduled whose tokens have not been seen; a
-    sequence has room for that many placeholders and one more. At the end of every turn it equals
-    what the core derives: ``num_output_placeholders`` of them, ``computed_len`` computed tokens.
+    At most ``max_scheduled_batch`` steps may be scheduled without their tokens; a sequence has room
+    for one placeholder more. At the end of every turn the ledger equals the core's derived
+    numbers: ``num_output_placeholders`` placeholders, ``computed_len`` computed tokens.
     """
 
     def __init__(self, max_scheduled_batch: int, recorder: Recorder) -> None:
@@ -114,7 +113,7 @@ class PlaceholderLedger:
         self.sequences: dict[str, SequenceData] = {}
 
     def prepare_next_schedule(self, batch: ScheduleBatch) -> None:
-        """As soon as a step is on its way, count it as done: PrepareNextSchedule."""
+        """Count a launched step as done: PrepareNextSchedule."""
         for row in batch.rows:
             data = self.sequences.get(row.req.rid)
             if data is None:
@@ -126,7 +125,7 @@ class PlaceholderLedger:
         self.record("schedule", batch.step)
 
     def add_next_token_placeholder(self, batch: ScheduleBatch) -> None:
-        """A placeholder for the token of each row, but not for a chunk that is not the last."""
+        """Add a placeholder for the token of each row, except for a chunk that is not the last."""
         for req in batch.reqs:
             if req is not batch.chunked_req:
                 self.sequences[req.rid].output_token_ids.append(PLACEHOLDER_TOKEN)
@@ -134,13 +133,13 @@ class PlaceholderLedger:
     def fetch_seq_generated_tokens(self, token_ids: Mapping[str, int], step: int) -> None:
         """Take in the response of a step (0: none has ended, all are dummies).
 
-        A dummy says nothing, so its placeholder goes on standing.
+        A dummy has no token, so its placeholder stays.
 
-        The original puts tokens aside and replaces placeholders when it next takes the sequence
-        out of a queue, to schedule it; here that is done at once.
+        The original keeps tokens, and replaces placeholders when it next schedules the sequence;
+        here that is done immediately.
 
         Raises:
-            RuntimeError: a token came for which no placeholder stands.
+            RuntimeError: a token came without a placeholder.
         """
         for rid, token in token_ids.items():
             if token != PLACEHOLDER_TOKEN:
@@ -148,10 +147,10 @@ class PlaceholderLedger:
         self.record("response" if step else "dummy", step)
 
     def replace_placeholder_with_token(self, rid: str, token: int) -> None:
-        """The first of the trailing placeholders becomes the token.
+        """Replace the first of the trailing placeholders by a token.
 
         Raises:
-            RuntimeError: there is none, or there are more than steps can be on their way.
+            RuntimeError: there is none, or there are more than steps can be in flight.
         """
         data = self.sequences[rid]
         count, most = data.trailing_placeholder_count, self.max_scheduled_batch + 1
@@ -163,7 +162,7 @@ class PlaceholderLedger:
         data.output_token_ids[-count] = token
 
     def clear_terminated(self) -> None:
-        """Forget who has ended; who was preempted keeps its tokens and loses its placeholders."""
+        """Forget finished sequences; a preempted one keeps its tokens, not its placeholders."""
         for rid, data in list(self.sequences.items()):
             if data.req.finished:
                 del self.sequences[rid]
@@ -171,7 +170,7 @@ class PlaceholderLedger:
                 del data.output_token_ids[-data.trailing_placeholder_count :]
 
     def record(self, after: str, step: int) -> None:
-        """Mark the lists as they stand now: ``a: 5 -1; b: -1``."""
+        """Mark the current lists: ``a: 5 -1; b: -1``."""
         if self.recorder.is_on:
             lists = "; ".join(
                 f"{rid}: {' '.join(map(str, data.output_token_ids))}"
@@ -180,7 +179,7 @@ class PlaceholderLedger:
             self.recorder.mark("ledger", after=after, step=step, lists=lists)
 
 
-# -- Both layers: the C++ scheduler over the Python plugin, each with its own book of requests -----
+# -- Both layers: the C++ scheduler over the Python plugin, each with its own state of requests ----
 
 
 @design(
@@ -193,10 +192,10 @@ class PlaceholderLedger:
 def mindie_dual(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """MindIE as it ships: ``llm_engine.cpp`` calls ``plugin_manager.py``. ``yield`` ends a turn.
 
-    The gate is at 1: C++ never has two calls outstanding, and sleeps while Python works. What runs
-    ahead is Python's answer, which is one step late: the first one is a dummy and leaves its
-    placeholder standing, so the second step is scheduled on a token that nobody knows. A step
-    takes what it takes in ``mindie_plugin``; every request is kept twice.
+    The gate is at 1: C++ never has two calls outstanding, and sleeps while Python works. Python's
+    answer is one step late. The first one is a dummy and keeps its placeholder, so the second step
+    is scheduled on an unknown token. A step takes as long as in ``mindie_plugin``. Both layers
+    keep state of every request.
     """
     manager = PluginManager(engine)
     ledger = PlaceholderLedger(MAX_ASYNC_SCHEDULE_TIMES + 1, engine.device.recorder)
@@ -218,14 +217,14 @@ def mindie_dual(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
 
 
 def take_response(engine: Engine, ledger: PlaceholderLedger, response: GenerationOutput) -> None:
-    """C++ fetches the tokens, dummies and all; then the clients hear of them."""
+    """Fetch the tokens, with dummies, into the ledger; then send them to the clients."""
     step = response.pending.batch.step if response.pending else 0
     ledger.fetch_seq_generated_tokens(response.token_ids, step)
     deliver(engine, response)
     ledger.clear_terminated()
 
 
-# -- A proposal: one pipeline in place of MindIE's two layers --------------------------------------
+# -- A proposal: one pipeline instead of MindIE's two layers ---------------------------------------
 
 DEPTH = 2
 

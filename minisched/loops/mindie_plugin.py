@@ -1,16 +1,16 @@
 """MindIE's plugin pipeline: a call puts step N and answers with the tokens of step N-1.
 
 MindIE-LLM's engine calls Python once a step, ``generate_token_async`` of
-``text_generator/plugins/plugin_manager.py``. While the device runs N-1, a call lays N out; a row
-that is in N-1, too, has no input token yet, and a placeholder stands there. Then it gets N-1's
-tokens, fills them in, and puts N into the queue of a thread, which launches it. What N-1's tokens
-mean is post-processed only then, while the device runs N, and they are the answer.
+``text_generator/plugins/plugin_manager.py``. While the device runs N-1, a call lays N out. A row
+that is also in N-1 has no input token yet, so it gets a placeholder. Then the call gets N-1's
+tokens, fills them in, and puts N into the queue of a thread, which launches it. Only then, while
+the device runs N, does it post-process N-1's tokens and return them.
 
-So the book that the plugin keeps of its sequences is one step behind. When N is laid out, nobody
-has written N-1's tokens into it yet: by the book a row in flight is one token shorter than it is,
-and ``join_context`` puts it at a position that is one too low. It is the rows that are filled, no
-others, whose book is behind: so whoever fills raises their positions by one, in the same place
-(``advance_positions``). And a sequence that has finished with N-1 is in N once more.
+So the plugin's state of its sequences is one step late. When N is laid out, N-1's tokens are not in
+it yet. A row in flight is one token shorter there than in fact, and ``join_context`` puts it at a
+position that is one too low. That holds exactly for the filled rows, so the code that fills them
+also raises their positions by one (``advance_positions``). A sequence that has finished with N-1 is
+in N once more.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ PLUGIN_REFUSES = {
 def mindie_plugin(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     """MindIE ``plugins/plugin_manager.py`` under this project's scheduler. ``yield`` ends a turn.
 
-    Where the host fills the inputs (``fill_host``, the default), the device has no next step to
-    run until N-1's tokens have come to the host: a step takes l + f + max(d + c, h), with device
-    d, copy c, fill f, launch l and all other host work h. Where the device does (``fill_device``)
+    If the host fills the inputs (``fill_host``, the default), the device has no next step to run
+    until N-1's tokens have come to the host: a step takes l + f + max(d + c, h), with device
+    d, copy c, fill f, launch l and all other host work h. If the device does (``fill_device``)
     it takes max(d, h + l, c, (d + c + h + l) / 2), as with every loop of depth 2. A bitmask adds
-    its time to l. Each end wastes a row, a length stop too: only post-processing counts tokens, one
-    step behind.
+    its time to l. Each finished request wastes a row, also by a length stop, because only
+    post-processing counts tokens, one step late.
     """
     manager = PluginManager(engine)
     while True:
@@ -81,22 +81,22 @@ def mindie_plugin(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
 
 
 def deliver(engine: Engine, output: GenerationOutput) -> None:
-    """Let the scheduler and the clients hear of a response, unless it is all dummies."""
+    """Pass a response to the scheduler and the clients, unless it is all dummies."""
     if output.pending is not None:
         engine.process_result(output.pending, output.result)
 
 
-# -- What goes through the two queues, and what comes back -----------------------------------------
+# -- The items of the two queues, and the response -------------------------------------------------
 
 
 @dataclass(eq=False)
 class ModelOutput:
-    """A step in the pipeline: what is put, and what comes back of it.
+    """A step in the pipeline, its input and its output.
 
-    (MindIE ``ModelInputWrapper`` and ``ModelOutputWrapper``.) The caller says ``postprocess_done``
-    when it has post-processed the step before this one; the thread says ``launch_done`` when it has
-    launched the forward pass of the step *after* it. ``launched_by`` is the slice of the thread's
-    first call for it, ``verified`` its last call.
+    (MindIE ``ModelInputWrapper`` and ``ModelOutputWrapper``.) The caller sets ``postprocess_done``
+    after it has post-processed the step before this one. The thread sets ``launch_done`` after it
+    has launched the forward pass of the step *after* it. ``launched_by`` is the slice of the
+    thread's first call for it, ``verified`` its last call.
     """
 
     step: Step
@@ -111,10 +111,9 @@ class ModelOutput:
 
 @dataclass
 class GenerationOutput:
-    """The response to a call: tokens by sequence, and who has finished with them.
+    """The response to a call: tokens by sequence, and the sequences that finished with them.
 
-    ``pending`` and ``result`` are the step that they come from, for whoever keeps the requests;
-    the first response has none.
+    ``pending`` and ``result`` are their step, for the layer above; the first response has none.
     """
 
     pending: Step | None = None
@@ -123,7 +122,7 @@ class GenerationOutput:
     finished: list[str] = field(default_factory=list)
 
 
-# -- The caller's side: preprocess, get, fill, put, and post-process one step behind ---------------
+# -- The caller's side: preprocess, get, fill, put, and post-process one step later ----------------
 
 
 class PluginManager:
@@ -145,7 +144,7 @@ class PluginManager:
         self.fill_host = relay if isinstance(relay, FillHost) else None
         self.context = PluginContext(engine.device.recorder)
         self.forward_loop = engine.device.thread("forward thread")  # with the input queue
-        self.launch_done: Signal | None = None  # of the step put last, to be said with the next one
+        self.launch_done: Signal | None = None  # of the step put last, set with the next one
         self.output_queue: deque[ModelOutput | None] = deque([None])  # seeded with an empty output
 
     def generate_token_async(
@@ -173,7 +172,7 @@ class PluginManager:
         return output
 
     def preprocess(self, batch: ScheduleBatch) -> Step:
-        """Lay N out with holes, at the positions of a context that is one step behind."""
+        """Lay N out with placeholders, at positions of a context that is one step late."""
         cost = self.engine.cost.phase("prepare", *batch.size)
         step: Step = self.engine.worker.step_class(batch)
         with self.device.host("prepare", cost, step.label) as prepare:
@@ -229,15 +228,14 @@ class PluginManager:
     def put(self, step: Step, last: ModelOutput | None) -> ModelOutput:
         """``input_queue.put``: N is the thread's, and its output comes in its turn.
 
-        If it needs a mask, the thread builds it from N-1's tokens, first of all; where these are
-        still on the device, the caller does so when it has post-processed them, and sampling waits
-        for that. (In the original the thread itself has told the grammar the token before, and
-        penalties are one token late.)
+        If it needs a mask, the thread first builds it from N-1's tokens. If these are still on the
+        device, the caller builds it after it has post-processed them, and sampling waits for that.
+        (In the original the thread itself advances the grammar, and penalties are one token late.)
 
         ``plugin_manager.py:forward_loop`` is a loop of get, forward, sample, verify, put. Here the
         device's thread has the queue, and a round is three calls on it with a wait before the last.
         Verifying is for speculation, and has no work here. The original's thread blocks on the
-        tokens as it samples; here whoever gets them does.
+        tokens as it samples; here the caller of ``get`` does.
         """
         engine, thread, cost = self.engine, self.forward_loop, self.engine.cost
         batch, label = step.batch, step.label
@@ -274,10 +272,10 @@ class PluginManager:
         return item
 
     def forward(self, step: Step, previous_launch_done: Signal | None) -> Step:
-        """Launch the forward pass, and tell who waits to post-process the step before."""
+        """Launch the forward pass, and release the caller that waits for it to post-process."""
         try:
             return launch_or_lose(self.engine.worker, step, delay_sample=True)
-        finally:  # whatever happened: nobody may wait for ever
+        finally:  # also after an error, so that no thread waits forever
             if previous_launch_done is not None:
                 previous_launch_done.set()
 
@@ -286,9 +284,9 @@ class PluginManager:
         return step
 
     def newest_tokens(self, batch: ScheduleBatch, last: ModelOutput | None) -> dict[str, int]:
-        """What N-1 gave to those rows of N, bound last, that it was to fill; by sequence.
+        """Return N-1's tokens for the rows of N that they fill, by sequence; N was bound last.
 
-        Where N-1 failed they end, and get a token that is wrong.
+        If N-1 failed, these rows end, and get a wrong token.
         """
         masks, tokens = self.relay.filling_masks, self.fetch(last).tokens if last else []
         return {
@@ -299,8 +297,8 @@ class PluginManager:
     def wait_to_postprocess(self, item: ModelOutput, last: ModelOutput | None) -> None:
         """In decode, block until N's forward pass is launched, which is N-1's ``launch_done``.
 
-        So the host's own work does not take the interpreter from the thread that launches. By
-        default this is left out after a prompt too; but not while the thread builds a mask from
+        So the host's own work does not take the interpreter from the launching thread. By default
+        the host does not wait after a prompt either, except while the thread builds a mask from
         requests that are about to change.
         """
         if last is None:
@@ -312,7 +310,7 @@ class PluginManager:
             self.block_on(last.launch_done, item.step)
 
     def postprocess(self, last: ModelOutput | None) -> GenerationOutput:
-        """What N-1's tokens mean to the plugin; nothing for the empty output."""
+        """Post-process N-1's tokens; the empty output has none."""
         if last is None:
             return GenerationOutput()
         result, batch = self.fetch(last), last.step.batch
@@ -324,14 +322,14 @@ class PluginManager:
 
     @property
     def has_output(self) -> bool:
-        """Whether a step is in the pipeline."""
+        """Return whether a step is in the pipeline."""
         return self.output_queue[0] is not None
 
     def reset_async_pipeline(self) -> GenerationOutput:
-        """Take the last step out, when no other will follow it, and begin anew.
+        """Take the last step out, if no other will follow it, and start again.
 
-        The original leaves it in its queue until somebody calls again. Here whoever keeps the
-        memory waits for it.
+        The original leaves it in its queue until the next call. Here the scheduler, which owns the
+        memory, waits for it.
         """
         output = self.postprocess(self.get())
         self.output_queue.append(None)
@@ -351,12 +349,12 @@ class PluginManager:
         self.engine.recording.wait(start, step.label)
 
 
-# -- The plugin's book of sequences: one step behind, and cleared in two phases --------------------
+# -- The plugin's state of sequences: one step late, and cleared in two phases ---------------------
 
 
 @dataclass(eq=False)
 class Context:
-    """What the plugin remembers of a sequence (a cache id, in the original).
+    """The plugin's state of a sequence (a cache id, in the original).
 
     ``seq_len`` counts its tokens up to the last one that was post-processed.
     """
@@ -369,10 +367,9 @@ class Context:
 class PluginContext:
     """MindIE ``text_generator/utils/tg_infer_context_store.py``.
 
-    Every sequence that the plugin has seen and not cleared, by the lease it runs under. Whoever is
-    above the plugin keeps books of its own, and knows nothing of these. A sequence that was
-    preempted and starts again is a new one: the old one's row, if it is still on its way, finds no
-    context and is dropped.
+    Every sequence that the plugin has seen and not cleared, by its lease. The layer above keeps
+    state of its own, and does not know this one. A preempted sequence starts again as a new one:
+    the row of the old one, if it is in flight, finds no context and is dropped.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -380,7 +377,7 @@ class PluginContext:
         self.contexts: dict[Lease, Context] = {}
 
     def join_context(self, batch: ScheduleBatch, flat: ForwardBatch) -> ForwardBatch:
-        """``flat`` with the positions as this book has them: one too low for those in flight.
+        """Return ``flat`` with the positions of this state: one too low for rows in flight.
 
         A prompt is entered with its length so far.
         """
@@ -394,11 +391,11 @@ class PluginContext:
         return replace(flat, prefix_lens=prefix_lens)
 
     def update(self, batch: ScheduleBatch, result: Result) -> GenerationOutput:
-        """Post-process a step: take its tokens in, see who has finished, clear the last round's.
+        """Post-process a step: add its tokens, flag finished sequences, clear the last round's.
 
-        The finishing round only flags a sequence, for its next row is already on its way. The
-        round after that clears it and drops the surplus row from the response. A length stop is
-        seen no sooner than an end-of-text token: nobody above foresees it.
+        The finishing round only flags a sequence, because its next row is in flight. The next round
+        clears it and drops the surplus row from the response. A length stop is seen no sooner than
+        an end-of-text token, because no layer above foresees it.
         """
         output = GenerationOutput(result=result)
         for lease in [lease for lease, context in self.contexts.items() if context.pending_cleanup]:
@@ -429,9 +426,9 @@ class PluginContext:
 
 
 def advance_positions(flat: ForwardBatch, masks: FillingMasks) -> ForwardBatch:
-    """The rest of ``_fill_in_model_result``: positions and lengths of the rows that were hit += 1.
+    """The rest of ``_fill_in_model_result``: add 1 to positions and lengths of the filled rows.
 
-    This needs no token, so it needs not wait for one. Tokens are sampled behind these positions.
+    This needs no token, so it does not wait for one. Tokens are sampled after these positions.
     """
     prefix_lens = list(flat.prefix_lens)
     for row in masks.hit_rows:

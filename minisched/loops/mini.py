@@ -1,23 +1,25 @@
 """mini-sglang's two loops: a token pool between two streams, and one step of lag or none.
 
-The token pool (``relay/token_pool.py``) is a table on the device of every token of every running
-request. A prompt is copied into it once; each step reads its inputs there and writes what it
-samples behind them. So a step's inputs are places in the pool, and it does not matter whether the
-host knows their tokens yet. That is all that overlap needs: ``mini_overlap`` launches a step before
-it has seen the tokens of the one before, and processes those while the device runs.
+The token pool (``relay/token_pool.py``) is a device table with every token of every running
+request. A prompt is copied into it once. Each step reads its inputs there and appends its sampled
+tokens. So a step's inputs are places in the pool, whether the host knows their tokens or not. That
+is all that overlap needs: ``mini_overlap`` launches a step before it has the tokens of the previous
+one, and processes those while the device runs.
 
-The prompts are copied on the scheduler's stream, beside the engine's stream on which steps run. The
-engine's stream waits for the copies of its step (``UploadWorker``), and for nothing else. In
-``mini_normal`` all ops are on the engine's stream.
+Prompts are copied on the scheduler's stream; steps run on the engine's stream. The engine's stream
+waits only for the copies of its step (``UploadWorker``). In ``mini_normal`` all ops are on the
+engine's stream.
 
-Who runs is decided by mini-sglang's own rules (``policy/rules.py``), which are simpler than
-SGLang's: all that those who run may still say is kept back, so that nobody is retracted; a chunk
-may end within a page, and enters the prefix cache with the rest of its prompt. In three answers
-they are safer than the original at HEAD, of which each shows only where memory is short: memory
-goes back by the lease rule (``free_rule``: ``deferred`` was published, ``at_once`` is at HEAD);
-nothing is shared whose step still runs (``enters_cache=known``); who ends by length keeps its
-memory until its last token is there (``length_frees=last_launch``: the original looks at
-``can_decode``, which is false one step too early, as its next step has been launched).
+mini-sglang's own rules are simpler than SGLang's (``policy/mini_sglang.py``). Memory is reserved
+for all tokens that running requests may generate, so no request is retracted. A chunk may end
+within a page, and enters the prefix cache with the rest of its prompt. Three answers are safer here
+than in the original at HEAD; each differs only when memory is short:
+
+- memory is released by the lease rule (``free_rule``: ``deferred`` was published, ``at_once`` is at
+  HEAD);
+- pages of a running step are not shared (the original: ``enters_cache=known``);
+- a request that reaches its length keeps its memory until its last token is there (the original:
+  ``length_frees=last_launch``, because ``can_decode`` is false one step too early).
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ from ..worker import Step, Worker
 from ..worker.recording import PINNED
 from .design import design
 
-# -- A step whose prompts are copied to the device, for a relay that has every token there ---------
+# -- A step with a copy of prompts, for a relay that has every token on the device -----------------
 
 
 @dataclass(eq=False, repr=False)
 class UploadStep(Step):
-    """A step whose prompts are copied to the device before its forward pass."""
+    """A step that copies prompts to the device before its forward pass."""
 
     upload: Op | None = None  # None: the relay has all of its tokens
 
@@ -143,9 +145,9 @@ def mini_overlap(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
     (``complete_one``), so only a stop token wastes a row. A settled step takes
     max(d, h, c, (d + h + c) / 2).
 
-    The way from prompt to answer, with the original's names: a launched step completes one
-    (``complete_one``: the cached length is the device's, which grows by one), and whoever may go on
-    joins those who decode (``filter_reqs``); a chunk does not. Here ``scheduler.py`` does both.
+    The way from prompt to answer, with the original's names: a launched step completes one token
+    (``complete_one`` advances both lengths), and a request with more to decode joins the running
+    set (``filter_reqs``); a chunk does not. Here ``scheduler.py`` does both.
     """
     last: Step | None = None
     while True:

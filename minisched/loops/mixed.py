@@ -1,7 +1,7 @@
-"""Mixed chunks on the overlap loop: those who decode ride in the steps of those who are admitted.
+"""Mixed chunks on the overlap loop: running requests decode in the steps of new prompts.
 
-It is the other answer to what ``pd`` is for: a long prompt stops nobody's decoding. Here it comes
-in chunks, and every chunk takes the running requests along; there it has a device of its own.
+Like ``pd``, it keeps a long prompt from stopping the decodes. Here the prompt is computed in
+chunks, and each chunk's step contains the decodes, too. With ``pd`` it has a device of its own.
 """
 
 from __future__ import annotations

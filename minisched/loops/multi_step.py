@@ -1,8 +1,8 @@
-"""Multi-step scheduling: decide once, decode N times, and look only then.
+"""Multi-step scheduling: schedule once, decode N times, and then process all results.
 
-Between the steps of such a *burst* nothing is scheduled: the same rows go one position on, and each
-token stays on the device for the next step. So the price of a decision is paid once for N tokens,
-without being hidden behind anything; and nobody is heard until the burst is over.
+Nothing is scheduled between the steps of such a *burst*: the same rows advance by one position, and
+each token stays on the device for the next step. So the cost of scheduling is paid once for N
+tokens. It is not hidden, and no token reaches a client before the burst is over.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
 from .design import OTHERS, design
 
-NUM_STEPS = 4  # unless the loop is told otherwise; the worker has as many buffers
+NUM_STEPS = 4  # by default; the worker has as many buffers
 
 
 NOBODY_HEARS = "nobody hears the tokens of a burst before it is over; "
@@ -39,18 +39,18 @@ NOBODY_HEARS = "nobody hears the tokens of a burst before it is over; "
 def multi_step(engine: Engine, num_steps: int = NUM_STEPS) -> Iterator[ScheduleBatch | NoBatch]:
     """vLLM V0 ``worker/multi_step_model_runner.py`` (#6854, #7000). Each ``yield`` ends one burst.
 
-    A decode batch is scheduled and prepared once and run ``num_steps`` times, in between only
-    advanced (``_advance_step``). The results are processed when all are there. Until then nobody is
-    admitted or aborted, and a row that has ended is computed to the end of its burst: up to
-    ``num_steps - 1`` times past its length (``overrun``). A batch with prompts in it is a burst of
-    one (``Force Single Step``, #7528). Where memory or a row of the page table does not last
-    for N more positions, the burst is shorter (the original preempts somebody instead). SGLang's
-    "speculative group execution" is named beside it in the history of its scheduler, as another way
-    to schedule less often; no source is named for it, so there is no loop of it.
+    A decode batch is scheduled and prepared once and run ``num_steps`` times, with only
+    ``_advance_step`` in between. The results are processed together. Until then no request is
+    admitted or aborted, and a finished row is computed to the end of its burst: up to
+    ``num_steps - 1`` times past its length (``overrun``). A batch with prompts is a burst of
+    one (``Force Single Step``, #7528). If memory or a row of the page table does not suffice
+    for N more positions, the burst is shorter (the original preempts a request instead). The
+    history of SGLang's scheduler names "speculative group execution" as another way to schedule
+    less often, without a source, so there is no loop of it.
 
     With a = schedule + prepare + launch, b = advance + launch, d = forward + sample, c = copy and
-    p = process + output, N steps take a + d + (N - 1) max(b, d, c) + c + N p: nothing of a and p
-    is hidden behind the device, but a is paid once for N tokens.
+    p = process + output, N steps take a + d + (N - 1) max(b, d, c) + c + N p. No part of a and p
+    overlaps with the device, but a is paid once for N tokens.
 
     Raises:
         ValueError: ``num_steps`` is less than 1, or more than the worker has output buffers.

@@ -1,22 +1,21 @@
 """Overlap scheduling: while the device runs step N, the host processes N-1 and schedules N+1.
 
-To schedule a decode step the host needs to know that there will be a token, not which one. Only
-the forward pass reads the token itself, and that is on the device, where the step before leaves it.
-So a token of N-1 that the host does not know yet goes into N's inputs as minus its cell in the
-FutureMap (``relay/future_map.py``). N-1 stores what it samples into that cell; N resolves every
-negative id before its forward pass. Both are on one stream, so nobody waits for the other.
+To schedule a decode step, the host needs to know that there will be a token, not which one. Only
+the forward pass reads the token, on the device, where the previous step leaves it. A token of N-1
+that the host does not know yet goes into N's inputs as minus its future slot in the FutureMap
+(``relay/future_map.py``). N-1 stores its sampled token into that slot. N resolves every negative id
+before its forward pass. Both run on one stream, so neither waits for the other.
 
-What that brings with it:
+The consequences:
 
-- ``depth``: two steps are in flight, the one that the device runs and the one that the host has
-  queued behind it. Each has output buffers of its own.
-- ``overrun``: a request that has read its stop token, which the host sees one step late, is in one
-  more batch, and that row is wasted. Who ends by length is not: that the token in flight is its
-  last is known without the token.
-- ``pins``: the host goes on while the device still reads what it shipped, so the arrays of the last
-  steps stay named (SGLang ``batch_record_buf``), or their memory would be given to others.
-- delayed sampling: a grammar's mask, or a penalty, needs to know every token before. The forward
-  pass does not. So N is launched without its sampling, which follows when N-1 has been processed.
+- ``depth``: two steps are in flight, one running and one queued after it. Each has output buffers
+  of its own.
+- ``overrun``: the host sees a stop token one step late, so the request runs in one extra batch and
+  wastes that row. A length stop wastes none: the host knows the length without the token.
+- ``pins``: the host continues while the device still reads shipped arrays. The arrays of the last
+  steps are pinned (SGLang ``batch_record_buf``), or their memory would be reused.
+- delayed sampling: a grammar's mask, or a penalty, needs every earlier token. The forward pass does
+  not. So N is launched without its sampling, which follows after N-1 is processed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from ..worker import Step
 from .design import OTHERS, design
 
 # SGLang has no NGRAM_GPU. Where its spec v2 overlaps (STANDALONE), vLLM's can do so as well: both
-# leave tokens, drafts and lengths on the device for the step behind.
+# leave tokens, drafts and lengths on the device for the next step.
 NO_LOOKUP = (
     "the host would have to look drafts up behind a token that it does not know yet, so "
     "SGLang turns overlap scheduling off (server_args.py; since #17260 its drafting waits instead)"
@@ -98,12 +97,12 @@ def is_disable_overlap_for_batch(
     last_batch: ScheduleBatch | NoBatch,
     disable_consecutive_prefill_overlap: bool,
 ) -> str:
-    """Why the last result is to be processed before ``batch`` is launched; or nothing.
+    """Return why the last result must be processed before ``batch`` is launched, or nothing.
 
-    SGLang ``managers/scheduler.py:is_disable_overlap_for_batch``. A prefill follows a prefill and
-    the option is set (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``): the first tokens get out
-    sooner. Or a decode batch both speculates and has a grammar, which cannot mask a draft before it
-    has seen the last token. (There nobody asks whether that is in flight; penalties are one late.)
+    SGLang ``managers/scheduler.py:is_disable_overlap_for_batch`` has two reasons. A prefill follows
+    a prefill and the option is set (``SGLANG_DISABLE_CONSECUTIVE_PREFILL_OVERLAP``): the first
+    tokens are sent sooner. Or a decode batch speculates with a grammar, which can't mask a draft
+    before the last token. (SGLang does not check that it is in flight; penalties are one late.)
     """
     if batch and batch.num_extend_reqs:
         follows_prefill = bool(last_batch and last_batch.num_extend_reqs)

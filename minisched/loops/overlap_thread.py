@@ -1,11 +1,11 @@
 """Overlap by a worker thread: the scheduler puts batches, and a second host thread launches them.
 
-SGLang before it had streams and a FutureMap in the scheduler (``overlap.py``): a
-``TpModelWorkerClient`` (``managers/tp_worker_overlap_thread.py``) stands in for the worker, which
-lives on a thread behind two queues. To put a batch is to get future tokens for it at once, negative
-numbers of cells that the thread resolves on the device; so the next batch can be scheduled and put
-while the thread still launches this one. The price are three signals, by which both wait for each
-other, and one interpreter for two threads. #11210 takes it out of use, #11300 deletes the file.
+This is SGLang before it had streams and a FutureMap in the scheduler (``overlap.py``). A
+``TpModelWorkerClient`` (``managers/tp_worker_overlap_thread.py``) replaces the worker, which runs
+on a thread with two queues. Putting a batch returns its future tokens immediately: negative slot
+numbers that the thread resolves on the device. So the next batch can be scheduled and put while the
+thread still launches this one. The price is three signals by which both wait for each other, and
+one interpreter for two threads. #11210 takes it out of use, #11300 deletes the file.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def overlap_thread(engine: Engine, delay_sample: bool = False) -> Iterator[Sched
     sampling is e, copy c, scheduler h without launching, launch of the forward pass l and of
     sampling s. So only s runs beside the scheduler, because it waits for ``launch_done`` of the
     batch that it has just put. A batch that needs a mask is sampled after
-    ``sampling_info_done``. The original says that when the result before is processed; here at
-    once where the mask needs no token of it. With ``delay_sample`` every batch gets a mask, and
-    waits for that result.
+    ``sampling_info_done``. The original sets it when the previous result is processed; here it is
+    set immediately if the mask needs no token of that result. With ``delay_sample`` every batch
+    gets a mask, and waits for that result.
     """
     client = TpModelWorkerClient(engine)
     result_queue: deque[FutureStep] = deque()
@@ -79,12 +79,12 @@ def overlap_thread(engine: Engine, delay_sample: bool = False) -> Iterator[Sched
 
 @dataclass(eq=False)
 class FutureStep:
-    """What is put into the input queue, and what the scheduler gets back at once.
+    """An item of the input queue, which the scheduler gets back immediately.
 
-    ``step`` is not laid out yet when it is put; ``sync_event`` says that it is. The thread says
-    ``launch_done`` when the forward pass is on its stream, before it samples;
-    ``sampling_info_done`` is what it waits for before sampling, where there is a mask to build.
-    ``launched_by`` is the slice of the thread's first call for the step.
+    ``step`` is laid out only after it is put; ``sync_event`` is set then. The thread sets
+    ``launch_done`` when the forward pass is on its stream, before it samples. If there is a mask
+    to build, it waits for ``sampling_info_done`` before sampling. ``launched_by`` is the slice of
+    the thread's first call for the step.
     """
 
     step: Step
@@ -95,12 +95,12 @@ class FutureStep:
 
 
 class TpModelWorkerClient:
-    """Stands in for the worker; the worker itself is on a thread, behind two queues.
+    """Replaces the worker; the worker itself is on a thread with two queues.
 
-    ``input_queue`` is the queue of that thread, ``output_queue`` holds its answers, in the order
-    of steps: each is there once the step's sampling is launched. All work that touches a stream is
-    the thread's; what it reads is frozen when the step's ``sync_event`` is set, and pinned by the
-    worker (the original's ``batch_lists``).
+    ``input_queue`` is the queue of that thread. ``output_queue`` holds its answers in the order of
+    steps, each available after the step's sampling is launched. Only the thread uses streams. Its
+    inputs are frozen when the step's ``sync_event`` is set, and pinned by the worker (the
+    original's ``batch_lists``).
 
     ``forward_thread_func_`` is one loop around ``input_queue.get()``. Here the device's thread has
     the queue, a round is two calls, and a wait (for ``sync_event`` before the first one, for
@@ -115,7 +115,7 @@ class TpModelWorkerClient:
     # -- the scheduler's side
 
     def forward_batch_generation(self, batch: ScheduleBatch, needs_mask: bool) -> FutureStep:
-        """Put a batch into the input queue; returns before anything of it is launched."""
+        """Put a batch into the input queue; return before any op of it is launched."""
         engine, signal, number = self.engine, self.device.signal, batch.step
         step, cost = self.worker.step_class(batch), engine.cost
         future = FutureStep(step, signal(f"sync_event {number}"), signal(f"launch_done {number}"))
@@ -166,7 +166,7 @@ class TpModelWorkerClient:
         return step, result
 
     def set_next_batch_sampling_info_done(self, following: FutureStep | None) -> None:
-        """Build the next step's mask, once the tokens before it are known, and say so."""
+        """Build the next step's mask, after the tokens before it are known, and set its signal."""
         if following is None or following.sampling_info_done is None:
             return
         if not following.sampling_info_done.query():

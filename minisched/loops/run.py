@@ -302,8 +302,8 @@ def fit_config(
     A relay that two streams write row by row (the token pool) is no part of a system that frees
     memory at once: there a row has to wait for its steps, unless the user has said otherwise.
 
-    With a relay that runs ahead nobody knows how many drafts of a step in flight count, so all of
-    them may reach past a request's length.
+    With a relay that runs ahead the host does not know how many drafts of a step in flight are
+    accepted, so all of them may reach past a request's length.
 
     Raises:
         ValueError: drafts would fill the model's context, or the KV pool.

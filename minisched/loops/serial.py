@@ -1,7 +1,7 @@
 """One step after the other: the host and the device take turns.
 
-Every token is on the host before the next step is scheduled, so nothing has to be foreseen, and
-nothing is ever wasted. It is what all others are compared with, in tokens and in time.
+Every token is on the host before the next step is scheduled. So the host foresees nothing, and no
+row is ever wasted. All other loops are compared with this one, in tokens and in time.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """vLLM's engine core: one step at a time, or a queue of batches in flight.
 
-``vllm_step`` waits for every step. ``vllm_batch_queue`` keeps a queue of launched batches: as long
-as it has room, the next batch is scheduled and launched (that is *filling*), and only then does the
-host block on the oldest one (*harvesting*). One loop serves two ends, by what it may schedule: the
-next batch is of other requests, where each stage of a pipeline has one (``vllm_pp.py``), or it is
-the next step of the same ones, whose tokens are still in flight (``vllm_async.py``).
+``vllm_step`` waits for every step. ``vllm_batch_queue`` keeps a queue of launched batches. While it
+has room, the next batch is scheduled and launched (*filling*); then the host blocks on the oldest
+one (*harvesting*). The loop has two uses. In a pipeline, the next batch has other requests, one
+batch for each stage (``vllm_pp.py``). With async scheduling, it is the next step of the same
+requests, with their tokens still in flight (``vllm_async.py``).
 
-In all of them sampling is a call of its own (#26866), because only it needs a grammar's mask, which
-the host builds while the forward pass runs. A request that is preempted keeps the outputs of steps
-in flight (``keep_stale_outputs``).
+Sampling is always a separate call (#26866), because only sampling needs a grammar's mask, which the
+host builds while the forward pass runs. A preempted request keeps the outputs of steps in flight
+(``keep_stale_outputs``).
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ def vllm_step(engine: Engine) -> Iterator[ScheduleBatch | NoBatch]:
 
 
 def execute_model(engine: Engine, batch: ScheduleBatch) -> Step:
-    """Launch the forward pass and nothing behind it; returns at once (``non_block=True``)."""
+    """Launch the forward pass alone, without waiting for it (``non_block=True``)."""
     return engine.run_batch(batch, delay_sample=True)
 
 
 def sample_tokens(engine: Engine, pending: Step) -> None:
-    """Launch the sampling of a step, after the mask where it needs one; returns at once."""
+    """Launch the sampling of a step, after its mask if it needs one, without waiting for it."""
     if engine.needs_mask(pending):
         engine.update_vocab_mask(pending)  # get_grammar_bitmask
     engine.launch_batch_sample_if_needed(pending)
 
 
 def update_from_output(engine: Engine, pending: Step) -> None:
-    """Block until a step's tokens are there; aborts that came meanwhile go before them.
+    """Block until a step's tokens are there; process aborts before them.
 
-    vLLM keeps a queue for aborts alone (``_process_aborts_queue``). Here everything that has
-    arrived is taken in; what is new waits for the next schedule in any case.
+    vLLM keeps a separate queue of aborts (``_process_aborts_queue``). Here all arrivals are
+    received; new requests wait for the next schedule in any case.
     """
     result = engine.wait_for(pending)
     engine.recv_requests()
@@ -92,25 +92,25 @@ def vllm_batch_queue(
     """vLLM ``v1/engine/core.py:step_with_batch_queue``. Each ``yield`` ends one turn.
 
     Filling the queue goes before harvesting: a turn that launched something while there is room
-    ends there. Else the host blocks on the oldest step. That is vLLM's rule of late (v0.27.1); from
+    ends there; otherwise the host blocks on the oldest step. This is vLLM's rule of v0.27.1; from
     #23770 to v0.21 such a turn ended only if the oldest step was ``not batch_queue[-1][0].done()``
     either, so that nothing which has ended lies unread. That older rule is ``harvest_when_done``.
     At depth 2 the two are hardly ever apart. At more they are, wherever steps end sooner than the
     queue is full: requests that come 18 ms apart to ``vllm_async:pool:depth=8`` have a result lie
-    unread for 13.5 ms by the rule of late and 7.0 ms by the other. Where requests wait for their
-    tokens they are not, for there empty batches fill the queue.
+    unread for 13.5 ms by the new rule and 7.0 ms by the older one. If requests wait for their
+    tokens, the rules agree, because empty batches fill the queue.
 
-    A step whose grammar needs a token in flight is *deferred*: its forward pass is launched, its
+    If a grammar needs a token in flight, its step is *deferred*: its forward pass is launched, its
     sampling waits until the queue has been harvested (at depth 2 that is the one step that vLLM
-    pops). So is one whose penalties do; in vLLM they wait too, but in the worker (#26467). With
-    async scheduling (a relay that runs ahead: ``vllm_async``) a request's output placeholders stand
+    pops). Penalties defer a step, too; in vLLM they wait in the worker (#26467). With async
+    scheduling (a relay that runs ahead: ``vllm_async``) a request's output placeholders stand
     for tokens in flight (``vllm_async.py``), and a settled step takes max(d, h, c, (d + h +
     c) / depth).
 
-    Where there are requests and none can be scheduled, an empty batch (None) is queued, which takes
-    a place like any other. So the host spins until the queue is full (by the older rule it blocks
-    at once), and a turn that takes one out brings nothing. A round of the queue has as many turns
-    as it has places, and each empty one costs a schedule.
+    If no request can be scheduled although there are some, an empty batch (None) is queued, which
+    takes a place like any other. So the host spins until the queue is full (by the older rule it
+    blocks immediately), and a turn that removes one has no result. A round of the queue has as many
+    turns as places, and each empty one costs a schedule.
 
     Raises:
         ValueError: the depth is less than 1, or more than the relay can serve.
@@ -151,7 +151,7 @@ def vllm_batch_queue(
 
 
 def is_done(pending: Step | None) -> bool:
-    """Whether to wait for a step would take no time: its tokens are on the host, or it has failed.
+    """Return whether a step needs no wait: its tokens are on the host, or it has failed.
 
     vLLM asks the step's future, which ends with the copy of its tokens.
     """
@@ -159,7 +159,7 @@ def is_done(pending: Step | None) -> bool:
 
 
 def make_batch_queue(engine: Engine, depth: int) -> deque[Step | None]:
-    """An empty queue for ``depth`` steps in flight.
+    """Make an empty queue for ``depth`` steps in flight.
 
     Raises:
         ValueError: the depth is less than 1, or more than the relay can serve.

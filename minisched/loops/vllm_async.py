@@ -1,15 +1,15 @@
 """vLLM's async scheduling: a request is scheduled again before its last token is known.
 
-The loop is the batch queue of ``vllm.py``. What is new is which requests it may schedule. A relay
-brings a token to the next step on the device, so the scheduler need not have it: it adds the tokens
-of a step to ``num_computed_tokens`` at once, and to every request that is not a prompt in chunks
-one *output placeholder*, which the result takes off again. So two batches in flight are two steps
-of the same requests, and the host's work is hidden behind the device, as in ``overlap``.
+The loop is the batch queue of ``vllm.py``; it may schedule more requests. A relay brings a token to
+the next step on the device, so the scheduler does not need it. It adds a step's tokens to
+``num_computed_tokens`` at launch, and one *output placeholder* to every request but a prompt in
+chunks. The result removes the placeholder. So two batches in flight are two steps of the same
+requests, and the host works while the device runs, as in ``overlap``.
 
-Placeholders decide who may run. A request whose tokens in flight reach its length is left out
-(``is_length_foreseen``); who reads a stop token is in one more batch, and that row is wasted. What
-is computed, less the placeholders, is what was computed from tokens that the host knows: only that
-may be hashed for the prefix cache (``memory/prefix_cache.py``).
+Placeholders decide which requests can run. A request is left out if its tokens in flight reach its
+length (``is_length_foreseen``). A request with a stop token in flight is in one more batch, and
+wastes that row. Computed positions less placeholders were computed from tokens that the host knows;
+only those may be hashed for the prefix cache (``memory/prefix_cache.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .vllm import vllm_batch_queue
 
 
 def is_length_foreseen(req: Request) -> bool:
-    """Whether a running request is left out, because what is in flight will reach its length.
+    """Return whether a running request is left out, because its tokens in flight reach its length.
 
     ``num_computed_tokens + 2 - num_output_placeholders >= num_prompt_tokens + max_tokens``, where
     there are placeholders (vLLM ``v1/core/sched/scheduler.py:schedule``). It counts on one new
@@ -32,10 +32,10 @@ def is_length_foreseen(req: Request) -> bool:
 
 
 def count_placeholders(engine: Engine, depth: int) -> None:
-    """Let placeholders decide who may run, with two batches in flight, as vLLM has.
+    """Let placeholders decide which requests can run, with two batches in flight, as in vLLM.
 
-    With more of them (``depth``, which vLLM does not offer) its rule lets a request run up to
-    ``depth - 2`` steps too far, and what counts is every token that is in flight.
+    With more batches (``depth``, which vLLM does not offer) its rule would let a request run up to
+    ``depth - 2`` steps too far, so every token in flight counts.
     """
     if depth <= 2:
         engine.scheduler.decode.ends_in_flight = is_length_foreseen

@@ -138,7 +138,7 @@ class Stage:
 
 
 class PipelineWorker(Worker[Step]):
-    """A worker whose forward pass is a chain of ops, one on the stream of each stage."""
+    """A worker with a forward pass that is a chain of ops, one on the stream of each stage."""
 
     def __init__(self, *parts: Any, stages: int, **sizes: Any) -> None:
         self.stages = [Stage(number, stages) for number in range(stages)]
