@@ -33,9 +33,9 @@ import minisched as ms
 from minisched import learn
 from minisched.core import SamplingParams
 from minisched.export.recipes import trace_of
+from minisched.features.history import _lacks
 from minisched.loops.overlap import overlap
 from minisched.worker import Step
-from minisched.worker.sampling_info import _lacks
 from minisched.worker.verify import count_accepted
 
 # %% [markdown]

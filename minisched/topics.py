@@ -17,7 +17,7 @@ TOPICS = {  # topic -> its code, a module below minisched/
     "placeholder_fill": "relay/placeholder_fill",
     "prev_sampled": "relay/prev_sampled",
     "generation_batch_result": "worker/worker",
-    "grammar_manager": "scheduler/output_processor",
+    "grammar_manager": "features/history",
     "serial": "loops/serial",
     "overlap": "loops/overlap",
     "overlap_thread": "loops/overlap_thread",

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 from urllib.parse import quote
 
 from ..core import FinishReason, Output, Request, SamplingParams, TokenLogprob
 from ..core.sampling import Grammar
+from ..features.logprobs import logprobs_of
 from ..grammar import compile_grammar
 from ..models.hash import P, mix
 from ..models.sampling import choose
@@ -224,14 +226,14 @@ def find_unlike(
     for req, heard in told:
         if not all(0 <= token < vocab_size for token in req.output_ids):
             continue  # no token that the model has
-        known = req.input_token_logprobs
+        known, found = logprobs_of(req)
         has_none = bool(req.problem()) or not (req.output_ids or known)
         of_prompt, of_output = ([], []) if has_none else logprobs_alone(req, vocab_size)
         if not req.output_ids:
             of_prompt = of_prompt[: len(known)]
         every = [
             (f"{req.name}'s prompt has", known, of_prompt),
-            (f"{req.name}'s output has", req.output_token_logprobs, of_output),
+            (f"{req.name}'s output has", found, of_output),
         ]
         number = 0
         for output in heard:
@@ -274,8 +276,8 @@ def largest_difference(baseline: Iterable[Request], others: Iterable[Request]) -
     for req in others:
         if (one := truth.get(req.rid)) is None:
             continue
-        mine = [*one.input_token_logprobs, *one.output_token_logprobs]
-        theirs = [*req.input_token_logprobs, *req.output_token_logprobs]
+        mine = [*chain.from_iterable(logprobs_of(one))]
+        theirs = [*chain.from_iterable(logprobs_of(req))]
         for a, b in zip(mine, theirs, strict=False):
             if a.token_id != b.token_id:
                 break

@@ -30,6 +30,7 @@ from math import ceil, inf
 from typing import TypeVar
 
 from ..core import Lease, NoBatch, Request, Row, ScheduleBatch
+from ..core.feature import is_held
 from ..engine.engine import Engine
 from ..policy.waiting import CACHE_AWARE
 from ..scheduler import Scheduler
@@ -86,7 +87,7 @@ class Watched:
         def added(req: Request) -> None:
             """Record an arrival in the queue; a retracted request may keep its place."""
             has_place = scheduler.config.in_force.retracted_waits == "old_place" and req.retractions
-            if not (req.num_stale_output_tokens or has_place):
+            if not (is_held(req) or has_place):
                 self.places[req] = self.num_added
                 self.num_added += 1
             add(req)
@@ -220,7 +221,7 @@ class Decision:
         ]
         self.chunked = scheduler.prefill.chunked_req
         queue = scheduler.waiting_queue
-        self.waiting = [req for req in queue if not req.num_stale_output_tokens]  # admissible
+        self.waiting = [req for req in queue if not is_held(req)]  # admissible
         self.kept = {req: self._kept_back(req) for req in self.running}
         self.num_released, self.available = self.leases.num_released, self.leases.available_pages
         self.retracted, self.made_way = list[Request](), list[Request]()
@@ -230,7 +231,7 @@ class Decision:
         """Record that a request has lost its memory and waits."""
         self.retracted.append(req)
         self.made_way += [req] * (reason == "priority")
-        self.waiting += [] if req.num_stale_output_tokens else [req]
+        self.waiting += [] if is_held(req) else [req]
 
     def came_to(self, batch: ScheduleBatch | NoBatch | None) -> None:
         """Record the result: the committed step, or none."""

@@ -19,6 +19,7 @@ from ..core import Output, Request
 from ..core.text import printable
 from ..devices.registry import open_device
 from ..engine.metrics import Metrics
+from ..features.logprobs import logprobs_of
 from ..loops.run import Run, RunStopped, run_loop, traced_stop
 from ..models.base import Model
 from ..models.tokenizer import StreamDecoder
@@ -172,7 +173,7 @@ def logprobs_json(requests: Iterable[Request]) -> dict[str, dict[str, Any]]:
     found = {}
     for req in requests:
         if req.params.return_logprob:
-            said = {"input": req.input_token_logprobs, "output": req.output_token_logprobs}
+            said = dict(zip(("input", "output"), logprobs_of(req), strict=True))
             found[req.rid] = {
                 f"{kind}_token_logprobs": [[item.logprob, item.token_id] for item in logprobs]
                 for kind, logprobs in said.items()

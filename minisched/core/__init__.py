@@ -10,7 +10,8 @@ from .batch import (
     ScheduleBatch,
 )
 from .logprobs import Logprobs, TokenLogprob
-from .request import FinishReason, Lease, Request
+from .part import FinishReason, RequestPart
+from .request import Lease, Request
 from .sampling import LogitAdjustment, SamplingParams
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Output",
     "Outputs",
     "Request",
+    "RequestPart",
     "Result",
     "Row",
     "SamplingParams",

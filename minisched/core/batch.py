@@ -9,14 +9,15 @@ request later. The scheduler makes a ``ScheduleBatch``, which refers to requests
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .logprobs import Logprobs
-from .request import FinishReason, Lease, Request
+from .part import FinishReason
+from .request import Lease, Request
 
 
 class ForwardMode(Enum):
@@ -76,11 +77,10 @@ class ScheduleBatch:
     # {index of req: pages} pages that the device's page table lacks, with the index of the first
     new_pages: dict[int, tuple[int, Sequence[int]]] = field(default_factory=dict)
     chunked_req: Request | None = None  # its chunk in this batch is not its last
-    has_sampling_extras: bool = True  # False: no request of it has any
-    extend_logprob_start_lens: Sequence[int] = ()  # [num_extend_reqs]
     # [num_reqs] True: only the device knows the first position, as drafts before it are in flight;
     # ``starts`` is the position if none of them is accepted; empty without speculation
     start_unknown: Sequence[bool] = ()
+    features: tuple[Any, ...] = ()  # of type Feature (feature.py): live requests use these
 
     def __repr__(self) -> str:
         rids = " ".join(req.rid for req in self.reqs)  # not ``self.rids``: it may still grow
@@ -130,16 +130,15 @@ class Result:
     """What came back from a step: tokens for every row, or the error that stopped it.
 
     Where a step may carry drafts, ``num_accepted_tokens`` says how many of each row's tokens
-    count, and ``drafts`` what was drafted for the step behind it. ``logprobs`` has an entry for
-    each row if anybody wants some, None for who does not.
+    count, and ``drafts`` has the drafts for the next step.
     """
 
     tokens: Sequence[int]  # [num_samples]; empty after an error
     error: str = ""
     num_accepted_tokens: Sequence[int] | None = None  # [num_reqs]
     drafts: Sequence[int] = ()  # [num_reqs * k], or none
-    logprobs: Sequence[Logprobs | None] = ()  # [num_reqs], or none
-    nan_samples: frozenset[int] = frozenset()  # which of the samples had NaN among their logits
+    nan_samples: frozenset[int] = frozenset()  # samples that had NaN among their logits
+    found: Mapping[Any, Any] = field(default_factory=dict)  # by Feature, added by its StepPart
 
 
 @dataclass(slots=True)

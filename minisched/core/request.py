@@ -16,14 +16,13 @@ lies between it and ``device_len`` is what the next step computes.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from .logprobs import TokenLogprob
-from .sampling import Grammar, SamplingParams, is_text, is_whole, shown, wrong_token, wrong_type
+from .part import FinishReason, Part, RequestPart
+from .sampling import SamplingParams, is_text, is_whole, shown, wrong_token, wrong_type
 
 # -- What a request holds of memory, from its admission until nobody can touch it ------------------
 
@@ -51,15 +50,6 @@ class Lease:
     is_spoiled: bool = False  # a step that failed was to write what it reads or has shared
     is_released: bool = False  # nobody may read or write its row and pages any more
     future_slot: int = 0  # where a ring FutureMap keeps its newest token
-
-
-class FinishReason(Enum):
-    """Why a request ended. Every request ends exactly once."""
-
-    STOP = "stop"  # it sampled a stop token
-    LENGTH = "length"  # it reached max_new_tokens
-    ABORT = "abort"  # its client gave it up
-    ERROR = "error"  # it was refused, or its step failed; Request.error says which
 
 
 @dataclass(eq=False)
@@ -98,16 +88,10 @@ class Request:
     max_device_len: int = field(init=False)
     known_len: int = field(init=False)  # tokens whose value the host knows
     stop_ids: frozenset[int] = frozenset()  # tokens that end it: its own, and the model's
-    num_in_flight_tokens: int = 0  # positions of launched steps (scheduler/output_processor.py)
-    num_stale_output_tokens: int = 0  # those of them launched before it lost its lease
-    grammar: Grammar | None = None  # its state after ``output_ids``
-    hears_stop_string: Callable[[int], bool] | None = None  # told every token of ``output_ids``
-    is_complete: bool = False  # its grammar lets no more follow, or it has said a stop string
     num_draft_tokens: int = 0  # drafts that a step may carry for it
     num_draft_tokens_in_flight: int = 0  # launched, and neither accepted nor rejected yet
     spec_token_ids: list[int] = field(default_factory=list)  # drafts that the host knows
-    input_token_logprobs: list[TokenLogprob] = field(default_factory=list)  # of the prompt, so far
-    output_token_logprobs: list[TokenLogprob] = field(default_factory=list)  # of ``output_ids``
+    parts: tuple[RequestPart, ...] = ()  # state of the features that it uses (core/feature.py)
 
     def __post_init__(self) -> None:
         if isinstance(self.prompt, MutableSequence):
@@ -174,17 +158,22 @@ class Request:
         prompt = tuple(self.prompt[start:end])
         return prompt if end <= num_prompt else prompt + tuple(self.output_ids[: end - num_prompt])
 
-    def append_host(self, token: int) -> bool:
-        """Learn the value of the next token; whether it is the last one."""
+    def append_host(self, token: int) -> FinishReason | None:
+        """Learn the value of the next token; return a reason if it is the last one."""
         self.output_ids.append(token)
         length = self.known_len = self.known_len + 1
-        if self.grammar is not None:
-            if not self.grammar.accept_token(token):
-                self.error = f"its grammar does not allow token {token} at {length - 1}."
-            self.is_complete = bool(self.error) or self.grammar.is_terminated
-        if self.hears_stop_string is not None and self.hears_stop_string(token):
-            self.is_complete = True
-        return length == self.max_device_len or token in self.stop_ids or self.is_complete
+        reason = None
+        if token in self.stop_ids:
+            reason = FinishReason.STOP
+        elif length == self.max_device_len:
+            reason = FinishReason.LENGTH
+        for part in self.parts:
+            reason = part.on_token(token) or reason
+        return reason
+
+    def part(self, kind: type[Part]) -> Part | None:
+        """Return its part of one kind, if it has one."""
+        return next((part for part in self.parts if isinstance(part, kind)), None)
 
     def start(self, lease: Lease) -> None:
         """Begin under a new lease, after the prefix that it found in the cache."""
@@ -198,5 +187,6 @@ class Request:
         self.computed_len = 0
         self.device_len = self.known_len
         self.num_draft_tokens_in_flight, self.spec_token_ids = 0, []
-        self.num_stale_output_tokens = self.num_in_flight_tokens  # with what was stale already
         self.retractions += 1
+        for part in self.parts:
+            part.on_retract()

@@ -169,12 +169,6 @@ class SamplingParams:
         """Whether the output has to follow a grammar."""
         return self.regex is not None or self.json_schema is not None
 
-    @property
-    def has_sampling_extras(self) -> bool:
-        """Whether a step has more to do for it than to sample a token."""
-        history = self.has_grammar or self.has_penalties
-        return history or bool(self.logit_bias) or self.return_logprob
-
     def problem(self) -> str | None:
         """One sentence on what is wrong with these options, or None."""
         if problem := wrong_type(self):

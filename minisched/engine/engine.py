@@ -22,7 +22,6 @@ from ..scheduler import Scheduler
 from ..worker import Step, Worker
 from ..worker.lost import lose
 from ..worker.recording import Recording
-from ..worker.sampling_info import has_history, missing_history
 from .frontend import AbortReq, FlushCacheReq, Frontend, Message
 from .log import SchedulerLog, logger
 from .metrics import Metrics
@@ -192,10 +191,17 @@ class Engine:
     # -- what sampling waits for
 
     def missing_history(self, batch: ScheduleBatch, steps_ahead: int = 0) -> str:
-        """Why a step's sampling has to wait now; see ``worker/sampling_info.py``."""
-        if not batch.has_sampling_extras:
-            return ""
-        return missing_history(batch, self.scheduler.config.late_penalties, steps_ahead)
+        """Return in one word why a step's sampling has to wait now; empty if it need not.
+
+        The step must be the newest one of its requests. With ``steps_ahead`` the question is about
+        a step that would follow that many steps later.
+        """
+        reasons = (item.missing_history(batch, steps_ahead) for item in batch.features)
+        return next(filter(None, reasons), "")
+
+    def has_history(self, batch: ScheduleBatch) -> bool:
+        """Whether a token that the step samples depends on the tokens before it."""
+        return any(feature.has_history(batch) for feature in batch.features)
 
     def must_delay_sample(self, batch: ScheduleBatch) -> bool:
         """Whether a step is to be launched without its sampling; if so, that is marked.
@@ -209,8 +215,7 @@ class Engine:
 
     def needs_mask(self, step: Step) -> bool:
         """Whether the host has something to build before a step can be sampled."""
-        batch = step.batch
-        return batch.has_sampling_extras and step.adjustments is None and has_history(batch)
+        return not all(part.is_ready for part in step.parts)
 
     def update_vocab_mask(
         self, step: Step, newest: Mapping[str, int] = MappingProxyType({})

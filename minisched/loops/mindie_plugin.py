@@ -29,7 +29,6 @@ from ..trace import Recorder
 from ..worker import Step
 from ..worker.lost import launch_or_lose
 from ..worker.recording import INPUTS
-from ..worker.sampling_info import has_history
 from .design import design
 
 MINDIE_REFUSES = {
@@ -241,7 +240,7 @@ class PluginManager:
         batch, label = step.batch, step.label
         postprocess_done = self.device.signal(f"postprocess_done {batch.step}")
         waits = self.fill_host is None and engine.must_delay_sample(batch)
-        builds_mask = has_history(batch) and not waits
+        builds_mask = engine.has_history(batch) and not waits
         if builds_mask:
             if reason := engine.missing_history(batch):  # the mask goes before the launch
                 engine.recording.must_wait(batch, reason, "forward")

@@ -31,6 +31,7 @@ from ..core import NoBatch, ScheduleBatch
 from ..devices.base import Array, Op
 from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
+from ..trace import Touch
 from ..worker import Step, Worker
 from ..worker.recording import PINNED
 from .design import design
@@ -73,6 +74,9 @@ class UploadWorker(Worker[UploadStep]):
                 touches=prompts.touches if self.touches.program.is_on else (),
             )  # fmt: skip
             self.forward_stream.wait(step.upload)
+            if step.touches.read:  # the memory of the upload is released when the copy is read
+                freed = Touch("free", PINNED, [step.batch.step])
+                step.touches = step.touches._replace(read=[*step.touches.read, freed])
 
     def upload(self, cells: Array, tokens: Array) -> Array:
         """Write the prompts to their cells of the relay, on the device; return them."""
@@ -84,12 +88,6 @@ class UploadWorker(Worker[UploadStep]):
         super().launch_forward(step)
         if step.upload is not None and step.logits_output is not None:
             self.device.recorder.edge("upload", step.upload.slice_id, step.logits_output.slice_id)
-
-    def read_back(self, step: UploadStep) -> None:
-        """Record that the memory of the upload is released with the copy."""
-        super().read_back(step)
-        if step.upload is not None:
-            self.touches.program.touch("free", PINNED, [step.batch.step])
 
 
 class OneStreamWorker(UploadWorker):

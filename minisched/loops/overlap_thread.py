@@ -20,7 +20,6 @@ from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
 from ..worker import Step
 from ..worker.lost import launch_or_lose
-from ..worker.sampling_info import has_history
 from .design import design
 
 
@@ -62,7 +61,7 @@ def overlap_thread(engine: Engine, delay_sample: bool = False) -> Iterator[Sched
         current: FutureStep | None = None
         if batch:
             waits = engine.must_delay_sample(batch) or delay_sample
-            current = client.forward_batch_generation(batch, waits or has_history(batch))
+            current = client.forward_batch_generation(batch, waits or engine.has_history(batch))
             result_queue.append(current)
             if not (waits and last_batch):  # without a last batch it is the original's DUMMY_FIRST
                 client.set_next_batch_sampling_info_done(current)

@@ -33,6 +33,7 @@ from ..devices.sim import Deadlock, SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..engine.metrics import Metrics
+from ..features.logprobs import logprobs_of
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, Prefilled, PrefillScheduler
 from ..worker import Step
@@ -440,7 +441,7 @@ class PrefillEngine(SideEngine):
             last = RoomMessage("transferred", rid, token=done.token)
             if done.req.params.return_logprob:
                 req = done.req
-                last.logprobs = Logprobs(req.input_token_logprobs, req.output_token_logprobs)
+                last.logprobs = logprobs_of(req)
             self.send_kv_chunk(rid, lease, len(done.req.prompt), lease.last_step, last)
         if sender.transfers:
             return  # some of it is on its way

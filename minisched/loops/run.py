@@ -23,11 +23,11 @@ from ..devices.sim import SimDevice
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
-from ..grammar import compile_grammar
+from ..features import features_of
 from ..memory.pool import steps_returned
 from ..models.base import GraphModel, Model
 from ..models.owner import give, refuse_if_owned, release
-from ..models.tokenizer import StopStrings, text_codec_of
+from ..models.tokenizer import text_codec_of
 from ..relay import make_relay
 from ..relay.base import Relay, RelayShape
 from ..scheduler import Scheduler, SchedulerConfig
@@ -36,7 +36,6 @@ from ..speculative.draft_model import make_drafter
 from ..speculative.lookup import propose
 from ..trace import Trace
 from ..worker import Worker
-from ..worker.logprobs import launch_logprobs
 from ..worker.verify import VerifyWorker
 from .design import Design, LoopStuck, find_loop, line_of, own_line, take_turn
 from .mini import UploadWorker
@@ -233,9 +232,7 @@ def wire(
             page_size=config.page_size,
             depth=spec.in_flight,
             cost=cost,
-            late_penalties=config.late_penalties,
             pins=pins,
-            launch_logprobs=launch_logprobs,
         )
         if drafter is not None:
             drafter.allocate(device, config.num_slots + config.page_size, rows, row_len)
@@ -244,22 +241,15 @@ def wire(
             max_bs = rows if limit is None else min(rows, limit)
             table = model.init_cuda_graphs(device, worker.page_table, max_bs)
             worker.page_table = worker.page_tables[""] = table
-        scheduler = (scheduler_class or spec.scheduler)(config, device.recorder)
+        features = features_of(config, model, device.recorder)
+        make_scheduler = scheduler_class or spec.scheduler
+        scheduler = make_scheduler(config, device.recorder, features)
     if config.speculative_algorithm == "NGRAM":
         scheduler.propose = propose
     # Under the other rules a freed page may still be written.
     if scheduler.leases.may_free is steps_returned and device.recorder.program.is_on:
         scheduler.allocator.on_free = worker.touches.free_pages
         scheduler.table.on_free = worker.touches.free_row
-    scheduler.compile_grammar = partial(
-        compile_grammar,
-        vocab_size=model.vocab_size,
-        eos_ids=model.eos_ids,
-        tokenizer=model.tokenizer,
-    )
-    codec = text_codec_of(model.name, model.tokenizer)
-    if codec is not None:
-        scheduler.listen = lambda strings, late: StopStrings(codec, strings, late).accept_token
     engine = engine_class(scheduler, worker, device, setup.frontend, cost)
     give(model, engine)
     return engine

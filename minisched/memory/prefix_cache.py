@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..core import Lease, Request
-from ..core.logprobs import next_logprob_at
 from ..trace import Recorder
 from .block_pool import Block, BlockPool
 from .pool import LeasePool
@@ -78,16 +77,14 @@ class PrefixCache:
         self.unwritten: dict[int, list[tuple[Lease, Block]]] = {}  # by step in flight
 
     def match_prefix(self, req: Request) -> Match | None:
-        """Return the longest cached prefix of a request, never its last token: it is computed.
-
-        Positions with missing prompt log-probabilities are computed, too (SGLang
-        ``Req.init_next_round_input``; vLLM reads no cache at all for ``prompt_logprobs``).
-        """
+        """Return the longest cached prefix of a request, never its last token: it is computed."""
         cache = self.leases.cache
         if self.is_off:
             return None
-        wanted = next_logprob_at(req.params, len(req.prompt), len(req.input_token_logprobs))
-        match = cache.match_prefix(req.known_tokens(0, min(wanted, req.known_len - 1)))
+        length = req.known_len - 1
+        for part in req.parts:
+            length = part.cacheable_len(length)
+        match = cache.match_prefix(req.known_tokens(0, length))
         hit_len = len(match.pages) * cache.page_size
         self.recorder.mark("match", rid=req.rid, hit_len=hit_len, prompt_len=req.known_len)
         return match

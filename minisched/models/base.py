@@ -15,7 +15,6 @@ from typing import Any, Protocol, runtime_checkable
 from ..core import ForwardMode, LogitAdjustment, SamplingParams, ScheduleBatch
 from ..core.batch import slots_of
 from ..devices.base import Array, Arrays, Buffer, Device
-from .sampling import LogprobInfo, get_logprob_info
 
 
 @dataclass(eq=False)
@@ -38,7 +37,7 @@ class ForwardBatch:
     sample_lens: list[int]  # [num_reqs] tokens sampled, after a row's last positions
     logit_lens: list[int]  # [num_reqs] last positions of which logits are wanted
     sampling: list[tuple[SamplingParams, int, int]]  # [num_samples] with key and position
-    ids: Array  # [num_tokens] tokens; a negative id is a number that the relay resolves
+    ids: Array  # [num_tokens] tokens; a negative id is resolved by the relay
     future_slots: Array  # [num_reqs] where the relay keeps the sampled tokens
     table_index: Array  # [num_new_slots] cells of the page table to fill first
     table_slots: Array  # [num_new_slots] the KV slots that go there
@@ -48,7 +47,6 @@ class ForwardBatch:
     last: Array = None  # [num_reqs] index of each row's last token
     logits_at: Array = None  # [num_logits] index of each token whose logits are wanted
     adjustments: list[LogitAdjustment | None] = field(default_factory=list)  # [num_samples], or []
-    logprobs: LogprobInfo | None = None  # places of log-probabilities; None: no request wants any
 
     @property
     def extents(self) -> Iterator[tuple[int, int]]:
@@ -83,13 +81,10 @@ def flatten(
         for req, end, samples in zip(batch.reqs, ends, sample_lens, strict=True)
         for position in ((end,) if samples == 1 else range(end - samples + 1, end + 1))
     ]
-    flat = ForwardBatch(
+    return ForwardBatch(
         batch.step, batch.mode, batch.rids, rows, batch.starts, lens, sample_lens, sample_lens,
         sampling, ids, future_slots, index, slots,
     )  # fmt: skip
-    if batch.has_sampling_extras and (info := get_logprob_info(batch)) is not None:
-        flat.logprobs, flat.logit_lens, flat.samples_at = info, info.logit_lens, info.samples_at
-    return flat
 
 
 def make_forward_batch(batch: ForwardBatch, xp: Arrays, pad_to: int) -> ForwardBatch:
@@ -118,12 +113,11 @@ def make_forward_batch(batch: ForwardBatch, xp: Arrays, pad_to: int) -> ForwardB
         last,
         *([] if logits_at == last else [logits_at]),
     )
-    info = batch.logprobs and batch.logprobs.shipped(xp)
     return ForwardBatch(
         batch.step, batch.mode, batch.rids, rows, batch.prefix_lens, lens, batch.sample_lens,
         logit_lens, batch.sampling, ids, future_slots, index, slots,
-        samples_at=info and info.samples_at, positions=at, token_rows=of_row,
-        last=ends[0], logits_at=ends[-1], logprobs=info,
+        samples_at=None if batch.samples_at is None else xp.asarray(batch.samples_at),
+        positions=at, token_rows=of_row, last=ends[0], logits_at=ends[-1],
     )  # fmt: skip
 
 

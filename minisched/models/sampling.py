@@ -237,14 +237,16 @@ class LogprobInfo(NamedTuple):
         )
 
 
-def get_logprob_info(batch: ScheduleBatch) -> LogprobInfo | None:
-    """Return the places of a batch; None if no request wants any."""
+def get_logprob_info(batch: ScheduleBatch, starts: Sequence[int]) -> LogprobInfo | None:
+    """Return the places of a batch; None if no request wants any.
+
+    ``starts`` has the first new position whose logits each prompt wants, [num_extend_reqs].
+    """
     if not any(req.params.return_logprob for req in batch.reqs):
         return None
     logit_lens, samples_at, end = list[int](), list[int](), 0
     places: list[tuple[int, bool, int, int]] = []  # as the last fields of LogprobInfo
-    rows = zip_longest(zip(batch.rows, batch.sample_lens, strict=True),
-                       batch.extend_logprob_start_lens)  # fmt: skip
+    rows = zip_longest(zip(batch.rows, batch.sample_lens, strict=True), starts)
     for (row, num_samples), start_len in rows:
         num_logits, prompt = num_samples, row.req.prompt[:0]
         if start_len is not None:  # it computes a part of its prompt

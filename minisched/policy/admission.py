@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..core import Request
+from ..core.feature import may_mix
 from ..memory import LeasePool, PrefixCache
 from ..trace import Recorder
 from .prefill_adder import AddReqResult, ChunkRule, PrefillAdder, Reserve, refuse
@@ -200,5 +201,5 @@ def mix_with_running(prompts: Work, running: list[Request], leases: LeasePool) -
         for req, length in work
         if req.lease is not None
     )
-    wants_logprobs = any(req.params.return_logprob for req, _ in work)
-    return [] if need > leases.available_pages or wants_logprobs else running
+    are_apart = need > leases.available_pages or not may_mix(req for req, _ in work)
+    return [] if are_apart else running

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from ..core import Request
+from ..core.feature import is_held
 from ..memory import Match, RadixCache
 from ..memory.radix_cache import TreeNode
 from ..trace import Recorder
@@ -193,7 +194,7 @@ class WaitingQueue:
 
     def add(self, req: Request) -> None:
         """Add a request at the end, or in its old place."""
-        if req.num_stale_output_tokens:
+        if is_held(req):
             self.aside[req] = None
             return
         self.aside.pop(req, None)

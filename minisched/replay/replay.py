@@ -149,17 +149,9 @@ class LengthWorker(Worker[Step]):
         self.ship(step)
 
     def ship(self, step: Step) -> None:
-        """Host: there is nothing to ship, and sampling needs no masks."""
-        step.adjustments = []
+        """Count the step; there is nothing to ship."""
         self.num_steps += 1
         self.peak_tokens = max(self.peak_tokens, step.batch.size[1])
-
-    def launch_rest(self, step: Step) -> None:
-        """Queue sample and copy; no step has masks, log-probabilities or arrows of tokens."""
-        step.delay_sample_func = None
-        self.launch_sample(step)
-        self.launch_copy(step)
-        self.device.flush(*step.launched)
 
     def launch_forward(self, step: Step) -> None:
         """Queue a pass that computes nothing and takes the time of its rows."""

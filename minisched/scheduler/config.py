@@ -93,7 +93,7 @@ class SchedulerConfig:
     has_tokenizer: bool = False  # whether there is text in which stop strings can be looked for
     run_ahead: bool = False  # see policy/decode.py
     overrun: int = 0
-    keep_stale_outputs: bool = False  # see scheduler/output_processor.py
+    keep_stale_outputs: bool = False  # see features/stale.py
     refuses: Mapping[str, str] = field(default_factory=dict)  # features that the loop does not have
     draft_slack: int = 0  # positions that drafts may reach past a request's length
     row_len: int = 2**31  # positions in a row of the page table: the context, and what runs past it

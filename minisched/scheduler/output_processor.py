@@ -1,4 +1,4 @@
-"""What only some steps bring: rows that come too late or broken, log-probabilities, grammars.
+"""Rows that come back in another state than they were launched in: late, broken, or to be shared.
 
 ``scheduler.py`` comes here by one ``if`` each; a plain decode step never does.
 """
@@ -8,64 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..core import (
-    FinishReason,
-    Lease,
-    Logprobs,
-    Outputs,
-    Request,
-    Result,
-    Row,
-    SamplingParams,
-    ScheduleBatch,
-    TokenLogprob,
-)
-from ..core.logprobs import next_logprob_at
-from ..core.sampling import Grammar
+from ..core import FinishReason, Lease, Request, ScheduleBatch
+from ..core.feature import keeps_late
 from ..memory import PrefixCache
 from ..policy import Retraction
-from ..trace import Recorder
 from .config import SchedulerConfig
-
-# -- Output that is still on its way when its request loses its memory: vLLM's books on it ---------
-#
-# Without these books (``keep_stale_outputs`` off) such a row is dropped, and its token is computed
-# again under the request's next lease. That is always right, and costs the row. vLLM delivers the
-# token instead (``v1/core/sched/scheduler.py``, #48245): it was computed before anything was taken
-# away, so it is the right one. Two ways of counting failed before: a flag dropped one output where
-# two were in flight, and a flag set with nothing in flight ate the first output of the next life
-# (#42043, #42117, #47900).
-#
-# Preempting sets ``computed_len`` and the placeholders to 0 and marks everything in flight as stale
-# (``Request.restart``). Each step that comes back drains its share. A stale token is delivered, but
-# no counter moves: they are the next life's. While anything stale is undrained the request is not
-# resumed (``WaitingQueue`` holds it): it would compute positions whose tokens are about to come.
-
-
-def launched(batch: ScheduleBatch) -> None:
-    """A step was committed: count what it computes for each request as in flight."""
-    for req, ids in zip(batch.reqs, batch.ids, strict=True):
-        req.num_in_flight_tokens += len(ids)
-
-
-def drain(batch: ScheduleBatch) -> list[Request]:
-    """A step came back: take off its share; gives those of whom nothing stale is left now."""
-    drained = []
-    for req, ids in zip(batch.reqs, batch.ids, strict=True):
-        req.num_in_flight_tokens -= len(ids)
-        if req.num_stale_output_tokens:
-            req.num_stale_output_tokens -= len(ids)
-            if not req.num_stale_output_tokens:
-                drained.append(req)
-    return drained
-
 
 # -- Rows whose request has lost its memory meanwhile, and rows whose logits are not numbers -------
 
 
 @dataclass
 class OutputProcessor:
-    """What a row that comes back means, beside its token (SGLang ``scheduler_output_processor``).
+    """Handles the rows of a result, besides their tokens (SGLang ``scheduler_output_processor``).
 
     ``finish`` ends a request; ``hear`` lets it learn a token.
     """
@@ -78,21 +32,11 @@ class OutputProcessor:
     finish: Callable[..., None]
     hear: Callable[[Request, int], None]
 
-    def came_back(
-        self, batch: ScheduleBatch, result: Result, drained: list[Request], outputs: Outputs
-    ) -> None:
-        """What a step brings beside its tokens; who has nothing stale in flight now may resume."""
-        recorder = self.retraction.recorder
-        if result.logprobs:
-            deliver_logprobs(batch, result.logprobs, outputs, self.config.keep_stale_outputs)
+    def came_back(self, batch: ScheduleBatch) -> None:
+        """Share the pages of a step, where the cache shares them before their request ends."""
         self.prefix_cache.came_back(batch.step)
-        if batch.has_sampling_extras and recorder.is_on:
-            record_accepted(recorder, batch, outputs)
         if self.prefix_cache.shares_outputs:
             self.cache_outputs(batch)
-        for req in drained:
-            if not req.finished:
-                self.retraction.prefill.waiting_queue.add(req)
 
     def give_up_hopeless(self) -> None:
         """End a request that is alone and still finds no memory (SGLang ``retract_decode``)."""
@@ -128,7 +72,7 @@ class OutputProcessor:
 
     def is_stale(self, req: Request) -> bool:
         """Whether output of a lease that is gone still counts for the request."""
-        return self.config.keep_stale_outputs and not req.finished
+        return not req.finished and keeps_late(req)
 
     def end_if_nan(self, batch: ScheduleBatch, req: Request, lease: Lease) -> None:
         """End one whose token was chosen from NaN; the other rows are as good as ever.
@@ -185,102 +129,3 @@ class OutputProcessor:
 
     def _still_runs(self, req: Request, lease: Lease) -> bool:
         return req.lease is lease and not (self.lets_go_early and lease.is_released)
-
-
-# -- Log-probabilities: what a prompt's part wants, and to whom belongs what has come back ---------
-
-
-def logprob_starts(batch: ScheduleBatch) -> list[int]:
-    """From which of its new positions on each prompt wants logits, [num_extend_reqs]."""
-    starts = []
-    for req, start, ids in zip(batch.reqs, batch.starts, batch.ids, strict=True):
-        wanted = next_logprob_at(req.params, len(req.prompt), len(req.input_token_logprobs))
-        starts.append(min(max(0, wanted - start), len(ids)))
-    return starts
-
-
-def deliver_logprobs(
-    batch: ScheduleBatch,
-    logprobs: Sequence[Logprobs | None],
-    outputs: Outputs,
-    keep_stale: bool = False,
-) -> None:
-    """Add to the ``outputs`` of a step the log-probabilities of what they say.
-
-    Only tokens that clients hear have some: of several that a row sampled, those that were
-    accepted; none where the row came too late. Those of the prompt are kept for as long as chunks
-    of it come in, and go out with the first token.
-    """
-    heard: dict[str, list[int]] = {}  # by request the places of its tokens
-    for at, (rid, token) in enumerate(zip(outputs.rids, outputs.tokens, strict=True)):
-        if token is not None:
-            heard.setdefault(rid, []).append(at)
-    for row, found in zip(batch.rows, logprobs, strict=True):
-        if found is None:
-            continue
-        req, said = row.req, heard.get(row.req.rid, [])
-        is_stale = keep_stale and not (req.finished or row.lease.is_spoiled)
-        if said or req.lease is row.lease or is_stale:
-            learn_prompt(row, found.input_token_logprobs)
-        for at, logprob in zip(said, found.output_token_logprobs, strict=False):
-            of_prompt = [] if req.output_token_logprobs else list(req.input_token_logprobs)
-            outputs[at].logprobs = Logprobs(of_prompt, [logprob])
-            req.output_token_logprobs.append(logprob)
-
-
-def learn_prompt(row: Row, found: Sequence[TokenLogprob]) -> None:
-    """Take in those of a prompt's tokens that a row has computed.
-
-    They go on where the last row's ended: rows come back in order, and a request that has lost its
-    memory asks, when it goes on, for what it lacks by then and for nothing twice (SGLang computes
-    all of them again, and drops them: ``add_input_logprob_return_values``).
-    """
-    req, start = row.req, row.req.params.logprob_start_len
-    if start < 0 or row.end <= start:
-        return
-    if not req.input_token_logprobs:
-        req.input_token_logprobs.append(TokenLogprob(None, req.prompt[start]))
-    req.input_token_logprobs += found
-
-
-# -- A request's grammar, and how far it has come --------------------------------------------------
-
-CompileGrammar = Callable[[SamplingParams], Grammar]
-
-
-def process_req_with_grammar(
-    req: Request, compile_grammar: CompileGrammar | None, recorder: Recorder
-) -> str:
-    """Compile the grammar that a request asks for; why it can't have it, or nothing.
-
-    SGLang ``constrained/grammar_manager.py`` compiles in threads, while the request waits in
-    ``grammar_queue`` for ``get_ready_grammar_requests``; here it is done at once (it takes about a
-    millisecond), so that a run can be repeated. The scheduler gets the compiler from outside: it
-    knows neither tokenizers nor libraries.
-    """
-    if compile_grammar is None:
-        return "a grammar was asked for, but nothing here compiles any."
-    try:
-        req.grammar = compile_grammar(req.params)
-    except ValueError as error:
-        return str(error)
-    recorder.mark("grammar", rid=req.rid, rule=req.params.regex or req.params.json_schema or "")
-    return ""
-
-
-def record_accepted(recorder: Recorder, batch: ScheduleBatch, outputs: Outputs) -> None:
-    """Mark which of the tokens that a step gave to clients each request's grammar has taken.
-
-    One that it does not allow ends its request, so that it is the last one (``Request.error``).
-    """
-    heard: dict[str, list[int]] = {req.rid: [] for req in batch.reqs if req.grammar is not None}
-    for rid, token in zip(outputs.rids, outputs.tokens, strict=True):
-        if rid in heard and token is not None:
-            heard[rid].append(token)
-    for req in batch.reqs:
-        tokens = heard.get(req.rid, [])
-        if req.grammar is not None and (taken := tokens[:-1] if req.error else tokens):
-            recorder.mark(
-                "grammar accept", step=batch.step, rid=req.rid, tokens=" ".join(map(str, taken)),
-                terminated=req.grammar.is_terminated,
-            )  # fmt: skip

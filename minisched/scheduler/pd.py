@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..core import FinishReason, Lease, Logprobs, Request
+from ..core.feature import Feature
 from ..trace import Recorder
 from .config import SchedulerConfig
 from .scheduler import Scheduler
@@ -58,8 +59,13 @@ class PrefillScheduler(TransferScheduler):
     until the decode side has reserved pages for it.
     """
 
-    def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
-        super().__init__(config, recorder)
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        recorder: Recorder | None = None,
+        features: Iterable[Feature] = (),
+    ) -> None:
+        super().__init__(config, recorder, features)
         self.bootstrap_queue: dict[str, Request] = {}
         self.heard_before: dict[str, bool] = {}  # by a request that has not come here: may it run?
         self.done: deque[Prefilled] = deque()  # ended, and not sent yet
@@ -129,8 +135,13 @@ class DecodeScheduler(TransferScheduler):
     tokens each, and moves the KV of a retracted request to the host).
     """
 
-    def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
-        super().__init__(config, recorder)
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        recorder: Recorder | None = None,
+        features: Iterable[Feature] = (),
+    ) -> None:
+        super().__init__(config, recorder, features)
         self.prealloc_queue: dict[str, Request] = {}
         self.transfer_queue: dict[str, Lease] = {}
         self.unanswered: dict[str, Request] = {}  # the prefill side owes an answer for these
@@ -205,8 +216,8 @@ class DecodeScheduler(TransferScheduler):
         if not req.finished:
             self.decode.add_reqs([req])
         if logprobs is not None:
-            req.input_token_logprobs = list(logprobs.input_token_logprobs)
-            req.output_token_logprobs = list(logprobs.output_token_logprobs)
+            for part in req.parts:
+                part.on_transfer(logprobs)
             self.outputs[-1].logprobs = logprobs
 
     def _finish(

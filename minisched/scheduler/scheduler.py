@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..core import FinishReason, ForwardMode, NoBatch, Request, Result, ScheduleBatch
 from ..core.batch import Output, Outputs
+from ..core.feature import Feature
 from ..core.sampling import shown
 from ..memory import LeasePool, RadixCache
 from ..policy import DecodeManager, Plan, PrefillManager, Retraction
@@ -21,18 +22,10 @@ from ..policy.admission import Work, mix_with_running
 from ..trace import NullRecorder, Recorder
 from . import verify
 from .config import SchedulerConfig, filled_by_a_run
-from .output_processor import (
-    CompileGrammar,
-    OutputProcessor,
-    drain,
-    launched,
-    logprob_starts,
-    process_req_with_grammar,
-)
+from .output_processor import OutputProcessor
 from .wiring import make_memory, make_policies
 
 DECODE = ForwardMode.DECODE  # looked up once: to ask an enum for its member takes time in each step
-Listen = Callable[[Sequence[str], bool], Callable[[int], bool]]
 
 
 class SchedulerStuck(RuntimeError):
@@ -46,9 +39,17 @@ class Scheduler:
     ``waiting_queue`` (those without memory) and ``running_batch`` (those who decode).
     """
 
-    def __init__(self, config: SchedulerConfig, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        recorder: Recorder | None = None,
+        features: Iterable[Feature] = (),
+    ) -> None:
         self.config = config
         self.recorder = recorder or NullRecorder()
+        self.features = tuple(features)  # that requests may use
+        self.in_use: tuple[Feature, ...] = ()  # those of them that live requests use
+        self.uses: dict[Request, tuple[Feature, ...]] = {}  # by live request, if it uses any
         self.leases: LeasePool = make_memory(config, self.recorder)
         self.allocator, self.table = self.leases.allocator, self.leases.table
         self.page_cache = self.leases.cache
@@ -67,14 +68,13 @@ class Scheduler:
             config, self.live, self.prefix_cache, self.retraction, self.lets_go_early,
             self._finish, self._hear,
         )  # fmt: skip
-        self.num_draft_tokens, self.keeps_stale = config.num_draft_tokens, config.keep_stale_outputs
+        self.num_draft_tokens = config.num_draft_tokens
         self.shares_early = self.prefix_cache.shares_early
-        self.with_extras: set[str] = set()  # those of them with a grammar, penalties, and so on
         self.outputs = Outputs()  # outputs to deliver
         self.on_commit: Callable[[ScheduleBatch], None] | None = None  # hears of every step
+        for feature in self.features:
+            feature.attach(self)
         self.propose: verify.Propose | None = None  # drafts from known tokens, at most so many
-        self.compile_grammar: CompileGrammar | None = None
-        self.listen: Listen | None = None  # hears stop strings in a request's tokens, maybe late
 
     @property
     def step(self) -> int:
@@ -111,21 +111,32 @@ class Scheduler:
         flight still has a row for the request that has ended.
         """
         for req in reqs:
-            problem = self.config.refusal(req) or self._is_taken(req)
-            if not problem and req.params.has_grammar:
-                problem = process_req_with_grammar(req, self.compile_grammar, self.recorder)
+            problem = self.config.refusal(req) or self._is_taken(req) or self._add_parts(req)
             if problem:
                 self._refuse(req, problem)
                 continue
             model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
             req.stop_ids = req.params.stop_token_ids | model_stops
             req.num_draft_tokens = self.config.num_draft_tokens
-            if req.params.stop and self.listen is not None:
-                req.hears_stop_string = self.listen(req.params.stop, self.config.late_stop_strings)
             self.live[req.rid] = req
-            if req.params.has_sampling_extras:
-                self.with_extras.add(req.rid)
             self.waiting_queue.add(req)
+
+    def _add_parts(self, req: Request) -> str:
+        """Let each feature make its part of a request; return why one refuses it, or nothing."""
+        try:
+            found = {feature: feature.part_of(req) for feature in self.features}
+        except ValueError as error:
+            return str(error)
+        req.parts = tuple(part for part in found.values() if part is not None)
+        if req.parts:
+            self.uses[req] = tuple(feature for feature, part in found.items() if part is not None)
+            self._count_features()
+        return ""
+
+    def _count_features(self) -> None:
+        """Find the features that live requests use, for the next batches."""
+        used = set().union(*self.uses.values())
+        self.in_use = tuple(feature for feature in self.features if feature in used)
 
     def _is_taken(self, req: Request) -> str:
         """Why a request of good form can't come in now, or nothing."""
@@ -271,8 +282,7 @@ class Scheduler:
         """Advance lengths, reserve pages, and freeze what is true now."""
         leases = self.leases
         step = leases.launched_step = leases.launched_step + 1
-        batch = ScheduleBatch(step, DECODE, len(prompts))
-        batch.has_sampling_extras = bool(self.with_extras)
+        batch = ScheduleBatch(step, DECODE, len(prompts), features=self.in_use)
         if prompts:
             batch.mode = ForwardMode.MIXED if decodes else ForwardMode.EXTEND
             self._add_prompts(batch, prompts, bool(decodes))
@@ -284,10 +294,10 @@ class Scheduler:
             rows, chunked = [str(lease.row) for lease in batch.leases], batch.chunked_req
             more = {"chunks": rows[batch.reqs.index(chunked)]} if chunked else {}
             self.recorder.mark("commit", step=step, rows=" ".join(rows), **more)
+        for feature in batch.features:
+            feature.on_commit(batch)
         if self.on_commit is not None:
             self.on_commit(batch)
-        if self.keeps_stale:
-            launched(batch)
         return batch
 
     def _add_prompts(self, batch: ScheduleBatch, prompts: Work, mixed: bool) -> None:
@@ -314,8 +324,6 @@ class Scheduler:
             else:
                 req.device_len += 1  # the token that this step samples will exist
                 done.append(req)
-        if batch.has_sampling_extras:
-            batch.extend_logprob_start_lens = logprob_starts(batch)
         self.decode.add_reqs(done, mixed=mixed and self.config.enable_mixed_chunk)
 
     def _add_decodes(self, batch: ScheduleBatch, reqs: list[Request]) -> None:
@@ -349,7 +357,8 @@ class Scheduler:
         rids, tokens, lets_go_early = outputs.rids, outputs.tokens, self.lets_go_early
         if error:
             rows.spoil(batch.leases)
-        drained = drain(batch) if self.keeps_stale else []
+        for feature in batch.features:
+            feature.on_return(batch)
         if error:
             rows.fail(batch, error)
         elif self.num_draft_tokens:
@@ -364,8 +373,8 @@ class Scheduler:
                     rows.late(batch, req, lease, None if req is chunked else token)
                 elif req is not chunked:
                     lease.settled_len = req.known_len  # its KV is there for sure
-                    if req.append_host(token):
-                        self._end(req, token)
+                    if reason := req.append_host(token):
+                        self._finish(req, reason, token, req.error)
                     else:
                         rids.append(req.rid)
                         tokens.append(token)
@@ -374,25 +383,21 @@ class Scheduler:
                 if prompts_left:
                     rows.cache_prompt(batch, batch.num_extend_reqs - prompts_left)
                     prompts_left -= 1
-        if drained or result.logprobs or batch.has_sampling_extras or self.shares_early:
-            rows.came_back(batch, result, drained, outputs)
+        for feature in batch.features:
+            feature.on_result(batch, result, outputs)
+        if self.shares_early:
+            rows.came_back(batch)
         self.outputs = Outputs()
         return outputs
 
     def _hear(self, req: Request, token: int) -> None:
         """Let a request learn a token, maybe its last."""
-        if req.append_host(token):
-            self._end(req, token)
+        if reason := req.append_host(token):
+            self._finish(req, reason, token, req.error)
         else:
             self.outputs.add(Output(req.rid, token))
 
     # -- how a request ends: once, with a reason, and with its memory on its way back --------------
-
-    def _end(self, req: Request, token: int) -> None:
-        """A request got its last token; ``error`` is set where its grammar did not allow it."""
-        is_stop = token in req.stop_ids or req.is_complete
-        reason = FinishReason.STOP if is_stop else FinishReason.LENGTH
-        self._finish(req, FinishReason.ERROR if req.error else reason, token, req.error)
 
     def _finish(
         self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
@@ -404,7 +409,8 @@ class Scheduler:
         self.decode.remove_req(req)
         if self.live.get(req.rid) is req:
             del self.live[req.rid]
-            self.with_extras.discard(req.rid)
+            if self.uses.pop(req, None):
+                self._count_features()
         lease, req.lease = req.lease, None
         if lease is not None and not (self.lets_go_early and lease.is_released):
             if reason is not FinishReason.ERROR:

@@ -32,11 +32,15 @@ KV, PAGE_TABLE, INPUTS, PINNED = "kv", "page table", "inputs", "pinned"
 
 
 class StepTouches(NamedTuple):
-    """The memory that each op of one step touches; only a step with drafts has the last two."""
+    """The memory that the ops of one step touch, and the host when it reads the copy.
+
+    Only a step with drafts has the last two.
+    """
 
     forward: Sequence[Touch] = ()
     sample: Sequence[Touch] = ()
     copy: Sequence[Touch] = ()
+    read: Sequence[Touch] = ()
     verify: Sequence[Touch] = ()
     draft: Sequence[Touch] = ()
 
@@ -93,7 +97,7 @@ class Touches:
         sampled = Touch("write", output, range(len(flat.sampling)))
         sample = [inputs, *self.relay.writes(batch, flat.future_slots), sampled]
         copy = [Touch("read", output, copied), Touch("write", f"host {output}", copied)]
-        return StepTouches(forward, sample, copy)
+        return StepTouches(forward, sample, copy, [Touch("read", f"host {output}", copied)])
 
     def undeclared(self, batch: ScheduleBatch, flat: ForwardBatch) -> StepTouches:
         """Host: what a step would have touched that was lost before it was laid out."""
@@ -117,10 +121,6 @@ class Touches:
     def inputs(self, batch: ScheduleBatch) -> Touch:
         """What every op reads that is given the step's arrays."""
         return Touch("read", INPUTS, [batch.step])
-
-    def read_back(self, step: Laid) -> None:
-        """Record that the host reads the copy."""
-        self.program.touch("read", f"host output {step.buffer}", range(step.num_outputs))
 
     def free_pages(self, pages: Sequence[int], lease: Lease | None) -> None:
         """Host: pages are taken back: nobody may touch them any more."""

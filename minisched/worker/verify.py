@@ -97,7 +97,7 @@ class DraftTouches(Touches):
             ])  # fmt: skip
         draft.append(Touch("write", output, range(step.counts.stop, step.num_outputs)))
         verify = [*stored, Touch("write", output, step.counts)]
-        return StepTouches(plain.forward, [inputs, sampled], plain.copy, verify, draft)
+        return plain._replace(sample=[inputs, sampled], verify=verify, draft=draft)
 
     def end_of(self, row: Row) -> int:
         """Return one past the last position that a row may compute."""
@@ -159,8 +159,9 @@ class VerifyWorker(Worker[VerifyStep]):
 
     def launch_sample(self, step: VerifyStep) -> None:
         """Queue sampling and verifying, and drafting where the device drafts."""
+        adjustments = self.sample_inputs(step).adjustments
         step.next_token_ids = self.queue(
-            step, "sample", self.sample_found, step.logits_output, step, step.adjustments,
+            step, "sample", self.sample_found, step.logits_output, step, adjustments,
             on=self.sample_stream, cost=self.cost.sample, touches=step.touches.sample,
         )  # fmt: skip
         step.num_accepted_tokens = last = self.queue(
@@ -177,10 +178,10 @@ class VerifyWorker(Worker[VerifyStep]):
         self.copy_stream.wait(last)
 
     def sample_found(
-        self, logits: Array, step: VerifyStep, adjustments: list[LogitAdjustment | None] | None
+        self, logits: Array, step: VerifyStep, adjustments: list[LogitAdjustment | None]
     ) -> Array:
         """Return a token for each place, on the device; ``verify`` counts those that are valid."""
-        inputs = replace(step.found, adjustments=adjustments) if adjustments else step.found
+        inputs = replace(step.found, adjustments=adjustments)
         return self.choose(logits, inputs, step.buffer)
 
     def verify(self, tokens: Array, step: VerifyStep) -> Array:

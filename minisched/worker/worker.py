@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from ..core import LogitAdjustment, Result, ScheduleBatch
+from ..core import Result, ScheduleBatch
+from ..core.feature import StepPart
 from ..devices.base import Array, Device, Label, Op, OrNone, Stream, memory_for, reason_of
 from ..devices.cost import NO_COST, CostModel
 from ..models.base import (
@@ -35,7 +36,6 @@ from ..models.base import (
 from ..relay.base import Relay
 from ..trace import Touch
 from .recording import NOTHING, StepEdges, StepTouches, TokenEdges, Touches
-from .sampling_info import make_adjustments
 
 # -- A step: all that is kept of a batch between its commit and its result -------------------------
 
@@ -56,13 +56,11 @@ class Step:
     next_token_ids: Op | None = None  # of sample: tokens [num_samples]
     copy_done: Op | None = None  # of copy: an event, and the tokens on the host
     delay_sample_func: Callable[[], None] | None = None  # launches the other ops, once (#20697)
-    adjustments: list[LogitAdjustment | None] | None = None  # masks, penalties; None: not built
+    parts: tuple[StepPart, ...] = ()  # of the features that its requests use (core/feature.py)
     buffer: int = 0  # number of its pair of output buffers
     launched: list[Op] = field(default_factory=list)
     touches: StepTouches = NOTHING  # memory that its ops will touch, declared at layout
     edges: StepEdges | None = None  # sources of its tokens; None: nothing is recorded
-    on_read: Callable[[Any], None] | None = None  # records that the copy is read
-    readers: tuple[Callable[[Step, Result], Result], ...] = ()  # add to the result, in order
     error: Exception | None = None  # of its preparation; its launch loses the step
     _result: Result | None = None  # once the host has waited for it
 
@@ -95,12 +93,12 @@ class Step:
         self.next_token_ids.synchronize()  # done before; raises what the step raised
         for op in self.others():
             op.synchronize()  # done before as well
-        if self.on_read is not None:
-            self.on_read(self)
+        for touch in self.touches.read:
+            self.copy_done.program.touch(*touch)
         tokens, nan_samples = read_marks(values.tolist())
         result = self.split(Result(tokens, nan_samples=nan_samples))
-        for read in self.readers:
-            result = read(self, result)
+        for part in self.parts:
+            result = part.read(result)
         return result
 
     def others(self) -> Iterable[Op]:
@@ -153,13 +151,10 @@ class Worker(Generic[S]):
         depth: int = 2,
         pins: int = 0,
         cost: CostModel = NO_COST,
-        late_penalties: bool = False,
-        launch_logprobs: Callable[[Worker[Any], Step], None] | None = None,
     ) -> None:
         self.device, self.model, self.relay = device, model, relay
         self.cost: CostModel = cost
         self.max_len, self.page_size, self.depth = max_len, page_size, depth
-        self.late_penalties, self.launch_logprobs = late_penalties, launch_logprobs
         model.allocate(device, num_slots, max_len)
         size = (max_running_requests + 1) * max_len
         self.page_tables = {at: device.memory(f"{at}page table", size) for at in self.places}
@@ -195,9 +190,12 @@ class Worker(Generic[S]):
         step.buffer = batch.step % len(self.outputs)
         ids, future_slots = self.relay.bind(batch, previous.batch if previous else None)
         flat = flatten(batch, ids, future_slots, self.max_len, self.page_size)
-        step.flat, step.touches = flat, self.touches.declare(step, flat)
-        if self.touches.program.is_on:
-            step.on_read = self.read_back
+        step.touches = self.touches.declare(step, flat)
+        for feature in batch.features:
+            if (part := feature.step_part(self, step)) is not None:
+                step.parts += (part,)
+                flat = part.lay_out(flat)
+        step.flat = flat
         tokens = previous.next_token_ids if previous and self.relay.is_chained else None
         step.edges = self.token_edges.lay_out(batch, flat, tokens)
         # If ``previous`` fails, this step runs all the same: it may have rows of other requests.
@@ -207,6 +205,8 @@ class Worker(Generic[S]):
         """Bring the flat batch to the device."""
         assert step.flat is not None
         step.inputs = make_forward_batch(step.flat, self.device.xp, self.model.pad_to)
+        for part in step.parts:
+            part.ship()
         self.launch_upload(step)
         if self.batch_record_buf.maxlen:
             self.record_batch_in_overlap(replace(step.inputs))
@@ -245,12 +245,10 @@ class Worker(Generic[S]):
     def launch_rest(self, step: S) -> None:
         """Queue the ops after the forward pass."""
         step.delay_sample_func = None
-        if step.batch.has_sampling_extras and step.adjustments is None:
-            self.update_vocab_mask(step)
         self.launch_sample(step)
         self.launch_copy(step)
-        if step.inputs.logprobs is not None and self.launch_logprobs is not None:
-            self.launch_logprobs(self, step)
+        for part in step.parts:
+            part.after_copy()
         self.device.flush(*step.launched)
         if step.edges is not None:
             self.keep_edges(step, step.edges)
@@ -282,10 +280,6 @@ class Worker(Generic[S]):
             self.device.recorder.edge(kind, source.slice_id, op.slice_id)
         return op
 
-    def read_back(self, step: S) -> None:
-        """Record that the host has read the copy."""
-        self.touches.read_back(step)
-
     def keep_edges(self, step: S, edges: StepEdges) -> None:
         """Record the op that leaves each token in the relay."""
         if step.next_token_ids and step.copy_done:
@@ -294,9 +288,9 @@ class Worker(Generic[S]):
             )
 
     def update_vocab_mask(self, step: S, newest: Mapping[str, int] | None = None) -> None:
-        """Build masks and penalties from the known tokens, and from ``newest`` by request id."""
-        recorder, late = self.device.recorder, self.late_penalties
-        step.adjustments = make_adjustments(step.batch, recorder, late, newest or {})
+        """Build what sampling needs from the known tokens, and from ``newest`` by request id."""
+        for part in step.parts:
+            part.before_sample(newest or {})
 
     # -- the three ops: each one queued on the host, then run on the device
 
@@ -310,9 +304,7 @@ class Worker(Generic[S]):
         if step.edges is not None:
             self.token_edges.launched(step.edges, step.logits_output)
 
-    def forward(
-        self, inputs: ForwardBatch, previous: Array | None, edges: StepEdges | None
-    ) -> Array:
+    def forward(self, inputs: ForwardBatch, previous: Array, edges: StepEdges | None) -> Array:
         """Return logits [num_logits, vocab], on the device."""
         # The table comes first: if the rest fails, the next step still relies on it.
         if len(inputs.table_index):
@@ -324,15 +316,19 @@ class Worker(Generic[S]):
 
     def launch_sample(self, step: S) -> None:
         """Queue the sampling; the copy waits for it."""
-        inputs = step.inputs
-        if step.adjustments:
-            inputs = replace(inputs, adjustments=step.adjustments)
         step.next_token_ids = self.queue(
-            step, "sample", self.sample, step.logits_output, inputs, step.buffer,
+            step, "sample", self.sample, step.logits_output, self.sample_inputs(step), step.buffer,
             on=self.sample_stream, cost=self.cost.sample_rows(len(step.batch.reqs)),
             touches=step.touches.sample,
         )  # fmt: skip
         self.copy_stream.wait(step.next_token_ids)
+
+    def sample_inputs(self, step: S) -> ForwardBatch:
+        """Return the inputs of a step, with what its features change for the sampling."""
+        inputs = step.inputs
+        for part in step.parts:
+            inputs = part.sample_inputs(inputs)
+        return inputs
 
     def sample(self, logits: Array, inputs: ForwardBatch, buffer: int) -> Array:
         """Return tokens [num_samples], on the device.

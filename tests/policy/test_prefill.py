@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minisched.core import ForwardMode, Lease, Request, Result, SamplingParams
+from minisched.features.logprobs import LogProbabilities
 from minisched.memory import (
     BlockPool,
     LeasePool,
@@ -245,7 +246,7 @@ def test_who_may_run(
 
 def with_running(decodes: int, config: SchedulerConfig, new: int = 20, **params: Any) -> Scheduler:
     """A scheduler in which that many requests decode, up to ``new`` tokens."""
-    scheduler = Scheduler(config, Recorder())
+    scheduler = Scheduler(config, Recorder(), [LogProbabilities()])
     sampling = SamplingParams(max_new_tokens=new, ignore_eos=True, **params)
     scheduler.receive([Request(f"r{i}", [i], sampling) for i in range(decodes)])
     while len(scheduler.running_batch) < decodes:

@@ -11,6 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minisched.core import FinishReason, Request, Result, SamplingParams, ScheduleBatch
+from minisched.core.feature import is_held
+from minisched.core.part import RequestPart
 from minisched.memory import RadixCache
 from minisched.memory.radix_cache import TreeNode
 from minisched.policy import (
@@ -137,22 +139,24 @@ def test_a_queue_forgets_nobody(name: str, old_place: bool, dice: random.Random)
     queue = WaitingQueue(policy, NullRecorder(), old_place)
     inside: list[Request] = []
     places: dict[Request, int] = {}
+    held = RequestPart()
+    held.is_held = True
     for moment in range(dice.randint(0, 200)):
         req = dice.choice(reqs)
-        if req in inside and dice.randint(0, req.num_stale_output_tokens) == 0:
+        if req in inside and dice.randint(0, is_held(req)) == 0:
             queue.remove(req)
             inside.remove(req)
-        elif req not in inside or req.num_stale_output_tokens:
+        elif req not in inside or is_held(req):
             was_there = req in places
-            req.num_stale_output_tokens = dice.choice([0, 0, 1])
+            req.parts = dice.choice([(), (), (held,)])
             req.retractions = int(was_there)
             queue.add(req)
             inside += [] if req in inside else [req]
-            if not req.num_stale_output_tokens and not (was_there and old_place):
+            if not is_held(req) and not (was_there and old_place):
                 places[req] = moment
         assert len(queue) == len(inside) and all((req in queue) == (req in inside) for req in reqs)
         assert set(queue) == set(inside)
-        asked = [req for req in inside if not req.num_stale_output_tokens]
+        asked = [req for req in inside if not is_held(req)]
         first = min(asked, key=lambda r: (policy.rank(r), places[r]), default=None)
         assert next(queue.in_order(), None) is queue.first() is first
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from minisched.core import FinishReason, Output, Request, Result, SamplingParams, ScheduleBatch
+from minisched.features.stale import StaleOutputs
 from minisched.policy.rules import RULES, Rules, find_rules
 from minisched.scheduler import Scheduler, SchedulerConfig
 from tests.support import check_memory
@@ -99,7 +100,8 @@ def run(told: Told, rules: str = "vllm") -> str:
         disable_radix_cache=not told.caching, eos_ids=frozenset({EOS}), run_ahead=told.is_async,
         keep_stale_outputs=True,
     )  # fmt: skip
-    scheduler, says = Scheduler(config), {item.rid: item for item in told.items}
+    scheduler = Scheduler(config, features=[StaleOutputs()])
+    says = {item.rid: item for item in told.items}
     gone: list[str] = []
     retract = scheduler.retraction.retract
 
@@ -167,7 +169,7 @@ def ahead(**settings: Any) -> Scheduler:
     config = SchedulerConfig(
         rules="vllm", kv_tokens=64, page_size=2, run_ahead=True, keep_stale_outputs=True, **settings
     )
-    return Scheduler(config)
+    return Scheduler(config, features=[StaleOutputs()])
 
 
 def commit(scheduler: Scheduler, *reqs: Request) -> ScheduleBatch:

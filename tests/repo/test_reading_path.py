@@ -82,6 +82,33 @@ def test_the_path_is_nine_files_and_a_settled_step_enters_all_of_them() -> None:
     assert sum(map(lines_of, path)) <= MOST_ON_THE_PATH
 
 
+# -- what the path knows of features ---------------------------------------------------------------
+
+FEATURES = re.compile(
+    r"grammar|penalt|logprob|stop.?string|stale|draft|verif|specul|mask|regex|logit_bias", re.I
+)
+MOST_NAMED = 60  # lines; it may only be lowered
+THE_DOOR = ("overlap.py", "feature.py")
+
+
+def test_the_path_names_few_features() -> None:
+    found = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in (*reading_path(), ROOT / "minisched/engine/engine.py")
+        if path.name not in THE_DOOR
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if FEATURES.search(line)
+    ]
+    assert len(found) <= MOST_NAMED, "\n".join(found)
+
+
+def test_only_the_wiring_and_pd_import_a_feature() -> None:
+    """No folder above ``features`` does (``test_topics.py``), and no plain loop."""
+    loops = (ROOT / "minisched/loops").glob("*.py")
+    found = {path.stem for path in loops if "..features" in path.read_text(encoding="utf-8")}
+    assert found == {"run", "pd"}
+
+
 def test_each_file_of_the_path_opens_with_a_paragraph() -> None:
     for path in reading_path():
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

@@ -58,7 +58,7 @@ def test_every_topic_is_complete_and_some_lesson_teaches_it() -> None:
 PACKAGE = ROOT / "minisched"
 TIERS = (
     "core, trace, memory, policy, scheduler, devices models relay speculative grammar, "
-    "worker, engine, loops, checks, topics.py, export replay, "
+    "worker, engine, features, loops, checks, topics.py, export replay, "
     "comparison.py defaults.py, sweep, bench, fidelity museum, learn, "
     "own_loops.py, checking.py, cli, __init__.py __main__.py"
 )

@@ -26,6 +26,7 @@ from minisched.devices.base import Device
 from minisched.devices.cost import SIM_COST
 from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
+from minisched.features.logprobs import logprobs_of
 from minisched.loops.design import LOOPS
 from minisched.loops.run import CARRIERS, Run, run_loop
 from minisched.models.base import Model, flatten, make_forward_batch
@@ -174,7 +175,7 @@ def test_a_llama_drafts_from_the_settled_tokens_alone_and_verifies_to_the_bit(
             watched = Watched(alone(model.first_layers(layers), device), 64)
             play(workload, "overlap", "pool", {}, open_device(backend), model, patch=watched.patch)
         assert watched.seen > 20 or not algorithm
-        told.append([(req.output_ids, req.output_token_logprobs) for req in requests])
+        told.append([(req.output_ids, logprobs_of(req)) for req in requests])
     assert told[0] == told[1]
 
 

@@ -15,6 +15,7 @@ from minisched.devices.base import WRONG_TOKEN
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.engine.frontend import Frontend
+from minisched.features.logprobs import LogprobStep
 from minisched.loops.design import LOOPS
 from minisched.loops.run import make_engine, run_loop
 from minisched.models.base import ForwardBatch
@@ -53,8 +54,10 @@ def test_who_asks_again_gets_the_same(monkeypatch: pytest.MonkeyPatch, backend: 
     config = SchedulerConfig(chunked_prefill_size=4)
     run_loop("serial", open_device(backend), hash_model(backend, frozenset()), requests, config)
     assert all(result(pending) is found and not found.error for pending, found in kept)
-    prompts = [one.batch for one, _ in kept if one.batch.num_extend_reqs]
-    lens = [([*map(len, batch.ids)], batch.extend_logprob_start_lens) for batch in prompts]
+    prompts = [one for one, _ in kept if one.batch.num_extend_reqs]
+    parts = [[part for part in one.parts if isinstance(part, LogprobStep)] for one in prompts]
+    lens = [([*map(len, one.batch.ids)], part.starts)
+            for one, (part,) in zip(prompts, parts, strict=True)]  # fmt: skip
     assert lens == [([4], [4]), ([4], [2]), ([2, 2], [0, 2])]
 
 

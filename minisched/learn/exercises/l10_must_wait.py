@@ -23,7 +23,7 @@ def reason_to_wait(lines: Any, row: Row, late_penalties: bool, steps_ahead: int)
     if not row.deliver or req.lease is not row.lease:
         return ""
     unknown = max(0, req.num_output_placeholders - 1 + steps_ahead)
-    has_grammar, has_penalties = req.grammar is not None, req.params.has_penalties
+    has_grammar, has_penalties = req.params.has_grammar, req.params.has_penalties
     if not lines(has_grammar, has_penalties, unknown):
         return ""
     if not unknown or not (has_grammar or has_penalties):
@@ -108,7 +108,7 @@ SPECULATIVE = tuple(
 EXERCISES = (
     Exercise(
         name="must_wait",
-        hole=Function("worker.sampling_info:_lacks", call=reason_to_wait),
+        hole=Function("features.history:_lacks", call=reason_to_wait),
         solution="""
             def must_wait(has_grammar, has_penalties, unknown):
                 return unknown > 0 and (has_grammar or has_penalties)

@@ -11,6 +11,7 @@ from ...checks.case import Case
 from ...checks.draw import LEVELS
 from ...checks.history import many
 from ...core import FinishReason, Request
+from ...core.feature import Feature
 from ...devices.cost import NO_COST, CostModel
 from ...engine.engine import Engine
 from ...loops.design import find_loop
@@ -90,9 +91,9 @@ class OwnScheduler(Scheduler):
 
     def __init__(
         self, make: Callable[[], Any], calls: Calls, config: SchedulerConfig,
-        recorder: Recorder | None = None,
+        recorder: Recorder | None = None, features: Iterable[Feature] = (),
     ) -> None:  # fmt: skip
-        super().__init__(config, recorder)
+        super().__init__(config, recorder, features)
         self.calls, self.own = calls, calls.call(make)
 
     def receive(self, reqs: Iterable[Request]) -> None:

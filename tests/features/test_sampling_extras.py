@@ -29,6 +29,8 @@ from minisched.core import (
     TokenLogprob,
 )
 from minisched.devices.cost import SIM_COST, CostModel
+from minisched.features.history import make_adjustment
+from minisched.features.logprobs import KnownLogprobs, logprobs_of, read_place
 from minisched.loops.run import Run, run_loop
 from minisched.models import sampling, sampling_arrays
 from minisched.models.hash import HashModel
@@ -36,8 +38,6 @@ from minisched.models.llama_torch import LlamaTorch
 from minisched.models.tokenizer import ByteTokenizer, StopStrings, TextCodec
 from minisched.replay.replay import LengthModel
 from minisched.scheduler import SchedulerConfig
-from minisched.worker.logprobs import read_place
-from minisched.worker.sampling_info import make_adjustment
 from tests.support import EVERY_BACKEND, VOCAB, open_device
 
 Rows = list[list[float]]
@@ -268,7 +268,9 @@ def test_a_cached_prefix_ends_where_logits_are_wanted(start: int, hit: int, page
     assert [it["hit_len"] for it in admitted] == [0, hit // page_size * page_size]
     told = [(second, [output for output in heard if output.rid == "second"])]
     assert not list(find_unlike(told, VOCAB, 0.0))
-    assert len(second.input_token_logprobs) == (0 if start < 0 else len(prompt) - start)
+    assert len(logprobs_of(second).input_token_logprobs) == (
+        0 if start < 0 else len(prompt) - start
+    )
 
 
 @pytest.mark.parametrize("wants", [False, True])
@@ -296,8 +298,10 @@ def test_run_shows_them_as_json_under_sglangs_names(cli: Any) -> None:
 
 def test_their_difference_counts_up_to_where_tokens_differ() -> None:
     one, other = wanting("r", [1, 2]), wanting("r", [1, 2])
-    one.output_token_logprobs = [TokenLogprob(-1.0, 5), TokenLogprob(-2.0, 6), TokenLogprob(-3, 7)]
-    other.output_token_logprobs = [TokenLogprob(-1.5, 5), TokenLogprob(-9.0, 4)]
+    mine = [TokenLogprob(-1.0, 5), TokenLogprob(-2.0, 6), TokenLogprob(-3, 7)]
+    theirs = [TokenLogprob(-1.5, 5), TokenLogprob(-9.0, 4)]
+    for req, found in ((one, mine), (other, theirs)):
+        req.parts = (KnownLogprobs(req, output_token_logprobs=found),)
     assert largest_difference([one], [other]) == 0.5
     assert largest_difference([Request("r", [1])], [Request("r", [1])]) is None
 

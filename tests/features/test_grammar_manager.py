@@ -15,6 +15,7 @@ from minisched.core import FinishReason, Request, SamplingParams
 from minisched.devices.cost import CostModel
 from minisched.devices.sim import SimDevice
 from minisched.export.recipes import trace_of
+from minisched.features.history import wishes_of
 from minisched.grammar.regex import TokenGrammar
 from minisched.loops.design import LOOPS
 from minisched.loops.run import run_loop
@@ -101,11 +102,12 @@ def test_the_trace_has_every_token_that_was_accepted(run: Any) -> None:
         marks_of(trace, name) for name in ("grammar", "grammar mask", "grammar accept")
     )
     for req in requests:
-        if req.grammar is not None:
+        wishes = wishes_of(req)
+        if wishes is not None and wishes.grammar is not None:
             assert [mark.attrs["rule"] for mark in rules.pop(req.rid)] == [req.params.regex]
             assert numbers(accepts[req.rid], "tokens") == req.output_ids
             ends = [bool(mark.attrs["terminated"]) for mark in accepts[req.rid]]
-            assert not any(ends[:-1]) and ends[-1:] in ([], [req.grammar.is_terminated])
+            assert not any(ends[:-1]) and ends[-1:] in ([], [wishes.grammar.is_terminated])
             steps = {mask.attrs["step"] for mask in masks[req.rid]}
             assert {mark.attrs["step"] for mark in accepts[req.rid]} <= steps
     assert not rules

@@ -7,20 +7,19 @@ rule: what comes back for a lease that is gone is dropped, and computed again.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from minisched.core import Request, SamplingParams
 from minisched.engine.engine import Engine
+from minisched.features.stale import StaleOutputs
 from minisched.scheduler import SchedulerConfig
 from tests.support import Workload, hash_model, open_device, play
 
 
 def drop(engine: Engine) -> None:
-    scheduler = engine.scheduler
-    config = replace(scheduler.config, keep_stale_outputs=False)
-    scheduler.config = scheduler.output_processor.config = config
+    kept = [one for one in engine.scheduler.features if not isinstance(one, StaleOutputs)]
+    engine.scheduler.features = tuple(kept)
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 5])

@@ -1,0 +1,42 @@
+"""The end of a request, and the state that a feature keeps of a request (``feature.py``)."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeVar
+
+from .logprobs import Logprobs
+
+
+class FinishReason(Enum):
+    """Why a request ended. Every request ends exactly once."""
+
+    STOP = "stop"  # it sampled a stop token
+    LENGTH = "length"  # it reached max_new_tokens
+    ABORT = "abort"  # its client gave it up
+    ERROR = "error"  # it was refused, or its step failed; Request.error says which
+
+
+class RequestPart:
+    """A feature's state of one request (``feature.py``). Each hook has a plain request's answer."""
+
+    may_mix = True  # its prompt may share a batch with decoding requests
+    is_held = False  # it must not be admitted yet
+    keeps_late = False  # a token counts although its lease was lost after the launch
+
+    def on_token(self, token: int) -> FinishReason | None:
+        """Learn the newest token of ``output_ids``; return a reason if it must be the last one."""
+        return None
+
+    def on_retract(self) -> None:
+        """Follow the loss of the request's lease; the request will be computed again."""
+
+    def on_transfer(self, logprobs: Logprobs) -> None:
+        """Go on from the log-probabilities of another engine (``pd``)."""
+
+    def cacheable_len(self, length: int) -> int:
+        """Return how many of the first ``length`` tokens may come from the prefix cache."""
+        return length
+
+
+Part = TypeVar("Part", bound=RequestPart)

@@ -1,0 +1,45 @@
+"""Capabilities that most requests do without, one file each; the core imports none of them.
+
+``core/feature.py`` has the hooks. ``features_of`` makes the list that an engine has by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ..core.feature import Feature
+from ..grammar import compile_grammar
+from ..models.base import Model
+from ..models.tokenizer import StopStrings, text_codec_of
+from ..scheduler import SchedulerConfig
+from ..trace import Recorder
+from .history import History
+from .logprobs import LogProbabilities
+from .stale import StaleOutputs
+from .stop_strings import StopStringFeature
+
+
+def features_of(config: SchedulerConfig, model: Model, recorder: Recorder) -> list[Feature]:
+    """Return the features of an engine with this model.
+
+    Where two of them end a request with the same token, the later one in the list gives the reason.
+    """
+    features = list[Feature]()
+    codec = text_codec_of(model.name, model.tokenizer)
+    if codec is not None:
+
+        def follow(strings: Sequence[str]) -> Callable[[int], bool]:
+            return StopStrings(codec, strings, config.late_stop_strings).accept_token
+
+        features.append(StopStringFeature(follow))
+    compiler = partial(
+        compile_grammar, vocab_size=model.vocab_size, eos_ids=model.eos_ids,
+        tokenizer=model.tokenizer,
+    )  # fmt: skip
+    features.append(History(recorder, compiler, config.late_penalties))
+    if config.has_logits:
+        features.append(LogProbabilities())
+    if config.keep_stale_outputs:
+        features.append(StaleOutputs())
+    return features

@@ -1,0 +1,214 @@
+"""Log-probabilities: how likely the model finds each token of a prompt or an output.
+
+A request asks for them with ``SamplingParams.return_logprob``. They take two more ops of a step,
+after the copy of its tokens: ``logprobs`` computes them on the stream that samples, and ``copy
+logprobs`` brings them to the host. Each has a *place* (``models/sampling.py:LogprobInfo``). SGLang
+computes those of prompts in the forward pass and waits for their top tokens immediately
+(``layers/logits_processor.py:get_top_logprobs``). Here the host waits only for the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from ..core import Logprobs, Outputs, Request, Result, Row, ScheduleBatch, TokenLogprob
+from ..core.feature import Feature, StepPart, keeps_late
+from ..core.logprobs import next_logprob_at
+from ..core.part import RequestPart
+from ..devices.base import Array, Op
+from ..models.base import ForwardBatch, LogitModel
+from ..models.sampling import LogprobInfo, get_logprob_info
+from ..worker import Step, Worker
+
+# -- One request: what it has so far ---------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class KnownLogprobs(RequestPart):
+    """The log-probabilities of one request's tokens, as far as they have come back."""
+
+    req: Request
+    input_token_logprobs: list[TokenLogprob] = field(default_factory=list)  # of the prompt
+    output_token_logprobs: list[TokenLogprob] = field(default_factory=list)  # of ``output_ids``
+    may_mix = False  # SGLang's rule
+
+    @property
+    def next_at(self) -> int:
+        """Return the position whose logits the prompt's log-probabilities need next."""
+        num_known = len(self.input_token_logprobs)
+        return next_logprob_at(self.req.params, len(self.req.prompt), num_known)
+
+    def cacheable_len(self, length: int) -> int:
+        """Keep positions out of the cache whose logits are still wanted: they must be computed.
+
+        (SGLang ``Req.init_next_round_input``, where it holds for a retracted request too; vLLM
+        reads no cache at all for ``prompt_logprobs``.)
+        """
+        return min(length, self.next_at)
+
+    def on_transfer(self, logprobs: Logprobs) -> None:
+        """Go on from the log-probabilities of the prefill side."""
+        self.input_token_logprobs = list(logprobs.input_token_logprobs)
+        self.output_token_logprobs = list(logprobs.output_token_logprobs)
+
+    def learn_prompt(self, row: Row, found: Sequence[TokenLogprob]) -> None:
+        """Add those of the prompt's tokens that a row has computed.
+
+        Rows come back in order, so these continue where the last row's ended. A request that lost
+        its lease asks only for those that it lacks (SGLang computes all of them again, and drops
+        them: ``add_input_logprob_return_values``).
+        """
+        start = self.req.params.logprob_start_len
+        if start < 0 or row.end <= start:
+            return
+        if not self.input_token_logprobs:
+            self.input_token_logprobs.append(TokenLogprob(None, self.req.prompt[start]))
+        self.input_token_logprobs += found
+
+
+def logprobs_of(req: Request) -> Logprobs:
+    """Return all log-probabilities that a request has so far."""
+    part: Any = req.part(KnownLogprobs)
+    if part is None:
+        return Logprobs([], [])
+    return Logprobs(part.input_token_logprobs, part.output_token_logprobs)
+
+
+# -- One step: two more ops ------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class LogprobStep(StepPart):
+    """The ops that compute a step's log-probabilities, and their values."""
+
+    feature: Feature
+    worker: Worker[Any]
+    step: Step
+    starts: Sequence[int]  # [num_extend_reqs] first new position whose logits each prompt wants
+    info: LogprobInfo  # the places, in lists
+    shipped: LogprobInfo | None = None  # the same on the device
+    copied: Op | None = None
+
+    def lay_out(self, flat: ForwardBatch) -> ForwardBatch:
+        """Ask for logits of the prompts' positions too; tokens are sampled from some of them."""
+        return replace(flat, logit_lens=self.info.logit_lens, samples_at=self.info.samples_at)
+
+    def ship(self) -> None:
+        """Bring the places to the device."""
+        self.shipped = self.info.shipped(self.worker.device.xp)
+
+    def after_copy(self) -> None:
+        """Queue ``logprobs`` and ``copy logprobs``."""
+        worker, step = self.worker, self.step
+        found = worker.queue(
+            step, "logprobs", self.compute, step.logits_output, step.next_token_ids,
+            on=worker.sample_stream, cost=worker.cost.logprobs,
+            touches=[worker.touches.inputs(step.batch)],
+        )  # fmt: skip
+        worker.copy_stream.wait(found)
+        self.copied = worker.queue(
+            step, "copy logprobs", worker.device.bring_to_host, found, on=worker.copy_stream,
+            cost=worker.cost.copy, after=("copy", found),
+        )  # fmt: skip
+
+    def compute(self, logits: Array, tokens: Array) -> Array:
+        """Return the log-probabilities of the places, on the device.
+
+        [num_places, 1 + 2 * top_logprobs_num]
+        """
+        info, model, xp = self.shipped, cast(LogitModel, self.worker.model), self.worker.device.xp
+        assert info is not None
+        targets = xp.where(info.is_sampled, tokens[info.samples], info.input_ids)
+        return model.logprobs(logits, info.logits_at, targets, info.top_logprobs_num)
+
+    def read(self, result: Result) -> Result:
+        """Add the log-probabilities of each row, [num_reqs]; None for a row that wants none."""
+        assert self.copied is not None
+        places = iter(self.copied.synchronize().tolist())
+        batch, found, sample = self.step.batch, list[Logprobs | None](), 0
+        for at, (row, num_samples) in enumerate(zip(batch.rows, batch.sample_lens, strict=True)):
+            sampled = result.tokens[sample : sample + num_samples]
+            sample += num_samples
+            if not row.req.params.return_logprob:
+                found.append(None)
+                continue
+            prompt: Sequence[int] = []
+            if at < batch.num_extend_reqs:
+                first = row.start + self.starts[at]
+                prompt = row.req.prompt[first + 1 : row.end + 1]
+            top = row.req.params.top_logprobs_num
+            found.append(Logprobs(of(prompt, places, top), of(sampled, places, top)))
+        return replace(result, found={**result.found, self.feature: found})
+
+
+def of(tokens: Sequence[int], places: Iterator[Sequence[float]], top: int) -> list[TokenLogprob]:
+    """Read the next places, which are those of ``tokens``, with ``top`` most likely tokens each."""
+    return [read_place(token, next(places), top) for token in tokens]
+
+
+def read_place(token: int, place: Sequence[float], top: int) -> TokenLogprob:
+    """Read one place of ``models/sampling.py``; it may have more than ``top`` tokens."""
+    width = (len(place) - 1) // 2
+    best = zip(place[1 : 1 + top], map(int, place[1 + width : 1 + width + top]), strict=True)
+    return TokenLogprob(place[0], token, tuple(best))
+
+
+# -- The engine ------------------------------------------------------------------------------------
+
+
+class LogProbabilities(Feature):
+    """Adds log-probabilities to the outputs of each request that asks for them."""
+
+    def __init__(self) -> None:
+        self.starts: dict[int, list[int]] = {}  # by step in flight; see LogprobStep
+
+    def part_of(self, req: Request) -> KnownLogprobs | None:
+        """Return the log-probabilities of a request that asks for them."""
+        return KnownLogprobs(req) if req.params.return_logprob else None
+
+    def on_commit(self, batch: ScheduleBatch) -> None:
+        """Keep what each prompt lacks now: a result may change that before the layout."""
+        self.starts[batch.step] = starts = []
+        for row in batch.rows[: batch.num_extend_reqs]:
+            part = row.req.part(KnownLogprobs)
+            wanted = part.next_at if part else row.end
+            starts.append(min(max(0, wanted - row.start), row.end - row.start))
+
+    def on_return(self, batch: ScheduleBatch) -> None:
+        """Forget what its prompts lacked."""
+        self.starts.pop(batch.step, None)
+
+    def step_part(self, worker: Worker[Any], step: Step) -> LogprobStep | None:
+        """Return two more ops, if a request of the step wants log-probabilities."""
+        starts = self.starts.get(step.batch.step, [])
+        info = get_logprob_info(step.batch, starts)
+        return LogprobStep(self, worker, step, starts, info) if info else None
+
+    def on_result(self, batch: ScheduleBatch, result: Result, outputs: Outputs) -> None:
+        """Add the log-probabilities to the outputs of the step.
+
+        Only delivered tokens have some: of several sampled tokens of a row the accepted ones, and
+        none if the row came too late. Those of a prompt are kept while its chunks come back, and
+        go out with the first token.
+        """
+        found = result.found.get(self)
+        if found is None:
+            return
+        places: dict[str, list[int]] = {}  # by request, places of its tokens among the outputs
+        for at, (rid, token) in enumerate(zip(outputs.rids, outputs.tokens, strict=True)):
+            if token is not None:
+                places.setdefault(rid, []).append(at)
+        for row, of_row in zip(batch.rows, found, strict=True):
+            part = row.req.part(KnownLogprobs)
+            if of_row is None or part is None:
+                continue
+            req, delivered = row.req, places.get(row.req.rid, [])
+            is_stale = keeps_late(req) and not (req.finished or row.lease.is_spoiled)
+            if delivered or req.lease is row.lease or is_stale:
+                part.learn_prompt(row, of_row.input_token_logprobs)
+            for at, logprob in zip(delivered, of_row.output_token_logprobs, strict=False):
+                of_prompt = [] if part.output_token_logprobs else list(part.input_token_logprobs)
+                outputs[at].logprobs = Logprobs(of_prompt, [logprob])
+                part.output_token_logprobs.append(logprob)
