@@ -1,8 +1,8 @@
-"""What a design is beside its loop's body: said in the loop's own file, above the body.
+"""A design: a loop and its spec, both in the loop's own file.
 
 A loop is a generator. Each ``yield`` ends one turn: receive, schedule, launch, process, in the
-order that the design is about. ``@design(...)`` above it says what else belongs to the design, and
-gives it its name. ``LOOPS`` is all of them.
+design's own order. ``@design(...)`` above it is the spec, with the design's name. ``LOOPS`` has all
+designs.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class Design:
     speculation is the engine's: no engine is made (``NGRAM`` looks drafts up on the host,
     ``NGRAM_GPU``, which is vLLM's ``ngram_gpu``, on the device, and ``STANDALONE`` has a draft
     model). ``grammar with fill_device`` is refused with that relay only. ``other relays`` are all
-    but ``relays``; without that word each says itself what it needs. ``real devices`` are all but
+    but ``relays``; without that word each relay checks its own needs. ``real devices`` are all but
     ``sim``.
     """
 
     run: Callable[..., Turns]
     relays: tuple[str, ...]  # those that fit, the default first
-    depth: int = 1  # steps in flight: so many output buffers, batches pinned, drafts past a length
+    depth: int = 1  # steps in flight: output buffers, pinned batches, drafts past a length
     overrun: int = 0  # steps launched for a request past its length (policy/decode.py)
     follows: str = ""  # the published code
     rules: str = "sglang"  # those of its system (policy/rules.py), unless the user wants others
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the scheduler, whoever asks
-    options: Mapping[str, Any] = field(default_factory=dict)  # given to the loop, in the same way
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the scheduler
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the loop
     worker: Callable[..., Worker[Any]] = Worker  # which launches the ops of its steps
-    pins: int = 0  # steps whose arrays stay named after their launch; none, if nobody goes on
+    pins: int = 0  # steps with arrays pinned after their launch; 0: the host waits for each step
     refuses: Mapping[str, str] = field(default_factory=dict)
     begins: Callable[[Engine, int], None] | None = None  # before its first turn; of steps in flight
     whole_run: Callable[..., Metrics] | None = None  # instead of turns, if one engine is not enough
@@ -82,7 +82,7 @@ class Design:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where it runs."""
+        """Return the devices on which it runs."""
         if "real devices" not in self.refuses:
             return tuple(DEVICES)
         return ("sim",)
@@ -122,10 +122,10 @@ class Design:
         return found
 
     def check_device(self, loop: str, device: str) -> None:
-        """Whether the loop runs on a device.
+        """Check that the loop runs on a device.
 
         Raises:
-            ValueError: it does not; the sentence says why.
+            ValueError: it does not; the message has the reason.
         """
         if device not in self.devices:
             raise ValueError(
@@ -143,7 +143,7 @@ class Design:
 
 
 def wanted_features(config: SchedulerConfig, requests: Iterable[Request]) -> set[str]:
-    """What a workload needs of a loop, of all that some loop refuses."""
+    """Return the features of a workload that some loop refuses."""
     params = [request.params for request in requests if not request.problem()]
     wanted = {config.speculative_algorithm} if config.speculative_algorithm else set()
     if any(item.has_grammar for item in params):

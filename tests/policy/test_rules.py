@@ -5,10 +5,13 @@ SGLang's answers are those of its own scheduler, run beside this one step by ste
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
+import minisched
 from minisched.core import Request, Result, SamplingParams, ScheduleBatch
 from minisched.memory import RadixCache
 from minisched.policy import SchedulePolicy
@@ -231,3 +234,40 @@ def test_a_full_batch_waits_for_one_who_is_about_to_end_and_retracts_nobody() ->
     after = scheduler.next_batch()
     assert isinstance(after, ScheduleBatch) and after.rids == ("b",)
     assert not scheduler.retraction.num_retractions
+
+
+# -- words for users, objects for the core ---------------------------------------------------------
+
+ENGINE = "core memory policy scheduler relay worker engine devices loops speculative features"
+
+
+def lines_with_a_word(source: str) -> Iterator[int]:
+    """Yield each line that looks rules up or compares a field with the word of an answer."""
+    names, objects = set(Rules.__dataclass_fields__), {"rules", "in_force"}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            is_word = node.attr == "in_force"
+            is_word |= node.attr in names and getattr(node.value, "attr", "") in objects
+            is_word |= node.attr in names and getattr(node.value, "id", "") in objects
+        elif isinstance(node, ast.Compare) and isinstance(node.comparators[0], ast.Constant):
+            field = getattr(node.left, "attr", getattr(node.left, "id", ""))
+            is_word = field in names and isinstance(node.comparators[0].value, str)
+        else:
+            is_word = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "find_rules"
+        if is_word:
+            yield node.lineno
+
+
+def test_no_module_of_the_engine_reads_a_rule_but_those_that_turn_words_into_objects() -> None:
+    top = Path(minisched.__file__).parent
+    files = [path for folder in ENGINE.split() for path in (top / folder).glob("*.py")]
+    readers = {
+        str(path.relative_to(top)): len(set(lines_with_a_word(path.read_text("utf-8"))))
+        for path in files
+    }
+    assert {name for name, count in readers.items() if count} == {
+        "policy/rules.py",  # the words themselves
+        "scheduler/config.py",  # settings that change a word
+        "scheduler/wiring.py",
+    }
+    assert readers["scheduler/config.py"] <= 2
