@@ -1,7 +1,7 @@
-"""A scene for a terminal, as wide as that is, from 40 columns on.
+"""A scene for a terminal of 40 columns or more.
 
-One character is one stretch of time: it shows what took the most of it, and what is too short for
-that keeps a character of its own wherever its neighbours have one to spare.
+One character is one interval: it shows the kind with the largest share. An item that is too short
+for a share gets a character next to its place, if a neighbour can spare one.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from .scene import (
 )
 from .units import exact, ms, tick_step
 
-COLUMNS, LEAST = 100, 40  # usual; a narrower drawing is useless
+COLUMNS, LEAST = 100, 40  # the default, and the narrowest legible width
 HEIGHTS = " ▁▂▃▄▅▆▇█"
 NO_BREAK = "\N{NO-BREAK SPACE}"
-NEAR = 6  # cells: how far from its place something short may stand
+NEAR = 6  # cells: the largest distance of a short item from its place
 IDLE = ("bubble", "waited")
-SILENT = (*UNDER, "ghost", "said", "wall")  # kinds that a row of characters has no place for
+SILENT = (*UNDER, "ghost", "said", "wall")  # kinds without a place in a row of characters
 
 
 def to_text(scene: Scene, columns: int = COLUMNS) -> str:
-    """The whole text; no line is longer than ``columns``.
+    """Return the whole text; no line is longer than ``columns``.
 
     Raises:
         ValueError: less than 40 columns.
@@ -62,7 +62,7 @@ def to_text(scene: Scene, columns: int = COLUMNS) -> str:
 
 
 def _margin(scene: Scene, columns: int) -> int:
-    """How wide the names of lanes are, so that parts line up; at most two fifths."""
+    """Return the width of the lanes' names, so parts line up; at most two fifths."""
     shown = [one for part in scene.parts for one in part.shows]
     names = [row.title for one in shown if isinstance(one, Lanes) for row in one.rows]
     names += [_about(one, at) for one in shown if isinstance(one, Curve)
@@ -79,18 +79,18 @@ class _TextSheet:
         self.lines: list[str] = []
 
     def write(self, line: str, indent: str = "") -> None:
-        """A line, broken where it is too long."""
+        """Write a line, broken where it is too long."""
         hang = f"{indent}    "
         self.lines += wrap(line, self.columns, initial_indent=indent, subsequent_indent=hang) or [
             ""
         ]
 
     def lane(self, title: str, drawn: Sequence[str]) -> None:
-        """A line with its name before it."""
+        """Write a line after its lane's name."""
         self.lines.append(f"{_cut(title, self.margin):>{self.margin}} │{''.join(drawn)}")
 
     def draw(self, item: Show, has_axis: bool) -> None:
-        """One of the things that a part shows."""
+        """Draw one of a part's drawings."""
         match item:
             case Lanes(runs_down=True):
                 self._sequence(item)
@@ -112,7 +112,7 @@ class _TextSheet:
             self.lines += draw_axis(item, self.cells, self.margin + 2)
 
     def _sequence(self, lanes: Lanes) -> None:
-        """A numbered line for each thing that a lane does, and below it what that tells whom."""
+        """Write a numbered line for each item, and below it the messages that it sends."""
         margin = max(len(row.name) for row in lanes.rows)
         behind = " " * (margin + 15)
         told = dict[object, list[str]]()
@@ -129,11 +129,11 @@ class _TextSheet:
             lines = [f"{number:3}. {when:>6}  {name:<{margin}}  {what}"]
             for line in [*lines, *(behind + one for one in told.pop(span.data.get("id"), []))]:
                 self.lines += wrap(line, self.columns, subsequent_indent=behind)
-        for line in (line for lines in told.values() for line in lines):  # of what takes no time
+        for line in (line for lines in told.values() for line in lines):  # of instant items
             self.lines += wrap(behind + line, self.columns, subsequent_indent=behind)
 
     def _moments(self, item: Lanes | Curve) -> None:
-        """Flags of all rows: a line with their signs."""
+        """Write a line with the signs of the flags of all rows."""
         if item.flags:
             signs = [
                 LaneItem(f.kind if f.kind in SIGNS else "flag", f.start, f.start)
@@ -145,7 +145,7 @@ class _TextSheet:
                 self.write("; ".join(said), " " * (self.margin + 2))
 
     def _grid(self, grid: CellGrid) -> None:
-        """A line a row, a column a column, in parts where that is too wide."""
+        """Write a line for each row, in several parts where the columns are too wide."""
         margin = min(max([0, *map(len, grid.rows)]), self.columns // 3)
         columns = [
             [name.replace("\n", " "), *(_cell(grid, row, at) for row in range(len(grid.rows)))]
@@ -168,7 +168,7 @@ class _TextSheet:
             first = end
 
     def _tree(self, tree: NodeTree) -> None:
-        """A line a node, below the one that it hangs on; ``*`` where it is changed."""
+        """Write a line for each node, below its parent; ``*`` marks a change."""
         below = tree.below
         if not tree.nodes:
             self.write("  nothing")
@@ -184,7 +184,7 @@ class _TextSheet:
             waiting += [(deeper, child, child is children[-1]) for child in reversed(children)]
 
     def legend(self, scene: Scene) -> None:
-        """What the glyphs mean that occur; arrows have none."""
+        """Write the meaning of the glyphs that occur; arrows have none."""
         entries = [
             f"{'*' if kind == 'changed' else glyph(kind)}{NO_BREAK}{words.replace(' ', NO_BREAK)}"
             for kind, words in scene.meanings.items()
@@ -196,12 +196,12 @@ class _TextSheet:
 
 
 def draw_row(row: LaneRow, start: int, end: int, cells: int) -> list[str]:
-    """A row's characters, with labels in the middle of what has room for them."""
+    """Return a row's characters, with labels in the middle of items that have room for them."""
     longest = max(1, end - start)
     edges = [start + cell * longest // cells for cell in range(cells + 1)]
 
     def touched(item: LaneItem) -> range:
-        """The cells in whose time it is, one at least."""
+        """Return the cells of an item's time, at least one."""
         first = min(cells - 1, max(0, (item.start - start) * cells // longest))
         return range(first, max(first + 1, min(cells, -(-(item.end - start) * cells // longest))))
 
@@ -216,7 +216,7 @@ def draw_row(row: LaneRow, start: int, end: int, cells: int) -> list[str]:
     lost = [box for box in boxes if id(box) not in owned]
     signs = [item for item in row.spans if item.kind in SIGNS and start <= item.start <= end]
     over = dict[int, str]()  # signs, by cell
-    alike = dict[tuple[str, int], LaneItem]()  # signs of a kind in one cell are one: the last
+    alike = dict[tuple[str, int], LaneItem]()  # of several signs of a kind in one cell, the last
     for sign in signs:
         where = sign.kind, touched(sign)[0]
         alike.pop(where, None)
@@ -254,7 +254,7 @@ def draw_row(row: LaneRow, start: int, end: int, cells: int) -> list[str]:
 
 
 def heights(values: Iterable[tuple[int, int]], start: int, end: int, cells: int) -> list[str]:
-    """A number over time as bars, each as high as it was at most in its stretch of time."""
+    """Return a number over time as bars; each shows the greatest value of its interval."""
     values = list(values)
     most = max((value for _, value in values), default=0)
     highs, now, after = [0] * cells, 0, 0
@@ -267,9 +267,9 @@ def heights(values: Iterable[tuple[int, int]], start: int, end: int, cells: int)
 
 
 def draw_axis(item: Lanes | Curve, cells: int, margin: int) -> list[str]:
-    """Two lines below rows of ``cells`` characters; a number stands where there is room for it.
+    """Return two lines below rows of ``cells`` characters, with numbers where they have room.
 
-    ``margin`` is how many characters stand before the first cell.
+    ``margin`` is the number of characters before the first cell.
     """
     marks, numbers = ["─"] * cells, [" "] * cells
     start, longest, free = item.start, max(1, item.end - item.start), 0
@@ -288,7 +288,7 @@ def draw_axis(item: Lanes | Curve, cells: int, margin: int) -> list[str]:
 
 
 def _about(curve: Curve, at: int) -> str:
-    """A series' name and its greatest value."""
+    """Return a series' name and its greatest value."""
     one = curve.series[at]
     most = max((value for _, value in one.values), default=0)
     return f"{one.name} ≤ {most / curve.scale:g}"

@@ -1,11 +1,12 @@
-"""What a run's state was at any moment, read from its events: everything is a stay.
+"""A run's state at any time, read from its events: everything is a stay.
 
-A stay is one thing in one place for some time: a request in the waiting queue, a request in the
-running set, a token in a future slot, a page in somebody's hands, a node in the radix tree. What
-was true at a moment are the stays that hold it, so a picture over time, a picture of one moment
-and a player that jumps to and fro read the same lists. ``panels`` gives one ``Panel`` a part of
-the engine; that of a part which the run did not have is empty. A pair of schedulers (``pd``) has
-each panel twice, once for each ``side``.
+A stay is one item in one place for some time. Examples are a request in the waiting queue or in the
+running set, a token in a future slot, a page of a request, and a node in the radix tree. The state
+at a time consists of the stays that contain it. So a picture over time, a picture of one moment and
+a player that jumps to and fro read the same lists.
+
+``panels`` returns one ``Panel`` for each part of the engine, which is empty if the run lacks that
+part. A pair of schedulers (``pd``) has each panel twice, once for each ``side``.
 """
 
 from __future__ import annotations
@@ -29,27 +30,27 @@ from .views.marks import NothingToShow, lacking, named, number, numbers, word
 
 @dataclass(frozen=True)
 class Stay:
-    """What was where, from ``start`` up to, but not including, ``end`` (nanoseconds).
+    """An item in a place, from ``start`` up to, but not including, ``end`` (nanoseconds).
 
-    Where it is still there when the run ends, ``end`` is one more than the run's: so it is there
-    at the run's last moment, too. Who draws it over time cuts that off (``up_to``).
+    A stay that is still open when the run ends has an ``end`` one nanosecond after the run's. It is
+    then part of the state at the run's last moment. Drawings over time cut that off (``up_to``).
     """
 
     place: str  # a request id, ``page 7``, ``slot 3``, ``row 2``, ``node 5``
     kind: str  # a look: ``queued``, ``admitted``, ``stored``, ``evictable``, .. (``looks.py``)
     start: int = 0
     end: int = 0
-    label: str = ""  # what stands in its box: mostly whose it is
+    label: str = ""  # the text in its box: usually its request
     rid: str = ""  # the request it belongs to, if there is one
-    about: str = ""  # one sentence for who points at it
-    parent: str = ""  # the place that this one hangs on, in a tree
-    holders: tuple[str, ...] = ()  # who keeps it there, where several requests may
+    about: str = ""  # one sentence for a pointer on it
+    parent: str = ""  # the parent's place, in a tree
+    holders: tuple[str, ...] = ()  # the requests that hold it, where several may
     size: int = 1  # pages of a node
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A part of the engine: its places in order, and everything that ever was in them."""
+    """A part of the engine: its places in order, and all stays in them."""
 
     name: str  # ``queue``, ``set``, ``ring``, ``pages``, ``rows``, ``tree``
     places: tuple[str, ...]
@@ -57,17 +58,17 @@ class Panel:
     side: str = ""  # of a pair of schedulers (``pd``): ``prefill`` or ``decode``
 
     def at(self, time: int) -> dict[str, Stay]:
-        """What is where at a moment; of two in one place the later."""
+        """Return the stay of each place at a time; of two in one place the later."""
         return {stay.place: stay for stay in self.stays if stay.start <= time < stay.end}
 
 
 def up_to(stays: Iterable[Stay], end: int) -> list[Stay]:
-    """Stays as far as they lie before a moment, which is mostly the run's end."""
+    """Return stays cut off at a time, which is usually the run's end."""
     return [replace(stay, end=min(stay.end, end)) for stay in stays if stay.start < end]
 
 
 def count(stays: Iterable[Stay], *kinds: str) -> list[tuple[int, int]]:
-    """(time, how much of these kinds there is from then on), at every change."""
+    """Return (time, amount of these kinds from then on), at every change."""
     delta: Counter[int] = Counter()
     for stay in stays:
         if stay.kind in kinds:
@@ -82,29 +83,33 @@ def count(stays: Iterable[Stay], *kinds: str) -> list[tuple[int, int]]:
 
 
 def panels(trace: Trace) -> tuple[Panel, ...]:
-    """Everything there is to show of a moment: queue, set, ring, pages, rows and tree.
+    """Return all panels: queue, set, ring, pages, rows and tree.
 
-    Of a pair of schedulers first those of the prefill side, then those of the decode side.
+    Of a pair of schedulers, the panels of the prefill side come first, then those of the decode
+    side.
 
     Raises:
         NothingToShow: a mark of the trace does not say what it should.
     """
     found = [replace(panel, side=side) for side in sides(trace)
              for panel in panels_of(one_side(trace, side)).values()]  # fmt: skip
-    last = trace.end + 1  # what is marked after the run's last slice is left out
+    last = trace.end + 1  # marks after the run's last slice are left out
     return tuple(replace(panel, stays=tuple(up_to(panel.stays, last))) for panel in found)
 
 
 @kept
 def panels_of(trace: Trace) -> dict[str, Panel]:
-    """The panels of one scheduler's run by name; of a pair of schedulers on the decode side.
+    """Return the panels of one scheduler's run by name; of a pair, those of the decode side.
 
-    ``queue`` has who waits for memory (``queued``); ``set`` who has some (``admitted``), whose
-    memory is held for a transfer (``sending``), and zombies (``wasted``). SGLang's
-    ``running_batch`` has those who decode; here the prompts being computed are in it too. ``pages``
-    and ``rows`` are ``admitted`` or ``wasted``; a cached page belongs to no request, and is
-    ``protected`` (a request has locked it) or ``evictable``, as a node of ``tree`` is; its label is
-    who computed it. ``ring`` has tokens in future slots: ``promised``, ``stored``, ``stale``.
+    ``queue`` has requests that wait for memory (``queued``). ``set`` has requests with memory
+    (``admitted``), requests whose memory is held for a transfer (``sending``), and zombies
+    (``wasted``). SGLang's ``running_batch`` has the decoding requests; ``set`` also has the prompts
+    being computed.
+
+    ``pages`` and ``rows`` are ``admitted`` or ``wasted``. A cached page belongs to no request. Like
+    a node of ``tree``, it is ``protected`` (a request has locked it) or ``evictable``; its label is
+    the request that computed it. ``ring`` has tokens in future slots: ``promised``, ``stored``,
+    ``stale``.
 
     Raises:
         NothingToShow: a mark of the trace does not say what it should.
@@ -126,7 +131,7 @@ def panels_of(trace: Trace) -> dict[str, Panel]:
 
 
 def places_of(name: str, stays: Sequence[Stay]) -> tuple[str, ...]:
-    """A panel's places in order: requests as they came, slots, pages and rows by number."""
+    """Return a panel's places: requests by arrival, slots, pages and rows by number."""
     if name == "tree":
         return tuple(depth_first(stays))
     places = list(dict.fromkeys(stay.place for stay in stays))
@@ -136,7 +141,10 @@ def places_of(name: str, stays: Sequence[Stay]) -> tuple[str, ...]:
 
 
 def depth_first(stays: Sequence[Stay]) -> list[str]:
-    """Nodes, each before those on it. A split only comes between two: it holds at any moment."""
+    """Return nodes, each before its children.
+
+    A split only inserts a node between two others, so the order holds at any time.
+    """
     parents = {int(stay.place.split()[1]): stay.parent for stay in stays}
     children: dict[str, list[str]] = defaultdict(list)
     for at in sorted(parents):
@@ -149,13 +157,13 @@ def depth_first(stays: Sequence[Stay]) -> list[str]:
 
 
 class Log:
-    """What was where, written down while a run is replayed."""
+    """The stays of a run, recorded while the run is replayed."""
 
     def __init__(self) -> None:
         self.changes: dict[Hashable, list[tuple[int, Stay | None]]] = {}
 
     def put(self, key: Hashable, time: int, stay: Stay | None = None) -> None:
-        """From now on this is there, or nothing; what came and went at one moment is forgotten."""
+        """Set the stay of a key from this time on, or none; stays of length zero are dropped."""
         mine = self.changes.setdefault(key, [])
         if mine and mine[-1][0] == time:
             mine.pop()
@@ -163,7 +171,7 @@ class Log:
             mine.append((time, stay))
 
     def stays(self, end: int) -> list[Stay]:
-        """All of them, in order of time; who is still there stays up to ``end``."""
+        """Return all stays by time; open ones last until ``end``."""
         found = [
             replace(stay, start=start, end=until)
             for mine in self.changes.values()
@@ -173,9 +181,9 @@ class Log:
         return sorted(found, key=lambda stay: stay.start)
 
 
-# -- Memory, replayed: whose each row and each page is, and the radix tree -------------------------
+# -- Memory, replayed: the owner of each row and each page, and the radix tree ---------------------
 
-ENDS = ("finish", "retraction")  # a request lets go of its memory
+ENDS = ("finish", "retraction")  # marks at which a request releases its memory
 ZOMBIE = "has ended or was retracted, but a launched step still names it"
 WORDS = {
     "admitted": "holds memory",
@@ -194,7 +202,7 @@ CACHED = {
 
 
 class Pool(NamedTuple):
-    """How much memory there is."""
+    """The size of the memory."""
 
     pages: int
     page_size: int  # tokens
@@ -202,7 +210,7 @@ class Pool(NamedTuple):
 
 
 def pool(trace: Trace) -> Pool | None:
-    """The sizes of the pool; None: the trace does not say.
+    """Return the sizes of the pool, or None if the trace does not contain them.
 
     Raises:
         NothingToShow: a mark does not say how many.
@@ -214,7 +222,7 @@ def pool(trace: Trace) -> Pool | None:
 
 @dataclass
 class Node:
-    """A node of the radix tree as the marks tell it."""
+    """A node of the radix tree, from the marks."""
 
     id: int
     parent: int
@@ -224,7 +232,7 @@ class Node:
 
     @property
     def state(self) -> str:
-        """protected or evictable."""
+        """Return protected or evictable."""
         return "protected" if self.lock_ref else "evictable"
 
 
@@ -234,18 +242,19 @@ OF_NODES = ("radix add", "radix split", "radix evict", "radix lock")
 
 
 class Books:
-    """One scheduler's memory, mark by mark, and the logs of what was where meanwhile.
+    """One scheduler's memory, mark by mark, and the logs of its stays.
 
-    Who holds what the ledger of ``leaks.py`` says; of the radix tree it knows no more than pages.
+    The ledger of ``leaks.py`` knows the holder of each row and page. Of the radix tree it knows
+    only the pages.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.requests, self.rows, self.pages, self.nodes = Log(), Log(), Log(), Log()
         self.ledger = Ledger()
-        self.joins: dict[str, list[int]] = defaultdict(list)  # when a request got memory
+        self.joins: dict[str, list[int]] = defaultdict(list)  # the times when a request got memory
         self.joined = set[HeldLease]()  # its request was admitted, or its pages were reserved
         self.refs = Counter[int]()  # page -> leases that use it, where there is no tree
-        self.computed: dict[int, str] = {}  # page -> by whom
+        self.computed: dict[int, str] = {}  # page -> request
         self.tree: dict[int, Node] = {}
         marks = named(trace, *OF_LEASES, *OF_PAGES, *OF_NODES, "insert")
         try:
@@ -268,7 +277,7 @@ class Books:
                 self._look_at_page(page, mark.time)
 
     def _lease(self, mark: Mark) -> HeldLease | None:
-        """Whose memory a mark speaks of, as far as it is still held."""
+        """Return the lease of a mark, if it is still held."""
         if mark.name not in OF_LEASES:
             return None
         if mark.name not in ("admit", *ENDS):
@@ -277,9 +286,9 @@ class Books:
         return lease if lease and not lease.released else None
 
     def _look_at_lease(self, lease: HeldLease, mark: Mark) -> None:
-        """A zombie (``wasted``) is closed, while a launched step still names it.
+        """Log a lease's state: a zombie (``wasted``) is closed while a step in flight has it.
 
-        For a transfer it may be held (``sending``), before or after that.
+        Before or after that it may be held for a transfer (``sending``).
         """
         rid, place, time = lease.rid, f"row {lease.row}", mark.time
         if mark.name in ("admit", "row hold") and lease not in self.joined:
@@ -291,13 +300,13 @@ class Books:
             return
         kind, used = kinds_of(lease)
         self.rows.put(lease.row, time, Stay(place, used, label=rid, rid=rid, about=OWNED[kind]))
-        if lease in self.joined:  # who was retracted may run again, beside its own zombie
+        if lease in self.joined:  # a retracted request may run again while its zombie exists
             place = f"{rid} ({place})" if (kind, lease.why) == ("wasted", ENDS[1]) else rid
             about = Stay(place, kind, label=rid, rid=rid, about=WORDS[kind])
             self.requests.put(lease, time, about)
 
     def _node(self, mark: Mark) -> list[int]:
-        """The radix tree changes, and what it has of some pages: these.
+        """Update the radix tree, and return the changed node's pages.
 
         A split takes the front of a node, and holds every lock of it.
         """
@@ -331,7 +340,7 @@ class Books:
         return [page for node in touched for page in pages.get(node.id, ())]
 
     def _path(self, mark: Mark, at: int) -> list[Node]:
-        """The nodes from one up, without the root.
+        """Return the nodes from one up, without the root.
 
         Raises:
             NothingToShow: one of them was evicted, or never added.
@@ -361,7 +370,7 @@ class Books:
 
 
 def kinds_of(lease: HeldLease) -> tuple[str, str]:
-    """What a lease is: ``sending``, ``wasted`` or ``admitted``; and how its row and pages look."""
+    """Return a lease's kind (``sending``, ``wasted``, ``admitted``) and the look of its memory."""
     if lease.num_transfers:
         return "sending", "admitted"
     used = "wasted" if lease.closed else "admitted"
@@ -369,7 +378,7 @@ def kinds_of(lease: HeldLease) -> tuple[str, str]:
 
 
 def node_stay(node: Node, pages: int) -> Stay:
-    """A node as it is now; ``holders`` are those whose lock ends at it, and counts up to the root.
+    """Return the stay of a node; ``holders`` lock the path from it up to the root.
 
     Tokens stand as text before the numbers, where all of them are printable bytes.
     """
@@ -384,13 +393,14 @@ def node_stay(node: Node, pages: int) -> Stay:
     )  # fmt: skip
 
 
-# -- Who waits, and tokens in the slots of the ``FutureMap`` ---------------------------------------
+# -- Waiting requests, and tokens in the slots of the ``FutureMap`` --------------------------------
 
 
 def arrivals(trace: Trace) -> dict[str, list[int]]:
-    """When the requests of each id were received: one for each end, and for who has not ended.
+    """Return the arrival times of each id: one for each end, and one for a live request.
 
-    An id may come back. Whoever came while another lived under it was refused, and is left out.
+    An id may be used again. A request that arrived while another lived under its id was refused,
+    and is left out.
     """
     trace, ends = shown_side(trace), defaultdict[str, list[int]](list)
     for mark in named(trace, "finish"):
@@ -406,14 +416,14 @@ def arrivals(trace: Trace) -> dict[str, list[int]]:
 
 
 def waits(trace: Trace, joins: dict[str, list[int]]) -> Log:
-    """From when a request came, or was retracted, up to when it gets memory or ends."""
+    """Return the times from a request's arrival or retraction until it gets memory or ends."""
     log, came = Log(), arrivals(trace)
     ends = {name: defaultdict[str, list[int]](list) for name in ENDS}
     for mark in named(trace, *ENDS):
         ends[mark.name][word(mark, "rid")].append(mark.time)
     for rid in dict.fromkeys([*came, *joins]):
         starts = [(start, [at for at in joins[rid] if at >= start]) for start in came.get(rid, [0])]
-        # who is retracted in the moment of its admission waits for the next one
+        # a request that is retracted at the time of its admission waits for the next one
         starts += [(start, joins[rid][nth:])
                    for nth, start in enumerate(ends["retraction"][rid], start=1)]  # fmt: skip
         for start, later in starts:
@@ -433,7 +443,7 @@ RING_WORDS = {
 
 
 def ring(trace: Trace) -> list[Stay]:
-    """Every future slot that ever held a token; its last one is there until the run's end."""
+    """Return every stay of a token in a future slot; the last one lasts until the run's end."""
     return [
         Stay(f"slot {token.slot}", kind, start, end, token.rid, token.rid,
              RING_WORDS[kind].format(step=token.step))

@@ -1,4 +1,4 @@
-"""Step under step: each has a lane for its host and one for its device."""
+"""Step under step: a lane for the host and one for the device, for each step."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from .units import ms
 
 @dataclass(frozen=True)
 class StepRow:
-    """A step, from the moment it was scheduled until its result was processed.
+    """A step, from the start of its schedule until its result was processed.
 
-    Its lanes: the host's, its thread's, then the device's, each with what ran on it; a second of
-    one (``device also``) where two things of a step overlap there.
+    Its lanes are the host's, its thread's, then the device's. A second lane of one (``device
+    also``) holds the slices of a step that overlap there.
     """
 
-    side: str  # whose step (``prefill``, ``decode``; empty where there is one scheduler)
+    side: str  # the step's side (``prefill``, ``decode``; empty where there is one scheduler)
     step: int
     lanes: tuple[tuple[str, tuple[Slice, ...]], ...]
 
     @property
     def slices(self) -> list[Slice]:
-        """All that belongs to it."""
+        """Return all slices of the step."""
         return [item for _, slices in self.lanes for item in slices]
 
     @property
     def start(self) -> int:
-        """When the host began to schedule it."""
+        """Return the time when the host began to schedule it."""
         return min(item.start for item in self.slices)
 
     @property
     def end(self) -> int:
-        """When its last part was over."""
+        """Return the time when its last slice ended."""
         return max(item.end for item in self.slices)
 
     @property
     def device_end(self) -> int:
-        """When the last device had done with it."""
+        """Return the time when the last device finished it."""
         return max(item.end for item in self.slices if not is_host(item.lane))
 
 
 def steps(trace: Trace, count: int = 4) -> Scene:
-    """``count`` settled steps; above each stands how long it was on its way with the one before.
+    """Draw ``count`` settled steps; a measure above each shows its overlap with the previous one.
 
     Raises:
         NothingToShow: no step ran.
@@ -91,12 +91,12 @@ def steps(trace: Trace, count: int = 4) -> Scene:
 
 
 def rows_of(trace: Trace, count: int) -> list[StepRow]:
-    """The steps that the other parts show, or ``count`` of them, whole; the first one first.
+    """Return the steps that the other parts show, or ``count`` of them, whole and in order.
 
     Raises:
         NothingToShow: no step ran.
     """
-    view, link = shown(trace, count), sides(trace)[0]  # between two sides: that of who sends
+    view, link = shown(trace, count), sides(trace)[0]  # between two sides: the sender's
     found: dict[tuple[str, int], list[Slice]] = defaultdict(list)
     for item in slices_of(trace):
         if item.step:
@@ -111,7 +111,7 @@ def rows_of(trace: Trace, count: int) -> list[StepRow]:
 
 
 def _row(side: str, step: int, slices: Sequence[Slice]) -> StepRow:
-    """A step's slices on as few lanes as hold them without overlap: host, thread, device."""
+    """Return a step's slices on the fewest lanes without overlap: host, thread, device."""
     groups: dict[str, list[list[Slice]]] = {"host": [], "thread": [], "device": []}
     for item in slices:
         where = "thread" if item.lane.endswith("thread") else "host"
@@ -129,16 +129,14 @@ def _row(side: str, step: int, slices: Sequence[Slice]) -> StepRow:
 
 
 def steps_view(trace: Trace, rows: list[StepRow]) -> View:
-    """The rows as a view: everything that belongs to one of them, and the edges between that."""
+    """Return the rows as a view: all of their slices, and the edges between those."""
     slices = tuple(item for row in rows for item in row.slices)
     view = make_view(trace, min(row.start for row in rows), max(row.end for row in rows))
     return replace(view, slices=slices, arrows=arrows_between(trace, slices), bubbles=())
 
 
 def rhythm(rows: Sequence[StepRow]) -> str:
-    """By how much the host begins a step before the device is done with the one before: the least
-    and the most.
-    """
+    """Write how long before the end of a step the host begins the next: least and most."""
     pairs = [pair for side in dict.fromkeys(row.side for row in rows)
              for pair in pairwise([row for row in rows if row.side == side])]  # fmt: skip
     if not pairs:

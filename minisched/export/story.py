@@ -1,15 +1,15 @@
-"""A design's own figure: its participants, and what they tell each other at each phase of a run.
+"""A design's own figure: its participants, and their messages at each phase of a run.
 
-The sentences are written by hand; when each is said, how often, with which numbers and in which
-order is read off a trace. A story is text, a line an event and what is told of it::
+The sentences are written by hand. Their times, numbers and order come from a trace. A story is
+text, each line an event with its messages and notes::
 
     schedule | core -> scheduler: schedule()
              | scheduler: schedule
     launch   | core
 
-``actor -> actor: words`` is a message (``->>`` for what does not wait, ``-->`` for an answer),
+``actor -> actor: words`` is a message (``->>`` if it does not wait, ``-->`` for an answer),
 ``actor: words`` a note over one participant, and an ``actor`` alone a note with the event's name
-and step. A note on something that takes time says how long. Fields are those of ``StoryEvent``.
+and step. A note on a slice that takes time has its length. Fields are those of ``StoryEvent``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ LINE = re.compile(r"(\w+)(?: (-+>+) (\w+))?(?:: (.*))?")
 
 
 class Story(NamedTuple):
-    """Who takes part, in order, and what is told of each event that is not left out.
+    """The participants in order, and the messages of each event; other events are left out.
 
-    ``code`` are the functions that its arrows name; where that is the original's name, it means
-    what stands for it here.
+    ``code`` maps the names in its arrows to functions. An original's name maps to its counterpart
+    here.
     """
 
     actors: Mapping[str, Actor]
@@ -44,15 +44,15 @@ class Story(NamedTuple):
 
 @dataclass(frozen=True)
 class StoryEvent:
-    """Something that happened in a run.
+    """An event of a run.
 
     ``name`` is a slice's, or ``NAME end``, or one of these: ``put`` (the end of a step's last
-    launch), ``take`` (the host turns to a step's result: its wait, or its processing where it need
-    not wait), ``relay`` (a forward pass reads tokens that the host has not seen), ``mark NAME``.
+    launch), ``take`` (the host turns to a step's result: its wait, or without one its processing),
+    ``relay`` (a forward pass reads tokens that the host has not seen), ``mark NAME``.
 
-    ``fields`` are ``step``, ``before`` (the step before it), ``ms``, ``rids``, ``queue`` (the steps
-    launched and not yet taken, oldest first), ``src`` (of ``relay``: the step it reads from), what
-    a mark brings, and what the marks of the same step have brought.
+    ``fields`` are ``step``, ``before`` (the previous step), ``ms``, ``rids``, ``queue`` (the steps
+    launched and not yet taken, oldest first), ``src`` (of ``relay``: the step it reads from), a
+    mark's attributes, and those of earlier marks of the step.
     """
 
     name: str
@@ -63,15 +63,16 @@ class StoryEvent:
 
     @property
     def keys(self) -> list[str]:
-        """By what a story may tell it, the most exact first: ``LANE NAME``, ``NAME VALUE`` (of one
-        of its fields), ``NAME``.
+        """Return the keys of an event in a story, the most exact first.
+
+        They are ``LANE NAME``, ``NAME VALUE`` (of one of its fields) and ``NAME``.
         """
         exact = [f"{self.lane} {self.name}", *(f"{self.name} {of}" for of in self.fields.values())]
         return [*exact, self.name]
 
 
 def events(trace: Trace, start: int, end: int) -> list[StoryEvent]:
-    """What began between two moments, in order of time; at one moment what ends comes first."""
+    """Return the events that began between two times, in order; at one time ends come first."""
     found, puts, takes = list[StoryEvent](), dict[int, StoryEvent](), dict[int, StoryEvent]()
     brought: dict[Field, dict[str, Field]] = {}
     by_id = {item.id: item for item in trace.slices}
@@ -125,7 +126,7 @@ def events(trace: Trace, start: int, end: int) -> list[StoryEvent]:
 
 
 class Chapter(NamedTuple):
-    """A stretch of a run, under its heading; ``text`` is what only it is told in."""
+    """A stretch of a run, under its heading; ``text`` is the story of it alone."""
 
     view: View
     heading: str = ""
@@ -133,7 +134,7 @@ class Chapter(NamedTuple):
 
 
 def to_story(story: Story, title: str, *chapters: Chapter) -> str:
-    """The diagram of one stretch of a run, or of several, each under its heading."""
+    """Return the diagram of one stretch of a run, or of several, each under its heading."""
     about, body = "time runs down", list[Told]()
     for view, heading, text in chapters:
         if heading:
@@ -151,7 +152,7 @@ def to_story(story: Story, title: str, *chapters: Chapter) -> str:
 
 
 def lines_of(text: str) -> dict[str, list[str]]:
-    """What is told of each event, last; nothing of one with an empty line."""
+    """Return the lines of each event; an empty line means no message."""
     found: dict[str, list[str]] = {}
     key = ""
     for line in text.strip().splitlines():
@@ -164,7 +165,7 @@ def lines_of(text: str) -> dict[str, list[str]]:
 
 
 def told(event: StoryEvent, line: str) -> Told:
-    """A line, with the event's numbers in it."""
+    """Return a line's note or message, with the event's numbers in it."""
     found = LINE.fullmatch(line)
     assert found, f"{line!r} is no line of a story"
     actor, arrow, other, words = found.groups("")

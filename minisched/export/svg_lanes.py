@@ -1,7 +1,7 @@
 """Lanes on an SVG's page: backgrounds and grid, boxes, arrows, and then the words.
 
-Words are placed last, where no arrow runs; what has no such place is drawn over the arrow with a
-rim of its box's colour.
+Words are placed last, where no arrow runs. Words without such a place are drawn over the arrow,
+with a rim of their box's colour.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from .looks import OVER, SIGNS, css
 from .scene import LaneItem, LaneLink, LaneRow, Lanes
 from .svg_page import BOX, EDGE, MARGIN, PITCH, SvgPage, TimeScale, cut, width_of
 
-SLANT = 30  # pixels to the side: an arrow over several rows that goes farther has a bend
-MOST_HIGH = 740  # of lanes; more of them are narrower
+SLANT = 30  # pixels to the side: a longer arrow over several rows has a bend
+MOST_HIGH = 740  # pixels of all lanes; more lanes are narrower
 
 
 @dataclass
 class _Strip:
-    """Where a row lies."""
+    """The place of a row."""
 
     row: LaneRow
     y: float  # the upper edge of its boxes
-    group: str  # whose name stands here: the first row of a group has it
-    said: float = 0.0  # how far the words below it reach
-    numbered: float = -99.0  # where the last number of a frame stands
+    group: str  # the group's name, on its first row
+    said: float = 0.0  # the right end of the words below it
+    numbered: float = -99.0  # the place of the last frame's number
 
 
 class LanesDrawing:
@@ -51,7 +51,7 @@ class LanesDrawing:
         self.segments += [(self.x.at(at), self.top, self.x.at(at), self.bottom) for at in moments]
 
     def _stacked(self) -> Iterator[_Strip]:
-        """A strip a row, with room for what stands above and below it."""
+        """Yield a strip for each row, with room for the items above and below it."""
         y, before = self.top + self.gap / 2, ""
         rows = self.lanes.rows
         for at, row in enumerate(rows):
@@ -65,7 +65,7 @@ class LanesDrawing:
         self.bottom = y - self.gap / 2
 
     def draw(self, has_axis: bool) -> None:
-        """Everything."""
+        """Draw all lanes."""
         page = self.page
         for strip in self.strips:
             self._background(strip)
@@ -113,7 +113,7 @@ class LanesDrawing:
             page.words(at, y, row.note, "small faint")
 
     def _shape(self, item: LaneItem, strip: _Strip) -> None:
-        """A box, a sign, or a tint."""
+        """Draw a box, a sign, or a tint."""
         page, x, y = self.page, self.x.at(item.start), strip.y
         width = self.x.at(item.end) - x
         if item.kind in SIGNS:
@@ -128,7 +128,7 @@ class LanesDrawing:
             page.rect(kind, x, y, max(least, width), self.box, item.about, item.data)
 
     def _over(self, item: LaneItem, strip: _Strip) -> None:
-        """A frame with its number, a ghost, or words below what they are about."""
+        """Draw a frame with its number, a ghost, or words below their item."""
         page, x, y = self.page, self.x.at(item.start), strip.y
         width = max(3, self.x.at(item.end) - x)
         if item.kind == "ghost":
@@ -142,13 +142,13 @@ class LanesDrawing:
         else:
             room = width_of(item.label, 11, bold=True)
             middle = min(max(x + width / 2, self.x.left + room / 2), EDGE - room / 2)
-            if middle - room / 2 >= strip.said:  # else the words are in the notes alone
+            if middle - room / 2 >= strip.said:  # otherwise only the notes contain the words
                 strip.said = middle + room / 2 + 6
                 low = y + self.box + 15
                 page.words(middle, low, item.label, "small said", "middle", item.data)
 
     def _label(self, item: LaneItem, strip: _Strip) -> None:
-        """As much as fits, where no arrow runs, if there is such a place."""
+        """Draw as much of a label as fits, where no arrow runs, if there is such a place."""
         places = self._places(item, strip)
         if first := next(places, None):
             rest = (place for place in places if not place[2])
@@ -158,8 +158,9 @@ class LanesDrawing:
             self.page.words(middle, strip.y + self.box / 2 + 4, words, kind, "middle")
 
     def _places(self, item: LaneItem, strip: _Strip) -> Iterator[tuple[str, float, bool]]:
-        """Where words have room, nearest to the middle first: where no sign stands and no arrow
-        runs. The middle itself may be crossed by one; whether it is comes third.
+        """Yield places for words without signs or arrows, nearest to the middle first.
+
+        An arrow may cross the middle itself; the third value is whether one does.
         """
         x, width = self.x.at(item.start), self.x.at(item.end) - self.x.at(item.start)
         signs = [
@@ -180,14 +181,14 @@ class LanesDrawing:
                         yield words, middle, is_struck
 
     def _ends(self, link: LaneLink) -> tuple[float, float, float, float]:
-        """From the edge of one row's boxes to the edge of the other's."""
+        """Return an arrow's ends, at the edges of both rows' boxes."""
         (src, start), (dst, end) = link.src, link.dst
         y1, y2 = self.strips[src].y, self.strips[dst].y
         y1, y2 = (y1 + self.box, y2) if y2 > y1 else (y1, y2 + self.box)
         return self.x.at(start), y1, self.x.at(end), y2
 
     def _route(self, link: LaneLink) -> list[tuple[float, float]]:
-        """Where an arrow runs: a long slant over several rows goes straight to the last gap."""
+        """Return an arrow's points: a long slant over rows runs straight to the last gap."""
         x1, y1, x2, y2 = self._ends(link)
         src, dst = link.src[0], link.dst[0]
         if abs(src - dst) < 2 or abs(x2 - x1) < SLANT or link.kind in ("missing", "transfer"):
@@ -197,7 +198,7 @@ class LanesDrawing:
     def _arrow(self, link: LaneLink) -> None:
         d = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in self._route(link))
         kind = f"arrow {css(link.kind)}"
-        if link.src[0] == link.dst[0]:  # a bow below it, from inside one box to inside the other
+        if link.src[0] == link.dst[0]:  # a bow below the lane, from box to box
             x1, _, x2, _ = self._ends(link)
             low = self.strips[link.src[0]].y + self.box
             ahead = 9 if x2 - x1 > 1 or link.kind != "copy" else 5
@@ -209,7 +210,7 @@ class LanesDrawing:
         self.page.path(kind, d, link.about, link.data)
 
     def _measure(self, item: LaneItem, y: float) -> None:
-        """A stretch above a row, with its length."""
+        """Draw a stretch above a row, with its length."""
         page, left, right = self.page, self.x.at(item.start), self.x.at(item.end)
         page.line("span", left, y, right, y, item.data)
         page.line("span", left, y - 4, left, y + 4)
@@ -225,7 +226,7 @@ class LanesDrawing:
 def crosses(
     segment: tuple[float, float, float, float], sides: tuple[float, float, float, float]
 ) -> bool:
-    """Whether a line (x1, y1, x2, y2) runs through a box (left, top, right, bottom)."""
+    """Return whether a line (x1, y1, x2, y2) crosses a box (left, top, right, bottom)."""
     x1, y1, x2, y2 = segment
     left, top, right, bottom = sides
     enters, leaves = 0.0, 1.0

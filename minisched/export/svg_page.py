@@ -1,4 +1,4 @@
-"""An SVG's page: its shapes, its time axis, and what is around a drawing: titles, legend, notes."""
+"""An SVG's page: its shapes, its time axis, and the titles, legend and notes around a drawing."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .scene import Data, LaneItem, Scene
 from .svg_style import style_of
 from .units import exact, ms, tick_step
 
-WIDTH, MARGIN = 860, 20  # pixels: the page, and what stays free left and right
+WIDTH, MARGIN = 860, 20  # pixels: the page, and its empty margin left and right
 EDGE = WIDTH - 24
-PITCH, BOX = 27, 18  # from lane to lane, and how high a box is
+PITCH, BOX = 27, 18  # pixels: from lane to lane, and the height of a box
 
 
 def char_width(size: float, bold: bool = False) -> float:
-    """About how wide one character is, on the safe side: fonts differ from reader to reader."""
+    """Return the approximate width of a character, on the safe side because fonts differ."""
     return size * (0.62 if bold and size < 14 else 0.57)
 
 
 def width_of(words: str, size: float = 11, bold: bool = False) -> float:
-    """About how wide a text is."""
+    """Return the approximate width of a text."""
     return len(words) * char_width(size, bold)
 
 
@@ -35,13 +35,13 @@ def escape(words: str) -> str:
 
 
 def cut(words: str, room: float, bold: bool = False) -> str:
-    """As much of a text as there is room for; nothing where that is less than two characters."""
+    """Return the part of a text that fits; empty if that is less than two characters."""
     most = int(room / char_width(11, bold))
     return words if len(words) <= most else "" if most < 2 else words[: most - 1] + "…"
 
 
 TOLD = {"start": "from", "end": "to", "ns": "takes", "ready": "lies ready for"}  # nanoseconds
-UNTOLD = {  # where a shape stands, and what its look says
+UNTOLD = {  # data that its place or its look already shows
     "row", "column", "round", "place", "source", "tree", "parent", "unit", "first", "last", "mark",
     "stay",
 }  # fmt: skip
@@ -58,19 +58,19 @@ def said_of(about: str, data: Data) -> str:
 
 
 def hover_of(about: str, data: Data | None) -> str:
-    """The same as an element of a shape, if there is anything to tell."""
+    """Return the same as a shape's element; empty if there is no text."""
     said = said_of(about, data or {})
     return f"<title>{escape(said)}</title>" if said else ""
 
 
 class SvgPage:
-    """Collects shapes from top to bottom; ``top`` is where the next part begins."""
+    """Collect shapes from top to bottom; ``top`` is the upper edge of the next part."""
 
     def __init__(self, scene: Scene, left: float) -> None:
         self.scene = scene
-        self.left = left  # where time begins, in all lanes and curves
+        self.left = left  # the start of time, in all lanes and curves
         self.drawn: list[str] = []
-        self.said: set[str] = set()  # the labels that are to be read in the picture
+        self.said: set[str] = set()  # the labels that the picture contains
         self.top = 11.0
         self.lines(scene.title, "title", 20, size=16, bold=True)
         self.top += 2
@@ -83,18 +83,18 @@ class SvgPage:
         self, kind: str, x: float, y: float, width: float, height: float, about: str = "",
         data: Data | None = None,
     ) -> None:  # fmt: skip
-        """A box of a kind."""
+        """Draw a box of a kind."""
         where = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2"'
         self._draw("rect", kind, where, data, hover_of(about, data))
 
     def path(self, kind: str, d: str, about: str = "", data: Data | None = None) -> None:
-        """Any other outline."""
+        """Draw any other outline."""
         self._draw("path", kind, f'd="{d}"', data, hover_of(about, data))
 
     def line(
         self, kind: str, x1: float, y1: float, x2: float, y2: float, data: Data | None = None
     ) -> None:
-        """A straight line."""
+        """Draw a straight line."""
         ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
         self._draw("line", kind, ends, data)
 
@@ -102,7 +102,7 @@ class SvgPage:
         self, x: float, y: float, words: str, kind: str = "", anchor: str = "start",
         data: Data | None = None,
     ) -> None:  # fmt: skip
-        """One line of text."""
+        """Draw one line of text."""
         if words:
             where = f' text-anchor="{anchor}"' if anchor != "start" else ""
             self._draw("text", kind, f'x="{x:.1f}" y="{y:.1f}"{where}', data, escape(words))
@@ -110,7 +110,7 @@ class SvgPage:
     def sign(
         self, kind: str, x: float, y: float, about: str = "", data: Data | None = None
     ) -> None:
-        """What takes no time, around its middle."""
+        """Draw a sign, which takes no time, around its middle."""
         self.path(css(kind), f"M{x:.1f} {y:.1f}{SIGNS[kind][0]}", about, data)
 
     def _draw(self, tag: str, kind: str, where: str, data: Data | None, inside: str = "") -> None:
@@ -121,18 +121,18 @@ class SvgPage:
         self.drawn.append(f"<{tag} {looks}{where}{more}{end}")
 
     def beside(self, left: float, right: float, y: float, words: str, kind: str) -> None:
-        """Words behind what lies from left to right, or before it where the page ends."""
+        """Draw words right of a shape, or left of it where the page ends."""
         if right + 6 + width_of(words) <= EDGE:
             self.words(right + 6, y, words, kind)
         else:
             self.words(left - 6, y, cut(words, left - 6 - self.left), kind, "end")
 
     def flags(self, flags: Sequence[LaneItem], x: TimeScale, top: float, bottom: float) -> None:
-        """A line at each moment, and its words where there is room beside it.
+        """Draw a line at each time, with its words where they have room.
 
         A stretch has an arrow from its end back to its start, with words above and below it.
         """
-        free = self.left  # of words before it
+        free = self.left  # the end of earlier words
         for number, flag in enumerate(flags, 1):
             at, until = x.at(flag.start), x.at(flag.end)
             is_sign = flag.kind in SIGNS and flag.kind != "end"
@@ -158,18 +158,18 @@ class SvgPage:
                 self.words(at - 7, top - 3, flag.label, "small warn", "end")
                 free = at + 7
 
-    # -- what is around them -----------------------------------------------------------------------
+    # -- around the shapes -------------------------------------------------------------------------
 
     def lines(
         self, words: str, kind: str, pitch: int = 17, size: float = 12, bold: bool = False
     ) -> None:
-        """Text as wide as the page, in as many lines as it needs."""
+        """Draw text as wide as the page, in as many lines as it needs."""
         for line in wrap(words, int((EDGE - MARGIN) / char_width(size, bold))) or [""]:
             self.top += pitch
             self.words(MARGIN, self.top, line, kind)
 
     def heading(self, words: str, note: str) -> None:
-        """The title of a part, with a quiet note behind it, or below it where it is long."""
+        """Draw the title of a part, followed by a quiet note, or with it below if it is long."""
         self.words(MARGIN, self.top, words, "run")
         at = MARGIN + width_of(words, 13.5, bold=True) + 18
         if note and at + width_of(note) > EDGE:
@@ -178,7 +178,7 @@ class SvgPage:
         self.top += 14
 
     def legend(self) -> None:
-        """What kinds mean that occur, and whose meaning is not written on them."""
+        """Draw the meaning of the kinds that occur, except those with their meaning on them."""
         x = float(MARGIN)
         entries = [
             (kind, words)
@@ -195,7 +195,7 @@ class SvgPage:
         self.top += 8
 
     def _sample(self, kind: str, x: float, y: float) -> None:
-        """What a kind looks like."""
+        """Draw a sample of a kind."""
         if kind in SIGNS:
             self.sign(kind, x + 9, y - 4)
         elif kind.startswith(("arrow ", "line", "wall")):
@@ -207,7 +207,7 @@ class SvgPage:
             self.rect("box queued changed" if kind == "changed" else shown, x, y - 10, 18, 12)
 
     def finish(self) -> str:
-        """The whole file."""
+        """Return the whole file."""
         height, drawn = round(self.top + 14), "\n".join(self.drawn)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
@@ -227,24 +227,24 @@ class TimeScale:
     left: float
 
     def at(self, time: int) -> float:
-        """Where a moment lies, kept inside."""
+        """Return the pixel of a time, kept inside."""
         inside = min(max(time, self.start), self.end) - self.start
         return self.left + inside * (EDGE - self.left) / max(1, self.end - self.start)
 
     @property
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Where a number stands, and which."""
+        """Yield the pixel and the number of each tick."""
         step = tick_step(max(1, self.end - self.start))
         for time in range(-(-self.start // step) * step, self.end + 1, step):
             yield self.at(time), exact(time)
 
     def grid(self, page: SvgPage, top: float, bottom: float) -> None:
-        """A faint line at every tick."""
+        """Draw a faint line at every tick."""
         for x, _ in self.ticks:
             page.line("grid", x, top, x, bottom)
 
     def draw(self, page: SvgPage, words: str) -> None:
-        """The axis below what has been drawn, in what ``words`` say."""
+        """Draw the axis below the last shape; ``words`` name its unit."""
         y = page.top
         page.line("axis", self.left, y, EDGE, y)
         page.words(MARGIN, y + 18, words, "small faint")

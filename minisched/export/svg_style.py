@@ -1,4 +1,4 @@
-"""The style sheet of an SVG: only what occurs in it, for light and for dark paper."""
+"""The style sheet of an SVG, for light and dark paper, with only the rules in use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .looks import ARROWS, DARK, DARK_TEXT, LIGHT, LOOKS, ON_DARK, css
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif'
 LINES = "fill:none;stroke-width:1.1"
-TEXTURES = {  # on a tile of 8 by 8: what is drawn, and how
+TEXTURES = {  # on a tile of 8 by 8 pixels: the path, and its style
     "stripes": ("M-2 2L2 -2M0 8L8 0M6 10L10 6", f"{LINES};opacity:.45"),
     "dots": ("M2 2h0M6 6h0", "fill:none;stroke-width:2;stroke-linecap:round;opacity:.5"),
     "cross": ("M-2 2L2 -2M0 8L8 0M6 10L10 6M-2 6L2 10M0 0L8 8M6 -2L10 2", f"{LINES};opacity:.6"),
@@ -16,7 +16,7 @@ INKS = {"bubble": "var(--bubble)", "waited": "var(--waited)", "wait": "var(--fai
 
 
 def style_of(drawn: str) -> str:
-    """Style sheet, textures and arrow heads, as far as ``drawn`` uses them."""
+    """Return style sheet, textures and arrow heads, as far as ``drawn`` uses them."""
     lists = (piece.split('"', 1)[0].split() for piece in drawn.split('class="')[1:])
     classes = {word.removeprefix("in-") for words in lists for word in words}
     rules = [rule for name, rule in RULES if not name or name in classes]
@@ -26,7 +26,7 @@ def style_of(drawn: str) -> str:
 
 
 def variables() -> str:
-    """The colours as CSS variables, for light and for dark paper."""
+    """Return the colours as CSS variables, for light and for dark paper."""
     light, dark = (
         "; ".join(f"--{name}: {colour}" for name, colour in paper.items())
         for paper in (LIGHT, DARK)
@@ -35,7 +35,7 @@ def variables() -> str:
 
 
 def _ground(kind: str) -> str:
-    """What is under a kind's texture and words."""
+    """Return the colour under a kind's texture and words."""
     return f"var(--{kind})" if kind in ON_DARK else LOOKS[kind].fill or "var(--paper)"
 
 
@@ -50,7 +50,7 @@ def _box_rule(kind: str) -> str:
         border, ink = f"; stroke: {line}{dash}", INKS.get(kind, "var(--ink)")
         bold = "; font-weight: 650" if kind in ("bubble", "waited") else ""
     rim = f"; stroke: {_ground(kind)}; stroke-width: 3px; paint-order: stroke"
-    rim += "; stroke-linejoin: round"  # or letters such as w have spikes
+    rim += "; stroke-linejoin: round"  # otherwise letters such as w have spikes
     return f".box.{name} {{ fill: {fill}{border} }} text.in-{name} {{ fill: {ink}{bold}{rim} }}"
 
 

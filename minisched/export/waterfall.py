@@ -1,8 +1,8 @@
 """A waterfall: from one run's time to another's, by cause; the causes add up to the difference.
 
-A device's time is what it computes, what it waits for, and what lies before its first op and after
-its last one. So of two runs of one workload the difference is a sum of differences, one a cause.
-Where a run has several devices, each of them has its share.
+A device's time consists of its work, its waits, and the time before its first op and after its last
+one. So the difference of two runs of one workload is a sum of differences, one for each cause. In a
+run with several devices, each of them has its share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..trace.events import is_copy
 from .scene import LaneItem, LaneRow, Lanes, Part, Scene
 from .units import ms
 
-NAMES = {  # a cause, and what the device does or waits for then
+NAMES = {  # a cause, and the work or the wait of the device
     "host": "waits for the host",
     "copy": "waits for the copy",
     "needs": "waits for what a step needs",
@@ -30,7 +30,7 @@ NAMES = {  # a cause, and what the device does or waits for then
     "work": "computes for requests",
     "wasted": "computes for nobody",
 }
-CAUSES = {  # of a bubble; those that a loop names are not here
+CAUSES = {  # of a bubble; without those that a loop names
     **dict.fromkeys((causes.HOST, causes.COPY, causes.HOST_WAIT, causes.BLOCKED), "host"),
     **dict.fromkeys((causes.STAGE, causes.TRANSFER), "device"),
     **dict.fromkeys(
@@ -44,11 +44,11 @@ LEGEND = {
 
 
 def spent(trace: Trace) -> dict[str, Fraction]:
-    """Nanoseconds of a run by cause (``NAMES``), as the mean of its devices; exactly its makespan.
+    """Return the nanoseconds of a run by cause (``NAMES``): the mean of its devices.
 
-    ``needs`` is a wait that the loop names (grammar, penalties, drafts), ``other`` that nobody is
-    there, or what lies between a launch and its begin. ``wasted`` are steps all of whose rows had
-    no taker any more.
+    The sum is exactly the makespan. ``needs`` is a wait that the loop names (grammar, penalties,
+    drafts). ``other`` is time without requests, or between a launch and its begin. ``wasted`` is
+    the time of steps in which no row's request took its token.
     """
     lanes = forward_lanes(trace)
     if not lanes:
@@ -72,14 +72,14 @@ def spent(trace: Trace) -> dict[str, Fraction]:
 
 
 def steps_between(first: Trace, other: Trace) -> dict[str, Fraction]:
-    """By cause, by how many nanoseconds the other run is longer; together, the difference."""
+    """Return the other run's extra nanoseconds by cause; the sum is the difference."""
     before, after = spent(first), spent(other)
     found = {name: after.get(name, Fraction()) - before.get(name, Fraction()) for name in NAMES}
     return {name: change for name, change in found.items() if change}
 
 
 def waterfall(traces: Sequence[Trace]) -> Scene:
-    """From the first run's makespan to that of each other one.
+    """Draw the steps from the first run's makespan to that of each other one.
 
     Raises:
         ValueError: there are fewer than two runs.
@@ -98,7 +98,7 @@ def waterfall(traces: Sequence[Trace]) -> Scene:
 
 
 def finding(base: Trace, trace: Trace) -> str:
-    """What most of the difference is."""
+    """Write the largest cause of the difference."""
     change = trace.end - base.end
     if not change:
         return f"{trace.loop} takes as long as {base.loop}"
@@ -111,7 +111,7 @@ def finding(base: Trace, trace: Trace) -> str:
 
 
 def rows_of(base: Trace, trace: Trace) -> list[LaneRow]:
-    """The first run, a row for each cause from where the last one ended, and the other run."""
+    """Return a row for the first run, for each cause in order, and for the other run."""
     level, rows = Fraction(base.end), [whole(base)]
     for name, change in steps_between(base, trace).items():
         start, end = sorted((round(level), round(level + change)))
@@ -127,6 +127,6 @@ def rows_of(base: Trace, trace: Trace) -> list[LaneRow]:
 
 
 def whole(trace: Trace) -> LaneRow:
-    """A run's makespan."""
+    """Return a run's makespan as a row."""
     words = f"{ms(trace.end)} ms"
     return LaneRow(trace.loop, [LaneItem("spent", 0, trace.end, words, about=words)])
