@@ -60,7 +60,7 @@ def to_html(traces: Sequence[Trace], title: str = "") -> str:
     """Return the page. The first run is the baseline that speed-ups refer to.
 
     Raises:
-        ValueError: there is no trace, or a mark says too little.
+        ValueError: there is no trace, or a mark lacks an attribute.
     """
     if not traces:
         raise ValueError("a page needs at least 1 trace, but got 0.")
@@ -180,7 +180,7 @@ def panel_data(trace: Trace, panel: Panel) -> dict[str, Any]:
     ``pages`` is the size of its side's pool, 0 if unknown.
 
     Raises:
-        NothingToShow: a mark does not say how many pages there are.
+        NothingToShow: a mark lacks the number of pages.
     """
     sizes = pool(one_side(trace, panel.side)) if panel.name == "pages" else None
     names = ("place", "start", "end", "kind", "label", "about", "parent")
@@ -213,7 +213,7 @@ def counters(trace: Trace) -> dict[str, dict[str, Any]]:
 
 
 def listings(trace: Trace) -> dict[str, dict[str, Any]]:
-    """Return the source of each host lane whose lines the trace has.
+    """Return the source of each host lane with recorded lines.
 
     The trace of an own loop contains its source. An unknown loop has none.
     """

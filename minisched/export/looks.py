@@ -80,7 +80,7 @@ LOOKS = {
     "left": Look("#C5CCD4", glyph="▁"),
     "spent": Look("#E9ECF0", texture="stripes", glyph="▆"),
     "lacking": Look("", glyph="!"),
-    "room": Look("#F6F7F9", glyph=" "),  # a bar whose used part is filled
+    "room": Look("#F6F7F9", glyph=" "),  # a bar, filled up to the used part
     "queued": Look("", glyph="─"),
     "popped": Look("#E3E6EA", glyph="▪"),
     "ready": Look("#D5CDB4", glyph="═"),

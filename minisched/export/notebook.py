@@ -118,7 +118,7 @@ class NotebookPicture:
 
     @property
     def title(self) -> str:
-        """Return the picture's title, for readers who hear the page."""
+        """Return the picture's title, for screen readers."""
         found = re.search(r"<title>(.*?)</title>", self.svg, re.S)
         return unescape(found[1]) if found else "a picture"
 

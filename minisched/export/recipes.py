@@ -179,7 +179,7 @@ RECIPES = {
     "future_map": recipe(
         "overlap:ring", "a: 0-4 -> 10; b: 1-5 -> 10; c: 2-6 -> 10", max_running_requests=2
     ),
-    # long prompts, for which the host waits, and short decodes, whose results are ready
+    # long prompts, for which the host waits, and short decodes with results that are ready
     "generation_batch_result": recipe(
         "mini_overlap", "a: 10-79 -> 7; b at 30: 100-139 -> 4", FAST, kv_tokens=256
     ),

@@ -53,7 +53,7 @@ def find_renderer(server: str = "") -> Renderer:
     """Return the renderer to use; ``server`` is the address that the user named.
 
     Raises:
-        RenderError: there is none (the message says what to install), or the one chosen cannot be.
+        RenderError: there is none (the message names a remedy), or the one chosen is unusable.
     """
     if server := server or os.environ.get("PLANTUML_SERVER", ""):
         return partial(render_by_server, server)

@@ -14,7 +14,7 @@ draws the first part that it has a diagram for). A new picture is::
 
 Times are whole nanoseconds from the scene's own zero. A ``kind`` is a look: ``looks.py`` contains
 colour, texture and glyph. A new kind gets a line there, and one meaning in the whole project.
-Legends name the kinds that occur, in the order of ``legend``, except those whose meaning is on
+Legends name the kinds that occur, in the order of ``legend``, except those with their meaning on
 their boxes. Names and labels are plain text: writers shorten, escape and place them, keep
 arrows out of words, and give each row the same height.
 

@@ -89,7 +89,7 @@ def panels(trace: Trace) -> tuple[Panel, ...]:
     side.
 
     Raises:
-        NothingToShow: a mark of the trace does not say what it should.
+        NothingToShow: a mark of the trace lacks an attribute.
     """
     found = [replace(panel, side=side) for side in sides(trace)
              for panel in panels_of(one_side(trace, side)).values()]  # fmt: skip
@@ -102,7 +102,7 @@ def panels_of(trace: Trace) -> dict[str, Panel]:
     """Return the panels of one scheduler's run by name; of a pair, those of the decode side.
 
     ``queue`` has requests that wait for memory (``queued``). ``set`` has requests with memory
-    (``admitted``), requests whose memory is held for a transfer (``sending``), and zombies
+    (``admitted``), requests with memory held for a transfer (``sending``), and zombies
     (``wasted``). SGLang's ``running_batch`` has the decoding requests; ``set`` also has the prompts
     being computed.
 
@@ -112,7 +112,7 @@ def panels_of(trace: Trace) -> dict[str, Panel]:
     ``stale``.
 
     Raises:
-        NothingToShow: a mark of the trace does not say what it should.
+        NothingToShow: a mark of the trace lacks an attribute.
     """
     trace = shown_side(trace)
     books, end = Books(trace), trace.end + 1
@@ -213,7 +213,7 @@ def pool(trace: Trace) -> Pool | None:
     """Return the sizes of the pool, or None if the trace does not contain them.
 
     Raises:
-        NothingToShow: a mark does not say how many.
+        NothingToShow: a mark lacks their number.
     """
     for mark in named(shown_side(trace), "kv pool"):
         return Pool(number(mark, "pages"), number(mark, "page_size"), number(mark, "rows"))

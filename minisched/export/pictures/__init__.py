@@ -1,1 +1,1 @@
-"""What diagrams and drawings show that are no topic's view; ``golden.py`` says which they are."""
+"""Diagrams and drawings other than the topics' views; ``golden.py`` lists them."""

@@ -14,12 +14,12 @@ from ..units import ms
 
 # -- The first steps, in the words of each design --------------------------------------------------
 
-FIRST = 5  # steps: prompts come one after the other, and the designs part
+FIRST = 5  # steps: prompts arrive in order, and the designs begin to differ
 TOKEN = {
     "promised": "the next step names it, nobody knows it yet",
     "stored": "the device knows it, the host not yet",
 }
-WAYS = {  # a loop: its name, its means, its sync point in a word and in full, an unknown token
+WAYS = {  # by loop: its name, its means, its sync point in short and in full, an unknown token
     "serial": (
         "No overlap", "a step is processed before the next is scheduled", "wait",
         "the tokens of the only step", "none is named before it is known",
@@ -38,7 +38,7 @@ WAYS = {  # a loop: its name, its means, its sync point in a word and in full, a
 
 
 def cpu_gpu_overlap() -> Scene:
-    """No overlap, vLLM's and SGLang's: means, sync points, and what runs beside what."""
+    """Draw no overlap, vLLM and SGLang: means, sync points, and simultaneous work."""
     views = [view_of_steps(run_of(loop), 1, FIRST) for loop in WAYS]
     names = [
         (f"{name}, {ms(view.duration)} ms: {means}",
@@ -55,8 +55,9 @@ def cpu_gpu_overlap() -> Scene:
 
 
 def in_their_words(view: View, sync: str, end: int) -> Lanes:
-    """What each step computes, what the host blocks on, and on a lane of its own where a step's
-    tokens are until the host has them.
+    """Return each step's work and the host's waits, in the design's words.
+
+    A lane of its own shows the place of a step's tokens until the host has them.
     """
     lanes, said = lanes_of(view, end), dict[int, str]()
     when = dict[tuple[str, int], tuple[int, int]]()
@@ -95,7 +96,7 @@ MEANS = (
 
 
 def three_way() -> Scene:
-    """The three ways to schedule ahead, by a token's way to the next step."""
+    """Draw the three ways to schedule ahead, by a token's way to the next step."""
     names = {"vllm_async": "vLLM", "overlap": "SGLang", "mindie_dual": "MindIE"}
     found = finding([way_of(run_of(loop)) for loop in names])
     title = f"vLLM, SGLang and MindIE: a token waits {found.partition(': ')[2]}"
@@ -104,7 +105,7 @@ def three_way() -> Scene:
 
 
 def mindie_refactor() -> Scene:
-    """MindIE's two layers, and the proposal of one: the same settled steps."""
+    """Draw MindIE's two layers, and the proposal of one: the same settled steps."""
     loops = {
         "mindie_dual": "C++ scheduler over Python plugin",
         "mindie_single": "a single main pipeline",
@@ -120,7 +121,7 @@ def mindie_refactor() -> Scene:
     return side_by_side(views, title, names)
 
 
-# -- Of every design: what is shared ---------------------------------------------------------------
+# -- The workload that all designs share -----------------------------------------------------------
 
 DESIGNS = (  # of one device each, and of the same requests
     "serial", "overlap", "overlap_thread", "mini_normal", "mini_overlap", "mlx_async", "vllm_step",

@@ -1,4 +1,4 @@
-"""What a long prompt does to those who decode, and who attends to what when both are mixed."""
+"""The effect of a long prompt on decoding requests, and attention in a mixed batch."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from ..views import token_pool
 from ..views.marks import named, word
 from ..views.steps import StepWork, requests_in, steps_of, work_of
 
-# -- Runs from their requests' side: a lane for each, with what every step did for it --------------
+# -- Runs from their requests' side: a lane for each, with its share of every step -----------------
 
 
 def prefill_stage() -> Scene:
-    """One long prompt beside two requests that decode, in three ways."""
+    """Draw one long prompt and two decoding requests, in three ways."""
     recipe = RECIPES["mixed_chunk"]
     chunks = {
         "whole prompts": (1024, False),
@@ -50,7 +50,7 @@ def prefill_stage() -> Scene:
 
 
 def pd_against_mixed() -> Scene:
-    """The same requests on two devices with KV sent between them, and mixed on one."""
+    """Draw the same requests on two devices with a KV transfer, and mixed on one."""
     names = ("PD separation, two devices", "mixed chunks, one device")
     runs = dict(zip(names, both(RECIPES["pd"].requests), strict=True))
     apart, mixed = map(pause, runs.values())
@@ -59,7 +59,7 @@ def pd_against_mixed() -> Scene:
 
 
 def requests_of(runs: Mapping[str, Run], title: str) -> Scene:
-    """The requests of each run, and its devices, under its name and what it made of their time."""
+    """Draw each run's requests and devices under its name, with figures of its time."""
     end, parts = max(run.trace.end for run in runs.values()), list[Part]()
     for name, run in runs.items():
         steps = works(run.trace)
@@ -73,14 +73,15 @@ def requests_of(runs: Mapping[str, Run], title: str) -> Scene:
 
 
 def works(trace: Trace) -> list[StepWork]:
-    """What every step did for whom, in order of time; where there are two schedulers, of both."""
+    """Return the work of every step by request, by time; of both schedulers where there are two."""
     steps = [step for side in sides(trace) for step in steps_of(one_side(trace, side))]
     return sorted(steps, key=lambda step: (step.start, step.step))
 
 
 def row_of(trace: Trace, rid: str, steps: list[StepWork]) -> LaneRow:
-    """What was computed for a request, and how long it waited before that: from its arrival, and
-    from each retraction.
+    """Return a request's computed work and its waits, as a lane.
+
+    It waits from its arrival, and from each retraction.
     """
     work, waits = work_of(steps, rid), list[LaneItem]()
     back = [mark.time for mark in named(trace, "retraction") if word(mark, "rid") == rid]
@@ -93,13 +94,13 @@ def row_of(trace: Trace, rid: str, steps: list[StepWork]) -> LaneRow:
 
 
 def devices_of(trace: Trace) -> list[LaneRow]:
-    """The devices, and the way that KV takes from one to the other."""
+    """Return the devices, and the KV transfer between them."""
     rows = lanes_of(make_view(trace), trace.end).rows
     return [row for row in rows if any(of.kind in ("forward", "transfer") for of in row.spans)]
 
 
 def freed_at_once() -> Scene:
-    """The token pool with memory that goes back as soon as a request has ended, not by lease."""
+    """Draw the token pool with memory released at each request's end, not by lease."""
     recipe = RECIPES["token_pool"]
     config = replace(recipe.config, free_rule="at_once")
     scene = token_pool.scene(replace(recipe, config=config).run())
@@ -107,7 +108,7 @@ def freed_at_once() -> Scene:
     return replace(scene, title=title)
 
 
-# -- Who attends to what in a mixed batch: one rule for a chunk of a prompt and for a decode -------
+# -- Attention in a mixed batch: one rule for a chunk of a prompt and for a decode -----------------
 
 ATTENDED = {
     "admitted": "attended to: its KV lies there from earlier steps",
@@ -117,7 +118,7 @@ ATTENDED = {
 
 
 def mixed_batch() -> ScheduleBatch:
-    """The second chunk of a prompt beside two requests that decode, as the overlap loop ran it."""
+    """Return a mixed batch of the overlap loop: a prompt's second chunk and two decodes."""
     requests = asked("a: 0-3 -> 9; b: 20-25 -> 9; long at 30: 50-65 -> 2")
     config = SchedulerConfig(chunked_prefill_size=8, enable_mixed_chunk=True)
     frontend = Frontend(requests)
@@ -129,7 +130,7 @@ def mixed_batch() -> ScheduleBatch:
 
 
 def attention(batch: ScheduleBatch) -> Scene:
-    """The batch's tokens from top to bottom, everybody's KV from left to right."""
+    """Draw the batch's tokens from top to bottom, and the KV of all requests from left to right."""
     names, columns, cells = list[str](), list[str](), dict[tuple[int, int], GridCell]()
     for number, row in enumerate(batch.rows):
         rid, first = row.req.rid, len(columns)

@@ -27,7 +27,7 @@ forward    | worker
 sample     | worker
 sample end | worker ->> copy: tokens of {step}
 copy       | copy
-"""  # what most figures say about it
+"""  # the note of most figures
 
 # -- SGLang: the event loop, and the FutureMap between two steps -----------------------------------
 
@@ -92,13 +92,13 @@ process           | copy ->> scheduler: tokens of {step}
 
 
 def event_loop() -> str:
-    """Two settled turns: what the host does while the device runs a step."""
+    """Draw two settled turns: the host's work while the device runs a step."""
     title = "SGLang event_loop_overlap: the host works on the steps before and after"
     return to_story(EVENT_LOOP, title, Chapter(shown(trace_of("overlap"), 2)))
 
 
 def future_map() -> str:
-    """Three steps with a ring for two requests: the third one's slots are the first one's again."""
+    """Draw three steps with a ring for two requests; the third reuses the slots of the first."""
     title = "SGLang FutureMap: a token reaches the next step without the host"
     return to_story(FUTURE_MAP, title, Chapter(shown(trace_of("future_map"), 3)))
 
@@ -136,7 +136,7 @@ output   | core: output of {step}
 """,
     VLLM_CODE,
 )
-# in the same moment the next turn begins, so it is told with the launch
+# the next turn begins at the same time, so it stands with the launch
 FIRST = """
 launch | core
        | core -> queue: appendleft the Future of {step}, in flight: {step}
@@ -149,7 +149,7 @@ put 1 2 | core -> queue: appendleft the Future of {step}, in flight: {queue}
 
 
 def batch_queue() -> str:
-    """The first turns with async scheduling, the default on one device: fill, then harvest."""
+    """Draw the first turns with async scheduling, the default on one device: fill, then harvest."""
     trace = run_of("vllm_async")
     _, second, third = [item.start for item in trace.on("host") if item.name == "schedule"][:3]
     end = next(item.end for item in trace.on("host") if item.name == "wait" and item.step == 2)
@@ -162,7 +162,7 @@ def batch_queue() -> str:
     )
 
 
-# -- Where vLLM's host and device depend on one another: what waits, and what needs not ------------
+# -- Dependencies of vLLM's host and device: the steps that wait, and those that do not ------------
 
 DEPENDENCY_POINTS = Story(
     {**VLLM, "manager": Actor("StructuredOutputManager", "host"), **GPU},
@@ -207,9 +207,9 @@ mask     | core -> manager: get_grammar_bitmask({step}): a row for each draft
 
 
 def dependency_points() -> str:
-    """One settled step each, with a grammar, with drafts from the device, and with both.
+    """Draw one settled step each, with a grammar, with drafts from the device, and with both.
 
-    What penalties wait for is told alike; in vLLM itself it is the worker that waits for them.
+    The wait for penalties is drawn in the same way; in vLLM itself the worker waits for them.
     """
     waits = "A grammar (and penalties alike): sampling waits for the token before"
     goes_on = "Drafts: no step waits for the host, which corrects later"
@@ -304,13 +304,13 @@ output   | engine ->> client: output of {step}
 
 
 def plugin_pipeline() -> str:
-    """Two settled turns of the Python layer."""
+    """Draw two settled turns of the Python layer."""
     title = "MindIE's plugin pipeline: a call puts N and answers with the tokens of N-1"
     return to_story(PIPELINE, title, Chapter(shown(run_of("mindie_plugin"), 2)))
 
 
 def scheduler_placeholders() -> str:
-    """From the prompt to the third token of one request."""
+    """Draw the steps from the prompt to the third token of one request."""
     trace = recipe("mindie_dual", "s: 0-11 -> 4").run()
     title = "MindIE's scheduler: -1 stands for a token to come"
     return to_story(PLACEHOLDERS, title, Chapter(view_of_steps(trace, 1, 3)))

@@ -1,9 +1,9 @@
-"""A topic's view, and its further parts: recorded events to pictures that show the idea at work.
+"""A topic's view, and its further parts: pictures of recorded events that show the idea at work.
 
-``draw`` finds the topic's module, which has a function from a trace to a ``Scene``: ``scene``, or
-one of the topic's name where it draws two. Of a loop there are three pictures (``runs.py``,
-``step_under_step.py``): who works when, who tells whom, and step under step; two have one of their
-own before them. A loop that is no topic, a variant of one, has every loop's parts.
+``draw`` finds the topic's module. Its function ``scene`` makes a ``Scene`` of a trace; a module
+with two pictures has a function of the topic's name. A loop has three pictures (``runs.py``,
+``step_under_step.py``): work over time, messages in order, and step under step. Two loops have a
+picture of their own before them. A loop that is no topic, a variant of one, has every loop's parts.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .marks import NothingToShow
 __all__ = ["FORMS", "NothingToShow", "draw", "parts_of"]
 
 FORMS = ("svg", "puml", "text")
-STEPS = {"timing": 3, "sequence": 2, "steps": 4}  # how many settled steps a part shows
+STEPS = {"timing": 3, "sequence": 2, "steps": 4}  # the number of settled steps of a part
 MORE_STEPS: dict[str, dict[str, int]] = {
-    "multi_step": {"timing": 8, "sequence": 4, "steps": 6},  # a burst, and what is between two
-    "pd": {"timing": 8},  # both sides while a prompt goes from one to the other
+    "multi_step": {"timing": 8, "sequence": 4, "steps": 6},  # a burst, and the time between two
+    "pd": {"timing": 8},  # both sides while a prompt moves between them
     "vllm_pp": {"timing": 8},  # a pipeline that is full
 }
 
@@ -38,11 +38,11 @@ MORE_STEPS: dict[str, dict[str, int]] = {
 def draw(
     topic: str, trace: Trace, form: str = "svg", part: str = "", columns: int = COLUMNS
 ) -> str:
-    """The view of a topic on a trace, as the text of an SVG, of a PlantUML diagram, or plain.
+    """Return the view of a topic on a trace, as an SVG, a PlantUML diagram, or plain text.
 
     ``topic`` may also be the name of any loop, as a trace has it: ``vllm_async``, ``overlap-pool``.
-    ``part`` is one of ``parts_of(topic)``; without it, the first. ``columns`` is how wide a plain
-    text may be.
+    ``part`` is one of ``parts_of(topic)``, by default the first. ``columns`` is the width of a
+    plain text in characters.
 
     Raises:
         ValueError: there is no such topic, form or part, or there are less than 40 columns.
@@ -62,7 +62,7 @@ def draw(
 
 
 def parts_of(topic: str) -> tuple[str, ...]:
-    """The names of a topic's pictures; none where it has only one.
+    """Return the names of a topic's pictures; none where it has only one.
 
     Raises:
         ValueError: there is no such topic.
@@ -71,7 +71,7 @@ def parts_of(topic: str) -> tuple[str, ...]:
 
 
 def _pictures(topic: str) -> dict[str, Callable[[Trace], Scene]]:
-    """A topic's pictures; one that is the only one has no name."""
+    """Return a topic's pictures; a single one has no name."""
     name, topic = topic, topic if topic in TOPICS else kind_of_loop(topic)
     if not topic:
         raise ValueError(unknown(name))
@@ -89,9 +89,9 @@ def _pictures(topic: str) -> dict[str, Callable[[Trace], Scene]]:
 
 
 def kind_of_loop(name: str) -> str:
-    """The loop, or the topic, as which a trace of that name is drawn; empty: there is no such loop.
+    """Return the loop or the topic for a trace's name; empty if there is no such loop.
 
-    A trace's name may have a relay behind it, ``overlap-pool``; pipelines are a topic together.
+    A trace's name may end in a relay, ``overlap-pool``; pipelines share a topic.
     """
     loop = name.partition("-")[0].partition(":")[0]
     if loop not in LOOPS:
@@ -100,7 +100,7 @@ def kind_of_loop(name: str) -> str:
 
 
 def unknown(topic: str) -> str:
-    """What to say where there is no such topic: the nearest, and all of them."""
+    """Return the message for an unknown topic: the nearest one, and all of them."""
     known = [*TOPICS, *LOOPS]
     near = [name for name in known if topic and topic in name] or get_close_matches(topic, known, 1)
     hint = f"perhaps {near[0]} is meant; the" if near else "the"

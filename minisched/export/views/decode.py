@@ -1,4 +1,4 @@
-"""The running set over time: who joins, who leaves and why, who gives way, who is a zombie."""
+"""The running set over time: requests that join, leave, are retracted or become zombies."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SAID = {"admitted": "in the set", "queued": "waits", "sending": "transfer", "was
 
 
 def scene(trace: Trace) -> Scene:
-    """How many there are in the set, and where each request is, above what it computes.
+    """Draw the size of the set, and the place of each request, above the computed work.
 
-    A zombie of a retraction has a lane of its own: its request may run again beside it.
+    A zombie of a retraction has a lane of its own, because its request may run again meanwhile.
     """
     part, shown = opening(trace, MOST_STEPS)
     panels, steps = panels_of(part), steps_of(part)

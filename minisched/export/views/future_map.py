@@ -23,7 +23,7 @@ LEGEND = {
 
 
 def scene(trace: Trace) -> Scene:
-    """A lane for each future slot."""
+    """Draw a lane for each future slot."""
     part, shown = opening(trace, MOST_STEPS)
     if not (stays := stays_of(part)):
         raise NothingToShow("the trace has no future slots mark: no future map was used.")
@@ -32,7 +32,7 @@ def scene(trace: Trace) -> Scene:
     for stay in stays:
         data: Data = {"slot": stay.slot, "rid": stay.rid, "step": stay.step}
         phases = [*stay.phases]
-        if stay.sampled and stay.last_read == stay.stored:  # read at once, or never
+        if stay.sampled and stay.last_read == stay.stored:  # read immediately, or never
             phases.append(("stored", stay.stored, stay.stored))
         lanes[stay.slot] += [
             LaneItem(kind, start, min(end, part.end),
@@ -63,8 +63,9 @@ def scene(trace: Trace) -> Scene:
 
 
 def ring_of(trace: Trace) -> tuple[int, int]:
-    """How many slots there are before the counter wraps, and in the buffer; zeros where the cells
-    are rows of the request table.
+    """Return the slots before the counter wraps, and those of the buffer.
+
+    Both are zero where the cells are rows of the request table.
     """
     for mark in named(trace, "future map"):
         if mark.attrs.get("side") != "prefill":
@@ -72,7 +73,7 @@ def ring_of(trace: Trace) -> tuple[int, int]:
     return 0, 0
 
 
-# -- Which token was in which future slot when, read from a trace ----------------------------------
+# -- The tokens in future slots over time, read from a trace ---------------------------------------
 
 
 @dataclass(frozen=True)
@@ -82,22 +83,22 @@ class SlotStay:
     slot: int
     rid: str
     step: int  # the step that samples it
-    promised: int  # when its step was bound
-    stored: int  # when that step's sample had run
-    gone: int  # when the slot was promised to the next token, and nobody was to read this one
-    reads: list[int] = field(default_factory=list)  # when a forward looked it up
-    lost: list[int] = field(default_factory=list)  # those who looked for an older token
+    promised: int  # time when its step was bound
+    stored: int  # time when that step's sample had run
+    gone: int  # time when the slot was promised to the next token, with no read left
+    reads: list[int] = field(default_factory=list)  # times of forwards that read it
+    lost: list[int] = field(default_factory=list)  # times of reads for an older token
     sampled: bool = True  # its sample has run
     reuses: bool = False  # it took the slot from an older token, on the ring
 
     @property
     def last_read(self) -> int:
-        """When it was of use for the last time."""
+        """Return the time of its last read."""
         return max([self.stored, *self.reads])
 
     @property
     def phases(self) -> Iterator[tuple[str, int, int]]:
-        """What it is when, as far as that takes time: promised, stored, stale."""
+        """Yield its states that take time, with their times: promised, stored, stale."""
         moments = (self.promised, self.stored, self.last_read, max(self.last_read, self.gone))
         kinds = ("promised", "stored", "stale")
         for kind, (start, end) in zip(kinds, pairwise(moments), strict=True):
@@ -106,12 +107,13 @@ class SlotStay:
 
 
 def stays_of(trace: Trace) -> list[SlotStay]:
-    """Every stay, from the ``future slots`` marks and the ops of their steps.
+    """Return every stay, from the ``future slots`` marks and the ops of their steps.
 
-    A step may read a slot and get the same one for its own token: it reads before it stores.
+    A step may read a slot and get the same one for its own token, because it reads before it
+    stores.
     """
     steps, (limit, _) = {item.step: item for item in forwards(trace)}, ring_of(trace)
-    end = trace.end + 1  # who is there then is there at the last moment, too
+    end = trace.end + 1  # such a stay is part of the state at the last moment, too
     sampled = {item.step: item.end for item in trace.on(forward_lane(trace))
                if item.name == "sample"}  # fmt: skip
     newest, found = dict[int, SlotStay](), list[SlotStay]()

@@ -1,4 +1,4 @@
-"""The copy path: each step's inputs on their way to the device, and its tokens on theirs back."""
+"""The copy path: each step's inputs on their way to the device, and its tokens on the way back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEGEND = {
 
 
 def scene(trace: Trace) -> Scene:
-    """Two lanes a step, device and host, and a lane for each pinned host buffer."""
+    """Draw two lanes for each step, device and host, and a lane for each pinned host buffer."""
     own = shown_side(trace)
     first, shown = opening(own, MOST_STEPS)
     steps: dict[int, list[Slice]] = {
@@ -70,14 +70,14 @@ def scene(trace: Trace) -> Scene:
 
 
 def item_of(item: Slice) -> LaneItem:
-    """One op or phase; a wait is told from others by how long it is, in nanoseconds."""
+    """Return one op or phase; a wait has its own length, in nanoseconds."""
     data: Data = {"step": item.step, "op": item.name, "ns": item.duration}
     label = item.name if item.name == "forward" else ""
     return LaneItem(item.name, item.start, item.end, label, data=data)
 
 
 def buffers(copies: dict[int, Slice], taken: dict[int, int], count: int, end: int) -> Part:
-    """A lane for each buffer: from when a copy begins to write it until it is read."""
+    """Draw a lane for each buffer: from the start of the copy into it until its read."""
     lanes: dict[int, list[LaneItem]] = {}
     for step, copy in copies.items():
         until = max(copy.end, taken.get(step, end))

@@ -1,4 +1,4 @@
-"""The grammar over time: what each mask allows, what comes of it, and who has to wait for it."""
+"""The grammar over time: the tokens allowed by each mask, the tokens sampled, and the waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOTE = "26 → t: 26 tokens were allowed, t was sampled; ␣ is a space, #7 no c
 
 
 def scene(trace: Trace) -> Scene:
-    """Host and device, and a lane for each request with a grammar."""
+    """Draw host and device, and a lane for each request with a grammar."""
     part, shown = opening(trace, MOST_STEPS)
     part = shown_side(part)
     rules = {word(mark, "rid"): word(mark, "rule")
@@ -68,9 +68,9 @@ def scene(trace: Trace) -> Scene:
 
 
 def items_of(mark: Mark, sampled: int, taken: Mark | None, is_text: bool) -> list[LaneItem]:
-    """One step's token: how many were allowed, which one came, and whether it was the last.
+    """Return one step's token: the number allowed, the one sampled, and whether it was the last.
 
-    Where nobody wanted the token, or the trace ends, the grammar has taken none.
+    If the token is dropped, or the trace ends, the grammar has accepted none.
     """
     data: Data = {"rid": word(mark, "rid"), "step": number(mark, "step")}
     until = max(sampled, taken.time) if taken else sampled
@@ -78,7 +78,7 @@ def items_of(mark: Mark, sampled: int, taken: Mark | None, is_text: bool) -> lis
     if taken and (came := numbers(taken, "tokens")):
         words += " → " + " ".join(character(one) if is_text else f"#{one}" for one in came)
     label, none = (words, words.replace(" ", "")), ("", "")
-    is_early = sampled - mark.time >= until - sampled  # the words go where there is more room
+    is_early = sampled - mark.time >= until - sampled  # the words stand on the side with more room
     items = [LaneItem("promised", mark.time, sampled, *(label if is_early else none),
                       data={**data, "allowed": allows})]  # fmt: skip
     if until > sampled:
@@ -89,12 +89,12 @@ def items_of(mark: Mark, sampled: int, taken: Mark | None, is_text: bool) -> lis
 
 
 def printable(rule: str) -> str:
-    """A rule in one line, without what neither a picture nor a terminal can show."""
+    """Return a rule in one line, without characters that a picture or a terminal can't show."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in rule
     )
 
 
 def character(token: int) -> str:
-    """A byte as a character, if it can be printed, else its id."""
+    """Return a byte as a character, if it can be printed, otherwise its id."""
     return "␣" if token == 32 else chr(token) if 32 < token < 127 else f"#{token}"

@@ -1,4 +1,4 @@
-"""The chain of lazy arrays: when each step's tokens are a mere graph, and who is built on them."""
+"""The chain of lazy arrays: each step's tokens as a graph, and the steps built on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEGEND = {
 
 
 def scene(trace: Trace) -> Scene:
-    """One lane a step's array of tokens, from its launch until the host reads it."""
+    """Draw one lane for each step's array of tokens, from its launch until the host reads it."""
     part, shown = opening(trace, MOST_STEPS)
     when = {(item.name, item.step): item for item in part.slices}
     ran = {step for name, step in when if name == "forward"}

@@ -1,6 +1,6 @@
-"""Reading the marks of a trace that anybody may have written.
+"""Checked reads of marks, for traces of any origin.
 
-All of it raises ``NothingToShow`` where a mark is not there, or does not say what it should.
+Each function raises ``NothingToShow`` where a mark is missing, or lacks an attribute.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class NothingToShow(ValueError):
 
 
 def named(trace: Trace, *names: str) -> list[Mark]:
-    """The marks of these names, in order of time."""
+    """Return the marks of these names, by time."""
     return [mark for mark in trace.marks if mark.name in names]
 
 
 def needed(trace: Trace, name: str, why: str, steps: Container[object] | None = None) -> list[Mark]:
-    """The marks of a name, of these steps if any are given.
+    """Return the marks of a name, of these steps if any are given.
 
-    Without one there is no picture; ``why`` says what that means.
+    Without one there is no picture, and the error contains ``why``.
     """
     found = named(trace, name)
     if steps is not None:
@@ -34,21 +34,21 @@ def needed(trace: Trace, name: str, why: str, steps: Container[object] | None = 
 
 
 def number(mark: Mark, name: str) -> int:
-    """A whole number among a mark's attributes."""
+    """Return a whole number from a mark's attributes."""
     if isinstance(value := mark.attrs.get(name), int):
         return value
     raise lacking(mark, f"{name} as a whole number")
 
 
 def word(mark: Mark, name: str) -> str:
-    """A text among a mark's attributes."""
+    """Return a text from a mark's attributes."""
     if isinstance(value := mark.attrs.get(name), str):
         return value
     raise lacking(mark, f"{name} as a text")
 
 
 def numbers(mark: Mark, name: str, least: int = 0) -> list[int]:
-    """The whole numbers in a text among a mark's attributes, each at least so much."""
+    """Return the whole numbers in a text from a mark's attributes, each at least ``least``."""
     try:
         found = [int(part) for part in word(mark, name).split()]
     except ValueError:
@@ -59,29 +59,29 @@ def numbers(mark: Mark, name: str, least: int = 0) -> list[int]:
 
 
 def lacking(mark: Mark, what: str) -> NothingToShow:
-    """The error of a mark that does not say enough."""
+    """Return the error of a mark without the attribute ``what``."""
     return NothingToShow(f"the mark {mark.name!r} at {ms(mark.time)} ms lacks {what}.")
 
 
-# -- Words that fit where they are to stand --------------------------------------------------------
+# -- Words that fit their place --------------------------------------------------------------------
 
 
 def short(words: str, most: int) -> str:
-    """As much of a text as there is room for."""
+    """Return the part of a text that fits into ``most`` characters."""
     return words if len(words) <= most else words[: most - 1] + "…"
 
 
 def short_end(words: str, most: int) -> str:
-    """The end of a name, where it tells itself from others, for a narrow box."""
+    """Return the end of a name, its distinctive part, for a narrow box."""
     return words if len(words) <= most else "…" + words[len(words) - most + 1 :]
 
 
 def first_of(most: int, count: int, noun: str = "") -> str:
-    """``the first 3 of 7 steps``; empty where nothing is left out."""
+    """Return ``the first 3 of 7 steps``; empty where all are shown."""
     return f"the first {most} of {count} {noun}{'s' * bool(noun)}".rstrip() * (count > most)
 
 
 def ordinal(number: int) -> str:
-    """``1st``, ``2nd``, ``3rd``, ``4th``."""
+    """Return ``1st``, ``2nd``, ``3rd``, ``4th``."""
     special = {1: "st", 2: "nd", 3: "rd"} if number % 100 not in (11, 12, 13) else {}
     return f"{number}{special.get(number % 10, 'th')}"

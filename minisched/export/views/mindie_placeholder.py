@@ -1,4 +1,4 @@
-"""The C++ scheduler's ledger over time: a placeholder for every token to come, then the token."""
+"""The C++ scheduler's ledger over time: a placeholder for every later token, then the token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEGEND = {
 
 
 def scene(trace: Trace) -> Scene:
-    """A line for each time that the ledger was written; of a long list the newest tokens."""
+    """Draw a line for each entry of the ledger; of a long list the newest tokens."""
     forwards_of(trace)
     marks = needed(trace, "ledger", "no ledger was kept")
     ledgers = [lists_of(mark) for mark in marks[:MOST_ENTRIES]]
@@ -30,7 +30,7 @@ def scene(trace: Trace) -> Scene:
     for row, (mark, lists, before) in enumerate(zip(marks, ledgers, [{}, *ledgers], strict=False)):
         for at, rid in enumerate(rids):
             tokens, old = lists.get(rid, []), before.get(rid, [])
-            first = max(0, len(tokens) - room + 1)  # a column stays free
+            first = max(0, len(tokens) - room + 1)  # one column remains empty
             for place, token in enumerate(tokens[first:], first):
                 cells[row, at * room + place - first] = GridCell(
                     "promised" if token == PLACEHOLDER else "stored",
@@ -54,7 +54,7 @@ def scene(trace: Trace) -> Scene:
 
 
 def lists_of(mark: Mark) -> dict[str, list[int]]:
-    """Every sequence's output tokens, placeholders and all: ``a: 5 -1; b: -1``."""
+    """Return every sequence's output tokens with placeholders: ``a: 5 -1; b: -1``."""
     found: dict[str, list[int]] = {}
     for item in filter(None, word(mark, "lists").split("; ")):
         rid, _, tokens = item.rpartition(":")
@@ -66,7 +66,7 @@ def lists_of(mark: Mark) -> dict[str, list[int]]:
 
 
 def after(mark: Mark) -> str:
-    """What was written down: a step is on its way, its tokens came, or nobody's did."""
+    """Write an entry's cause: a launched step, its tokens, or tokens without a request."""
     step = number(mark, "step")
     if word(mark, "after") == "schedule":
         return f"step {step} is sent"

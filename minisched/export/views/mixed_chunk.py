@@ -1,7 +1,7 @@
-"""Tokens a step, under one limit: mixed chunks, and vLLM's one budget for everybody.
+"""Tokens of each step under one limit: mixed chunks, and vLLM's common budget.
 
-Decode tokens and prompt tokens, stacked while their step runs, under the limit for both; and below
-them what was computed for whom.
+Decode tokens and prompt tokens are stacked while their step runs, under the common limit. Below
+them is the work for each request.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LEGEND = {
 
 
 def scene(trace: Trace) -> Scene:
-    """Every step's tokens against the chunk size."""
+    """Draw every step's tokens and the chunk size."""
     modes = [step.mode for step in steps_of(opening(trace, MOST_STEPS)[0])]
     title = f"{modes.count('mixed')} of {len(modes)} steps compute a chunk beside decodes"
     return draw(trace, f"mixed_chunk: {title}")
 
 
 def unified(trace: Trace) -> Scene:
-    """Every step's tokens against the budget: who runs comes first, who waits gets the rest."""
+    """Draw every step's tokens and the budget; running requests come first."""
     steps, limit = steps_of(opening(trace, MOST_STEPS)[0]), limit_of(trace)
     most = max(sum(share.tokens for share in step.parts) for step in steps)
     of = f" of {limit} allowed" if limit else ""
@@ -39,7 +39,7 @@ def unified(trace: Trace) -> Scene:
 
 
 def draw(trace: Trace, title: str) -> Scene:
-    """The steps' tokens and the limit, and the requests."""
+    """Draw the steps' tokens and the limit, and the requests."""
     part, shown = opening(trace, MOST_STEPS)
     steps, limit = steps_of(part), limit_of(trace)
     if any(share.tokens == 0 for step in steps for share in step.parts):
@@ -66,7 +66,7 @@ def draw(trace: Trace, title: str) -> Scene:
 
 
 def limit_of(trace: Trace) -> int:
-    """How many tokens a step with prompts has at most; 0: there is no limit."""
+    """Return the greatest number of tokens of a step with prompts; 0: there is no limit."""
     limits = (number(mark, "rem_chunk") + number(mark, "mixed_decode_tokens")
               for mark in named(trace, "budget") if number(mark, "rem_chunk") >= 0)  # fmt: skip
     return next(limits, 0)

@@ -1,4 +1,4 @@
-"""KV memory as a map over time: which page and which row of the request table is whose."""
+"""KV memory as a map over time: the owner of each page and of each row of the request table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = {"admitted": "requests'", "wasted": "zombies'", "protected": "cached, in
 
 
 def scene(trace: Trace) -> Scene:
-    """How many pages are whose, and the map of them and of the rows."""
+    """Draw the pages by kind over time, and the map of pages and rows."""
     part, shown = opening(trace, MOST_STEPS)
     panels, own = panels_of(part), shown_side(part)
     pages, table = (up_to(panels[name].stays, part.end) for name in ("pages", "rows"))
@@ -62,7 +62,7 @@ def scene(trace: Trace) -> Scene:
 
 
 def eviction_flags(trace: Trace) -> list[LaneItem]:
-    """When the prefix cache gave up pages, and how many."""
+    """Return the times when the prefix cache evicted pages, and their numbers."""
     found: Counter[int] = Counter()
     for mark in named(trace, "radix evict", "block evict"):
         found[mark.time] += (number(mark, "pages") if mark.name == "radix evict"
@@ -72,11 +72,11 @@ def eviction_flags(trace: Trace) -> list[LaneItem]:
 
 
 def lanes_of(stays: Sequence[Stay]) -> list[LaneRow]:
-    """A lane for each page or row; neighbours that go the same way throughout share one."""
+    """Return a lane for each page or row; neighbours with the same stays share one."""
     by_id: dict[int, list[Stay]] = defaultdict(list)
     for stay in stays:
         by_id[int(stay.place.split()[1])].append(stay)
-    groups: list[tuple[int, int, object]] = []  # the first id, the last, and their way
+    groups: list[tuple[int, int, object]] = []  # the first id, the last, and their stays
     for at in sorted(by_id):
         way = [(stay.kind, stay.label, stay.start, stay.end) for stay in by_id[at]]
         is_same = bool(groups) and groups[-1][1:] == (at - 1, way)

@@ -1,7 +1,7 @@
 """Tokens that stay on the device, as rows: placeholder fill, and vLLM's previous-sampled scatter.
 
-In both a step's rows take their input from rows of the step before: a column a step, a box a row,
-and a line to where each token was sampled.
+In both a step's rows take their input from rows of the previous step. A picture has a column for
+each step, a box for each row, and a line to the row that sampled its token.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ SCATTERED = {
     "arrow token": "from the row that the token was sampled in",
 }
 PATHS = {"full": "full H2D", "slice": "slice copy", "scatter": "scatter_"}
-Row = tuple[str, str, int]  # request, look, and a row of the step before, or KNOWN
+Row = tuple[str, str, int]  # request, look, and a row of the previous step, or KNOWN
 
 
 def scene(trace: Trace) -> Scene:
-    """Placeholder fill: from which row of the step before a token came."""
+    """Draw placeholder fill: the row of the previous step that sampled each token."""
     part, shown = opening(trace, MOST_STEPS)
     ran = {work.step: work for work in steps_of(part)}
     marks = needed(part, "placeholder fill", "no placeholder was filled", ran)
@@ -63,7 +63,7 @@ def scene(trace: Trace) -> Scene:
 
 
 def prev_sampled(trace: Trace) -> Scene:
-    """vLLM's scatter: which row goes on where, and by which path."""
+    """Draw vLLM's scatter: the next row of each row, and the path of its token."""
     part, shown = opening(shown_side(trace), MOST_STEPS)
     ran = {item.step: item.rids for item in forwards(part)}
     marks = needed(part, "prev sampled", "another relay was used", ran)
@@ -89,14 +89,14 @@ def prev_sampled(trace: Trace) -> Scene:
 
 
 def rows_of(mark: Mark, name: str, before: int) -> list[int]:
-    """The rows of the step before that a mark names, or KNOWN."""
+    """Return the rows of the previous step that a mark names, or KNOWN."""
     if max(rows := numbers(mark, name, least=KNOWN), default=KNOWN) >= before:
         raise lacking(mark, "rows that the step before has")
     return rows
 
 
 def grid_of(steps: dict[int, list[Row]], columns: Sequence[str]) -> CellGrid:
-    """A column a step; of many rows the first."""
+    """Return a column for each step; of many rows the first."""
     cells, links = dict[tuple[int, int], GridCell](), list[LaneLink]()
     for at, (step, rows) in enumerate(steps.items()):
         for row, (rid, look, source) in enumerate(rows[:MOST_ROWS]):

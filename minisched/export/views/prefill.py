@@ -1,4 +1,4 @@
-"""Admission's budget as a waterfall: it falls with everybody who is admitted."""
+"""Admission's budget as a waterfall: it falls with each admitted request."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..units import ms
 from .marks import NothingToShow, first_of, named, number, short, word
 from .steps import led_to
 
-BUDGETS = {  # in the order of their columns
+BUDGETS = {  # by attribute, in the order of their columns
     "rem_chunk": "chunk",
     "rem_input": "input",
     "cur_rem": "memory now",
     "rem_total": "memory later",
 }
-LACKED = {  # what a refusal's reason begins with -> the budget that was short
+LACKED = {  # start of a refusal's reason -> the budget that was too small
     "KV memory": "rem_total",
     "chunked_prefill_size": "rem_chunk",
     "a page of a chunk": "rem_chunk",
@@ -37,13 +37,13 @@ NOTES = (
     "NO_TOKEN and OTHER are SGLang's AddReqResult: no KV memory for it, or no row; or another "
     "limit, such as the prompt tokens of one batch",
 )
-Round = list[Mark]  # one look at the waiting queue: its budget, then who was admitted and refused
+Round = list[Mark]  # one pass over the queue: its budget, then admissions and refusals
 
 
 def scene(trace: Trace) -> Scene:
-    """A line a request that was offered; four columns of what is left, in tokens."""
+    """Draw a line for each request offered; four columns of the remaining tokens."""
     rounds, step_of = rounds_of(trace), led_to(trace)
-    scales = {  # the most that each budget ever held; 0: it has no limit
+    scales = {  # the greatest value of each budget; 0: it has no limit
         budget: max(0, *(number(one[0], budget) for one in rounds)) for budget in BUDGETS
     }
     rows = accumulate(map(len, rounds))
@@ -77,8 +77,9 @@ def scene(trace: Trace) -> Scene:
 
 
 def rounds_of(trace: Trace) -> list[Round]:
-    """Every round in which somebody was admitted or refused; not one like the round before it, that
-    refuses the same requests and admits nobody.
+    """Return every round with an admission or a refusal.
+
+    A round is left out if it admits no request and refuses the same ones as the previous round.
     """
     rounds = list[Round]()
     for mark in named(trace, "budget", "admit", "refuse"):
@@ -99,7 +100,7 @@ def rounds_of(trace: Trace) -> list[Round]:
 
 
 def line_of(mark: Mark, step: int) -> str:
-    """A round, with the step that it led to; or who was admitted, or refused."""
+    """Return the title of a round, with its step; or of an admission or a refusal."""
     if mark.name == "budget":
         decodes = number(mark, "mixed_decode_tokens")
         said = f"step {step}" if step else "no step"
@@ -113,7 +114,7 @@ def line_of(mark: Mark, step: int) -> str:
 
 
 def budget_cell(before: Mark, after: Mark, budget: str, scale: int) -> GridCell:
-    """What is left of a budget, which may be overdrawn, and beside it what has been taken."""
+    """Return the rest of a budget, which may be negative, with the tokens taken next to it."""
     rem = number(after, budget)
     now = max(0, rem)
     taken, rest = max(0, number(before, budget) - now), min(1.0, now / max(1, scale))
@@ -126,7 +127,7 @@ def budget_cell(before: Mark, after: Mark, budget: str, scale: int) -> GridCell:
 
 
 def refusal(mark: Mark, has_numbers: bool) -> GridCell:
-    """What would have been needed; where that is no number of tokens, why."""
+    """Return the tokens that a refused request needed; without such a number, the reason."""
     why = word(mark, "reason")
     said = f"needs {number(mark, 'need')}, has {max(0, number(mark, 'left'))}"
     return GridCell("lacking", said if has_numbers else short(why, 24), about=why,

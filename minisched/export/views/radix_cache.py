@@ -1,4 +1,4 @@
-"""The prefix cache's tree, just after what changed it: shared, locked, and given up."""
+"""The prefix cache's tree, just after a change: shared, locked and evicted nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DID = {"insert": "inserted", "admit": "admitted", "retraction": "retracted", "fi
 
 
 def scene(trace: Trace) -> Scene:
-    """Pages over time; the tree around a split, a branch, an eviction; and at the end."""
+    """Draw pages over time, and the tree after a split, a branch, an eviction, and at the end."""
     own = shown_side(trace)
     if any(mark.name == "block add" for mark in own.marks):
         raise NothingToShow(
@@ -68,7 +68,7 @@ def scene(trace: Trace) -> Scene:
 
 
 def changes_of(trace: Trace) -> dict[int, list[Mark]]:
-    """What happened to the tree, by time."""
+    """Return the changes of the tree, by time."""
     needed(trace, "radix add", "nothing ever entered a prefix cache")
     found: dict[int, list[Mark]] = defaultdict(list)
     for mark in named(trace, *CHANGES):
@@ -77,8 +77,9 @@ def changes_of(trace: Trace) -> dict[int, list[Mark]]:
 
 
 def choose(changes: dict[int, list[Mark]], stays: tuple[Stay, ...]) -> list[int]:
-    """The moments worth a picture, in order of time: a split, an eviction, the end, a branch, when
-    the tree is fullest, and the beginning.
+    """Return the times worth a picture, in order.
+
+    They are a split, an eviction, the end, a branch, the fullest tree, and the beginning.
     """
 
     def first(name: str, since: int = 0) -> list[int]:
@@ -94,7 +95,7 @@ def choose(changes: dict[int, list[Mark]], stays: tuple[Stay, ...]) -> list[int]
 
 
 def lockers_of(now: dict[str, Stay]) -> dict[str, set[str]]:
-    """Who holds each node: a lock holds the whole path from where it ends."""
+    """Return the requests that hold each node: a lock holds the path from its end to the root."""
     lockers: dict[str, set[str]] = defaultdict(set)
     for stay in now.values():
         at: Stay | None = stay
@@ -105,7 +106,7 @@ def lockers_of(now: dict[str, Stay]) -> dict[str, set[str]]:
 
 
 def box_of(stay: Stay, kind: str, lockers: set[str], is_touched: bool, tree: int) -> TreeBox:
-    """A node with its first tokens, its pages, and who holds it."""
+    """Return a node with its first tokens, its pages, and the requests that hold it."""
     at, parent = (int(place.partition(" ")[2] or 0) for place in (stay.place, stay.parent))
     tokens, pages = stay.label.rpartition('" ')[2], many(stay.size, "page")
     holders = sorted(lockers) if kind == "protected" else []
@@ -117,7 +118,7 @@ def box_of(stay: Stay, kind: str, lockers: set[str], is_touched: bool, tree: int
 
 
 def story(trace: Trace, marks: list[Mark], time: int) -> str:
-    """What happened, and to whom: ``b inserted; 1 node added, 1 split``."""
+    """Write the changes and their requests: ``b inserted; 1 node added, 1 split``."""
     who = dict.fromkeys(f"{word(mark, 'rid')} {DID[mark.name]}"
                         for mark in named(trace, *DID) if mark.time == time)  # fmt: skip
     counts = Counter(mark.name for mark in marks if CHANGES[mark.name])

@@ -1,4 +1,4 @@
-"""Retraction: memory runs out, somebody gives theirs back, and pays by computing it again."""
+"""Retraction: without free memory a request releases its pages, and recomputes them later."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ LEGEND = {
 
 
 def scene(trace: Trace) -> Scene:
-    """Memory and the new token ratio over time, what was computed for whom, and who paid what."""
+    """Draw memory and the new token ratio, the computed work, and the cost of each retraction."""
     part, shown = opening(trace, MOST_STEPS)
     marks = needed(part, "retraction", "nobody had to give up memory")
     steps, paid = steps_of(part), {word(mark, "rid") for mark in marks}
     rids = requests_in(steps)
-    kept = sorted(rids, key=lambda rid: rid not in paid)[:MOST_LANES]  # whoever was retracted
+    kept = sorted(rids, key=lambda rid: rid not in paid)[:MOST_LANES]  # retracted requests first
 
     def values(name: str) -> list[tuple[int, int]]:
-        """A counter's; of several at one moment the last."""
+        """Return the values of a counter; the last of several at one time."""
         return list({it.time: it.value for it in part.counters if it.name == name}.items())
 
     held, parts = [Series("KV slots held", "stored", values("kv used")),
@@ -54,9 +54,9 @@ def scene(trace: Trace) -> Scene:
 
 
 def bill(trace: Trace, mark: Mark, steps: list[StepWork]) -> str:
-    """What a retraction cost: a sentence.
+    """Write the cost of a retraction in a sentence.
 
-    In KV slots, as the axis of memory is; in pages where the trace does not say how long one is.
+    The unit is KV slots, as on the axis of memory; pages where the trace lacks the page size.
     """
     has, rid, again = pool(trace), word(mark, "rid"), 0
     unit, size = ("KV slot", has.page_size) if has else ("page", 1)

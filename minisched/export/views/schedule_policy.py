@@ -1,4 +1,4 @@
-"""In which order waiting requests were admitted, against the order in which they came."""
+"""The order in which waiting requests were admitted, compared with their arrival."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ LEGEND = {
 
 @dataclass
 class QueueOrder:
-    """Who waits at a moment, in order; and who of them was admitted then, with the tokens of its
-    prompt that were cached, and those to compute.
+    """The waiting requests at a time, in order, and the admitted ones among them.
+
+    An admitted request has its cached prompt tokens, and those to compute.
     """
 
     name: str
@@ -28,9 +29,9 @@ class QueueOrder:
 
 
 def scene(trace: Trace) -> Scene:
-    """A column for each time the queue was sorted.
+    """Draw a column for each time the queue was sorted.
 
-    Only policies that ask the cache record that; of others one column says who was admitted when.
+    Only policies that ask the cache record that; of others one column shows the admissions.
     """
     needed(trace, "admit", "nobody ever left the queue")
     sorted_ = named(trace, "queue order")
@@ -41,7 +42,7 @@ def scene(trace: Trace) -> Scene:
             orders.append(QueueOrder(f"{ms(mark.time)} ms", word(mark, "rids").split()))
             continue
         rid = word(mark, "rid")
-        # who only gets one more chunk is in no queue, or was admitted from it
+        # a request that gets one more chunk is in no queue, or was admitted from it
         if orders and rid in orders[-1].rids and rid not in orders[-1].admitted:
             orders[-1].admitted[rid] = prompts[rid] = [number(mark, "hit_len"), 0]
         prompts.setdefault(rid, [number(mark, "hit_len"), 0])[1] += number(mark, "extend_len")
@@ -50,7 +51,7 @@ def scene(trace: Trace) -> Scene:
     seen = dict.fromkeys([*came, *prompts, *(rid for order in orders for rid in order.rids)])
     arrived = sorted(seen, key=lambda rid: came.get(rid, 0))
     some, cut = orders, ""
-    if len(orders) > MOST_ROUNDS:  # the first in which there was something to sort
+    if len(orders) > MOST_ROUNDS:  # rounds with something to sort, if there are any
         some = [one for one in orders if len(one.rids) > 1][:MOST_ROUNDS] or orders[:1]
         cut = f"; {len(some)} of {len(orders)} rounds"
     admitted, visits = [*prompts], [rid for rid in arrived if rid in prompts]
@@ -66,7 +67,7 @@ def scene(trace: Trace) -> Scene:
 
 
 def grid_of(arrived: list[str], orders: list[QueueOrder]) -> CellGrid:
-    """The rounds; lines follow a request from one to the next."""
+    """Return the rounds; lines follow a request from one to the next."""
     there = {rid for order in orders for rid in order.rids}
     columns = [QueueOrder("arrival", [rid for rid in arrived if rid in there]), *orders]
     cells, links = dict[tuple[int, int], GridCell](), list[LaneLink]()

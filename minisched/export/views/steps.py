@@ -1,4 +1,4 @@
-"""What each step computed, read from a trace: so many tokens of which request, and why."""
+"""The work of each step, read from a trace: tokens by request and kind."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class StepShare(NamedTuple):
     """One request's share of a step."""
 
     rid: str
-    kind: str  # prompt, again (a prompt that was computed before), decode or wasted
-    tokens: int  # 0: the trace does not say
+    kind: str  # prompt, again (a recomputed prompt), decode or wasted
+    tokens: int  # 0: unknown
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class StepWork:
     parts: tuple[StepShare, ...]
 
     def tokens(self, *kinds: str) -> int:
-        """Tokens of these kinds together."""
+        """Return the tokens of these kinds together."""
         return sum(part.tokens for part in self.parts if part.kind in kinds)
 
 
 def forwards_of(trace: Trace) -> tuple[Slice, ...]:
-    """The forward slice of each step.
+    """Return the forward slice of each step.
 
     Raises:
         NothingToShow: there is none.
@@ -49,7 +49,7 @@ def forwards_of(trace: Trace) -> tuple[Slice, ...]:
 
 
 def opening(trace: Trace, most_steps: int) -> tuple[Trace, str]:
-    """The beginning of a trace, up to the end of so many steps; and how many that are."""
+    """Return the first ``most_steps`` steps of a trace, and their number in words."""
     steps = forwards_of(trace)
     if len(steps) <= most_steps:
         return trace, many(len(steps), "step")
@@ -65,7 +65,7 @@ def opening(trace: Trace, most_steps: int) -> tuple[Trace, str]:
 
 
 def led_to(trace: Trace) -> Callable[[Mark], int]:
-    """What tells the step that a scheduler's mark led to, prepared next after it; 0: none was."""
+    """Return a function from a scheduler's mark to the next prepared step; 0: none follows."""
     prepares = sorted((item.start, item.step) for item in trace.slices if item.name == "prepare")
 
     def step(mark: Mark) -> int:
@@ -76,10 +76,10 @@ def led_to(trace: Trace) -> Callable[[Mark], int]:
 
 
 def steps_of(trace: Trace) -> list[StepWork]:
-    """Every step, in order of time; whoever was admitted into it computes prompt tokens.
+    """Return every step by time; each request that it admits computes prompt tokens.
 
-    A request whose prompt was computed before and is admitted again pays a second time. Where a
-    trace has no ``admit`` marks the mode alone decides, and prompt tokens are unknown (0).
+    A request that is admitted again recomputes its prompt. Where a trace has no ``admit`` marks,
+    the mode alone decides, and prompt tokens are unknown (0).
     """
     step_of = led_to(trace)
     admitted = {
@@ -87,7 +87,7 @@ def steps_of(trace: Trace) -> list[StepWork]:
         for mark in named(trace, "admit")
     }
     wasted = {(number(m, "step"), word(m, "rid")) for m in named(trace, "wasted row")}
-    retracted: dict[str, int] = {}  # when each request was first retracted
+    retracted: dict[str, int] = {}  # time of each request's first retraction
     for mark in named(trace, "retraction"):
         retracted.setdefault(word(mark, "rid"), mark.time)
     found = []
@@ -105,11 +105,11 @@ def steps_of(trace: Trace) -> list[StepWork]:
 
 
 def requests_in(steps: list[StepWork]) -> list[str]:
-    """Request ids in order of their first step."""
+    """Return request ids in order of their first step."""
     return list(dict.fromkeys(part.rid for step in steps for part in step.parts))
 
 
-# -- What each step computed for whom, as lanes: a box a step --------------------------------------
+# -- Each step's work by request, as lanes: a box for each step ------------------------------------
 
 WORK = {
     "prompt": "a step computes prompt tokens",
@@ -120,7 +120,7 @@ WORK = {
 
 
 def work_of(steps: Sequence[StepWork], rid: str) -> list[LaneItem]:
-    """What was computed for a request; only a prompt's boxes say how many tokens."""
+    """Return the work for a request; only a prompt's boxes show the number of tokens."""
     return [
         LaneItem(
             part.kind, step.start, step.end,
@@ -134,13 +134,13 @@ def work_of(steps: Sequence[StepWork], rid: str) -> list[LaneItem]:
 
 
 def work_lanes(trace: Trace, steps: Sequence[StepWork], rids: Sequence[str]) -> Lanes:
-    """A lane for each of these requests, and who of them was retracted when."""
+    """Return a lane for each of these requests, with flags of retractions."""
     rows = [LaneRow(short(rid, 12), work_of(steps, rid)) for rid in rids]
     return Lanes(rows, trace.end, flags=retraction_flags(trace, rids))
 
 
 def retraction_flags(trace: Trace, rids: Sequence[str] = ()) -> list[LaneItem]:
-    """When each of these requests was retracted, with who it was; or when anybody was."""
+    """Return flags at the retractions of these requests, by name; without any, of all."""
     return [
         LaneItem(
             "flag-head", mark.time, mark.time, f"{rid} is retracted" if rids else rid,

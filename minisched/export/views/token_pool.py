@@ -1,4 +1,4 @@
-"""The token pool as a table, rows by positions: who wrote each cell, and who gathered it."""
+"""The token pool as a table, rows by positions: the writer and the reader of each cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .marks import first_of, lacking, named, needed, number, numbers, short, wor
 from .steps import opening
 
 MOST_STEPS, MOST_TENANCIES, MOST_POSITIONS = 24, 10, 40
-COLUMNS = ("rows", "uploads", "starts", "ends", "writes")  # ``TokenPool.record`` says what they are
+COLUMNS = ("rows", "uploads", "starts", "ends", "writes")  # ``TokenPool.record`` defines them
 LEGEND = {
     "upload": "upload: prompt tokens, copied on the scheduler's stream",
     "sample": "sample: one token a row, written on the engine's stream",
@@ -28,8 +28,8 @@ class TokenCell:
     """One token in the pool; ``look`` is one of ``LEGEND``."""
 
     look: str
-    step: int  # that wrote it
-    written: int  # when that took effect
+    step: int  # the step that wrote it
+    written: int  # time when the write took effect
     gathered_by: int = 0  # the step that read it; 0: none
 
 
@@ -43,7 +43,7 @@ class Tenancy:
 
 
 def scene(trace: Trace) -> Scene:
-    """What each step wrote into the pool, and what it gathered from there."""
+    """Draw the tokens that each step wrote into the pool, and those that it gathered."""
     part, shown = opening(trace, MOST_STEPS)
     tenancies = tenancies_of(part)
     looks = Counter(cell.look for tenancy in tenancies for cell in tenancy.cells.values())
@@ -77,10 +77,10 @@ def scene(trace: Trace) -> Scene:
 
 
 def tenancies_of(trace: Trace) -> list[Tenancy]:
-    """Every tenancy of the steps that ran, by row, in order of time.
+    """Return every tenancy of the steps that ran, by row, by time.
 
-    A step writes its prompt, gathers, and then writes what it samples. A wasted row may write after
-    the next owner's prompt had got there; ``memory/pool.py`` says when that happens.
+    A step writes its prompt, gathers, and then writes the tokens that it samples. A wasted row may
+    write after the next owner's prompt arrived; see ``memory/pool.py``.
     """
     ran = {item.step: item for item in forwards(trace)}
     ends = {(item.name, item.step): item.end for item in trace.slices}

@@ -1,4 +1,4 @@
-"""The batch queue over time: which steps are in flight, which one the host waits for."""
+"""The batch queue over time: the steps in flight, and the one that the host waits for."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LEGEND = {
 
 
 def scene(trace: Trace) -> Scene:
-    """One lane a place in the queue, above what the device does.
+    """Draw one lane for each place in the queue, above the device's work.
 
     A step enters the queue when its last launch has ended, and leaves it when its result has been
-    processed; it takes the first place that is free.
+    processed. It takes the first free place.
     """
     part, shown = opening(trace, MOST_STEPS)
     launches, waits, processes = (
@@ -31,7 +31,7 @@ def scene(trace: Trace) -> Scene:
     )
 
     def item(kind: str, start: int, end: int, step: int, rids: tuple[str, ...]) -> LaneItem:
-        """A step, with whose it is where there is room."""
+        """Return a step, with its requests where they have room."""
         return LaneItem(kind, start, end, f"{step} ({', '.join(rids)})", str(step),
                         data={"step": step})  # fmt: skip
 
