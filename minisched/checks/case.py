@@ -1,6 +1,6 @@
-"""What one run is of: a workload on a loop, what steps cost, a device; in words, and made smaller.
+"""A case of one run: a workload, a loop, the costs of steps, a device; in words, and shrunk.
 
-``shrink`` looks for the smallest case that still shows something: one simplification at a time.
+``shrink`` looks for the smallest case that still shows a fault, by one simplification at a time.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ..scheduler import SchedulerConfig
 C = TypeVar("C")
 T = TypeVar("T")
 
-# -- A workload small enough to look at: requests, when each comes, who gives up, how much room ----
+# -- A workload small enough to read: requests, arrivals, aborts, and the size of memory -----------
 
-VOCAB = 19  # few tokens, so that stop tokens come up by chance
+VOCAB = 19  # a small vocabulary, so that stop tokens come up by chance
 
 
 class Failure(NamedTuple):
-    """The first step that computes this position of this request goes wrong, if any does.
+    """A fault in the first step that computes this position of this request, if there is one.
 
-    Position and not number of the step, so that it is the same misfortune on every loop: in a chunk
-    of the prompt, for a token of the answer, or behind the last one, where the step is wasted.
+    A position, not the number of a step, gives the same fault on every loop. It is in a chunk of
+    the prompt, at a token of the answer, or after the last token, in a wasted step.
     """
 
     rid: str
@@ -41,15 +41,15 @@ FAILURES = {
     "NaN logits": "not numbers (NaN)",
     "copy fails": "did not arrive",
 }
-"""What may go wrong in a step (``judge.py:StepFault``), and the reason of whoever ends by it."""
+"""The faults of a step (``judge.py:StepFault``), with the error of the requests that it ends."""
 
 
 @dataclass
 class Workload:
-    """Requests with the turn each arrives in, aborts by turn, and the scheduler's sizes.
+    """Requests with their turns of arrival, aborts by turn, and the scheduler's sizes.
 
-    In the turns of ``flushes`` somebody asks for the cache to be forgotten. A run fills in whom its
-    ``failures`` have ``struck``, by request id, and what the device said.
+    In the turns of ``flushes`` a client asks to empty the cache. A run fills ``struck`` with the
+    requests that its ``failures`` hit, by id, and the device's message.
     """
 
     requests: list[Request]
@@ -63,9 +63,9 @@ class Workload:
     struck: dict[str, set[str]] = field(default_factory=dict)
 
     def has_failed(self, req: Request) -> bool:
-        """Whether a request has ended because of a step that was to fail.
+        """Return whether an injected fault of a step has ended the request.
 
-        The prefill side of ``pd`` knows it by its room.
+        On the prefill side of ``pd`` the request is recognized by its room.
         """
         if req.finish_reason is not FinishReason.ERROR:
             return False
@@ -74,7 +74,7 @@ class Workload:
 
 
 def fresh(workload: Workload) -> Workload:
-    """The same workload with requests that have not run."""
+    """Return the same workload with requests that have not run."""
     requests = [
         Request(req.rid, req.prompt, req.params, priority=req.priority) for req in workload.requests
     ]
@@ -83,10 +83,10 @@ def fresh(workload: Workload) -> Workload:
 
 @dataclass(frozen=True)
 class Case:
-    """A workload, and what it runs on; on ``sim`` the same case gives the same run.
+    """A workload with its loop, costs and device; on ``sim`` a case always gives the same run.
 
     The model is ``hash``, in the device's own tensors: the oracle knows no other. With
-    ``built_by_host``, ``sim`` stands in for a device whose ops the host builds.
+    ``built_by_host``, ``sim`` simulates a device with ops that the host builds.
     """
 
     workload: Workload
@@ -99,15 +99,15 @@ class Case:
 
 
 def same_on(case: Case, loop: str, relay: str = "") -> Case:
-    """The case on another loop, with that loop's own options."""
+    """Return the case on another loop, with that loop's own options."""
     return replace(case, loop=loop, relay=relay, options={})
 
 
-# -- A case in words: its requests, what comes when, and the settings that are not the usual ones --
+# -- A case in words: its requests, its events, and the settings that differ from the defaults -----
 
 
 def case_text(case: Case) -> list[str]:
-    """A line for each request and for what befalls them; one each for settings, options, costs."""
+    """Return one line per request and event, and one each for settings, options and costs."""
     workload = case.workload
     lines = [
         f"{request.name} comes at turn {turn}: {request_words(request)}"
@@ -136,7 +136,7 @@ def case_text(case: Case) -> list[str]:
 
 
 def request_words(request: Request) -> str:
-    """Its prompt, how much it wants, and its wishes; or why it can't be taken."""
+    """Return its prompt, its lengths and its parameters, or why it is invalid."""
     if problem := request.problem():
         return problem
     words = [f"prompt {list(request.prompt)}"]
@@ -148,13 +148,13 @@ def request_words(request: Request) -> str:
 
 
 def changed(item: Any, default: Any) -> dict[str, Any]:
-    """The fields that differ from a default."""
+    """Return the fields that differ from a default."""
     values = {entry.name: getattr(item, entry.name) for entry in fields(item)}
     return {name: value for name, value in values.items() if value != getattr(default, name)}
 
 
 def costs(cost: CostModel) -> dict[str, Any]:
-    """What costs anything, in nanoseconds; of a pace, only what it changes."""
+    """Return the nonzero costs, in nanoseconds; of a pace, only what it changes."""
     every: dict[str, Any] = dict(cost.host)
     every |= {name: value for name, value in vars(cost).items() if isinstance(value, (int, tuple))}
     for name, value in changed(cost.pace, IDEAL_PACE).items():
@@ -163,25 +163,25 @@ def costs(cost: CostModel) -> dict[str, Any]:
     return {name: value for name, value in every.items() if value}
 
 
-# -- The smallest case that still shows something --------------------------------------------------
+# -- The smallest case that still shows the fault --------------------------------------------------
 
-MOST_TRIALS = 300  # cases that a command looks at for a smaller one
+MOST_TRIALS = 300  # cases that a command tries for a smaller one
 SIZES = ("kv_tokens", "max_running_requests", "max_prefill_tokens", "page_size")
 SPECULATION = ("speculative_algorithm", "speculative_draft_model_path")
 KEPT = (*SIZES[:2], "context_len", *SPECULATION)  # their defaults are not simpler
 
 
 def shrink(case: Case, shows: Callable[[Case], bool], most: int | None = None) -> Case:
-    """The smallest case that still ``shows`` it, as ``smallest`` finds it."""
+    """Return the smallest case with ``shows(case)``, as ``smallest`` finds it."""
     return smallest(case, simpler, shows, most)
 
 
 def smallest(
     case: C, simpler: Callable[[C], Iterator[C]], shows: Callable[[C], bool], most: int | None
 ) -> C:
-    """The first case from which no single simplification leads to one that still ``shows`` it.
+    """Return the first case of which no single simplification ``shows`` the fault.
 
-    With ``most`` it stops after so many cases were looked at, with the smallest so far.
+    With ``most`` the search stops after that many cases, with the smallest so far.
     """
     looked_at = 0
     while most is None or looked_at < most:
@@ -196,18 +196,18 @@ def smallest(
 
 
 def simpler(case: Case) -> Iterator[Case]:
-    """Every case that is simpler by one thing: a request, an abort, a turn, a token, a page."""
+    """Yield every case with one thing less: a request, an abort, a turn, a token, a page."""
     for change in simpler_fields(case.workload):
         yield replace(case, workload=replace(case.workload, **change))
 
 
 def put(items: Sequence[T], at: int, *instead: T) -> list[T]:
-    """The items with others, or none, in the place of one."""
+    """Return the items with one of them replaced by others, or removed."""
     return [*items[:at], *instead, *items[at + 1 :]]
 
 
 def simpler_fields(workload: Workload) -> Iterator[dict[str, Any]]:
-    """The fields of a workload that has one thing less; the scheduler may refuse one of them."""
+    """Yield the fields of a workload with one thing less; the scheduler may refuse the result."""
     requests, arrivals, aborts = workload.requests, workload.arrivals, workload.aborts
     failures = workload.failures
     for at in range(len(requests) if len(requests) > 1 else 0):
@@ -243,7 +243,7 @@ def simpler_fields(workload: Workload) -> Iterator[dict[str, Any]]:
 
 
 def simpler_requests(request: Request) -> Iterator[Request]:
-    """The request with a shorter prompt, fewer tokens, or a wish less."""
+    """Yield the request with a shorter prompt, fewer tokens, or one parameter less."""
     rid, prompt, params, priority = request.rid, request.prompt, request.params, request.priority
     if request.problem():
         return
@@ -260,7 +260,7 @@ def simpler_requests(request: Request) -> Iterator[Request]:
 
 
 def simpler_configs(config: SchedulerConfig) -> Iterator[SchedulerConfig]:
-    """The sizes lowered by one, what is switched on switched off, what is chosen at its default."""
+    """Yield the settings with a size lowered by one, or one setting at its default."""
     default, unusual = SchedulerConfig(), changed(config, SchedulerConfig())
     changes: list[dict[str, Any]] = [
         {name: unusual[name] - 1} for name in SIZES if unusual.get(name, 1) != 1
@@ -272,4 +272,4 @@ def simpler_configs(config: SchedulerConfig) -> Iterator[SchedulerConfig]:
         try:
             yield replace(config, **change)
         except ValueError:
-            continue  # the change does not go with the rest
+            continue  # the change conflicts with other settings

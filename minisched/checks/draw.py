@@ -1,7 +1,7 @@
-"""A random workload for a seed: over the product of all axes, by the standard library alone.
+"""A random workload for a seed, over the product of all axes, with the standard library alone.
 
-``draw`` gives the workload of a seed, the same one on every machine; ``designs_for`` says on which
-loops it is tried, and ``Drawn.on`` gives the case on one of them.
+``draw`` returns the workload of a seed, the same on every machine. ``designs_for`` returns the
+loops that run it, and ``Drawn.on`` the case on one of them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ..scheduler.config import ALGORITHMS
 from .case import FAILURES, Case, Failure, Workload
 from .oracle import tokens_alone
 
-DRAFTERS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # they go round with the seed
+DRAFTERS = ("", "", "NGRAM", "", "", "NGRAM_GPU", "", "STANDALONE")  # in a cycle, by seed
 THEMES = ("any", "any", "crowded", "urgent", "conversation")
-"""What a workload is about: nothing; answers that have no room beside each other; who comes later
-is more urgent; prompts that go on where another one's answer ended. By chance alone hardly a
-workload retracts, preempts, or finds an answer cached."""
+"""The theme of a workload: none; answers that do not fit into memory together; later requests of
+higher priority; prompts that continue another request's answer. By chance alone few workloads
+retract, preempt, or find an answer cached."""
 ODD_SHARE = 1 / 3
 
 Card = TypeVar("Card")
@@ -43,7 +43,7 @@ Card = TypeVar("Card")
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a seed gives: a workload, what steps cost, and the link of ``pd``."""
+    """The result of a seed: a workload, the costs of steps, and the link of ``pd``."""
 
     seed: int
     workload: Workload
@@ -53,13 +53,13 @@ class Drawn:
     built_by_host: bool = False  # on ``sim``; see ``Case``
 
     def on(self, design: Variant, device: str = "sim") -> Case:
-        """The case on one loop, without what the loop never takes.
+        """Return the case on one loop, without the features that the loop refuses.
 
-        Of the requests that want a feature which it refuses, every other one still does. With more
-        steps in flight than a loop has by itself, two workloads of three are made for that.
+        Every other request with a refused feature keeps it. If a loop has more steps in flight than
+        by default, two workloads of three get the settings of ``for_deep``.
         """
         workload, rng = without_refused(self.workload, design), Random(f"deep {self.seed}")
-        config = workload.config  # with just the room that drafts take, where so many are in flight
+        config = workload.config  # with just the room that drafts in flight take
         drafts = config.num_draft_tokens * (design.in_flight - 1)
         room = -(-drafts // config.page_size) * config.page_size
         config = replace(config, kv_tokens=config.kv_tokens + room)
@@ -78,10 +78,10 @@ class Drawn:
 
 
 def draw(seed: int, odd: bool = True) -> Drawn:
-    """The workload of a seed; the same one on every machine.
+    """Return the workload of a seed, the same on every machine.
 
-    Without ``odd`` no request of it is, and no step fails: whoever tries a fault wants that one
-    alone, and it tells by its id whom it has to do with.
+    Without ``odd`` no request is invalid and no step fails. The injection of a single fault needs
+    that: it finds its request by the id.
     """
     rng, algorithm = Random(seed), DRAFTERS[seed % len(DRAFTERS)]
     theme, letters = rng.choice(THEMES), FEW if algorithm else PLAIN
@@ -95,22 +95,22 @@ def draw(seed: int, odd: bool = True) -> Drawn:
     cost, link, by_host = draw_cost(rng), draw_link(rng), bool(algorithm) and rng.random() < 0.5
     if odd:
         workload.failures = draw_failures(rng, workload)
-        if rng.random() <= ODD_SHARE:  # one request more, whose end is nobody else's affair
+        if rng.random() <= ODD_SHARE:  # one more request, whose end must not affect the others
             workload.requests.append(draw_odd(rng, workload.requests))
             workload.arrivals.append(rng.randrange(15))
     return Drawn(seed, workload, cost, link, theme, by_host)
 
 
-# -- Requests: short, alike at their beginning, and with every wish that a request can have --------
+# -- Requests: short, with common prefixes, and with every parameter that a request can have -------
 
-SHARED = (7, 7, 11, 2, 7, 7, 11, 5, 3, 3)  # prompts begin with some of it, so that prefixes recur
+SHARED = (7, 7, 11, 2, 7, 7, 11, 5, 3, 3)  # the source of common prefixes
 WISHES = ("none", "none", "history", "grammar", "everything")
 CONTEXT_LEN = 32
 
 
 @dataclass(frozen=True)
 class Letters:
-    """The tokens that requests are made of, and those that may end one."""
+    """The tokens of requests, and those that may end one."""
 
     vocab_size: int
     stops: tuple[frozenset[int], ...]
@@ -122,16 +122,16 @@ PLAIN = Letters(
     (frozenset(), frozenset({3}), frozenset({5, 6})),
     (frozenset(), frozenset({2}), frozenset({2, 7})),
 )
-"""Few tokens, so that those which end a request come up by chance."""
+"""A small vocabulary, so that stop tokens come up by chance."""
 FEW = Letters(3, (frozenset(), frozenset({2})), (frozenset(), frozenset({2})))
-"""So few that a draft is often right."""
+"""So few tokens that a draft is often right."""
 
 
 def add_requests(rng: Random, workload: Workload, theme: str, letters: Letters) -> None:
-    """One to six requests, each with the turn in which it comes; of a theme, at least three.
+    """Add one to six requests with their turns of arrival; with a theme, at least three.
 
-    A prompt that goes on comes when the answer has ended that it goes on from, or nearly so; one
-    that would be too long stays what it was.
+    A prompt that continues an answer arrives about when that answer has ended. If it would be too
+    long, it stays as it was.
     """
     wishes, logprobs, rise = rng.choice(WISHES), rng.random() < 0.2, rng.choice((1, 1, 2, 3))
     count = rng.randint(1 if theme == "any" else 3, 6)
@@ -160,10 +160,10 @@ def add_requests(rng: Random, workload: Workload, theme: str, letters: Letters) 
 def draw_request(
     rng: Random, number: int, letters: Letters, theme: str, wishes: str, logprobs: bool
 ) -> Request:
-    """A prompt of up to 18 tokens, the first of which may be other prompts' too, and its params.
+    """Return a request: up to 18 prompt tokens, the first perhaps shared, and its parameters.
 
-    With ``wishes`` or ``logprobs`` it has some in about half of all cases. In a crowd nobody ends
-    early, and nobody says that it ignores EOS, for whom SGLang's rules keep everything back.
+    With ``wishes`` or ``logprobs`` about half of the requests have some. In the theme ``crowded``
+    no request ends early, and none ignores EOS: SGLang's rules reserve all memory for such ones.
     """
     shared = SHARED[: rng.choice((0, 0, 3, 6, 10))]
     own = [rng.randrange(letters.vocab_size) for _ in range(rng.randint(1, 8))]
@@ -191,9 +191,9 @@ def draw_request(
 
 
 def draw_history(rng: Random, vocab_size: int) -> dict[str, Any]:
-    """Penalties, biases and stop strings.
+    """Return penalties, biases and stop strings.
 
-    A byte of a string is a token here, and tokens are few, so that strings are said by chance.
+    Here a byte of a string is a token, and tokens are few, so stop strings come up by chance.
     """
     tokens = range(vocab_size)
     biased = {rng.choice(tokens): rng.choice((-100.0, -2.5, 0.1, 3.0)) for _ in range(3)}
@@ -208,7 +208,7 @@ def draw_history(rng: Random, vocab_size: int) -> dict[str, Any]:
 
 
 def draw_regex(rng: Random, vocab_size: int, leaves: int) -> str:
-    """A regex over the first bytes, with so many ranges of them."""
+    """Return a regex over the first bytes, with ``leaves`` ranges of them."""
     if leaves == 1:
         low = rng.randrange(vocab_size)
         high = min(low + rng.randrange(10), vocab_size - 1)
@@ -244,13 +244,13 @@ ODD: dict[str, tuple[Any, ...]] = {
     "top_logprobs_num": (1.5, 2, -3),
     "logprob_start_len": ("0", -2, 10**400),
 }
-"""What a field must not hold, of a request or of its ``params``."""
+"""Invalid values, by field of a request or of its ``params``."""
 
 
 def draw_odd(rng: Random, requests: Sequence[Request]) -> Request:
-    """A request that may have to be refused, and whom nobody else may notice.
+    """Return a request that may have to be refused, without an effect on the others.
 
-    It has an id that was given out before, or a field holds what it must not.
+    Its id is in use or was used before, or a field has an invalid value.
     """
     like = rng.choice(requests)
     if rng.random() < 0.5:
@@ -262,13 +262,13 @@ def draw_odd(rng: Random, requests: Sequence[Request]) -> Request:
     return replace(like, **{"rid": "odd", **change})
 
 
-# -- What befalls them: who gives up, and which steps fail -----------------------------------------
+# -- Events during the run: aborts, and steps that fail --------------------------------------------
 
-GIVEN_UP_AFTER = (0, 1, 1, 2, 3, 4, 5, 7, 9, 20)  # turns: it waits, is in chunks, runs, has ended
+GIVEN_UP_AFTER = (0, 1, 1, 2, 3, 4, 5, 7, 9, 20)  # turns: waiting, in chunks, running, ended
 
 
 def draw_aborts(rng: Random, workload: Workload) -> dict[int, str]:
-    """By turn who is given up: nobody in two workloads of five, at every stage of its life."""
+    """Return aborts by turn, at every stage of a request; none in two workloads of five."""
     aborts = {}
     for _ in range(rng.choice((0, 0, 1, 2, 3))):
         at = rng.randrange(len(workload.requests))
@@ -278,10 +278,10 @@ def draw_aborts(rng: Random, workload: Workload) -> dict[int, str]:
 
 
 def draw_failures(rng: Random, workload: Workload) -> tuple[Failure, ...]:
-    """In one workload of three, one or two steps that go wrong.
+    """Return one or two failing steps, in one workload of three.
 
-    One computes a part of a prompt, one a token of an answer, and every other one is wasted: it
-    computes the last token of an answer, with which its request has ended.
+    One computes a part of a prompt, one a token of an answer. Every other one is wasted: it
+    computes the last token of an answer, so its request has already ended.
     """
     found = []
     for _ in range(rng.choice((0, 0, 0, 0, 1, 2))):
@@ -300,7 +300,7 @@ DRAFT_MODELS = {"NGRAM": ("",), "NGRAM_GPU": ("",), "STANDALONE": ("hash:10", "h
 NOT_CHANGED = (
     "run_first", "free_rule", "too_long_alone", "enters_cache", "prefix_cache", "prompt_pages",
 )  # fmt: skip
-CHANGES = tuple(  # of rules: one answer each
+CHANGES = tuple(  # one answer of one rule each
     f"{rule.name}={answer}"
     for rule in fields(Rules)
     if rule.name not in NOT_CHANGED
@@ -310,13 +310,13 @@ CHANGES = tuple(  # of rules: one answer each
 
 
 def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
-    """All settings but the size of memory, which ``draw_room`` fits to the requests.
+    """Return all settings except the size of memory, which ``draw_room`` fits to the requests.
 
-    In every second workload a loop has its own rules; else one system's, with one answer changed:
-    memory goes back by the rule ``lease``, as each of the others is healthy on some loops only.
-    Nobody is refused for ever, and a radix tree shares nothing that a failing step may not have
-    written. Memory for the prompt alone is for loops that wait for each step: where steps run
-    ahead, whoever was retracted can come back for ever.
+    In every second workload a loop has its own rules. The others have one system's rules with one
+    answer changed, and release memory by the rule ``lease``, because each other release rule is
+    correct on some loops only. No request is refused for ever. A radix tree shares nothing that a
+    failing step may have left unwritten. Only loops that wait for each step may reserve memory for
+    the prompt alone: with steps in flight, requests could be retracted for ever.
     """
     page_size, chunk = rng.choice(PAGE_SIZES), rng.choice(CHUNKS)
     run_first, policy = rng.choice(RUN_FIRST), rng.choice(sorted(SCHEDULE_POLICIES))
@@ -353,10 +353,10 @@ def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
 
 
 def draw_room(rng: Random, workload: Workload, theme: str) -> int:
-    """Tokens of memory in which the longest of the requests just fits, or a little more does.
+    """Return the tokens of memory: enough for the longest request, or a little more.
 
-    One in ten has a page less, so that the longest one is refused. ``Drawn.on`` adds the room for
-    drafts in flight.
+    One workload in ten has a page less, so the longest request is refused. ``Drawn.on`` adds the
+    room for drafts in flight.
     """
     size, spare = workload.config.page_size, rng.choice((0, 0, 1, 2, 4, 8, 12))
     if theme == "crowded":
@@ -370,10 +370,10 @@ def draw_room(rng: Random, workload: Workload, theme: str) -> int:
 
 
 def for_deep(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
-    """Settings in which tokens stay unread for long: chunk upon chunk goes before who decodes.
+    """Return settings in which tokens stay unread for long: chunks of prompts precede decodes.
 
-    There are few rows and there is memory for all of them. Without this few workloads ever leave a
-    row out while steps are in flight, and a relay that forgets its token is not found out.
+    Rows are few, and memory suffices for all of them. Without these settings few workloads leave a
+    row out while steps are in flight, and a relay that loses its token would not be found.
     """
     return replace(
         config,
@@ -386,15 +386,15 @@ def for_deep(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
     )
 
 
-# -- Less of it: what a lesson's learner can be asked about ----------------------------------------
+# -- Less of it: the levels of a lesson ------------------------------------------------------------
 
 LEVELS = ("plain", "stops", "tight", "wishes")
-"""Of a random workload: room for all and ends by length; then stop tokens and clients who give up;
+"""The parts of a random workload: memory for all and ends by length; then stop tokens and aborts;
 then little memory, pages, chunks, a cache and priorities; then grammars, penalties and sampling."""
 
 
 def at_level(workload: Workload, level: str) -> Workload:
-    """The workload without what belongs to a higher level, and with the loop's own rules.
+    """Return the workload without the parts of a higher level, with the loop's own rules.
 
     Raises:
         ValueError: there is no such level.
@@ -433,7 +433,7 @@ UNIT = 100 * MICROSECOND
 
 
 def draw_cost(rng: Random) -> CostModel:
-    """Costs with which now the host is the slower one, now the device, and now nothing costs."""
+    """Return costs: the host is slower, the device is slower, or nothing costs time."""
     schedule, small, mask, late = (
         rng.choice(values) * UNIT for values in ((0, 1, 5, 30), (0, 1), (0, 3, 25), (0, 2))
     )
@@ -453,7 +453,7 @@ def draw_cost(rng: Random) -> CostModel:
 
 
 def draw_link(rng: Random) -> dict[str, int]:
-    """From a network that costs nothing to one that is slower than everything else."""
+    """Return a link's options, from a network without cost to one slower than all else."""
     return {
         "latency": rng.choice((0, 1, 20, 300)) * UNIT,
         "bytes_per_second": 10**9,
@@ -461,23 +461,23 @@ def draw_link(rng: Random) -> dict[str, int]:
     }
 
 
-# -- The loops that random workloads run on: each with every relay and option that it has ----------
+# -- The loops of random workloads: each with every relay and option that it has -------------------
 
 OTHER_VALUES = {
     "clear_cache_every": (3,), "depth": (3, 4, 5, 6, 7, 8),
     "num_steps": (2, 3),
 }  # fmt: skip
-"""What a loop's number is set to instead of its default; a loop's yes or no is turned round.
+"""The values of a loop's numbers besides the default; a boolean option is inverted.
 
-The ring holds four steps in flight; eight are far more than any loop has by itself."""
+The ring holds four steps in flight; eight are far more than any loop has by default."""
 
 WITH_DEPTH = {"harvest_when_done": 4}
-"""Options that hardly change a loop's course at its usual depth: tried at this one, too."""
+"""Options with little effect at a loop's usual depth: they are tried at this depth, too."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A loop with a relay and options, under the name that a command line has for it."""
+    """A loop with a relay and options, with its name on the command line."""
 
     loop: str
     relay: str
@@ -485,7 +485,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """``LOOP``, ``LOOP:RELAY`` or ``LOOP:RELAY:OPTION=VALUE`` (``loops/design.py``)."""
+        """Return ``LOOP``, ``LOOP:RELAY`` or ``LOOP:RELAY:OPTION=VALUE`` (``loops/design.py``)."""
         if self.relay == LOOPS[self.loop].relays[0] and not self.options:
             return self.loop
         options = (f"{name}={str(value).lower()}" for name, value in self.options.items())
@@ -493,18 +493,18 @@ class Variant:
 
     @property
     def in_flight(self) -> int:
-        """Steps that it has in flight at the most."""
+        """Return the largest number of steps that it has in flight."""
         spec = LOOPS[self.loop]
         return replace(spec, options={**spec.options, **self.options}).in_flight
 
     def refuses(self) -> set[str]:
-        """The features that it does not combine: ``grammar``, ``penalties``, speculation."""
+        """Return the features that it does not combine: ``grammar``, ``penalties``, speculation."""
         refused = set(LOOPS[self.loop].refusals(self.relay))
         return refused if self.relay in CARRIERS else refused | set(ALGORITHMS)
 
 
 def read_design(name: str) -> Variant:
-    """The design that a command line names.
+    """Return the design of a command line's name.
 
     Raises:
         ValueError: there is no such loop, or the relay or an option does not fit it.
@@ -519,9 +519,9 @@ def read_design(name: str) -> Variant:
 
 
 def other_options(loop: str) -> Iterator[dict[str, Any]]:
-    """The options that change a loop's course, few at a time; what its spec settles stays.
+    """Yield the options that change a loop's course, few at a time; its spec's own ones stay.
 
-    Those of ``pd`` are its link's, which is drawn.
+    The options of ``pd`` are those of its link, which ``draw_link`` draws.
     """
     spec = LOOPS[loop]
     for name, item in inspect.signature(spec.run).parameters.items() if not spec.whole_run else ():
@@ -535,7 +535,7 @@ def other_options(loop: str) -> Iterator[dict[str, Any]]:
 
 @cache
 def all_designs() -> tuple[Variant, ...]:
-    """Every loop with every relay that fits it, as it is, and with each option that they take."""
+    """Return every loop with every relay that fits it, without options and with each of them."""
     found = []
     for loop, spec in LOOPS.items():
         for options in ({}, *other_options(loop)):
@@ -550,10 +550,10 @@ def all_designs() -> tuple[Variant, ...]:
 
 
 def check_options(design: Variant) -> None:
-    """Let loop and relay say whether they go with the options, which they do at the first turn.
+    """Let loop and relay check the options, as they do on the first turn.
 
     Raises:
-        ValueError: they don't; the sentence is theirs.
+        ValueError: the options do not fit, with the sentence of the loop or relay.
     """
     if not design.options:
         return
@@ -565,27 +565,27 @@ def check_options(design: Variant) -> None:
     next(LOOPS[design.loop].start(engine, **design.options))
 
 
-# -- On which of them a workload runs, and how it is made to fit -----------------------------------
+# -- The designs of one workload, and the changes that make it fit ---------------------------------
 
-CASES_EACH = 12  # of a workload, each on another loop, or with another relay or option of a loop
+CASES_EACH = 12  # cases of a workload, each on another loop, or another variant of a loop
 OFTEN = {"vllm_async:ring:depth=3": 4, "vllm_async:ring:depth=4": 8, "vllm_async:pool:depth=8": 2}
-"""How often a design comes in its loop's round, where it is not once. With four steps in flight
-the ring is used to its whole length, and with eight in flight drafts are long unread; few workloads
-do that (``for_deep``), so it is tried on more of them."""
+"""The number of times that a design occurs in its loop's round, if it is not 1. With four steps in
+flight the ring is used to its whole length; with eight, drafts stay unread for long. Few workloads
+need that (``for_deep``), so these designs get more of them."""
 
 
 def designs_for(drawn: Drawn, device: str = "sim") -> list[Variant]:
-    """What a workload runs on: with the seed the loops go round, and on each its variants.
+    """Return the designs of a workload: loops in a cycle by seed, and each loop's variants in turn.
 
-    So any so many seeds in a row have every loop equally often, and all that belongs to one. Of a
-    kind that few loops take, it runs on several variants of each.
+    So a run of consecutive seeds uses every loop and variant equally often. A workload with a
+    feature that few loops take runs on several variants of each.
     """
     kind, by_loop = drawn.workload.config.speculative_algorithm, dict[str, list[Variant]]()
     for design in all_designs():
         if device in LOOPS[design.loop].devices and kind not in design.refuses():
             by_loop.setdefault(design.loop, []).extend([design] * OFTEN.get(design.name, 1))
     loops, chosen = list(by_loop), dict[str, Variant]()
-    rounds, at = divmod(drawn.seed, len(DRAFTERS))  # so many seeds below this one are of its kind
+    rounds, at = divmod(drawn.seed, len(DRAFTERS))  # counts the earlier seeds of this kind
     earlier = rounds * DRAFTERS.count(kind) + DRAFTERS[:at].count(kind)
     for number in range(earlier * CASES_EACH, (earlier + 1) * CASES_EACH):
         turn, at = divmod(number, len(loops))
@@ -595,20 +595,20 @@ def designs_for(drawn: Drawn, device: str = "sim") -> list[Variant]:
 
 
 def dealt(cards: Sequence[Card], number: int, what: str) -> Card:
-    """The ``number``-th card from packs that are shuffled one by one.
+    """Return the ``number``-th card of a sequence of shuffled packs.
 
-    Each comes up once in so many in a row, and in no fixed order: two axes that are dealt do not
-    keep step with each other.
+    Each card comes up once per pack, in no fixed order. So two axes that are dealt this way are
+    independent of each other.
     """
     pack, at = divmod(number, len(cards))
     return Random(f"{what} {pack}").sample(list(cards), len(cards))[at]
 
 
 def without_refused(workload: Workload, design: Variant) -> Workload:
-    """The workload as a loop takes it: no speculation that it refuses, and chunks if it needs any.
+    """Return the workload with no refused speculation, and with chunks if the loop needs them.
 
-    A request is refused for a wish; so only every other one loses it, and one that is refused
-    everywhere stays as it is.
+    A request with a refused feature is refused. So only every other request loses the feature, and
+    a request that every loop refuses stays as it is.
     """
     refused, config, requests = design.refuses(), workload.config, list(workload.requests)
     if config.speculative_algorithm in refused:

@@ -1,6 +1,6 @@
-"""Random workloads, each on several loops: every law held against every one of them.
+"""Random workloads, each on several loops, with every law applied to every run.
 
-The workload of a number is that of its seed, so a failure is repeated by its seed and its loop.
+The workload of a number is that of its seed, so seed and loop repeat a failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .laws import LAWS, cause_rank
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One case that was run: what of it does not hold, and how its requests ended."""
+    """One case that was run: its broken laws, and the ends of its requests."""
 
     seed: int
     loop: str  # as ``--loop`` takes it
@@ -31,18 +31,18 @@ class Tried:
     requests: int
     aborted: int
     refused: int
-    unjudged: tuple[str, ...] = ()  # laws that had nothing to look at
-    failed: int = 0  # requests that ended because a step failed, as the workload wanted it
+    unjudged: tuple[str, ...] = ()  # laws without anything to judge in the run
+    failed: int = 0  # requests ended by an injected fault of a step
     unknown: tuple[tuple[str, str], ...] = ()  # laws that do not know the rules, with the reason
 
     def holds(self, law: str) -> bool:
-        """Whether a law was looked at and not broken."""
+        """Return whether a law was judged and not broken."""
         looked_at = self.finished or not LAWS[law].is_of_the_end
         return looked_at and all(item.law != law for item in self.findings)
 
 
 def case_of(seed: int, loop: str, device: str = "sim") -> Case:
-    """The case that a failure names.
+    """Return the case that a failure names.
 
     Raises:
         ValueError: there is no such loop.
@@ -51,7 +51,7 @@ def case_of(seed: int, loop: str, device: str = "sim") -> Case:
 
 
 def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[Tried]:
-    """One workload on each of the loops; without any, on those that come round with its seed."""
+    """Try one workload on each of the loops; without any, on those of its seed."""
     drawn, tried = draw(seed), list[Tried]()
     for design in [read_design(name) for name in loops] or designs_for(drawn, device):
         verdict = judge(drawn.on(design, device))
@@ -69,12 +69,12 @@ def try_seed(seed: int, loops: Sequence[str] = (), device: str = "sim") -> list[
     return tried
 
 
-# -- What many cases came to: how many there were, and how many of them broke which law ------------
+# -- Totals: the number of cases, and how many of them broke which law -----------------------------
 
 
 @dataclass(frozen=True)
 class CaseTally:
-    """The cases of so many workloads from the one of ``seed`` on, in their order.
+    """The cases of consecutive workloads from ``seed`` on, in order.
 
     A case is one workload on one loop, with one relay and its options.
     """
@@ -86,47 +86,46 @@ class CaseTally:
 
     @cached_property
     def failures(self) -> list[tuple[Tried, Finding]]:
-        """Every law that was broken, with the case that broke it, in the order of the seeds."""
+        """Return every broken law with its case, in the order of the seeds."""
         return [(case, item) for case in self.cases for item in case.findings]
 
     @property
     def first(self) -> list[tuple[Tried, Finding]]:
-        """The first failure of each law, causes first; what is shown and made small is the first.
+        """Return the first failure of each law, causes first; the first of all is shrunk and shown.
 
-        Of an early free, tokens that are wrong are the last thing to look at.
+        After an early free, for example, wrong tokens are only a consequence.
         """
         by_law = {item.law: (case, item) for case, item in reversed(self.failures)}
         return [by_law[law] for law in sorted(by_law, key=cause_rank)]
 
     @property
     def loops(self) -> Counter[str]:
-        """Cases of each loop, whatever its relay and options."""
+        """Count the cases of each loop, with all its relays and options."""
         return Counter(case.loop.partition(":")[0] for case in self.cases)
 
     @property
     def unknown(self) -> Counter[tuple[str, str]]:
-        """Cases in which a law does not know the rules in force, by law and reason."""
+        """Count the cases in which a law does not know the rules in force, by law and reason."""
         return Counter(item for case in self.cases for item in case.unknown)
 
     def holding(self, law: str) -> int:
-        """Cases that were looked at for a law and did not break it."""
+        """Count the cases that were judged by a law and did not break it."""
         return sum(case.holds(law) for case in self.cases)
 
     def unjudged(self, law: str) -> int:
-        """Those of them in which nothing happened that the law looks at."""
+        """Count those of them in which the law had nothing to judge."""
         return sum(law in case.unjudged for case in self.cases if case.holds(law))
 
     def as_json(self) -> dict[str, Any]:
-        """What ``minisched check --workloads --json`` prints; all the numbers are counts.
+        """Return the output of ``minisched check --workloads --json``; all numbers are counts.
 
-        ``cases``: workload and loop; ``identical``: of these, how many ended with the oracle's
-        tokens for every request; ``races`` and ``leaks``: how many had one; ``failures``: every law
-        that was broken, with what repeats it. An aborted request counts as identical if its tokens
-        are the first of the oracle's, as does one whose step was to fail, and a refused one if it
-        had to be refused and got none.
-        ``holding``: cases that kept a law, by law; ``unjudged``: those of them that had nothing to
-        break it with. ``loops`` and ``designs``: cases by loop, and by loop with its relay and
-        options.
+        ``cases``: pairs of workload and loop; ``identical``: those in which every request ended
+        with the oracle's tokens; ``races`` and ``leaks``: those with at least one; ``failures``:
+        every broken law, with the way to repeat it. An aborted request counts as identical if its
+        tokens are a prefix of the oracle's, as does one of a step with an injected fault. A refused
+        one counts if it had to be refused and got none.
+        ``holding``: cases that kept a law, by law; ``unjudged``: those of them with nothing to
+        judge. ``loops`` and ``designs``: cases by loop, and by loop with its relay and options.
         """
         sums = {
             name: sum(getattr(case, name) for case in self.cases)

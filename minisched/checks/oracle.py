@@ -1,8 +1,8 @@
-"""Log-probabilities: those that the oracle says, of each request, and those of two runs.
+"""The oracle: each request's tokens and log-probabilities alone, and comparisons of runs with it.
 
-What a model computes is the same in every schedule, to the last bit, on each device. Two devices,
-or two libraries, add up a row in another order, or have another exponential: then they agree as far
-as ``OF_HASH`` says, and in which tokens are the most likely ones.
+On one device a model computes the same numbers in every schedule, to the last bit. Two devices or
+libraries add up a row in another order, or have another exponential. Then they agree within
+``OF_HASH``, and in which tokens are the most likely ones.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from .case import Workload
 
 # -- The truth: one request alone, no cache, no batch, no scheduler. Shares only the hash itself
 #
-# What it gets (``hash_oracle``), how likely all of that was (``logprobs_alone``), and both for a
-# request as a workload has it, which may have to be refused (``alone``).
+# Its tokens (``hash_oracle``), their log-probabilities (``logprobs_alone``), and the request as a
+# workload has it, which may have to be refused (``alone``).
 
-Refusal = Callable[[Request], str | None]  # why a request has to be refused, in a sentence
+Refusal = Callable[[Request], str | None]  # the reason of a refusal, in a sentence
 
 
 class Alone(NamedTuple):
-    """What a request comes to where nobody else is: its tokens, and why it ends with the last."""
+    """The result of a request that runs alone: its tokens, and the reason of its end."""
 
     tokens: list[int]
     finish_reason: FinishReason
-    error: str = ""  # why it had to be refused
+    error: str = ""  # the reason of a refusal
 
 
 def never(req: Request) -> str | None:
-    """Nobody has to be refused."""
+    """Return None: no request has to be refused."""
     return None
 
 
 def alone(workload: Workload, req: Request, refusal: Refusal = never) -> Alone:
-    """What a request comes to alone, as the workload's settings have it.
+    """Return the result of a request alone, with the workload's settings.
 
-    It has to be refused where ``refusal`` says so, or where no output can follow its grammar.
+    It is refused if ``refusal`` returns a sentence, or if no output can follow its grammar.
     """
     if problem := refusal(req):
         return Alone([], FinishReason.ERROR, problem)
@@ -63,7 +63,7 @@ def alone(workload: Workload, req: Request, refusal: Refusal = never) -> Alone:
 
 
 def tokens_alone(workload: Workload, req: Request, truth: Alone | None = None) -> list[int]:
-    """The tokens of ``alone``; of who gave up, or was in a step that was to fail, the first."""
+    """Return the tokens of ``alone``; a prefix after an abort or an injected fault of a step."""
     tokens = (truth or alone(workload, req)).tokens
     ended_early = req.finish_reason is FinishReason.ABORT or workload.has_failed(req)
     return tokens[: len(req.output_ids)] if ended_early else tokens
@@ -73,7 +73,7 @@ def tokens_alone(workload: Workload, req: Request, truth: Alone | None = None) -
 
 
 def hash_logits(tokens: Sequence[int], vocab_size: int) -> list[float]:
-    """What the hash model predicts after ``tokens``, straight from its definition."""
+    """Return the hash model's logits after ``tokens``, straight from its definition."""
     lower = upper = 0
     for position, token in enumerate(tokens):
         lower += mix(mix(token, position), position)
@@ -92,10 +92,10 @@ def hash_oracle(
     late_penalties: bool = False,
     late_stop_strings: bool = False,
 ) -> Alone:
-    """All of one request; with a grammar, its mask is on the logits of every position.
+    """Compute all of one request; with a grammar, its mask applies to every position.
 
-    What is late does without the newest token. Where the last token that it may have is one that
-    ends it, that is why it ends.
+    Late penalties and late stop strings do not see the newest token. If the last token that the
+    length allows also ends the request, the token is the reason of the end.
     """
     stops = params.stop_token_ids | (frozenset() if params.ignore_eos else eos_ids)
     output: list[int] = []
@@ -117,7 +117,7 @@ def hash_oracle(
 def penalised(
     logits: list[float], prompt: list[int], output: list[int], params: SamplingParams
 ) -> list[float]:
-    """Logits after what a request wants of single tokens, straight from its definition."""
+    """Return logits after penalties and biases, straight from their definition."""
     changed = []
     for token, logit in enumerate(logits):
         if token in prompt or token in output:
@@ -130,29 +130,29 @@ def penalised(
 
 
 def says(output: list[int], strings: tuple[str, ...]) -> bool:
-    """Whether the whole output, read as bytes, has one of the strings in it."""
+    """Return whether the whole output, read as bytes, contains one of the strings."""
     text = ByteTokenizer().decode(output)
     return any(string in text for string in strings)
 
 
 def masked(logits: list[float], mask: bytes) -> list[float]:
-    """Logits of which only the tokens with a bit in the mask can be chosen."""
+    """Return logits in which only the tokens with a bit in the mask can be chosen."""
     bits = int.from_bytes(mask, "little")
     return [logit if bits >> token & 1 else -math.inf for token, logit in enumerate(logits)]
 
 
 def grammar_of(req: Request, vocab_size: int, eos_ids: frozenset[int]) -> Grammar | None:
-    """A request's grammar at its start, or None; ValueError where it can't have one."""
+    """Return a request's grammar at its start, or None; ValueError if it is invalid."""
     if not req.params.has_grammar:
         return None
     return compile_grammar(req.params, vocab_size, eos_ids, None)
 
 
 def logprobs_alone(req: Request, vocab_size: int) -> tuple[list[TokenLogprob], list[TokenLogprob]]:
-    """How likely a request's prompt, from ``logprob_start_len`` on, and its output were.
+    """Return the log-probabilities of a prompt, from ``logprob_start_len`` on, and of the output.
 
-    By the model's own logits, whatever its sampling makes of them. Nobody says how likely the first
-    of the prompt's is. Nothing of who wants none.
+    They come from the model's own logits, before sampling changes them. The first token of a prompt
+    has none. Both lists are empty if the request wants none.
     """
     params, tokens = req.params, [*req.prompt, *req.output_ids]
     if not params.return_logprob:
@@ -172,7 +172,7 @@ def logprobs_alone(req: Request, vocab_size: int) -> tuple[list[TokenLogprob], l
 
 
 def logprob_of(logits: list[float], token: int, top: int) -> TokenLogprob:
-    """A token's log-probability, and the ``top`` most likely ones; of equals the lower id first."""
+    """Return a token's log-probability, and the ``top`` likeliest; of equals the lower id first."""
     highest = max(logits)
     norm = highest + math.log(sum(math.exp(logit - highest) for logit in logits))
     best = sorted(range(len(logits)), key=lambda other: (-logits[other], other))[:top]
@@ -185,11 +185,11 @@ def logprob_of(logits: list[float], token: int, top: int) -> TokenLogprob:
 
 
 def oracle_trace(workload: Workload, refused: Collection[str] = ()) -> Trace:
-    """What each request would get alone, as the trace of a run: a baseline no scheduler made.
+    """Return each request's result alone, as the trace of a run: a baseline without a scheduler.
 
-    Marks ``tokens`` and ``finish`` alone: nobody ran it, so it has neither lanes nor times.
-    ``workload`` is as a run has left it: of who gave up there, or was in a step that failed, the
-    first tokens are asked for, and who is ``refused``, by name, gets none.
+    It has only marks ``tokens`` and ``finish``, and neither lanes nor times. ``workload`` is as a
+    run has left it. A request that was aborted there, or was in a failed step, gets a prefix. The
+    requests in ``refused``, by name, get no token.
     """
     marks = list[Mark]()
     for req in workload.requests:
@@ -205,11 +205,11 @@ def oracle_trace(workload: Workload, refused: Collection[str] = ()) -> Trace:
     return Trace("oracle", "", "hash", "virtual", (), (), (), tuple(marks))
 
 
-# -- Log-probabilities: those that a request knows, and those that its client heard ----------------
+# -- Log-probabilities: those that a request has, and those that its client received ---------------
 
 OF_HASH = {"": 0.0, "torch": 1e-12, "mlx": 1e-6}
-"""By the library of the device's arrays, how far those of ``hash`` may be from the oracle's: its
-logits are exact in float64 everywhere, but the exponential of MLX is that of float32
+"""The tolerance of ``hash`` against the oracle, by library of the device's arrays. Its logits are
+exact in float64 everywhere, but MLX computes the exponential in float32
 (``models/sampling_arrays.py``)."""
 
 
@@ -218,10 +218,10 @@ def find_unlike(
     vocab_size: int,
     tolerance: float = 0.0,
 ) -> Iterator[str]:
-    """Who knows, or was told, other log-probabilities than it would be alone.
+    """Yield the requests with other log-probabilities than alone, in state or in output.
 
-    Of who gave up, was refused or failed, those of the tokens that it got; the prompt's are heard
-    with the first token, and only those that were computed are known before.
+    After an abort, a refusal or a failure only the received tokens count. The prompt's arrive with
+    the first token; before it, only the computed ones are known.
     """
     for req, heard in told:
         if not all(0 <= token < vocab_size for token in req.output_ids):
@@ -251,7 +251,7 @@ def find_unlike(
 def difference(
     found: Sequence[TokenLogprob], truth: Sequence[TokenLogprob], tolerance: float
 ) -> str:
-    """The first place at which two lists differ: in a token, or in how likely it was."""
+    """Return the first difference of two lists, in a token or a log-probability."""
     if len(found) != len(truth):
         return f"{len(found)} log-probabilities and not {len(truth)}"
     for at, (one, other) in enumerate(zip(found, truth, strict=True)):
@@ -270,7 +270,7 @@ def difference(
 
 
 def largest_difference(baseline: Iterable[Request], others: Iterable[Request]) -> float | None:
-    """The largest difference of one token's, up to where tokens differ; None: nobody wants any."""
+    """Return the largest difference of a token's, up to where tokens differ; None without any."""
     truth = {req.rid: req for req in baseline if req.params.return_logprob}
     largest = 0.0
     for req in others:

@@ -1,13 +1,15 @@
-"""Races: two lanes touch the same memory, one of them writes, and nothing orders them.
+"""Find races by *happens-before* and a *vector clock* per act, both kept in ``checks/history.py``.
 
-Found from a trace's ``program`` and what comes before what in it (``history.py``), so it does not
-matter who came first this time. What is found:
+A race is two accesses to one memory cell by two lanes, with at least one write and no order between
+them. The order is Lamport's happens-before: ``PlayedOrder`` computes it from a trace's ``program``,
+and ``Done.clock`` is the vector clock of an act. So a race is found whichever access came first in
+this run. This file finds:
 
-- a **race**: two accesses to one cell from two lanes, one of them no read, and neither comes before
-  the other. A free counts as a write: whoever touches what it frees in no order with it races;
-- a **use after free**: a read behind a free of what nobody has written since. Whoever writes it is
-  its next owner, and that is no race if the write comes behind the free;
-- lanes that wait for what never comes: what stands behind that can't be looked at.
+- a **race**: two unordered accesses as above. A free counts as a write, so an access without an
+  order to the free of its cell is a race;
+- a **use after free**: a read after a free, without a write in between. A write after the free is
+  the next owner's, and no race;
+- lanes that wait for ever: the acts after such a wait can't be checked.
 """
 
 from __future__ import annotations
@@ -25,27 +27,27 @@ from .history import VALUE, Done, Offence, PlayedOrder, Words, order_of
 
 RACE = "race"
 
-# -- Who touched what ------------------------------------------------------------------------------
+# -- The accesses of each cell ---------------------------------------------------------------------
 
 
 class SpanMap:
-    """Who touched each cell last, as stretches in order that never overlap."""
+    """The last access of each cell, as sorted stretches that never overlap."""
 
     def __init__(self) -> None:
         self.firsts: list[int] = []
         self.lasts: list[int] = []
         self.whos: list[Done] = []
-        self.newest = 0  # moment of a lane: the last that was put anywhere
+        self.newest = 0  # the moment, on its lane, of the last access that was put
 
     def over(self, first: int, last: int) -> list[tuple[int, int, Done]]:
-        """The stretches that share cells with ``first`` to ``last``, cut to them."""
+        """Return the stretches that share cells with ``first`` to ``last``, cut to them."""
         return [
             (max(first, self.firsts[at]), min(last, self.lasts[at]), self.whos[at])
             for at in range(bisect_left(self.lasts, first), bisect_right(self.firsts, last))
         ]
 
     def put(self, first: int, last: int, who: Done | None) -> None:
-        """Cells ``first`` to ``last`` have a new one; or none any more."""
+        """Set the last access of cells ``first`` to ``last``; None removes it."""
         at = slice(bisect_left(self.lasts, first), bisect_right(self.firsts, last))
         new = [(first, last, who)] if who else []
         self.newest = who.moment if who else self.newest
@@ -59,7 +61,7 @@ class SpanMap:
 
 
 class AccessPair(NamedTuple):
-    """Two accesses that are in each other's way, in the order in which they happened."""
+    """Two accesses that conflict, in the order in which they happened."""
 
     kind: str  # a race, or a use after free
     first: Done
@@ -68,10 +70,10 @@ class AccessPair(NamedTuple):
 
 
 def find_pairs(order: PlayedOrder) -> list[AccessPair]:
-    """Every two accesses that nothing orders, and every read of what is free; one pass over all.
+    """Return all pairs of unordered accesses, and all reads of freed cells, in one pass.
 
-    Of each lane the newest read and the newest write of a cell are kept: whoever comes behind that
-    one comes behind all before it.
+    Per lane only the newest read and the newest write of a cell are kept: an act that comes after
+    the newest comes after all earlier ones.
     """
     found: dict[tuple[str, int, int], AccessPair] = {}
     logs: defaultdict[str, dict[tuple[str, bool], SpanMap]] = defaultdict(dict)  # lane, is a read
@@ -83,7 +85,7 @@ def find_pairs(order: PlayedOrder) -> list[AccessPair]:
 
     for done in order.done:
         act = done.act
-        if act.kind == "end":  # which writes the op's value
+        if act.kind == "end":  # it writes the op's value
             act = Act(act.lane, "write", act.op, VALUE, str(act.op))
             done = done._replace(act=act)
         if not act.at:
@@ -107,17 +109,17 @@ def find_pairs(order: PlayedOrder) -> list[AccessPair]:
     return list(found.values())
 
 
-# -- What is told of them: an edge that is missing in every step is told once, not once a step -----
+# -- Reports: an edge that is missing in every step is reported once, not once a step --------------
 
 
 def find_races(trace: Trace) -> list[Offence]:
-    """Every race and use after free, those of one missing edge once; none without a program.
+    """Return every race and use after free, one per missing edge; none without a program.
 
-    Pairs are alike in which the same ops do the same on the same lanes to one resource. Where the
-    edge that one of them lacks would order another one too, that one is not told.
+    Pairs are alike if the same ops do the same on the same lanes to one resource. If the missing
+    edge of one pair would also order another pair, the other is not reported.
 
     Raises:
-        ValueError: an act's cells are none; one sentence.
+        ValueError: an act's cells are invalid; one sentence.
     """
     words, order = Words(trace), order_of(trace)
     causes: dict[tuple[object, ...], list[AccessPair]] = {}
@@ -128,12 +130,12 @@ def find_races(trace: Trace) -> list[Offence]:
         causes.setdefault(key, []).append(pair)
 
     def edge(alike: list[AccessPair]) -> tuple[int, int]:
-        """From the end of the first op, the latest first, to what has to wait."""
+        """Return a sort key: the missing edge from the latest first op, then to the earliest second."""
         first, second = alike[0].first, alike[0].second
         return -order.ended.get(first.act.op, first).moment, second.moment
 
-    told: list[tuple[int, Offence]] = []  # with when it happened
-    waits: dict[tuple[str, str], int] = {}  # by lanes, who waits first with the edges told
+    told: list[tuple[int, Offence]] = []  # with the place of its later act
+    waits: dict[tuple[str, str], int] = {}  # by lanes, the first moment with an edge before it
     for alike in sorted(causes.values(), key=edge):
         first, second = alike[0].first, alike[0].second
         if alike[0].kind == RACE:
@@ -146,10 +148,10 @@ def find_races(trace: Trace) -> list[Offence]:
 
 
 def in_turn(pair: AccessPair, words: Words) -> AccessPair:
-    """Who should come first: the lower step; of one step who was launched first, or as they came.
+    """Order a pair as it should be: the lower step first; in one step, by launch or as it came.
 
-    A free comes behind every use, whatever the steps: who frees in step 3 what step 4 was told to
-    use is too early. Only who writes, and was launched behind the free, is the next owner.
+    A free comes after every use, whatever the steps: a free in step 3 of memory that step 4 was
+    launched to use is too early. Only a write that was launched after the free is the next owner's.
     """
     kind, first, second, cells = pair
     one, other = words.step(first.act.op), words.step(second.act.op)
@@ -170,10 +172,10 @@ VERBS = {"read": "reads", "write": "writes", "free": "frees"}
 
 
 def offence_of(pair: AccessPair, count: int, words: Words) -> Offence:
-    """The first of so many pairs that are alike, in the order in which they should come.
+    """Return the offence of the first of ``count`` pairs that are alike, in their proper order.
 
-    The edge that should have been there leads from the end of the first op. A free is the second,
-    for it comes behind every use; of a use after free it is the first.
+    The missing edge leads from the end of the first op. A free is the second, because it comes
+    after every use; in a use after free it is the first.
     """
     first, second = pair.first.act, pair.second.act
     said = f"{words.who(second)} {VERBS[second.kind]} what {words.who(first)} {VERBS[first.kind]}"
@@ -194,9 +196,9 @@ def offence_of(pair: AccessPair, count: int, words: Words) -> Offence:
 
 
 def find_endless(trace: Trace) -> list[Offence]:
-    """Who waits for what never comes, told in one; nobody where every lane comes to its end.
+    """Return one offence for all lanes that wait for ever, or none if every lane ends.
 
-    What comes behind never happens, so nothing of it can race; that is what there is to tell.
+    The acts after such a wait never happen, so they can't race; the wait itself is the violation.
     """
     words, stuck = Words(trace), order_of(trace).stuck
     comes = {
