@@ -95,7 +95,7 @@ def draw(seed: int, odd: bool = True) -> Drawn:
     cost, link, by_host = draw_cost(rng), draw_link(rng), bool(algorithm) and rng.random() < 0.5
     if odd:
         workload.failures = draw_failures(rng, workload)
-        if rng.random() <= ODD_SHARE:  # one more request, whose end must not affect the others
+        if rng.random() <= ODD_SHARE:  # one more request, with an end that must not affect others
             workload.requests.append(draw_odd(rng, workload.requests))
             workload.arrivals.append(rng.randrange(15))
     return Drawn(seed, workload, cost, link, theme, by_host)
@@ -453,7 +453,7 @@ def draw_cost(rng: Random) -> CostModel:
 
 
 def draw_link(rng: Random) -> dict[str, int]:
-    """Return a link's options, from a network without cost to one slower than all else."""
+    """Return a link's options, from a network without cost to one slower than all the rest."""
     return {
         "latency": rng.choice((0, 1, 20, 300)) * UNIT,
         "bytes_per_second": 10**9,

@@ -130,7 +130,7 @@ def find_races(trace: Trace) -> list[Offence]:
         causes.setdefault(key, []).append(pair)
 
     def edge(alike: list[AccessPair]) -> tuple[int, int]:
-        """Return a sort key: the missing edge from the latest first op, then to the earliest second."""
+        """Return a sort key: the missing edge from the latest first op, to the earliest second."""
         first, second = alike[0].first, alike[0].second
         return -order.ended.get(first.act.op, first).moment, second.moment
 

@@ -1,8 +1,8 @@
-"""In lockstep with the originals: the same cases, step by step, beside their own schedulers.
+"""Our schedulers in lockstep with the originals': the same cases, compared step by step.
 
-A ``FidelityCase`` is played by a design of ours (``lockstep.py``) and, in a process of its own, by
-the system that its rules are named after (``sglang.py``, ``vllm.py``, ``mini_sglang.py``,
-``nano_vllm.py``: how each is imported without a GPU, made, and driven a step). Both give a
-``Schedule``, and the two have to be equal. Where they are not, ``lockstep.py`` says by which rule,
-looks for the smallest case, and tells it in words.
+A ``FidelityCase`` is played by a design of ours (``lockstep.py``). In a process of its own it is
+played by the system that gave its rules their name (``sglang.py``, ``vllm.py``, ``mini_sglang.py``,
+``nano_vllm.py``: how each is imported without a GPU, made, and driven a step). Both return a
+``Schedule``, and the two have to be equal. If they are not, ``lockstep.py`` finds the rule and the
+smallest case, and describes it in words.
 """

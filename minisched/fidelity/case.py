@@ -1,6 +1,6 @@
-"""A case, and what a scheduler makes of it: plain data that goes through a pipe as JSON.
+"""A case, and its schedule: plain data that goes through a pipe as JSON.
 
-Imports of the rest nothing but what needs the standard library alone: originals read it too.
+This file imports only the standard library, because originals read it too.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from ..scheduler import SchedulerConfig
 
 EOS = 1
 VOCAB_SIZE = 1000
-LONGEST = 1 << 16  # tokens: longer than any request here may become
+LONGEST = 1 << 16  # tokens: more than any request here has
 MOST_TURNS = 800
-QUIET = 12  # turns of nothing after the last arrival: nobody will ever run again
+QUIET = 12  # turns without a step after the last arrival: no request will run again
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request, the turn in which it comes, and the tokens that it will be given."""
+    """A request, the turn of its arrival, and the tokens of its output."""
 
     rid: str
     turn: int
     prompt: tuple[int, ...]
-    outputs: tuple[int, ...]  # the last one is ``EOS`` where it stops before its length
+    outputs: tuple[int, ...]  # the last one is ``EOS`` if it stops before its length
     max_new_tokens: int
     ignore_eos: bool = False
     priority: int = 0
 
     def token(self, end: int) -> int:
-        """What a step samples that computes the positions before ``end``; a chunk's is nobody's."""
+        """Return the sample of a step that ends before position ``end``; a chunk's is discarded."""
         return self.outputs[max(0, min(end - len(self.prompt), len(self.outputs) - 1))]
 
 
@@ -46,18 +46,18 @@ class FidelityCase:
 
     @property
     def last_turn(self) -> int:
-        """When the last of them comes."""
+        """Return the turn of the last arrival."""
         return max(arrival.turn for arrival in self.arrivals)
 
     def as_json(self) -> dict[str, Any]:
-        """What ``from_json`` takes; of the settings those that are not the usual ones."""
+        """Return the input of ``from_json``, with only the settings that are not the default."""
         usual = asdict(SchedulerConfig())
         told = {k: v for k, v in asdict(self.config).items() if v != usual[k]}
         return {"loop": self.loop, "config": told, "arrivals": [asdict(a) for a in self.arrivals]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FidelityCase:
-        """A case that came through a pipe."""
+        """Return a case that came through a pipe."""
         arrivals = tuple(
             Arrival(**{**each, "prompt": tuple(each["prompt"]), "outputs": tuple(each["outputs"])})
             for each in data["arrivals"]
@@ -66,7 +66,7 @@ class FidelityCase:
 
 
 class Rows(NamedTuple):
-    """A request's part of a step: the positions ``start`` to ``end`` are computed."""
+    """A request's part of a step: the positions from ``start`` to before ``end`` are computed."""
 
     rid: str
     start: int
@@ -74,10 +74,10 @@ class Rows(NamedTuple):
 
 
 class ScheduledStep(NamedTuple):
-    """What one turn launched: prompts in the order of the batch, and who decodes, by name.
+    """The launch of one turn: prompts in the order of the batch, and decodes, by name.
 
-    ``mode`` is none, extend, decode or mixed; where a system tells no prompts from decodes it is
-    step, and all are in ``prompts``, by name. ``retracted`` lost their memory in this turn.
+    ``mode`` is none, extend, decode or mixed. If a system does not separate prompts from decodes,
+    it is step, and all are in ``prompts``, by name. ``retracted`` lost their memory in this turn.
     """
 
     mode: str = "none"
@@ -87,7 +87,7 @@ class ScheduledStep(NamedTuple):
 
     @property
     def rids(self) -> set[str]:
-        """Who takes part."""
+        """Return the requests of the step."""
         return {row.rid for row in self.prompts} | set(self.decodes)
 
 
@@ -96,13 +96,13 @@ NOTHING = ScheduledStep()
 
 
 def trimmed(steps: Schedule) -> Schedule:
-    """Without the turns of nothing at the end."""
+    """Return the schedule without the empty turns at its end."""
     last = max((at for at, step in enumerate(steps) if step != NOTHING), default=-1)
     return steps[: last + 1]
 
 
 def read_schedule(data: list[Any]) -> Schedule:
-    """A schedule that came through a pipe."""
+    """Return a schedule that came through a pipe."""
     return [
         ScheduledStep(mode, tuple(Rows(*row) for row in prompts), tuple(decodes), tuple(retracted))
         for mode, prompts, decodes, retracted in data
@@ -110,7 +110,7 @@ def read_schedule(data: list[Any]) -> Schedule:
 
 
 def first_turn_apart(theirs: Schedule, ours: Schedule) -> int | None:
-    """The turn in which they part, or None."""
+    """Return the first turn in which they differ, or None."""
     for at in range(max(len(theirs), len(ours))):
         if step_at(theirs, at) != step_at(ours, at):
             return at
@@ -118,7 +118,7 @@ def first_turn_apart(theirs: Schedule, ours: Schedule) -> int | None:
 
 
 def step_at(schedule: Schedule, turn: int) -> ScheduledStep:
-    """A turn; behind the end nothing runs."""
+    """Return a turn's step; after the end, an empty one."""
     return schedule[turn] if turn < len(schedule) else NOTHING
 
 
@@ -127,21 +127,21 @@ def step_at(schedule: Schedule, turn: int) -> ScheduledStep:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the cases of a part have in common; what is not said is drawn."""
+    """The common properties of a part's cases; all other properties are drawn."""
 
     loop: str = "serial"
     page: int = 1  # 0: drawn
-    memory: str = "roomy"  # tight or exact: not for all at once; short: retractions
+    memory: str = "roomy"  # tight or exact: not enough for all together; short: retractions
     chunks: bool = True
-    unified: bool = False  # the tokens of a step are drawn, decodes counted, and nothing else is
+    unified: bool = False  # drawn: a step's tokens; decodes count, and there is no other limit
     shared: bool = True  # prompts share segments
-    turns: bool = False  # conversations: a prompt may go on with an earlier request's
+    turns: bool = False  # conversations: a prompt may continue an earlier request's
     priorities: bool = False
-    ignore_eos: float = 0.3  # of the requests
+    ignore_eos: float = 0.3  # share of the requests
     more: Mapping[str, Any] | None = None  # settings as they are
 
     def draw(self, seed: str) -> FidelityCase:
-        """The case of a seed."""
+        """Return the case of a seed."""
         rng = random.Random(seed)
         page = self.page or rng.choice((1, 4, 16))
         arrivals = self._arrivals(rng, page)
@@ -200,5 +200,5 @@ class Shape:
 
 
 def tokens(rng: random.Random, most: int) -> tuple[int, ...]:
-    """Some tokens, at least one and fewer than ``most``; none of them is ``EOS``."""
+    """Return some tokens, at least one and fewer than ``most``, without ``EOS``."""
     return tuple(rng.randrange(2, 50) for _ in range(rng.randrange(1, max(2, most))))

@@ -1,7 +1,7 @@
-"""Our half of the lockstep: what a loop of ours makes of a case, and which rule is to blame.
+"""Our half of the lockstep: the schedule of our loop for a case, and the rule that differs.
 
-Loop, scheduler and engine are the real ones, on the simulator, where nothing costs anything. Only
-the model is not: a step's tokens are those that the case says.
+Loop, scheduler and engine are the real ones, on the simulator, without costs. Only the model is
+replaced: the tokens of a step come from the case.
 """
 
 from __future__ import annotations
@@ -36,42 +36,42 @@ from .case import (
     trimmed,
 )
 
-MOST_TRIALS = 1000  # cases that are looked at for a smaller one
+MOST_TRIALS = 1000  # cases tried for a smaller one
 Side = Callable[[FidelityCase], Schedule]
 
 # -- ours ------------------------------------------------------------------------------------------
 
 
 class Script(HashModel):
-    """A model that computes nothing: a step's tokens are those that the case says."""
+    """A model that computes nothing: the tokens of a step come from the case."""
 
     def __init__(self, case: FidelityCase) -> None:
         super().__init__(VOCAB_SIZE, eos_ids=frozenset({EOS}))
         self.arrivals = {arrival.rid: arrival for arrival in case.arrivals}
 
     def forward(self, batch: ForwardBatch, ids: Vector, page_table: Buffer) -> None:
-        """Nothing: there are no logits."""
+        """Do nothing: there are no logits."""
 
     def sample(self, logits: Any, batch: ForwardBatch) -> Vector:
-        """The tokens behind the positions that the step computes."""
+        """Return the tokens after the positions that the step computes."""
         rows = zip(batch.rids, batch.extents, strict=True)
         return Vector(self.arrivals[rid].token(start + length) for rid, (start, length) in rows)
 
 
 def our_schedule(case: FidelityCase, rules: str) -> Schedule:
-    """What our loop launches, turn by turn, until everybody is served or nobody ever will be."""
+    """Return the launches of our loop, turn by turn, until all are served or none can run."""
     steps: Schedule = []
     try:
         serve(case, rules, steps.append)
     except (SchedulerStuck, Livelock):
-        pass  # it says so, where the original waits for ever
-    except Exception as error:  # a difference like any other
+        pass  # it raises, where the original waits for ever
+    except Exception as error:  # it is compared like any other step
         steps.append(ScheduledStep(f"{type(error).__name__}: {error}"))
     return trimmed(steps)
 
 
 def serve(case: FidelityCase, rules: str, hear: Callable[[ScheduledStep], None]) -> list[Request]:
-    """Serve the requests of a case; ``hear`` is told what each turn has launched.
+    """Serve the requests of a case; ``hear`` is called with the step of each turn.
 
     Raises:
         ValueError: one of them is refused.
@@ -100,13 +100,13 @@ def serve(case: FidelityCase, rules: str, hear: Callable[[ScheduledStep], None])
 
 
 def request_of(arrival: Arrival) -> Request:
-    """The request of an arrival, not yet run."""
+    """Return the request of an arrival, not yet run."""
     params = SamplingParams(max_new_tokens=arrival.max_new_tokens, ignore_eos=arrival.ignore_eos)
     return Request(arrival.rid, arrival.prompt, params, priority=arrival.priority)
 
 
 def step_of(batch: ScheduleBatch, is_unified: bool) -> ScheduledStep:
-    """A batch as it is compared."""
+    """Return a batch in the form that is compared."""
     rows = [Rows(row.req.rid, row.start, row.end) for row in batch.rows]
     if is_unified:
         return ScheduledStep("step", tuple(sorted(rows)))
@@ -116,15 +116,15 @@ def step_of(batch: ScheduleBatch, is_unified: bool) -> ScheduledStep:
     )
 
 
-# -- differences, and which rule is to blame -------------------------------------------------------
+# -- Differences, and the rule that explains them --------------------------------------------------
 
 UNEXPLAINED = "unexplained"
-TURNS_BEFORE = 2  # that are told before the one in which schedules part
+TURNS_BEFORE = 2  # turns shown before the one in which schedules differ
 
 
 @dataclass(frozen=True)
 class ScheduleDifference:
-    """A case in which two schedules part: where, how, and by which rule."""
+    """A case with two different schedules: the turn, both steps, and the rule."""
 
     case: FidelityCase
     turn: int
@@ -134,22 +134,23 @@ class ScheduleDifference:
 
     @property
     def is_explained(self) -> bool:
-        """Whether a rule that differs on purpose says why."""
+        """Return whether a rule that differs on purpose explains it."""
         return self.rule != UNEXPLAINED
 
 
 def part_ways(case: FidelityCase, theirs: Schedule, ours: Schedule) -> ScheduleDifference | None:
-    """Where two schedules of a case part, or None."""
+    """Return the difference of two schedules of a case, or None."""
     turn = first_turn_apart(theirs, ours)
     return None if turn is None else ScheduleDifference(case, turn, theirs, ours)
 
 
 def compare(case: FidelityCase, system: str, theirs: Schedule) -> ScheduleDifference | None:
-    """Play a case by a system's rules beside the original's schedule; None where both are equal.
+    """Play a case by a system's rules, and compare it with the original's schedule.
 
-    If they differ, it is played again with rules that differ on purpose answered as the original
-    answers them: the fewest of them with which both agree are why. If not even all are, the
-    difference is unexplained, and is where they part then.
+    It returns None if both are equal. If they differ, it plays the case again, with rules that
+    differ on purpose set to the original's answers. The smallest set of such rules with which both
+    agree is the explanation. If not even all of them suffice, the difference is unexplained, and
+    the result shows where the schedules differ then.
     """
     found = part_ways(case, theirs, our_schedule(case, system))
     if found is None:
@@ -163,17 +164,17 @@ def compare(case: FidelityCase, system: str, theirs: Schedule) -> ScheduleDiffer
 
 
 def switches_of(system: str) -> list[str]:
-    """The rules in which a preset differs on purpose, as its original answers them."""
+    """Return the rules in which a preset differs on purpose, with the original's answers."""
     return [f"{name}={item.answer}" for name, item in DELIBERATE.get(system, {}).items()]
 
 
 def switched(system: str) -> str:
-    """A preset with all of them."""
+    """Return a preset with all of them."""
     return ",".join((system, *switches_of(system)))
 
 
 def agreeing(found: ScheduleDifference, system: str) -> list[str]:
-    """Single answers, whoever gives them, with which ours would do as theirs in this case."""
+    """Return the single answers, of any system, with which ours equals theirs in this case."""
     answers = {item.name: item.metadata["answers"] for item in fields(Rules)}
     return [
         switch
@@ -183,7 +184,7 @@ def agreeing(found: ScheduleDifference, system: str) -> list[str]:
 
 
 def in_words(found: ScheduleDifference, names: tuple[str, str]) -> list[str]:
-    """The case, its settings and requests; then who does what in the turn in which they part."""
+    """Return the case, its settings and requests, then both steps of the differing turn."""
     case = found.case
     told = ", ".join(f"{name} {value}" for name, value in case.as_json()["config"].items())
     lines = [f"{case.loop}: {told}"]
@@ -201,7 +202,7 @@ def in_words(found: ScheduleDifference, names: tuple[str, str]) -> list[str]:
 
 
 def say(step: ScheduledStep) -> str:
-    """A step in words."""
+    """Return a step in words."""
     parts = [f"{part.rid} {part.start}:{part.end}" for part in step.prompts]
     if step.decodes:
         parts.append(f"{' '.join(step.decodes)} decoding")
@@ -211,11 +212,11 @@ def say(step: ScheduledStep) -> str:
     return ", ".join(parts) or ("nothing" if step.mode in known else f"stopped ({step.mode})")
 
 
-# -- the smallest case -----------------------------------------------------------------------------
+# -- The smallest case -----------------------------------------------------------------------------
 
 
 def smallest(found: ScheduleDifference, left: Side, right: Side) -> ScheduleDifference:
-    """The smallest case found in ``MOST_TRIALS`` in which both still part."""
+    """Return the smallest case found in ``MOST_TRIALS`` in which both still differ."""
 
     def played(case: FidelityCase) -> ScheduleDifference | None:
         return part_ways(case, left(case), right(case))
@@ -225,7 +226,7 @@ def smallest(found: ScheduleDifference, left: Side, right: Side) -> ScheduleDiff
 
 
 def simpler(case: FidelityCase) -> Iterator[FidelityCase]:
-    """Every case that is simpler by one thing, what takes off most first, and serves everybody."""
+    """Yield every case with one thing less, the largest first, that serves all its requests."""
     for change in simpler_parts(case):
         small = replace(case, **change)
         if all(small.config.refusal(request_of(arrival)) is None for arrival in small.arrivals):
@@ -233,7 +234,7 @@ def simpler(case: FidelityCase) -> Iterator[FidelityCase]:
 
 
 def simpler_parts(case: FidelityCase) -> Iterator[dict[str, Any]]:
-    """One request less, one of them simpler, or a setting lower."""
+    """Yield parts of a case: one request less, one of them simpler, or a setting lower."""
     config, arrivals = case.config, case.arrivals
     for at in range(len(arrivals)) if len(arrivals) > 1 else ():
         yield {"arrivals": arrivals[:at] + arrivals[at + 1 :]}
@@ -250,7 +251,7 @@ def simpler_parts(case: FidelityCase) -> Iterator[dict[str, Any]]:
 
 
 def simpler_fields(arrival: Arrival) -> Iterator[dict[str, Any]]:
-    """The request earlier, with a shorter prompt, with fewer tokens, or without a wish."""
+    """Yield the request earlier, with a shorter prompt, fewer tokens, or a parameter less."""
     for turn in lower(arrival.turn, 0):
         yield {"turn": turn}
     for length in lower(len(arrival.prompt), 1):
@@ -269,6 +270,6 @@ def simpler_fields(arrival: Arrival) -> Iterator[dict[str, Any]]:
 
 
 def lower(value: int, least: int, unit: int = 1) -> Iterator[int]:
-    """Numbers below ``value``: half of what is above the least, and one unit less."""
+    """Yield numbers below ``value``: half of what is above the least, and one unit less."""
     half = least + (value - least) // 2 // unit * unit
     yield from sorted({half, value - unit} - {value}) if value > least else ()

@@ -1,7 +1,7 @@
 """mini-sglang's own scheduler and its two loops, from a checkout, on a CPU, without an engine.
 
-A ``Scheduler`` is made without its ``__init__``; its managers, its cache and both loops are the
-original's. The engine, which runs batches, is a case's tokens.
+A ``Scheduler`` is made without its ``__init__``. Its managers, its cache and both loops are the
+original's. The engine that runs batches is replaced by the tokens of a case.
 """
 
 from __future__ import annotations
@@ -76,26 +76,26 @@ MOST_LEN = 4096  # positions in a row of the page table
 
 
 class IdleStream:
-    """A stream that is never behind."""
+    """A stream without work in flight."""
 
     def wait_stream(self, other: object) -> None:
-        """Nothing is to be waited for."""
+        """Do nothing: there is no work to wait for."""
 
 
 def shared_len(first: Any, second: Any) -> int:
-    """How many tokens two keys share from their beginning."""
+    """Return the length of the common prefix of two keys, in tokens."""
     most = min(len(first), len(second))
     differ = (first[:most] != second[:most]).nonzero()
     return int(differ[0]) if len(differ) else most
 
 
 def not_pinned(make: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, in memory that the system may move."""
+    """Return ``make`` with memory that is not pinned."""
     return lambda *args, pin_memory=False, **options: make(*args, **options)
 
 
 def set_up() -> Any:
-    """Import it; its ``Scheduler``, as a class that is made for a case."""
+    """Import it, and return its ``Scheduler`` as a class that is made for a case."""
     torch: Any = import_module("torch")
     stand_in(STAND_INS, "minisgl")
     kernel: Any = import_module("minisgl.kernel")
@@ -149,7 +149,7 @@ def set_up() -> Any:
             )  # fmt: skip
 
         def receive_msg(self, blocking: bool = False) -> list[Any]:
-            """Begin a turn; nothing ever blocks."""
+            """Begin a turn; the call never blocks."""
             is_done = not self.live and self.unread is None
             messages = []
             for arrival in self.turns.begin(is_done, {}):
@@ -158,7 +158,7 @@ def set_up() -> Any:
             return messages
 
         def message_of(self, arrival: Arrival) -> Any:
-            """A request as the tokenizer would send it."""
+            """Return a request as the tokenizer would send it."""
             params = core.SamplingParams(
                 ignore_eos=arrival.ignore_eos, max_tokens=arrival.max_new_tokens
             )
@@ -168,7 +168,7 @@ def set_up() -> Any:
             )
 
         def forward(self, batch: Any, sample_args: None) -> Any:
-            """The engine's ``forward_batch``: note the batch, advance lengths, give tokens."""
+            """Record the batch, advance lengths, return tokens: the engine's ``forward_batch``."""
             arrivals = [self.by_number[req.uid] for req in batch.reqs]
             pairs = list(zip(batch.reqs, arrivals, strict=True))
             if batch.is_prefill:
@@ -184,14 +184,14 @@ def set_up() -> Any:
             return ForwardOutput((told, told, SimpleNamespace(synchronize=lambda: None)))
 
         def send_result(self, reply: list[Any]) -> None:
-            """Note who has ended."""
+            """Record the ended requests."""
             self.live -= {item.uid for item in reply if item.finished}
 
         def run_when_idle(self) -> None:
-            """Nobody waits."""
+            """Do nothing: no thread waits."""
 
         def overlapped(self) -> None:
-            """One turn of the overlap loop."""
+            """Run one turn of the overlap loop."""
             self.unread = self.overlap_loop(self.unread)
 
     return MiniSglang
@@ -204,7 +204,7 @@ class ForwardOutput(tuple[Any, ...]):
 
     @property
     def next_tokens_gpu(self) -> Any:
-        """The tokens."""
+        """Return the tokens."""
         return self[0]
 
 

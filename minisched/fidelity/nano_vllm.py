@@ -4,8 +4,8 @@
 # ///
 """nano-vllm's own scheduler, block manager and engine step, from a checkout, without a model.
 
-Its ``max_num_seqs`` bounds a step's rows and not those who run, as it has no table of rows; here
-everybody who runs has one. So in these cases there is a row for each request.
+Its ``max_num_seqs`` limits the rows of a step, not the running requests, because it has no table
+of rows. Here every running request has a row, so these cases have a row for each request.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PARTS = {
 
 
 def make_scheduler(config: SchedulerConfig) -> Any:
-    """A scheduler of these sizes."""
+    """Return a scheduler of these sizes."""
     module: Any = import_module("nanovllm.engine.llm_engine")
     module.Sequence.block_size = config.page_size
     chunk = config.chunked_prefill_size
@@ -58,13 +58,13 @@ def make_scheduler(config: SchedulerConfig) -> Any:
 
 
 def set_up() -> Any:
-    """Import it; its engine, as a class that is made for a case."""
+    """Import it, and return its engine as a class that is made for a case."""
     stand_in(STAND_INS, "nanovllm")
     module: Any = import_module("nanovllm.engine.llm_engine")
     params = import_module("nanovllm.sampling_params").SamplingParams
 
     class NanoVllm(module.LLMEngine):  # type: ignore[misc]
-        """The engine of one case, and its model runner: a step's tokens are the case's."""
+        """The engine of one case, with its model runner: a step's tokens come from the case."""
 
         def __init__(self, case: FidelityCase) -> None:
             self.turns, self.names = Turns(case), dict[int, str]()
@@ -72,7 +72,7 @@ def set_up() -> Any:
             self.ran, self.lost = set[int](), dict[str, int]()
 
         def call(self, method: str, seqs: list[Any], is_prefill: bool) -> list[int]:
-            """Note the step, and give its tokens."""
+            """Record the step, and return its tokens."""
             rids = [self.names[seq.seq_id] for seq in seqs]
             starts = [seq.num_cached_tokens if is_prefill else len(seq) - 1 for seq in seqs]
             ends = [at + seq.num_scheduled_tokens for at, seq in zip(starts, seqs, strict=True)]
@@ -84,7 +84,7 @@ def set_up() -> Any:
             return [self.turns.by_rid[rid].token(end) for rid, end in zip(rids, ends, strict=True)]
 
         def loop(self) -> None:
-            """One turn."""
+            """Run one turn."""
             for seq in self.scheduler.waiting:
                 if seq.seq_id in self.ran:  # it was preempted in the turn before
                     rid = self.names[seq.seq_id]
@@ -115,7 +115,7 @@ class NanoVllmEngine:
         self.scheduler.add(self.Sequence(tokens, self.params))
 
     def step(self) -> int:
-        """One turn of its engine."""
+        """Run one turn of its engine."""
         seqs, is_prefill = self.scheduler.schedule()
         self.scheduler.postprocess(seqs, result_of(len(seqs)).tokens, is_prefill)
         return len(seqs)

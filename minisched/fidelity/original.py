@@ -1,4 +1,4 @@
-"""An original's half of the lockstep: what it imports instead, who comes when, what it launched.
+"""An original's half of the lockstep: its stand-ins, its turns, and its launched steps.
 
 It runs in an environment of its own, one JSON line for each case (``bench/peers/peer.py``).
 """
@@ -32,7 +32,7 @@ from .case import (
     trimmed,
 )
 
-# -- What of an original is not its own here -------------------------------------------------------
+# -- Stand-ins: parts of an original that are replaced here ----------------------------------------
 
 DEVICE, SETTINGS, LISTENER, ENTRY = "device", "settings", "listener", "entry"
 KERNELS = "it compiles or holds kernels of a GPU"
@@ -40,12 +40,12 @@ UNUSED = "what it is for is never reached by scheduling"
 
 
 class StandIn(NamedTuple):
-    """Something of an original that is not its own here: what, of which kind, and what it does.
+    """A part of an original that is replaced here: its name, its kind, and its replacement.
 
-    ``device``: it would need a GPU, or tells one what to do; also packages of which nothing is ever
-    called. ``settings``: values, each the default or as the case says. ``listener``: it is told of
-    steps, and nobody asks it anything. ``entry``: where requests come in and steps go out, so here
-    are the case and its tokens.
+    ``device``: it would need or command a GPU; also packages that are imported but never called.
+    ``settings``: values, either the default or from the case. ``listener``: it receives steps and
+    returns nothing. ``entry``: requests enter and steps leave there, so it is replaced by the case
+    and its tokens.
     """
 
     name: str  # a package, a module, or MODULE:NAME
@@ -60,7 +60,7 @@ class Anything:
         pass
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Itself; as a decorator, what it decorates."""
+        """Return itself; as a decorator, the decorated object."""
         return args[0] if len(args) == 1 and callable(args[0]) and not options else self
 
     def __getattr__(self, name: str) -> Any:
@@ -79,7 +79,7 @@ class Anything:
 
 
 class AnyClass(type):
-    """A class with any attribute; one can be derived from it."""
+    """A class with any attribute; it can be a base class."""
 
     def __getattr__(cls, name: str) -> Any:
         return attribute(name)
@@ -95,33 +95,33 @@ class AnyModule(ModuleType):
 
 
 def attribute(name: str) -> Any:
-    """What a stand-in has under a name; Python's own names it lacks."""
+    """Return a stand-in's attribute; it has none of Python's own names."""
     if name.startswith("__"):
         raise AttributeError(name)
     return Anything()
 
 
 class Modules(MetaPathFinder, Loader):
-    """Finds the packages and modules named, and everything below them: stand-ins all."""
+    """Finds the named packages and modules, and everything below them: all are stand-ins."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """A package, if it is one of those named."""
+        """Return the spec of a package, if it is one of those named."""
         known = any(f"{fullname}.".startswith(f"{name}.") for name in self.names)
         return ModuleSpec(fullname, self, is_package=True) if known else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """An empty one."""
+        """Return an empty module."""
         return AnyModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Off:
-    """What was not given is off: None; or, while ``depth`` is left, a group of which all is off."""
+    """Missing attributes are None; or, while ``depth`` is left, another group of None values."""
 
     def __init__(self, depth: int = 0, **given: Any) -> None:
         self.__dict__.update(given, _depth=depth)
@@ -134,9 +134,9 @@ class Off:
 
 
 def stand_in(items: Sequence[StandIn], own: str) -> None:
-    """Let the modules among ``items`` be imported: those of the package ``own`` are stood in for.
+    """Make the modules among ``items`` importable; those of the package ``own`` are replaced.
 
-    All others are packages that are not installed; if one is, it stays.
+    All others are packages that are not installed. An installed one stays.
     """
     names = [item.name for item in items if ":" not in item.name]
     its = [name for name in names if name.startswith(f"{own}.")]
@@ -148,11 +148,11 @@ def stand_in(items: Sequence[StandIn], own: str) -> None:
 
 
 class CaseOver(Exception):
-    """Everybody is served, or nobody ever will be; it ends a loop that has no other end."""
+    """All requests are served, or none can run; it ends a loop that has no other end."""
 
 
 class Turns:
-    """The turns of a case: an original's loop begins each, and says what it launched in it."""
+    """The turns of a case: an original's loop begins each, and reports its launched step."""
 
     def __init__(self, case: FidelityCase) -> None:
         self.case = case
@@ -163,12 +163,12 @@ class Turns:
         self.quiet = 0
 
     def begin(self, is_done: bool, lost: dict[str, int]) -> list[Arrival]:
-        """End the turn before and begin one: who comes in it.
+        """End the turn before, and begin one; return its arrivals.
 
-        ``lost`` says how often each request has lost its memory by now.
+        ``lost`` maps each request to the number of times that it has lost its memory so far.
 
         Raises:
-            CaseOver: there is none.
+            CaseOver: there is no further turn.
         """
         turn = len(self.steps)
         if turn:
@@ -185,7 +185,7 @@ class Turns:
         return coming
 
     def launched(self, step: ScheduledStep) -> None:
-        """This turn's step."""
+        """Record this turn's step."""
         self.steps[-1] = step
 
     def play(self, loop: Callable[[], Any]) -> Schedule:
@@ -195,12 +195,12 @@ class Turns:
                 loop()
         except CaseOver:
             pass
-        except Exception as error:  # a difference like any other
+        except Exception as error:  # it is compared like any other step
             self.launched(ScheduledStep(f"{type(error).__name__}: {error}"))
         return trimmed(self.steps)
 
 
-# -- One original: where it comes from, what of it decides, how it is set up and driven ------------
+# -- One original: its source, its deciding modules, its setup and its turns -----------------------
 
 
 class Driven(Protocol):
@@ -212,26 +212,26 @@ class Driven(Protocol):
 
 @dataclass(frozen=True)
 class Original:
-    """A published system whose own code plays cases, in a process and an environment of its own.
+    """A published system: its own code plays cases, in a process and an environment of its own.
 
-    ``set_up`` imports it there with what stands in, and gives a class of it that is made for a case
-    (``Driven``). ``deciding`` are the modules that say what runs; ``engine_of`` is for ``bench
+    ``set_up`` imports it there with its stand-ins, and returns a class that is made for a case
+    (``Driven``). ``deciding`` are the modules that decide what runs. ``engine_of`` is for ``bench
     host``.
     """
 
-    name: str  # as its rules are called (policy/rules.py), and the script that is run
+    name: str  # of its rules (policy/rules.py), and of its script
     title: str
-    parts: Mapping[str, Shape]  # what its cases have in common
+    parts: Mapping[str, Shape]  # the common properties of its cases, by part
     deciding: Sequence[str]
     stand_ins: Sequence[StandIn]
     set_up: Callable[[], Any]
     engine_of: Callable[[HostWorkload], HostEngine] | None = None
-    distribution: str = ""  # its wheel; else a checkout is needed
-    below: str = ""  # where in a checkout its package lies
-    packages_of: str = ""  # the original whose script names its packages, if it is not its own
+    distribution: str = ""  # its wheel; '' if a checkout is needed
+    below: str = ""  # the folder of its package in a checkout
+    packages_of: str = ""  # the original with the script that names its packages; '' if its own
 
     def check_source(self, source: Path | None) -> None:
-        """Whether a checkout was given where one is needed, and nowhere else.
+        """Check that a checkout was given if one is needed, and only then.
 
         Raises:
             ValueError: it was not.
@@ -248,10 +248,10 @@ class Original:
             raise ValueError(f"--source is {str(source)!r}, but that is no folder.")
 
     def start(self, settings: Answer) -> Callable[[Answer], Answer]:
-        """In its own process: set it up, from the checkout ``source`` if it has no wheel.
+        """Set it up in its own process, from the checkout ``source`` if it has no wheel.
 
-        It answers to ``{"case"}`` with its schedule, to ``{"load"}`` with its time, and to all else
-        with what was run.
+        The result answers ``{"case"}`` with its schedule, ``{"load"}`` with its time, and any other
+        request with the versions and files that ran.
         """
         if not self.distribution:
             sys.path.insert(0, str(Path(settings["source"], self.below)))
@@ -277,7 +277,7 @@ class Original:
         return answer
 
     def version(self, source: str) -> str:
-        """Of the wheel; or what a checkout says of itself, and its commit where git knows."""
+        """Return the wheel's version; of a checkout, its own version, and its commit if known."""
         if self.distribution:
             return metadata.version(self.distribution)
         git = ["git", "-C", source, "rev-parse", "--short", "HEAD"]
@@ -288,7 +288,7 @@ class Original:
         return f"{version_in(Path(source))} at {said}"
 
     def where(self, name: str) -> dict[str, Any]:
-        """The file of a module, and whether it is as it was published (None: nobody knows)."""
+        """Return a module's file, and whether it equals the published one (None: unknown)."""
         file = Path(str(sys.modules[name].__file__))
         published = None
         if self.distribution:

@@ -31,7 +31,7 @@ ORIGINALS: Mapping[str, Original] = {
     each.name: each
     for each in (sglang.ORIGINAL, mini_sglang.ORIGINAL, vllm.ORIGINAL, nano_vllm.ORIGINAL)
 }
-"""By the name of their rules; mini-sglang finds what it imports beside SGLang."""
+"""By the name of their rules; mini-sglang uses the installed packages of SGLang."""
 
 
 class Player:
@@ -47,7 +47,7 @@ class Player:
         self.about = self.peer.ask({})
 
     def play(self, case: FidelityCase) -> Schedule:
-        """What it launches, turn by turn.
+        """Return its launches, turn by turn.
 
         Raises:
             PeerError: it has ended.
@@ -66,12 +66,12 @@ EQUAL = "equal"
 
 @dataclass
 class Report:
-    """What a lockstep has found."""
+    """The findings of a lockstep."""
 
     original: str
     version: str
     seed: int
-    # by part, how many cases are EQUAL, and how many differ by which rule
+    # by part: the number of EQUAL cases, and of those that differ by each rule
     parts: dict[str, Counter[str]] = field(default_factory=dict)
     differences: list[tuple[Named, ScheduleDifference]] = field(default_factory=list)
     smallest: ScheduleDifference | None = None  # of the first that no rule explains
@@ -79,16 +79,16 @@ class Report:
 
     @property
     def all_parts(self) -> Counter[str]:
-        """Their sum."""
+        """Return the sum over all parts."""
         return sum(self.parts.values(), Counter[str]())
 
     @property
     def unexplained(self) -> int:
-        """Cases that differ, and not by a rule that differs on purpose."""
+        """Count the cases that differ without a rule that differs on purpose."""
         return self.all_parts[UNEXPLAINED]
 
     def as_json(self) -> dict[str, Any]:
-        """One object; a case in it is what ``FidelityCase.from_json`` takes."""
+        """Return one object; a case in it is the input of ``FidelityCase.from_json``."""
         whole, small = self.all_parts, self.smallest
         return {
             "original": self.original,
@@ -111,13 +111,13 @@ class Report:
 
 
 def told(found: ScheduleDifference) -> dict[str, Any]:
-    """Where two schedules part, and what each does then."""
+    """Return where two schedules differ, and both steps there."""
     theirs, ours = (step_at(each, found.turn)._asdict() for each in (found.theirs, found.ours))
     return {"rule": found.rule, "turn": found.turn, "theirs": theirs, "ours": ours}
 
 
 def dealt(parts: Mapping[str, Shape], cases: int) -> dict[str, int]:
-    """How many cases each part gets; the first ones get those that are left over."""
+    """Return the number of cases of each part; the first parts get the remainder."""
     each, over = divmod(cases, len(parts))
     counts = {name: each + (at < over) for at, name in enumerate(parts)}
     return {name: count for name, count in counts.items() if count}
@@ -128,9 +128,9 @@ def in_lockstep(
     hear: Say = lambda part: None, workers: Workers = HERE,
     one: Callable[[Named], Found] | None = None,
 ) -> Report:  # fmt: skip
-    """Play so many cases, dealt over the parts; ``hear`` is told the part of each behind it.
+    """Play ``cases`` cases, dealt over the parts; ``hear`` is called with the part after each.
 
-    With ``one``, which others can be handed, ``workers`` play them; ``play`` is this process's.
+    With ``one``, ``workers`` may play them in other processes; ``play`` is for this process.
     """
     todo = [
         Named(part, f"{part} {seed} {number}")
@@ -154,7 +154,7 @@ def in_lockstep(
 
 
 class Named(NamedTuple):
-    """A case by what it is drawn from."""
+    """A case by the seed and part that it is drawn from."""
 
     part: str
     seed: str
@@ -165,17 +165,17 @@ Found = ScheduleDifference | None
 
 
 def differs(original: Original, play: Play, item: Named) -> Found:
-    """Draw a case and play it on both sides; where they part, or None."""
+    """Draw a case and play it on both sides; return the difference, or None."""
     case = original.parts[item.part].draw(item.seed)
     return compare(case, original.name, play(case))
 
 
 def differs_from_own(original: str, source: Path | None, item: Named) -> Found:
-    """The same in a process that others work beside: it starts an original of its own, once."""
+    """Do the same in a worker process, which starts an original of its own, once."""
     return differs(ORIGINALS[original], own_player(original, source).play, item)
 
 
 @cache
 def own_player(original: str, source: Path | None) -> Player:
-    """This process's; it ends with it."""
+    """Return this process's player; it ends with the process."""
     return Player(ORIGINALS[original], source, lambda what: None)

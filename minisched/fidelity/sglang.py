@@ -11,16 +11,16 @@
 # ]
 #
 # [[tool.uv.dependency-metadata]]
-# name = "sglang"  # installed alone: what it needs else has stand-ins (STAND_INS)
+# name = "sglang"  # installed alone: its other requirements have stand-ins (STAND_INS)
 # version = "0.5.23"
 # requires-dist = []
 # ///
 """SGLang's own scheduler and event loops, on a CPU, without model, sockets and GPU.
 
-A ``Scheduler`` is made without its ``__init__``; what its methods read is set. Those that decide,
-and the two event loops, are the original's: a loop takes in a case's requests where it would read
-its socket, and gets a case's tokens where it would launch a step. For ``bench host`` the parts of
-the loop are called in turn, on a result that is there.
+A ``Scheduler`` is made without its ``__init__``, and the attributes that its methods read are set.
+The deciding methods and the two event loops are the original's. A loop receives a case's requests
+where it would read its socket, and gets a case's tokens where it would launch a step. For ``bench
+host`` the parts of the loop are called in turn, on a result that is there.
 """
 
 from __future__ import annotations
@@ -138,14 +138,14 @@ SERIAL = ("serial",)  # loops of ours; the others are event_loop_overlap
 
 
 class Silent(SimpleNamespace):
-    """Whoever hears of the step, and does nothing."""
+    """A listener of steps that does nothing."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **options: None
 
 
 class Identity:
-    """A part of another feature: whatever it is asked to do to a batch, it gives it back."""
+    """A part of another feature: each of its methods returns its batch unchanged."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda batch=None, *args, **options: batch
@@ -153,7 +153,7 @@ class Identity:
 
 @cache
 def set_up() -> Any:
-    """Import it, without a GPU; its ``Scheduler``, as a class that is made for a case."""
+    """Import it without a GPU, and return its ``Scheduler`` as a class that is made for a case."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import_module("torch")  # these two look for optional packages, and must not find stand-ins
     import_module("transformers.image_utils")
@@ -302,7 +302,7 @@ def set_up() -> Any:
 
 
 def step_of(batch: Any, ends: list[int]) -> ScheduledStep:
-    """A batch as it is compared; of a mixed one the last rows decode."""
+    """Return a batch in the form that is compared; in a mixed one the last rows decode."""
     mode = batch.forward_mode.name.lower()
     rids = [req.rid for req in batch.reqs]
     if mode == "decode":
@@ -317,7 +317,7 @@ def step_of(batch: Any, ends: list[int]) -> ScheduledStep:
 
 
 def make_req(arrival: Arrival) -> Any:
-    """The request of an arrival, greedy."""
+    """Return the request of an arrival, with greedy sampling."""
     params = import_module("sglang.srt.sampling.sampling_params").SamplingParams(
         max_new_tokens=arrival.max_new_tokens, ignore_eos=arrival.ignore_eos, temperature=0.0
     )
@@ -329,7 +329,7 @@ def make_req(arrival: Arrival) -> Any:
 
 
 def make_result(tokens: Any) -> Any:
-    """What a step has sampled."""
+    """Return the sampled tokens of a step."""
     return SimpleNamespace(
         next_token_ids=tokens, copy_done=None, auxiliary_host_output=None, logits_output=None,
         routed_experts_output=None, indexer_topk_output=None, can_run_cuda_graph=False,
@@ -341,12 +341,12 @@ def make_result(tokens: Any) -> Any:
 
 @cache
 def result_of(num_reqs: int) -> Any:
-    """What a device that answers at once would sample."""
+    """Return the sampled tokens of a device that takes no time."""
     return make_result(import_module("torch").full((num_reqs,), ANY_TOKEN))
 
 
 class SglangEngine:
-    """``get_next_batch_to_run`` and ``process_batch_result`` in turn, as ``event_loop_normal``."""
+    """``get_next_batch_to_run`` and ``process_batch_result`` in turn, as in ``event_loop_normal``."""
 
     def __init__(self, load: HostWorkload) -> None:
         self.scheduler = set_up()(FidelityCase("serial", load.config, ()))
@@ -360,7 +360,7 @@ class SglangEngine:
         self.scheduler._add_request_to_queue(make_req(arrival))
 
     def step(self) -> int:
-        """One turn; how many requests took part."""
+        """Run one turn, and return the number of requests in it."""
         scheduler = self.scheduler
         plan = scheduler.get_next_batch_to_run(
             running_batch=scheduler.running_batch, last_batch=scheduler.last_batch

@@ -1,7 +1,7 @@
-"""The tables of the page "How true is it?": what was counted last, and what differs on purpose.
+"""The tables of the page "How true is it?": the last counts, and the rules that differ on purpose.
 
-``lessons/site/docs/fidelity.json`` keeps the counts. ``minisched fidelity NAME --json`` into
-``python -m minisched.fidelity.tables`` puts new ones there and writes the page's tables anew.
+``lessons/site/docs/fidelity.json`` keeps the counts. A pipe from ``minisched fidelity NAME --json``
+into ``python -m minisched.fidelity.tables`` stores new ones and writes the page's tables anew.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COUNTED = ("original", "version", "seed", "cases", "equal", "unexplained", "part
 
 
 def totals_table(kept: Mapping[str, Any]) -> str:
-    """One row for each original: cases, equal, different on purpose, and the rest."""
+    """Return one row for each original: cases, equal, different on purpose, and the rest."""
     rows = []
     for name, told in kept.items():
         purpose = told["cases"] - told["equal"] - told["unexplained"]
@@ -35,7 +35,7 @@ def totals_table(kept: Mapping[str, Any]) -> str:
 
 
 def parts_table(told: Mapping[str, Any]) -> str:
-    """The counts of one original by part."""
+    """Return the counts of one original by part."""
     rows = []
     for part, count in told["parts"].items():
         rules = Counter(count["rules"])
@@ -46,7 +46,7 @@ def parts_table(told: Mapping[str, Any]) -> str:
 
 
 def deliberate_table() -> str:
-    """The rules in which a preset differs from its original on purpose, with both answers."""
+    """Return the rules in which a preset differs on purpose, with its answer and the original's."""
     rows = []
     for system, rules in DELIBERATE.items():
         for name, item in rules.items():
@@ -56,7 +56,7 @@ def deliberate_table() -> str:
 
 
 def stand_ins_table(name: str) -> str:
-    """What of an original is not its own here."""
+    """Return the table of an original's stand-ins."""
     rows = [
         [f"`{item.name.removeprefix('sglang.srt.')}`", item.kind, item.replaces]
         for item in ORIGINALS[name].stand_ins
@@ -65,7 +65,7 @@ def stand_ins_table(name: str) -> str:
 
 
 def tables(kept: Mapping[str, Any]) -> dict[str, str]:
-    """All tables of the page, by the name of their place in it."""
+    """Return all tables of the page, by the name of their place in it."""
     return {
         "totals": totals_table(kept),
         "deliberate": deliberate_table(),

@@ -10,16 +10,16 @@
 # ]
 #
 # [[tool.uv.dependency-metadata]]
-# name = "vllm"  # installed alone: what it needs else has stand-ins (STAND_INS)
+# name = "vllm"  # installed alone: its other requirements have stand-ins (STAND_INS)
 # version = "0.33.0"
 # requires-dist = []
 # ///
 """vLLM's own scheduler and engine core, on a CPU: whole and unchanged, over configs of its own.
 
-``EngineCore.step`` and ``step_with_batch_queue`` are the original's too. Their executor is not
-there: it answers with the case's tokens as soon as it is asked. A scheduler is built as vLLM's
-tests build it (``tests/v1/core/utils.py:create_scheduler``), from real configs but for the model's,
-which would ask for a model's folder and for a GPU. ``bench host`` calls it without an engine core.
+``EngineCore.step`` and ``step_with_batch_queue`` are the original's too. The executor is replaced:
+it returns the case's tokens immediately. A scheduler is built as vLLM's tests build it
+(``tests/v1/core/utils.py:create_scheduler``). Its configs are real, except the model's, which would
+need a model's folder and a GPU. ``bench host`` calls it without an engine core.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ PARTS = {
     },
 }  # fmt: skip
 
-MOST_NEW = PAGE + 128  # tokens: those admitted first decode beside the others' prompts
+MOST_NEW = PAGE + 128  # tokens: the first admitted requests decode next to the others' prompts
 MOST_LEN = 1 << 20  # tokens; longer than the longest prompt of any workload
 SETTINGS_OF_VLLM = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -83,7 +83,7 @@ SETTINGS_OF_VLLM = {
 
 
 def make_hasher(page_size: int) -> Any:
-    """Names blocks by their content, with vLLM's default hash."""
+    """Return the function that names blocks by content, with vLLM's default hash."""
     utils = import_module("vllm.v1.core.kv_cache_utils")
     hash_of = import_module("vllm.utils.hashing").get_hash_fn_by_name("sha256")
     utils.init_none_hash(hash_of)
@@ -98,7 +98,7 @@ def make_scheduler(
     caches: bool = True,
     is_async: bool = False,
 ) -> Any:
-    """A scheduler over a pool of ``num_pages`` blocks."""
+    """Return a scheduler over a pool of ``num_pages`` blocks."""
     config = make_config(max_num_seqs, max_num_batched_tokens, num_pages, page_size, caches)
     structured = import_module("vllm.v1.structured_output").StructuredOutputManager(config)
     sched = "vllm.v1.core.sched"
@@ -116,7 +116,7 @@ def make_scheduler(
 def make_config(
     max_num_seqs: int, max_num_batched_tokens: int, num_pages: int, page_size: int, caches: bool
 ) -> Any:
-    """vLLM's settings, at its defaults where nothing else is said."""
+    """Return vLLM's settings, at its defaults unless given."""
     config = import_module("vllm.config")
     scheduler_config = config.SchedulerConfig(
         max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens,
@@ -136,7 +136,7 @@ def make_config(
 
 
 def make_kv_config(num_pages: int, page_size: int) -> Any:
-    """One group of layers with full attention; block 0 is vLLM's own, so there is one more."""
+    """Return one group of layers with full attention, with one more block: vLLM owns block 0."""
     interface = import_module("vllm.v1.kv_cache_interface")
     spec = interface.FullAttentionSpec(
         block_size=page_size, num_kv_heads=1, head_size=1, dtype=import_module("torch").float32
@@ -149,7 +149,7 @@ def make_kv_config(num_pages: int, page_size: int) -> Any:
 
 
 class Executor:
-    """Runs nothing: a step's tokens are those that the case says."""
+    """Runs nothing: the tokens of a step come from the case."""
 
     def __init__(self, turns: Turns, scheduler: Any) -> None:
         self.turns, self.scheduler = turns, scheduler
@@ -157,7 +157,7 @@ class Executor:
         self.sampled: Any = None
 
     def execute_model(self, plan: Any, non_block: bool) -> Future[Any]:
-        """Note what was scheduled; the result of a step that samples is that of its sampling."""
+        """Record the scheduled step; the result of a sampling step is that of its sampling."""
         rows, told = [], []
         for rid, new in plan.num_scheduled_tokens.items():
             request = self.scheduler.requests[rid]
@@ -174,19 +174,19 @@ class Executor:
         return done(None)
 
     def sample_tokens(self, grammar_output: Any, non_block: bool = False) -> Any:
-        """The tokens of the step that was launched last."""
+        """Return the tokens of the step that was launched last."""
         return done(self.sampled) if non_block else self.sampled
 
 
 def done(value: Any) -> Future[Any]:
-    """Something that has come."""
+    """Return a future that already has its value."""
     future: Future[Any] = Future()
     future.set_result(value)
     return future
 
 
 def make_request(arrival: Arrival, hasher: Any) -> Any:
-    """The request of an arrival."""
+    """Return the request of an arrival."""
     params = import_module("vllm.sampling_params").SamplingParams(
         max_tokens=arrival.max_new_tokens, ignore_eos=arrival.ignore_eos, temperature=0.0
     )
@@ -199,7 +199,7 @@ def make_request(arrival: Arrival, hasher: Any) -> Any:
 
 
 def set_up() -> Any:
-    """Import it, quietly and without a GPU; ``EngineCore``, as a class that is made for a case."""
+    """Import it without a GPU or logs, and return ``EngineCore`` as a class for one case."""
     os.environ.update(SETTINGS_OF_VLLM)
     stand_in(STAND_INS, "vllm")
     module: Any = import_module("vllm.v1.engine.core")
@@ -224,7 +224,7 @@ def set_up() -> Any:
             )  # fmt: skip
 
         def loop(self) -> None:
-            """One turn."""
+            """Run one turn."""
             is_done = not (self.scheduler.has_unfinished_requests() or self.batch_queue)
             lost = {rid: request.num_preemptions for rid, request in self.requests.items()}
             for arrival in self.turns.begin(is_done, lost):
@@ -238,11 +238,11 @@ def set_up() -> Any:
     return Vllm
 
 
-# -- A workload whose device answers at once -------------------------------------------------------
+# -- A workload on a device that takes no time -----------------------------------------------------
 
 
 class VllmEngine:
-    """A scheduler with a workload set up; prefix caching and chunked prefill are on, as always."""
+    """A scheduler with a workload; prefix caching and chunked prefill are on, as always."""
 
     def __init__(self, load: HostWorkload) -> None:
         self.numbers = count()
@@ -260,15 +260,15 @@ class VllmEngine:
         self.scheduler.add_request(make_request(arrival, self.hasher))
 
     def admit(self) -> int:
-        """One turn; how many requests started in it."""
+        """Run one turn, and return the number of requests that started in it."""
         return len(self.turn().scheduled_new_reqs)
 
     def step(self) -> int:
-        """One turn; how many requests took part."""
+        """Run one turn, and return the number of requests in it."""
         return len(self.turn().num_scheduled_tokens)
 
     def turn(self) -> Any:
-        """One turn of its engine core: what it has scheduled."""
+        """Run one turn of its engine core, and return the scheduled step."""
         plan = self.scheduler.schedule()
         names = list(plan.num_scheduled_tokens)
         places = {name: at for at, name in enumerate(names)}

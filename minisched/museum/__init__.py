@@ -1,4 +1,4 @@
-"""Published bugs of overlap scheduling: each put back, caught by a law, drawn, and cured."""
+"""Published bugs of overlap scheduling: each is put back, caught by a law, drawn, and fixed."""
 
 from .exhibit import Exhibit, exhibits, find, refuted
 

@@ -18,8 +18,8 @@ from .exhibit import Exhibit
 def exhibit_offence(exhibit: Exhibit, verdict: Verdict) -> Offence:
     """Return the offence in the picture of a bug, of the verdict with the bug.
 
-    A slice in ``Exhibit.red`` is written as its name and its step. Of several with both alike it is
-    the first, unless a third word counts on: ``"receive 0 2"`` is the third without a step.
+    A slice in ``Exhibit.red`` is written as its name and its step. If several slices have both, it
+    is the first. A third word is an index: ``"receive 0 2"`` is the third without a step.
 
     Raises:
         ValueError: the law that should catch it does not, or the run has no such slice.
@@ -71,22 +71,22 @@ def prompts_of(workload: Workload) -> dict[str, tuple[int, ...]]:
 
 
 def wrong_token(verdict: Verdict) -> Difference | None:
-    """Return the first token that the request would not get alone, up to where it was given up."""
+    """Return the first token that the request would not get alone, up to its abort."""
     baseline = oracle_trace(verdict.workload, verdict.refused)
     return next(iter(differences(baseline, verdict.trace)), None)
 
 
 def of_named(verdict: Verdict, finding: Finding) -> Offence:
-    """Return the forward pass of the step or request that the sentence names.
+    """Return the forward pass of the step or request in the sentence.
 
-    Without one it is the host's last slice: there the run stopped, or was found wrong.
+    Without one it is the host's last slice: the run stopped there, or was found wrong there.
     """
     said, passes = plainly(finding), forwards(verdict.trace)
     named = re.search(r"\bstep (\d+)", said)
     found = [it for it in passes if it.step == int(named[1])] if named else [
         it for it in passes if finding.sentence.split()[0] in it.rids
     ]  # fmt: skip
-    if finding.law in ("crash", "ownership"):  # who handed it out did so last
+    if finding.law in ("crash", "ownership"):  # the wrong allocation was the last one
         found = []
     shown = found[:1] or verdict.trace.on("host")[-1:]
     return Offence(said, tuple(item.id for item in shown))

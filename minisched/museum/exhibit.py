@@ -1,8 +1,8 @@
 """The exhibits: each published bug is a table of text in ``bugs/*.toml``.
 
-``case``, ``on`` and ``with`` are the arguments of ``case`` below, and ``fix`` is the patch, as a
-diff from the bug to the healthy code (``patch.py:read_edits``), of all but what is refuted; the
-rest are ``Exhibit``'s fields.
+``case``, ``on`` and ``with`` are the arguments of ``case`` below. ``fix`` is the patch, a diff from
+the bug to the healthy code (``patch.py:read_edits``); a refuted suspicion has none. The other keys
+are ``Exhibit``'s fields.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..devices.cost import SIM_COST, CostModel
 from ..scheduler import SchedulerConfig
 from .patch import Edit, put_in, read_edits
 
-# -- Where a bug was published: ``vLLM #48245``, or a commit as ``mini-sglang 20fcd7f`` ------------
+# -- The source of a bug: ``vLLM #48245``, or a commit as ``mini-sglang 20fcd7f`` ------------------
 
 REPOSITORIES = {  # on GitHub, where an issue's address leads to a pull request, too
     "SGLang": "sgl-project/sglang",
@@ -38,7 +38,7 @@ REPOSITORIES = {  # on GitHub, where an issue's address leads to a pull request,
     "MindIE-LLM": "Ascend/MindIE-LLM",
     "tt-metal": "tenstorrent/tt-metal",
 }
-CURED_BY = {  # MindIE-LLM's numbers are not GitHub's; the commits that cured them are there
+CURED_BY = {  # commits for MindIE-LLM's numbers, which are not GitHub's
     "MindIE-LLM #42": "MindIE-LLM 7360e68",
     "MindIE-LLM #75": "MindIE-LLM 212297e",
     "MindIE-LLM #233": "MindIE-LLM 90669ea",
@@ -47,10 +47,10 @@ REFERENCE = re.compile(r"([\w-]+) (#[1-9]\d*|[0-9a-f]{7,40})")
 
 
 def address(reference: str) -> str:
-    """The web address of a reference.
+    """Return the web address of a reference.
 
     Raises:
-        ValueError: it is not ``NAME #NUMBER`` or ``NAME COMMIT``, or nobody knows the name.
+        ValueError: it is not ``NAME #NUMBER`` or ``NAME COMMIT``, or the name is unknown.
     """
     found = REFERENCE.fullmatch(CURED_BY.get(reference, reference))
     if not found or found[1] not in REPOSITORIES:
@@ -82,14 +82,14 @@ def case(
     cost: CostModel = SIM_COST,
     **settings: Any,
 ) -> Case:
-    """A case from a line: ``"a: 7 3 -> 2, gone at 1; b at 1: 7 -> 1"`` on ``"overlap:ring"``.
+    """Make a case from a line: ``"a: 7 3 -> 2, gone at 1; b at 1: 7 -> 1"`` on ``"overlap:ring"``.
 
-    Request ``a`` has a prompt of the tokens 7 and 3, wants two, and is given up in turn 1; ``b``
-    comes in turn 1. There are ``kv`` slots and ``rows`` rows; ``wishes`` are everybody's sampling
-    parameters, ``settings`` the scheduler's. Options of the loop may stand behind its relay.
+    Request ``a`` has a prompt of the tokens 7 and 3, wants two tokens, and is aborted in turn 1;
+    ``b`` arrives in turn 1. There are ``kv`` slots and ``rows`` rows. ``wishes`` are the sampling
+    parameters of all requests, ``settings`` the scheduler's. Loop options may follow the relay.
 
     Raises:
-        ValueError: a request is not written like that.
+        ValueError: a request has another form.
     """
     reqs, arrivals, aborts = list[Request](), list[int](), dict[int, str]()
     for part in requests.split(";"):
@@ -107,11 +107,11 @@ def case(
     return Case(workload, loop, "".join(rest[:1]), {**(options or {}), **given}, cost)
 
 
-# -- Laws of one exhibit alone: no run by itself breaks them ---------------------------------------
+# -- Laws of one exhibit alone: they need a second run or a stricter condition ---------------------
 
 
 def hits_as_on_serial(case: Case) -> Verdict:
-    """The general laws, and: what a request finds in the cache does not depend on the loop.
+    """Apply the general laws, and: a request's cache hits do not depend on the loop.
 
     On the serial loop no step is in flight when a request ends, so nothing can be counted early.
     """
@@ -124,7 +124,7 @@ def hits_as_on_serial(case: Case) -> Verdict:
 
 
 def it_overlaps(case: Case) -> Verdict:
-    """The general laws, and: some of the host's work is hidden behind the device."""
+    """Apply the general laws, and: some of the host's work overlaps with the device's."""
     verdict = judge(case)
     report = measure(verdict.trace)
     if report.host_hidden_ns:
@@ -135,9 +135,9 @@ def it_overlaps(case: Case) -> Verdict:
 
 
 def ranks_agree(case: Case) -> Verdict:
-    """The general laws, and: two ranks run the same rows in the same order.
+    """Apply the general laws, and: two ranks run the same rows in the same order.
 
-    The ranks are two runs that differ only in where their requests lie in memory.
+    The ranks are two runs that differ only in the memory addresses of their requests.
     """
     rids, ranks = [req.rid for req in case.workload.requests], []
     for order in (rids, rids[::-1]):
@@ -152,7 +152,7 @@ def ranks_agree(case: Case) -> Verdict:
 
 @contextmanager
 def addresses(of: Mapping[str, int]) -> Iterator[None]:
-    """Requests hash as if they lay there; by default they hash by their real address."""
+    """Let requests hash by these addresses inside the block, instead of their real ones."""
 
     def address(req: Request) -> int:
         return of[req.rid]
@@ -165,7 +165,7 @@ def addresses(of: Mapping[str, int]) -> Iterator[None]:
 
 
 def also(verdict: Verdict, law: str, sentence: str) -> Verdict:
-    """The verdict with one more finding."""
+    """Return the verdict with one more finding."""
     return replace(verdict, findings=(*verdict.findings, Finding(law, sentence)))
 
 
@@ -175,36 +175,36 @@ OWN_LAWS: dict[str, Callable[[Case], Verdict]] = {
     "ranks": ranks_agree,
 }
 
-# -- What there is ---------------------------------------------------------------------------------
+# -- All exhibits ----------------------------------------------------------------------------------
 
 BUGS = Path(__file__).with_name("bugs")
-FILES = ("memory", "tokens", "streams", "beliefs")  # a chapter each
+FILES = ("memory", "tokens", "streams", "beliefs")  # one chapter each
 
 
 @dataclass(frozen=True)
 class Exhibit:
     """One published bug, put back by a patch, with the smallest case that shows it.
 
-    ``law`` is the one that catches it (``checks/judge.py``, or one of ``OWN_LAWS``), and ``says``
-    words that its sentence must have. ``red`` names the slices that did it, as ``"receive 1,
-    process 2"``, and ``because`` says how; both are empty where the law can tell
-    (``museum/picture.py``).
+    ``law`` is the one that catches it (``checks/judge.py``, or one of ``OWN_LAWS``). Its
+    sentence must contain the words in ``says``. ``red`` names the slices that caused it, as
+    ``"receive 1, process 2"``, and ``because`` explains them. Both are empty if the law itself
+    names the slices (``museum/picture.py``).
 
-    ``suspected_at`` is the reference, one of ``references``, whose source was only suspected of the
-    bug, and which its model here confirms; empty where somebody had met it.
+    ``suspected_at`` is the reference, one of ``references``, of a bug that was only suspected from
+    the source; the model here confirms it. It is empty if the bug was seen in a run.
 
-    What ``is_refuted`` is a suspicion that does not hold, or a misdiagnosis: nothing to put back,
-    and no law is broken.
+    An exhibit that ``is_refuted`` is a suspicion that does not hold, or a misdiagnosis. It has no
+    patch, and no law is broken.
     """
 
     name: str
     chapter: str
     title: str
     references: tuple[str, ...]  # as "SGLang #22416"
-    symptom: str  # what somebody saw who had it, or thought
-    cure: str  # what the original did about it, or what is true
+    symptom: str  # the observation or suspicion of the report
+    cure: str  # the fix in the original, or the truth about a refuted one
     case: Case
-    here: str = ""  # what goes wrong in this case, step by step
+    here: str = ""  # the course of the fault in this case, step by step
     law: str = "identity"
     says: str = ""
     edits: tuple[Edit, ...] = ()
@@ -214,33 +214,33 @@ class Exhibit:
     suspected_at: str = ""
 
     def with_bug(self) -> Verdict:
-        """The verdict on the case with the bug in the code.
+        """Return the verdict on the case with the bug in the code.
 
         Raises:
-            StalePatch: the healthy code has moved on.
+            StalePatch: the healthy code has changed.
         """
         with put_in(self.edits):
             return self.healthy()
 
     def healthy(self) -> Verdict:
-        """The verdict on the same case with the code as it is."""
+        """Return the verdict on the same case with the healthy code."""
         return OWN_LAWS.get(self.law, judge)(self.case)
 
 
 @cache
 def exhibits() -> tuple[Exhibit, ...]:
-    """The published bugs, chapter by chapter."""
+    """Return the published bugs, chapter by chapter."""
     return tuple(bug for file in FILES for bug in bugs_in(file))
 
 
 @cache
 def refuted() -> tuple[Exhibit, ...]:
-    """The suspicions that do not hold, and the misdiagnoses."""
+    """Return the suspicions that do not hold, and the misdiagnoses."""
     return tuple(bugs_in("refuted"))
 
 
 def bugs_in(file: str) -> Iterator[Exhibit]:
-    """Each bug in a chapter's file: its table there is its name."""
+    """Yield each bug in a chapter's file, by the name of its table."""
     chapter = tomllib.loads((BUGS / f"{file}.toml").read_text(encoding="utf-8"))
     heading = chapter.pop("chapter")
     is_refuted = file == "refuted"
@@ -256,10 +256,10 @@ def bugs_in(file: str) -> Iterator[Exhibit]:
 
 
 def find(name: str) -> Exhibit:
-    """What has this name.
+    """Return the exhibit with this name.
 
     Raises:
-        ValueError: nothing has.
+        ValueError: there is none.
     """
     known = {item.name: item for item in (*exhibits(), *refuted())}
     if name in known:
@@ -270,14 +270,14 @@ def find(name: str) -> Exhibit:
     raise ValueError(f"the museum has no {name!r}; {near}")
 
 
-# -- Whether a bug is caught and the healthy code green --------------------------------------------
+# -- Is a bug caught, and is the healthy code without a finding? -----------------------------------
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One exhibit, tried. ``caught_by`` is the law that caught it, if it is the one that should.
+    """One exhibit, tried. ``caught_by`` is the law that caught it, if it is the right one.
 
-    ``lacking`` is what the healthy run lacks to be judged by it: then it does not pass.
+    ``lacking`` is what the healthy run lacks to be judged by that law: then it does not pass.
     """
 
     exhibit: Exhibit
@@ -288,15 +288,15 @@ class Standing:
 
     @property
     def is_good(self) -> bool:
-        """Whether the bug is caught, if there is one, and the healthy code passes."""
+        """Return whether the bug is caught, if there is one, and the healthy code passes."""
         return self.healthy_passes and (self.exhibit.is_refuted or self.caught_by is not None)
 
 
 def standing_of(exhibit: Exhibit) -> Standing:
-    """Run the case with the bug and without; what is refuted, as the code is.
+    """Run the case with the bug and without; a refuted one only with the healthy code.
 
     Raises:
-        StalePatch: the healthy code has moved on.
+        StalePatch: the healthy code has changed.
     """
     healthy = exhibit.healthy()
     found = None if exhibit.is_refuted else exhibit.with_bug().broke(exhibit.law)

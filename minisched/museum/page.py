@@ -1,4 +1,4 @@
-"""What the museum says of one bug, part by part, and as JSON; the forms only lay the parts out."""
+"""The museum's page on one bug, part by part, and as JSON; the forms only lay the parts out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .patch import diff
 
 class PagePart(NamedTuple):
     """One part of a page. ``kind`` is ``text``, ``list``, ``good``, ``bad``, ``picture``, ``diff``,
-    ``links`` or ``code``; a list has an item a line.
+    ``links`` or ``code``; a list has one item per line.
     """
 
     heading: str
@@ -22,10 +22,10 @@ class PagePart(NamedTuple):
 
 
 def page(item: Exhibit) -> list[PagePart]:
-    """A bug from what somebody saw to how it was cured; of a suspicion what is true.
+    """Return the parts of a bug, from its symptom to its cure; of a suspicion, the truth.
 
     Raises:
-        StalePatch: the healthy code has moved on.
+        StalePatch: the healthy code has changed.
     """
     case, links = PagePart("", "list", "\n".join(in_words(item.case))), "\n".join(item.references)
     published = PagePart("Published", "links", links)
@@ -52,14 +52,14 @@ def page(item: Exhibit) -> list[PagePart]:
 
 
 def in_words(case: Case) -> list[str]:
-    """A line for the loop, and one each for what comes when, and for how much room there is."""
+    """Return a line for the loop, one per event, and one for the size of memory."""
     relay = f", relay {case.relay}" if case.relay else ""
     lines = [line for line in case_text(case) if not line.startswith("costs")]
     return [f"loop {case.loop}{relay}, on {case.device}", *lines]
 
 
 def verdict_part(heading: str, verdict: Verdict, law: str) -> PagePart:
-    """What was found, the law that matters first; or that nothing was, if it could have been."""
+    """Return the findings, the law that matters first; or none, if it could be judged."""
     found = sorted(verdict.findings, key=lambda item: item.law != law)
     if not found and (lack := verdict.lacking(law)):
         return PagePart(heading, "text", f"nothing to judge: {lack}")
@@ -70,7 +70,7 @@ def verdict_part(heading: str, verdict: Verdict, law: str) -> PagePart:
 
 
 def markdown(part: PagePart, shown: str) -> str:
-    """One part of the site's page; ``shown`` is how it shows the picture."""
+    """Return one part of the site's page; ``shown`` is how it shows the picture."""
     lines = part.body.splitlines()
     if part.kind == "picture":
         return shown
@@ -87,10 +87,10 @@ def markdown(part: PagePart, shown: str) -> str:
 
 
 def bug_json(standing: Standing) -> dict[str, Any]:
-    """A bug as JSON has it; ``reference`` is where it was published, as one text.
+    """Return a bug as JSON; ``reference`` is its source, as one text.
 
-    ``example`` is the case that shows it, line by line; ``nothing_broken`` is what the own run of a
-    refuted one says.
+    ``example`` is the case that shows it, line by line. ``nothing_broken`` is the result of a
+    refuted one's run.
     """
     item = standing.exhibit
     told = {

@@ -1,7 +1,7 @@
 """A bug as a change of a few lines, put into the healthy code while something runs.
 
-The same text makes the bug and the diff that shows its cure, so neither can be wrong alone; and
-where the healthy code has moved on, putting it in fails.
+The same text makes the bug and the diff of its cure, so both always agree. If the healthy code has
+changed there, the patch fails.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ..loops.design import first_line
 
-SWAPPED = ("__code__", "__defaults__", "__kwdefaults__")  # what a patch changes of a function
+SWAPPED = ("__code__", "__defaults__", "__kwdefaults__")  # the parts of a function that it sets
 
 
 class StalePatch(ValueError):
@@ -28,11 +28,11 @@ class StalePatch(ValueError):
 
 @dataclass(frozen=True)
 class Edit:
-    """Lines of one function, as they are and as the bug has them.
+    """Lines of one function, in the healthy code and with the bug.
 
     ``where`` is ``module:Class.method`` or ``module:function``, with the module's path below
-    ``minisched``. ``healthy`` stands exactly once in the function's source, from which the
-    indentation of its ``def`` has been taken away, and its decorators.
+    ``minisched``. ``healthy`` occurs exactly once in the function's source, which has neither the
+    indentation of its ``def`` nor its decorators.
     """
 
     where: str
@@ -41,7 +41,7 @@ class Edit:
 
 
 def read_edits(fix: str) -> tuple[Edit, ...]:
-    """The edits of a fix: below ``@@ WHERE``, lines that go (-), that come (+), and that stay."""
+    """Return the edits of a fix: below ``@@ WHERE``, lines removed (-), added (+), and kept."""
     edits = []
     for part in fix.lstrip("@ \n").split("\n@@ "):
         where, _, lines = part.partition("\n")
@@ -61,7 +61,7 @@ class PatchedFunction(NamedTuple):
 
 
 def function_at(where: str) -> FunctionType:
-    """The function of ``module:function`` or ``module:Class.method``, whatever it is wrapped in.
+    """Return the function of ``module:function`` or ``module:Class.method``, unwrapped.
 
     Raises:
         StalePatch: there is no such function.
@@ -73,7 +73,7 @@ def function_at(where: str) -> FunctionType:
             found = inspect.getattr_static(found, part)
     except (ImportError, AttributeError) as error:
         raise StalePatch(f"{where} is no function of this patch's: {error}.") from error
-    for inner in ("fget", "func", "__func__"):  # of a property, a cached one, a class's own
+    for inner in ("fget", "func", "__func__"):  # of a property, a cached one, a class method
         found = getattr(found, inner, found)
     found = inspect.unwrap(found)
     if not isinstance(found, FunctionType):
@@ -82,10 +82,10 @@ def function_at(where: str) -> FunctionType:
 
 
 def changes(edits: Iterable[Edit]) -> list[PatchedFunction]:
-    """What the edits make of each function that they name; of one function, one after the other.
+    """Apply the edits to each function that they name, in order.
 
     Raises:
-        StalePatch: a function is gone, or lacks lines that it should have, or has them twice.
+        StalePatch: a function is gone, or lacks the lines, or has them twice.
     """
     found: dict[str, PatchedFunction] = {}
     for edit in edits:
@@ -105,14 +105,14 @@ def changes(edits: Iterable[Edit]) -> list[PatchedFunction]:
 
 
 def source_of(function: Any) -> str:
-    """A function's source from its ``def`` on, which stands at the margin."""
+    """Return a function's source from its ``def`` on, without indentation."""
     lines = textwrap.dedent(inspect.getsource(function)).splitlines(keepends=True)
     first = next(at for at, line in enumerate(lines) if line.startswith(("def ", "async def ")))
     return "".join(lines[first:])
 
 
 def compiled(change: PatchedFunction) -> Any:
-    """A function with the bug; it may use ``super()`` if the healthy one does."""
+    """Compile a function with the bug; it may use ``super()`` if the healthy one does."""
     function = change.function
     body = textwrap.indent(change.bug, " ")
     outer = f"def make(__class__):\n{body}\n return {function.__code__.co_name}\n"
@@ -127,7 +127,7 @@ def compiled(change: PatchedFunction) -> Any:
 
 @contextmanager
 def put_in(edits: Iterable[Edit]) -> Iterator[None]:
-    """The bug is in the code inside the block, wherever the functions are known by now.
+    """Put the bug into the code inside the block, wherever the functions are already imported.
 
     Raises:
         StalePatch: see ``changes``.
@@ -138,7 +138,7 @@ def put_in(edits: Iterable[Edit]) -> Iterator[None]:
 
 @contextmanager
 def swapped(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Other functions are called inside the block instead of the package's, by their ``where``.
+    """Replace the package's functions by others inside the block; ``functions`` by ``where``.
 
     Raises:
         StalePatch: there is no such function.
@@ -148,7 +148,7 @@ def swapped(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
 
 
 def _calling(other: Callable[..., Any]) -> Any:
-    """A function without any variables but its own that calls another one."""
+    """Return a function without free variables that calls another one."""
 
     def call(*args: Any, _other: Any = None, **options: Any) -> Any:
         return _other(*args, **options)
@@ -159,7 +159,7 @@ def _calling(other: Callable[..., Any]) -> Any:
 
 @contextmanager
 def _with_parts_of(pairs: Sequence[tuple[Any, Any]]) -> Iterator[None]:
-    """Each first function has the code of the second inside the block."""
+    """Give each first function the code of the second inside the block."""
     parts = [(function, other, part) for function, other in pairs for part in SWAPPED]
     before = [getattr(function, part) for function, _, part in parts]
     try:
@@ -172,10 +172,10 @@ def _with_parts_of(pairs: Sequence[tuple[Any, Any]]) -> Iterator[None]:
 
 
 def diff(edits: Iterable[Edit], context: int = 2) -> str:
-    """The cure as a unified diff, function by function: from the bug to the healthy code.
+    """Return the cure as a unified diff, function by function: from the bug to the healthy code.
 
-    A line that names file and function stands above each. Line numbers are left out: they would
-    count from the ``def``.
+    A line with file and function precedes each. Line numbers are left out: they would count from
+    the ``def``.
 
     Raises:
         StalePatch: see ``changes``.

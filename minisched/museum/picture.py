@@ -1,6 +1,6 @@
-"""An exhibit as a picture: the run with the bug, what did it in red, and below it without.
+"""An exhibit as a picture: the run with the bug, its cause in red, and below it the healthy run.
 
-Both runs have the same requests and one time axis; where they look alike, lines say what differs.
+Both runs have the same requests and one time axis. If both look alike, lines describe differences.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..trace import Trace
 from .blame import exhibit_offence
 from .exhibit import Exhibit, exhibits
 
-LONGEST = 110 * MILLISECOND  # what of a run can be read at this width
+LONGEST = 110 * MILLISECOND  # the longest run that is readable at this width
 
 
 def exhibit_scene(exhibit: Exhibit) -> Scene:
-    """Both runs, whole if they are not too long.
+    """Return both runs, whole if they are not too long.
 
-    Of a long one it ends a little after the last slice that did it. Where the device idles is not
-    what this picture is about.
+    A long run is cut a little after its last red slice. The picture has no bubbles, because it is
+    not about idle time.
 
     Raises:
         ValueError: the bug is not caught, so there is nothing to show in red.
@@ -58,26 +58,26 @@ def exhibit_scene(exhibit: Exhibit) -> Scene:
 
 
 def stretch(verdict: Verdict, start: int, latest: int) -> View:
-    """A part of a run, as far as it goes, in the run's own time."""
+    """Return a part of a run, at most to its end, in the run's own time."""
     end = max(start + 1, min(verdict.trace.end, latest))
     return replace(make_view(verdict.trace, start, end), bubbles=(), zero=0)
 
 
 def what_ran(exhibit: Exhibit, view: View) -> str:
-    """Which loop on what, and how long it goes on."""
+    """Return the loop, model and device, and the end of a cut run, in words."""
     loop = exhibit.case.loop + (f" with relay {exhibit.case.relay}" if exhibit.case.relay else "")
     about = f"{loop}, {view.trace.model} model on {view.trace.device}"
     return about + f", goes on to {ms(view.trace.end)} ms" * (view.end < view.trace.end)
 
 
-# -- The difference, where both runs take the same times: what is touched, and what is heard --
+# -- The difference of two runs with the same times: the memory touched, and the tokens received ---
 
 MOST_ROWS = 6
-Deed = tuple[int, str, str]  # when, in which slice, and what
+Deed = tuple[int, str, str]  # start of a slice in nanoseconds, its label, and an act in it
 
 
 def rows_that_differ(bug: Trace, healthy: Trace) -> list[str]:
-    """The first ops and phases that do something else; none where the times differ as well."""
+    """Return the first slices with other acts; none if the times differ as well."""
     times = [[(s.lane, s.name, s.step, s.start, s.end) for s in it.slices] for it in (bug, healthy)]
     if times[0] != times[1]:
         return []
@@ -95,7 +95,7 @@ def rows_that_differ(bug: Trace, healthy: Trace) -> list[str]:
 
 
 def deeds(trace: Trace) -> Iterator[Deed]:
-    """Which memory each slice touched, for whom, and what clients heard in it."""
+    """Yield the memory that each slice touched, for which request, and the tokens delivered."""
     words = Words(trace)
     for act in trace.program:
         if act.resource and (ran := words.slices.get(act.op)):
@@ -114,15 +114,15 @@ def deeds(trace: Trace) -> Iterator[Deed]:
 
 
 def path_of(exhibit: Exhibit) -> str:
-    """Where a bug's picture is, in the repository."""
+    """Return the path of a bug's picture in the repository."""
     return f"traces/museum/{exhibit.name}.svg"
 
 
 def museum_makers() -> dict[str, Callable[[], dict[str, str]]]:
-    """What makes the picture of each bug, by its name; each gives a text by path."""
+    """Return the maker of each bug's picture, by name; each returns a text by path."""
     return {f"museum/{item.name}": partial(picture_file, item) for item in exhibits()}
 
 
 def picture_file(exhibit: Exhibit) -> dict[str, str]:
-    """One picture."""
+    """Return one picture, by path."""
     return {path_of(exhibit): to_svg(exhibit_scene(exhibit))}
