@@ -1,8 +1,8 @@
 """Verdicts on runs: are the tokens right, does it leak, does it race, does it really overlap?
 
-Begin with ``judge.py``: one case (``case.py``) on one loop, and the laws that it broke. The laws are
-in ``laws`` and ``progress``; ``oracle`` computes the right tokens. ``draw`` makes random cases, and
-``many`` runs and counts them.
+Begin with ``judge.py``: one case (``case.py``) on one loop, and the laws that it broke. The laws
+are in ``laws`` and ``progress``; ``oracle`` computes the right tokens. ``draw`` makes random cases,
+and ``many`` runs and counts them.
 
 Each check of recorded runs has a file, and ``answers`` calls them: ``identity``, ``leaks``,
 ``races``, and for overlap ``overlap`` (the time), ``causes`` (of idle time), ``what_if`` (a change,

@@ -346,7 +346,7 @@ def result_of(num_reqs: int) -> Any:
 
 
 class SglangEngine:
-    """``get_next_batch_to_run`` and ``process_batch_result`` in turn, as in ``event_loop_normal``."""
+    """``get_next_batch_to_run`` and ``process_batch_result`` in turn, as ``event_loop_normal``."""
 
     def __init__(self, load: HostWorkload) -> None:
         self.scheduler = set_up()(FidelityCase("serial", load.config, ()))
