@@ -53,7 +53,7 @@ toc_object_entries = False
 add_module_names = False
 python_maximum_signature_line_length = 80
 
-for talker in ("minisched", "traitlets"):  # what runs while pages are made is no news
+for talker in ("minisched", "traitlets"):  # runs during a build need no log
     logging.getLogger(talker).setLevel("WARNING")
 
 
@@ -72,7 +72,7 @@ def setup(app: Sphinx) -> None:
 def show_card(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
-    """What is shown where somebody shares a page; a whole address is known only of a repository."""
+    """Add the card of a shared page; only a repository on GitHub has a complete address."""
     owner, _, name = repository.github().partition("/")
     image = "_static/card.png"
     image = f"https://{owner}.github.io/{name}/{image}" if owner else context["pathto"](image, 1)
@@ -85,14 +85,14 @@ def show_card(
 
 
 def keep_own_names(app: Sphinx, doctree: nodes.document) -> None:
-    """Names of other packages lead nowhere here, and looking for them takes a third of a build."""
+    """Keep names of other packages as text: the search for them takes a third of a build."""
     for name in list(doctree.findall(pending_xref)):
         if name.get("refdomain") == "py" and not name["reftarget"].startswith("minisched."):
             name.replace_self(name.children)
 
 
 def finish(app: Sphinx, error: Exception | None) -> None:
-    """The pages that stand by themselves; says what was left out."""
+    """Write the pages without Sphinx; log the parts that were left out."""
     if error is None and not add_pages_of_their_own(Path(app.outdir)):
         getLogger(__name__).info("The lab was left out: %s.", lab.ADVICE)
     for name in nb_execution_excludepatterns:

@@ -1,7 +1,7 @@
-"""An exercise of a lesson's page: what it needs of the cells before it is run, then its own lines.
+"""Exercises of a lesson's page: run the earlier cells that an exercise needs, then its own lines.
 
-It runs in the browser (Pyodide), and in any other Python; ``tests/repo/test_site.py`` holds every
-lesson's solutions against it.
+The module runs in the browser (Pyodide), and in any other Python. ``tests/repo/test_site.py`` tries
+the solutions of every lesson.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any
 
 from minisched import learn
 
-MINE = Path("mine.py")  # what is right so far, of all lessons: the page keeps it
-YOURS = "your lines"  # what their file is called
+MINE = Path("mine.py")  # the right answers of all lessons; the page keeps the file
+YOURS = "your lines"  # the file name of the learner's lines
 
 
 def exercise(asked: str) -> str:
-    """Run one, from ``{"before": [cells], "lines": cell, "mine": text}`` in JSON.
+    """Run an exercise, from ``{"before": [cells], "lines": cell, "mine": text}`` in JSON.
 
-    Gives ``html`` (what the cell shows), ``text`` (what was printed, or an error), ``passed``, and
-    ``mine`` as it is then.
+    Returns JSON with ``html`` (the shown value), ``text`` (printed lines, or an error), ``passed``,
+    and the new ``mine``.
     """
     wanted = json.loads(asked)
     MINE.write_text(wanted["mine"], encoding="utf-8")
@@ -46,12 +46,12 @@ def exercise(asked: str) -> str:
 
 
 def hint(name: str) -> str:
-    """The next hint for an exercise."""
+    """Return the next hint for an exercise."""
     return learn.hint(name)
 
 
 def run(before: list[str], lines: str) -> Any:
-    """The value of the last expression of ``lines``, in a module of its own."""
+    """Return the value of the last expression of ``lines``, run in a module of its own."""
     module = ModuleType("lesson")
     sys.modules[module.__name__] = module
     value = None
@@ -75,7 +75,7 @@ def html_of(value: Any) -> str:
 
 
 def in_words(error: Exception) -> str:
-    """An error and where in the learner's lines it was; nothing of what lies below them."""
+    """Describe an error with its place in the learner's lines, without the frames below them."""
     told = traceback.TracebackException.from_exception(error)
     own = [frame for frame in told.stack if frame.filename == YOURS]
     where = [f"line {frame.lineno}:  {frame.line}\n" for frame in own[-1:]]
@@ -86,10 +86,10 @@ def in_words(error: Exception) -> str:
 
 
 def needed(before: list[str], lines: str) -> list[str]:
-    """The statements of earlier cells that bind what is used, and what those use, in their order.
+    """Return the statements of earlier cells that bind the used names, in order.
 
-    Runs and pictures that the exercise does not use are left out, and so are libraries that only
-    they need.
+    Names that these statements use count too. Unused runs and pictures are left out, and so are
+    libraries that only those need.
     """
     steps = [node for source in before for node in parsed(source)]
     wanted = used(ast.parse(lines, YOURS))
@@ -108,10 +108,10 @@ def needed(before: list[str], lines: str) -> list[str]:
 
 
 def parsed(source: str) -> list[ast.stmt]:
-    """The statements of a cell, each name of an import by itself; none if it cannot be read."""
+    """Return the statements of a cell, with one import for each name; none if it has an error."""
     try:
         body = ast.parse(source).body
-    except SyntaxError:  # another exercise, half done
+    except SyntaxError:  # another exercise, unfinished
         return []
     found: list[ast.stmt] = []
     for node in body:
@@ -130,7 +130,7 @@ def is_import(node: ast.stmt) -> bool:
 
 
 def bound(node: ast.stmt) -> set[str]:
-    """The names that a statement binds."""
+    """Return the names that a statement binds."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -149,14 +149,14 @@ def changed(node: ast.stmt) -> set[str]:
 
 
 def roots(node: ast.expr) -> list[ast.Name]:
-    """The name in front of the dots and brackets."""
+    """Return the name before the dots and brackets."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return [node] if isinstance(node, ast.Name) else []
 
 
 def used(tree: ast.AST) -> set[str]:
-    """The names that are read, but for Python's own."""
+    """Return the names that are read, except Python's own."""
     return {it.id for it in ast.walk(tree) if is_name(it, ast.Load)} - set(dir(builtins))
 
 

@@ -1,7 +1,7 @@
-"""One experiment: settings from the sliders to one workload, run through two loops and serial.
+"""An experiment: the sliders' settings give one workload, which two loops and serial run.
 
-It runs in the browser (Pyodide), and in any other Python; ``tests/repo/test_site.py`` compares
-the two.
+The module runs in the browser (Pyodide), and in any other Python. ``tests/repo/test_site.py``
+compares the two.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minisched.scheduler import SchedulerConfig
 
 DECODE_PHASES = ("schedule", "prepare", "launch", "process", "output")
 HOST_STEP = sum(SIM_COST.host[phase] for phase in DECODE_PHASES)  # of one serial decode step, ns
-NEEDS = {  # what the next step has to know
+NEEDS = {  # the data that the next step needs
     "nothing": {},
     "grammar": {"regex": "[a-z ]{20,40}"},
     "penalties": {"frequency_penalty": 0.5},
@@ -26,21 +26,21 @@ NEEDS = {  # what the next step has to know
 
 @dataclass(frozen=True)
 class Settings:
-    """What the page lets one choose; times in milliseconds."""
+    """The settings of the page; times in milliseconds."""
 
     loops: tuple[str, str] = ("serial", "overlap")
     host: float = HOST_STEP / MILLISECOND  # the host's work for one decode step
-    forward: float = SIM_COST.forward_base / MILLISECOND  # and so much more for each token
+    forward: float = SIM_COST.forward_base / MILLISECOND  # the base; each token adds to it
     copy: float = SIM_COST.copy / MILLISECOND
     requests: int = 4
     prompt: int = 24  # tokens
     tokens: int = 16  # new ones, for each request
     needs: str = "nothing"
-    stops: bool = False  # whether a request may also end by a token that nobody could foresee
+    stops: bool = False  # True: a stop token may end a request
 
     @property
     def cost(self) -> CostModel:
-        """The usual costs; every phase of the host is scaled alike."""
+        """Return the usual costs, with every phase of the host scaled alike."""
         factor = self.host * MILLISECOND / HOST_STEP
         return replace(
             SIM_COST,
@@ -51,7 +51,7 @@ class Settings:
 
     @property
     def workload(self) -> list[Request]:
-        """Requests that come together; no two prompts begin alike, so none is found cached."""
+        """Return requests with one arrival time; their prompts differ, so none is cached."""
         params = SamplingParams(
             max_new_tokens=self.tokens, ignore_eos=not self.stops, stop_token_ids=self.stop_tokens,
             **NEEDS[self.needs],
@@ -63,12 +63,12 @@ class Settings:
 
     @property
     def stop_tokens(self) -> frozenset[int]:
-        """One token of sixteen ends a request, if it may stop."""
+        """Return the stop tokens: one of sixteen, if a request may stop."""
         return frozenset(range(0, 256, 16)) if self.stops else frozenset()
 
     @property
     def config(self) -> SchedulerConfig:
-        """Room for everybody at once: memory is another story."""
+        """Return settings with memory for all requests at the same time."""
         length = self.prompt + self.tokens + 2
         return SchedulerConfig(
             kv_tokens=(length + 1) * self.requests + 1,
@@ -78,15 +78,15 @@ class Settings:
 
 
 def whole_us(nanoseconds: float) -> int:
-    """Rounded to a microsecond, so that times can be read."""
+    """Round to a microsecond, so that times are readable."""
     return round(nanoseconds / MICROSECOND) * MICROSECOND
 
 
 def run(settings: Settings) -> Comparison:
-    """Serial first, then the loops that were chosen.
+    """Run serial, then the chosen loops.
 
     Raises:
-        ValueError: a loop's original does not combine with it what the workload needs.
+        ValueError: a loop's original refuses a feature of the workload.
     """
     return compare_loops(
         settings.loops, "sim", HashModel(), settings.workload, settings.config, settings.cost
@@ -94,12 +94,12 @@ def run(settings: Settings) -> Comparison:
 
 
 def loop_names() -> list[str]:
-    """The loops that run on the simulator."""
+    """Return the loops that run on the simulator."""
     return [name for name, spec in LOOPS.items() if "sim" in spec.devices]
 
 
 def settled_step(settings: Settings) -> tuple[float, float]:
-    """Milliseconds of a settled decode step, with one step in flight and with two.
+    """Return the milliseconds of a settled decode step, with one and with two in flight.
 
     Host h, device d, copy c: d + h + c, and max(d, h, c, (d + h + c) / 2).
     """

@@ -1,4 +1,4 @@
-"""What the page shows of an experiment: figures, sentences and the picture, as plain data."""
+"""The page's report of an experiment: figures, sentences and the picture, as plain data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from minisched.loops.run import Run
 
 
 def report(settings: Settings, comparison: Comparison, whole: bool) -> dict[str, Any]:
-    """Everything that a run changes on the page; ``whole`` draws whole runs, else a few steps."""
+    """Return all data of the page; ``whole`` draws whole runs, otherwise a few steps."""
     traces = [run.trace for run in chosen(settings, comparison)]
     return {
         "rows": [row(comparison, item) for item in comparison.reports],
@@ -31,13 +31,13 @@ def report(settings: Settings, comparison: Comparison, whole: bool) -> dict[str,
 
 
 def chosen(settings: Settings, comparison: Comparison) -> list[Run]:
-    """The runs of the two loops, in the order in which they were chosen; once if they are one."""
+    """Return the runs of the two loops in their order; one run if the loops are equal."""
     runs = {run.loop: run for run in comparison.runs}
     return [runs[loop] for loop in dict.fromkeys(settings.loops)]
 
 
 def row(comparison: Comparison, item: OverlapReport) -> dict[str, Any]:
-    """One line of the table; the makespan in nanoseconds, so that nothing is rounded here."""
+    """Return one line of the table; the makespan in nanoseconds, unrounded."""
     return {
         "loop": item.loop,
         "steps": item.steps,
@@ -51,7 +51,7 @@ def row(comparison: Comparison, item: OverlapReport) -> dict[str, Any]:
 
 
 def verdict(comparison: Comparison) -> str:
-    """One sentence: the same tokens, or where not."""
+    """Return one sentence: the tokens are identical, or the first differences."""
     if not comparison.identical:
         return "Not identical. " + ". ".join(map(str, comparison.differences)) + "."
     others = [run.loop for run in comparison.runs[1:]]
@@ -61,8 +61,8 @@ def verdict(comparison: Comparison) -> str:
 
 
 def lost(comparison: Comparison, loop: str) -> str:
-    """For how long the device idled in the middle of a run, and why."""
-    words = {HOST: "for the host's ordinary work", ARRIVAL: "with nobody to serve"}
+    """Return the device's idle time in the middle of a run, with its causes."""
+    words = {HOST: "for the host's ordinary work", ARRIVAL: "without a request to serve"}
     reasons = comparison.lost_ns[loop]
     parts = [
         f"{time / MILLISECOND:.1f} ms {words.get(why, f'in waits for {why}')}"

@@ -16,15 +16,15 @@ latest: dict[str, Any] = {}
 
 
 def loops(_: str = "") -> str:
-    """The names of the loops, as a JSON list."""
+    """Return the names of the loops, as a JSON list."""
     return json.dumps(loop_names())
 
 
 def experiment(asked: str) -> str:
-    """Run the settings in a JSON object; ``whole`` beside them says how much to draw.
+    """Run the settings in a JSON object; its ``whole`` draws whole runs.
 
     Raises:
-        ValueError: a loop takes no such workload; the sentence says why.
+        ValueError: a loop refuses the workload; the message has the reason.
     """
     wanted = json.loads(asked)
     whole = wanted.pop("whole")
@@ -34,12 +34,12 @@ def experiment(asked: str) -> str:
 
 
 def trace(which: str) -> str:
-    """The trace of the first loop or of the second one (``0``, ``1``), as minisched writes it."""
+    """Return the trace of the first or second loop (``0``, ``1``) in minisched's format."""
     runs = chosen(latest["settings"], latest["found"])
     return to_json(runs[min(int(which), len(runs) - 1)].trace)
 
 
 def stepper(_: str = "") -> str:
-    """The page that steps through both runs."""
+    """Return the page that steps through both runs."""
     found: Comparison = latest["found"]
     return to_html([run.trace for run in chosen(latest["settings"], found)])

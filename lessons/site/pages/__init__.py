@@ -14,7 +14,7 @@ MODULES = (home, lessons, lab, steppers, gallery, museum, comparisons, reference
 
 
 def sources() -> dict[str, str | Path]:
-    """Everything that Sphinx reads, by path: texts that are made, and files as they are."""
+    """Return all input of Sphinx by path: generated texts, and files of the repository."""
     found: dict[str, str | Path] = {**pictures.files(), **lessons.files()}
     for module in MODULES:
         found |= module.pages()
@@ -22,7 +22,7 @@ def sources() -> dict[str, str | Path]:
 
 
 def lay_out(folder: Path) -> None:
-    """Write all sources; what has not changed keeps its time, so that Sphinx need not read it."""
+    """Write all sources; an unchanged file keeps its time, so that Sphinx skips it."""
     wanted = sources()
     for name, source in wanted.items():
         target = folder / name
@@ -36,7 +36,7 @@ def lay_out(folder: Path) -> None:
 
 
 def add_pages_of_their_own(out: Path) -> bool:
-    """Write what is not Sphinx's; gives whether Python for the browser is among it."""
+    """Write the pages without Sphinx; return whether Python for the browser is among them."""
     steppers.write(out)
     lessons.write(out)
     if has_lab := lab.has_python():

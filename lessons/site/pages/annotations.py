@@ -1,4 +1,4 @@
-"""Annotations with the full names of what they name, so that each leads to the right entry."""
+"""Annotations with full names, so that each name links to the right entry."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from .repository import ROOT
 
 
 def annotation(node: ast.expr, module: str) -> str:
-    """An annotation of a module as text; ``~`` tells Sphinx to show a name's last part only."""
+    """Return an annotation of a module as text; ``~`` makes Sphinx show a name's last part."""
     return ast.unparse(FullNames(module).visit(node))
 
 
 class FullNames(ast.NodeTransformer):
-    """Puts full names in the place of those that a module has imported or defines."""
+    """Replaces the names that a module imports or defines by full names."""
 
     def __init__(self, module: str) -> None:
         self.module = module
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        """A name on its own."""
+        """Replace a single name."""
         place = place_of(self.module, node.id)
         return ast.Name("~" + place if "." in place else place)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        """A name in quotation marks."""
+        """Replace a name in quotation marks."""
         if isinstance(node.value, str):
             return self.visit(ast.parse(node.value, mode="eval").body)
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """``Annotated`` is the type that it annotates; ``Literal`` has values and no names."""
+        """Replace ``Annotated`` by its type; ``Literal`` has values and no names."""
         if ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple):
             return self.visit(node.slice.elts[0])
         return node if ast.unparse(node.value) == "Literal" else self.generic_visit(node)
 
 
 def place_of(module: str, name: str) -> str:
-    """Where a name of a module is defined, followed through packages that pass it on."""
+    """Return the full name of a module's name, followed through imports of packages."""
     place = names_in(module).get(name, name)
     owner, _, last = place.rpartition(".")
     further = names_in(owner).get(last, place) if owner else place
@@ -48,7 +48,7 @@ def place_of(module: str, name: str) -> str:
 
 @cache
 def names_in(module: str) -> dict[str, str]:
-    """What a module of minisched imports or defines, by name; nothing of any other module."""
+    """Map the names of a module of minisched to full names; empty for other modules."""
     path = source_of(module)
     if path is None:
         return {}
@@ -64,7 +64,7 @@ def names_in(module: str) -> dict[str, str]:
 
 
 def own_names(tree: ast.Module) -> list[str]:
-    """Classes and functions, and what is assigned: an alias of a type."""
+    """Return the names of classes, functions and assignments (aliases of types)."""
     defined = [it.name for it in tree.body if isinstance(it, ast.ClassDef | ast.FunctionDef)]
     assigned = [it.targets[0] for it in tree.body if isinstance(it, ast.Assign)]
     assigned += [it.target for it in tree.body if isinstance(it, ast.AnnAssign)]
@@ -72,7 +72,7 @@ def own_names(tree: ast.Module) -> list[str]:
 
 
 def source_of(module: str) -> Path | None:
-    """The file of a module; None if minisched has none of that name."""
+    """Return the file of a module; None if minisched has no such module."""
     base = ROOT.joinpath(*module.split("."))
     candidates = (base.with_suffix(".py"), base / "__init__.py")
     return next((path for path in candidates if path.is_file()), None)

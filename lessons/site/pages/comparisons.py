@@ -1,4 +1,4 @@
-"""The written comparisons of ``diagrams/``, whose figures come from runs."""
+"""The written comparisons of ``diagrams/``, with figures from runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .repository import ROOT
 
 
 def pages() -> dict[str, str]:
-    """Every ``diagrams/*.md`` under its own path, and the list of them."""
+    """Return every ``diagrams/*.md`` under its own path, and the list of them."""
     texts = {
         path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted(ROOT.glob("diagrams/*.md"))
@@ -24,5 +24,5 @@ def pages() -> dict[str, str]:
 
 
 def title_of(text: str) -> str:
-    """The first heading."""
+    """Return the first heading of a text."""
     return text.split("\n", 1)[0].removeprefix("# ")

@@ -14,14 +14,14 @@ PROPERTIES = {"property", "cached_property"}
 
 
 def is_documented(node: ast.AST) -> bool:
-    """Whether it is public and says something."""
+    """Return whether a name is public and has a docstring."""
     if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
         return False
     return bool(ast.get_docstring(node))
 
 
 def entry(node: ast.stmt, module: str, owner: str = "") -> str:
-    """A function, a class with its methods, or (with an ``owner``) a method or a property."""
+    """Return the entry of a function, a class, or (with an ``owner``) a method or property."""
     assert isinstance(node, ast.FunctionDef | ast.ClassDef)
     kind, signature = directive(node, module, owner)
     name = f"{owner}.{node.name}" if owner else node.name
@@ -33,7 +33,7 @@ def entry(node: ast.stmt, module: str, owner: str = "") -> str:
 
 
 def directive(node: ast.FunctionDef | ast.ClassDef, module: str, owner: str) -> tuple[str, str]:
-    """Which directive, and what stands behind the name."""
+    """Return the directive of an entry, and the text after its name."""
     if isinstance(node, ast.ClassDef):
         known = fields(node, module)
         return "class", f"({', '.join(known)})" if known else ""
@@ -47,7 +47,7 @@ def directive(node: ast.FunctionDef | ast.ClassDef, module: str, owner: str) -> 
 
 
 def arguments(node: ast.arguments, module: str) -> str:
-    """The arguments, with the full names of their types."""
+    """Return the arguments with the full names of their types."""
     for item in ast.walk(node):
         if isinstance(item, ast.arg) and item.annotation:
             item.annotation = ast.Name(annotation(item.annotation, module))
@@ -55,7 +55,7 @@ def arguments(node: ast.arguments, module: str) -> str:
 
 
 def fields(node: ast.ClassDef, module: str) -> list[str]:
-    """What a dataclass or a named tuple is made of."""
+    """Return the fields of a dataclass or a named tuple."""
     known = {ast.unparse(item).split("(")[0] for item in [*node.decorator_list, *node.bases]}
     if not known & {"dataclass", "NamedTuple"}:
         return []
@@ -64,5 +64,5 @@ def fields(node: ast.ClassDef, module: str) -> list[str]:
 
 
 def field_list(docstring: str) -> str:
-    """A docstring whose sections (``Raises:``) have become Sphinx's fields."""
+    """Return a docstring with its sections (``Raises:``) as Sphinx's fields."""
     return "\n".join(GoogleDocstring(docstring, Config()).lines())

@@ -17,11 +17,11 @@ from .questions import CARDS
 from .repository import ROOT, docstring, fenced, folded, in_markdown, text
 from .steppers import stepper_of
 
-SUFFIXES = ("", "_sequence")  # the diagrams that belong to a topic, by what follows its name
+SUFFIXES = ("", "_sequence")  # of a topic's diagrams, after its name
 
 
 def pages() -> dict[str, str]:
-    """Every page of the gallery, by its path."""
+    """Return every page of the gallery by its path."""
     return {
         "gallery/index.md": index(),
         **{f"gallery/{topic}.md": topic_page(topic) for topic in TOPICS},
@@ -30,13 +30,13 @@ def pages() -> dict[str, str]:
 
 
 def page_of(diagram: str) -> str:
-    """Where in the site a diagram is shown, from the root."""
+    """Return the place of a diagram in the site, from the root."""
     topic = diagram.removesuffix("_sequence")
     return f"gallery/{topic}.md" if topic in TOPICS else f"gallery/more.md#{anchor(diagram)}"
 
 
 def index() -> str:
-    """All topics by what they are about, in the order of the layers; then the rest."""
+    """Return the index: all topics in the order of the layers, then the rest."""
     parts = [INDEX_HEAD, f"<style>\n{crops()}</style>\n"]
     for layer, topics in groupby(TOPICS, layer_of):
         parts.append(f"## {ABOUT[layer]}\n")
@@ -51,7 +51,7 @@ def index() -> str:
 
 
 def topic_page(topic: str) -> str:
-    """The golden view, what leads on, the diagrams, and the code."""
+    """Return a topic's page: golden view, links, diagrams, and code."""
     code = f"minisched/{TOPICS[topic]}.py"
     known = CARDS[topic]
     parts = [f"# {known.title}\n\n**{known.question}** {known.answer}\n"]
@@ -64,7 +64,7 @@ def topic_page(topic: str) -> str:
 
 
 def more() -> str:
-    """What shows several topics at once, or a part of one."""
+    """Return the page of pictures that belong to several topics or to a part of one."""
     whole = [
         f"({anchor(name)})=\n## {words}\n\n{picture(f'traces/{name}.svg', words, '../')}\n"
         for name, words in SHARED.items()
@@ -73,7 +73,7 @@ def more() -> str:
 
 
 def diagram_part(name: str) -> str:
-    """One diagram under its title, and the text that it was drawn from."""
+    """Return a diagram under its title, with its source text."""
     path, title, drawn = f"diagrams/{name}.puml", title_of(name), f"diagrams/{name}.svg"
     shown = f"{picture(drawn, title, '../')}\n\n" if (ROOT / drawn).is_file() else ""
     return (
@@ -84,12 +84,12 @@ def diagram_part(name: str) -> str:
 
 
 def golden_view(topic: str) -> str:
-    """The picture of a topic's run, or of the run that looks like it."""
+    """Return the picture of a topic's run, or of a run with the same picture."""
     return f"traces/{SAME_PICTURE.get(topic, topic)}.svg"
 
 
 def symbols(diagram: str) -> str:
-    """Where the names lead that a diagram's text links to: in a picture they cannot be clicked."""
+    """Return the links of a diagram's names, because links in a picture cannot be clicked."""
     found = dict.fromkeys(re.findall(r"\[\[(?:\.\./)*(minisched/[\w/]+)\.py#([\w.]+)", diagram))
     places = [f"{path.replace('/', '.')}.{name}" for path, name in found]
     roles = [f"{{py:obj}}`~{place}`" for place in places]
@@ -97,35 +97,35 @@ def symbols(diagram: str) -> str:
 
 
 def others() -> list[str]:
-    """The diagrams that are no topic's own."""
+    """Return the diagrams that belong to no single topic."""
     own = {f"{topic}{suffix}" for topic in TOPICS for suffix in SUFFIXES}
     return [path.stem for path in sorted(ROOT.glob("diagrams/*.puml")) if path.stem not in own]
 
 
 def title_of(name: str) -> str:
-    """The first line of a diagram's title."""
+    """Return the first line of a diagram's title."""
     found = re.search(r"^title (.*)$", text(f"diagrams/{name}.puml"), re.MULTILINE)
     title = found[1].split("\\n")[0] if found else name
     return f"{title} (sequence)" if name.endswith("_sequence") else title
 
 
 def anchor(diagram: str) -> str:
-    """What links to a diagram name it."""
+    """Return the anchor of a diagram."""
     return f"diagram-{diagram}"
 
 
 def exists(diagram: str) -> bool:
-    """Whether there is such a diagram."""
+    """Return whether a diagram exists."""
     return (ROOT / f"diagrams/{diagram}.puml").is_file()
 
 
 def wall(cards: list[str]) -> str:
-    """Pictures side by side, as many as fit."""
+    """Arrange pictures in rows."""
     return "\n".join([":::::{container} wall", *cards, ":::::", ""])
 
 
 def card(topic: str) -> str:
-    """A topic: a part of its golden view, its question, and the answer."""
+    """Return a topic's card: a part of its golden view, its question, and the answer."""
     known, target = CARDS[topic], f"{topic}.md"
     shown = picture(golden_view(topic), f"a part of {topic}'s picture", "../")
     return (
@@ -135,19 +135,19 @@ def card(topic: str) -> str:
 
 
 def small(name: str, page: str, path: str) -> str:
-    """A diagram that leads to a page; both paths are from the site's root."""
+    """Return a diagram that links to a page; both paths are from the site's root."""
     target, shown = page.removeprefix("gallery/"), picture(path, name, "../")
     return f"::::{{container}} card\n[{shown}]({target})\n\n[{title_of(name)}]({target})\n::::\n"
 
 
 def large(name: str, words: str) -> str:
-    """A picture of several designs, which leads to the whole of it."""
+    """Return the card of a picture of several designs."""
     target, shown = f"more.md#{anchor(name)}", picture(f"traces/{name}.svg", words, "../")
     return f"::::{{container}} card\n[{shown}]({target})\n\n[{words}]({target})\n::::\n"
 
 
 def crops() -> str:
-    """Where the part of a picture begins that its card shows."""
+    """Return the style of all cards: the visible part of each picture."""
     return "".join(
         f".{topic.replace('_', '-')} img {{ object-position: {-known.left}px {-known.top}px }}\n"
         for topic, known in CARDS.items()
@@ -155,22 +155,22 @@ def crops() -> str:
 
 
 def layer_of(topic: str) -> str:
-    """The folder of its code."""
+    """Return the folder of a topic's code."""
     return TOPICS[topic].partition("/")[0]
 
 
-ABOUT = {  # the folder of a topic's code -> what it is about
-    "memory": "Memory: whose is it?",
-    "policy": "Policy: who runs next?",
+ABOUT = {  # the folder of a topic's code -> its heading
+    "memory": "Memory: which request owns it?",
+    "policy": "Policy: which request runs next?",
     "relay": "Relays: how does a token reach the next step?",
     "worker": "Results: how does a token reach the host?",
     "scheduler": "Where overlap must wait",
-    "loops": "Loops: who works when?",
+    "loops": "Loops: when does each lane work?",
 }
 ALL = "All designs at a glance"
-SHARED = {  # a picture in ``traces/``, and what it answers
+SHARED = {  # a picture in ``traces/`` -> its question
     "poster": "Every design as a strip of host and device, the quickest first.",
-    "one_token": "Through each relay: where does a token wait, and who has it when?",
+    "one_token": "Through each relay: where does a token wait, and when does it arrive?",
     "waterfall": "From serial's time to a design's: where did it go, cause by cause?",
     "as_profiled": "Simulated steps, and what Nsight or torch.profiler would show of them.",
 }
@@ -178,6 +178,6 @@ OTHERS = "More diagrams"
 INDEX_HEAD = """\
 # Gallery
 
-Thirty ideas, each with the question that it answers and a part of its picture. Behind each is a page
-with the whole picture, which was drawn from a run, a diagram, and the code.
+Thirty ideas, each with a question and a part of its picture. Each links to a page with the whole
+picture, which was drawn from a run, with a diagram, and with the code.
 """

@@ -1,4 +1,4 @@
-"""The README as the first page, and what it leads to: how to contribute, traces, the docs."""
+"""The README as the first page, and the pages that it links to: contributing, traces, the docs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .repository import ROOT, text
 
 
 def pages() -> dict[str, str]:
-    """The README with a line on where to go, and the table of contents; the format; the docs.
+    """Return the README with links and a table of contents, the format, and the docs.
 
     A doc in Python is a notebook: it runs while the site is built.
     """

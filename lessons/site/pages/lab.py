@@ -1,6 +1,6 @@
 """Python in the browser: the lab, which runs the simulator, and the lessons' live exercises.
 
-Python is Pyodide, from the npm package; a build without it has neither, and says so.
+Python is Pyodide, from the npm package. A build without it has neither, and a page reports that.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ NOT_NEEDED = ("bench", "cli", "replay")  # folders of the package
 
 
 def pages(node_modules: Path = NODE_MODULES) -> dict[str, str]:
-    """The lab, or a page that says what is missing."""
+    """Return the lab's page, or a page that names the missing package."""
     there = HERE + "\n```{raw} html\n" + text("lessons/site/lab/form.html") + "```\n"
     return {"lab/index.md": there if has_python(node_modules) else MISSING}
 
 
 def has_python(node_modules: Path = NODE_MODULES) -> bool:
-    """Whether the npm package is installed."""
+    """Return whether the npm package is installed."""
     return all((node_modules / "pyodide" / name).is_file() for name in PYTHON)
 
 
 def write(out: Path, node_modules: Path = NODE_MODULES) -> None:
-    """The scripts, Python, and minisched; everything that is loaded lies in one folder.
+    """Write the scripts, Python, and minisched into one folder.
 
     Raises:
         FileNotFoundError: the npm package is not installed.
@@ -49,7 +49,7 @@ PACKED = (".py", ".js", ".css", ".html", ".gz", ".toml")
 
 
 def zip_package(archive: Path) -> None:
-    """What the lab and the lessons need of minisched; the same files give the same bytes."""
+    """Pack the modules for the lab and the lessons; the same files give the same bytes."""
     package = ROOT / "minisched"
     with ZipFile(archive, "w", ZIP_DEFLATED) as made:
         for path in sorted(package.rglob("*")):
@@ -62,16 +62,15 @@ def zip_package(archive: Path) -> None:
 HERE = """\
 # The lab: move a slider, and it runs again
 
-The simulator behind `minisched compare`, in your browser. Choose two loops, and set how long the
-host, the device and the copy take. Every change runs the workload again, through the serial loop
-and those two, checks that the tokens are identical, and draws the runs. Python
-([Pyodide](https://pyodide.org), 14 MB) comes from this site, in a few seconds, and nothing comes
-from anywhere else.
+The simulator of `minisched compare`, in your browser. Choose two loops, and set the times of host,
+device and copy. Every change runs the workload again, through the serial loop and those two. The page
+checks that the tokens are identical, and draws the runs. Python ([Pyodide](https://pyodide.org),
+14 MB) comes from this site in a few seconds. The page loads nothing from other sites.
 """
 
 MISSING = f"""\
 # The lab
 
-The lab runs the simulator in the browser, and was left out of this build: Python for the browser is
-an npm package, and it is not installed. To have it, {ADVICE}.
+The lab runs the simulator in the browser. It was left out of this build, because the npm package of
+Python for the browser is not installed. To add it, {ADVICE}.
 """

@@ -24,12 +24,12 @@ NEEDS = {"mlx": "mlx", "torch": "torch"}  # extra -> a library of it; the others
 
 
 def lessons() -> list[Path]:
-    """The lessons in their order."""
+    """Return the lessons in their order."""
     return sorted(ROOT.glob("lessons/[0-9][0-9]_*.py"))
 
 
 def pages() -> dict[str, str]:
-    """The list of lessons, which is their README, and how far one is with them."""
+    """Return the lessons' README with the list of pages and a line of progress."""
     names = "\n".join(path.stem for path in lessons())
     toctree = f"\n:::{{toctree}}\n:hidden:\n\n{names}\n:::\n"
     exercises = json.dumps({path.stem: exercises_of(path) for path in lessons()})
@@ -39,18 +39,18 @@ def pages() -> dict[str, str]:
 
 
 def files() -> dict[str, Path]:
-    """The notebooks, by path."""
+    """Return the notebooks by path."""
     return {f"lessons/{path.name}": path for path in lessons()}
 
 
 def cannot_run() -> list[str]:
-    """Lessons for which a library is missing here: the site has them without their output."""
+    """Return the lessons with a missing library: the site has them without output."""
     missing = {extra for extra, library in NEEDS.items() if find_spec(library) is None}
     return [f"lessons/{path.name}" for path in lessons() if missing & {*about(path)["extras"]}]
 
 
 def lesson_of(topic: str, to_root: str) -> str:
-    """A link to the lessons that teach a topic; empty if there are none."""
+    """Return links to the lessons of a topic; empty if there are none."""
     found = [path for path in lessons() if topic in about(path)["topics"]]
     links = [f"[{about(path)['title']}]({to_root}lessons/{path.name})" for path in found]
     return f"The lesson: {', '.join(links)}." if links else ""
@@ -58,26 +58,26 @@ def lesson_of(topic: str, to_root: str) -> str:
 
 @cache
 def notebook(path: Path) -> Any:
-    """A lesson as a notebook that has not run."""
+    """Return a lesson as a notebook that has not run."""
     return jupytext.read(path)
 
 
 def about(path: Path) -> dict[str, Any]:
-    """A lesson's header: title, topics, extras, minutes."""
+    """Return a lesson's header: title, topics, extras, minutes."""
     return notebook(path).metadata["minisched"]  # type: ignore[no-any-return]
 
 
 def exercises_of(path: Path) -> list[str]:
-    """The names of its exercises."""
+    """Return the names of a lesson's exercises."""
     cells = [it.source for it in notebook(path).cells if "exercise" in it.metadata.get("tags", [])]
     return re.findall(r'learn\.check\("(\w+)"', "\n".join(cells))
 
 
-# -- What a page has beside the notebook -----------------------------------------------------------
+# -- Additions of a page to the notebook -----------------------------------------------------------
 
 
 def dress(docname: str, page: nodes.document) -> None:
-    """A line below the title, and a fold around what the checker says of unsolved lines."""
+    """Add a line below the title, and fold the verdicts on unsolved lines."""
     path = ROOT / f"{docname}.py"
     if path not in lessons():
         return
@@ -95,7 +95,7 @@ def dress(docname: str, page: nodes.document) -> None:
 
 
 def line_of(path: Path) -> str:
-    """What to do with a lesson: read on here, or open it as a notebook."""
+    """Return the line of a lesson: minutes, exercises, links to the notebook and the gallery."""
     name = f"{path.stem}.ipynb"
     topics = [(topic, CARDS[topic].title) for topic in about(path)["topics"]]
     pictures = ", ".join(
@@ -116,12 +116,12 @@ def line_of(path: Path) -> str:
 
 
 def script(name: str) -> str:
-    """A script of the lab's folder, which is there if Python is."""
+    """Return the tag of a script in the lab's folder, which exists if Python does."""
     return f'<script type="module" src="../lab/{name}.js"></script>'
 
 
 def write(out: Path) -> None:
-    """Every lesson as a notebook file; its first cell installs minisched where that is not there."""
+    """Write every lesson as a notebook; its first cell installs minisched if it is missing."""
     for path in lessons():
         book = jupytext.read(path)
         extras = [name for name in about(path)["extras"] if name != "lessons"]  # Jupyter is there
@@ -133,12 +133,12 @@ def write(out: Path) -> None:
 
 
 FIRST_CELL = """\
-# On Colab, and wherever else minisched is not there yet:
+# On Colab, and in every Python without minisched:
 from importlib.util import find_spec
 
 if not find_spec("minisched"):
     %pip install -q '{}'
 """
 
-FOLD = "<details class='as-it-stands'><summary>Your turn. What the checker says of these lines as \
-they stand</summary>"
+FOLD = "<details class='as-it-stands'><summary>Your turn. The verdict on these \
+lines as they are</summary>"

@@ -13,9 +13,9 @@ PICTURE = re.compile(r"!\[([^]]*)\]\(((?:\.\./)*[\w/]+\.svg)\)")
 
 
 def as_in_the_site(markdown: str, folder: str = "") -> str:
-    """A text of the repository: its links to diagrams lead to the gallery.
+    """Return a text of the repository with links to diagrams that lead to the gallery.
 
-    ``folder`` is where the text lies, from the root; there the site has it too.
+    ``folder`` is the folder of the text, from the root; the site has the same folder.
     """
     to_root = "../" * folder.count("/")
     markdown = DIAGRAM.sub(lambda found: f"[{found[1]}]({_link(found[2], to_root)})", markdown)
@@ -25,6 +25,6 @@ def as_in_the_site(markdown: str, folder: str = "") -> str:
 
 
 def _link(diagram: str, to_root: str) -> str:
-    """A page, or the anchor of a diagram that shares its page with others."""
+    """Return the link to a diagram: its page, or its anchor on a shared page."""
     page, _, anchor = page_of(diagram).partition("#")
     return f"#{anchor}" if anchor else f"{to_root}{page}"

@@ -1,4 +1,4 @@
-"""The museum: a page for each published bug, one for what was refuted, and an index by chapter."""
+"""The museum: a page for each published bug, one for refuted bugs, and an index by chapter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REFUTED = "museum/refuted.md"
 
 
 def pages() -> dict[str, str]:
-    """Every page of the museum, by its path."""
+    """Return every page of the museum by its path."""
     return {
         "museum.md": index(),
         **{f"museum/{item.name}.md": exhibit_page(item) for item in exhibits()},
@@ -24,7 +24,7 @@ def pages() -> dict[str, str]:
 
 
 def index() -> str:
-    """Every bug, small, by chapter; then what was refuted."""
+    """Return the index: every bug by chapter, then the refuted ones."""
     parts = [HEAD.format(count=len(exhibits()))]
     for chapter, items in groupby(exhibits(), lambda item: item.chapter):
         parts += [f"## {chapter[0].upper()}{chapter[1:]}\n", wall([card(item) for item in items])]
@@ -35,7 +35,7 @@ def index() -> str:
 
 
 def card(item: Exhibit) -> str:
-    """A bug, small: its picture leads to its page."""
+    """Return a bug's card: its picture links to its page."""
     target, shown = f"museum/{item.name}.md", picture(path_of(item), item.title, "")
     published = ", ".join(item.references[:2])
     return (
@@ -45,18 +45,18 @@ def card(item: Exhibit) -> str:
 
 
 def exhibit_page(item: Exhibit) -> str:
-    """One bug, from what somebody saw to how it was cured."""
+    """Return the page of a bug, from the symptom to the fix."""
     shown = picture(path_of(item), f"{item.title}: with the bug, and below it without", "../")
     return f"# {item.title}\n\n{laid_out(page(item), '##', shown)}"
 
 
 def refuted_entry(item: Exhibit) -> str:
-    """A suspicion, and what is true."""
+    """Return a suspicion, with the facts."""
     return f"(refuted-{item.name})=\n## {item.title}\n\n{laid_out(page(item), '###')}"
 
 
 def laid_out(parts: list[PagePart], level: str, shown: str = "") -> str:
-    """Parts under their headings."""
+    """Join parts under their headings."""
     return "\n".join(f"{level} {part.heading}\n\n{markdown(part, shown)}\n" for part in parts)
 
 
@@ -65,15 +65,15 @@ HEAD = """\
 
 {count} bugs that were published, each put back into this repository's code by a change of a few
 lines. A law of `minisched check` catches each of them, on the smallest case that shows it, and the
-healthy code passes every law on the same case. In a picture, the upper run has the bug, and what
-did it is red; the lower one does not.
+healthy code passes every law on the same case. In a picture, the upper run has the bug, with the
+cause in red. The lower run is healthy.
 
-`minisched museum run NAME` shows one in a terminal, and `minisched museum run --all` tries all.
+`minisched museum run NAME` shows one in a terminal, and `minisched museum run --all` runs all.
 """
-REFUTED_HINT = "Suspicions that do not hold, and misdiagnoses, each tried on a case of its own:"
+REFUTED_HINT = "Suspicions that do not hold, and misdiagnoses, each tested on a case of its own:"
 REFUTED_HEAD = """\
 # Refuted
 
-Bugs that were suspected or blamed and are not there: each is tried on a case, and no law is broken.
+Bugs that were suspected but do not exist: each has a case on which no law is broken.
 
 """

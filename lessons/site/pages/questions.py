@@ -1,4 +1,4 @@
-"""What each topic of the gallery is called, the question it answers, and the answer in a sentence."""
+"""The title, the question and the answer in a sentence of each topic of the gallery."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class Card(NamedTuple):
-    """A topic for somebody who does not know its name yet.
+    """A topic, for a reader who does not know its name yet.
 
-    ``left`` and ``top`` say, in pixels, where the part of its picture begins that a card shows.
+    ``left`` and ``top`` are the corner of the visible part of its picture, in pixels.
     """
 
     title: str
@@ -21,51 +21,51 @@ class Card(NamedTuple):
 CARDS = {
     "radix_cache": Card(
         "The radix cache",
-        "Two prompts begin alike: must the device read the beginning twice?",
-        "A tree of token prefixes says which pages hold them already; who reads one locks its path.",
+        "Two prompts begin alike: must the device compute the beginning twice?",
+        "A tree of token prefixes names the pages that hold them; a reading request locks its path.",
         top=505,
     ),
     "page_allocator": Card(
         "Pages and leases",
-        "Whose memory is it, and when may somebody else have it?",
-        "A page goes back when no step in flight can touch it any more, not when its request ends.",
+        "Which request owns the memory, and when may another one have it?",
+        "A page is released when no step in flight can touch it, not when its request ends.",
         top=178,
     ),
     "schedule_policy": Card(
         "The waiting queue",
-        "Many wait: who is first?",
+        "Many requests wait: which one is first?",
         "First come, first served is fair; the longest cached prefix first computes fewer tokens.",
     ),
     "prefill": Card(
         "Admission",
         "Which waiting prompts may start now, and how much of each?",
-        "Four numbers are counted down, and the first request that does not fit stops those behind.",
+        "Four budgets are counted down, and the first request that does not fit stops the next ones.",
     ),
     "decode": Card(
         "The running set",
-        "Who runs in the next step, and who has left without the device knowing?",
-        "Requests join, leave and are thrown out; a launched step may still compute a row for them.",
+        "Which requests run in the next step, and which have left without the device knowing?",
+        "Requests join, leave and are retracted; a launched step may still compute a row for them.",
         top=180,
     ),
     "retraction": Card(
         "Retraction",
-        "Memory is full in the middle of everybody's answer: who gives way?",
-        "Somebody loses their pages and starts again later, so that the others can go on.",
+        "Memory is full while all requests decode: which one is retracted?",
+        "One request loses its pages and is recomputed later, so that the others can continue.",
     ),
     "mixed_chunk": Card(
         "Mixed chunks",
-        "Can a long prompt be read without stopping those who are being answered?",
-        "Each step takes a piece of the prompt and one token for everybody who decodes.",
+        "Can a long prompt be computed without stopping the running requests?",
+        "Each step takes a piece of the prompt and one token of every decoding request.",
     ),
     "unified": Card(
         "One budget for all",
         "What if prompts and answers share one budget of tokens?",
-        "vLLM's way: those who run take what they need, those who wait get the rest.",
+        "vLLM's way: running requests take the tokens that they need, waiting ones get the rest.",
     ),
     "future_map": Card(
         "The FutureMap",
-        "Which number stands for a token that nobody knows yet?",
-        "A negative one: it names a cell on the device where the token will be when it is needed.",
+        "Which number stands for a token that the host does not know yet?",
+        "A negative one: it names the cell on the device that will hold the token in time.",
     ),
     "token_pool": Card(
         "The token pool",
@@ -76,11 +76,11 @@ CARDS = {
     "lazy_chain": Card(
         "The lazy chain",
         "Can a step be built on tokens that have not been computed?",
-        "With lazy arrays it can: the next graph grows on this one, until something breaks the chain.",
+        "With lazy arrays it can: the next graph is built on this one, until the chain breaks.",
     ),
     "placeholder_fill": Card(
         "Filling placeholders",
-        "A step was laid out with holes: who fills them in, and from which row?",
+        "A step was prepared with placeholders: what fills them, and from which row?",
         "The row that a token comes from is known before the token is.",
     ),
     "prev_sampled": Card(
@@ -91,12 +91,12 @@ CARDS = {
     "generation_batch_result": Card(
         "The way to the host",
         "How does a token reach the host while the device goes on?",
-        "By a copy on a stream of its own, into a pinned buffer, and an event that says it is there.",
+        "By a copy on its own stream into a pinned buffer, with an event that marks its end.",
     ),
     "grammar_manager": Card(
         "Grammars",
-        "The answer must be JSON: who has to wait for that?",
-        "What is allowed next depends on the token before, so sampling waits for it, and only that.",
+        "The answer must be JSON: which work has to wait for that?",
+        "The allowed tokens depend on the previous token, so sampling waits for it, and only sampling.",
     ),
     "serial": Card(
         "Serial",
@@ -121,7 +121,7 @@ CARDS = {
     "mini_overlap": Card(
         "mini-sglang, overlapped",
         "How small can an overlapping loop be?",
-        "One variable more: the step before is processed while the device runs this one.",
+        "One variable more: the previous step is processed while the device runs this one.",
     ),
     "mlx_async": Card(
         "Two lazy graphs (MLX)",
@@ -150,27 +150,27 @@ CARDS = {
     ),
     "mindie_placeholder": Card(
         "MindIE's placeholders",
-        "What does a scheduler write down for a token that is on its way?",
+        "What does a scheduler write for a token that is in flight?",
         "-1, which counts as a token, so that the next step can be scheduled.",
     ),
     "mindie_dual": Card(
         "MindIE, two layers",
         "What if scheduler and plugin both run a step ahead?",
-        "Two pipelines, one upon the other: the same idea at two layers.",
+        "Two pipelines, one on top of the other: the same idea at two layers.",
     ),
     "mindie_single": Card(
         "MindIE, one pipeline",
         "Would one layer do?",
-        "A proposal, not shipped: one relay for both layers, and nothing to fill in by the host.",
+        "A proposal, not shipped: one relay for both layers, and no placeholder for the host to fill.",
     ),
     "multi_step": Card(
         "Multi-step",
-        "What if the host is asked only every fourth step?",
-        "A decision is paid for once for four tokens, and nobody is heard in between.",
+        "What if the host schedules only every fourth step?",
+        "One decision covers four tokens, and no client receives a token in between.",
     ),
     "pd": Card(
         "Prefill and decode apart",
-        "What if prompts are read on another machine?",
-        "No prompt delays an answer any more, but its KV has to travel.",
+        "What if prompts are computed on another machine?",
+        "No prompt delays an answer any more, but its KV must be transferred.",
     ),
 }

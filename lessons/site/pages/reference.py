@@ -1,6 +1,6 @@
 """The reference: a page for each layer of the package, from docstrings and signatures.
 
-The sources are read and not imported, so that it needs none of the libraries that they need.
+The sources are read and not imported, so the reference needs none of their libraries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAYERS = (
 
 
 def pages() -> dict[str, str]:
-    """The list of layers, and a page each."""
+    """Return the list of layers, and a page for each."""
     there = [layer for layer in LAYERS if sources(layer)]
     return {
         "reference/index.rst": HEAD + "\n".join(f"   {layer}" for layer in there) + "\n",
@@ -29,7 +29,7 @@ def pages() -> dict[str, str]:
 
 
 def sources(layer: str) -> list[Path]:
-    """The modules of a layer, itself first; a layer may be a single module, or what is on top."""
+    """Return the modules of a layer; a layer may be one module, or the package's top."""
     package = ROOT / "minisched"
     if layer == package.name:
         return [package / "__init__.py"]
@@ -38,12 +38,12 @@ def sources(layer: str) -> list[Path]:
 
 
 def page(layer: str) -> str:
-    """What every documented module of a layer says of itself and of what is in it."""
+    """Return the page of a layer, from the docstrings of its modules."""
     return "\n".join([heading(layer, "="), *(module(path, layer) for path in sources(layer))])
 
 
 def module(path: Path, layer: str) -> str:
-    """A module; nothing, if it has no docstring. The layer's own needs no title more."""
+    """Return the text of a module; empty without a docstring. The layer's own has no title."""
     tree = ast.parse(text(path.relative_to(ROOT).as_posix()))
     if not (said := ast.get_docstring(tree)):
         return ""
@@ -58,12 +58,12 @@ def module(path: Path, layer: str) -> str:
 
 
 def module_name(path: Path) -> str:
-    """Its dotted name."""
+    """Return the dotted name of a file's module."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def heading(words: str, line: str) -> str:
-    """A title and its underline."""
+    """Return a title with its underline."""
     return f"{words}\n{line * len(words)}\n\n"
 
 
@@ -71,8 +71,8 @@ HEAD = """\
 Reference
 =========
 
-What the docstrings say, a page for each folder of the package, in the order of the layers: a file
-imports only from its own folder's base and from folders above it.
+The docstrings of the package, with a page for each folder, in the order of the layers. A file imports
+only from its own folder and from folders above it.
 
 .. toctree::
    :maxdepth: 1

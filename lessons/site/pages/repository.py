@@ -1,4 +1,4 @@
-"""Where things are, and the texts that several pages read."""
+"""Paths of the repository, and the texts that several pages read."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SITE = ROOT / "lessons" / "site"
 
 
 def docstring(path: str) -> str:
-    """The docstring of a module, by its path in the repository; empty if it has none."""
+    """Return the docstring of a module, by its path; empty if it has none."""
     return ast.get_docstring(ast.parse(text(path))) or ""
 
 
 def text(path: str) -> str:
-    """A file of the repository."""
+    """Return the text of a file of the repository."""
     return (ROOT / path).read_text(encoding="utf-8")
 
 
 def github() -> str:
-    """``OWNER/NAME`` on GitHub, whose branch ``gh-pages`` has the built site; empty without one.
+    """Return ``OWNER/NAME`` on GitHub; its branch ``gh-pages`` has the built site. May be empty.
 
-    pyproject's ``project.urls.Repository`` says it, or ``MINISCHED_GITHUB``, of a fork.
+    It comes from pyproject's ``project.urls.Repository``, or from ``MINISCHED_GITHUB`` in a fork.
     """
     urls = tomllib.loads(text("pyproject.toml"))["project"].get("urls", {})
     _, _, name = urls.get("Repository", "").partition("https://github.com/")
@@ -33,16 +33,16 @@ def github() -> str:
 
 
 def in_markdown(docstring_text: str) -> str:
-    """A docstring's plain text with ``literals``, as Markdown."""
+    """Return a docstring's plain text with ``literals`` as Markdown."""
     return re.sub(r"``(.+?)``", r"`\1`", docstring_text)
 
 
 def fenced(code: str, language: str) -> str:
-    """A block of code; its fence is longer than any in it."""
+    """Return a block of code, with a fence longer than any in it."""
     fence = max(["```", *(run + "`" for run in re.findall(r"`{3,}", code))], key=len)
     return f"{fence}{language}\n{code.rstrip()}\n{fence}"
 
 
 def folded(title: str, code: str, language: str) -> str:
-    """A block of code that opens when its title is clicked."""
+    """Return a block of code that opens when its title is clicked."""
     return f"<details><summary>{title}</summary>\n\n{fenced(code, language)}\n\n</details>"

@@ -36,7 +36,7 @@ STEPPERS = {  # file name -> page
         ("mlx_async", "lazy_chain"),
     ),
     "decode": Stepper(
-        "a running set whose memory runs out: one is retracted, waits, and starts again",
+        "a running set without free memory: one request is retracted, waits, and starts again",
         lambda: [trace_of("decode")],
         ("decode", "retraction"),
     ),
@@ -49,7 +49,7 @@ STEPPERS = {  # file name -> page
 
 
 def pages() -> dict[str, str]:
-    """The list of them; the pages themselves are no pages of Sphinx's."""
+    """Return the list of steppers; Sphinx does not know the pages themselves."""
     links = "\n".join(f"- {link(name, '')}" for name in STEPPERS)
     return {"steppers.md": HEAD + links + "\n"}
 
@@ -63,21 +63,21 @@ def write(out: Path) -> None:
 
 
 def stepper_of(topic: str, to_root: str) -> str:
-    """A sentence that leads to the stepper of a topic; empty if there is none."""
+    """Return a link to the stepper of a topic; empty if there is none."""
     found = [name for name, stepper in STEPPERS.items() if topic in stepper.topics]
     return f"Step through it: {link(found[0], to_root)}." if found else ""
 
 
 def link(name: str, to_root: str) -> str:
-    """HTML, because the page is none that Sphinx knows."""
+    """Return a link as HTML, because Sphinx does not know the page."""
     return f'<a href="{to_root}steppers/{name}.html">{STEPPERS[name].title}</a>'
 
 
 HEAD = """\
 # Step through a run
 
-One self-contained page each, which also works as a file: play, step or drag; at each moment the
-line of source that the loop has reached, who waits, who runs, and what is in memory. `minisched
-compare` writes the same page for any workload, as `out/compare.html`.
+Each is one self-contained page, which also works as a file. Play, step or drag; each moment shows the
+loop's line of source, the waiting and running requests, and the memory. `minisched compare` writes
+the same page for any workload, as `out/compare.html`.
 
 """
