@@ -1,4 +1,4 @@
-"""The commands; each is a function in a module of its name, loaded when it is asked for."""
+"""The commands; each is a function in a module of its name, loaded on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from .exit import BAD_INPUT, INTERRUPTED, complain, guarded_output
 
-COMMANDS = {  # with the example below each one's help; museum has commands of its own
+COMMANDS = {  # with the example below each command's help; museum has commands of its own
     "compare": "--loops overlap,vllm_async --requests 4",
     "run": "--loop overlap --prompt 'Hello there' --max-new-tokens 8",
     "diagrams": "--check overlap",
@@ -33,7 +33,7 @@ COMMANDS = {  # with the example below each one's help; museum has commands of i
     "museum": "",
 }
 FROM_COMPARE = "compare writes the files."
-FIRST = {  # where an example needs a file, what makes it
+FIRST = {  # the command that makes the file of an example
     "check": FROM_COMPARE,
     "view": FROM_COMPARE,
     "stepper": FROM_COMPARE,
@@ -42,21 +42,21 @@ FIRST = {  # where an example needs a file, what makes it
     "sweep": "grid.toml is yours, such as one line: grid = {loop = ['serial', 'overlap']}",
 }
 LEAST_PANELS = 80  # columns; panels of --help in narrower ones cut the names of options
-USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, wherever typer keeps its click
+USAGE_ERROR: Any = typer.BadParameter.__base__  # click's class, from typer's own copy of click
 
 
 class Commands(TyperGroup):
-    """All of them; after Ctrl-C one ends with 130, and by then its run has ended cleanly.
+    """All commands; after Ctrl-C a command exits with 130, after its run has ended cleanly.
 
     click would turn Ctrl-C into a silent exit, and a broken pipe of our own into exit code 1.
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands: Any = dict.fromkeys(COMMANDS)  # each is loaded when it is asked for
+        self.commands: Any = dict.fromkeys(COMMANDS)  # each is loaded on demand
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The one of this name, if there is one."""
+        """Return the command of this name, if there is one."""
         if cmd_name not in COMMANDS:
             return None
         from .options import with_options
@@ -72,7 +72,7 @@ class Commands(TyperGroup):
         return typer.main.get_group(alone).commands[cmd_name]
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the one that is asked for."""
+        """Run the requested command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -108,7 +108,7 @@ def of_every_command(
 
 
 def main() -> None:
-    """The console script: a bad option is one sentence and exit code 2, never a traceback."""
+    """Run the console script: a bad option is one sentence and exit code 2, never a traceback."""
     with guarded_output():
         code = run_command()
     sys.exit(code)
@@ -124,18 +124,18 @@ def run_command() -> int:
         return said or 0
     except USAGE_ERROR as error:
         said = in_one_sentence(error)
-        # Where nothing was asked for, the help was said.
+        # Without a command, the help was printed.
         return complain(said, BAD_INPUT) if said else BAD_INPUT
     except ValueError as error:
         return complain(str(error), BAD_INPUT)
 
 
-NO_NUMBER = re.compile(r"valid (integer|number|float)")  # as pydantic and click write it
+NO_NUMBER = re.compile(r"valid (integer|number|float)")  # the words of pydantic and click
 NUMBERS = {"integer": "a whole number", "number": "a number", "float": "a number"}
 
 
 def in_one_sentence(error: Any) -> str:
-    """Return the fault of a command line; of a missing argument also what it could be."""
+    """Return the error of a command line; for a missing argument also its choices."""
     said = str(error.format_message())
     spelled = next(iter(getattr(error.param, "opts", ())), "") if hasattr(error, "param") else ""
     if spelled and (found := NO_NUMBER.search(said)):

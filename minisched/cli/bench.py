@@ -1,6 +1,6 @@
 """``minisched bench``: measures one part, prints its table, and with ``--keep`` writes it.
 
-Only the chosen part loads: parts need different libraries.
+Only the chosen part is imported, because parts need different libraries.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def bench(
                              dtype, work.at)  # fmt: skip
             figures = measured.measure(call)
     except (ArmStopped, RunStopped, PeerError) as error:
-        return complain(f"bench {part} stopped: {error}", 1)  # and there is no table
+        return complain(f"bench {part} stopped: {error}", 1)  # without a table
     # A table names its run: the options and the date.
     asked = {**call.options, "repetitions": repeat, "date": datetime.now(UTC).date().isoformat()}
-    peers = {}  # which are not installed here
+    peers = {}  # peers that are not installed here
     if part == "host":
         wheels = ("vllm", "sglang")
         peers = {name: version_of(f"minisched.fidelity.{name}", name) for name in wheels}

@@ -1,4 +1,4 @@
-"""``minisched calibrate``: what steps cost on this machine, as a profile for ``sim``."""
+"""``minisched calibrate``: the costs of steps on this machine, as a profile for ``sim``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``minisched check``: recorded runs, or random workloads where none is named."""
+"""``minisched check``: checks recorded runs, or random workloads if no run is named."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def check(
 
 
 def show(found: Check, files: Sequence[str]) -> None:
-    """What a check came to: of random workloads first the laws in a table."""
+    """Print the result of a check; for random workloads the table of laws first."""
     if found.tally:
         say_table(LAW_HEADS, law_rows(found.tally))
     for line in (*found.lines, *files):
@@ -127,7 +127,7 @@ def check_traces(
             read_recorded(path, step, work.reading(path), device_lane, unpacked_mib)
             for path in paths
         ]
-        gc.freeze()  # a million events are not looked at for cycles again and again
+        gc.freeze()  # otherwise the collector searches a million events for cycles repeatedly
         try:
             work.at("looking at what ran")
             return check_runs(runs)

@@ -74,7 +74,7 @@ def compare(
     if not workload.says_which and {*names} - {"serial"} == {*PD_OR_MIXED}:
         requests = [fresh(request) for request in RECIPES["pd"].requests]
     config = scheduler.config_for(requests, model.context_len)
-    if "all" in asked:  # those that take the workload
+    if "all" in asked:  # the loops that take the workload
         refused = {name: find_loop(name).refusal(name, wanted_features(config, requests))
                    for name in names}  # fmt: skip
         for sentence in filter(None, refused.values()):
@@ -159,7 +159,7 @@ def pictures(found: Comparison) -> dict[str, str]:
 
 
 def stem(trace: Trace) -> str:
-    """Return the name of a run's files: not every system takes a colon in it."""
+    """Return the base name of a run's files, without colons, which some systems refuse."""
     return trace.loop.replace(":", "-")
 
 
@@ -181,7 +181,7 @@ JSON_FIELDS = (
 
 
 def comparison_json(found: Comparison, files: list[str]) -> dict[str, Any]:
-    """The object; times are integer nanoseconds."""
+    """Return the JSON object; times are integer nanoseconds."""
     trace, lost = found.runs[0].trace, found.lost_ns
     result: dict[str, Any] = {
         "identical": found.identical,

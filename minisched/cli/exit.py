@@ -1,7 +1,7 @@
-"""How a command ends: its exit code, one sentence where something is wrong, and lost output.
+"""The end of a command: its exit code, one sentence about an error, and lost output.
 
-0: done, and what was asked holds. 1: tokens differ, or a law is broken. 2: bad input, or a file or
-stdout that can't be written. 130: Ctrl-C. 141: nobody reads our output any more, as after
+0: done, and the checks hold. 1: tokens differ, or a law is violated. 2: bad input, or a file or
+stdout that can't be written. 130: Ctrl-C. 141: the reader of our output has ended, as after
 ``minisched check | head -1``; a shell reports the same of ``git log`` then (128 and SIGPIPE's 13).
 """
 
@@ -19,7 +19,7 @@ from ..core.text import printable
 
 NOBODY_READS, BAD_INPUT, INTERRUPTED = 141, 2, 130
 GONE = (errno.EPIPE, errno.EINVAL)  # the second is Windows's
-ALIKE = (  # one for one where that says it, so that columns stay; all others are ?
+ALIKE = (  # replacements of the same width, to keep columns; all others are ?
     "✓+ ✗x ×x →> ←< ↑^ ↓v …. ·. ≤<= –- −- ─- ━- │| ┃| ǁ| ├+ └+ ┴+ ┬+ ╸- ╺- ◆o ╳X ╱/ ▼v ▶> ◀< "
     "›> ‹< █# ▓% ▒= ░: ▁_ ▂. ▃- ▄= ▅+ ▆* ▇% ╭+ ╮+ ╰+ ╯+"
 )
@@ -27,23 +27,23 @@ STAND_INS = {pair[0]: pair[1:] for pair in ALIKE.split()}
 
 
 def complain(sentence: str, code: int) -> int:
-    """Say what is wrong on stderr."""
+    """Print an error on stderr, and return the exit code."""
     print(f"minisched: {printable(sentence)}", file=sys.stderr)
     return code
 
 
 @contextmanager
 def guarded_output() -> Iterator[None]:
-    """What is printed meanwhile is heard, or the command ends: quietly, or with one sentence.
+    """Print output inside the block, or end the command quietly or with one sentence.
 
-    What stdout's or stderr's encoding can't show is replaced.
+    Characters outside of stdout's or stderr's encoding are replaced.
 
     Raises:
         SystemExit: stdout is closed, or one of them could not be written to.
     """
     before = sys.stdout, sys.stderr
     codecs.register_error("minisched", stand_in)
-    if sys.stderr is None:  # else what is printed to it would go to stdout
+    if sys.stderr is None:  # otherwise prints to it would go to stdout
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
         raise SystemExit(complain("stdout is closed, so nothing can be said.", BAD_INPUT))
@@ -55,14 +55,14 @@ def guarded_output() -> Iterator[None]:
         err.flush()
     finally:
         sys.stdout, sys.stderr = before
-    if lost := out.lost or err.lost:  # in a thread, which could not end the command
+    if lost := out.lost or err.lost:  # lost in a thread, which can't end the command
         raise SystemExit(lost)
 
 
 class Heard:
-    """A stream that ends the command where it can't be written to.
+    """A stream that ends the command if it can't be written to.
 
-    Libraries take such an error for theirs: typer and rich exit with 1 after a broken pipe, and
+    Libraries handle such an error as their own: typer and rich exit with 1 after a broken pipe, and
     ``logging`` prints a traceback. ``SystemExit`` passes through all of them.
     """
 
@@ -79,14 +79,14 @@ class Heard:
             self._lose(error)
 
     def flush(self) -> None:
-        """Write what is held."""
+        """Write buffered text."""
         try:
             self.stream.flush()
         except OSError as error:
             self._lose(error)
 
     def _lose(self, error: OSError) -> NoReturn:
-        """End the command; what is still held goes nowhere, or Python would complain at its end."""
+        """End the command, and drop buffered text so that Python can exit quietly."""
         self.lost = NOBODY_READS if error.errno in GONE else BAD_INPUT
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -101,7 +101,7 @@ class Heard:
 
 
 def stand_in(error: UnicodeError) -> tuple[str, int]:
-    """What stands for characters that an encoding lacks."""
+    """Return replacements for characters that an encoding lacks."""
     assert isinstance(error, UnicodeEncodeError)
     missing = error.object[error.start : error.end]
     return "".join(STAND_INS.get(character, "?") for character in missing), error.end

@@ -1,4 +1,4 @@
-"""``minisched fidelity``: in lockstep with an original, a table by part, and what differs first."""
+"""``minisched fidelity``: our scheduler in lockstep with an original, and the first difference."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def fidelity(
 def play(
     original: Original, cases: int, seed: int, source: Path | None, workers: Workers
 ) -> Report:
-    """Start the original, and play all cases, with a bar."""
+    """Start the original, and play all cases, with a progress bar."""
     with work_progress() as work:
         player = Player(original, source, work.at)
     with player, work_progress(cases) as work:
@@ -70,7 +70,7 @@ def play(
 
 
 def show(report: Report, original: Original) -> None:
-    """The counts by part, one sentence, and the smallest case that no rule explains."""
+    """Print the counts by part, one sentence, and the smallest case that no rule explains."""
     rows = []
     for part, count in report.parts.items():
         known = (EQUAL, UNEXPLAINED)

@@ -1,6 +1,6 @@
-"""Print sentences, tables, commands and drawings as a terminal fits them, and progress on stderr.
+"""Prints of sentences, tables, commands and drawings at the terminal's width, and progress.
 
-In a pipe without ``COLUMNS`` a sentence is one line, so that it can be searched for.
+In a pipe without ``COLUMNS`` a sentence is one line, for searches. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ..core.text import printable
 
 JSON = setting(False, "One JSON object on stdout.")
 USUAL = 100  # columns of a drawing
-HANGS = re.compile(r" *(?:[✓✗~?-] \w+\? +|[✓✗!~?] )?")  # where a sentence's other lines begin
+HANGS = re.compile(r" *(?:[✓✗~?-] \w+\? +|[✓✗!~?] )?")  # the indent of a sentence's other lines
 
 
 def print_json(value: Any) -> None:
-    """One object, on a line of its own."""
+    """Print one object on a line of its own."""
     print(json.dumps(value))
 
 
@@ -77,11 +77,11 @@ def say_command(line: str) -> None:
 
 
 def columns() -> int:
-    """How wide a drawing is to be: as the terminal, but no wider than what is easy to read."""
+    """Return the width of a drawing: the terminal's, up to a readable limit."""
     return min(width_of(Console()) or USUAL, USUAL)
 
 
-# -- Progress on stderr, so that stdout stays what it is for ---------------------------------------
+# -- Progress on stderr, because stdout is for results ---------------------------------------------
 
 EVERY_S = 30.0  # between two lines of progress where there is no terminal
 LONG = ("installing", "downloading")  # minutes without a piece: printed immediately

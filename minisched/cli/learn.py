@@ -1,4 +1,4 @@
-"""``minisched learn``: how far somebody is in the lessons, and the next one, opened."""
+"""``minisched learn``: the progress in the lessons, and the next one, opened."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def learn(
 
 
 def home() -> list[Path]:
-    """The lessons: those of a clone, or where pip has put them.
+    """Return the lessons of a clone, or those that pip installed.
 
     Raises:
         ValueError: there are none.
@@ -71,7 +71,7 @@ def home() -> list[Path]:
 
 
 def about(path: Path, kept: Any) -> dict[str, Any]:
-    """A lesson's name, title, extras and exercises, and how many of these are kept."""
+    """Return a lesson's name, title, extras and exercises, and its number of solved ones."""
     text = path.read_text(encoding="utf-8")
     title = re.search(r"^#\s+title: \"?(.*?)\"?$", text, re.MULTILINE)
     extras = re.search(r"^#\s+extras: \[(.*)\]$", text, re.MULTILINE)
@@ -86,7 +86,7 @@ def about(path: Path, kept: Any) -> dict[str, Any]:
 
 
 def open_lesson(source: Path, extras: list[str], folder: Path) -> int:
-    """Copy a lesson, as a notebook if that can be made here, and open it; a copy stays as it is."""
+    """Open a copy of a lesson, as a notebook if possible; an existing copy is kept."""
     folder.mkdir(parents=True, exist_ok=True)
     has_jupytext = find_spec("jupytext") is not None
     path = folder / f"{source.stem}.{'ipynb' if has_jupytext else 'py'}"

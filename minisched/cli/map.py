@@ -1,4 +1,4 @@
-"""``minisched map``: when overlap wins, ties and loses, design by design, for your costs."""
+"""``minisched map``: the settings where overlap wins, ties and loses, by design, for your costs."""
 
 from __future__ import annotations
 

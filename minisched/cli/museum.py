@@ -1,4 +1,4 @@
-"""``minisched museum``: the published bugs, listed, shown one by one, or all of them tried."""
+"""``minisched museum``: the published bugs: a list, one exhibit, or a check of all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def choose(context: typer.Context) -> None:
 @with_options
 def list_bugs(json: bool = JSON) -> int:
     """List the bugs by chapter, and the suspicions that were refuted; with --json it tries all."""
-    if json:  # which says what stands
+    if json:  # which reports the bugs that reproduce
         return run_all(json)
     for chapter, items in groupby((*exhibits(), *refuted()), lambda item: item.chapter):
         say(Text(f"\n{chapter[0].upper()}{chapter[1:]}", "bold"))
@@ -97,7 +97,7 @@ COLOURS = {"bad": "red", "good": "green", "+": "green", "-": "red", "@": "cyan"}
 
 
 def show(part: PagePart, item: Exhibit) -> None:
-    """One part of an exhibit."""
+    """Print one part of an exhibit."""
     say(Text(f"\n{part.heading}", "bold"))
     if part.kind == "picture":
         for line in to_text(exhibit_scene(item), columns()).splitlines():
@@ -113,7 +113,7 @@ def show(part: PagePart, item: Exhibit) -> None:
 
 
 def run_all(as_json: bool) -> int:
-    """Try every exhibit and every refuted suspicion, with a bar; then a table, or JSON."""
+    """Try every exhibit and every refuted suspicion with a progress bar; print a table or JSON."""
     standings, every = list[Standing](), (*exhibits(), *refuted())
     with work_progress(len(every)) as work:
         for item in every:
@@ -138,7 +138,7 @@ def run_all(as_json: bool) -> int:
 
 
 def print_all(standings: list[Standing]) -> None:
-    """One object: ``bugs`` and ``refuted``."""
+    """Print one object: ``bugs`` and ``refuted``."""
     told: dict[str, list[Any]] = {"bugs": [], "refuted": []}
     for it in standings:
         told["refuted" if it.exhibit.is_refuted else "bugs"].append(bug_json(it))

@@ -1,7 +1,7 @@
-"""What a command line may say: whatever is a ``setting`` is an option, and is told once, there.
+"""The options of command lines: every ``setting`` is an option, described in one place.
 
-A command's parameter is one if its default is a ``setting``; a parameter whose type is an
-``OptionGroup`` stands for all the settings of that class::
+A command's parameter is an option if its default is a ``setting``. A parameter with the type of an
+``OptionGroup`` means all settings of that class::
 
     def replay(
         file: Path, scheduler: SchedulerOptions, loop: str | None = setting(None, "The loop.")
@@ -82,7 +82,7 @@ class OptionGroup:
     panel: ClassVar[str | None] = None
     settings: ClassVar[type[Any] | None] = None
     read: ClassVar[Read] = {}
-    usual: ClassVar[dict[str, Any]] = {}  # defaults that are the command line's own
+    usual: ClassVar[dict[str, Any]] = {}  # defaults of the command line alone
 
     def __init__(self, **given: Any) -> None:
         for item in fields(self):  # type: ignore[arg-type]
@@ -92,11 +92,11 @@ class OptionGroup:
         self.check()
 
     def check(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse options that exclude each other."""
 
     @classmethod
     def options(cls) -> Iterator[inspect.Parameter]:
-        """One for each field that has a help."""
+        """Yield an option for each field with a help text."""
         for owner in filter(None, (cls, cls.settings)):
             types = get_type_hints(owner)
             for item in fields(owner):
@@ -197,7 +197,7 @@ def in_words_of_options(*more: str) -> Iterator[None]:
 
 
 def read_biases(texts: Sequence[str]) -> dict[int, float]:
-    """Tokens and what is added to their logits, each from ``TOKEN=VALUE``.
+    """Return tokens and the biases of their logits, each from ``TOKEN=VALUE``.
 
     Raises:
         ValueError: a text is something else.
@@ -237,7 +237,7 @@ class WorkloadOptions(OptionGroup):
     profile: str | None = setting(None, f"What steps cost on sim: {PROFILE_HELP}")
 
     def check(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse options that exclude each other."""
         if self.profile is not None and self.device != "sim":
             raise ValueError(f"--profile is for --device sim, but --device is {self.device}.")
         if self.requests is not None and self.requests > MOST_REQUESTS:
@@ -254,24 +254,24 @@ class WorkloadOptions(OptionGroup):
 
     @cached_property
     def sampling(self) -> SamplingParams:
-        """How every request samples, and how long."""
+        """Return the sampling and the length of every request."""
         as_given = {name: (self.read[name][1](value) if name in self.read else value)
                     for name, value in self.given.items()}  # fmt: skip
         return SamplingParams(**{**self.usual, **as_given})
 
     @property
     def says_which(self) -> bool:
-        """Whether a command line names requests, or how they sample and end."""
+        """Return whether the command line names requests, their sampling or their end."""
         return bool(self.given or self.prompt or self.priority) or self.requests is not None
 
     def open_model(self) -> Model:
-        """The model, for the device."""
+        """Open the model for the device."""
         return open_model(self.model, self.device, self.dtype)
 
     def make_requests(self, model: Model) -> list[Request]:
-        """The requests, tokenized; prompts go round until there are as many as asked for."""
+        """Return the requests, tokenized; prompts repeat up to the wanted number."""
         texts = go_round(self.prompt, self.requests)
-        each = min(self.sampling.max_new_tokens, model.context_len)  # above it, it is refused
+        each = min(self.sampling.max_new_tokens, model.context_len)  # a longer request is refused
         if len(texts) * each > MOST_TOKENS:
             raise ValueError(
                 f"{len(texts)} requests of {each} tokens each are {len(texts) * each} tokens, but "
@@ -280,7 +280,7 @@ class WorkloadOptions(OptionGroup):
         return make_requests(texts, text_codec(model), self.sampling, self.priority or [0])
 
     def cost(self) -> CostModel:
-        """The cost model of ``sim``, or none; with the added host work in either.
+        """Return the cost model of ``sim``, or none; with the added host work in either.
 
         Raises:
             ValueError: there is no such profile.
@@ -302,19 +302,19 @@ class SchedulerOptions(OptionGroup):
     )
 
     def check(self) -> None:
-        """Refuse what is outside its limits."""
+        """Refuse values outside their limits."""
         page = max(1, self.given.get("page_size", 1))
         with in_words_of_options():
             SchedulerConfig(**{"kv_tokens": page, "chunked_prefill_size": page, **self.over_preset})
 
     @property
     def serial_only(self) -> bool:
-        """Whether ``--disable-overlap-schedule`` was given."""
+        """Return whether ``--disable-overlap-schedule`` was given."""
         return "disable_overlap_schedule" in self.given
 
     @property
     def over_preset(self) -> dict[str, Any]:
-        """What was given, over what the preset says."""
+        """Return the given options over those of the preset."""
         if self.preset is None:
             return self.given
         found = preset_named(self.preset)
@@ -322,7 +322,7 @@ class SchedulerOptions(OptionGroup):
         return {**{name: getattr(found, name) for name in decides}, **self.given}
 
     def config_for(self, requests: list[Request], context_len: int) -> SchedulerConfig:
-        """Room for every request that may run at once, unless options say otherwise.
+        """Return settings with room for all running requests, unless options set it.
 
         Raises:
             ValueError: a value is outside its limits, or more memory is asked for than a run here
@@ -333,7 +333,7 @@ class SchedulerOptions(OptionGroup):
 
 
 def log_if(is_wanted: bool) -> AbstractContextManager[None]:
-    """The log, as long as this lasts; begin it within a progress bar, which moves stderr."""
+    """Return a context with the log; begin it within a progress bar, which moves stderr."""
     return log_to(sys.stderr) if is_wanted else nullcontext()
 
 

@@ -1,8 +1,8 @@
-"""``minisched presets``, and ``--preset``: the published classes of GPUs and what each is told.
+"""``minisched presets``, and ``--preset``: the published classes of GPUs and their settings.
 
-The numbers are those of SGLang ``server_args.py:_handle_gpu_memory_settings``; the advice follows
-the chunked-prefill guide that is written about them. The guide's own table differs in two places:
-it gives the RTX 4090 a decode batch of 16 (an older default; today 24) and rounds 25.6 to 25.
+The numbers are those of SGLang ``server_args.py:_handle_gpu_memory_settings``. The advice follows
+the chunked-prefill guide on them. The guide's own table differs in two places: it gives the RTX
+4090 a decode batch of 16 (an older default; today 24), and it rounds 25.6 to 25.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from ..devices.registry import load
 from .layout import JSON, print_json, say, say_table
 
 AUTO, GIB = "auto", 1 << 30
-MANY_GPUS = 4  # sharing a model: from here on, graphs for larger batches are worth their memory
+MANY_GPUS = 4  # that share a model: from here on, graphs for larger batches are worth their memory
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What a GPU with ``min_gib <= memory < below_gib`` should be told, in GiB of its memory."""
+    """The settings of a GPU with ``min_gib <= memory < below_gib``, in GiB of its memory."""
 
     name: str
     min_gib: float
     below_gib: float | None
     min_tensor_parallel: int  # GPUs that share the model; 1 where their number changes nothing
     chunked_prefill_size: int  # prompt tokens of one step
-    cuda_graph_max_bs: int  # requests of the largest decode batch that is captured as a graph
+    cuda_graph_max_bs: int  # requests of the largest decode batch with a graph
     gpus: tuple[str, ...]  # examples
     recommendation: str
 
     @property
     def prefill_decode_ratio(self) -> float:
-        """Prompt tokens for each token decoded, in a step with as much as possible of both."""
+        """Return the prompt tokens for each decoded token, in the fullest step."""
         return self.chunked_prefill_size / self.cuda_graph_max_bs
 
 
@@ -61,9 +61,9 @@ PRESETS = (
 
 
 def preset_named(text: str) -> Preset:
-    """A preset by its name, or by memory: ``24GiB`` is one such GPU, ``4x24GiB`` is four.
+    """Return a preset by its name, or by memory: ``24GiB`` is one such GPU, ``4x24GiB`` is four.
 
-    ``auto`` is the first GPU that torch sees here, by itself, as SGLang asks when it starts.
+    ``auto`` is the first GPU that torch sees here, alone, as in SGLang's start.
 
     Raises:
         ValueError: there is no such preset, or torch is not there or sees no GPU.
@@ -74,7 +74,7 @@ def preset_named(text: str) -> Preset:
     size = re.fullmatch(r"(?:([1-9]\d*)x)?(\d{1,6}(?:\.\d+)?) ?gib", text, re.IGNORECASE)
     memory, gpus = (float(size[2]), int(size[1] or 1)) if size else (0.0, 1)
     if text.lower() == AUTO:
-        wanted_by = "preset auto"  # ``in_words_of_options`` spells it as on the command line
+        wanted_by = "preset auto"  # ``in_words_of_options`` spells it as the command line does
         if not load("torch.cuda", "is_available", "torch", wanted_by)():
             raise ValueError(
                 "preset is 'auto', but torch sees no GPU; say its name, or its memory as in 24GiB."

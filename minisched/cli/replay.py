@@ -1,4 +1,4 @@
-"""``minisched replay``: a recorded workload in virtual time, as its clients would have seen it."""
+"""``minisched replay``: a recorded workload in virtual time, as its clients experience it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .options import (
     setting,
 )
 
-MOST_ERRORS = 5  # requests that are named
+MOST_ERRORS = 5  # requests named in errors
 MOST_NAMES = 8  # of fields without effect
 
 

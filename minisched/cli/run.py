@@ -109,7 +109,7 @@ class Transcript:
         )
 
     def hear(self, output: Output) -> None:
-        """Note an output."""
+        """Store an output."""
         rid, token = output.rid, output.token
         if self.decoders is None:
             self.said[rid] += "" if token is None else f"{token} "
@@ -129,7 +129,7 @@ class Transcript:
 
     @contextmanager
     def shown(self, is_wanted: bool) -> Iterator[None]:
-        """Keep it on show; where nobody watches, print it once, at the end, unwrapped."""
+        """Show it live; without a terminal, print it once, at the end, unwrapped."""
         console = Console()
         if is_wanted and console.is_terminal:
             with Live(self, console=console, refresh_per_second=12):
@@ -140,15 +140,15 @@ class Transcript:
             say(f"{rid}: {text} ({self.ended[rid]})")
 
 
-# -- What is said of requests, of one run or of several: as JSON, and on stderr --------------------
+# -- Reports on requests, of one run or of several: as JSON, and on stderr -------------------------
 
 METRICS = ("prompt_tokens", "cached_tokens", "output_tokens", "queue_ms", "ttft_ms", "itl_ms")
 
 
 def metrics_json(metrics: Metrics) -> dict[str, dict[str, Any]]:
-    """What each request's client would have measured, by id, in the order of arrival.
+    """Return each request's figures at its client, by id, in the order of arrival.
 
-    Times are in milliseconds, ``itl_ms`` is the mean; None is for what was not.
+    Times are in milliseconds, and ``itl_ms`` is the mean. A figure that does not exist is None.
     """
     ended = sorted(metrics.ended, key=lambda it: (it.arrival, len(it.rid), it.rid))
     return {
@@ -166,9 +166,10 @@ def metrics_json(metrics: Metrics) -> dict[str, dict[str, Any]]:
 
 
 def logprobs_json(requests: Iterable[Request]) -> dict[str, dict[str, Any]]:
-    """By id of who wanted some: pairs of log-probability and token (SGLang ``meta_info``).
+    """Return pairs of log-probability and token, by id (SGLang ``meta_info``).
 
-    One list is of the tokens themselves, and one of the most likely ones at each place.
+    Only requests that asked for them are listed. One list is of the tokens themselves, and one of
+    the most likely ones at each place.
     """
     found = {}
     for req in requests:
@@ -185,7 +186,7 @@ def logprobs_json(requests: Iterable[Request]) -> dict[str, dict[str, Any]]:
 
 
 def drafts_as_json(run: Run) -> dict[str, dict[str, int]]:
-    """How many drafts were proposed and accepted, if there were any."""
+    """Return the numbers of proposed and accepted drafts, if there were any."""
     drafts = count_drafts(run.trace)
     if drafts is None:
         return {}
@@ -193,6 +194,6 @@ def drafts_as_json(run: Run) -> dict[str, dict[str, int]]:
 
 
 def print_errors(errors: Mapping[str, str]) -> None:
-    """Say on stderr which requests ended badly, and why."""
+    """Print the requests that failed, with their errors, on stderr."""
     for rid, error in errors.items():
         print(printable(f"request {rid}: {error}"), file=sys.stderr)

@@ -70,7 +70,7 @@ def sweep(
 
 
 def report(sweep: Sweep, folder: Path) -> None:
-    """How many cells there are, what is best for each workload, and why some did not run."""
+    """Print the number of cells, the best of each workload, and the reasons of missing cells."""
     grid = sweep.grid
     states = ", ".join(f"{count} {state}" for state, count in sweep.states().items())
     before = f", {sweep.done_before} of them done before" if sweep.done_before else ""

@@ -31,7 +31,7 @@ def view(
 
     Of a loop: who works when (timing), who tells whom (sequence), and step under step (steps).
     """
-    parts_of(topic)  # whether there is such a topic
+    parts_of(topic)  # an unknown topic raises ValueError
     if form not in FORMS:
         raise ValueError(f"--form is {form!r}, but it must be one of {', '.join(FORMS)}.")
     try:
@@ -39,7 +39,7 @@ def view(
     except NothingToShow as error:
         raise ValueError(f"{trace} can't be shown as {topic}: {error}") from error
     name = f"{topic}_{part}" if part and part != parts_of(topic)[0] else topic
-    name = name.replace(":", "-")  # a loop with its relay, as its trace file is called
+    name = name.replace(":", "-")  # a loop with its relay, in the form of its trace file's name
     target = out or ("-" if form == "text" else f"{name}.{form}")
     if target != "-":
         write_whole(Path(target), drawn)
