@@ -1,5 +1,5 @@
-"""Guessing the next tokens, so that one step can verify several.
+"""Drafts of the next tokens, so that one step can verify several.
 
-``lookup.py`` finds drafts in the text so far, ``draft_model.py`` asks a smaller model. What drafts
-on the device is told of a step by ``bind``, and runs behind its sampling (``draft``).
+``lookup.py`` finds drafts in the text so far, and ``draft_model.py`` runs a smaller model. A
+drafter on the device receives a step's batch by ``bind``, and runs after its sampling (``draft``).
 """

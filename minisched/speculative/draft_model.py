@@ -1,6 +1,6 @@
-"""Who drafts (``make_drafter``): of ``STANDALONE`` a second, cheaper model, which is told here.
+"""The drafter of a run (``make_drafter``): for ``STANDALONE`` a second, cheaper model.
 
-``DraftModel`` runs it behind each step of the target, on batches made of that step.
+``DraftModel`` runs it after each step of the target, on batches derived from that step.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .lookup import LookupDrafter, Reach
 class DraftModel:
     """``STANDALONE`` (SGLang ``speculative/standalone_worker.py``, vLLM ``draft_model.py``).
 
-    It has KV memory of its own and uses the target's slots. Behind each step of the target it runs
-    once over what the step has settled, which gives the first draft, and then decodes: k forward
-    passes for k drafts, greedily. SGLang starts a step with the decodes; here they end it, so that
-    the host can have drafts of every kind at the same moment.
+    It has KV memory of its own and uses the target's slots. After each step of the target it runs
+    once over the step's settled tokens, which gives the first draft. Then it decodes: k forward
+    passes for k drafts, greedily. SGLang starts a step with the decodes. Here they end it, so the
+    host can have drafts of every kind at the same moment.
 
-    Drafts lie past the end of what the target has slots for. SGLang allocates more there; here the
-    draft model has k *spare slots* for each row, and a page table of its own that says so. What is
-    in them is computed again, in its real slot, as soon as the target gets there. (In SGLang's
-    draft KV each token stands one position early, as EAGLE wants it.)
+    Drafts lie past the end of the target's slots. SGLang allocates more there. Here the draft model
+    has k *spare slots* for each row, and a page table of its own with them. Their tokens are
+    computed again, in their real slots, as soon as the target reaches these. (In SGLang's draft KV
+    each token stands one position early, as EAGLE needs it.)
     """
 
     def __init__(self, model: Model, num_draft_tokens: int) -> None:
@@ -54,7 +54,7 @@ class DraftModel:
         self.drafts = device.memory("drafts", num_rows * k)
 
     def bind(self, batch: ScheduleBatch) -> bool:
-        """Host: whether anybody wants drafts; behind a chunk that is not the last nobody does."""
+        """Host: return whether a request wants drafts; after a chunk before the last, none does."""
         return batch.reqs != [batch.chunked_req]
 
     def draft(
@@ -65,9 +65,9 @@ class DraftModel:
         num_accepted: Array,
         page_table: Buffer,
     ) -> Array:
-        """Device: the k tokens behind each row's newest, [num_reqs * k].
+        """Device: return the k tokens after each row's newest, [num_reqs * k].
 
-        ``batch`` has real ids and positions; of the ``tokens`` [num_samples] that the target chose
+        ``batch`` has real ids and positions. Of the ``tokens`` [num_samples] that the target chose,
         ``num_accepted`` [num_reqs] of each row count.
         """
         xp = self.xp
@@ -81,10 +81,11 @@ class DraftModel:
         return self.drafts[xp.asarray(range(num_reqs * k))]
 
     def touches(self, reaches: Sequence[Reach]) -> list[Touch]:
-        """Host: its own page table and KV, spare slots too; and the target's page table it copies.
+        """Host: list its accesses to its own page table and KV, and to the target's page table.
 
-        In a pass all rows write before any reads, so a prompt may read what a row behind it writes
-        (rule ``prompt_pages`` "scheduled"): that is said last, as in the target's pass.
+        Spare slots are included. In a pass all rows write before any reads. A prompt may thus read
+        the KV that a later row writes (rule ``prompt_pages`` "scheduled"). Such reads are listed
+        last, as in the target's pass.
         """
         k = self.num_draft_tokens
         touches = [Touch(kind, "drafts", range(len(reaches) * k)) for kind in ("write", "read")]
@@ -108,16 +109,16 @@ class DraftModel:
         return [*touches, *late]
 
     def cost(self, cost: CostModel) -> int:
-        """Nanoseconds on ``sim``: k forward passes."""
+        """Return the nanoseconds on ``sim``: k forward passes."""
         return cost.draft * self.num_draft_tokens
 
     def _run(self, inputs: ForwardBatch) -> Array:
-        """One token a row, [num_reqs]: a draft may be wrong, but never outside the vocabulary."""
+        """Return one token a row, [num_reqs]: perhaps wrong, but always in the vocabulary."""
         logits = self.model.forward(inputs, inputs.ids, self.page_table)
         return without_marks(self.xp, self.model.sample(logits, inputs))
 
     def _map_slots(self, batch: ForwardBatch, page_table: Buffer) -> None:
-        """The target's slots up to each row's end, and behind it the row's spare ones."""
+        """Map the target's slots up to each row's end, and after it the row's spare ones."""
         if len(batch.table_index):
             self.page_table[batch.table_index] = batch.table_slots
         real, cells, slots, k = list[int](), list[int](), list[int](), self.num_draft_tokens
@@ -136,7 +137,7 @@ class DraftModel:
     def _batch(
         self, step: ForwardBatch, mode: ForwardMode, prefix_lens: list[int], extend_lens: list[int]
     ) -> ForwardBatch:
-        """The step's rows at other positions, with one greedy token a row."""
+        """Return the step's rows at other positions, with one greedy token a row."""
         num_reqs = len(step.rows)
         lens = [1] * num_reqs
         flat = ForwardBatch(
@@ -147,18 +148,18 @@ class DraftModel:
         return make_forward_batch(flat, self.xp, self.model.pad_to)
 
     def _extend_batch(self, step: ForwardBatch, tokens: Array, num_accepted: Array) -> ForwardBatch:
-        """DRAFT_EXTEND: what each row has settled, with logits after its newest token.
+        """DRAFT_EXTEND: return each row's settled tokens, with logits after the newest one.
 
-        A row that computed inputs at p .. p + e - 1 and chose g tokens, of which a count, now runs
-        over p .. p + e: its inputs up to the first that was sampled after (a whole prompt, or only
-        the last token where the others were drafts), and then the g tokens. Those behind the a-th
-        are rejected and only there to fill the shape; no logits are taken after them.
+        A row computed inputs at p .. p + e - 1 and chose g tokens, of which a count. Now it runs
+        over p .. p + e: first its inputs up to the first with a sample (a whole prompt, or only the
+        last token where the others were drafts), then the g tokens. Tokens after the a-th are
+        rejected and only fill the shape; no logits are taken after them.
         """
         xp, lens = self.xp, [length + 1 for length in step.extend_lens]
         inputs = self._batch(step, ForwardMode.DRAFT_EXTEND, step.prefix_lens, lens)
         is_chosen = list[bool]()  # [num_tokens] one of the g tokens, not an input of the step
         at_id, at_token = list[int](), list[int]()
-        settled = list[int]()  # [num_reqs] where the last input is that was sampled after
+        settled = list[int]()  # [num_reqs] place of a row's last input here
         first = token = 0
         for length, count in zip(step.extend_lens, step.sample_lens, strict=True):
             given = length - count + 1
@@ -178,9 +179,9 @@ class DraftModel:
     def _decode_batch(
         self, step: ForwardBatch, nth: int, drafts: Array, num_accepted: Array
     ) -> ForwardBatch:
-        """DECODE: each row's ``nth`` draft (from 1 on), ``nth`` behind its newest token.
+        """DECODE: return each row's ``nth`` draft (from 1 on), ``nth`` places after its newest.
 
-        Only the device knows where that is; the host knows how far it can be. A draft at ``limit``,
+        Only the device knows that place; the host knows its upper bound. A draft at ``limit``,
         where positions end, or beyond will never be verified, and stays at the last one.
         """
         xp, limit = self.xp, self.limit
@@ -196,13 +197,13 @@ class DraftModel:
         return replace(inputs, ids=drafts[rows], positions=inside)
 
 
-# -- Who drafts, and with which model --------------------------------------------------------------
+# -- The choice of a drafter and its model ---------------------------------------------------------
 
 Drafter = DraftModel | LookupDrafter
 
 
 def open_draft_model(path: str, device: str, target: Any) -> Model:
-    """A draft model by its name, which is one of ``DRAFT_MODELS``; in the target's dtype.
+    """Open a draft model by its name of ``DRAFT_MODELS``, in the target's dtype.
 
     Raises:
         ValueError: there is none of that name, or the target has no such part.
@@ -225,9 +226,9 @@ def open_draft_model(path: str, device: str, target: Any) -> Model:
 
 
 def open_hash_draft(device: str, target: HashModel, agree: int = 7) -> HashModel:
-    """A draft model for ``target`` in a device's arrays, with the same vocabulary.
+    """Return a draft model for ``target`` in a device's arrays, with the same vocabulary.
 
-    With ``agree`` 10 the drafts are what a greedy target says itself.
+    With ``agree`` 10 the drafts are the tokens that a greedy target chooses.
 
     Raises:
         ValueError: ``agree`` is not in 0 .. 10, or the device's extra is missing.
@@ -254,7 +255,7 @@ def check_fits(draft: Model, target: Model, context_len: int) -> None:
 
 
 def make_drafter(config: SchedulerConfig, device: str, model: Model) -> Drafter | None:
-    """What drafts on the device, for ``NGRAM_GPU`` or ``STANDALONE``; else nothing does.
+    """Return the drafter on the device for ``NGRAM_GPU`` or ``STANDALONE``, otherwise None.
 
     Raises:
         ValueError: there is no such draft model, or it does not fit the target.

@@ -1,13 +1,13 @@
-"""Prompt lookup: what followed the last few tokens the last time they occurred.
+"""Prompt lookup: drafts are the tokens after an earlier occurrence of the last few tokens.
 
 vLLM ``v1/spec_decode/ngram_proposer.py``, SGLang's ``NGRAM``. The longest suffix of the history
-that occurred before wins, then its most recent occurrence. (So SGLang's by default; vLLM takes
-the earliest one, which knows less of the present topic.) Where the tokens that followed reach the
-end of the history, reading goes on with the drafts themselves, so that text which goes in circles
-is drafted in full; both originals stop short there.
+that occurred before wins, then its most recent occurrence. (SGLang's default does the same. vLLM
+takes the earliest one, which fits the present topic less.) Where a copy reaches the end of the
+history, it continues with the drafts themselves, so repeating text is drafted in full. Both
+originals stop there.
 
 With ``NGRAM`` the host proposes. With ``NGRAM_GPU`` a drafter on the device keeps the history there
-and looks up every row at once.
+and looks up all rows at the same time.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..devices.sim import Vector
 from ..models.base import ForwardBatch
 from ..trace import Touch
 
-MIN_N, MAX_N = 1, 3  # lengths of the n-grams that are looked up
+MIN_N, MAX_N = 1, 3  # lengths of the n-grams
 
 
 def propose(tokens: Sequence[int], count: int) -> list[int]:
-    """Host (``NGRAM``): ``count`` drafts of the tokens behind ``tokens``, or none.
+    """Host (``NGRAM``): return ``count`` drafts of the tokens after ``tokens``, or none.
 
-    None where no suffix of ``MIN_N`` to ``MAX_N`` tokens occurred before.
+    There are none if no suffix of ``MIN_N`` to ``MAX_N`` tokens occurred before.
     """
     length = len(tokens)
     for n in range(min(MAX_N, length - 1), MIN_N - 1, -1) if count else ():
@@ -41,18 +41,18 @@ def propose(tokens: Sequence[int], count: int) -> list[int]:
 
 
 def follow(tokens: Sequence[int], distance: int, count: int) -> list[int]:
-    """``count`` tokens, each equal to the one ``distance`` places before it."""
+    """Return ``count`` tokens, each equal to the one ``distance`` places before it."""
     return [tokens[len(tokens) - distance + at % distance] for at in range(count)]
 
 
 def lookup(
     history: Buffer, max_len: int, rows: Sequence[int], lengths: Vector, count: int
 ) -> Vector:
-    """Device (``sim``): ``count`` drafts for every row, [num_reqs * count].
+    """Device (``sim``): return ``count`` drafts for every row, [num_reqs * count].
 
-    ``history[row * max_len + position]`` is a token, ``lengths`` [num_reqs] (at least 1) says how
-    many each of ``rows`` has. Where nothing is found, the last token is drafted again and again:
-    a step has one shape, so it has to verify something (vLLM ``ngram_proposer_gpu.py``).
+    ``history[row * max_len + position]`` is a token, and ``lengths`` [num_reqs] (at least 1) is the
+    length of each of ``rows``. Without a match, the last token is drafted repeatedly: a step has
+    one shape, so it has to verify something (vLLM ``ngram_proposer_gpu.py``).
     """
     drafts = Vector()
     for row, length in zip(rows, lengths, strict=True):
@@ -62,22 +62,22 @@ def lookup(
 
 
 def lookup_at_once(library: Any, tokens: Array, lengths: Array, at: Array, ahead: Array) -> Array:
-    """The same drafts on the arrays of a library, torch or ``mlx.core``, every row at once.
+    """Return the same drafts on the arrays of torch or ``mlx.core``, for all rows together.
 
-    ``tokens`` [num_reqs, max_len] are histories; ``at`` [max_len] and ``ahead`` [count] are counted
-    from 0.
+    ``tokens`` [num_reqs, max_len] are histories; ``at`` [max_len] and ``ahead`` [count] count from
+    0.
     """
     take = library.take_along_dim if hasattr(library, "take_along_dim") else library.take_along_axis
     last = lengths[:, None] - 1
-    alike = at < last  # an occurrence is known by where it ends
-    num_alike = tokens * 0  # tokens up to ``at`` that are as those up to the last
+    alike = at < last  # an occurrence is identified by its end
+    num_alike = tokens * 0  # number of tokens up to ``at`` that equal those up to the last
     for back in range(MAX_N):
         suffix = take(tokens, library.clip(last - back, 0, None), -1)
         alike = alike & (library.roll(tokens, back, -1) == suffix) & (at >= back)
         num_alike = num_alike + alike
     score = library.where(num_alike >= MIN_N, num_alike * len(at) + at, -1)
     end = library.argmax(score, -1, True)
-    distance = library.where(take(score, end, -1) >= 0, last - end, 1)  # else the last token again
+    distance = library.where(take(score, end, -1) >= 0, last - end, 1)  # 1: the last token again
     return take(tokens, last + 1 - distance + ahead % distance, -1).flatten()
 
 
@@ -85,35 +85,35 @@ def lookup_at_once(library: Any, tokens: Array, lengths: Array, at: Array, ahead
 
 
 class Reach(NamedTuple):
-    """Where the positions of one row of a step may lie, as far as the host knows."""
+    """The possible positions of one row of a step, as far as the host knows."""
 
     row: int  # of the request table
     rid: str
     is_prompt: bool
-    reads_late: bool  # what a row behind it writes in the same step
+    reads_late: bool  # whether it reads the writes of a later row in the same step
     start: int  # the least
     end: int  # one past the most
-    slots: Sequence[int]  # that the page table lists for it; the last page may go on past ``end``
+    slots: Sequence[int]  # its slots in the page table; the last page may extend past ``end``
 
 
 HISTORY = "token history"
-Cached = tuple[Array, Array]  # cells of the history, and the tokens that go there
+Cached = tuple[Array, Array]  # cells of the history, and their tokens
 
 
 class LookupDrafter:
     """``NGRAM_GPU`` (vLLM ``v1/spec_decode/ngram_proposer_gpu.py``).
 
     The host need not know the last tokens, so the next step need not wait for it. The history is
-    ``token_ids_gpu``: one cell for each position of each row. Prompts and tokens are there because
-    they pass through the steps; only of a prefix that the radix cache gave the host sends a copy.
+    ``token_ids_gpu``: one cell for each position of each row. Prompts and tokens pass through the
+    steps, so the device has them. The host sends only the tokens of a cached prefix.
     """
 
     def __init__(self, library: str, num_draft_tokens: int) -> None:
-        self.library: Any = None  # that of the arrays; None: they are lists
+        self.library: Any = None  # the arrays' library; None: they are lists
         if library:
             self.library = import_module("mlx.core" if library == "mlx" else library)
         self.num_draft_tokens = num_draft_tokens
-        self.filled_for: dict[int, Lease] = {}  # row -> whose tokens its history is
+        self.filled_for: dict[int, Lease] = {}  # row -> the lease of its history's tokens
 
     def allocate(
         self, device: Device, num_slots: int, max_running_requests: int, max_len: int
@@ -125,7 +125,7 @@ class LookupDrafter:
         self.at, self.ahead = map(self.xp.asarray, (range(max_len), range(self.num_draft_tokens)))
 
     def bind(self, batch: ScheduleBatch) -> Cached | None:
-        """Host: cached prefixes of the rows that are new, or None."""
+        """Host: return cached prefixes of the rows that are new, or None."""
         cells: list[int] = []
         tokens: list[int] = []
         for row in batch.rows[: batch.num_extend_reqs]:
@@ -144,14 +144,14 @@ class LookupDrafter:
         num_accepted: Array,
         page_table: Buffer,
     ) -> Array:
-        """Device: write down what the step has read and chosen, and look up what came next.
+        """Device: record the tokens that the step read and chose, and look up drafts.
 
-        ``batch`` has real ids and positions; of the ``tokens`` [num_samples] that the target chose
-        ``num_accepted`` [num_reqs] of each row count. Gives ``num_draft_tokens`` guesses for each
+        ``batch`` has real ids and positions. Of the ``tokens`` [num_samples] that the target chose,
+        ``num_accepted`` [num_reqs] of each row count. Return ``num_draft_tokens`` guesses for each
         row, [num_reqs * k].
 
-        Rejected drafts are overwritten by what was chosen in their place; what the target chose
-        behind a rejected draft lies beyond the row's length, until a later step overwrites it.
+        Rejected drafts are overwritten by the chosen tokens. Tokens that the target chose after a
+        rejected draft lie beyond the row's length, until a later step overwrites them.
         """
         if bound is not None:
             cells, cached = bound
@@ -175,7 +175,7 @@ class LookupDrafter:
         return lookup_at_once(self.library, histories, lengths, self.at, self.ahead)
 
     def touches(self, reaches: Sequence[Reach]) -> list[Touch]:
-        """Host: the rows' histories up to what was chosen last; all of a new row's is written."""
+        """Host: list the rows' histories up to the last chosen token; a new row's whole one."""
         touches = []
         for reach in reaches:
             first = reach.row * self.max_len
@@ -186,5 +186,5 @@ class LookupDrafter:
         return touches
 
     def cost(self, cost: CostModel) -> int:
-        """Nanoseconds on ``sim``: one lookup."""
+        """Return the nanoseconds on ``sim``: one lookup."""
         return cost.draft

@@ -1,10 +1,10 @@
-"""When overlap wins, ties and loses: speed-ups over ``serial``, design by design.
+"""The settings where overlap wins, ties and loses: speed-ups over ``serial``, by design.
 
-Two things decide. The host's share: where host and device take equally long, hiding one behind the
-other saves most, and where one of them does nearly everything, next to nothing. And how long an
-answer is: overlap gains on each step but the first, and a step that is launched for a request which
-has ended meanwhile is lost. Who can foresee the end of an answer never launches that one. A length
-can be foreseen, a stop token can't.
+Two factors decide. The first is the host's share: overlap saves most where host and device take
+equally long, and almost no time where one of them dominates. The second is the length of an answer.
+Overlap gains on each step except the first, and loses a step that is launched for a request that
+has already ended. A design that foresees the end of an answer avoids that step. A length can be
+foreseen; a stop token can't.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ DESIGNS = (
     "overlap", "overlap_thread", "mini_overlap", "vllm_async", "mlx_async", "mindie_dual",
     "multi_step",
 )  # fmt: skip
-REQUESTS, RUNNING = 12, 4  # so that requests come and go; all of equal length
-RULES = "sglang"  # of every design, so that the order of things is all that differs
+REQUESTS, RUNNING = 12, 4  # more requests than may run; all of equal length
+RULES = "sglang"  # of every design, so designs differ in their order alone
 
 
 @dataclass(frozen=True)
 class BreakEven:
-    """Each design's runs over host/device ratios and lengths of answers, beside ``serial``.
+    """Each design's runs over host/device ratios and lengths of answers, and ``serial``'s.
 
-    ``yours`` is the place of the ratio that was asked for. ``rows[design][length, ratio]`` is what
-    a run came to, by column (``sweep.py``).
+    ``yours`` is the index of the ratio from the command line. ``rows[design][length, ratio]``
+    contains a run's figures, by column (``sweep.py``).
     """
 
     ratios: Sequence[float]
@@ -49,12 +49,12 @@ class BreakEven:
 
     @property
     def designs(self) -> list[str]:
-        """All but the one that they are compared with."""
+        """Return all designs except the baseline."""
         return [name for name in self.rows if name != "serial"]
 
     @cached_property
     def speedups(self) -> dict[str, dict[tuple[int, int], float]]:
-        """Over ``serial``, where both ran."""
+        """Return speed-ups over ``serial``, where both ran."""
         serial, found = self.rows["serial"], {}
         for design in self.designs:
             found[design] = {
@@ -65,7 +65,7 @@ class BreakEven:
         return found
 
     def why(self, design: str) -> str:
-        """One sentence: where it wins most, and why it loses where it does."""
+        """Write in one sentence where a design wins most, and why it loses."""
         values = self.speedups[design]
         if not values:
             return next(str(row["reason"]) for row in self.rows[design].values())
@@ -90,7 +90,7 @@ class BreakEven:
 
     @property
     def title(self) -> str:
-        """What all of it shows."""
+        """Write the finding of the whole map."""
         every = [(value, at) for found in self.speedups.values() for at, value in found.items()]
         if not every:
             return "no design runs with these settings"
@@ -103,7 +103,7 @@ class BreakEven:
 
     @property
     def scene(self) -> Scene:
-        """The picture: a panel a design."""
+        """Draw a panel for each design."""
         ends = "a stop token ends each answer" if self.is_stopped else "each answer ends by length"
         columns = [f"{ratio:g}" for ratio in self.ratios]
         columns[self.yours] += " (yours)"
@@ -120,7 +120,7 @@ class BreakEven:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """What ``minisched map --json`` prints; a list a length, with a number a ratio."""
+        """Return the JSON of ``minisched map``: a list for each length, a number for each ratio."""
         return {
             "ratios": list(self.ratios),
             "lengths": list(self.lengths),
@@ -151,7 +151,7 @@ def measure_break_even(
     """Run every design, and ``serial``, at every ratio and length.
 
     The ratio of ``host_ms`` and ``device_ms`` is one of them. With ``is_stopped`` an answer ends at
-    a stop token, which comes with such a chance that the lengths are its mean.
+    a stop token. Its probability makes the lengths the mean.
 
     Raises:
         ValueError: the device takes no time.

@@ -1,4 +1,4 @@
-"""What is swept: a TOML file of axes, and the cells that they make.
+"""The grid of a sweep: a TOML file of axes, and their cells.
 
 A grid names settings; a list of values makes an axis, and every combination is a *cell*, one run on
 the simulator::
@@ -12,8 +12,8 @@ the simulator::
     new_tokens = [1, 16]
     schedule_policy = ["fcfs", "lpm"]            # any setting of the scheduler, by its name
 
-Each cell says by itself what it is, in one line of JSON: that line is what is handed to a worker,
-and how a sweep that goes on knows which cells are done.
+Each cell is one line of JSON. A worker receives that line, and a resumed sweep recognizes finished
+cells by it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_TOKENS = 100_000  # of a request, or of its prompt
 
 @dataclass(frozen=True)
 class Setting:
-    """What a grid may name beside the scheduler's settings: its default and its limits."""
+    """A name in a grid other than the scheduler's settings: its default and its limits."""
 
     default: Any
     about: str
@@ -70,7 +70,7 @@ SETTINGS: Mapping[str, Setting] = {
 }
 MADE = ("requests", "prompt_tokens", "new_tokens", "stop", "rate", "seed")  # not from a trace
 USERS = tuple(item.name for item in fields(SchedulerConfig) if "help" in item.metadata)
-AIMS = {  # aim -> the column it is about, and whether less is better
+AIMS = {  # aim -> its column, and whether less is better
     "ttft": ("ttft_p99_ms", True),
     "itl": ("itl_p99_ms", True),
     "throughput": ("tokens_per_s", False),
@@ -84,7 +84,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class SweepGrid:
-    """The axes of a grid, which are lists of values, and what all of its cells have in common."""
+    """The axes of a grid, which are lists of values, and the settings that all cells share."""
 
     axes: Mapping[str, Sequence[Any]]
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class SweepGrid:
 
     @cached_property
     def cells(self) -> list[SweepCell]:
-        """Every combination; the last axis changes fastest."""
+        """Return every combination; the last axis changes fastest."""
         return [
             SweepCell({**dict(zip(self.axes, values, strict=True)), **self.fixed})
             for values in product(*self.axes.values())
@@ -101,19 +101,19 @@ class SweepGrid:
 
     @property
     def choices(self) -> list[str]:
-        """The axes that are somebody's choice; all others are of the workload or the machine."""
+        """Return the axes of choices; the others describe the workload or the machine."""
         return [name for name in self.axes if name == "loop" or name not in SETTINGS]
 
 
 @dataclass(frozen=True)
 class SweepCell:
-    """One run: the settings that the grid gives it; what it doesn't name has its default."""
+    """One run: its settings from the grid; other settings have their defaults."""
 
     given: Mapping[str, Any]
 
     @property
     def key(self) -> str:
-        """One line of JSON that says which cell it is."""
+        """Return the line of JSON that identifies the cell."""
         return json.dumps(self.given, sort_keys=True)
 
     def __getitem__(self, name: str) -> Any:
@@ -121,12 +121,12 @@ class SweepCell:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Settings of the scheduler."""
+        """Return the settings of the scheduler."""
         return {name: value for name, value in self.given.items() if name not in SETTINGS}
 
     @property
     def cost(self) -> CostModel:
-        """What its steps cost: as told in milliseconds, as a profile says, or as usual."""
+        """Return the costs of its steps: in milliseconds, of a profile, or the usual ones."""
         if self["profile"]:
             return find_profile(self["profile"]).cost
         told = [self[name] for name in ("host_ms", "device_ms", "copy_ms", "token_ms")]
@@ -136,11 +136,11 @@ class SweepCell:
 
     @property
     def eos_ids(self) -> frozenset[int]:
-        """So many of the tokens end a request that one drawn at random does with the chance."""
+        """Return end tokens, as many as give a random token the probability ``stop``."""
         return frozenset(range(round(self["stop"] * VOCAB)))
 
     def requests(self) -> list[Request]:
-        """They and when they come, drawn from the seed."""
+        """Return the requests with their arrivals, drawn from the seed."""
         draw, params = Random(self["seed"]), SamplingParams(max_new_tokens=self["new_tokens"])
         found, now = [], 0.0
         for at in range(self["requests"]):

@@ -15,9 +15,9 @@ MOST_PANELS = 12
 
 
 def picture(sweep: Sweep) -> Scene | None:
-    """The speed-up over ``serial`` where that is in the grid, else what the aim is about.
+    """Draw the speed-up over ``serial`` if the grid has it, otherwise the aim's column.
 
-    Means over the seeds. None where no axis has numbers, or nothing ran.
+    The figures are means over the seeds. None if no axis has numbers, or no cell ran.
     """
     axes = sweep.grid.axes
     numbers = [
@@ -58,6 +58,6 @@ def picture(sweep: Sweep) -> Scene | None:
 
 
 def named(names: Sequence[str], row: Any) -> str:
-    """A panel's choice in words."""
+    """Write a panel's choice in words."""
     said = (str(row[name]) if name == "loop" else f"{name} {row[name]}" for name in names)
     return ", ".join(said) or "all cells"

@@ -1,10 +1,12 @@
-"""Runs the cells of a grid that are not done yet, keeps each as it comes, and says what is best.
+"""Runs of a grid's unfinished cells, their results in a folder, and the best choices.
 
-A folder is a sweep's memory. Each cell that ends is a line of ``cells.jsonl``, written at once, so
-that a sweep that was broken off, by Ctrl-C or by a power cut, goes on where it stopped. At the end
-all of them are ``sweep.csv`` and, with the extra ``sweep``, ``sweep.parquet``, which pandas, DuckDB
-and spreadsheets read. A cell that can't be run is kept, too: it was *refused* (a loop or a setting
-takes no such thing), it *failed*, or it was *lost* with its process, and a column has the reason.
+A folder contains the state of a sweep. Each finished cell is a line of ``cells.jsonl``, written
+immediately, so a sweep that ended by Ctrl-C or by a power cut resumes where it stopped. At the end,
+all cells are in ``sweep.csv`` and, with the extra ``sweep``, in ``sweep.parquet``, which pandas,
+DuckDB and spreadsheets read.
+
+A cell without figures is stored, too. It was *refused* (by the loop or a setting), it *failed*, or
+it was *lost* with its process, and a column has the reason.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ from ..trace.files import write_whole
 from .grid import AIMS, COLUMNS, VOCAB, SweepCell, SweepGrid
 from .workers import HERE, Workers, spread
 
-FORMAT = 1  # of a line; another number is done again
+FORMAT = 1  # of a line; a cell in another format runs again
 STATES = ("ok", "refused", "failed", "lost")
 
 # -- One cell --------------------------------------------------------------------------------------
 
 
 def run_cell(cell: SweepCell) -> dict[str, Any]:
-    """Run it, here and now; what came of it by column, whatever that is."""
+    """Run a cell in this process; return its columns, also those of an error."""
     began = perf_counter()
     try:
         found = {"state": "ok", "reason": "", **_figures(cell)}
@@ -56,12 +58,12 @@ def run_cell(cell: SweepCell) -> dict[str, Any]:
 
 
 def lost_cell(cell: SweepCell, reason: str) -> dict[str, Any]:
-    """What is kept of a cell whose process died."""
+    """Return the columns of a cell that died with its process."""
     return {"state": "lost", "reason": reason, "seconds": 0.0}
 
 
 def _figures(cell: SweepCell) -> dict[str, Any]:
-    """The columns of a run.
+    """Return the columns of a run.
 
     Raises:
         ValueError: the loop or the settings refuse it, or a request was refused.
@@ -83,7 +85,7 @@ def _figures(cell: SweepCell) -> dict[str, Any]:
 
 
 def _replayed(cell: SweepCell) -> dict[str, Any]:
-    """The columns of a run of recorded requests; nothing is kept that counts tokens or wasted rows.
+    """Return the columns of a replay, without those that count tokens or wasted rows.
 
     Raises:
         ValueError: the file, the loop or the settings are bad, or a request was refused.
@@ -103,7 +105,7 @@ def _replayed(cell: SweepCell) -> dict[str, Any]:
 def _columns(
     metrics: Metrics, makespan_ns: int, steps: int, tokens_per_s: float, device_busy: float
 ) -> dict[str, Any]:
-    """What every run has."""
+    """Return the columns that every run has."""
     found: dict[str, Any] = {
         "makespan_ms": in_ms(makespan_ns),
         "steps": steps,
@@ -117,7 +119,7 @@ def _columns(
 
 
 def in_ms(nanoseconds: int) -> float:
-    """Milliseconds, to a microsecond."""
+    """Return milliseconds, rounded to a microsecond."""
     return round(nanoseconds / MILLISECOND, 3)
 
 
@@ -126,20 +128,20 @@ def in_ms(nanoseconds: int) -> float:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A grid, and what its cells came to; ``rows[at]`` belongs to ``grid.cells[at]``."""
+    """A grid and the results of its cells; ``rows[at]`` belongs to ``grid.cells[at]``."""
 
     grid: SweepGrid
     rows: Sequence[Mapping[str, Any]]
     done_before: int = 0
 
     def states(self) -> dict[str, int]:
-        """How many cells there are in each state that there is."""
+        """Return the number of cells in each state that occurs."""
         counts = {state: sum(row["state"] == state for row in self.rows) for state in STATES}
         return {state: count for state, count in counts.items() if count}
 
     @cached_property
     def table(self) -> list[dict[str, Any]]:
-        """A row a cell: its settings, what came of it, and its speed-up over ``serial``."""
+        """Return a row for each cell: settings, columns, and speed-up over ``serial``."""
         serial = {
             _but_loop(cell): row["makespan_ms"]
             for cell, row in zip(self.grid.cells, self.rows, strict=True)
@@ -154,11 +156,11 @@ class Sweep:
             result.append({**cell.given, **figures, "speedup": speedup, **said})
         return result
 
-    # -- what is best
+    # -- the best choices
 
     @property
     def best(self) -> list[dict[str, Any]]:
-        """Return, for each workload and cost, the choice that serves the aim best in the limits.
+        """Return, for each workload and cost, the best choice within the limits.
 
         Figures are means over the seeds. ``ties`` names the choices with the same figure.
         """
@@ -178,12 +180,12 @@ class Sweep:
         return list(found.values())
 
     def choice_in_words(self, row: Mapping[str, Any]) -> str:
-        """Return the values of a row's choices, of which a sweep tries several."""
+        """Return the values of a row's choices that have several values in the sweep."""
         return " ".join(str(row[name]) for name in self._axes if name in self.grid.choices)
 
     @property
     def capacity(self) -> list[dict[str, Any]]:
-        """For each choice the highest rate that keeps the limits (vidur's capacity search).
+        """Return the highest rate within the limits, by choice (vidur's capacity search).
 
         Empty without limits, or where the rate is no axis.
         """
@@ -198,21 +200,21 @@ class Sweep:
         return [{**dict(zip(names, key, strict=True)), "rate": rate} for key, rate in best_first]
 
     def _keeps(self, item: Mapping[str, Any]) -> bool:
-        """Whether a choice exceeds no limit."""
+        """Return whether a choice exceeds no limit."""
         return all(
             item[name] is not None and item[name] <= most for name, most in self.grid.limits.items()
         )
 
     @property
     def _axes(self) -> list[str]:
-        """Workload and machine first, then the choices; means are over the seeds."""
+        """Return the axes of workload and machine, then the choices, without the seeds."""
         choices = self.grid.choices
         return [name for name in self.grid.axes if name not in (*choices, "seed")] + choices
 
     def means(self) -> Iterator[dict[str, Any]]:
-        """Each choice for each workload, with the means of its columns over the seeds.
+        """Yield each choice for each workload, with the means of its columns over the seeds.
 
-        A choice whose every seed does not run is none.
+        A choice without a run is left out.
         """
         groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
         for row in self.table:
@@ -239,11 +241,11 @@ def run_grid(
     workers: Workers = HERE,
     hear: Callable[[int, Mapping[str, Any]], None] = lambda at, row: None,
 ) -> Sweep:
-    """Run the cells that ``folder`` doesn't hold yet; ``hear`` is told of each that ends.
+    """Run the cells that ``folder`` lacks; ``hear`` receives each finished one.
 
     Raises:
         ValueError: the folder can't be written, or there is no such cluster.
-        KeyboardInterrupt: somebody pressed Ctrl-C; what had ended is kept.
+        KeyboardInterrupt: Ctrl-C; finished cells are stored.
     """
     path = folder / "cells.jsonl"
     done = dict(_kept(path))
@@ -265,7 +267,7 @@ def run_grid(
 
 
 def _kept(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The cells that are done, by key; a line that was cut off is none, nor is a lost cell."""
+    """Yield the finished cells, by key, without incomplete lines and lost cells."""
     if not path.exists():
         return
     with path.open(encoding="utf-8") as file:
@@ -276,7 +278,7 @@ def _kept(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 continue
             if found.get("format") == FORMAT and found["row"]["state"] != "lost":
                 yield SweepCell(found["cell"]).key, found["row"]
-    with path.open("rb+") as raw:  # so that the next line begins on its own
+    with path.open("rb+") as raw:  # the next line begins on its own
         raw.seek(0, os.SEEK_END)
         if raw.tell():
             raw.seek(-1, os.SEEK_END)
@@ -285,7 +287,7 @@ def _kept(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def write_tables(sweep: Sweep, folder: Path) -> list[Path]:
-    """``sweep.csv``, and ``sweep.parquet`` where the extra ``sweep`` is installed.
+    """Write ``sweep.csv``, and ``sweep.parquet`` if the extra ``sweep`` is installed.
 
     Raises:
         ValueError: a file can't be written.

@@ -1,9 +1,9 @@
 """One function for many items: in this process, in several, or on the machines of a cluster.
 
-``spread`` promises the same everywhere. Each item's result comes exactly once. A process that dies
-loses only the item that kills it. At the end, or after Ctrl-C, no process is left. On one machine
-it needs only the standard library. A cluster is Dask's (extra ``sweep``), and its workers need this
-package installed.
+``spread`` guarantees the same everywhere. Each item's result comes exactly once. A process that
+dies loses only the item that kills it. At the end, or after Ctrl-C, no process is left. On one
+machine it needs only the standard library. A cluster is Dask's (extra ``sweep``), and its workers
+need this package installed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ R = TypeVar("R")
 BACKENDS = ("processes", "dask")
 MOST_JOBS = 512  # processes of one machine
 AHEAD = 4  # items for each process, running or in its queue
-FAR_AHEAD = 16  # the same for each thread of a cluster, because a network lies between
+FAR_AHEAD = 16  # the same for each thread of a cluster, because of the network's delay
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Where items are worked on: ``jobs`` processes on this machine, or a cluster.
+    """The place of the work: ``jobs`` processes on this machine, or a cluster.
 
     ``address`` is the cluster's. Without one, a cluster of ``jobs`` workers starts here.
 
@@ -44,7 +44,7 @@ class Workers:
     jobs: int = 1
     backend: str = "processes"
     address: str = ""
-    prepare: Callable[[], None] | None = None  # called before each item where it is worked on
+    prepare: Callable[[], None] | None = None  # called in the worker before each item
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -102,7 +102,7 @@ def spread(
 
 
 def prepared(prepare: Callable[[], None], one: Callable[[T], R], item: T) -> R:
-    """Work on an item after what has to be known there."""
+    """Work on an item after the worker's preparation."""
     prepare()
     return one(item)
 
@@ -138,10 +138,10 @@ def _in_processes(
     while True:
         pool = _new_pool(min(jobs, len(items)))
         futures: dict[Future[R], int] = {}
-        handed = set[int]()  # with an item whose ``submit`` found the pool broken
+        handed = set[int]()  # including the item that found the pool broken at ``submit``
         try:
             while True:
-                with unheard_interrupt():  # what is started now leaves Ctrl-C to this process
+                with unheard_interrupt():  # new processes leave Ctrl-C to this one
                     for at in islice(todo, jobs * AHEAD - len(futures)):
                         handed.add(at)
                         futures[pool.submit(one, items[at])] = at
