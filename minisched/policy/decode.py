@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ..core import Request
 from ..trace import Recorder
-from .retraction import RETRACT_DECODE_STEPS
+from .sglang import RETRACT_DECODE_STEPS
 
 
 @dataclass

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..core import Lease, Request
-from ..memory import RadixCache
+from ..memory import LeasePool, RadixCache
 from ..memory.prefix_cache import Settled
 from ..memory.radix_cache import TreeNode
 from .prefill_adder import PrefillAdder
-from .sglang import Ratio
+from .sglang import EvictAhead, Ratio
 
 
 class Rest(Ratio):
@@ -64,3 +66,19 @@ class QuietSplits(RadixCache):
 
     def on_split(self, upper: TreeNode, lower: TreeNode, now: int) -> None:
         """Leave the times of both halves as they are."""
+
+
+class EvictLacking(EvictAhead):
+    """Evict only what the next step lacks, when it takes its pages (vLLM and nano-vllm, too)."""
+
+    def before_prompts(self, leases: LeasePool, extend_lens: Sequence[int]) -> None:
+        """Free nothing."""
+
+    def before_decodes(self, leases: LeasePool, num_reqs: int) -> None:
+        """Free nothing."""
+
+    def before_retraction(self, leases: LeasePool, short: int) -> None:
+        """Free nothing."""
+
+    def after_retraction(self, leases: LeasePool, num_running: int) -> None:
+        """Free nothing."""

@@ -10,8 +10,7 @@ from ..core import Request
 from ..memory import LeasePool
 from ..trace import Recorder
 from .admission import PrefillManager
-
-RETRACT_DECODE_STEPS = 20  # decode steps of the kept requests for which pages are evicted
+from .sglang import EvictAhead
 
 
 @dataclass
@@ -35,7 +34,7 @@ class Retraction:
     leases: LeasePool
     recorder: Recorder
     choose_victim: Callable[[Iterable[Request]], Request]
-    evicts_ahead: bool = True  # the cache gives up more than the next step lacks
+    eviction: EvictAhead
     starved: bool = False
     num_retractions: int = 0  # so far
     num_by_reason: Counter[str] = field(default_factory=Counter)  # memory, priority, unified
@@ -53,8 +52,7 @@ class Retraction:
             if any(map(self.is_ending, self.running_reqs)):
                 reqs = []  # its memory will be released
                 break
-            if self.evicts_ahead:
-                self.leases.make_free(short + self.leases.available_pages)
+            self.eviction.before_retraction(self.leases, short)
             victim = chunked or self.choose_victim(self.running_reqs)
             self.retract(victim, "memory")
             retracted = True
@@ -86,8 +84,5 @@ class Retraction:
         req.restart()
         if lease is not None:
             self.leases.close(lease)
-        if self.evicts_ahead:
-            steps = RETRACT_DECODE_STEPS * len(self.running_reqs)
-            pages = self.leases.allocator.pages_for(steps)
-            self.leases.make_free(pages - self.leases.pages_returning)
+        self.eviction.after_retraction(self.leases, len(self.running_reqs))
         self.prefill.waiting_queue.add(req)

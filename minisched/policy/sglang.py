@@ -6,9 +6,10 @@ system: this one, ``mini_sglang.py``, ``vllm.py`` or ``nano_vllm.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..core import Lease, Request
+from ..memory import LeasePool
 from ..memory.prefix_cache import Settled
 from .prefill_adder import CLIP_MAX_NEW_TOKENS, PrefillAdder
 
@@ -93,3 +94,32 @@ class Launched(Settled):
     def on_finish(self, req: Request, lease: Lease) -> None:
         """Count all launched tokens that the host knows as settled."""
         lease.settled_len = max(lease.settled_len, min(req.computed_len, req.known_len))
+
+
+# -- evicts: how much of the cache is evicted when memory is short ---------------------------------
+
+RETRACT_DECODE_STEPS = 20  # decode steps of the kept requests for which pages are evicted
+
+
+class EvictAhead:
+    """Evict more than the next step lacks."""
+
+    def before_prompts(self, leases: LeasePool, extend_lens: Sequence[int]) -> None:
+        """Free a page more than each prompt may need (``alloc_paged_token_slots_extend``)."""
+        if (page_size := leases.allocator.page_size) > 1:
+            tokens = sum(extend_len + page_size for extend_len in extend_lens)
+            leases.make_free(leases.allocator.pages_for(tokens))
+
+    def before_decodes(self, leases: LeasePool, num_reqs: int) -> None:
+        """Free a page for each decode, whether it needs one or not."""
+        if leases.allocator.page_size > 1:
+            leases.make_free(num_reqs)
+
+    def before_retraction(self, leases: LeasePool, short: int) -> None:
+        """Free all pages that the starved step lacks, as far as they are evictable."""
+        leases.make_free(short + leases.available_pages)
+
+    def after_retraction(self, leases: LeasePool, num_running: int) -> None:
+        """Free pages for ``RETRACT_DECODE_STEPS`` of each kept request."""
+        pages = leases.allocator.pages_for(RETRACT_DECODE_STEPS * num_running)
+        leases.make_free(pages - leases.pages_returning)

@@ -60,7 +60,7 @@ class Scheduler:
         self.retraction: Retraction = policies.retraction
         self.new_token_ratio, self.unified = policies.new_token_ratio, policies.unified
         self.waiting_queue, self.prefix_cache = self.prefill.waiting_queue, self.prefill.cache
-        self.evicts_by_page = self.retraction.evicts_ahead and config.page_size > 1
+        self.eviction = self.retraction.eviction
         self.decodes_first = policies.decodes_first
         self.lets_go_early = policies.lets_go_early
         self.live: dict[str, Request] = {}  # received and not ended
@@ -302,10 +302,7 @@ class Scheduler:
 
     def _add_prompts(self, batch: ScheduleBatch, prompts: Work, mixed: bool) -> None:
         """Advance each by the tokens that the plan gives it; whose prompt is done joins the set."""
-        if self.evicts_by_page:  # the cache gives up a page more for each than it may take at most:
-            size = self.allocator.page_size  # SGLang ``alloc_paged_token_slots_extend``
-            tokens = sum(extend_len + size for _, extend_len in prompts)
-            self.leases.make_free(self.allocator.pages_for(tokens))
+        self.eviction.before_prompts(self.leases, [extend_len for _, extend_len in prompts])
         done = []
         for index, (req, extend_len) in enumerate(prompts):
             lease, start, end = req.lease, req.computed_len, req.computed_len + extend_len
@@ -330,8 +327,8 @@ class Scheduler:
         """Advance each by one position. Every running request passes here at every step."""
         page_size, step = self.allocator.page_size, batch.step
         leases, starts, ids = batch.leases, batch.starts, batch.ids
-        if self.evicts_by_page and len(reqs) > len(self.allocator.free_pages):
-            self.leases.make_free(len(reqs))  # a page for each, whether it needs one or not
+        if len(reqs) > len(self.allocator.free_pages):
+            self.eviction.before_decodes(self.leases, len(reqs))
         for req in reqs:
             lease, start, end = req.lease, req.computed_len, req.device_len
             assert lease is not None

@@ -30,11 +30,11 @@ from ..policy import (
     UnifiedBudget,
     WaitingQueue,
 )
-from ..policy.mini_sglang import Known, QuietSplits, Rest
+from ..policy.mini_sglang import EvictLacking, Known, QuietSplits, Rest
 from ..policy.nano_vllm import OneLine, Prompt, newest
 from ..policy.prefill_adder import ChunkRule, Reserve
 from ..policy.rules import Rules, find_rules, rules_of_admission
-from ..policy.sglang import Launched, Ratio, fewest_outputs
+from ..policy.sglang import EvictAhead, Launched, Ratio, fewest_outputs
 from ..policy.vllm import Planned
 from ..trace import Recorder
 from .config import SchedulerConfig
@@ -46,6 +46,7 @@ VICTIMS: Mapping[str, Callable[[Iterable[Request]], Request]] = {
     "fewest_outputs": fewest_outputs,
     "newest": newest,
 }
+EVICTIONS: Mapping[str, EvictAhead] = {"ahead": EvictAhead(), "lacking": EvictLacking()}
 FREE_RULES: Mapping[str, FreeRule] = {
     "lease": steps_returned,
     "deferred": deferred,
@@ -138,7 +139,7 @@ def make_policies(config: SchedulerConfig, leases: LeasePool, recorder: Recorder
     )  # fmt: skip
     retraction = Retraction(
         decode.running_reqs, decode.is_ending, ratio.on_retraction, prefill, leases, recorder,
-        VICTIMS[rules.victim], evicts_ahead=rules.evicts == "ahead" and tree is not None,
+        VICTIMS[rules.victim], EVICTIONS[rules.evicts if tree is not None else "lacking"],
     )  # fmt: skip
     budget = UnifiedBudget(config.prefill_budget, decode, prefill, retraction, leases, recorder)
     return Policies(
