@@ -30,11 +30,11 @@ from .leaks import AT_ONCE, find_leaks, not_checked
 from .overlap import is_profiled
 from .races import find_endless, find_races
 
-ORACLE = "-oracle"  # what the file of a baseline is called after its run's
+ORACLE = "-oracle"  # the suffix of a baseline's file name
 
 
 class Recorded(NamedTuple):
-    """A run in a file, a sentence for each thing that it lacks, and one on what its steps are."""
+    """A run in a file, a sentence for each part that it lacks, and one on its steps."""
 
     file: str
     trace: Trace
@@ -46,8 +46,8 @@ class Recorded(NamedTuple):
 class Answer:
     """The answer to one question about one run.
 
-    ``word`` is yes, no, partly or unknown, and ``holds`` False where a law is broken. ``details``
-    are sentences, ``offences`` what a picture shows of each of them that it can show.
+    ``word`` is yes, no, partly or unknown; ``holds`` is False if a law is broken. ``details`` are
+    sentences, and ``offences`` are those of them that a picture can show.
     """
 
     question: str
@@ -59,7 +59,7 @@ class Answer:
     holds: bool = True
 
     def as_json(self) -> dict[str, Any]:
-        """The answer, with its figures where it has any."""
+        """Return the answer as JSON, with its figures if it has any."""
         details = [line.strip() for line in self.details]
         said = {"answer": self.word, "sentence": self.sentence, "details": details}
         return {**said, **({"figures": self.figures} if self.figures else {})}
@@ -82,7 +82,7 @@ def answer_all(runs: Sequence[Recorded]) -> dict[str, list[Answer]]:
 def verdict_on(runs: Sequence[Recorded], answers: Mapping[str, Sequence[Answer]]) -> bool | None:
     """Return whether every law held that could be checked; None if none could be.
 
-    A run that stopped with an error broke one.
+    A run that stopped with an error broke a law.
     """
     if any(stopped_with(run.trace) for run in runs):
         return False
@@ -162,7 +162,7 @@ def story_of(
         return ["No accesses are recorded in this file: nothing can be said about why."], ()
     story = explain(found, trace, prompts)
     if found.expected is None and not story.is_known:
-        return [], ()  # it went on for longer, maybe as it was asked to
+        return [], ()  # the run has more tokens, maybe because its limit was higher
     return str(story).splitlines(), (story.culprit,)
 
 
@@ -182,7 +182,7 @@ def is_cut_short(trace: Trace) -> bool:
 
 
 def leaks(recorded: Recorded) -> Answer:
-    """Answer whether all memory was released; of a run that was cut short, by ended requests."""
+    """Answer whether all memory was released; of a stopped run, only by ended requests."""
     trace, found = recorded.trace, find_leaks(recorded.trace)
     missing = tuple(not_checked(trace))
     if is_cut_short(trace):
@@ -223,7 +223,7 @@ def races(recorded: Recorded) -> Answer:
 
 
 def overlaps(recorded: Recorded) -> Answer:
-    """Answer whether the host works while the device computes; to run serially breaks no law."""
+    """Answer whether the host works while the device computes; a serial run breaks no law."""
     trace = recorded.trace
     if not any(is_forward(item.lane) for item in trace.slices):
         lacks = recorded.lacks or tuple(no_device(trace))
@@ -238,7 +238,7 @@ SHORT_STEP = 100_000  # nanoseconds; no measured step of an engine is as short
 
 
 def no_device(trace: Trace) -> Iterator[str]:
-    """Yield how to name the lane of the device, of a trace in which no lane is called so."""
+    """Yield how to name the device's lane, if a trace has no lane of that name."""
     lanes = sorted({item.lane for item in trace.slices})
     others = [lane for lane in lanes if not is_host(lane)]
     if lanes:
@@ -250,7 +250,7 @@ def no_device(trace: Trace) -> Iterator[str]:
 
 
 def hints(trace: Trace) -> Iterator[str]:
-    """Yield what looks like a mistake in a measured trace of one's own engine: steps, and units."""
+    """Yield probable mistakes in a measured trace of a user's own engine: steps, and units."""
     if is_profiled(trace) or trace.clock != "wall":
         return
     ops = [item for item in trace.slices if is_forward(item.lane)]
@@ -277,7 +277,7 @@ def step_starts(ops: Iterable[Slice]) -> dict[int, int]:
     return starts
 
 
-# -- What became of a run's drafts: how many were proposed, and how many of them accepted ----------
+# -- The drafts of a run: the number proposed, and the number accepted -----------------------------
 
 
 class DraftAnswers(NamedTuple):
@@ -298,7 +298,7 @@ class DraftAnswers(NamedTuple):
 
 
 def count_drafts(trace: Trace) -> DraftAnswers | None:
-    """The sum of the ``verified`` marks (``scheduler/scheduler.py``); None: no drafts."""
+    """Return the sum of the ``verified`` marks (``scheduler/scheduler.py``); None: no drafts."""
     said = marks(trace, "verified")
     sums = [sum(int(attrs[name]) for attrs in said) for name in ("drafts", "accepted")]
     return DraftAnswers(len(said), *sums) if said else None

@@ -1,4 +1,4 @@
-"""The cause of each bubble: the op that ends it had been waiting for something, at every moment.
+"""The cause of each bubble: the op that ends it was waiting for something, at every moment.
 
 A device idles from the end of one op to the start of the next one on its lane. The path back from
 that start (``what_if.py:path_to``) fills the whole gap with slices of other lanes. Each piece is
@@ -71,7 +71,7 @@ class Bubble:
 
     @property
     def duration(self) -> int:
-        """Nanoseconds."""
+        """Return its length, in nanoseconds."""
         return self.end - self.start
 
     @property
@@ -89,7 +89,7 @@ class Bubble:
 
     @property
     def where(self) -> str:
-        """The lane of that slice."""
+        """Return the lane of that slice."""
         return self.during.lane if self.during else ""
 
 

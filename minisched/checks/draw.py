@@ -313,10 +313,10 @@ def draw_config(rng: Random, theme: str, algorithm: str) -> SchedulerConfig:
     """Return all settings except the size of memory, which ``draw_room`` fits to the requests.
 
     In every second workload a loop has its own rules. The others have one system's rules with one
-    answer changed, and release memory by the rule ``lease``, because each other release rule is
-    correct on some loops only. No request is refused for ever. A radix tree shares nothing that a
-    failing step may have left unwritten. Only loops that wait for each step may reserve memory for
-    the prompt alone: with steps in flight, requests could be retracted for ever.
+    answer changed. Their release rule is ``lease``, because each other one is correct on some loops
+    only. No request is refused for ever. A radix tree shares nothing that a failing step may have
+    left unwritten. Only loops that wait for each step may reserve memory for the prompt alone: with
+    steps in flight, requests could be retracted for ever.
     """
     page_size, chunk = rng.choice(PAGE_SIZES), rng.choice(CHUNKS)
     run_first, policy = rng.choice(RUN_FIRST), rng.choice(sorted(SCHEDULE_POLICIES))
@@ -373,7 +373,7 @@ def for_deep(rng: Random, config: SchedulerConfig) -> SchedulerConfig:
     """Return settings in which tokens stay unread for long: chunks of prompts precede decodes.
 
     Rows are few, and memory suffices for all of them. Without these settings few workloads leave a
-    row out while steps are in flight, and a relay that loses its token would not be found.
+    row out while steps are in flight. Then a relay that loses the row's token would not be found.
     """
     return replace(
         config,

@@ -1,9 +1,8 @@
 """The verdict on overlap in a run, the causes of its idle time, and the remedy.
 
 An engine can have overlap enabled and still run serially, because some call of the host blocks
-until the device is done (vllm-omni #4442). Four facts decide: how many steps were launched ahead,
-the share of the time in which the device idled, how often it ran dry, and in which call the host
-was blocked then.
+until the device is done (vllm-omni #4442). Four facts decide: the number of steps launched ahead,
+the idle share of the device's time, how often it ran dry, and the blocking call of the host then.
 """
 
 from __future__ import annotations
@@ -285,7 +284,7 @@ MOST_LETTERS = 60  # of a name in a sentence
 
 
 def shortened(name: str) -> str:
-    """A name that fits into a sentence, perhaps with an ellipsis at its end."""
+    """Return a name that fits into a sentence, shortened with an ellipsis if needed."""
     return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…"
 
 

@@ -51,8 +51,8 @@ def read_foreign(
 
     The first bytes decide what a file is, whatever its name. In gzip it may unpack to
     ``unpacked_mib`` MiB. ``step`` is the name of the ranges that are steps, with ``*`` for any
-    text. ``device_lane`` is the stream, thread or range that is the device. ``hear`` receives how
-    many bytes were read.
+    text. ``device_lane`` is the stream, thread or range that is the device. ``hear`` is called with
+    the number of bytes read.
 
     Raises:
         NotAProfile: it is none of them, or damaged, or has no such range; the message is one
@@ -178,7 +178,7 @@ def seen_by_torch(
 
 
 def see(event: dict[str, Any], index: int) -> Iterator[SeenEvent]:
-    """Yield what is used of one event; equal texts are kept once.
+    """Yield the used part of one event; equal texts are kept once.
 
     Raises:
         BadEvent: it has no time, or no duration.
@@ -300,6 +300,6 @@ def _thread(row: dict[str, Any]) -> str:
 
 
 def _correlation(row: dict[str, Any], process: str) -> str:
-    """Correlation ids count from 1 in every process."""
+    """Return a correlation id with its process: the ids count from 1 in every process."""
     number = row.get("correlationId")
     return f"{(row.get(process) or 0) >> 24 & 0xFFFFFF}:{number}" if number else ""

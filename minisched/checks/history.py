@@ -320,7 +320,7 @@ class Words:
         return tuple(op for op in dict.fromkeys(ops) if op in self.slices)
 
     def op(self, op: int, lane: str) -> str:
-        """``copy of step 3``; ``prepare of step 5 on the host``; ``op 17`` without a slice."""
+        """Return ``copy of step 3``, ``prepare of step 5 on the host``; ``op 17`` has no slice."""
         item = self.slices.get(op)
         if item is None:
             return f"{'call' if is_host(lane) else 'op'} {op}" if op else f"the {lane_words(lane)}"

@@ -432,7 +432,7 @@ def play(
 def play_pd(
     case: Case, workload: Workload, device: Device, model: Model, patch: Hook, each_turn: Hook
 ) -> list[Engine]:
-    """Turn both sides of PD separation, whichever clock is earlier, until no request is left.
+    """Turn both sides of PD separation, with arrivals by their clocks, until no request is left.
 
     A turn of the workload lasts as long as a step with one token and no overlap. The case's options
     are the link's. The hooks are called with either engine. The device is closed at the end.

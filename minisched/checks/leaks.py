@@ -55,7 +55,7 @@ class HeldLease:
 
     @property
     def history(self) -> str:
-        """``r1 in step 2 (..); r1 ended (stop) ..``: the allocation, then the request's end."""
+        """Return its allocation and end in words: ``r1 in step 2 (..); r1 ended (stop) ..``."""
         taken = min([*self.pages.values(), self.opened], key=lambda moment: moment.time)
         return f"{self.rid} {taken}; {self.end}"
 

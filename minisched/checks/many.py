@@ -122,8 +122,9 @@ class CaseTally:
         ``cases``: pairs of workload and loop; ``identical``: those in which every request ended
         with the oracle's tokens; ``races`` and ``leaks``: those with at least one; ``failures``:
         every broken law, with the way to repeat it. An aborted request counts as identical if its
-        tokens are a prefix of the oracle's, as does one of a step with an injected fault. A refused
-        one counts if it had to be refused and got none.
+        tokens are a prefix of the oracle's. So does a request of a step with an injected fault. A
+        refused one counts if it had to be refused and got none.
+
         ``holding``: cases that kept a law, by law; ``unjudged``: those of them with nothing to
         judge. ``loops`` and ``designs``: cases by loop, and by loop with its relay and options.
         """

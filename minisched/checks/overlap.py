@@ -15,7 +15,7 @@ Interval = tuple[int, int]  # start and end
 
 
 def union(slices: Iterable[Slice]) -> tuple[Interval, ...]:
-    """The time covered by any of the slices, as intervals that neither touch nor overlap."""
+    """Return the time covered by any of the slices, as disjoint intervals that never touch."""
     merged: list[Interval] = []
     for start, end in sorted((item.start, item.end) for item in slices if item.duration > 0):
         if merged and start <= merged[-1][1]:
@@ -26,12 +26,12 @@ def union(slices: Iterable[Slice]) -> tuple[Interval, ...]:
 
 
 def gaps(busy: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """The time between intervals."""
+    """Return the time between intervals."""
     return tuple((before[1], after[0]) for before, after in pairwise(busy))
 
 
 def intersection(a: tuple[Interval, ...], b: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """The time that lies in both; each comes from ``union``, so one pass over both is enough."""
+    """Return the time in both. Each comes from ``union``, so one pass over both is enough."""
     common, i, j = [], 0, 0
     while i < len(a) and j < len(b):
         start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
@@ -45,17 +45,17 @@ def intersection(a: tuple[Interval, ...], b: tuple[Interval, ...]) -> tuple[Inte
 
 
 def length(intervals: tuple[Interval, ...]) -> int:
-    """Nanoseconds covered."""
+    """Return the covered time, in nanoseconds."""
     return sum(end - start for start, end in intervals)
 
 
 def within(busy: tuple[Interval, ...], start: int, end: int) -> int:
-    """Nanoseconds covered between two moments."""
+    """Return the covered time between two moments, in nanoseconds."""
     return length(intersection(busy, ((start, end),)))
 
 
 def span(busy: tuple[Interval, ...]) -> int:
-    """Nanoseconds from the first of some intervals to the last: what ``gaps`` are a share of."""
+    """Return the nanoseconds from the first interval to the last; ``gaps`` are a share of it."""
     return busy[-1][1] - busy[0][0] if busy else 0
 
 
@@ -65,22 +65,22 @@ PRESENT = ("waiting", "running", "kv used")  # counters; while one is above 0, a
 
 
 def step_intervals(trace: Trace) -> list[int]:
-    """Nanoseconds from the start of each step's forward to the start of the next one's."""
+    """Return the nanoseconds from each step's forward start to the next one's."""
     return [after.start - before.start for before, after in pairwise(forwards(trace))]
 
 
 def forwards(trace: Trace) -> tuple[Slice, ...]:
-    """The forward slice of each step, in order of time; on a pipeline, its first stage's."""
+    """Return the forward slice of each step, in order of time; on a pipeline, its first stage's."""
     return tuple(item for item in trace.on(forward_lane(trace)) if item.name == "forward")
 
 
 def forward_lane(trace: Trace) -> str:
-    """Where a step begins on the device; of several devices, the first by name."""
+    """Return the lane on which a step begins; of several devices, the first by name."""
     return next(iter(forward_lanes(trace)), "forward")
 
 
 def forward_lanes(trace: Trace) -> list[str]:
-    """Those on which forward passes run, by name."""
+    """Return the lanes of forward passes, by name."""
     return sorted({item.lane for item in trace.slices if is_forward(item.lane)})
 
 
@@ -148,7 +148,7 @@ def is_profiled(trace: Trace) -> bool:
 
 
 def streams_of(trace: Trace, lane: str) -> set[str]:
-    """The lanes on which the device of a forward lane works: in our own runs, that lane."""
+    """Return the lanes on which the device of a forward lane works: in our own runs, that lane."""
     if not is_profiled(trace):
         return {lane}
     device = lane.removesuffix("forward")  # empty: there is only one
@@ -157,23 +157,23 @@ def streams_of(trace: Trace, lane: str) -> set[str]:
 
 
 def device_runs(trace: Trace, lane: str) -> tuple[Interval, ...]:
-    """When the device of a forward lane ran anything."""
+    """Return when the device of a forward lane ran anything."""
     lanes = streams_of(trace, lane)
     return union(item for item in trace.slices if item.lane in lanes)
 
 
 def device_busy(trace: Trace) -> tuple[Interval, ...]:
-    """When any forward stream ran something."""
+    """Return when any forward stream ran something."""
     return union(item for item in trace.slices if is_forward(item.lane))
 
 
 def host_busy(trace: Trace) -> tuple[Interval, ...]:
-    """When any host thread worked, and did not merely wait."""
+    """Return when any host thread worked; a wait is no work."""
     return union(it for it in trace.slices if is_host(it.lane) and not is_blocked(it))
 
 
 def work_of(trace: Trace) -> dict[str, tuple[Interval, ...]]:
-    """When each lane worked, and did not merely wait."""
+    """Return when each lane worked; a wait is no work."""
     lanes = sorted({item.lane for item in trace.slices})
     return {lane: union(filterfalse(is_blocked, trace.on(lane))) for lane in lanes}
 
@@ -194,7 +194,7 @@ def nobody_there(trace: Trace, side: str = "") -> tuple[Interval, ...]:
     return tuple(found)
 
 
-# -- The report: what one run did with its time, and what the best could have been -----------------
+# -- The report: the use of time in one run, and the best that was possible ------------------------
 
 
 @dataclass(frozen=True)
@@ -207,9 +207,9 @@ class OverlapReport:
     the forward stream: a wait for the host, or for a request to arrive. ``unserved_ns`` is the time
     in which neither host nor device worked, because no request was there.
 
-    In a profiler's trace all streams of a device stand for the forward stream. Where a run has
-    several devices or host threads, the times of all are added up, and ``bubbles`` are the moments
-    at which no device worked.
+    In a profiler's trace all streams of a device stand for the forward stream. With several devices
+    or host threads, the times of all are added up. Then ``bubbles`` are the moments at which no
+    device worked.
     """
 
     loop: str
@@ -233,13 +233,13 @@ class OverlapReport:
 
     @property
     def device_busy_percent(self) -> float:
-        """The share of the makespan in which the forward stream was busy; of several, the mean."""
+        """Return the forward stream's busy share of the makespan; of several, the mean."""
         whole = self.makespan_ns * self.devices
         return 100 * self.device_busy_ns / whole if whole else 0.0
 
     @property
     def host_hidden_percent(self) -> float:
-        """The share of the host's work that ran while the device was busy."""
+        """Return the share of the host's work that ran while the device was busy."""
         return 100 * self.host_hidden_ns / self.host_busy_ns if self.host_busy_ns else 0.0
 
 
@@ -273,8 +273,8 @@ def measure(trace: Trace, tokens: int = 0) -> OverlapReport:
 def ideal_speedup(serial: OverlapReport) -> float:
     """Return the speed-up if everything were hidden by the longest: M / (idle + max(H, D, C)).
 
-    M is the serial run's makespan, H, D and C what its host, device and copies worked in all, and
-    idle the time in which no request was there. A loop that does the same work can't take less:
+    M is the serial run's makespan. H, D and C are the whole working times of its host, device and
+    copies, and idle is the time without requests. A loop that does the same work can't take less:
     each of the three does one thing at a time. One that does less (fewer steps), or does it on
     several devices, can. On a wall clock two runs of the same work differ, and any may seem to;
     ``versus_ideal`` returns a sentence on that.
@@ -284,17 +284,17 @@ def ideal_speedup(serial: OverlapReport) -> float:
 
 
 def speedup_over(serial: OverlapReport, report: OverlapReport) -> float | None:
-    """How many times as fast a run was; None where one of the two took no time at all."""
+    """Return the speed-up of a run over the serial one; None if either took no time."""
     if not serial.makespan_ns or not report.makespan_ns:
         return None
     return serial.makespan_ns / report.makespan_ns
 
 
 def versus_ideal(serial: OverlapReport, report: OverlapReport, clock: str) -> str:
-    """A speed-up beside its ceiling, in words: ``1.70 x; hiding everything would give 1.75 x``.
+    """Compare a speed-up with its ceiling: ``1.70 x; hiding everything would give 1.75 x``.
 
-    A run above the ceiling gets the reason: on a ``wall`` clock that is noise, on a ``virtual``
-    one the run did less work than the serial one, or on more devices.
+    A run above the ceiling gets the reason. On a ``wall`` clock that is noise. On a ``virtual`` one
+    the run did less work than the serial one, or ran on more devices.
     """
     speedup, ceiling = speedup_over(serial, report), f"{ideal_speedup(serial):.2f} x"
     if speedup is None:

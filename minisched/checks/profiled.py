@@ -23,8 +23,8 @@ from .causes import WORK
 
 KERNEL, TO_HOST, TO_DEVICE = "forward", "copy", "upload"  # names of ops; others keep their own
 CALL = "call"  # of the CUDA API, by a thread of the host
-RANGE = "range"  # anything else that a thread did: an operator, a function
-ANNOTATION = "annotation"  # the same where the engine's authors named it: an NVTX range
+RANGE = "range"  # any other activity of a thread: an operator, a function
+ANNOTATION = "annotation"  # a range that the engine's authors named: an NVTX range
 
 
 class SeenEvent(NamedTuple):
@@ -55,7 +55,7 @@ class SeenEvent(NamedTuple):
 # A name that the user gives comes before all of them. Other annotations are phases; the outermost
 # one counts.
 
-NUMBERED = re.compile(r"[\s#:_-]*\d+$")  # forward 12, forward#12: one phase, however often
+NUMBERED = re.compile(r"[\s#:_-]*\d+$")  # forward 12, forward#12: numbers of one phase
 NOISE = re.compile(
     r", (op_id|seq) = \d+.*$| object at 0x[0-9a-f]+|^.*/(?=[^/]+\.py\(\d+\): )", re.DOTALL
 )
@@ -72,7 +72,7 @@ STEPS = (  # engines', any engine's, the profiler's; the first kind around a lau
 
 @lru_cache(1 << 12)
 def plain(name: str) -> str:
-    """A range's name without numbers of operators (``emit_nvtx``), addresses and folders."""
+    """Return a range's name without operator numbers (``emit_nvtx``), addresses and folders."""
     return NOISE.sub("", name)
 
 
@@ -407,8 +407,8 @@ def device_on_host(
 ) -> tuple[list[SeenEvent], dict[str, list[SeenEvent]], str]:
     """Take the ranges of a thread, or those of this name, for the ops of a device.
 
-    Returns the ops, the launches by thread, and a sentence on what was assumed. ``ranges`` are by
-    thread and by their start; those of the device are taken out.
+    It returns the ops, the launches by thread, and a sentence on its assumptions. ``ranges`` are by
+    thread and by their start; those of the device are removed.
 
     Raises:
         NoSuchRange: there is no such stream, thread or range.

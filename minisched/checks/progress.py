@@ -460,7 +460,7 @@ class Decision:
         if lower := [one for one in line if line[one] < line[req]]:
             yield f"{victim}, but the rule names {lower[0].rid} (priority {lower[0].priority})"
         if self.made_way and len(heads) == len(self.waiting):  # no request has come before
-            given = sum(self.kept[one] for one in self.made_way)  # by SGLang's rules that is all
+            given = sum(self.kept[one] for one in self.made_way)  # SGLang's rules count no more
             if self.room(highest) + given >= self.need(highest):
                 yield f"{victim}, too, when there is room for {highest.rid}"
 
@@ -477,7 +477,7 @@ class Decision:
 
 
 def unknown_rules(scheduler: Scheduler) -> dict[str, str]:
-    """Return, by law, why it does not know a scheduler's rules; nothing where it does."""
+    """Return, by law, why it does not know a scheduler's rules; empty if it knows them."""
     if type(scheduler) not in SCHEDULERS:
         decides = f"does not know the rules of the scheduler {type(scheduler).__name__}"
         return {law: f"the law {law} {decides}" for law in ("progress", "order")}

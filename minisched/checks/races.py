@@ -135,7 +135,7 @@ def find_races(trace: Trace) -> list[Offence]:
         return -order.ended.get(first.act.op, first).moment, second.moment
 
     told: list[tuple[int, Offence]] = []  # with the place of its later act
-    waits: dict[tuple[str, str], int] = {}  # by lanes, the first moment with an edge before it
+    waits: dict[tuple[str, str], int] = {}  # by lanes, the first moment after a missing edge
     for alike in sorted(causes.values(), key=edge):
         first, second = alike[0].first, alike[0].second
         if alike[0].kind == RACE:

@@ -16,21 +16,21 @@ from ..trace.events import is_forward, is_host
 from .history import kept
 from .overlap import is_blocked
 
-# -- Plays the lanes of a run again: each item starts as soon as what it comes after has happened --
+# -- Replay the lanes of a run: each item starts as soon as its predecessors allow -----------------
 
 
 @dataclass(slots=True)  # there are a million of them in a large trace
 class Item:
-    """One thing that a lane does; times in nanoseconds.
+    """One item of a lane; times in nanoseconds.
 
-    It is one of four. ``run`` takes time (after its launch, if it has one). ``wait`` holds its lane
-    until another item has ended or its signal was given. ``launch`` lets another one start. ``say``
-    gives a signal.
+    It is one of four kinds. ``run`` takes time (after its launch, if it has one). ``wait`` holds
+    its lane until another item has ended or its signal was given. ``launch`` lets another item
+    start. ``say`` gives a signal.
 
     ``play`` sets the rest from the recorded times. ``lane_lag`` and ``launch_lag`` (0 or less) are
-    how much earlier than its lane was free, or than its launch was over, an item started: on a wall
-    clock an op starts while its launch still runs. ``delay`` is how much later than both it
-    started. ``release`` is its earliest start, for a request that arrives from outside.
+    how much an item started before its lane was free, or before its launch was over: on a wall
+    clock an op starts while its launch still runs. ``delay`` is how much it started after both.
+    ``release`` is its earliest start, for a request that arrives from outside.
     """
 
     kind: str
@@ -46,7 +46,7 @@ Lanes = dict[str, list[Item]]
 
 
 class Ran(NamedTuple):
-    """When an item ran; ``after`` is the one that held it back last, until ``ready``."""
+    """The times of an item; ``after`` is the item that delayed it last, until ``ready``."""
 
     start: int
     end: int
@@ -62,7 +62,7 @@ def play(lanes: Lanes, recorded: Mapping[int, Slice] | None = None) -> Iterator[
     every = [item for items in lanes.values() for item in items]
     will_end = {item.id for item in every if item.kind in ("run", "say")}
     will_launch = {item.id for item in every if item.kind == "launch"}
-    launched: dict[int, tuple[int, int]] = {}  # by item: when, and after which one
+    launched: dict[int, tuple[int, int]] = {}  # by item: the time, and the item before
     ended: dict[int, tuple[int, int]] = {}
     free = {lane: (0, 0) for lane in lanes}
     here, goes_on = dict.fromkeys(lanes, 0), True
@@ -106,11 +106,11 @@ def play(lanes: Lanes, recorded: Mapping[int, Slice] | None = None) -> Iterator[
             free[lane], here[lane] = (time, after), at
 
 
-# -- A recorded run as a program: what each lane does, in its own order, and how long it takes -----
+# -- A recorded run as a program: the items of each lane, in its own order, with their times -------
 
 
 class Course(NamedTuple):
-    """Items by lane, the slices that ``run`` items are, and when each of them ran."""
+    """Items by lane, the slices of ``run`` items, and the times of each."""
 
     slices: dict[int, Slice]
     lanes: Lanes
@@ -119,7 +119,7 @@ class Course(NamedTuple):
 
 @kept
 def course_of(trace: Trace) -> Course:
-    """Return the course of a recorded run, from its program, or from edges where it has none.
+    """Return the course of a recorded run, from its program, or from edges if it has none.
 
     From edges, some reasons of an op's delay may be missing.
     """
@@ -170,11 +170,11 @@ def _run(item: Slice) -> Item:
     return Item("run", item.id, item.duration)
 
 
-# -- What an op had waited for: from its start back, always along what came last -------------------
+# -- The path of an op's waiting: back from its start, always along the last cause -----------------
 
 
 class Segment(NamedTuple):
-    """A part of a path, in nanoseconds; ``slice`` 0: nothing that was recorded ran then.
+    """A part of a path, in nanoseconds; ``slice`` 0: no recorded slice ran then.
 
     ``before`` is the slice that started at its end, and had waited for it; 0 at the very end.
     """
@@ -207,7 +207,7 @@ def path_to(ran: Mapping[int, Ran], number: int, since: int) -> Iterator[Segment
         at, number = start, now.after
 
 
-# -- Changes: what each makes of a course, or None where there is nothing to change ----------------
+# -- Changes: the new course for each, or None if there is nothing to change -----------------------
 
 AFTERWARDS = frozenset({"process", "postprocess", "output"})  # phases that a launch can overtake
 
@@ -251,7 +251,7 @@ def launch_ahead(course: Course) -> Lanes | None:
 def _overtaken(items: list[Item], slices: dict[int, Slice], stay: set[int]) -> list[Item]:
     """Return a lane on which the next step's launch comes before the work on each result."""
     done: list[Item] = []
-    held: list[Item] = []  # what follows a result, until the next step has been launched
+    held: list[Item] = []  # items after a result, until the next step has been launched
     newest = passing = 0
     for item in items:
         here = slices.get(item.id)
