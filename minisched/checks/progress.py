@@ -2,8 +2,8 @@
 
 An observer checks each decision of a scheduler. It reads only public state: the requests, the
 settings and the free memory. It contains none of the policies' formulas. ``minisched fidelity``
-checks each rule's numbers against its original's code.
-These two laws hold under every rule, for every loop.
+checks the numbers of each rule against its original's code. These two laws hold under every rule,
+for every loop.
 
 *Progress.* A running request is in the next step under two conditions: the host knows its next
 token (or need not), and its length leaves room. Exceptions: prompts go first, the step's budget is
