@@ -11,8 +11,8 @@ overlap     64     128          594.1         99 %  ...
 Identical: overlap gave every request the same tokens as serial.
 overlap takes ...
 
-Only the standard library is needed for the simulator, and what a function needs of this package is
-loaded when it is called.
+The simulator needs only the standard library. Each function loads its part of this package when it
+is called.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def requests(
     *,
     model: Model | str = "hash",
 ) -> list[Request]:
-    """Requests named ``r0``, ``r1``, .. for so many of the built-in prompts, or for your own texts.
+    """Return requests ``r0``, ``r1``, .. for that many built-in prompts, or for your own texts.
 
-    ``params`` says how they are sampled and how long they get: 64 tokens each, the most likely
-    ones, if it is left out. The texts become the tokens of ``model``: bytes for ``hash``, else by
-    the tokenizer of a model's name (``smollm2``, a directory, a hub id).
+    ``params`` sets their sampling and their length, by default 64 tokens each, the most likely
+    ones. The texts become the tokens of ``model``: bytes for ``hash``, otherwise the tokens of
+    the named model's tokenizer (``smollm2``, a directory, a hub id).
 
     >>> [request.rid for request in requests(3)]
     ['r0', 'r1', 'r2']
@@ -85,14 +85,14 @@ def compare(
     """Run requests through ``serial`` and then through ``loops``, and compare the runs.
 
     ``requests`` are those of ``requests()`` and ``loops`` the one that overlaps on the device, if
-    they are left out; the requests themselves stay as they are. A loop of your own is a generator
+    they are left out; the requests themselves are not changed. A loop of your own is a generator
     function, a ``Design``, or the text ``"FILE.py:NAME"``. ``dtype`` is what a real model
     computes in, as for ``--dtype``. ``config`` are settings of the scheduler by name, over those of
-    the command line (16 requests at once, with room for all of them, in chunks of 128), or a whole
-    ``SchedulerConfig``. ``cost`` is what a step takes: the simulator's usual costs on ``sim``, and
-    nothing added elsewhere. ``on_output`` hears every output, with the loop that it came from.
+    the command line (16 requests at a time, with room for all, in chunks of 128), or a whole
+    ``SchedulerConfig``. ``cost`` gives the time of a step: the usual costs on ``sim``, and
+    nothing added elsewhere. ``on_output`` receives every output, with its loop.
 
-    The result has the ``runs``, whether they are ``identical``, where not (``differences``), the
+    The result has the ``runs``, whether they are ``identical``, their ``differences``, the
     ``speedup`` of each loop (None where no time passed), ``show()``, and prints as a table.
 
     >>> found = compare(requests(2), loops=["overlap", "vllm_async"], config={"page_size": 4})
@@ -104,7 +104,7 @@ def compare(
     Raises:
         ValueError: an argument is not what it should be, there is no such loop, device, model or
             setting, or they don't go together.
-        KeyboardInterrupt: somebody interrupted it; the run that was on has ended cleanly.
+        KeyboardInterrupt: Ctrl-C; the current run has ended cleanly.
         RunStopped: a run stopped with an error (``loops/run.py``).
     """
     from .comparison import compare_loops

@@ -33,13 +33,13 @@ COLUMNS = (
     "loop", ">steps", ">tokens", ">makespan (ms)", ">device busy", ">host hidden", ">wasted rows",
     ">speed-up", ">of ideal",
 )  # fmt: skip
-MOST_REASONS = 3  # of more loops than these, only the fastest gets a sentence
+MOST_REASONS = 3  # of more loops, only the fastest gets a sentence
 WIDTH = 100  # characters of a line of text
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Runs of one workload, the serial one first, and what they show.
+    """Runs of one workload, the serial one first, with their comparison.
 
     Printed, it is the table and the sentences of ``minisched compare``; ``show()`` draws it.
     """
@@ -50,48 +50,51 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Whether every run gave the serial run's tokens."""
+        """Return whether every run gave the serial run's tokens."""
         return not self.differences
 
     @property
     def unequally_served(self) -> list[str]:
-        """Loops that refused or failed other requests than the serial one."""
+        """Return the loops that refused or failed other requests than the serial one."""
         serial, *others = self.runs
         return [run.loop for run in others if run.errors.keys() != serial.errors.keys()]
 
     @property
     def ideal(self) -> float:
-        """The speed-up that hiding everything behind the longest of host, device, copies gives."""
+        """Return the speed-up if only the longest of host, device and copies took time."""
         return ideal_speedup(self.reports[0])
 
     @property
     def speedup(self) -> dict[str, float | None]:
-        """Each loop's speed-up over the serial run; None where no time passed."""
+        """Return each loop's speed-up over the serial run; None where no time passed."""
         return {report.loop: speedup_over(self.reports[0], report) for report in self.reports}
 
     @property
     def lost_ns(self) -> dict[str, dict[str, int]]:
-        """Each loop's lost time by reason: nanoseconds in which its devices idled."""
+        """Return each loop's lost time by reason: nanoseconds in which its devices idled."""
         return {run.loop: lost_ns(run.trace) for run in self.runs}
 
     @property
     def num_waits(self) -> dict[str, dict[str, int]]:
-        """How often each loop let an op wait, by reason."""
+        """Return each loop's number of waiting ops, by reason."""
         return {run.loop: dict(num_waits(run.trace)) for run in self.runs}
 
     @property
     def logprob_difference(self) -> float | None:
-        """By how much a log-probability differs from the serial run's; None: nobody wants any."""
+        """Return the largest difference of a log-probability from the serial run's.
+
+        None if no request wants log-probabilities.
+        """
         others = (req for run in self.runs[1:] for req in run.requests)
         return largest_difference(self.runs[0].requests, others)
 
     @property
     def errors(self) -> dict[str, str]:
-        """Requests that were refused or failed, with their reasons, whatever the loop."""
+        """Return the requests that were refused or failed in any loop, with their reasons."""
         return {rid: error for run in self.runs for rid, error in run.errors.items()}
 
     def show(self, height: int = 640) -> None:
-        """In a notebook the player over all runs, ``height`` pixels high; elsewhere the text.
+        """Show the player of all runs in a notebook, ``height`` pixels high; elsewhere the text.
 
         Raises:
             ValueError: the height is less than 1 pixel.
@@ -104,15 +107,15 @@ class Comparison:
         return "\n".join([*table, "", *(fill(line, WIDTH) for line in said)])
 
 
-LEAST = 24  # columns for the sentences of a table
+LEAST = 24  # the fewest columns for the sentences of a table
 NO_BREAK = "\xa0"  # a space at which no line is broken
 
 
 def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Rows below their heads, in lines; a head that begins with ``>`` is one of figures.
+    """Return rows below their heads, as lines; a head that begins with ``>`` has figures.
 
-    Where it is too wide, heads are broken, columns stand closer, and what is too long in the last
-    column is broken. Where even so it does not fit, each row's cells stand below its name.
+    A table that is too wide gets broken heads, closer columns, and a broken last column. If it is
+    still too wide, each row's cells stand below its name.
     """
     names = [head.lstrip(">") for head in heads]
     for is_broken, gap in ((False, 2), (True, 2), (True, 1)):
@@ -140,13 +143,13 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int |
 
 
 def broken(cell: str, size: int, indent: str = "") -> list[str]:
-    """A cell in lines, none of which breaks a word or the name of an option."""
+    """Return a cell as lines, without a break in a word or in the name of an option."""
     return wrap(cell, size, initial_indent=indent, subsequent_indent=indent,
                 break_long_words=False, break_on_hyphens=False) or [""]  # fmt: skip
 
 
 def record(names: Sequence[str], row: Sequence[str], width: int) -> list[str]:
-    """A row by itself: its name, behind a sign where there is one, then the others below."""
+    """Return a row alone: its name, after a sign if there is one, then the other cells below."""
     first = int(len(row[0]) <= 1 < len(row))  # a sign, or its place
     lines = [" ".join(filter(None, row[: first + 1]))]
     for name, cell in list(zip(names, row, strict=True))[first + 1 :]:
@@ -167,12 +170,12 @@ def compare_loops(
 ) -> Comparison:
     """Run ``requests`` through ``serial`` and then the other loops, each on a fresh device.
 
-    ``on_output`` hears every output with the loop it came from.
+    ``on_output`` receives every output with its loop.
 
     Raises:
-        ValueError: a loop or the device is unknown, the device is not to be had here, or a loop's
+        ValueError: a loop or the device is unknown, the device is unavailable here, or a loop's
             original does not combine with it what the workload wants.
-        KeyboardInterrupt: somebody pressed Ctrl-C; the run that was on has ended cleanly.
+        KeyboardInterrupt: Ctrl-C; the current run has ended cleanly.
         RunStopped: a run stopped with an error.
     """
     ordered = list(dict.fromkeys(["serial", *loops]))
@@ -193,11 +196,11 @@ def compare_loops(
             raise
     tokens = [sum(map(len, run.outputs.values())) for run in runs]
     reports = tuple(measure(run.trace, count) for run, count in zip(runs, tokens, strict=True))
-    unserved = (runs[0].errors.keys() | run.errors.keys() for run in runs[1:])  # by one of both
+    unserved = (runs[0].errors.keys() | run.errors.keys() for run in runs[1:])  # by either run
     found = (
         first_difference(run.loop, *(
             {rid: tokens for rid, tokens in one.outputs.items() if rid not in refused}
-            for one in (runs[0], run)  # what one of them refused can't be compared
+            for one in (runs[0], run)  # a request refused by one of them can't be compared
         ))
         for run, refused in zip(runs[1:], unserved, strict=True)
     )  # fmt: skip
@@ -207,11 +210,11 @@ def compare_loops(
     return Comparison(tuple(runs), reports, differences)
 
 
-# -- What there is to say of it --------------------------------------------------------------------
+# -- The comparison in words -----------------------------------------------------------------------
 
 
 def cells(comparison: Comparison, report: OverlapReport) -> list[str]:
-    """One row of the table. Of a speed-up that is above the ceiling it only says that it is."""
+    """Return one row of the table; a speed-up above the ceiling is only marked as such."""
     speedup, serial = comparison.speedup[report.loop], comparison.reports[0]
     share = "" if speedup is None else f"{100 * speedup / comparison.ideal:.0f} %"
     return [
@@ -228,7 +231,7 @@ def cells(comparison: Comparison, report: OverlapReport) -> list[str]:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """Where time was lost, the verdict, and the reason."""
+    """Return the lost times, the verdict, and the reason."""
     first = comparison.runs[0].trace
     said = [f"{first.what_ran}."] if first.dtype else []
     said += [
@@ -244,7 +247,7 @@ def sentences(comparison: Comparison) -> list[str]:
     if rest and (by := comparison.logprob_difference) is not None:
         differ = f"differ by {by:.2g} at most, up to where tokens do"
         said.append(f"Their log-probabilities {differ if by else 'are equal to the last bit'}.")
-    if len(rest) > MOST_REASONS:  # the table says it for the others
+    if len(rest) > MOST_REASONS:  # the table contains the others
         rest = (min(rest, key=lambda report: report.makespan_ns),)
     if serial.tokens and not comparison.unequally_served:
         said += [reason(serial, report, first.clock) for report in rest]
@@ -252,7 +255,7 @@ def sentences(comparison: Comparison) -> list[str]:
 
 
 def lost_time(loop: str, lost: Mapping[str, int], waits: Mapping[str, int]) -> str:
-    """What the waits of a loop cost: for how long its devices have idled, and why."""
+    """Write the cost of a loop's waits: how long its devices idled, and why."""
     named = {why: f"{many(count, 'wait')} for {why}" for why, count in waits.items()}
     reasons = {why: f"in {words}" for why, words in named.items()}
     reasons |= {HOST: "because of the host's ordinary work", ARRIVAL: "with nobody to serve"}
@@ -265,7 +268,7 @@ def lost_time(loop: str, lost: Mapping[str, int], waits: Mapping[str, int]) -> s
 
 
 def verdict(comparison: Comparison) -> str:
-    """One sentence: identical, or where not."""
+    """Write in one sentence that the runs are identical, or where they differ."""
     if not comparison.reports[0].tokens:
         return "No request gave a token, so there is nothing to compare."
     if not comparison.identical:
@@ -283,7 +286,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def reason(serial: OverlapReport, report: OverlapReport, clock: str) -> str:
-    """One sentence on where the time went; on a wall clock a second one on what not to believe."""
+    """Write where the time went; on a wall clock also which figures are unreliable."""
     takes, took = (rounded_ms(it.makespan_ns) for it in (report, serial))
     busy = (
         f"the device works {report.device_busy_percent:.0f} % of the time instead of "
@@ -305,7 +308,7 @@ def reason(serial: OverlapReport, report: OverlapReport, clock: str) -> str:
 
 
 def rounded_ms(nanoseconds: int) -> str:
-    """A time to read, such as ``632.8 ms``."""
+    """Return a time for a reader, such as ``632.8 ms``."""
     if 0 < nanoseconds < MILLISECOND // 20:
         return "less than 0.1 ms"
     return f"{nanoseconds / MILLISECOND:.1f} ms"

@@ -1,6 +1,6 @@
-"""What holds where nobody says otherwise: who asks for what, how much room there is, what it costs.
+"""The defaults of a run: its requests, its memory, and its costs.
 
-``minisched compare`` and ``minisched.compare`` take all of it from here.
+``minisched compare`` and ``minisched.compare`` take all of them from here.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ BUILT_IN = (
     "List three reasons to write tests before code:",
 )
 MAX_NEW_TOKENS = 64  # for each request
-MOST_RUNNING = 16  # requests that run at once
-MOST_REQUESTS = 10_000  # that are kept with their trace, and drawn
-MOST_TOKENS = 500_000  # of all requests of a run, likewise
+MOST_RUNNING = 16  # requests that run at the same time
+MOST_REQUESTS = 10_000  # requests that are kept with their trace, and drawn
+MOST_TOKENS = 500_000  # of all requests of a run, for the same reason
 REPLAY = "minisched replay takes more of them, from a file"
 MOST_CELLS = 2**24  # of the KV pool, and of the page table
 LONGEST = 80  # characters of a value in a sentence
@@ -54,7 +54,7 @@ def go_round(prompts: Sequence[str], count: int | None = None) -> list[str]:
 def make_requests(
     texts: Iterable[str], codec: TextCodec, params: SamplingParams, priorities: Sequence[int] = (0,)
 ) -> list[Request]:
-    """A request for each text, named ``r0``, ``r1``, ..; priorities go round."""
+    """Return a request for each text, named ``r0``, ``r1``, ..; priorities repeat in order."""
     return [
         Request(f"r{at}", codec.encode(text), params, priority=priorities[at % len(priorities)])
         for at, text in enumerate(texts)
@@ -62,9 +62,9 @@ def make_requests(
 
 
 def text_codec(model: Model | str) -> TextCodec:
-    """What turns prompts into a model's tokens; the hash model reads UTF-8 bytes.
+    """Return the codec of a model's tokens; the hash model reads UTF-8 bytes.
 
-    Of a model's name only its tokenizer is read, and none of its weights.
+    Of a named model only the tokenizer is read, and none of the weights.
 
     Raises:
         ValueError: there is no such model, or it came without a tokenizer.
@@ -85,31 +85,31 @@ def text_codec(model: Model | str) -> TextCodec:
 
 
 def overlapped_loop(device: str) -> str:
-    """The loop that overlaps on a device."""
+    """Return the loop that overlaps on a device."""
     return "mlx_async" if device == "mlx" else "overlap"
 
 
 def published_loops(device: str) -> list[str]:
-    """The published loops that run on a device, in the order of the registry.
+    """Return the published loops that run on a device, in the order of the registry.
 
-    But for ``pd``, which is two schedulers, and ``mixed``, which is a policy.
+    ``pd``, which is two schedulers, and ``mixed``, which is a policy, are left out.
     """
     return [n for n, loop in LOOPS.items() if device in loop.devices and n not in ("pd", "mixed")]
 
 
 def usual_cost(device: str) -> CostModel:
-    """What a step costs on ``sim``; elsewhere it takes what it takes."""
+    """Return the usual costs on ``sim``; elsewhere a step takes its real time."""
     return SIM_COST if device == "sim" else NO_COST
 
 
 def config_from(
     settings: Mapping[str, object], requests: Sequence[Request], context_len: int
 ) -> SchedulerConfig:
-    """Settings by name (those of ``SchedulerConfig``), and room for all who may run at once.
+    """Return ``SchedulerConfig`` of settings by name, with room for all running requests.
 
-    Rows of the page table are as long as the longest request, because real models pay for them; a
-    request beyond the model's context is refused, and named, by the scheduler. Admission wants a
-    page more than each request needs, and one that stays over.
+    Rows of the page table are as long as the longest request, because real models pay for them. The
+    scheduler refuses a request beyond the model's context. Admission needs a page more than each
+    request, and one spare page.
 
     Raises:
         ValueError: there is no such setting, a value is outside its limits, or they ask for more
@@ -122,7 +122,7 @@ def config_from(
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
             raise ValueError(f"config has no setting {name!r}; {hint}")
     size = settings.get("page_size", 1)
-    page = size if isinstance(size, int) and size > 0 else 1  # else it is refused, by its name
+    page = size if isinstance(size, int) and size > 0 else 1  # otherwise it is refused, by its name
 
     def make(**defaults: int) -> SchedulerConfig:
         given = {"chunked_prefill_size": -(-CHUNK // page) * page, **defaults, **settings}
@@ -135,7 +135,7 @@ def config_from(
     at_most = min(MOST_RUNNING, max(1, len(requests)))
     asked = make(kv_tokens=sys.maxsize, max_running_requests=at_most)
     lengths = [min(request.max_device_len, context_len) for request in requests] or [1]
-    drafts = asked.num_draft_tokens  # which may lie behind the end
+    drafts = asked.num_draft_tokens  # which may lie past the end
     pages = sorted(-(-(length + drafts) // page) + 1 for length in lengths)
     config = make(
         max_running_requests=asked.max_running_requests,
@@ -159,13 +159,13 @@ def prepare(
     config: SchedulerConfig | Mapping[str, object] | None,
     cost: CostModel | None,
 ) -> tuple[list[Request], Model, SchedulerConfig, CostModel]:
-    """What a run is of, with the defaults for what is None; a model's name is opened.
+    """Return requests, opened model, settings and costs, with defaults for those that are None.
 
     Raises:
-        ValueError: something is not what it should be, or not to be had here.
+        ValueError: an argument has a wrong type or value, or is unavailable here.
     """
     asked = None if requests is None else check_requests(requests)
-    open_device(device).close()  # an unknown one says so, before a model is looked for
+    open_device(device).close()  # refuses an unknown device before a model is opened
     opened = open_model(model, device, dtype) if isinstance(model, str) else model
     if asked is None:
         params = SamplingParams(max_new_tokens=MAX_NEW_TOKENS)
@@ -176,7 +176,7 @@ def prepare(
 
 
 def check_requests(requests: Iterable[Request]) -> list[Request]:
-    """The requests, if that is what they are, each with an id of its own.
+    """Return the requests as a list, each with an id of its own.
 
     Raises:
         ValueError: they are something else, a prompt is a text, or two have one id.
@@ -186,7 +186,7 @@ def check_requests(requests: Iterable[Request]) -> list[Request]:
         if not isinstance(item, Request):
             should = "requests is a list of Request, such as minisched.requests(4)"
             raise ValueError(f"{should}, but it holds {in_words(item)}.")
-        if isinstance(item.prompt, str):  # another bad field ends that request alone
+        if isinstance(item.prompt, str):  # any other bad field ends that request alone
             raise ValueError(f"request {item.name}: {item.problem()}")
         if item.rid in rids:
             raise ValueError(f"two requests have the id {item.rid!r}; each needs one of its own.")
@@ -195,7 +195,7 @@ def check_requests(requests: Iterable[Request]) -> list[Request]:
 
 
 def check_names(what: str, names: object, example: str) -> list[str]:
-    """A list of texts, such as loops or prompts, and not a single one.
+    """Return a list of texts, such as loops or prompts; a single text is refused.
 
     Raises:
         ValueError: it is something else.
@@ -211,6 +211,6 @@ def check_names(what: str, names: object, example: str) -> list[str]:
 
 
 def in_words(value: object) -> str:
-    """A value that is none of those wanted, for a sentence; a long one by its type."""
+    """Return a wrong value as words for a sentence; a long one by its type."""
     said = f"the string {value!r}" if isinstance(value, str) else repr(value)
     return said if len(said) <= LONGEST else f"a {type(value).__name__}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TOPICS = {  # topic -> its code, a module below minisched/
+TOPICS = {  # topic -> its code, a module in minisched/
     "radix_cache": "memory/radix_cache",
     "page_allocator": "memory/pool",
     "schedule_policy": "policy/waiting",
@@ -36,7 +36,7 @@ TOPICS = {  # topic -> its code, a module below minisched/
 }
 
 
-SAME_PICTURE = {  # settled steps that look alike: a picture of a run -> the one that is kept
+SAME_PICTURE = {  # topics with equal settled steps: a picture of a run -> the one that is kept
     f"{loop}{part}": f"{like}{part}"
     for loop, like in {
         "mindie_plugin": "mindie_dual",
@@ -53,6 +53,6 @@ DRAWN_BY = {"prev_sampled": "placeholder_fill", "unified": "mixed_chunk"}  # two
 
 
 def view_of(topic: str) -> str:
-    """Which module of ``export/views`` draws it; empty: a loop without a view of its own."""
+    """Return the module of ``export/views`` that draws a topic; empty for most loops."""
     is_loop = TOPICS.get(topic, "loops/").startswith("loops/")
     return "" if is_loop and topic not in LOOPS_WITH_MORE else DRAWN_BY.get(topic, topic)
