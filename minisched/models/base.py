@@ -25,7 +25,7 @@ class ForwardBatch:
     lie flat, row after row. The host lays it out in lists (``flatten``) and then ships it
     (``make_forward_batch``): the same form, in which each field of type ``Array`` is an array on
     the device. Its tokens are padded to a multiple of ``Model.pad_to`` with tokens of row 0 at
-    position 0, whose KV is not written.
+    position 0, without a KV write.
     """
 
     step: int
@@ -45,7 +45,7 @@ class ForwardBatch:
     positions: Array = None  # [num_tokens] set when it is shipped, as the next three
     token_rows: Array = None  # [num_tokens] row of each token
     last: Array = None  # [num_reqs] index of each row's last token
-    logits_at: Array = None  # [num_logits] index of each token whose logits are wanted
+    logits_at: Array = None  # [num_logits] index of each token with wanted logits
     adjustments: list[LogitAdjustment | None] = field(default_factory=list)  # [num_samples], or []
 
     @property
@@ -90,7 +90,7 @@ def flatten(
 def make_forward_batch(batch: ForwardBatch, xp: Arrays, pad_to: int) -> ForwardBatch:
     """Ship a batch that is laid out in lists (SGLang's ``ForwardBatch.init_new``)."""
     rows, lens, logit_lens = batch.rows, batch.extend_lens, batch.logit_lens
-    if len(batch.ids) == len(rows):  # one token a row, as in nearly every step
+    if len(batch.ids) == len(rows):  # one token for each row, as in nearly every step
         positions, token_rows = batch.prefix_lens, rows
         last = logits_at = list(range(len(rows)))
     else:
@@ -122,7 +122,7 @@ def make_forward_batch(batch: ForwardBatch, xp: Arrays, pad_to: int) -> ForwardB
 
 
 def placeholders(batch: ScheduleBatch, ids: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """The first negative id of each row that has any: row, place in the flat ids, and id."""
+    """Yield the first negative id of each row that has any: row, place in the flat ids, id."""
     start = 0
     for row, width in enumerate(map(len, batch.ids)):
         at = next((at for at in range(start, start + width) if ids[at] < 0), -1)
@@ -139,11 +139,12 @@ Tokenizer = Any  # encode(text) -> list[int], decode(ids) -> str
 class Model(Protocol):
     """A language model over paged KV memory that it owns.
 
-    ``page_table[row * max_len + position]`` is the KV slot of a position. Slot 0 is nobody's.
+    ``page_table[row * max_len + position]`` is the KV slot of a position. Slot 0 belongs to no
+    request.
     """
 
     name: str
-    dtype: str  # what it computes in; empty: in whole numbers, or not at all
+    dtype: str  # dtype of its arithmetic; empty: whole numbers, or none
     vocab_size: int
     context_len: int
     eos_ids: frozenset[int]
@@ -155,15 +156,16 @@ class Model(Protocol):
         ...
 
     def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
-        """On the device: write the KV of ``ids`` [num_tokens], give logits [num_logits, vocab].
+        """On the device: write the KV of ``ids`` [num_tokens], return logits [num_logits, vocab].
 
-        ``batch.positions`` says where rows begin. ``batch.prefix_lens`` is what the host knows of
-        it, which may be too much: a draft model goes on from tokens that only the device counts.
+        ``batch.positions`` gives the start of each row. ``batch.prefix_lens`` is the host's bound
+        of it, which may be too large: a draft model continues from tokens that only the device
+        counts.
         """
         ...
 
     def sample(self, logits: Array, batch: ForwardBatch) -> Array:
-        """On the device: one token for each place that is sampled, [num_samples].
+        """On the device: return one token for each sampled place, [num_samples].
 
         It is marked, -1 - token, where its logits are not numbers.
         """
@@ -175,34 +177,34 @@ class GraphModel(Protocol):
     """A model that captures decode steps before there are any (``llama_graphs.py``)."""
 
     def init_cuda_graphs(self, device: Device, page_table: Buffer, max_bs: int) -> Buffer:
-        """Capture steps of up to ``max_bs`` rows, 0 for none; give the page table they read."""
+        """Capture steps of up to ``max_bs`` rows, 0 for none; return the page table they read."""
         ...
 
 
 class LogitModel(Model, Protocol):
-    """A model that computes logits, as every one does but ``replay/replay.py``."""
+    """A model that computes logits: every model except ``replay/replay.py``'s."""
 
     def logprobs(self, logits: Array, at: Array, tokens: Array, top: int) -> Array:
-        """On the device: how likely tokens are, [num_places, 1 + 2 * top] (``sampling.py``)."""
+        """On the device: return log-probabilities, [num_places, 1 + 2 * top] (``sampling.py``)."""
         ...
 
 
-# -- NaN: a token that was sampled where logits are not numbers comes marked, as -1 - token --------
+# -- NaN: a token sampled from logits that are not numbers is marked, as -1 - token ----------------
 #
-# To torch a NaN is the largest of all logits, and to ``sampling.py`` too: the one that was found to
-# be largest tells whether there is any. (SGLang looks for NaN with ``--enable-nan-detection``, and
-# samples from what is left: ``layers/sampler.py``.) All of this happens on the device, and nobody
-# waits for it: the mark comes to the host with the token. Only the host's copy has it: steps behind
-# are in flight already, and their models must be given a token of the vocabulary.
+# For torch and for ``sampling.py`` a NaN is the largest of all logits, so the maximum is NaN if
+# any logit is. (SGLang looks for NaN with ``--enable-nan-detection``, and
+# samples from the rest: ``layers/sampler.py``.) All of this happens on the device, without a wait:
+# the mark reaches the host with the token. Only the host's copy has it: later steps
+# are in flight already, and their models need a token of the vocabulary.
 
 
 def without_marks(xp: Arrays, marked: Array) -> Array:
-    """On the device: valid tokens, whatever their logits were."""
+    """On the device: return valid tokens, whatever their logits were."""
     return xp.where(marked < 0, -marked - 1, marked)
 
 
 def read_marks(marked: Sequence[int]) -> tuple[Sequence[int], frozenset[int]]:
-    """On the host: the tokens, and at which places logits were not numbers."""
+    """On the host: return the tokens, and the places where logits were not numbers."""
     if not marked or min(marked) >= 0:
         return marked, frozenset()
     places = frozenset(at for at, token in enumerate(marked) if token < 0)

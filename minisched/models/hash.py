@@ -1,10 +1,10 @@
 """An exact model without weights: the next token depends on every KV slot that it should.
 
-Two layers of integer "attention". A layer's KV at a position is a hash; what a position attends to
-is the sum of hashes of all slots before it, read through the page table. The second layer hashes
-the first one's sums, so a slot that was wrong when it was read spoils everything after it, as it
-does in a real model. A wrong slot, a wrong position, a stale token, a missing chunk: each changes
-the tokens. ``registry.py`` has the same for torch and MLX.
+It has two layers of integer "attention". A layer's KV at a position is a hash. A position attends
+to the sum of hashes of all slots before it, read through the page table. The second layer hashes
+the sums of the first. So a slot that was wrong when it was read spoils all later tokens, as in a
+real model. A wrong slot, a wrong position, a stale token, a missing chunk: each changes the tokens.
+``registry.py`` has the same model for torch and MLX.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ..devices.sim import Vector
 from .base import ForwardBatch
 from .sampling import adjust, choose, logprobs
 
-P = 2**31 - 1  # a prime; every value is below it, so that no product overflows a signed 64-bit word
+P = 2**31 - 1  # a prime; every value is below it, so no product overflows a signed 64-bit word
 A, B, C = 1_103_515_245, 1_013_904_223, 12_345
 NUM_LAYERS = 2
 ELSEWHERE = 1_234_567  # added to a state, it makes other logits
-LOGIT_SCALE = 10 / P  # hashed logits lie in [0, 10), so that temperature and top-p mean something
+LOGIT_SCALE = 10 / P  # hashed logits lie in [0, 10), a useful range for temperature and top-p
 
 
 def mix(a: int, b: int) -> int:
-    """A number in [0, P) that depends on both arguments, each in [0, P).
+    """Return a number in [0, P) that depends on both arguments, each in [0, P).
 
-    No random number: over one argument it is a parabola (mod P). What has to be independent is
-    drawn by ``sampling.threefry``.
+    It is not random: as a function of one argument it is a parabola (mod P). Independent numbers
+    come from ``sampling.threefry``.
     """
     z = (a * A + b * B + C) % P
     return z * z % P
@@ -41,7 +41,7 @@ class HashModel:
     dtype = ""
     pad_to = 1
     num_layers = NUM_LAYERS
-    agree = 10  # on how many tokens of 10, about, it agrees with the model that it drafts for
+    agree = 10  # of 10 tokens, the average number equal to those of its target model
     tokenizer: Any = None
 
     def __init__(
@@ -55,17 +55,17 @@ class HashModel:
         self.eos_ids = eos_ids
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
-        """Two layers of KV, one integer a slot."""
+        """Take two layers of KV, one integer for each slot."""
         self.max_len = max_len
         self.kv: list[Buffer] = [device.memory(f"kv{i}", num_slots) for i in range(NUM_LAYERS)]
 
     def forward(self, batch: ForwardBatch, ids: Vector, page_table: Buffer) -> Any:
-        """Logits [num_logits, vocab] from exact integers."""
+        """Return logits [num_logits, vocab] from exact integers."""
         hidden = self.forward_layers(range(NUM_LAYERS), batch, ids, page_table)
         return self.compute_logits(batch, hidden)
 
     def forward_layers(self, layers: range, batch: Any, hidden: Any, page_table: Buffer) -> Any:
-        """Through some layers (``loops/vllm_pp.py:LayeredModel``)."""
+        """Run some layers (``loops/vllm_pp.py:LayeredModel``)."""
         for layer in layers:
             hidden = self.forward_layer(layer, batch, hidden, page_table)
         return hidden
@@ -73,13 +73,13 @@ class HashModel:
     def forward_layer(
         self, layer: int, batch: ForwardBatch, hidden: list[int], page_table: Buffer
     ) -> list[int]:
-        """One layer, from hidden states [num_tokens] to hidden states; the first takes the ids.
+        """Run one layer, from hidden states [num_tokens] to hidden states; the first takes ids.
 
         All rows write their new slots before any row reads those before its first position, as
-        attention kernels do: a row may begin with pages that another one of the step computes.
+        attention kernels do: a row may begin with pages that another row of the step computes.
         """
         kv, out, at = self.kv[layer], list[int](), 0
-        rows: list[tuple[int, list[int], list[int]]] = []  # where it starts, its slots and new keys
+        rows: list[tuple[int, list[int], list[int]]] = []  # start, slots and new keys of each row
         for row, length in zip(batch.rows, batch.extend_lens, strict=True):
             start = batch.positions[at]
             slots = page_table[row * self.max_len : row * self.max_len + start + length]
@@ -95,37 +95,38 @@ class HashModel:
         return out
 
     def compute_logits(self, batch: ForwardBatch, hidden: list[int]) -> Any:
-        """Logits [num_logits, vocab] from the hidden states of the tokens that are asked for."""
+        """Return logits [num_logits, vocab] from the hidden states of the wanted tokens."""
         states = [self.settle(mix(hidden[at], batch.positions[at] + 1)) for at in batch.logits_at]
         vocab = range(self.vocab_size)
         rows: Any = ([mix(state, token) * LOGIT_SCALE for token in vocab] for state in states)
         return Vector(rows)
 
     def settle(self, state: Any) -> Any:
-        """The states [num_logits] that logits are hashed from: integers, or an array of them.
+        """Return the states [num_logits] that logits are hashed from.
 
-        A draft model differs from its target in this alone: of ten states, ``10 - agree`` get
-        logits of their own. So a draft depends on every token before it, and on no device.
+        They are integers, or an array of them. A draft model differs from its target in this alone:
+        of ten states, ``10 - agree`` get logits of their own. So a draft depends on every token
+        before it, and on no device.
         """
         if self.agree == 10:
             return state
         return (state + (state % 10 >= self.agree) * ELSEWHERE) % P
 
     def read_kv(self, slots: list[int]) -> list[list[int]]:
-        """The KV of these slots, [num_layers][num_slots] (PD separation sends it)."""
+        """Return the KV of these slots, [num_layers][num_slots] (PD separation sends it)."""
         return [list(layer[slots]) for layer in self.kv]
 
     def write_kv(self, slots: list[int], values: list[list[int]]) -> None:
-        """Put KV that was computed elsewhere into these slots."""
+        """Write KV that was computed elsewhere into these slots."""
         for layer, of_layer in zip(self.kv, values, strict=True):
             layer[slots] = of_layer
 
     def logprobs(self, logits: Any, at: Any, tokens: Any, top: int) -> Any:
-        """How likely tokens are, by some of the logits."""
+        """Return log-probabilities of tokens, from some of the logits."""
         return logprobs(logits, at, tokens, top)
 
     def sample(self, logits: list[list[float]], batch: ForwardBatch) -> Vector:
-        """One token for each row of logits, [num_samples]: if greedy, the first maximum."""
+        """Return one token for each row of logits, [num_samples]: if greedy, the first maximum."""
         if batch.adjustments:
             logits = adjust(logits, batch.adjustments)
         tokens = Vector()

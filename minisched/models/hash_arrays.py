@@ -17,22 +17,22 @@ class HashArrays(HashModel):
     """Equal to ``HashModel`` in every token, greedy or sampled; a whole batch at a time.
 
     A batch is laid out as [num_reqs, longest]: each row's positions from 0 on, padded to the
-    longest row, or for a longer one where the host only knows how long rows are at most.
+    longest row, or further where the host knows only a bound.
 
-    Every value is below 2**31, so sums and products are exact in int64, and logits, which are
-    hashed integers times a constant, are the same float64 everywhere. MLX has that on the CPU only,
-    so that is where all of it runs, on a Mac too.
+    Every value is below 2**31, so sums and products are exact in int64. Logits are hashed integers
+    times a constant, so they are the same float64 everywhere. MLX has float64 on the CPU only, so
+    the model runs there, on a Mac too.
     """
 
     def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
-        """Logits [num_logits, vocab] in float64, from exact integers."""
+        """Return logits [num_logits, vocab] in float64, from exact integers."""
         with arrays_of(ids).in_float64():
             return super().forward(batch, ids, page_table)
 
     def forward_layer(
         self, layer: int, batch: ForwardBatch, hidden: Any, page_table: Buffer
     ) -> Any:
-        """One layer, from hidden states [num_tokens] to hidden states; the first takes the ids."""
+        """Run one layer, from hidden states [num_tokens] to hidden states; the first takes ids."""
         kv, xp = self.kv[layer], arrays_of(hidden)
         int64, row_starts = xp.lib.int64, batch.token_rows * self.max_len
         positions = xp.numbers(batch.positions, int64)
@@ -46,7 +46,7 @@ class HashArrays(HashModel):
         return every.cumsum(-1)[row, batch.positions] % P
 
     def compute_logits(self, batch: ForwardBatch, hidden: Any) -> Any:
-        """Logits [num_logits, vocab] in float64, from exact integers."""
+        """Return logits [num_logits, vocab] in float64, from exact integers."""
         xp, at = arrays_of(hidden), batch.logits_at
         positions = xp.numbers(batch.positions[at], xp.lib.int64)
         state = self.settle(mix(hidden[at], positions + 1))[:, None]
@@ -54,15 +54,15 @@ class HashArrays(HashModel):
         return xp.numbers(hashed, xp.lib.float64) * LOGIT_SCALE
 
     def read_kv(self, slots: list[int]) -> list[Any]:
-        """The KV of these slots, [num_layers][num_slots]."""
+        """Return the KV of these slots, [num_layers][num_slots]."""
         return [layer[slots] for layer in self.kv]
 
     def logprobs(self, logits: Array, at: Array, tokens: Array, top: int) -> Any:
-        """How likely tokens are, by some of the logits; float64, as these are."""
+        """Return log-probabilities of tokens, from some of the logits; in float64."""
         with arrays_of(logits).in_float64():
             return logprobs(logits, at, tokens, top)
 
     def sample(self, logits: Array, batch: ForwardBatch) -> Any:
-        """One token for each row of logits, [num_samples]."""
+        """Return one token for each row of logits, [num_samples]."""
         with arrays_of(logits).in_float64():
             return sample(logits, batch)

@@ -1,11 +1,10 @@
-"""What torch's and MLX's Llama have in common: a checked directory, its weights, and which rows go
-together.
+"""The common parts of torch's and MLX's Llama: a checked directory, its weights, and runs of rows.
 
 The layout is Hugging Face's: config.json, one or more safetensors files, often tokenizer.json.
 ``check_tensors`` checks all of it before anything is loaded, and reads only the headers of the
-safetensors files. Every complaint is one sentence that names the directory and the file.
-``LlamaConfig`` is what a forward needs of config.json: of a Llama's, or a dense Qwen's.
-``write_tiny_llama`` writes a directory with random weights, for tests.
+safetensors files. Every error is one sentence that names the directory and the file.
+``LlamaConfig`` contains the values of config.json that a forward needs: a Llama's, or a dense
+Qwen's. ``write_tiny_llama`` writes a directory with random weights, for tests.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ MATRICES = ("qkv", "out", "gate_up", "down")  # of each layer
 
 
 class WeightsError(ValueError):
-    """A model cannot be used; the message says why in one sentence."""
+    """A model cannot be used; the message is one sentence with the reason."""
 
 
 def read_config(directory: Path) -> LlamaConfig:
-    """config.json, with the end-of-text ids of generation_config.json where there is one."""
+    """Read config.json, with the end-of-text ids of generation_config.json if that exists."""
     more = "generation_config.json"
     generation = _json(directory, more) if (directory / more).is_file() else {}
     return LlamaConfig.from_json(_json(directory, "config.json"), generation, str(directory))
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files in order: model.safetensors, or the shards that its index names."""
+    """Return the safetensors files in order: model.safetensors, or the shards of its index."""
     if (directory / "model.safetensors").is_file():
         return [directory / "model.safetensors"]
     if (directory / INDEX).is_file():
@@ -50,11 +49,11 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def choose_dtype(directory: Path, wanted: str, known: Mapping[str, object], library: str) -> str:
-    """The name of the dtype to compute in: ``wanted``, or for ``auto`` the checkpoint's own.
+    """Return the name of the dtype to compute in: ``wanted``, or for ``auto`` the checkpoint's.
 
-    That is the embeddings' dtype in the files: bfloat16 stays bfloat16, everything else is float32.
-    (vLLM and SGLang read it in config.json, keep float16, and make float16 of float32; here auto
-    means the same on every device.)
+    The checkpoint's is the embeddings' dtype in the files: bfloat16 stays bfloat16, everything else
+    is float32. (vLLM and SGLang read it in config.json, keep float16, and make float16 of float32.
+    Here auto means the same on every device.)
 
     Raises:
         ValueError: ``wanted`` is neither ``auto`` nor ``known`` to the library.
@@ -86,7 +85,7 @@ def check_tensors(directory: Path, config: LlamaConfig) -> None:
 
 
 def _headers(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and type of each tensor; the library checks that the files are whole."""
+    """Return shape and type of each tensor; the library checks that the files are whole."""
     from safetensors import SafetensorError, safe_open
 
     found = {}
@@ -104,7 +103,7 @@ def _headers(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def _json(directory: Path, file: str) -> dict[str, Any]:
-    """A JSON object read from a file, or WeightsError where it is missing or is none."""
+    """Read a JSON object from a file; raise WeightsError where it is missing or of another type."""
     try:
         content = json.loads((directory / file).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -148,10 +147,10 @@ SIZES = (
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How Llama 3 stretches rotary frequencies, for texts longer than the first training's.
+    """Llama 3's stretching of rotary frequencies, for texts longer than the first training's.
 
-    Those that turn less than ``low_freq_factor`` times within ``original_len`` positions are
-    divided by ``factor``, and those up to ``high_freq_factor`` times with a slope.
+    Frequencies with fewer than ``low_freq_factor`` turns within ``original_len`` positions are
+    divided by ``factor``; those up to ``high_freq_factor`` turns, with a slope.
     """
 
     factor: float
@@ -160,7 +159,7 @@ class RopeScaling:
     original_len: int
 
     def of(self, frequency: float) -> float:
-        """The frequency to turn by, in radians a position (transformers modeling_rope_utils.py)."""
+        """Return the new frequency, in radians a position (transformers modeling_rope_utils.py)."""
         turns = self.original_len * frequency / (2 * pi)
         span = self.high_freq_factor - self.low_freq_factor
         kept = min(max(0.0, (turns - self.low_freq_factor) / span), 1.0)
@@ -169,7 +168,7 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """What the forward needs to know; the names are Hugging Face's."""
+    """The values that a forward needs; the names are Hugging Face's."""
 
     vocab_size: int
     hidden_size: int
@@ -191,7 +190,7 @@ class LlamaConfig:
     def from_json(
         cls, config: Mapping[str, Any], generation: Mapping[str, Any], where: str
     ) -> LlamaConfig:
-        """From config.json and generation_config.json (empty if there is none) in ``where``.
+        """Read config.json and generation_config.json (empty if there is none) of ``where``.
 
         Raises:
             WeightsError: another model type, an unsupported setting, or a value out of range.
@@ -202,13 +201,13 @@ class LlamaConfig:
             raise WeightsError(f"{where}/config.json: {error}") from error
 
     def frequencies(self) -> list[float]:
-        """By how many radians a position turns each pair of a head's numbers, [head_dim / 2]."""
+        """Return the radians by which a position turns each pair of a head, [head_dim / 2]."""
         scaling, width = self.rope_scaling, self.head_dim
         plain = [self.rope_theta ** (-at / width) for at in range(0, width, 2)]
         return [scaling.of(each) for each in plain] if scaling else plain
 
     def tensor_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and shape [out, in] of each tensor, in the order of the forward."""
+        """Yield name and shape [out, in] of each tensor, in the order of the forward."""
         hidden, inner = self.hidden_size, self.intermediate_size
         q, kv = (n * self.head_dim for n in (self.num_attention_heads, self.num_key_value_heads))
         norms = ("self_attn.q_norm", "self_attn.k_norm") if self.qk_norm else ()
@@ -234,8 +233,9 @@ class LlamaConfig:
 
 
 def read_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A ``LlamaConfig``'s fields but ``eos_ids``; defaults are transformers' (``LlamaConfig``,
-    ``Qwen2Config``, ``Qwen3Config``).
+    """Return the fields of a ``LlamaConfig`` except ``eos_ids``.
+
+    Defaults are transformers' (``LlamaConfig``, ``Qwen2Config``, ``Qwen3Config``).
 
     Raises:
         ValueError: another model type, an unsupported setting, or a value out of range.
@@ -258,7 +258,7 @@ def read_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: number(config, name, int) for name in SIZES}
     heads, hidden = fields["num_attention_heads"], fields["hidden_size"]
     if "num_key_value_heads" in config:
-        kv_heads = None  # null is no default: it says that heads share nothing
+        kv_heads = None  # null is no default: with it, heads share no keys or values
     kv_heads = number(config, "num_key_value_heads", int, kv_heads or heads)
     head_dim = number(config, "head_dim", int, head_dim or hidden // heads)
     if heads % kv_heads or head_dim % 2:
@@ -300,7 +300,9 @@ def check_window(config: Mapping[str, Any], max_len: int) -> None:
 
 
 def read_scaling(rope: Mapping[str, Any], max_len: int) -> RopeScaling | None:
-    """What ``rope_scaling``, or ``rope_parameters``, asks for; ``max_len`` is the longest text.
+    """Return the scaling of ``rope_scaling``, or ``rope_parameters``.
+
+    ``max_len`` is the length of the longest text.
 
     Raises:
         ValueError: something that is not built here, or a number out of range.
@@ -321,7 +323,7 @@ def read_scaling(rope: Mapping[str, Any], max_len: int) -> RopeScaling | None:
 
 
 def number(config: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
-    """A number above 0; where it is absent or null, ``default``.
+    """Return a number above 0; where it is absent or null, ``default``.
 
     Raises:
         ValueError: it is something else, or it is missing and has no default.
@@ -336,7 +338,7 @@ def number(config: Mapping[str, Any], name: str, kind: type, default: Any = None
 
 
 def eos_of(config: Mapping[str, Any]) -> frozenset[int]:
-    """``eos_token_id``: absent, one id, or a list of ids.
+    """Return ``eos_token_id``: absent, one id, or a list of ids.
 
     Raises:
         ValueError: it is something else.
@@ -379,10 +381,11 @@ def read_weights(
     load: Callable[[Path], Mapping[str, Any]],
     matrix: Callable[[Any], Any],
 ) -> Weights:
-    """Every weight in ``dtype``; a layer's query, key and value become one matrix, gate and up too.
+    """Read every weight in ``dtype``; query, key and value of a layer become one matrix.
 
-    ``xp`` are the library's arrays (``sampling_arrays.arrays_of``), ``load`` reads a safetensors
-    file, and ``matrix`` puts [out, in] in the order that is fastest.
+    Gate and up become one matrix, too. ``xp`` are the library's arrays
+    (``sampling_arrays.arrays_of``), ``load`` reads a safetensors file, and ``matrix`` puts [out,
+    in] in the fastest order.
 
     Raises:
         WeightsError: there is no weights file. Tensors are checked by ``fetch.find_model``.
@@ -433,13 +436,13 @@ def read_weights(
     )
 
 
-# -- Which rows of a batch attend together: neighbours that compute equally many positions ---------
+# -- Rows of a batch that attend together: neighbours that compute equally many positions ----------
 
 TOGETHER = 32  # positions; rows that compute more fill a kernel alone, and need the memory
 
 
 class RowRun(NamedTuple):
-    """Neighbouring rows of a batch with one extent, and where in it their tokens lie."""
+    """Neighbouring rows of a batch with one extent, and the place of their tokens."""
 
     rows: slice  # of the batch's rows
     tokens: slice  # of the flat batch
@@ -447,9 +450,9 @@ class RowRun(NamedTuple):
 
 
 def equal_extents(extend_lens: Sequence[int]) -> Iterator[RowRun]:
-    """The runs of a batch, in order: all rows of a decode, and of a verify step with its drafts.
+    """Yield the runs of a batch, in order: all rows of a decode, or of a verify step with drafts.
 
-    Rows that compute more than ``TOGETHER`` positions, which only prompts do, attend one by one.
+    Rows that compute more than ``TOGETHER`` positions, which only prompts do, attend singly.
     """
     row = token = 0
     for extend_len, group in groupby(extend_lens):
@@ -461,11 +464,11 @@ def equal_extents(extend_lens: Sequence[int]) -> Iterator[RowRun]:
             row, token = row + size, end
 
 
-# -- A tiny random Llama, so that tests of real forwards need no download --------------------------
+# -- A tiny random Llama, for tests of real forwards without a download ----------------------------
 
-# Wide logits, and attention that singles tokens out: without either, sequences soon go in circles.
+# Wide logits and sharp attention: without either, sequences soon repeat.
 SCALE = {"lm_head": 3.0, "q_proj": 2.0, "k_proj": 2.0, "q_norm": 2.0, "k_norm": 2.0}
-BIAS = 0.2  # a bias's standard deviation: of the size of what it is added to
+BIAS = 0.2  # a bias's standard deviation: of the size of its terms
 FIXED: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",

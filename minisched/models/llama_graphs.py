@@ -1,4 +1,4 @@
-"""A Llama whose decode steps are CUDA graphs: one call of the host launches a whole step."""
+"""A Llama with decode steps as CUDA graphs: one call of the host launches a whole step."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Capture = Callable[[Callable[[], None]], Replay]
 
 
 class GraphPool:
-    """Captures steps one after the other; what they compute in between shares one memory.
+    """Capture steps in order; their intermediate results share one memory.
 
-    So only one of them may run at a time, which is as it is on one stream. A graph takes from the
-    pool what the ones before it have left there: the largest comes first.
+    So only one of them may run at a time, as on one stream. A graph takes memory that earlier
+    graphs left in the pool, so the largest comes first.
     """
 
     def __init__(self) -> None:
@@ -34,11 +34,11 @@ class GraphPool:
         self.stream = torch.cuda.Stream()
 
     def __call__(self, step: Callable[[], None]) -> Replay:
-        """Run a step once, for libraries choose kernels then; and record what it launches.
+        """Run a step once, because libraries choose kernels then, and record its launches.
 
-        Other threads of the host go on meanwhile: what they ask CUDA for ends no capture here.
+        Other threads of the host continue: their CUDA calls end no capture here.
         """
-        self.stream.wait_stream(torch.cuda.current_stream())  # which carries weights and inputs
+        self.stream.wait_stream(torch.cuda.current_stream())  # the stream of weights and inputs
         with torch.cuda.stream(self.stream):
             step()
         graph = torch.cuda.CUDAGraph()
@@ -51,14 +51,13 @@ class GraphPool:
 
 
 class CudaGraphRunner:
-    """Decode steps, captured before there are any (SGLang ``cuda_graph_runner.py``).
+    """Decode steps, captured in advance (SGLang ``cuda_graph_runner.py``).
 
     A graph has fixed shapes and reads fixed addresses. So ids, positions and rows are copied to
-    where it reads them, the page table is the one that the worker writes, and attention looks at a
-    window of a power of two blocks. There is a graph for each rounded number of rows and each
-    window; a step takes the next larger one, padded with tokens of row 0 at position 0: they read
-    and write slot 0, which is nobody's. Where a capture fails there are no graphs, and ``failure``
-    says why.
+    these addresses, the page table is the one that the worker writes, and attention reads a window
+    of a power of two blocks. There is a graph for each rounded number of rows and each window. A
+    step takes the next larger one, padded with tokens of row 0 at position 0, which read and write
+    the unused slot 0. Where a capture fails there are no graphs, and ``failure`` is the reason.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class CudaGraphRunner:
             with torch.inference_mode():
                 for bs, window in sorted(product(sizes, windows), reverse=True):
                     self.replays[bs, window] = capture(partial(self.step, model, bs, window))
-        except Exception as error:  # whatever it was, the same steps can be launched op by op
+        except Exception as error:  # after any error the same steps can be launched op by op
             self.replays.clear()
             first: BaseException = error
             while first.__context__ is not None:  # after it, the capture can't be ended either
@@ -87,18 +86,18 @@ class CudaGraphRunner:
             logger.warning("decode steps run without CUDA graphs: %s", self.failure)
 
     def clear(self) -> None:
-        """Make the page table a new one, for another run: only row 0 stands for a slot, 0."""
+        """Reset the page table for another run: only row 0 has a slot, 0."""
         self.page_table.fill_(WRONG_TOKEN)[: self.max_len] = 0
 
     def step(self, model: LlamaTorch, bs: int, window: int) -> None:
-        """What is captured: from the fixed inputs to the fixed logits."""
+        """Run the captured part: from the fixed inputs to the fixed logits."""
         groups = make_groups([window - 1] * bs, [1] * bs, bytes_each(model.keys))
         ids, positions, rows = self.inputs[:, : -(-bs // ROWS) * ROWS].unbind()
         last = torch.arange(bs, device=self.inputs.device)
         self.logits[:bs] = model.run(groups, ids, positions, rows, last, self.page_table)
 
     def find(self, batch: ForwardBatch) -> Replay | None:
-        """The graph of a step; None for what is no plain decode step, or too large."""
+        """Return the graph of a step; None if it is no plain decode step, or too large."""
         num_reqs = len(batch.rows)
         if (
             batch.mode is not ForwardMode.DECODE
@@ -111,7 +110,7 @@ class CudaGraphRunner:
         )
 
     def run(self, replay: Replay, batch: ForwardBatch, ids: Tensor) -> Tensor:
-        """Logits [num_reqs, vocab], which no later step writes to."""
+        """Return logits [num_reqs, vocab], which no later step overwrites."""
         places = self.inputs[:, : len(ids)].unbind()
         torch._foreach_copy_(places, (ids, batch.positions, batch.token_rows))
         if self.num_filled > len(ids):
@@ -122,9 +121,10 @@ class CudaGraphRunner:
 
 
 class LlamaGraphs(LlamaTorch):
-    """``LlamaTorch`` on a GPU: decode steps are graphs, and all else is launched op by op.
+    """``LlamaTorch`` on a GPU: decode steps are graphs, all others are launched op by op.
 
-    Never compiled by ``torch.jit.script``: it would compile again in the middle of a capture.
+    It is never compiled by ``torch.jit.script``, which would compile again in the middle of a
+    capture.
 
     Raises:
         ValueError: as ``LlamaTorch``, or it is to be scripted.
@@ -147,13 +147,13 @@ class LlamaGraphs(LlamaTorch):
         self.allocated: tuple[torch.device, int, int] | None = None
 
     def __copy__(self) -> LlamaGraphs:
-        """The same weights, and no graph: in a graph is where its KV lies."""
+        """Return a model with the same weights and no graph, because a graph has a KV address."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, runner=None, allocated=None)
         return other
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
-        """As ``LlamaTorch``, but memory of the same size is kept, and the graphs with it."""
+        """Allocate as ``LlamaTorch``, but keep memory of the same size, with its graphs."""
         wanted = (device.memory("probe", 1).device, num_slots, max_len)
         if wanted != self.allocated:
             self.runner, self.allocated = None, None
@@ -161,16 +161,16 @@ class LlamaGraphs(LlamaTorch):
             self.allocated = wanted
 
     def init_cuda_graphs(self, device: Device, page_table: Buffer, max_bs: int) -> Buffer:
-        """Capture decode steps of up to ``max_bs`` rows, or keep those of the run before.
+        """Capture decode steps of up to ``max_bs`` rows, or keep those of the last run.
 
-        Gives the page table that they read: this one, or one as large that was there before. 0
-        rows is no graph at all: every op is launched by itself, as torch's sanitizer wants it.
+        Return the page table that they read: this one, or an earlier one of the same size. With 0
+        rows there is no graph: every op is launched alone, as torch's sanitizer needs it.
         """
         if not max_bs:
             return page_table
         runner = self.runner
         if runner is None or (len(runner.page_table), runner.max_bs) != (len(page_table), max_bs):
-            self.runner = None  # before memory is taken for other ones
+            self.runner = None  # before new ones take memory
             runner = CudaGraphRunner(self, page_table, max_bs, self.capture or GraphPool())
             self.runner = runner
         else:
@@ -180,7 +180,7 @@ class LlamaGraphs(LlamaTorch):
         return runner.page_table
 
     def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
-        """Logits [num_logits, vocab] in the model's dtype."""
+        """Return logits [num_logits, vocab] in the model's dtype."""
         runner = self.runner
         if runner is not None and page_table is runner.page_table and (found := runner.find(batch)):
             return runner.run(found, batch, ids)
@@ -188,11 +188,11 @@ class LlamaGraphs(LlamaTorch):
 
 
 def rounded(num_reqs: int, max_bs: int) -> int:
-    """The next number of rows that is captured; none is larger than ``max_bs``."""
+    """Return the next captured number of rows, at most ``max_bs``."""
     return num_reqs if num_reqs > max_bs else min(max_bs, 1 << (num_reqs - 1).bit_length())
 
 
 def window_of(length: int) -> int:
-    """The smallest power of two blocks that holds ``length`` positions."""
+    """Return the smallest power of two blocks that holds ``length`` positions."""
     blocks = -(-length // BLOCK)
     return BLOCK << (blocks - 1).bit_length()

@@ -1,9 +1,9 @@
 """A Llama on MLX over a paged KV cache: a step is one lazy graph of few and large operations.
 
 All tokens of a batch are multiplied together, and rows that compute equally many positions attend
-together. What depends on positions alone, ``NewTokens`` and ``Window``, is made once a step and
-holds for all layers (what SGLang's ``BatchedDecodeContext`` does with ``seq_lens`` since #23470):
-on the CPU every operation costs some microseconds, and there would be thousands of them.
+together. ``NewTokens`` and ``Window`` depend on positions alone, so they are made once for each
+step and serve all layers (as SGLang's ``BatchedDecodeContext`` does with ``seq_lens`` since
+#23470). On the CPU every operation costs some microseconds, and there would be thousands of them.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 
 
 def load(file: Path) -> dict[str, mx.array]:
-    """The tensors of a safetensors file."""
+    """Return the tensors of a safetensors file."""
     tensors: dict[str, mx.array] = mx.load(str(file))  # type: ignore[assignment]
     return tensors
 
 
 def turned(matrix: mx.array) -> mx.array:
-    """A matrix [out, in] as [in, out]: the BLAS of MLX's Linux wheel takes half the time then."""
+    """Return a matrix [out, in] as [in, out], which halves the time of MLX's Linux BLAS."""
     return mx.contiguous(matrix.T)
 
 
-# -- Which slots of the paged KV cache a step writes and reads, and what rows see ------------------
+# -- The slots of the paged KV cache that a step writes and reads, and the mask --------------------
 #
 # SGLang's MLX backend has a cache for each request, mlx-lm one for a batch; here pages are gathered
-# by each step. lessons/site/docs/mlx_caches.md says which is good for what.
+# by each step. lessons/site/docs/mlx_caches.md compares them.
 
 
 class NewTokens(NamedTuple):
-    """Where a step's tokens go, and how their queries and keys are turned; shared by all layers."""
+    """The slots of a step's tokens, and the rotation of their queries and keys, for all layers."""
 
     write: mx.array  # [tokens] KV slots
     cos: mx.array  # [tokens, 1, d] of the rotary embedding, for both halves of a head
@@ -59,21 +59,22 @@ class NewTokens(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Which positions some rows of equal extent attend to; shared by all layers.
+    """The positions that some rows of equal extent attend to; shared by all layers.
 
-    The window covers the longest row, and the mask hides what a row lacks: position j is seen by a
-    token at position i if j <= i. The stock CPU kernels add position by position, so a wider window
-    adds zeros at the end and changes no bit.
+    The window covers the longest row, and the mask hides the missing positions of shorter rows. A
+    token at position i sees position j if j <= i. The stock CPU kernels add position by position,
+    so a wider window adds zeros at the end and changes no bit.
     """
 
-    read: mx.array  # [2 * kv_heads, rows, width] where in a pool the window's numbers lie
+    read: mx.array  # [2 * kv_heads, rows, width] places of the window's numbers in a pool
     mask: mx.array  # [rows, 1, extent, width] booleans
 
 
 def attend(q: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
-    """What q [rows * extent, heads, d] see, in that shape; keys are [kv_heads, rows, width, d].
+    """Return the attention of q [rows * extent, heads, d], in that shape.
 
-    Query heads that share a KV head are rows of one matrix, so K and V are never repeated.
+    Keys are [kv_heads, rows, width, d]. Query heads that share a KV head are rows of one matrix, so
+    K and V are never repeated.
     """
     tokens, heads, d = q.shape
     kv_heads, rows, width, _ = keys.shape
@@ -122,15 +123,15 @@ class LlamaMlx:
         self.pools: list[mx.array] = []
 
     def first_layers(self, count: int) -> LlamaMlx:
-        """A draft model: the first 1 to ``num_layers`` layers, with the same weights."""
+        """Return a draft model: the first 1 to ``num_layers`` layers, with the same weights."""
         draft = copy(self)
         draft.num_layers, draft.name = count, f"first {count} layers of {self.name}"
         return draft
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
-        """Keys and values for every layer that runs, side by side: [num_slots, 2 * kv_heads, d].
+        """Take keys and values for every layer that runs: [num_slots, 2 * kv_heads, d].
 
-        Read heads first, each head of a row is a matrix that BLAS takes as it lies.
+        Read with heads first, each head of a row is a matrix that BLAS takes without a copy.
         """
         self.max_len = max_len
         shape = (num_slots, 2 * self.kv_shape[0], self.kv_shape[1])
@@ -138,7 +139,7 @@ class LlamaMlx:
         evaluate(*self.pools)
 
     def forward(self, batch: ForwardBatch, ids: mx.array, page_table: mx.array) -> mx.array:
-        """Logits [num_logits, vocab] after each of the tokens that are asked for."""
+        """Return logits [num_logits, vocab] after each of the wanted tokens."""
         w, layers, new = self.weights, self.weights.layers, self.new_tokens(batch, page_table)
         windows = [
             self.window_of(group, batch, page_table) for group in equal_extents(batch.extend_lens)
@@ -154,12 +155,12 @@ class LlamaMlx:
         return logits
 
     def new_tokens(self, batch: ForwardBatch, page_table: mx.array) -> NewTokens:
-        """Where the tokens of a batch go."""
+        """Return the slots of a batch's tokens, and their rotation."""
         cos, sin = (part[batch.positions[:, None]] for part in (self.weights.cos, self.weights.sin))
         return NewTokens(page_table[batch.token_rows * self.max_len + batch.positions], cos, sin)
 
     def window_of(self, group: RowRun, batch: ForwardBatch, page_table: mx.array) -> Window:
-        """What rows of equal extent attend to, as far as the host knows how long they are."""
+        """Return the window of rows of equal extent, from the host's bound of their length."""
         cells = mx.array([row * self.max_len for row in batch.rows[group.rows]])[:, None]
         positions = batch.positions[group.tokens].reshape(-1, group.extend_len)
         seen = mx.arange(max(batch.prefix_lens[group.rows]) + group.extend_len)
@@ -173,10 +174,10 @@ class LlamaMlx:
     def attention(
         self, h: mx.array, layer: int, new: NewTokens, windows: Sequence[Window]
     ) -> mx.array:
-        """What the tokens of h [tokens, dim] see in a layer, [tokens, heads * d].
+        """Return the attention of h [tokens, dim] in a layer, [tokens, heads * d].
 
         ``windows`` are of neighbouring rows, and cover all tokens in order. All keys and values are
-        written at once, before any are read.
+        written before any are read.
         """
         w, pool, (kv_heads, d) = self.weights.layers, self.pools[layer], self.kv_shape
         qkv = h @ w["qkv"][layer]

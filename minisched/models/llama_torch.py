@@ -2,15 +2,15 @@
 
 Batch shape normally changes a float's last bits, because kernels split their sums by shape. Here
 no sum has a shape that depends on the batch: linears and attention see rows in multiples of
-``ROWS`` (libraries give left-over rows to other kernels), and attention multiplies values in blocks
-of ``BLOCK`` positions that are added up one after the other, so that a block of mere padding adds
+``ROWS`` (libraries give left-over rows to other kernels). Attention multiplies values in blocks
+of ``BLOCK`` positions that are added in order, so a block of mere padding adds
 exact zeros. Measured on the CPU with oneDNN (float32, bfloat16) and MKL (float64); elsewhere it is
 not claimed.
 
 First comes a step, ``llama_step``: plain torch in the subset that ``torch.jit.script`` compiles, so
 that a whole step runs without the interpreter lock. (It can't read postponed annotations of named
-tuples, so this file does without them.) Then which tokens attend together, how weights lie in
-memory, and the model around it.
+tuples, so this file has none.) Then come the groups of tokens that attend together, the order of
+weights in memory, and the model around it.
 """
 
 import warnings
@@ -44,7 +44,7 @@ AT_ONCE = 32767  # numbers: one more, and torch may give an elementwise operatio
 
 
 class PagedKV(NamedTuple):
-    """What attention remembers. ``page_table[row * max_len + position]`` is a KV slot."""
+    """The memory of attention. ``page_table[row * max_len + position]`` is a KV slot."""
 
     keys: Tensor  # [layers, num_slots, kv_heads, d]
     values: Tensor  # [layers, num_slots, kv_heads, d]
@@ -58,18 +58,18 @@ class Group(NamedTuple):
     first: int  # the group's first token in the flat batch
     num_rows: int
     extend_len: int
-    window: int  # positions looked at: a multiple of BLOCK that covers the longest row
+    window: int  # positions read: a multiple of BLOCK that covers the longest row
 
 
 class GroupView(NamedTuple):
-    """Where a group finds its KV, and what of it each token may see; the same for all layers."""
+    """The cells of a group's KV, and the mask of each token; the same for all layers."""
 
     cells: Tensor  # [num_rows * kv_heads * window] index into [num_slots * kv_heads]
     mask: Tensor  # [num_rows * kv_heads, m, window]: 0, or -inf for positions that lie ahead
 
 
 def pad_rows(x: Tensor, rows: int = ROWS) -> Tensor:
-    """``x`` [..., m, d] with rows of zeros added until m is a multiple of ``rows``."""
+    """Return ``x`` [..., m, d] with rows of zeros added until m is a multiple of ``rows``."""
     return F.pad(x, [0, 0, 0, -x.size(-2) % rows])
 
 
@@ -88,9 +88,9 @@ def look(group: Group, kv: PagedKV, positions: Tensor, token_rows: Tensor, rep: 
 
 
 def scores(q: Tensor, k: Tensor, block: int = BLOCK) -> Tensor:
-    """Products [b, m, window] of q [b, m, d] and k [b, window, d].
+    """Return products [b, m, window] of q [b, m, d] and k [b, window, d].
 
-    In float64 block by block: how wide a product is changes the order in which MKL sums it.
+    In float64 they are computed in blocks, because MKL's order of summation depends on the width.
     """
     if k.dtype != torch.float64:
         return torch.bmm(q, k.transpose(1, 2))
@@ -101,10 +101,10 @@ def scores(q: Tensor, k: Tensor, block: int = BLOCK) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, block: int = BLOCK) -> Tensor:
-    """Masked attention of q [b, m, d] over k and v [b, window, d].
+    """Return masked attention of q [b, m, d] over k and v [b, window, d].
 
-    Values are summed block by block: all blocks are multiplied in one call, and only their sum is
-    taken one after the other.
+    Values are summed block by block: one call multiplies all blocks, and their sum is taken in
+    order.
     """
     b, m, d = q.size()
     blocks = k.size(1) // block
@@ -118,7 +118,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, block: int = BLOCK) ->
 
 
 def attend_group(q: Tensor, keys: Tensor, values: Tensor, view: GroupView, group: Group) -> Tensor:
-    """Attention of a group's q [num_rows * extend_len, heads, d], in the same shape.
+    """Return attention of a group's q [num_rows * extend_len, heads, d], in the same shape.
 
     ``keys`` and ``values`` are one layer's: [num_slots, kv_heads, d].
     """
@@ -145,23 +145,23 @@ class LlamaWeights(NamedTuple):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-    """``x`` [m, in] times a matrix [out, in] of ``pack``, or a plain one."""
+    """Return ``x`` [m, in] times a matrix [out, in] of ``pack``, or a plain one."""
     if weight.is_mkldnn:
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding of x [num_tokens, heads, d]; cos and sin [num_tokens, 1, d]."""
+    """Return x [num_tokens, heads, d] with rotary embedding; cos and sin [num_tokens, 1, d]."""
     half = x.size(-1) // 2
     return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 
 
 def silu(x: Tensor, at_once: int = AT_ONCE) -> Tensor:
-    """SiLU of x [num_tokens, width], a few rows at a time.
+    """Return SiLU of x [num_tokens, width], a few rows at a time.
 
-    Otherwise torch may cut a row in two to give it to two threads, and the ends of a cut are
-    computed with another exponential.
+    Otherwise torch may split a row between two threads, and computes the ends of a part with
+    another exponential.
     """
     rows = max(1, at_once // x.size(1))
     if x.size(0) <= rows:
@@ -170,13 +170,13 @@ def silu(x: Tensor, at_once: int = AT_ONCE) -> Tensor:
 
 
 class StepView(NamedTuple):
-    """What all layers of a step have in common."""
+    """The values that all layers of a step share."""
 
     groups: list[Group]
     views: list[GroupView]  # of each group
     cos: Tensor  # [num_tokens, 1, d]
     sin: Tensor  # [num_tokens, 1, d]
-    new: Tensor  # [real] the tokens' own KV slots; what is behind them is padding
+    new: Tensor  # [real] the tokens' own KV slots; the rest is padding
 
 
 def look_at_step(
@@ -193,7 +193,7 @@ def look_at_step(
 
 
 def attention(weights: LlamaWeights, layer: int, kv: PagedKV, step: StepView, x: Tensor) -> Tensor:
-    """What a layer's attention adds to x [num_tokens, dim]; the KV of the tokens is written."""
+    """Return a layer's attention for x [num_tokens, dim], to be added; write the tokens' KV."""
     keys, values = kv.keys[layer], kv.values[layer]
     kv_heads, d, eps, real = keys.size(1), keys.size(2), weights.eps, step.new.size(0)
     w = weights.layers
@@ -214,7 +214,7 @@ def attention(weights: LlamaWeights, layer: int, kv: PagedKV, step: StepView, x:
 
 
 def mlp(weights: LlamaWeights, layer: int, x: Tensor) -> Tensor:
-    """What a layer's MLP adds to x [num_tokens, dim]."""
+    """Return a layer's MLP for x [num_tokens, dim], to be added."""
     w = weights.layers
     h = F.rms_norm(x, [x.size(1)], w["mlp_norm"][layer], weights.eps)
     gate, up = linear(h, w["gate_up"][layer]).chunk(2, -1)
@@ -222,7 +222,7 @@ def mlp(weights: LlamaWeights, layer: int, x: Tensor) -> Tensor:
 
 
 def logits_of(weights: LlamaWeights, x: Tensor, logits_at: Tensor) -> Tensor:
-    """Logits [num_logits, vocab] after some of the tokens."""
+    """Return logits [num_logits, vocab] after some of the tokens."""
     x = F.rms_norm(x[logits_at], [x.size(1)], weights.final_norm, weights.eps)
     return linear(pad_rows(x), weights.head)[: logits_at.size(0)]
 
@@ -237,7 +237,7 @@ def llama_layers(
     first: int,
     end: int,
 ) -> Tensor:
-    """x [num_tokens, dim] through layers ``first`` to ``end``; the KV of the tokens is written.
+    """Run x [num_tokens, dim] through layers ``first`` to ``end``, and write the tokens' KV.
 
     ``positions`` and ``token_rows`` [num_tokens] may be padded at the end; the KV of padding is not
     written.
@@ -258,9 +258,9 @@ def llama_step(
     token_rows: Tensor,
     logits_at: Tensor,
 ) -> Tensor:
-    """One forward pass: through all layers, to logits [num_logits, vocab].
+    """Run one forward pass through all layers, to logits [num_logits, vocab].
 
-    ``logits_at`` [num_logits] says after which of the ``ids`` [num_tokens] they are wanted.
+    ``logits_at`` [num_logits] selects the ``ids`` [num_tokens] with logits.
     """
     num_layers, x = len(weights.layers["qkv"]), weights.embed[ids]
     x = llama_layers(weights, kv, groups, x, positions, token_rows, 0, num_layers)
@@ -278,16 +278,16 @@ def script(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return compiled
 
 
-# -- Which tokens of a batch attend together: all that can, or as many as fit a cache --------------
+# -- Groups of tokens that attend together: all that can, or as many as fit a cache ----------------
 
-CACHE = 3 << 19  # bytes of KV gathered at once: with what is computed of it, a core's cache
+CACHE = 3 << 19  # bytes of KV gathered at a time: with its results, a core's cache
 QUERIES = 64  # positions of a prompt that attend together, for the same reason
 
 
 def bytes_each(keys: Tensor) -> int | None:
-    """Bytes of a position's keys and values, in one layer of keys [layers, slots, kv_heads, d].
+    """Return the bytes of a position's keys and values in one layer; None on a GPU.
 
-    None on a GPU.
+    ``keys`` are [layers, slots, kv_heads, d].
     """
     return 2 * keys[0, 0].nbytes if keys.device.type == "cpu" else None
 
@@ -295,17 +295,16 @@ def bytes_each(keys: Tensor) -> int | None:
 def make_groups(
     prefix_lens: Sequence[int], extend_lens: Sequence[int], bytes_each: int | None
 ) -> list[Group]:
-    """How rows attend: those with one extent together (``llama.equal_extents``).
+    """Return groups of rows with one extent (``llama.equal_extents``).
 
-    On a CPU only so many attend at once that what they gather and compute stays in a cache;
-    ``bytes_each`` are those of a position's KV. None is for a GPU, which wants few large groups.
-    Each looks as far as its longest row, or its part of a prompt, reaches, as far as the host
-    knows. The bits are the same.
+    On a CPU a group is limited so that its data stays in a cache; ``bytes_each`` is the size of a
+    position's KV. None means a GPU, which needs few large groups. A group's window reaches the end
+    of its longest row, or of its part of a prompt, by the host's bound. The bits are the same.
     """
     groups: list[Group] = []
     for run in equal_extents(extend_lens):
         first, prefixes, extend_len = run.tokens.start, prefix_lens[run.rows], run.extend_len
-        count, most = len(prefixes), extend_len  # rows, and positions of each, at once
+        count, most = len(prefixes), extend_len  # rows, and positions of each, at a time
         if bytes_each is not None and count > 1:
             count = max(1, CACHE // bytes_each // window_of(max(prefixes) + extend_len))
         elif bytes_each is not None:
@@ -320,20 +319,20 @@ def make_groups(
 
 
 def window_of(length: int) -> int:
-    """As many positions, in whole blocks."""
+    """Return ``length`` positions, rounded up to whole blocks."""
     return -(-length // BLOCK) * BLOCK
 
 
-# -- How weights lie in memory ---------------------------------------------------------------------
+# -- The order of weights in memory ----------------------------------------------------------------
 
 PACKED_FOR = 16  # rows: packed for fewer, oneDNN's order is slow for many
 
 
 def pack(weight: Tensor) -> Tensor:
-    """A matrix [out, in] in the order in which oneDNN reads it, if it can.
+    """Return a matrix [out, in] in the order in which oneDNN reads it, if it can.
 
-    MKL puts a plain float32 matrix in order at every call, and reads it at a third of the rate.
-    A tied head lies in memory twice: rows of it are looked up, too.
+    MKL reorders a plain float32 matrix at every call, and reads it at a third of the rate. A tied
+    head is in memory twice, because its rows are looked up, too.
     """
     known = weight.dtype in (torch.float32, torch.bfloat16) and torch.backends.mkldnn.is_available()
     if weight.is_mkldnn or not known:
@@ -343,7 +342,10 @@ def pack(weight: Tensor) -> Tensor:
 
 
 def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
-    """The weights on a device: packed on the CPU, plain elsewhere, and there a tied head once."""
+    """Return the weights on a device: packed on the CPU, plain elsewhere.
+
+    A tied head is packed as a copy, and plain only once.
+    """
     if where.type != "cpu":
         return move(weights, where)
     layers = {
@@ -354,7 +356,7 @@ def place(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
 
 
 def move(weights: LlamaWeights, where: torch.device) -> LlamaWeights:
-    """The weights on a device, plain, unless they are there; a tied head once."""
+    """Return the weights on a device, plain, unless they are there; a tied head once."""
 
     def moved(weight: Any) -> Any:
         if isinstance(weight, dict):
@@ -378,9 +380,9 @@ class LlamaTorch:
     ``dtype`` is ``auto`` (``llama.choose_dtype``) or one of ``DTYPES``.
 
     ``scripted`` makes a step one ``torch.jit.script`` call, which needs the interpreter lock only
-    to begin and to end: otherwise a Python thread beside it hides almost nothing. It is for the CPU
-    alone: on a GPU it compiles kernels of its own, which compute other last bits. ``packed`` puts
-    the weights in the order of the CPU's library as they are read, and not later.
+    at its start and end. Without it, a parallel Python thread hides almost no time. It is for the
+    CPU alone: on a GPU it compiles kernels of its own, with other last bits. ``packed`` puts the
+    weights in the order of the CPU's library while they are read, and not later.
 
     Raises:
         ValueError: ``dtype`` is unknown, or the directory does not hold a Llama.
@@ -415,7 +417,7 @@ class LlamaTorch:
         self.step = script(llama_step) if scripted else llama_step
 
     def first_layers(self, count: int) -> "LlamaTorch":
-        """A draft model: the first 1 to ``num_layers`` layers, with the same weights."""
+        """Return a draft model: the first 1 to ``num_layers`` layers, with the same weights."""
         draft, layers = copy(self), self.weights.layers
         fewer = {name: parts[:count] for name, parts in layers.items()}
         draft.weights = self.weights._replace(layers=fewer)
@@ -423,7 +425,7 @@ class LlamaTorch:
         return draft
 
     def allocate(self, device: Device, num_slots: int, max_len: int) -> None:
-        """Put weights and KV where the device's memory is."""
+        """Put weights and KV into the device's memory."""
         where = device.memory("probe", 1).device
         self.weights = place(self.weights, where)
         if where.type != "cpu":
@@ -434,15 +436,15 @@ class LlamaTorch:
         self.max_len = max_len
 
     def read_kv(self, slots: list[int]) -> list[Tensor]:
-        """The KV of these slots, [2][layers, num_slots, kv_heads, d]."""
+        """Return the KV of these slots, [2][layers, num_slots, kv_heads, d]."""
         return [self.keys[:, slots], self.values[:, slots]]
 
     def write_kv(self, slots: list[int], values: Sequence[Tensor]) -> None:
-        """Put KV that was computed elsewhere into these slots."""
+        """Write KV that was computed elsewhere into these slots."""
         self.keys[:, slots], self.values[:, slots] = values
 
     def forward(self, batch: ForwardBatch, ids: Array, page_table: Buffer) -> Array:
-        """Logits [num_logits, vocab] in the model's dtype."""
+        """Return logits [num_logits, vocab] in the model's dtype."""
         groups = make_groups(batch.prefix_lens, batch.extend_lens, bytes_each(self.keys))
         where = batch.positions, batch.token_rows, batch.logits_at
         return self.run(groups, ids, *where, page_table)
@@ -450,7 +452,7 @@ class LlamaTorch:
     def forward_layers(
         self, layers: range, batch: ForwardBatch, hidden: Array, page_table: Buffer
     ) -> Array:
-        """Through some layers (``loops/vllm_pp.py:LayeredModel``)."""
+        """Run some layers (``loops/vllm_pp.py:LayeredModel``)."""
         if layers.start == 0:
             hidden = self.weights.embed[hidden]
         groups = make_groups(batch.prefix_lens, batch.extend_lens, bytes_each(self.keys))
@@ -461,7 +463,7 @@ class LlamaTorch:
         )
 
     def compute_logits(self, batch: ForwardBatch, hidden: Array) -> Array:
-        """Logits [num_logits, vocab] in the model's dtype."""
+        """Return logits [num_logits, vocab] in the model's dtype."""
         return logits_of(self.weights, hidden, batch.logits_at)
 
     def run(
@@ -473,6 +475,6 @@ class LlamaTorch:
         logits_at: Tensor,
         page_table: Tensor,
     ) -> Tensor:
-        """One step on the model's weights and KV."""
+        """Run one step on the model's weights and KV."""
         kv = PagedKV(self.keys, self.values, page_table, self.max_len)
         return self.step(self.weights, kv, groups, ids, positions, token_rows, logits_at)

@@ -1,4 +1,4 @@
-"""The engine that a model object computes for: its KV is in the model, so it has one at a time."""
+"""The engine that a model object computes for: the model has one KV, so one engine at a time."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from weakref import WeakKeyDictionary, ref
 
 
 class Owner(Protocol):
-    """An engine, as far as it matters here."""
+    """The part of an engine that ownership needs."""
 
     worker: Any  # has ``model``
 
     @property
     def device(self) -> object:
-        """The device that it launches on."""
+        """Return the device that it launches on."""
         ...
 
     @property
     def is_done(self) -> bool:
-        """Whether every request has ended and nothing is in flight."""
+        """Return whether all requests have ended and no step is in flight."""
         ...
 
 
@@ -54,7 +54,7 @@ def is_busy(owner: Owner | None) -> bool:
 
 
 class TakenModel:
-    """Stands for the model in an idle engine, after another engine took it: any use is refused."""
+    """A placeholder for the model in an idle engine that lost it to another; any use is refused."""
 
     def __init__(self, name: str) -> None:
         self.name = name

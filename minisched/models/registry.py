@@ -1,4 +1,4 @@
-"""Opens a model by name for the device it is to run on.
+"""Models by name for a device.
 
 A file that imports a library is read only when a model of it is opened.
 """
@@ -21,10 +21,10 @@ LLAMA = {  # device -> (module, class, extra)
 
 
 def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
-    """``hash``, ``smollm2``, a directory with a model in Hugging Face's form, or a hub id.
+    """Open ``hash``, ``smollm2``, a directory in Hugging Face's form, or a hub id.
 
-    ``dtype`` is what a real model computes in: ``auto``, which is the checkpoint's own on every
-    device (``llama.choose_dtype``), ``float32``, ``bfloat16``, or with torch ``float64``.
+    ``dtype`` is the dtype of a real model's arithmetic: ``auto``, which is the checkpoint's own on
+    every device (``llama.choose_dtype``), ``float32``, ``bfloat16``, or with torch ``float64``.
 
     Raises:
         ValueError: the model is unknown, not fetched or incomplete; the device can't run it, or not
@@ -47,7 +47,7 @@ def open_model(name: str, device: str, dtype: str = AUTO) -> Model:
 
 
 def hash_class(device: str) -> type[HashModel]:
-    """The hash model's class in a device's arrays.
+    """Return the hash model's class in a device's arrays.
 
     Raises:
         MissingExtra: the library is not installed.

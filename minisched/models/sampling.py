@@ -1,18 +1,18 @@
-"""Chooses a token from logits, on lists of numbers; torch and MLX have the same in their terms.
+"""The choice of a token from logits, on lists of numbers; torch and MLX have the same functions.
 
-A draw is a function of (seed, request, position) alone, never of the batch, so that every
-schedule samples the same tokens. It is a Gumbel-max draw: noise for each token, then the maximum.
-The noise comes from a counter-based generator, Threefry-2x32 (Salmon, Moraes, Dror and Shaw,
-"Parallel random numbers: as easy as 1, 2, 3", SC 2011), which adds, rotates and xors only, so it is
-exact on every device.
+A draw is a function of (seed, request, position) alone, never of the batch, so every schedule
+samples the same tokens. It is a Gumbel-max draw: noise for each token, then the maximum. The noise
+comes from a counter-based generator, Threefry-2x32 (Salmon, Moraes, Dror and Shaw, "Parallel random
+numbers: as easy as 1, 2, 3", SC 2011). It adds, rotates and xors only, so it is exact on every
+device.
 
-Top-p adds up probabilities, and a sum of floats depends on its order, which is another in each
-library, and on a GPU another for each shape. So they are whole numbers, of ``UNIT`` for the most
-likely token: up to a quarter of a million of these add up exactly, in any order.
+Top-p adds probabilities. A sum of floats depends on its order, which differs between libraries, and
+on a GPU between shapes. So probabilities are whole numbers here, of ``UNIT`` for the most likely
+token. Up to a quarter of a million of these add up exactly, in any order.
 
-A logit that is not a number (NaN) counts as the largest, as in torch; a token that is chosen where
-there is one is marked (``base.py``). Before a choice, logits are adjusted as requests ask
-(penalties, biases, masks). Log-probabilities are computed from the same logits.
+A logit that is not a number (NaN) counts as the largest, as in torch; a token chosen in its
+presence is marked (``base.py``). Before a choice, logits are adjusted as requests ask (penalties,
+biases, masks). Log-probabilities are computed from the same logits.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from ..devices.sim import Vector
 
 ROUNDS = 13  # the fewest that the authors publish test vectors for
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # bits, in four rounds and the four after them
-PARITY = 0x1BD11BDA  # what makes the third word of a key
+PARITY = 0x1BD11BDA  # the constant for the third word of a key
 WORD = 2**32 - 1
-UNIT = 2.0**34  # of the whole numbers that probabilities are counted in
+UNIT = 2.0**34  # the whole number of the most likely token's probability
 
 
 def threefry(key: tuple[Any, Any], counter: tuple[Any, Any], rounds: int = ROUNDS) -> Any:
-    """Threefry-2x32: two random words of 32 bits, for a key and a counter of two words each.
+    """Threefry-2x32: return two random words of 32 bits, for a key and a counter.
 
-    A word is an integer or an array of integers, of 64 bits with a sign, where nothing here
-    overflows, or of 32 without one.
+    Key and counter are two words each. A word is an integer or an array of integers: signed with 64
+    bits, where nothing here overflows, or unsigned with 32.
     """
     keys = (*key, key[0] ^ key[1] ^ PARITY)
     left, right = counter[0] + keys[0], (counter[1] + keys[1]) & WORD
     for at in range(0, rounds, 4):
         for bits in ROTATIONS[at // 4 % 2][: rounds - at]:
-            left = left + right  # what lies above a word is cut off at the end
+            left = left + right  # bits above a word are cut off at the end
             right = (right << bits ^ right >> 32 - bits ^ left) & WORD
         if at + 4 <= rounds:
             count = at // 4 + 1
@@ -53,7 +53,7 @@ def threefry(key: tuple[Any, Any], counter: tuple[Any, Any], rounds: int = ROUND
 
 
 def gumbel(key: int, position: int, tokens: Iterable[int]) -> dict[int, float]:
-    """The noise of each token: -log(-log(u)), with u in (0, 1) made from the three numbers.
+    """Return the noise of each token: -log(-log(u)), with u in (0, 1) from the three numbers.
 
     ``key`` is ``Request.sampling_key``, below 2**63. One counter makes two words, so tokens 2n and
     2n + 1 share it.
@@ -66,14 +66,14 @@ def gumbel(key: int, position: int, tokens: Iterable[int]) -> dict[int, float]:
 
 
 def falling(logit: float) -> tuple[bool, float]:
-    """A key for logits from the largest to the smallest; what is not a number comes before them."""
+    """Return a sort key for logits from the largest to the smallest, with NaN before them."""
     return logit == logit, -logit
 
 
 def kept(scaled: Sequence[float], params: SamplingParams) -> list[int]:
-    """Tokens that top-k and then top-p leave, most likely first; ties go to the lower id.
+    """Return the tokens after top-k and then top-p, most likely first; ties go to the lower id.
 
-    One token alone where it is not a number.
+    A token with a NaN logit stands alone.
     """
     order = sorted(range(len(scaled)), key=lambda token: falling(scaled[token]))
     if math.isnan(scaled[order[0]]):
@@ -106,13 +106,13 @@ def choose(logits: Sequence[float], params: SamplingParams, key: int, position: 
     return -1 - token if math.isnan(logits[token]) else token
 
 
-# -- Penalties, biases and masks: what changes logits before a token is chosen ---------------------
+# -- Penalties, biases and masks: changes of logits before a token is chosen -----------------------
 #
 # Few tokens are penalised, so few logits are touched. The products are made here, on the host, in
-# float64; what is left are single operations on single logits: the same bits in every batch.
+# float64. The rest is single operations on single logits: the same bits in every batch.
 
 Adjustments = Sequence[LogitAdjustment | None]  # [num_samples], or empty: nothing is adjusted
-NEVER = float("-inf")  # the logit of a token that may not come next
+NEVER = float("-inf")  # the logit of a masked token
 
 
 class Changes(NamedTuple):
@@ -127,10 +127,10 @@ class Changes(NamedTuple):
 
 
 def adjust(logits: list[list[float]], adjustments: Adjustments) -> list[list[float]]:
-    """Logits [num_samples, vocab] as the requests want them; rows without a wish as they are.
+    """Return logits [num_samples, vocab] as the requests want them; other rows unchanged.
 
-    SGLang ``sampling/sampling_batch_info.py:apply_logits_bias``, where masks come before biases;
-    here masks are last, so that nothing brings a masked token back.
+    SGLang ``sampling/sampling_batch_info.py:apply_logits_bias``, where masks come before biases.
+    Here masks are last, so no bias restores a masked token.
     """
     if not any(adjustments):
         return logits
@@ -167,10 +167,10 @@ def changes(adjustments: Adjustments) -> Changes:
 
 
 def vocab_masks(adjustments: Adjustments, vocab_size: int) -> dict[int, bytes]:
-    """The masks by row, each ceil(vocab_size / 8) bytes; tokens that a mask lacks may not come.
+    """Return the masks by row, each ceil(vocab_size / 8) bytes, with the bits of allowed tokens.
 
-    A mask that lets no token pass is left out: there is nothing to choose from then, whatever is
-    chosen is wrong, and it should at least be a number.
+    A mask without a token is left out: any choice is wrong then, and the token should at least be a
+    number.
     """
     size, in_last = -(-vocab_size // 8), vocab_size % 8
     masks = {}
@@ -185,7 +185,7 @@ def vocab_masks(adjustments: Adjustments, vocab_size: int) -> dict[int, bytes]:
     return masks
 
 
-# -- Log-probabilities: how likely tokens are, and the logits of a step that they come from --------
+# -- Log-probabilities: of a step's tokens, and the logits that they come from ---------------------
 #
 # ``core/logprobs.py`` defines them. A row's numbers depend on the row alone: neither on the batch,
 # nor on the number of most likely tokens that other rows want. Ids travel as floats (float32 holds
@@ -195,10 +195,10 @@ def vocab_masks(adjustments: Adjustments, vocab_size: int) -> dict[int, bytes]:
 def logprobs(
     logits: Sequence[Sequence[float]], at: Sequence[int], tokens: Sequence[int], top: int
 ) -> Vector:
-    """How likely each of ``tokens`` [num_places] is, by the logits ``at`` [num_places].
+    """Return log-probabilities of ``tokens`` [num_places] by the logits ``at`` [num_places].
 
-    [num_places, 1 + 2 * top]: its log-probability, then those of the ``top`` most likely tokens,
-    most likely first, then their ids.
+    [num_places, 1 + 2 * top]: the token's, then those of the ``top`` most likely tokens, most
+    likely first, then their ids.
     """
     rows: list[Any] = []
     for index, token in zip(at, tokens, strict=True):
@@ -227,7 +227,7 @@ class LogprobInfo(NamedTuple):
     input_ids: Any  # [num_places] the token, where it is the prompt's
 
     def shipped(self, xp: Arrays) -> LogprobInfo:
-        """The same on the device."""
+        """Return the same on the device."""
         return self._replace(
             samples_at=None if self.samples_at is None else xp.asarray(self.samples_at),
             logits_at=xp.asarray(self.logits_at),
@@ -240,7 +240,7 @@ class LogprobInfo(NamedTuple):
 def get_logprob_info(batch: ScheduleBatch, starts: Sequence[int]) -> LogprobInfo | None:
     """Return the places of a batch; None if no request wants any.
 
-    ``starts`` has the first new position whose logits each prompt wants, [num_extend_reqs].
+    ``starts`` has each prompt's first new position with wanted logits, [num_extend_reqs].
     """
     if not any(req.params.return_logprob for req in batch.reqs):
         return None

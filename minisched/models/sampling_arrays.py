@@ -31,12 +31,12 @@ def arrays_of(array: Array) -> Any:
 
 
 def sample(logits: Array, batch: ForwardBatch) -> Array:
-    """A model's ``sample``: one token for each row of logits, [num_samples]."""
+    """Return one token for each row of logits, [num_samples], as a model's ``sample``."""
     return choose(adjust(logits, batch.adjustments), batch.sampling)
 
 
 def choose(logits: Array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> Array:
-    """One token for each row of ``logits`` [num_reqs, vocab], by its (params, key, position)."""
+    """Return a token for each row of ``logits`` [num_reqs, vocab], by (params, key, position)."""
     xp = arrays_of(logits)
     tokens, is_nan = xp.argmax(logits), xp.lib.isnan(logits).any(-1)
     rows = [row for row, (params, _, _) in enumerate(sampling) if not params.is_greedy]
@@ -47,7 +47,7 @@ def choose(logits: Array, sampling: Sequence[tuple[SamplingParams, int, int]]) -
 
 
 def draw(logits: Array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> Array:
-    """A Gumbel-max draw for each row of ``logits``, none of them greedy: [num_reqs]."""
+    """Return a Gumbel-max draw for each row of ``logits``, none of them greedy: [num_reqs]."""
     xp, vocab_size = arrays_of(logits), logits.shape[-1]
     params, *numbers = zip(*sampling, strict=True)
     with xp.in_float64():
@@ -59,14 +59,14 @@ def draw(logits: Array, sampling: Sequence[tuple[SamplingParams, int, int]]) -> 
 
 
 def scale(logits: Array, params: Sequence[SamplingParams]) -> Array:
-    """``logits`` [num_reqs, any] by each row's temperature, in float64."""
+    """Return ``logits`` [num_reqs, any] by each row's temperature, in float64."""
     xp = arrays_of(logits)
     temperature = xp.numbers([p.temperature for p in params], xp.lib.float64)
     return xp.numbers(logits, xp.lib.float64) / temperature[:, None]
 
 
 def gumbel(keys: Array, positions: Array, vocab_size: int) -> Array:
-    """Noise [num_reqs, vocab] in float64 for keys and positions [num_reqs, 1], int64."""
+    """Return noise [num_reqs, vocab] in float64 for keys and positions [num_reqs, 1], int64."""
     xp = arrays_of(keys)
     numbers = keys >> 32, keys & WORD, xp.arange((vocab_size + 1) // 2), positions
     high, low, pairs, positions = (xp.numbers(each, xp.word) for each in numbers)
@@ -77,10 +77,11 @@ def gumbel(keys: Array, positions: Array, vocab_size: int) -> Array:
 
 
 def kept(logits: Array, params: Sequence[SamplingParams]) -> Array:
-    """Which tokens top-k and then top-p leave, [num_reqs, vocab]; of equals the lower ids stay.
+    """Return whether top-k and then top-p keep each token, [num_reqs, vocab].
 
-    So many of the most likely ones are put in order as any row may keep: with a top-k in each row
-    that has a top-p, only few. They are, as the logits they are: in 16 bits that is soon done.
+    Of equal logits, the lower ids stay. Only as many of the most likely tokens are sorted as a row
+    may keep: few, if each row with a top-p has a top-k. They are sorted in the dtype of the logits,
+    which is fast in 16 bits.
     """
     xp, vocab_size = arrays_of(logits), logits.shape[-1]
     limits = [min(p.top_k, vocab_size) if p.top_k > 0 else vocab_size for p in params]
@@ -89,18 +90,18 @@ def kept(logits: Array, params: Sequence[SamplingParams]) -> Array:
     top_p = xp.numbers([p.top_p for p in params], xp.lib.float64)[:, None]
     top_k = xp.numbers(limits, xp.lib.int64)[:, None]
     best = scale(xp.largest(logits, width), params)  # [num_reqs, width], falling
-    first = best[:, :1]  # an infinite one less itself is no number
+    first = best[:, :1]  # infinity minus infinity is no number
     weights = xp.lib.floor(xp.exp(xp.where(best == first, 0.0, best - first)) * UNIT)
     reached = xp.where(xp.arange(width) < top_k, weights, 0.0).cumsum(-1)
     count = (reached < top_p * reached[:, -1:]).sum(-1, keepdims=True) + 1
     count = xp.where((top_p >= 1.0) | (count > top_k), top_k, count)
-    is_free = count > width  # such a row leaves no token out
+    is_free = count > width  # such a row keeps every token
     left = first_of(scale(logits, params), best, xp.where(is_free, 1, count))
     return is_free | left
 
 
 def first_of(values: Array, falling: Array, count: Array) -> Array:
-    """Where the ``count`` [num_rows, 1] largest of a row are; of equals the first.
+    """Return the places of the ``count`` [num_rows, 1] largest of a row; of equals the first.
 
     ``falling`` contains at least ``count`` of them in order.
     """
@@ -114,7 +115,7 @@ def first_of(values: Array, falling: Array, count: Array) -> Array:
 
 
 def adjust(logits: Array, adjustments: Adjustments) -> Array:
-    """``logits`` [num_samples, vocab] as the requests want them; the array itself is left alone."""
+    """Return ``logits`` [num_samples, vocab] as the requests want them, not changed in place."""
     if not any(adjustments):
         return logits
     xp = arrays_of(logits)
@@ -151,7 +152,7 @@ def logprobs(logits: Array, at: Array, tokens: Array, top: int) -> Array:
 
 
 def most_likely(rows: Array, count: int) -> Array:
-    """The ids of the largest logits, [num_places, count], largest first; of equals the lower first.
+    """Return the ids of the largest logits, [num_places, count], in order; of equals the lower.
 
     The largest logits select the ids, which are sorted separately: of equal logits torch takes any.
     """

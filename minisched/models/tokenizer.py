@@ -1,4 +1,4 @@
-"""Text to token ids and back, and text that appears while tokens arrive one by one."""
+"""Text to token ids and back, and text that appears while tokens arrive."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     import tokenizers
 
 
-REPLACEMENT = "\ufffd"  # what half a UTF-8 character decodes to
+REPLACEMENT = "\ufffd"  # the text of an incomplete UTF-8 character
 
 
 class TextCodec(Protocol):
     """The methods of both tokenizers here."""
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text."""
+        """Return the token ids of a text."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids; bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of token ids; bytes that are no UTF-8 become U+FFFD."""
         ...
 
 
@@ -54,12 +54,12 @@ class Tokenizer:
             raise WeightsError(f"{file} is not a tokenizer ({error}).") from error
 
     def to_json(self) -> str:
-        """The text of its tokenizer.json, for a library that looks into the vocabulary."""
+        """Return the text of its tokenizer.json, for a library that reads the vocabulary."""
         text: str = self._codec.to_str()
         return text
 
     def encode(self, text: str) -> list[int]:
-        """Token ids, with the start token where the model's tokenizer adds one.
+        """Return token ids, with the start token where the model's tokenizer adds one.
 
         Raises UnicodeEncodeError (a ValueError) for text that is no UTF-8: a lone surrogate.
         """
@@ -68,7 +68,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text; special tokens such as ``<|im_end|>`` are left out."""
+        """Return the text; special tokens such as ``<|im_end|>`` are left out."""
         text: str = self._codec.decode(list(ids), skip_special_tokens=True)
         return text
 
@@ -77,11 +77,11 @@ class ByteTokenizer:
     """A token is a byte of UTF-8: the tokenizer of the hash model. Standard library only."""
 
     def encode(self, text: str) -> list[int]:
-        """The text's bytes, each an id below 256."""
+        """Return the text's bytes, each an id below 256."""
         return list(text.encode())
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The bytes' text; ids from 256 on (end of text) are left out."""
+        """Return the bytes' text; ids from 256 on (end of text) are left out."""
         return bytes(token for token in ids if token < 256).decode(errors="replace")
 
 
@@ -91,22 +91,22 @@ def text_codec_of(model_name: str, tokenizer: TextCodec | None) -> TextCodec | N
 
 
 class StreamDecoder:
-    """Gives the text that each new token adds, never half a character.
+    """Return the text that each new token adds, never half a character.
 
-    What is pushed, then ``finish``, adds up to ``decode`` of all ids. Text that ends in U+FFFD is
-    held back, since the next token may complete it. Only what is new is decoded again, in its
-    context. Source: SGLang ``managers/detokenizer_manager.py``
-    (``surr_offset`` and ``read_offset``).
+    The results of ``push``, then ``finish``, add up to ``decode`` of all ids. Text that ends in
+    U+FFFD is held back, because the next token may complete it. Only new tokens are decoded again,
+    in their context. Source: SGLang ``managers/detokenizer_manager.py`` (``surr_offset`` and
+    ``read_offset``).
     """
 
     def __init__(self, tokenizer: TextCodec) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
-        self._context = 0  # decoding starts here, so that the first new token has a neighbour
-        self._emitted = 0  # the text of the tokens before this one has been given
+        self._context = 0  # decoding starts here, to give the first new token a neighbour
+        self._emitted = 0  # number of tokens with returned text
 
     def push(self, token: int) -> str:
-        """The text that is certain now; empty while a character is incomplete."""
+        """Return the text that is certain now; empty while a character is incomplete."""
         self._ids.append(token)
         text = self._fresh_text()
         if not text or text.endswith(REPLACEMENT):
@@ -115,7 +115,7 @@ class StreamDecoder:
         return text
 
     def held_back(self) -> str:
-        """The text that is not certain yet, as it reads now; a later token may complete it."""
+        """Return the text that is not certain yet; a later token may complete it."""
         return self._fresh_text() if self._emitted < len(self._ids) else ""
 
     def finish(self) -> str:
@@ -125,32 +125,32 @@ class StreamDecoder:
         return text
 
     def _fresh_text(self) -> str:
-        """Text of the tokens that have not been emitted, read in their context."""
+        """Return the text of the tokens that were not emitted, in their context."""
         before = self._tokenizer.decode(self._ids[self._context : self._emitted])
         return self._tokenizer.decode(self._ids[self._context :])[len(before) :]
 
 
-# -- Looks for stop strings in a text that grows token by token ------------------------------------
+# -- Stop strings in a text that grows token by token ----------------------------------------------
 
 
 class StopStrings:
-    """Finds a stop string in an output's text, asked after every token.
+    """Search for a stop string in an output's text after every token.
 
-    A string that was not there before ends in the newest text, so only a tail is kept: the text of
-    tokens that no later one can change, as far back as the longest string may begin, as in vLLM
+    A string that was not there before ends in the newest text, so only a tail is kept: the final
+    text of earlier tokens, as far back as the longest string may begin, as in vLLM
     ``v1/engine/detokenizer.py:check_stop_strings``. (SGLang ``schedule_batch.py:Req.tail_str``
-    decodes the last ``stop_str_max_len + 1`` tokens, which may be too few.) A U+FFFD at the end
-    may be half a character, so it counts once the next token leaves it as it is.
+    decodes the last ``stop_str_max_len + 1`` tokens, which may be too few.) A U+FFFD at the end may
+    be half a character, so it counts once the next token keeps it.
 
-    ``late``: the newest token is left out, so that the end comes one token later. In vLLM the
-    detokenizer is another process than the engine, which goes on until an abort reaches it.
+    ``late``: the newest token is left out, so the end comes one token later. In vLLM the
+    detokenizer is another process than the engine, which continues until an abort reaches it.
     """
 
     def __init__(self, tokenizer: TextCodec, strings: Sequence[str], late: bool = False) -> None:
         self.strings = strings
         self.late = late
         self._stream = StreamDecoder(tokenizer)
-        self._tail_len = max(map(len, strings)) - 1  # a string may begin so far back
+        self._tail_len = max(map(len, strings)) - 1  # a string may begin this far back
         self._tail = ""
         self._newest: int | None = None  # received, and not looked at yet
 
