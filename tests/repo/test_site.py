@@ -75,6 +75,11 @@ def test_the_reference_has_every_folder() -> None:
     assert set(reference.LAYERS) == folders | modules | {"minisched"}  # what a notebook imports
 
 
+def test_the_gallery_has_a_card_for_each_topic_and_a_heading_for_each_layer() -> None:
+    assert set(gallery.CARDS) == set(TOPICS)
+    assert list(gallery.ABOUT) == list(dict.fromkeys(map(gallery.layer_of, TOPICS)))
+
+
 def test_the_card_is_drawn_of_the_runs_and_its_png_of_it() -> None:
     png, picture = PNG.read_bytes(), Picture(card())
     assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (1200, 630)

@@ -164,7 +164,7 @@ ABOUT = {  # the folder of a topic's code -> its heading
     "policy": "Policy: which request runs next?",
     "relay": "Relays: how does a token reach the next step?",
     "worker": "Results: how does a token reach the host?",
-    "scheduler": "Where overlap must wait",
+    "features": "Where overlap must wait",
     "loops": "Loops: when does each lane work?",
 }
 ALL = "All designs at a glance"
