@@ -29,7 +29,8 @@ def calibrate(
 ) -> int:
     """Measure what steps cost on this machine, for compare, run and replay --profile FILE.
 
-    Runs a few designed workloads through every loop, and fits costs to their traces.
+    It runs a few designed workloads through every loop, and fits costs to their
+    traces.
     """
     opened_device = open_device(device)
     opened_device.close()

@@ -55,11 +55,11 @@ def check(
 
     Without a trace it draws random workloads. Each runs on up to 12 designs (a
     loop with a relay and options); together they reach every loop. Exit code 1:
-    a law broke. Exit code 2: bad input, or runs of two workloads.
+    a law is violated. Exit code 2: bad input, or runs of two workloads.
 
     Of random workloads --json has counts (cases, identical, races, leaks) and
-    failures, each with seed and loop. An aborted request is identical as far as
-    it got, and a refused one if it rightly got no token.
+    failures, each with seed and loop. An aborted request is compared
+    up to its end. A refused one is identical if it rightly got no token.
     """
     drawing = {
         "--workloads": workloads is not None, "--seed": seed, "--loop": loop,

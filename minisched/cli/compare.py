@@ -54,8 +54,9 @@ def compare(
 ) -> int:
     """Run a workload serially and overlapped: verdict, reason and pictures.
 
-    By default 16 requests arrive together, with room for all of them, in chunks of 128.
-    For pd and mixed alone, long prompts arrive while other requests decode.
+    By default 16 requests arrive together, with room for all of them, in chunks
+    of 128. For pd and mixed alone, long prompts arrive while other requests
+    decode.
 
     What most people need:
 

@@ -20,8 +20,8 @@ def diagrams(
 ) -> int:
     """Regenerate golden traces, their views and the diagrams of this repository, from runs.
 
-    PlantUML renders on the server of --server or PLANTUML_SERVER. Without one, the pinned
-    renderer in Node does, and --check always uses that one.
+    PlantUML renders on the server of --server or PLANTUML_SERVER. Without one,
+    the pinned renderer in Node does, and --check always uses that one.
     """
     root, names, more = golden.checkout(), names or [], museum_makers()
     if server and (check or not svg):

@@ -27,15 +27,16 @@ def fidelity(
     address: str = ADDRESS,
     json: bool = JSON,
 ) -> int:
-    """Play random cases beside an original's own scheduler, and say where ours differs.
+    """Compare our scheduler with an original's own scheduler on random cases.
 
-    The original is installed into an environment of its own, once. Both get the
-    same arrivals, settings and tokens; kind of batch, prompts in order with
-    their ranges, who decodes and who is retracted are compared turn by turn.
+    The original is installed into an environment of its own, once. Both
+    schedulers get the same arrivals, settings and tokens. Each turn compares
+    the kind of batch, the prompts in order with their ranges, the decoding
+    requests and the retracted ones.
 
-    Where they part, the case is played again with the rules that differ on
-    purpose answered as the original does. If that is not why, the exit code is
-    1, and the first such case is made small and told. Without the original it
+    A case with a difference runs again with the original's answers to the rules
+    that differ on purpose. If a difference remains, the exit code is 1, and the
+    first such case is reduced and printed. Without the original the exit code
     is 2.
     """
     if original not in ORIGINALS:

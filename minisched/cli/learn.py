@@ -29,10 +29,11 @@ def learn(
     no_open: bool = setting(False, "Only show how far you are."),
     json: bool = JSON,
 ) -> int:
-    """Show what is done of the lessons, and open the next one in JupyterLab.
+    """Show which lessons are done, and open the next one in JupyterLab.
 
-    A lesson is copied into the folder, where you may change it; what you got
-    right is kept beside it in mine.py. Without JupyterLab it says how to get it.
+    A lesson is copied into the folder, where you may change it. Your correct
+    answers are kept next to it in mine.py. Without JupyterLab, the command
+    prints how to install it.
     """
     sources, kept = home(), parts(folder / MINE)
     every = [about(path, kept) for path in sources]

@@ -99,7 +99,7 @@ LEGEND = (
 
 
 def presets(json: bool = JSON) -> None:
-    """List the classes of GPUs that --preset knows, with their sizes and what they are told."""
+    """List the classes of GPUs that --preset knows, with their sizes and settings."""
     if json:
         ratios = {it.name: {"prefill_decode_ratio": it.prefill_decode_ratio} for it in PRESETS}
         print_json({"presets": [asdict(it) | ratios[it.name] for it in PRESETS]})

@@ -46,9 +46,9 @@ def replay(
 ) -> int:
     """Replay recorded requests on sim: TTFT and ITL percentiles, cache hits, retractions.
 
-    By default a page has as many tokens as a hash id (512 for Mooncake), and 16 without hash ids.
-    A chunk has 8192, at most 256 requests run, and the KV pool is the profile's, or larger where
-    one request needs it.
+    By default a page has as many tokens as a hash id (512 for Mooncake), and 16
+    without hash ids. A chunk has 8192 tokens, and at most 256 requests run. The
+    KV pool is the profile's, or larger where one request needs it.
     """
     machine = find_profile(profile)
     [name] = choose_loops([] if loop is None else [loop], "sim", scheduler.serial_only)

@@ -46,7 +46,8 @@ def run(
 ) -> int:
     """Run one loop and stream the text of the requests.
 
-    By default, 16 requests run at the same time, with room for all of them, in chunks of 128.
+    By default, 16 requests run at the same time, with room for all of them, in
+    chunks of 128.
     """
     if len(loop) > 1:
         raise ValueError(f"--loop was given {len(loop)} times, but run takes exactly one loop.")

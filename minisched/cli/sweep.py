@@ -30,15 +30,15 @@ def sweep(
     address: str = ADDRESS,
     json: bool = JSON,
 ) -> int:
-    """Run every combination of loops, costs, workloads and settings, and say what is best.
+    """Run every combination of loops, costs, workloads and settings, and print the best.
 
-    The grid names settings; a list makes an axis. Cells that OUT holds already
-    are not run again, so what was broken off goes on. What a loop or a setting
-    refuses is kept with its reason, as is a cell that fails.
+    The grid names settings; a list makes an axis. Cells that OUT already
+    contains do not run again, so an interrupted sweep resumes. A cell that a
+    loop or a setting refuses is stored with its reason, as is one that fails.
 
-    aim = "ttft", and limits = {itl_p99_ms = 40}, say what best means: ttft, itl,
-    throughput or makespan. OUT gets sweep.csv, sweep.parquet, and heat maps as
-    sweep.svg.
+    aim = "ttft", and limits = {itl_p99_ms = 40}, define the best. The aim is
+    ttft, itl, throughput or makespan. OUT gets sweep.csv, sweep.parquet, and
+    heat maps as sweep.svg.
     """
 
     loops: list[str] = []

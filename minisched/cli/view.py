@@ -29,7 +29,8 @@ def view(
 ) -> None:
     """Draw one topic's picture of a recorded run: the radix tree, the budget, the running set.
 
-    Of a loop: who works when (timing), who tells whom (sequence), and step under step (steps).
+    A loop has three: work over time (timing), messages in order (sequence), and
+    step under step (steps).
     """
     parts_of(topic)  # an unknown topic raises ValueError
     if form not in FORMS:

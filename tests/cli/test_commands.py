@@ -107,6 +107,12 @@ def test_help_names_each_option_with_its_default(
             assert f"[default: {param.default}]" in words
 
 
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
+def test_help_fits_80_columns_without_ragged_lines(name: str) -> None:
+    _, *paragraphs = (dict(commands())[name].help or "").split("\n\n")  # only the first is wrapped
+    assert max((len(line) for text in paragraphs for line in text.split("\n")), default=0) <= 78
+
+
 def test_help_begins_with_the_list_of_commands(cli: Any) -> None:
     for line, ends in (("", 2), ("-h", 0), ("--help", 0)):
         code, out, err = cli(line)
