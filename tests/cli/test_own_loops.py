@@ -356,16 +356,21 @@ def test_run_compare_and_show_take_a_function_a_design_and_a_file(
     assert capsys.readouterr().out.count("two: the device ") == 2
 
 
-def test_a_failure_in_python_has_a_line_of_python_that_repeats_it(tmp_path: Path) -> None:
-    deep = Design(last_first, ("ring",), depth=3, pins=3)
-    for given in (last_first, deep):
-        found: Any = ms.check(given, workloads=1)
-        said = repr(found)
-        assert found.holds is False and "--json" not in said and "minisched check" not in said
-        line = next(it.strip() for it in found.lines if "ms.check(" in it)
-        names = {"ms": ms, "Design": Design, "last_first": last_first}
-        assert eval(line, names).tally.first[0] == found.tally.first[0]
-    files = found.save(tmp_path)
+DEEP = Design(last_first, ("ring",), depth=3, pins=3)
+
+
+@pytest.mark.parametrize("given", [last_first, DEEP], ids=["function", "design"])
+def test_a_failure_in_python_has_a_line_of_python_that_repeats_it(given: Any) -> None:
+    found: Any = ms.check(given, workloads=1)
+    said = repr(found)
+    assert found.holds is False and "--json" not in said and "minisched check" not in said
+    line = next(it.strip() for it in found.lines if "ms.check(" in it)
+    names = {"ms": ms, "Design": Design, "last_first": last_first}
+    assert eval(line, names).tally.first[0] == found.tally.first[0]
+
+
+def test_a_check_in_python_saves_its_failure(tmp_path: Path) -> None:
+    files = ms.check(last_first, workloads=1).save(tmp_path)
     assert [Path(file).suffix for file in files] == [".json", ".json", ".svg"]
     assert all(Path(file).is_file() for file in files)
     assert ms.check(loops=["overlap"], workloads=1).save(tmp_path / "none") == []

@@ -1,7 +1,7 @@
 """Learn: a cell of a lesson, right and wrong, and what the learner takes home."""
 
+import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import jupytext
@@ -10,6 +10,7 @@ import pytest
 from tests.doors.conftest import ROOT, Door, type_in
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+(LINES,) = re.findall(r"## In Python\n\n```python\n(.*?)```", README, re.DOTALL)
 
 CELL = '''
 from collections import deque
@@ -40,56 +41,58 @@ learn.check("my_loop", my_loop)
 WRONG = CELL.replace("        if in_flight:\n", "        if in_flight and batch:\n")
 
 
-Cells = Callable[..., str]
 RUN = """
-import nbclient, nbformat
+import json, nbclient, nbformat
 book = nbformat.read("lesson.ipynb", 4)
 nbclient.NotebookClient(book, timeout=120).execute()
-shown = [output for cell in book.cells for output in cell.outputs]
-print(*[str(output.get("data") or output.get("text")) for output in shown])
+print(json.dumps([str(cell.outputs) for cell in book.cells]))
 """
 
 
-@pytest.fixture
-def cells(door: Door, installed: Path, tmp_path: Path) -> Cells:
-    """Run cells as a notebook in the fresh folder; give back all that they show."""
-
-    def run(*sources: str) -> str:
-        notebook = jupytext.reads(
-            "\n\n".join(f"# %%\n{source}" for source in sources), "py:percent"
-        )
-        (tmp_path / "lesson.ipynb").write_text(jupytext.writes(notebook, "ipynb"))
-        (tmp_path / "run.py").write_text(RUN)
-        answer = type_in(tmp_path, installed, "python run.py")
-        assert answer.code == 0, answer.err
-        return answer.out
-
-    return run
+@pytest.fixture(scope="module")
+def notebook(
+    installed: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, str]]:
+    """Run a notebook in a fresh folder; give back the folder, and what its cells show."""
+    folder = tmp_path_factory.mktemp("notebook")
+    cells = {
+        "readme": LINES,
+        "import": "from minisched import learn",
+        "right": CELL,
+        "wrong": WRONG,
+    }
+    text = "\n\n".join(f"# %%\n{source}" for source in cells.values())
+    book = jupytext.writes(jupytext.reads(text, "py:percent"), "ipynb")
+    (folder / "lesson.ipynb").write_text(book)
+    (folder / "run.py").write_text(RUN)
+    answer = type_in(folder, installed, "python run.py")
+    assert answer.code == 0, answer.err
+    return folder, dict(zip(cells, json.loads(answer.out), strict=True))
 
 
 def test_a_right_answer_is_kept_as_a_file_that_runs(
-    cells: Cells, door: Door, tmp_path: Path
+    notebook: tuple[Path, dict[str, str]], installed: Path
 ) -> None:
-    shown = cells("from minisched import learn", CELL)
-    assert "✓ Right" in shown and "Kept in `mine.py`: 1 of" in shown
-    assert "import deque" in (tmp_path / "mine.py").read_text(encoding="utf-8")
-    answer = door("minisched check --loop mine.py --workloads 1 --seed 8")
+    folder, shown = notebook
+    assert "✓ Right" in shown["right"] and "Kept in `mine.py`: 1 of" in shown["right"]
+    assert "import deque" in (folder / "mine.py").read_text(encoding="utf-8")
+    answer = type_in(folder, installed, "minisched check --loop mine.py --workloads 1 --seed 8")
     assert answer.code == 0 and "No law broke" in answer.out
 
 
-def test_a_wrong_answer_gets_the_law_and_is_not_kept(cells: Cells, tmp_path: Path) -> None:
-    shown = cells("from minisched import learn", WRONG)
-    assert "Not yet" in shown and "ivelock" in shown and not (tmp_path / "mine.py").exists()
+def test_a_wrong_answer_gets_the_law_and_is_not_kept(
+    notebook: tuple[Path, dict[str, str]],
+) -> None:
+    folder, shown = notebook
+    assert "Not yet" in shown["wrong"] and "ivelock" in shown["wrong"]
+    assert "and batch" not in (folder / "mine.py").read_text(encoding="utf-8")
 
 
-def test_a_cell_of_the_readme_shows_a_player(cells: Cells, tmp_path: Path) -> None:
-    lines = re.search(r"## In Python\n\n```python\n(.*?)```", README, re.DOTALL)
-    assert lines is not None and "<iframe" in cells(lines[1])
+def test_a_cell_of_the_readme_shows_a_player(notebook: tuple[Path, dict[str, str]]) -> None:
+    assert "<iframe" in notebook[1]["readme"]
 
 
 def test_the_lines_of_the_readme_run_as_a_script(door: Door, tmp_path: Path) -> None:
-    lines = re.search(r"## In Python\n\n```python\n(.*?)```", README, re.DOTALL)
-    assert lines is not None
-    (tmp_path / "three.py").write_text(lines[1])
+    (tmp_path / "three.py").write_text(LINES)
     answer = door("python three.py")
     assert answer.code == 0 and "Identical: overlap gave every request the same" in answer.out

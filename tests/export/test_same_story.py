@@ -353,7 +353,7 @@ GOOD = Trace(
     [
         (lambda d: d.update(format="other"), 'lacks "format"'),
         (lambda d: d.update(version=2), "of version 2; this program reads 1"),
-        (lambda d: d.pop("slices"), "the trace has slices = null"),
+        (lambda d: d.pop("slices"), "the trace lacks slices"),
         (lambda d: d["slices"][0].update(end="5"), 'slices[0] has end = "5"'),
         (lambda d: d["slices"][0].update(rids=[1]), "slices[0] has rids = [1]"),
         (lambda d: d["slices"][1].update(end=1), "slice 2 ends at 1, before it starts"),
