@@ -69,16 +69,15 @@ class DecodeManager:
         The condition is one expression, because every running request passes here in every step.
         """
         overrun, ends_in_flight = self.overrun, self.ends_in_flight
-        return [
-            req
-            for req in reqs
-            if (run_ahead or req.computed_len < req.known_len)
-            and not (
+        found = []
+        for req in reqs:
+            if (run_ahead or req.computed_len < req.known_len) and not (
                 req.device_len >= req.max_device_len + overrun
                 if ends_in_flight is None
                 else ends_in_flight(req)
-            )
-        ]
+            ):
+                found.append(req)
+        return found
 
 
 INIT, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
