@@ -121,7 +121,7 @@ class Transcript:
             self.ended[rid] = output.finish_reason.value
 
     def __rich__(self) -> Table:
-        """One line for each request."""
+        """Return one line for each request."""
         table = Table.grid(padding=(0, 2))
         for rid, text in self.said.items():
             name, words = Text(printable(rid), "bold"), Text(printable(text))

@@ -397,7 +397,7 @@ def read_weights(
         raw |= {name: xp.numbers(tensor, dtype) for name, tensor in load(file).items()}
 
     def joined(kind: str, *parts: str) -> list[Any]:
-        """For each layer its parts' weights or biases in one, [sum of output sizes, ...]."""
+        """Return each layer's weights or biases of the parts, joined: [sum of sizes, ...]."""
         names, found = [f"model.layers.{{}}.{part}.{kind}" for part in parts], []
         for layer in range(config.num_hidden_layers):
             whole = xp.lib.concatenate([raw.pop(name.format(layer)) for name in names])
