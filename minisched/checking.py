@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -318,7 +319,9 @@ def failures_told(
         yield f"    {again(case.seed, case.loop)}"
         if (own := LOOPS[case.loop.partition(":")[0]].source) is not None:
             remedies = (remedy for words, remedy in REMEDIES.items() if words in broken.sentence)
-            yield from (f"    {remedy.format(loop=own.name)}" for remedy in remedies)
+            found = re.search(r"there are (\d+) steps in flight", broken.sentence)
+            named = {"loop": own.name, "steps": found[1] if found else ""}
+            yield from (f"    {remedy.format(**named)}" for remedy in remedies)
     if (more := len(tally.failures) - len(tally.first)) > 0:
         yield f"  and {more} more; {has_all}"
     if small is not None:
@@ -337,8 +340,8 @@ def failures_told(
 REMEDIES = {
     "the loop had to wait": "Ask engine.must_delay_sample(batch) before the launch, as in the "
     "section 'Add a loop' of CONTRIBUTING.md.",
-    "steps in flight, but the loop has at most": "A loop with more steps in flight is a "
-    "minisched.loops.design.Design({loop}, ('ring', 'pool'), depth=3, pins=3).",
+    "steps in flight, but the loop has at most": "Declare the largest number of steps in flight: "
+    "minisched.loops.design.Design({loop}, ('ring', 'pool'), depth={steps}, pins={steps}).",
 }
 """What helps a loop of one's own, by words of a finding."""
 

@@ -46,7 +46,7 @@ def go_round(prompts: Sequence[str], count: int | None = None) -> list[str]:
         ValueError: they are more than pictures can show.
     """
     if count is not None and count > MOST_REQUESTS:
-        raise ValueError(f"requests is {count}, but it must be at most {MOST_REQUESTS}; {REPLAY}.")
+        raise ValueError(f"prompts is {count}, but it must be at most {MOST_REQUESTS}; {REPLAY}.")
     prompts = prompts or BUILT_IN
     return [prompts[at % len(prompts)] for at in range(len(prompts) if count is None else count)]
 
@@ -181,10 +181,15 @@ def check_requests(requests: Iterable[Request]) -> list[Request]:
     Raises:
         ValueError: they are something else, a prompt is a text, or two have one id.
     """
+    should = "requests is a list of Request, such as minisched.requests(4)"
+    if not isinstance(requests, Iterable):
+        what, name = in_words(requests), getattr(requests, "__name__", "")
+        if callable(requests) and name.isidentifier():
+            what = f"the function {name}; name the loop as loop={name}"
+        raise ValueError(f"{should}, but it is {what}.")
     found, rids = list(requests), set()
     for item in found:
         if not isinstance(item, Request):
-            should = "requests is a list of Request, such as minisched.requests(4)"
             raise ValueError(f"{should}, but it holds {in_words(item)}.")
         if isinstance(item.prompt, str):  # any other bad field ends that request alone
             raise ValueError(f"request {item.name}: {item.problem()}")

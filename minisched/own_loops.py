@@ -193,7 +193,7 @@ def loop_in_file(path: str, parts: list[str]) -> tuple[Design, list[str]]:
     try:
         status = Path(path).stat()
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or error}.") from None
+        raise ValueError(f"{path} can't be read: {error.strerror or error}.") from None
     names, designs = loops_of(path, Path(path).resolve(), status.st_mtime_ns)
     asked, *rest = parts
     if "=" in asked or (asked in RELAYS and asked not in designs):
@@ -228,7 +228,7 @@ def loops_of(
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"{shown}: {error.strerror or error}.") from None
+        raise ValueError(f"{shown} can't be read: {error.strerror or error}.") from None
     with loops_as_before():
         before = dict(LOOPS)
         try:

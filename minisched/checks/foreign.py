@@ -257,8 +257,15 @@ def _seen(database: sqlite3.Connection, path: Path) -> Iterator[SeenEvent]:
     names = {row["name"] for row in database.execute("SELECT name FROM sqlite_master")}
 
     def rows(name: str) -> Iterator[dict[str, Any]]:
-        if name in names:
-            yield from map(dict, database.execute(f'SELECT * FROM "{name}"'))
+        if name not in names:
+            return
+        found = database.execute(f'SELECT * FROM "{name}"')
+        if name != "StringIds":  # an empty table lacks a column without any row that shows it
+            columns = {column for column, *_ in found.description}
+            for needed in ("start", "end"):
+                if needed not in columns:
+                    raise KeyError(needed)
+        yield from map(dict, found)
 
     if not any(name.startswith(CUPTI) or name == "NVTX_EVENTS" for name in names):
         raise NotAProfile(

@@ -12,7 +12,7 @@ from ..sweep.break_even import DESIGNS, measure_break_even
 from ..sweep.workers import Workers, num_cores
 from ..trace.files import write_whole
 from .layout import JSON, columns, print_json, work_progress
-from .options import JOBS, choose_loops, setting
+from .options import JOBS, choose_loops, in_words_of_options, setting
 
 WRITERS = {".svg": to_svg, ".puml": to_puml, ".txt": to_text}
 
@@ -38,7 +38,8 @@ def map(
         raise ValueError(f"--out is {str(out)!r}, but it must end in {', '.join(WRITERS)}.")
     prepare = in_each_process(loops.split(","))
     workers = Workers(num_cores() if jobs is None else jobs, prepare=prepare)
-    with work_progress(35 * (len(names) + 1)) as work:
+    times = in_words_of_options("host_ms", "device_ms", "copy_ms")
+    with work_progress(35 * (len(names) + 1)) as work, times:
         found = measure_break_even(
             names, host_ms, device_ms, copy_ms, stop, workers=workers, hear=work.advance
         )

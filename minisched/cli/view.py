@@ -35,6 +35,9 @@ def view(
     parts_of(topic)  # an unknown topic raises ValueError
     if form not in FORMS:
         raise ValueError(f"--form is {form!r}, but it must be one of {', '.join(FORMS)}.")
+    suffix = {"svg": ".svg", "puml": ".puml", "text": ".txt"}[form]
+    if out is not None and Path(out).suffix not in ("", suffix):
+        raise ValueError(f"--out is {out!r}, but with --form {form} it must end in {suffix}.")
     try:
         drawn = draw(topic, read_recorded(trace).trace, form, part, max(LEAST, columns()))
     except NothingToShow as error:

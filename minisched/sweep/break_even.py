@@ -23,6 +23,7 @@ from .workers import HERE, Workers, spread
 
 RATIOS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)  # of host to device
 LENGTHS = (1, 2, 4, 16, 64)  # tokens of an answer
+MOST_MS = 1_000_000  # of host, device or copy in a step
 DESIGNS = (
     "overlap", "overlap_thread", "mini_overlap", "vllm_async", "mlx_async", "mindie_dual",
     "multi_step",
@@ -154,13 +155,14 @@ def measure_break_even(
     a stop token. Its probability makes the lengths the mean.
 
     Raises:
-        ValueError: the device takes no time.
+        ValueError: a time is negative or above ``MOST_MS``, or the device takes none.
     """
-    if device_ms <= 0 or host_ms < 0 or copy_ms < 0:
-        raise ValueError(
-            f"host, device and copy take {host_ms:g}, {device_ms:g} and {copy_ms:g} ms, but the "
-            "device must take some time, and none of them can take less than none."
-        )
+    for name, value in (("host_ms", host_ms), ("device_ms", device_ms), ("copy_ms", copy_ms)):
+        if not 0 <= value <= MOST_MS or (name == "device_ms" and not value):
+            least = "above 0" if name == "device_ms" else "at least 0"
+            raise ValueError(
+                f"{name} is {value:g}, but it must be {least} and at most {MOST_MS:,} ms."
+            )
     yours = round(host_ms / device_ms, 3)
     ratios = sorted({*RATIOS, yours})
     places = [(row, column) for row in range(len(lengths)) for column in range(len(ratios))]

@@ -177,6 +177,9 @@ def make_grid(found: Mapping[str, Any], register: Callable[[str], str] = str) ->
     Raises:
         ValueError: a name is unknown, or a value is outside its limits.
     """
+    for name in found:
+        if name in SETTINGS or name in USERS:
+            raise ValueError(f"{name} stands at the top of the file, but it belongs below [grid].")
     _check_names("the file", found, ("grid", "aim", "limits"))
     grid, aim, limits = found.get("grid", {}), found.get("aim", "makespan"), found.get("limits", {})
     for name, value in (("grid", grid), ("limits", limits)):

@@ -355,11 +355,16 @@ DAMAGED = {
 }  # fmt: skip
 
 
-def test_an_sqlite_file_without_columns_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", ["CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"])
+@pytest.mark.parametrize("has_a_row", [True, False])
+def test_an_sqlite_file_without_columns_is_one_sentence(
+    tmp_path: Path, table: str, has_a_row: bool
+) -> None:
     path = tmp_path / "x.sqlite"
     with closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL(a)")
-        database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1)")
+        database.execute(f"CREATE TABLE {table}(a)")
+        if has_a_row:
+            database.execute(f"INSERT INTO {table} VALUES (1)")
         database.commit()
     with pytest.raises(NotAProfile, match=r"damaged .* export: a table lacks column 'start'\."):
         read_foreign(path)

@@ -141,6 +141,8 @@ def test_what_can_not_be_replaced_is_written_to(tmp_path: Path) -> None:
     [
         ("compare --requests 100000000", "--requests is 100000000, but it must be at most 10000; "
          "minisched replay takes more of them"),
+        (f"view decode {ROOT}/traces/decode.json --out v.gif",
+         "--out is 'v.gif', but with --form svg it must end in .svg."),
         ("compare --requests 99999999999999999999", "is 99999999999999999999, but it must be at"),
         ("run --requests 10000 --max-new-tokens 51", "are 510000 tokens, but"),
         ("check --loop vllm_async:pool:depth=1000000", "is 1000000, but it must be at most 64;"),
@@ -164,7 +166,7 @@ def test_a_number_that_is_none_or_too_large_is_refused_at_once(
 
 
 def test_the_function_refuses_what_the_option_refuses() -> None:
-    with pytest.raises(ValueError, match="requests is 100000000, but it must be at most 10000"):
+    with pytest.raises(ValueError, match="prompts is 100000000, but it must be at most 10000"):
         minisched.requests(10**8)
     with pytest.raises(ValueError, match="depth"):
         minisched.run(loop="vllm_async:depth=65")

@@ -96,6 +96,8 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: one.run(loop=["overlap"]), "loop is a name, such as 'overlap', a function or a"),
     (lambda: ms.run(config={"pagesize": 4}), "no setting 'pagesize'; did you mean 'page_size'?"),
     (lambda: ms.requests("hello"), "prompts is a list of texts"),
+    (lambda: ms.requests(10_001), "prompts is 10001, but it must be at most 10000"),
+    (lambda: one.run(serial), "but it is the function serial; name the loop as loop=serial."),
     (lambda: ms.check("overlap"), "it is check(loops=['overlap'])."),
     (lambda: ms.check("no_such_file.json"), "no_such_file.json can't be read"),
     (lambda: one.check(3), "check takes runs, traces, their files or one loop, but not 3."),

@@ -191,8 +191,17 @@ def test_a_hint_helps_a_loop_with_more_steps_in_flight(cli: Any, mine: Path) -> 
     assert "3 steps in flight, but the loop has at most" not in out
 
 
+def test_a_hint_names_the_steps_in_flight_that_were_found(cli: Any, mine: Path) -> None:
+    design = "from minisched.loops.design import Design\n"
+    deep = "loop = Design(four, ('ring',), depth=3, pins=3)\n"
+    mine.write_text(HEAD + design + loop("four", 3) + deep, "utf-8")
+    out = cli("check --loop my.py --workloads 1")[1]
+    assert "4 steps in flight, but the loop has at most 3" in out
+    assert ", depth=4, pins=4)" in out
+
+
 REFUSED = [
-    ("run --loop none.py", "none.py: No such file or directory."),
+    ("run --loop none.py", "none.py can't be read: No such file or directory."),
     ("run --loop .", "unknown loop '.'"),
     ("run --loop my.py", "my.py has 4 loops: name one, as my.py:one; it has one, two,"),
     ("run --loop my.py:other", "my.py has no loop 'other'; it has one, two, reversed, typo."),

@@ -100,7 +100,14 @@ def _with_short_answers() -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--device-ms", "0"), "the device must take some time"),
+        (
+            ("--device-ms", "0"),
+            "--device-ms is 0, but it must be above 0 and at most 1,000,000",
+        ),
+        (("--device-ms", "nan"), "--device-ms is nan, but it must be above 0"),
+        (("--host-ms", "inf"), "--host-ms is inf, but it must be at least 0"),
+        (("--host-ms", "1e300"), "--host-ms is 1e+300, but it must be at least 0"),
+        (("--copy-ms", "-1"), "--copy-ms is -1, but it must be at least 0"),
         (("--out", "map.png"), "it must end in .svg, .puml, .txt."),
         (("--loops", "nope"), "unknown loop 'nope'"),
     ],

@@ -40,6 +40,8 @@ def test_every_combination_is_a_cell_and_the_last_axis_changes_fastest() -> None
     ("table", "said"),
     [
         ({}, "there is no [grid], so there is nothing to run."),
+        ({"loop": "serial"}, "loop stands at the top of the file, but it belongs below [grid]."),
+        ({"kv_tokens": 9}, "kv_tokens stands at the top of the file, but it belongs below"),
         ({"grid": {"lop": ["serial"]}}, "the grid has no 'lop'; did you mean 'loop'?"),
         ({"grid": {"loop": "nope"}}, "unknown loop 'nope'"),
         ({"grid": {"loop": []}}, "loop is an empty list, so there is no cell."),
