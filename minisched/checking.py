@@ -343,7 +343,7 @@ REMEDIES = {
     "steps in flight, but the loop has at most": "Declare the largest number of steps in flight: "
     "minisched.loops.design.Design({loop}, ('ring', 'pool'), depth={steps}, pins={steps}).",
 }
-"""What helps a loop of one's own, by words of a finding."""
+"""Remedies for an own loop, by words of a finding."""
 
 
 def made_small(tried: Tried, finding: Finding, device: str) -> tuple[Case, Verdict]:

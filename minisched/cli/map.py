@@ -22,8 +22,10 @@ def map(
     device_ms: float = setting(10.0, "Of your device's."),
     copy_ms: float = setting(0.5, "Of bringing the tokens back."),
     loops: str = setting(",".join(DESIGNS), "Designs, or FILE.py:NAME, with commas between."),
-    stop: bool = setting(False, "Answers end at a stop token, which nobody foresees."),
-    out: Path | None = setting(None, "A picture: .svg, .puml or .txt; else text on stdout."),
+    stop: bool = setting(
+        False, "Answers end at a stop token, at a length that is not known before."
+    ),
+    out: Path | None = setting(None, "A picture: .svg, .puml or .txt; without it, text on stdout."),
     jobs: int | None = JOBS,
     json: bool = JSON,
 ) -> int:

@@ -63,7 +63,7 @@ SETTINGS: Mapping[str, Setting] = {
     "prompt_tokens": Setting(32, "of each", 1, MOST_TOKENS),
     "new_tokens": Setting(64, "of each, at most", 1, MOST_TOKENS),
     "stop": Setting(0.0, "the chance that a token ends its request", 0, 0.9),
-    "rate": Setting(0.0, "arrivals a second, at random; 0: all at once", 0, 1e6),
+    "rate": Setting(0.0, "arrivals a second, at random; 0: all together", 0, 1e6),
     "seed": Setting(0, "of prompts and arrivals", 0, 2**63),
     "trace": Setting("", "recorded requests instead, a file as replay takes it"),
     "trace_requests": Setting(1000, "how many of them, the first", 1, 10**9),
@@ -207,7 +207,7 @@ def make_grid(found: Mapping[str, Any], register: Callable[[str], str] = str) ->
     in_ms = [name for name in grid if name.endswith("_ms")]
     if "profile" in grid and in_ms:
         raise ValueError(
-            "profile says what steps cost, and so do host_ms, device_ms, ..: one of them."
+            "profile has the costs of steps, and so do host_ms, device_ms, ..: one of them."
         )
     if "trace" in grid:
         for name in (*MADE, *in_ms):
