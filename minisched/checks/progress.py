@@ -323,7 +323,9 @@ class Decision:
             watched.starving = None
         if not missing:
             return
-        need = sum(leases.pages_lacking(req.lease, req.reach()) for req in missing if req.lease)
+        need = sum(
+            leases.pages_lacking(req.lease, leases.reach(req)) for req in missing if req.lease
+        )
         is_short = need > leases.available_pages and not self.decodes
         if not self.prompts and is_short:
             is_alone = len(self.scheduler.running_batch) + bool(self.chunked) <= 1
@@ -342,7 +344,9 @@ class Decision:
         left = self.budget + sum(len(row.ids) for row in self.prompts.values())
         self.watched.starving = next(iter(missing), None) if left > 0 else None
         for req in missing if left > 0 and not self.retracted else ():
-            lacking = self.leases.pages_lacking(req.lease, req.reach()) if req.lease else inf
+            lacking = (
+                self.leases.pages_lacking(req.lease, self.leases.reach(req)) if req.lease else inf
+            )
             if lacking <= self.leases.available_pages:
                 yield self._may_run(req)
 
@@ -434,7 +438,9 @@ class Decision:
         victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
         if req is not named:
             yield f"{victim}, but the rule names {named.rid}, {rule}"
-        asks = [(one.lease, one.reach()) for one in self.ready if one not in self.retracted]
+        asks = [
+            (one.lease, self.leases.reach(one)) for one in self.ready if one not in self.retracted
+        ]
         if self.is_unified and chunked is not None:
             left = min(chunked.extend_len, self.config.prefill_budget - len(asks))
             asks.append((chunked.lease, chunked.computed_len + left))

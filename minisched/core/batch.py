@@ -77,9 +77,6 @@ class ScheduleBatch:
     # {index of req: pages} pages that the device's page table lacks, with the index of the first
     new_pages: dict[int, tuple[int, Sequence[int]]] = field(default_factory=dict)
     chunked_req: Request | None = None  # its chunk in this batch is not its last
-    # [num_reqs] True: only the device knows the first position, as drafts before it are in flight;
-    # ``starts`` is the position if none of them is accepted; empty without speculation
-    start_unknown: Sequence[bool] = ()
     features: tuple[Any, ...] = ()  # of type Feature (feature.py): live requests use these
 
     def __repr__(self) -> str:
@@ -120,23 +117,24 @@ class ScheduleBatch:
 
     @cached_property
     def sample_lens(self) -> list[int]:
-        """How many tokens each row samples, [num_reqs]: one, and one for each draft that it has."""
-        first = self.num_extend_reqs
-        return [1] * first + list(map(len, self.ids[first:]))
+        """Return the number of tokens that each row samples, [num_reqs]."""
+        return [1] * len(self.reqs)
+
+    def drafts(self, at: int) -> Sequence[int]:
+        """Return the drafts in row ``at`` that the host knows; a plain batch has none."""
+        return ()
+
+    def sample_position(self, at: int) -> int:
+        """Return the position of the first token that row ``at`` samples."""
+        return self.starts[at] + len(self.ids[at])
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came back from a step: tokens for every row, or the error that stopped it.
-
-    Where a step may carry drafts, ``num_accepted_tokens`` says how many of each row's tokens
-    count, and ``drafts`` has the drafts for the next step.
-    """
+    """What came back from a step: tokens for every row, or the error that stopped it."""
 
     tokens: Sequence[int]  # [num_samples]; empty after an error
     error: str = ""
-    num_accepted_tokens: Sequence[int] | None = None  # [num_reqs]
-    drafts: Sequence[int] = ()  # [num_reqs * k], or none
     nan_samples: frozenset[int] = frozenset()  # samples that had NaN among their logits
     found: Mapping[Any, Any] = field(default_factory=dict)  # by Feature, added by its StepPart
 

@@ -88,9 +88,6 @@ class Request:
     max_device_len: int = field(init=False)
     known_len: int = field(init=False)  # tokens whose value the host knows
     stop_ids: frozenset[int] = frozenset()  # tokens that end it: its own, and the model's
-    num_draft_tokens: int = 0  # drafts that a step may carry for it
-    num_draft_tokens_in_flight: int = 0  # launched, and neither accepted nor rejected yet
-    spec_token_ids: list[int] = field(default_factory=list)  # drafts that the host knows
     parts: tuple[RequestPart, ...] = ()  # state of the features that it uses (core/feature.py)
 
     def __post_init__(self) -> None:
@@ -124,16 +121,6 @@ class Request:
     def num_output_placeholders(self) -> int:
         """Tokens in flight (vLLM ``v1/request.py``; MindIE pushes a -1 for each)."""
         return self.device_len - self.known_len
-
-    @property
-    def next_draft_len(self) -> int:
-        """Drafts that the next step may carry: none reaches past the request's length."""
-        return max(0, min(self.num_draft_tokens, self.max_device_len - self.device_len - 1))
-
-    def reach(self, num_drafts: int | None = None) -> int:
-        """Positions that must have memory if all drafts of the next step are right; None: most."""
-        num_drafts = self.next_draft_len if num_drafts is None else num_drafts
-        return self.device_len + self.num_draft_tokens_in_flight + num_drafts
 
     @property
     def finished(self) -> bool:
@@ -186,7 +173,6 @@ class Request:
         self.lease = None
         self.computed_len = 0
         self.device_len = self.known_len
-        self.num_draft_tokens_in_flight, self.spec_token_ids = 0, []
         self.retractions += 1
         for part in self.parts:
             part.on_retract()

@@ -172,18 +172,38 @@ class History(Feature):
         if not any(map(wishes_of, batch.reqs)):
             return []
         adjustments: list[LogitAdjustment | None] = []
-        for row, num_samples in zip(batch.rows, batch.sample_lens, strict=True):
+        for at, (row, num_samples) in enumerate(zip(batch.rows, batch.sample_lens, strict=True)):
             wishes = wishes_of(row.req)
             if wishes is None or not row.deliver or row.req.lease is not row.lease:
                 adjustments += [None] * num_samples
                 continue
             known = [newest[row.req.rid]] if row.req.rid in newest else []
-            made = adjust_row(row, wishes.grammar, num_samples, self.late_penalties, known)
+            made = self.adjust_row(batch, at, wishes, num_samples, known)
             adjustments += made
             if self.recorder.is_on and wishes.grammar is not None:
                 masks = [item.vocab_mask for item in made if item.vocab_mask is not None]
                 mark_masks(self.recorder, batch.step, row.req.rid, masks)
         return adjustments
+
+    def adjust_row(
+        self, batch: ScheduleBatch, at: int, wishes: LogitWishes, num_samples: int,
+        newest: Sequence[int],
+    ) -> list[LogitAdjustment]:  # fmt: skip
+        """Return a row's adjustments: one, and one after each of its drafts, as if accepted.
+
+        Drafts that only the device knows get none: their step did not wait, so no row with wishes
+        has any.
+        """
+        req, drafts, num_drafts = wishes.req, batch.drafts(at), num_samples - 1
+        masks = vocab_masks(wishes.grammar, drafts, newest) + [None] * (num_drafts - len(drafts))
+        output: list[int] = []
+        if req.params.has_penalties:
+            position = batch.sample_position(at)
+            output = output_before(req, position, self.late_penalties, newest)
+        return [
+            make_adjustment(req.params, req.prompt, [*output, *drafts[:nth]], masks[nth])
+            for nth in range(num_samples)
+        ]
 
     def on_result(self, batch: ScheduleBatch, result: Result, outputs: Outputs) -> None:
         """Mark which of the delivered tokens each request's grammar has accepted.
@@ -210,38 +230,17 @@ class History(Feature):
                 )  # fmt: skip
 
 
-# -- The adjustments of one row --------------------------------------------------------------------
+# -- Computed for one row --------------------------------------------------------------------------
 
 
-def adjust_row(
-    row: Row, grammar: Grammar | None, num_samples: int, late: bool, newest: Sequence[int]
-) -> list[LogitAdjustment]:
-    """Return a row's adjustments: one, and one after each of its drafts, as if it were accepted.
-
-    The drafts are its own, or those that came back with the step that drafted them. Drafts that
-    only the device knows get none: their step did not wait, so no row with wishes has any.
-    """
-    req, params, num_drafts = row.req, row.req.params, num_samples - 1
-    own = [token for token in row.ids[len(row.ids) - num_drafts :] if token is not None]
-    drafts = own or req.spec_token_ids[:num_drafts]
-    masks = vocab_masks(grammar, drafts, newest) + [None] * (num_drafts - len(drafts))
-    output = output_before(row, late, newest) if params.has_penalties else []
-    return [
-        make_adjustment(params, req.prompt, [*output, *drafts[:at]], masks[at])
-        for at in range(num_samples)
-    ]
-
-
-def output_before(row: Row, late: bool, newest: Sequence[int]) -> list[int]:
-    """Return the output before the first sampled token of a row; with ``late`` one token less.
+def output_before(req: Request, position: int, late: bool, newest: Sequence[int]) -> list[int]:
+    """Return the output before ``position``, where a token is sampled; with ``late`` one less.
 
     Raises:
         RuntimeError: the host does not know all of it. vLLM's penalties once read -1 in such a
             place (#27878, #26467, #27910).
     """
-    req = row.req
-    known = req.known_len if req.num_draft_tokens else row.end
-    wanted = max(0, known - len(req.prompt) - late)
+    wanted = max(0, position - len(req.prompt) - late)
     output = [*req.output_ids, *newest]
     if wanted > len(output):
         raise RuntimeError(

@@ -31,6 +31,7 @@ from ..models.tokenizer import text_codec_of
 from ..relay import make_relay
 from ..relay.base import Relay, RelayShape
 from ..scheduler import Scheduler, SchedulerConfig
+from ..scheduler.verify import Drafts
 from ..scheduler.wiring import check_run_ahead, mixes_chunks
 from ..speculative.draft_model import make_drafter
 from ..speculative.lookup import propose
@@ -242,10 +243,11 @@ def wire(
             table = model.init_cuda_graphs(device, worker.page_table, max_bs)
             worker.page_table = worker.page_tables[""] = table
         features = features_of(config, model, device.recorder)
+        if config.speculative_algorithm:
+            on_host = propose if config.speculative_algorithm == "NGRAM" else None
+            features.append(Drafts(config.num_draft_tokens, on_host))
         make_scheduler = scheduler_class or spec.scheduler
         scheduler = make_scheduler(config, device.recorder, features)
-    if config.speculative_algorithm == "NGRAM":
-        scheduler.propose = propose
     # Under the other rules a freed page may still be written.
     if scheduler.leases.may_free is steps_returned and device.recorder.program.is_on:
         scheduler.allocator.on_free = worker.touches.free_pages

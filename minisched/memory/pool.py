@@ -12,6 +12,7 @@ So a closed lease waits for steps in flight, and a *free rule* decides how long.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from ..core import Lease, Request
 from ..trace import NullRecorder, Recorder
@@ -134,6 +135,8 @@ class PageAllocator:
 
 # -- Leases on both --------------------------------------------------------------------------------
 
+NEXT = attrgetter("device_len")  # the positions that a request's next step needs memory for
+
 FreeRule = Callable[[Lease, "LeasePool"], bool]
 """Returns whether a closed lease can be released now."""
 
@@ -150,6 +153,7 @@ class LeasePool:
     ) -> None:
         self.allocator, self.table, self.cache = allocator, table, cache
         self.may_free = may_free or steps_returned
+        self.reach: Callable[[Request], int] = NEXT  # a feature may need more
         self.launched_step = 0  # the last one committed
         self.returned_step = 0  # the last one processed; steps return in order
         self.returning: dict[Lease, None] = {}  # closed, but a launched step refers to them
@@ -188,9 +192,9 @@ class LeasePool:
 
     def pages_short(self, reqs: Sequence[Request]) -> int:
         """Return the pages that one more step of ``reqs`` lacks; 0 or less: none."""
-        if len(reqs) <= len(self.allocator.free_pages) and not (reqs and reqs[0].num_draft_tokens):
+        if len(reqs) <= len(self.allocator.free_pages) and self.reach is NEXT:
             return 0  # one position needs at most one page
-        need = sum(self.pages_lacking(req.lease, req.reach()) for req in reqs if req.lease)
+        need = sum(self.pages_lacking(req.lease, self.reach(req)) for req in reqs if req.lease)
         return need - self.available_pages
 
     def open(self, match: Match | None = None, rid: str = "") -> Lease:

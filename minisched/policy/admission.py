@@ -21,11 +21,8 @@ Retract = Callable[[Request], None]
 Work = list[tuple[Request, int]]
 """Prompts, each with the number of tokens to compute."""
 
-Plan = tuple[Work, list[Request], Sequence[int] | None]
-"""Prompts, decodes, and the most drafts of each decode, [num_decodes], where a budget limits them.
-
-None: ``Request.next_draft_len`` limits them.
-"""
+Plan = tuple[Work, list[Request]]
+"""Prompts, and the requests that decode."""
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..core import Request
@@ -32,13 +33,17 @@ class BudgetAdder(PrefillAdder):
         return "the token budget", self.rem_input_tokens
 
 
+def one_token(req: Request, left: int) -> tuple[int, int]:
+    """Return the tokens of a decoding request, and the positions that it needs memory for."""
+    return 1, req.device_len
+
+
 @dataclass
 class UnifiedBudget:
     """One budget without phases (vLLM ``v1/core/sched/scheduler.py:schedule``).
 
     - Each request has tokens to compute, one or many, and takes them from one budget
       (``max_num_batched_tokens``), so chunks and decodes mix.
-    - Drafts beyond the budget are not computed (``num_scheduled_spec_tokens``).
     - Pages are taken while a step is planned (``allocate_slots``), and may be shared from then on.
     - Nothing is reserved: a request without pages preempts the newest, which is recomputed later.
     - A new request needs pages for all of its tokens, though its first step may compute fewer
@@ -52,15 +57,15 @@ class UnifiedBudget:
     retraction: Retraction
     leases: LeasePool
     recorder: Recorder
+    wanted: Callable[[Request, int], tuple[int, int]] = one_token
 
     def schedule(self) -> Plan:
-        """Return the prompts or chunks with their tokens, the decodes and their drafts."""
+        """Return the prompts or chunks with their tokens, and the decodes."""
         prefill, num_retractions = self.prefill, self.retraction.num_retractions
-        decodes, draft_lens = self._running()
-        left = self.budget - len(decodes) - sum(draft_lens)
+        decodes, left = self._running()
         chunked, queue = prefill.chunked_req, prefill.waiting_queue
         if chunked is None and not queue:
-            return [], decodes, draft_lens
+            return [], decodes
         adder = BudgetAdder(
             self.leases, prefill.cache, self.recorder, self.decode.running_reqs, 0.0, left, left,
             reserve=prefill.reserve, chunks=prefill.chunks,
@@ -75,12 +80,11 @@ class UnifiedBudget:
             prefill.skip("somebody was preempted or starves, or a prompt is in chunks")
         elif prefill.may_start:
             prefill.admit(queue.in_order(), adder)
-        return adder.can_run_list, decodes, draft_lens
+        return adder.can_run_list, decodes
 
-    def _running(self) -> tuple[list[Request], list[int]]:
-        """Return the decodes in the order of their admission, and the most drafts of each."""
+    def _running(self) -> tuple[list[Request], int]:
+        """Return the decodes in the order of their admission, and what is left of the budget."""
         work: list[Request] = []
-        draft_lens: list[int] = []
         left = self.budget
         self.retraction.starved = False
         for req in self.decode.schedule_next_batch():
@@ -88,17 +92,15 @@ class UnifiedBudget:
                 break
             if req.lease is None:
                 continue  # preempted by an older one just now
-            num_drafts = min(req.next_draft_len, left - 1)
-            reach = req.reach(num_drafts)
+            num_tokens, reach = self.wanted(req, left)
             if self._make_room(req, reach):
-                left -= 1 + num_drafts
+                left -= num_tokens
                 shared = req.device_len if self.prefill.cache.shares_outputs else 0
                 self.prefill.cache.take_scheduled(req, req.lease, reach, shared)
                 work.append(req)
-                draft_lens.append(num_drafts)
             else:
                 self.retraction.starved = True
-        return work, draft_lens
+        return work, left
 
     def _make_room(self, req: Request, length: int) -> bool:
         """Return whether ``req`` can hold ``length`` positions, after preempting the newest."""

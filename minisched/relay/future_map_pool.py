@@ -7,6 +7,7 @@ from itertools import compress
 
 from ..core import ScheduleBatch
 from ..devices.base import Array, Device
+from ..scheduler.verify import VerifyBatch
 from ..trace import Touch
 from .base import Bound, RelayShape
 from .future_map import FutureMap
@@ -75,7 +76,8 @@ class FutureMapPool(FutureMap):
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
         """The rows that the placeholders name, and the lengths of those whose start is unknown."""
-        hidden = compress((lease.row for lease in batch.leases), batch.start_unknown)
+        unknown = batch.start_unknown if isinstance(batch, VerifyBatch) else ()
+        hidden = compress((lease.row for lease in batch.leases), unknown)
         return [*super().reads(batch, ids), Touch("read", "new seq lens", list(hidden))]
 
     def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:

@@ -10,7 +10,7 @@ request learns its token, and may end with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from ..core import FinishReason, ForwardMode, NoBatch, Request, Result, ScheduleBatch
 from ..core.batch import Output, Outputs
@@ -20,7 +20,6 @@ from ..memory import LeasePool, RadixCache
 from ..policy import DecodeManager, Plan, PrefillManager, Retraction
 from ..policy.admission import Work, mix_with_running
 from ..trace import NullRecorder, Recorder
-from . import verify
 from .config import SchedulerConfig, filled_by_a_run
 from .output_processor import OutputProcessor
 from .wiring import make_memory, make_policies
@@ -68,13 +67,14 @@ class Scheduler:
             config, self.live, self.prefix_cache, self.retraction, self.lets_go_early,
             self._finish, self._hear,
         )  # fmt: skip
-        self.num_draft_tokens = config.num_draft_tokens
+        # Three parts of a step that a feature may replace:
+        self.batch_class: type[ScheduleBatch] = ScheduleBatch
+        self.add_decodes, self.deliver = self._add_decodes, self._deliver
         self.shares_early = self.prefix_cache.shares_early
         self.outputs = Outputs()  # outputs to deliver
         self.on_commit: Callable[[ScheduleBatch], None] | None = None  # hears of every step
         for feature in self.features:
             feature.attach(self)
-        self.propose: verify.Propose | None = None  # drafts from known tokens, at most so many
 
     @property
     def step(self) -> int:
@@ -117,7 +117,6 @@ class Scheduler:
                 continue
             model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
             req.stop_ids = req.params.stop_token_ids | model_stops
-            req.num_draft_tokens = self.config.num_draft_tokens
             self.live[req.rid] = req
             self.waiting_queue.add(req)
 
@@ -177,9 +176,9 @@ class Scheduler:
             self.retraction.starved = False
         if (chunked := self.prefill.chunked_req) is not None:
             self.prefix_cache.cache_chunk(chunked)
-        prompts, decodes, draft_lens = self.plan()
+        prompts, decodes = self.plan()
         if decodes or prompts:
-            return self.commit(prompts, decodes, draft_lens)
+            return self.commit(prompts, decodes)
         if self.retraction.hopeless:
             self.output_processor.give_up_hopeless()
         if not self.live:
@@ -217,7 +216,7 @@ class Scheduler:
             decodes = self.update_running_batch()
         if not (prompts or decodes) and self.retraction.num_retractions > num_retractions:
             return self.plan()  # there may be room now for whom they gave way
-        return prompts, decodes, None
+        return prompts, decodes
 
     def get_new_batch_prefill(self) -> tuple[Work, list[Request]]:
         """Prompts that can be admitted, and beside them those who decode, if batches are mixed."""
@@ -276,20 +275,15 @@ class Scheduler:
 
     # -- a plan becomes a batch, which is in flight from here on -----------------------------------
 
-    def commit(
-        self, prompts: Work, decodes: list[Request], draft_lens: Sequence[int] | None = None
-    ) -> ScheduleBatch:
+    def commit(self, prompts: Work, decodes: list[Request]) -> ScheduleBatch:
         """Advance lengths, reserve pages, and freeze what is true now."""
         leases = self.leases
         step = leases.launched_step = leases.launched_step + 1
-        batch = ScheduleBatch(step, DECODE, len(prompts), features=self.in_use)
+        batch = self.batch_class(step, DECODE, len(prompts), features=self.in_use)
         if prompts:
             batch.mode = ForwardMode.MIXED if decodes else ForwardMode.EXTEND
             self._add_prompts(batch, prompts, bool(decodes))
-        if self.num_draft_tokens:
-            verify.add_verifies(self.leases, self.propose, batch, decodes, draft_lens)
-        else:
-            self._add_decodes(batch, decodes)
+        self.add_decodes(batch, decodes)
         if self.recorder.is_on:  # rows of the table, and the one of them whose prompt goes on
             rows, chunked = [str(lease.row) for lease in batch.leases], batch.chunked_req
             more = {"chunks": rows[batch.reqs.index(chunked)]} if chunked else {}
@@ -350,42 +344,44 @@ class Scheduler:
             RuntimeError: an earlier batch has not come back yet.
         """
         self.leases.came_back(batch.step)
-        rows, outputs, error = self.output_processor, self.outputs, result.error
-        rids, tokens, lets_go_early = outputs.rids, outputs.tokens, self.lets_go_early
-        if error:
-            rows.spoil(batch.leases)
+        outputs = self.outputs
+        if result.error:
+            self.output_processor.spoil(batch.leases)
         for feature in batch.features:
             feature.on_return(batch)
-        if error:
-            rows.fail(batch, error)
-        elif self.num_draft_tokens:
-            verify.process(batch, result, rows)
+        if result.error:
+            self.output_processor.fail(batch, result.error)
         else:
-            for at in sorted(result.nan_samples) if result.nan_samples else ():
-                rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
-            prompts_left = batch.num_extend_reqs  # they come first
-            chunked = batch.chunked_req
-            for req, lease, token in zip(batch.reqs, batch.leases, result.tokens, strict=True):
-                if req.lease is not lease:  # ended or retracted while the step was running
-                    rows.late(batch, req, lease, None if req is chunked else token)
-                elif req is not chunked:
-                    lease.settled_len = req.known_len  # its KV is there for sure
-                    if reason := req.append_host(token):
-                        self._finish(req, reason, token, req.error)
-                    else:
-                        rids.append(req.rid)
-                        tokens.append(token)
-                        if lets_go_early and req.device_len == req.max_device_len:
-                            rows.last_is_launched(req, lease, self.decode.remove_req)
-                if prompts_left:
-                    rows.cache_prompt(batch, batch.num_extend_reqs - prompts_left)
-                    prompts_left -= 1
+            self.deliver(batch, result)
         for feature in batch.features:
             feature.on_result(batch, result, outputs)
         if self.shares_early:
-            rows.came_back(batch)
+            self.output_processor.came_back(batch)
         self.outputs = Outputs()
         return outputs
+
+    def _deliver(self, batch: ScheduleBatch, result: Result) -> None:
+        """Let each request learn its token. Each row of each step passes here."""
+        rows, outputs, lets_go_early = self.output_processor, self.outputs, self.lets_go_early
+        rids, tokens, chunked = outputs.rids, outputs.tokens, batch.chunked_req
+        for at in sorted(result.nan_samples) if result.nan_samples else ():
+            rows.end_if_nan(batch, batch.reqs[at], batch.leases[at])
+        prompts_left = batch.num_extend_reqs  # they come first
+        for req, lease, token in zip(batch.reqs, batch.leases, result.tokens, strict=True):
+            if req.lease is not lease:  # ended or retracted while the step was running
+                rows.late(batch, req, lease, None if req is chunked else token)
+            elif req is not chunked:
+                lease.settled_len = req.known_len  # its KV is there for sure
+                if reason := req.append_host(token):
+                    self._finish(req, reason, token, req.error)
+                else:
+                    rids.append(req.rid)
+                    tokens.append(token)
+                    if lets_go_early and req.device_len == req.max_device_len:
+                        rows.last_is_launched(req, lease, self.decode.remove_req)
+            if prompts_left:
+                rows.cache_prompt(batch, batch.num_extend_reqs - prompts_left)
+                prompts_left -= 1
 
     def _hear(self, req: Request, token: int) -> None:
         """Let a request learn a token, maybe its last."""

@@ -24,6 +24,7 @@ from typing import Any
 from ..core import LogitAdjustment, Result, Row
 from ..devices.base import Array, Arrays, Op
 from ..models.base import ForwardBatch
+from ..scheduler.verify import VerifyBatch, VerifyResult
 from ..speculative.draft_model import Drafter
 from ..speculative.lookup import Reach
 from ..trace import Touch
@@ -37,6 +38,7 @@ from .worker import Step, Worker
 class VerifyStep(Step):
     """A step whose rows may carry drafts, and the data that its ops hand to each other."""
 
+    batch: VerifyBatch
     room: Sequence[int] = ()  # [num_reqs] positions for which each row has memory
     bound: Any = None  # its drafter's data of the batch
     num_drafts: int = 0  # drafts that its drafter makes
@@ -62,8 +64,10 @@ class VerifyStep(Step):
     def split(self, result: Result) -> Result:
         """Return the three columns of the copy, which were all read as tokens."""
         values, start, stop = result.tokens, self.counts.start, self.counts.stop
-        accepted, drafts = values[start:stop], values[stop:]
-        return replace(result, tokens=values[:start], num_accepted_tokens=accepted, drafts=drafts)
+        return VerifyResult(
+            values[:start], result.error, result.nan_samples, result.found,
+            num_accepted_tokens=values[start:stop], drafts=values[stop:],
+        )  # fmt: skip
 
 
 class DraftTouches(Touches):

@@ -34,6 +34,7 @@ from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.config import ALGORITHMS
+from minisched.scheduler.verify import Drafts, VerifyResult
 from minisched.speculative.draft_model import check_fits, open_draft_model, open_hash_draft
 from minisched.speculative.lookup import MAX_N, MIN_N, propose
 from minisched.trace import Recorder
@@ -111,12 +112,13 @@ class Watched:
             outputs = process(batch, result)
             for at, row in enumerate(batch.rows):
                 going = row.req.lease is row.lease and not row.req.finished
-                if result.drafts and row.deliver and going:
+                drafts = result.drafts if isinstance(result, VerifyResult) else ()
+                if drafts and row.deliver and going:
                     settled = row.req.computed_len - row.req.num_output_placeholders
                     assert settled == row.req.known_len - 1, "vLLM's invariant"
                     text = list(row.req.known_tokens(0, row.req.known_len))
                     used = min(k, self.context_len + 1 - len(text))  # others have no place to go
-                    assert result.drafts[at * k : at * k + used] == self.oracle(text, used), text
+                    assert drafts[at * k : at * k + used] == self.oracle(text, used), text
                     self.seen += used
             return outputs
 
@@ -241,16 +243,16 @@ def test_a_repeating_text_is_looked_up() -> None:
 def test_a_draft_counts_as_accepted_once_its_request_has_it(room: int) -> None:
     for accepted in range(4):
         config = speculating("NGRAM_GPU", speculative_num_draft_tokens=3)
-        scheduler = Scheduler(config, Recorder())
+        scheduler = Scheduler(config, Recorder(), [Drafts(3)])
         scheduler.receive([Request("r", [1, 2], tokens(1 + room))])
         prompt = scheduler.next_batch()
         assert prompt
-        scheduler.process(prompt, Result([5], num_accepted_tokens=[1], drafts=[6, 7, 8]))
+        scheduler.process(prompt, VerifyResult([5], num_accepted_tokens=[1], drafts=[6, 7, 8]))
         verify = scheduler.next_batch()
         assert verify
         (carried,) = verify.sample_lens
         got = min(accepted, carried - 1) + 1
-        result = Result([6] * carried, num_accepted_tokens=[got], drafts=[6, 7, 8])
+        result = VerifyResult([6] * carried, num_accepted_tokens=[got], drafts=[6, 7, 8])
         outputs = scheduler.process(verify, result)
         marks = scheduler.recorder.trace("", "", "", "").marks
         found = [(m.attrs["drafts"], m.attrs["accepted"]) for m in marks if m.name == "verified"]

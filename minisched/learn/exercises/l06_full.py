@@ -48,11 +48,15 @@ def of_next_step(lines: Callable[..., Any], pool: LeasePool, reqs: Sequence[Requ
         Mistake: its answer is above 0 for a request that runs alone and has enough pages. The
             scheduler would end that request with an error that is not true.
     """
-    running = [Grown(req.reach(), len(req.lease.pages)) for req in reqs if req.lease is not None]
+    running = [
+        Grown(pool.reach(req), len(req.lease.pages)) for req in reqs if req.lease is not None
+    ]
     free, size = pool.available_pages, pool.allocator.page_size
     answer = int(lines(list(running), free, size))
     leases = [req.lease for req in reqs if req.lease is not None]
-    takes = sum(pool.pages_lacking(req.lease, req.reach()) for req in reqs if req.lease is not None)
+    takes = sum(
+        pool.pages_lacking(req.lease, pool.reach(req)) for req in reqs if req.lease is not None
+    )
     last_step = max((lease.last_step for lease in leases), default=0)
     is_still = not pool.returning and last_step <= pool.returned_step
     if len(running) == 1 and is_still and answer > 0 and takes <= free:

@@ -138,7 +138,7 @@ class OwnScheduler(Scheduler):
                 )
         if (short := self.leases.pages_short(decodes)) > 0:
             raise Mistake(f"the decoding requests lack {many(short, 'page')}: keep some free")
-        return list(prompts), list(decodes), None
+        return list(prompts), list(decodes)
 
     def _compute(self, req: Request, length: int) -> None:
         """Compute ``length`` tokens of a prompt that begins or goes on."""
