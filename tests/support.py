@@ -642,7 +642,7 @@ def check_books(scheduler: Scheduler) -> None:
     assert Counter(places) == Counter(scheduler.live.values())
     assert all(req.lease is None for req in scheduler.waiting_queue)
     assert all(req.lease is not None for req in scheduler.running_batch)
-    assert all(req.order < scheduler.waiting_queue.num_added for req in places)
+    assert all(req.admission.order < scheduler.waiting_queue.num_added for req in places)
 
 
 # -- pages in a real browser -----------------------------------------------------------------------

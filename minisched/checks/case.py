@@ -69,7 +69,7 @@ class Workload:
         """
         if req.finish_reason is not FinishReason.ERROR:
             return False
-        says = {*self.struck.get(req.name, ()), *self.struck.get(req.bootstrap_room, ())}
+        says = {*self.struck.get(req.name, ()), *self.struck.get(req.admission.bootstrap_room, ())}
         return any(part in req.error for part in says)
 
 

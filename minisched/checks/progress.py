@@ -86,7 +86,10 @@ class Watched:
 
         def added(req: Request) -> None:
             """Record an arrival in the queue; a retracted request may keep its place."""
-            has_place = scheduler.config.in_force.retracted_waits == "old_place" and req.retractions
+            has_place = (
+                scheduler.config.in_force.retracted_waits == "old_place"
+                and req.admission.retractions
+            )
             if not (is_held(req) or has_place):
                 self.places[req] = self.num_added
                 self.num_added += 1
@@ -239,7 +242,7 @@ class Decision:
         first = batch.num_extend_reqs if isinstance(batch, ScheduleBatch) else 0
         self.prompts = {row.req: row for row in rows[:first]}
         self.decodes = [row.req for row in rows[first:]]
-        self.admitted = [row.req for row in rows[:first] if row.lease.num_chunks == 1]
+        self.admitted = [row.req for row in rows[:first] if row.start == row.req.admission.hit_len]
         self.waiting = [req for req in self.waiting if req in self.scheduler.waiting_queue]
         req = None if self.chunked in self.retracted else self.chunked
         goes_on = req is not None and not (req in self.prompts and self.prompts[req].deliver)

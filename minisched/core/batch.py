@@ -121,7 +121,7 @@ class ScheduleBatch:
         return [1] * len(self.reqs)
 
     def drafts(self, at: int) -> Sequence[int]:
-        """Return the drafts in row ``at`` that the host knows; a plain batch has none."""
+        """Return the guessed tokens in row ``at`` that the host knows; a plain batch has none."""
         return ()
 
     def sample_position(self, at: int) -> int:
@@ -141,18 +141,17 @@ class Result:
 
 @dataclass(slots=True)
 class Output:
-    """One thing a client hears: a token, the end of its request, or both.
+    """A message to a client: a token, the end of its request, or both.
 
-    ``logprobs``, if wanted: the token's, and with the first token those of the prompt. With
-    ``namesake`` a request was refused because another one has its id: the refusal is about it
-    alone, and whoever keeps books by id must leave those of the other one as they are.
+    With ``namesake`` a request was refused because another one has its id. Then the message does
+    not end the other one.
     """
 
     rid: str
     token: int | None
     finish_reason: FinishReason | None = None
     error: str = ""
-    logprobs: Logprobs | None = None
+    logprobs: Logprobs | None = None  # the token's, and with the first token those of the prompt
     namesake: bool = False
 
 

@@ -27,7 +27,7 @@ from .sampling import SamplingParams, is_text, is_whole, shown, wrong_token, wro
 # -- What a request holds of memory, from its admission until nobody can touch it ------------------
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Lease:
     """A row of the request table and its pages.
 
@@ -40,16 +40,23 @@ class Lease:
     rid: str = ""  # whose it is
     pages: list[int] = field(default_factory=list)  # by position; the first ones the cache's
     shared_pages: int = 0  # how many of them belong to the prefix cache
-    inserted_pages: int = 0  # how many it has offered to the prefix cache so far
     node: Any = None  # where they end in the prefix cache; locked while the lease lives
     sent_pages: int = 0  # how many of them the device's page table lists as they are now
     settled_len: int = 0  # positions whose KV is written for sure: their step has come back
     last_step: int = 0  # the last step launched that names it
-    num_chunks: int = 0  # steps that computed a part of its prompt
-    num_transfers: int = 0  # copies of its KV to or from another device that are not over
     is_spoiled: bool = False  # a step that failed was to write what it reads or has shared
     is_released: bool = False  # nobody may read or write its row and pages any more
-    future_slot: int = 0  # where a ring FutureMap keeps its newest token
+
+
+@dataclass
+class Admission:
+    """The state of a request that only its admission reads."""
+
+    order: int = 0  # place in the waiting order; breaks every tie
+    asked_len: int = 0  # tokens left to compute, as of the last attempt to admit it
+    hit_len: int = 0  # positions that the prefix cache gave at the last admission
+    retractions: int = 0  # leases that it lost before its end
+    bootstrap_room: str = ""  # its name on both sides of ``pd``; unlike an id it never returns
 
 
 @dataclass(eq=False)
@@ -77,12 +84,8 @@ class Request:
     finish_reason: FinishReason | None = None
     error: str = ""
     lease: Lease | None = None
-    order: int = 0  # place in the order in which requests came to wait; breaks every tie
     priority: int = 0  # the higher, the sooner, where ``enable_priority_scheduling`` is on
-    asked_len: int = 0  # tokens to compute, when it was asked last whether it fits
-    bootstrap_room: str = ""  # what both sides of ``pd`` call it: an id may come back, a room not
-    hit_len: int = 0  # positions that the prefix cache gave when it was admitted last
-    retractions: int = 0  # how often it lost its lease before its end
+    admission: Admission = field(default_factory=Admission)
     computed_len: int = 0
     device_len: int = field(init=False)
     max_device_len: int = field(init=False)
@@ -165,14 +168,15 @@ class Request:
     def start(self, lease: Lease) -> None:
         """Begin under a new lease, after the prefix that it found in the cache."""
         self.lease = lease
-        self.computed_len = self.hit_len = lease.settled_len
+        self.computed_len = self.admission.hit_len = lease.settled_len
 
     def restart(self) -> None:
         """Forget everything computed, keep everything known (what a retraction does)."""
-        self.asked_len += self.hit_len  # what it has found in the cache may be gone
+        # The prefix that it found in the cache may be evicted by then.
+        self.admission.asked_len += self.admission.hit_len
         self.lease = None
         self.computed_len = 0
         self.device_len = self.known_len
-        self.retractions += 1
+        self.admission.retractions += 1
         for part in self.parts:
             part.on_retract()

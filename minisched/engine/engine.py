@@ -157,17 +157,17 @@ class Engine:
         return self.launch_batch(self.prepare_batch(batch, pending, "advance step"))
 
     def launch_batch(self, step: Step, delay_sample: bool = False) -> Step:
-        """Launch a step; returns before the device has run it.
+        """Launch a step; return before the device has run it.
 
-        A mask that is not built yet is built between the forward pass and the sampling.
+        If the sampling needs something that is not built yet, build it after the forward pass.
         """
         if step.error is not None:
             lose(self.worker, step, step.error)
             return step
-        needs_mask = self.needs_mask(step)
+        builds = self.needs_mask(step)
         with self.device.host("launch", self.launch_cost(step.batch), step.label) as launch:
-            self.worker.launch(step, launch, delay_sample or needs_mask)
-        if needs_mask and not delay_sample:
+            self.worker.launch(step, launch, delay_sample or builds)
+        if builds and not delay_sample:
             self.update_vocab_mask(step)
             self.launch_batch_sample_if_needed(step)
         return step
@@ -220,10 +220,9 @@ class Engine:
     def update_vocab_mask(
         self, step: Step, newest: Mapping[str, int] = MappingProxyType({})
     ) -> None:
-        """Build what a step may sample: masks of grammars, and penalties (phase ``mask``).
+        """Build what the sampling of a step needs (SGLang's name; vLLM ``get_grammar_bitmask``).
 
-        SGLang ``sampling/sampling_batch_info.py:update_regex_vocab_mask``, vLLM
-        ``get_grammar_bitmask``. ``newest`` are tokens that only the caller knows yet.
+        ``newest`` has tokens that only the caller knows yet, by request id.
         """
         with self.device.host("mask", self.cost.phase("mask", *step.batch.size), step.label):
             self.worker.update_vocab_mask(step, newest)

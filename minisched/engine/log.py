@@ -11,8 +11,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
+from weakref import WeakKeyDictionary
 
-from ..core import ForwardMode, Outputs, Row, ScheduleBatch
+from ..core import ForwardMode, Lease, Outputs, Row, ScheduleBatch
 from ..scheduler import Scheduler
 
 logger = logging.getLogger("minisched")
@@ -29,6 +30,7 @@ class SchedulerLog:
         self.scheduler = scheduler
         self.now = now
         self.decode_log_interval = 40
+        self._num_chunks = WeakKeyDictionary[Lease, int]()  # of a prompt under this lease
         self._num_decodes = 0
         self._num_generated_tokens = 0  # since the last decode line ...
         self._last_decode_line = now()  # ... which was at this time
@@ -73,18 +75,23 @@ class SchedulerLog:
             "#running-req: %d, #queue-req: %d",
             len(prompts),
             sum(len(row.ids) for row in prompts),
-            sum(row.req.hit_len for row in prompts if row.lease.num_chunks == 1),
+            sum(
+                row.req.admission.hit_len
+                for row in prompts
+                if row.start == row.req.admission.hit_len
+            ),
             scheduler.num_used_tokens / scheduler.config.num_slots,
             len(scheduler.running_batch) - sum(row.deliver for row in prompts),
             len(scheduler.waiting_queue),
         )
         for row in prompts:
-            if row.lease.num_chunks > 1 or not row.deliver:
+            self._num_chunks[row.lease] = self._num_chunks.get(row.lease, 0) + 1
+            if self._num_chunks[row.lease] > 1 or not row.deliver:
                 self._chunk(row)
 
     def _chunk(self, row: Row) -> None:
         """How far a prompt is; how many chunks there will be is a guess until the last one."""
-        number, total = row.lease.num_chunks, row.req.known_len
+        number, total = self._num_chunks[row.lease], row.req.known_len
         chunks_left = -(-(total - row.end) // self.scheduler.config.prefill_budget)
         self._info(
             "Chunked prefill. rid: %s, #done-token: %d, #prompt-token: %d, chunk: %d/%d",

@@ -91,7 +91,9 @@ class Metrics:
     def on_received(self, req: Request, now: int) -> None:
         """The scheduler has taken a request in, or refused it."""
         arrival = max(arrival_of(req), self.started)
-        metrics = RequestMetrics(req.name, arrival, req.known_len, room=req.bootstrap_room)
+        metrics = RequestMetrics(
+            req.name, arrival, req.known_len, room=req.admission.bootstrap_room
+        )
         if self.first_arrival is None or arrival < self.first_arrival:
             self.first_arrival = arrival
         if req.finished:
@@ -104,13 +106,13 @@ class Metrics:
     def on_batch(self, batch: ScheduleBatch, now: int) -> None:
         """A batch was committed just now; only its prompts cost anything."""
         for index in range(batch.num_extend_reqs):
-            if batch.leases[index].num_chunks > 1:
+            if batch.starts[index] > batch.reqs[index].admission.hit_len:
                 continue  # a later chunk
             req, metrics = self.live[batch.reqs[index].rid]
             self.admitted_tokens += req.known_len
-            self.cached_tokens += req.hit_len
+            self.cached_tokens += req.admission.hit_len
             if metrics.scheduled is None:
-                metrics.scheduled, metrics.cached_tokens = now, req.hit_len
+                metrics.scheduled, metrics.cached_tokens = now, req.admission.hit_len
 
     def on_outputs(self, outputs: Outputs, now: int) -> None:
         """Clients hear this."""
@@ -129,7 +131,7 @@ class Metrics:
 
     def _end(self, req: Request, metrics: RequestMetrics, now: int) -> None:
         metrics.end, metrics.finish_reason = now, req.finish_reason
-        metrics.retractions = req.retractions
+        metrics.retractions = req.admission.retractions
         self.ended.append(metrics)
 
     @property

@@ -87,8 +87,8 @@ def serve(case: FidelityCase, rules: str, hear: Callable[[ScheduledStep], None])
         engine.scheduler.on_commit = lambda batch: launched.append(step_of(batch, is_unified))
 
     def look(engine: Engine) -> None:
-        gone = sorted(req.rid for req in requests if req.retractions > lost[req])
-        lost.update((req, req.retractions) for req in requests)
+        gone = sorted(req.rid for req in requests if req.admission.retractions > lost[req])
+        lost.update((req, req.admission.retractions) for req in requests)
         hear((launched.pop() if launched else NOTHING)._replace(retracted=tuple(gone)))
 
     workload = Workload(requests, turns, {}, config)

@@ -274,7 +274,7 @@ class DecodeEngine(SideEngine):
         with self.device.host("send", self.cost.host.get("send", 0), label):
             for req, lease in reserved:
                 slots = slots_of(lease.pages, self.scheduler.config.page_size)[: len(req.prompt)]
-                self.say(RoomMessage("reserved", req.bootstrap_room, slots))
+                self.say(RoomMessage("reserved", req.admission.bootstrap_room, slots))
         self.recording.count()
 
     def hear(self, messages: Sequence[RoomMessage]) -> None:
@@ -468,20 +468,20 @@ def give_rooms(requests: Sequence[Request], config: SchedulerConfig) -> list[Req
     """
     taken = [req for req in {id(req): req for req in requests}.values() if not config.refusal(req)]
     for req in requests:
-        req.bootstrap_room = ""
+        req.admission.bootstrap_room = ""
     given = set[str]()
     for req in taken:
-        req.bootstrap_room, number = req.rid, 1
-        while req.bootstrap_room in given:
+        req.admission.bootstrap_room, number = req.rid, 1
+        while req.admission.bootstrap_room in given:
             number += 1
-            req.bootstrap_room = f"{req.rid} ({number})"
-        given.add(req.bootstrap_room)
+            req.admission.bootstrap_room = f"{req.rid} ({number})"
+        given.add(req.admission.bootstrap_room)
     return taken
 
 
 def for_prefill(req: Request) -> Request:
     """Return a request for the prefill side: it ends with its first token."""
-    params, room = replace(req.params, max_new_tokens=1), req.bootstrap_room
+    params, room = replace(req.params, max_new_tokens=1), req.admission.bootstrap_room
     prompt = Request(room, req.prompt, params, req.arrival_time, priority=req.priority)
     prompt.sampling_key = req.sampling_key  # also where an id repeats
     return prompt

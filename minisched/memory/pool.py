@@ -153,6 +153,7 @@ class LeasePool:
     ) -> None:
         self.allocator, self.table, self.cache = allocator, table, cache
         self.may_free = may_free or steps_returned
+        self.is_held: Callable[[Lease], bool] = lambda lease: False  # by a transfer (``pd``)
         self.reach: Callable[[Request], int] = NEXT  # a feature may need more
         self.launched_step = 0  # the last one committed
         self.returned_step = 0  # the last one processed; steps return in order
@@ -233,7 +234,7 @@ class LeasePool:
 
     def release(self, lease: Lease) -> None:
         """Free a closed lease's pages and row and unlock its prefix, if the free rule allows it."""
-        if lease.num_transfers or not self.may_free(lease, self):
+        if self.is_held(lease) or not self.may_free(lease, self):
             return
         del self.returning[lease]
         lease.is_released = True
@@ -261,7 +262,7 @@ class LeasePool:
         returned = self.launched_step if self.may_free is at_once else self.returned_step
         retired, self.retired = self.retired, []
         for lease, last_step, pages in retired:
-            if lease.num_transfers or last_step > returned:
+            if self.is_held(lease) or last_step > returned:
                 self.retired.append((lease, last_step, pages))
             else:
                 self.allocator.disown(pages)

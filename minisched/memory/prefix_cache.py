@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from ..core import Lease, Request
 from ..trace import Recorder
@@ -74,6 +75,7 @@ class PrefixCache:
         self.shares_outputs = self.sharing.running_outputs and not is_off
         self.shares_planned = self.sharing.planned_prompts and not is_off
         self.shares_early = self.shares_outputs or self.shares_planned
+        self.inserted_pages = WeakKeyDictionary[Lease, int]()  # pages inserted so far
         self.unwritten: dict[int, list[tuple[Lease, Block]]] = {}  # by step in flight
 
     def match_prefix(self, req: Request) -> Match | None:
@@ -137,8 +139,8 @@ class PrefixCache:
             return
         tokens, pages = req.known_tokens(0, num_pages * size), lease.pages[:num_pages]
         if isinstance(cache, RadixCache):
-            insertion = cache.insert(tokens, pages, lease.inserted_pages)
-            lease.inserted_pages = num_pages
+            insertion = cache.insert(tokens, pages, self.inserted_pages.get(lease, 0))
+            self.inserted_pages[lease] = num_pages
             prompt_pages = len(req.prompt) // size
             if 0 < prompt_pages < num_pages and self.sharing.splits_at_prompt:
                 cache.insert(tokens[: prompt_pages * size], pages[:prompt_pages], prompt_pages)

@@ -117,9 +117,11 @@ def hits_as_on_serial(case: Case) -> Verdict:
     """
     verdict, serial = judge(case), judge(same_on(case, "serial"))
     for here, there in zip(verdict.workload.requests, serial.workload.requests, strict=True):
-        if here.hit_len != there.hit_len:
-            found = f"{here.rid} found {here.hit_len} cached positions"
-            return also(verdict, "hits", f"{found}, but on the serial loop {there.hit_len}")
+        if here.admission.hit_len != there.admission.hit_len:
+            found = f"{here.rid} found {here.admission.hit_len} cached positions"
+            return also(
+                verdict, "hits", f"{found}, but on the serial loop {there.admission.hit_len}"
+            )
     return verdict
 
 

@@ -148,7 +148,7 @@ class PrefillAdder:
         """
         match = self.cache.match_prefix(req)
         hit_len = len(match.pages) * self.page_size if match else 0
-        extend_len = req.asked_len = req.known_len - hit_len
+        extend_len = req.admission.asked_len = req.known_len - hit_len
         to_lock = self.leases.pages_to_lock(match) * self.page_size
         if not self.reserve.fits(self, req, extend_len, to_lock):
             need = self.reserve.total_tokens(self, req, extend_len) + to_lock
@@ -194,7 +194,7 @@ class PrefillAdder:
         self.can_run_list.append((req, extend_len))
         self.charge(req, extend_len)
         self.recorder.mark(
-            "admit", rid=req.rid, hit_len=req.hit_len, extend_len=extend_len,
+            "admit", rid=req.rid, hit_len=req.admission.hit_len, extend_len=extend_len,
             is_chunked=is_chunked, **self.remains(),
         )  # fmt: skip
 
@@ -208,10 +208,12 @@ class PrefillAdder:
         """
         if self.leases.returning:
             return []
-        need = req.asked_len + min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+        need = req.admission.asked_len + min(req.params.max_new_tokens, CLIP_MAX_NEW_TOKENS)
         short = need - self.rem_total_tokens
         victims: list[Request] = []
-        for victim in sorted(self.running, key=lambda other: (other.priority, -other.order)):
+        for victim in sorted(
+            self.running, key=lambda other: (other.priority, -other.admission.order)
+        ):
             if (victims and short <= 0) or req.priority - victim.priority <= threshold:
                 break
             victims.append(victim)

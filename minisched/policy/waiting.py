@@ -198,13 +198,15 @@ class WaitingQueue:
             self.aside[req] = None
             return
         self.aside.pop(req, None)
-        goes_back = self.old_place and req.retractions > 0
+        goes_back = self.old_place and req.admission.retractions > 0
         if not goes_back:
-            req.order = self.num_added
+            req.admission.order = self.num_added
         self.num_added += 1
         self.waiting[req] = None
         if goes_back:
-            by_rank = sorted(self.waiting, key=lambda req: (self.policy.rank(req), req.order))
+            by_rank = sorted(
+                self.waiting, key=lambda req: (self.policy.rank(req), req.admission.order)
+            )
             self.waiting = OrderedDict.fromkeys(by_rank)
 
     def first(self) -> Request | None:
@@ -231,7 +233,7 @@ class WaitingQueue:
         num_added = self.num_added
 
         def heads() -> Iterator[Request]:
-            while (req := self.first()) is not None and req.order < num_added:
+            while (req := self.first()) is not None and req.admission.order < num_added:
                 yield req
                 if req in self:
                     return

@@ -71,6 +71,7 @@ class FutureMapRing(FutureMap):
     def __init__(self, device: Device, shape: RelayShape) -> None:
         super().__init__(device, shape)
         self.future_ct, self.future_limit = 0, 3 * shape.max_running_requests
+        self.future_slots = [0] * (shape.max_running_requests + 1)  # of each row's newest token
         size = 5 * shape.max_running_requests
         self.kept_in = self.token_ids_map = device.memory("future map", size + 1)
         self.recorder.mark("future map", limit=self.future_limit, size=size)
@@ -83,14 +84,16 @@ class FutureMapRing(FutureMap):
 
     def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
         """Unknown ids become minus their future slot; every row gets a new slot."""
+        rows = [lease.row for lease in batch.leases]
+        newest = map(self.future_slots.__getitem__, rows)
         ids = [
-            -lease.future_slot if token is None else token
-            for lease, tokens in zip(batch.leases, batch.ids, strict=True)
+            -slot if token is None else token
+            for slot, tokens in zip(newest, batch.ids, strict=True)
             for token in tokens
         ]
         future_slots = list(self.alloc_future_indices(len(batch.reqs)))
-        for lease, slot in zip(batch.leases, future_slots, strict=True):
-            lease.future_slot = slot
+        for row, slot in zip(rows, future_slots, strict=True):
+            self.future_slots[row] = slot
         self.recorder.counter("future slots", self.future_ct)
         self.record(batch, ids, future_slots)
         return ids, future_slots

@@ -263,7 +263,7 @@ def too_long(config: SchedulerConfig, req: Request) -> str | None:
     return None
 
 
-GIVEN = ("rid", "prompt", "params", "arrival_time", "priority", "order", "bootstrap_room")
+GIVEN = ("rid", "prompt", "params", "arrival_time", "priority", "admission")
 FILLED_BY_A_RUN: dict[str, Any] = {
     item.name: item.default if item.default_factory is MISSING else item.default_factory()
     for item in fields(Request)

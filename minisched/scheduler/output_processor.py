@@ -98,7 +98,7 @@ class OutputProcessor:
         readers = {
             lease: req
             for req in self.live.values()
-            if (lease := req.lease) and req.hit_len and lease.last_step >= failed
+            if (lease := req.lease) and req.admission.hit_len and lease.last_step >= failed
         }
         self.prefix_cache.spoil([*leases, *readers])
         for lease, req in readers.items():

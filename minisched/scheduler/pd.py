@@ -9,7 +9,7 @@ and no transfer holds it any more.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -25,14 +25,26 @@ from .scheduler import Scheduler
 class TransferScheduler(Scheduler):
     """A scheduler whose leases a transfer may hold."""
 
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        recorder: Recorder | None = None,
+        features: Iterable[Feature] = (),
+    ) -> None:
+        super().__init__(config, recorder, features)
+        self.num_transfers = Counter[Lease]()  # copies of its KV that have not ended
+        self.leases.is_held = self.num_transfers.__contains__
+
     def hold(self, lease: Lease) -> None:
         """A transfer reads or writes its pages: until it ends, nobody else may have them."""
-        lease.num_transfers += 1
+        self.num_transfers[lease] += 1
         self.recorder.mark("row hold", row=lease.row, rid=lease.rid)
 
     def let_go(self, lease: Lease) -> None:
         """A transfer has ended."""
-        lease.num_transfers -= 1
+        self.num_transfers[lease] -= 1
+        if not self.num_transfers[lease]:
+            del self.num_transfers[lease]
         self.recorder.mark("row let go", row=lease.row, rid=lease.rid)
         self.leases.free_retired()
         if lease in self.leases.returning:
@@ -161,10 +173,12 @@ class DecodeScheduler(TransferScheduler):
                 if req not in self.waiting_queue:
                     continue  # it was sent twice
                 self.waiting_queue.remove(req)
-                self.unanswered[req.bootstrap_room] = req
-                self.prealloc_queue[req.bootstrap_room] = req
-            elif req.bootstrap_room:
-                self.given_up.append(req.bootstrap_room)  # refused here; its prompt was sent there
+                self.unanswered[req.admission.bootstrap_room] = req
+                self.prealloc_queue[req.admission.bootstrap_room] = req
+            elif req.admission.bootstrap_room:
+                self.given_up.append(
+                    req.admission.bootstrap_room
+                )  # refused here; its prompt was sent there
 
     def pop_preallocated(self) -> list[tuple[Request, Lease]]:
         """Reserve pages for the prompts of those that fit; the first that does not stops the rest.
@@ -224,7 +238,7 @@ class DecodeScheduler(TransferScheduler):
         self, req: Request, reason: FinishReason, token: int | None = None, error: str = ""
     ) -> None:
         if self.live.get(req.rid) is req:
-            self.prealloc_queue.pop(req.bootstrap_room, None)
-            if req.bootstrap_room in self.unanswered:
-                self.given_up.append(req.bootstrap_room)
+            self.prealloc_queue.pop(req.admission.bootstrap_room, None)
+            if req.admission.bootstrap_room in self.unanswered:
+                self.given_up.append(req.admission.bootstrap_room)
         super()._finish(req, reason, token, error)

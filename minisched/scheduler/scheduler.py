@@ -308,7 +308,6 @@ class Scheduler:
             batch.starts.append(start)
             batch.ids.append(req.tokens(start, end))
             lease.last_step = batch.step
-            lease.num_chunks += 1
             req.computed_len = end
             if end < req.device_len:
                 batch.chunked_req = req

@@ -9,8 +9,7 @@ ops, and the host goes on immediately. A plain step has three ops::
 
 Each op is a pair of methods: ``launch_forward`` runs on the host and queues ``forward``, which runs
 on the device. ``Step.result`` blocks the host until the copy has run. A step with other ops is a
-subclass of ``Step`` and of ``Worker``: see ``verify.py``, ``loops/mini.py`` and
-``loops/vllm_pp.py``.
+subclass of ``Step`` and of ``Worker``, next to the design that needs it (``loops/vllm_pp.py``).
 """
 
 from __future__ import annotations

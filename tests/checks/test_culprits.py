@@ -243,8 +243,8 @@ EDITS = {
     ),
     "stale slot": Edit(
         "relay.future_map:FutureMapRing.bind",
-        "-lease.future_slot if",
-        "-max(1, lease.future_slot - 2) if",
+        "-slot if",
+        "-max(1, slot - 2) if",
     ),
     "unresolved placeholder": Edit(  # vLLM #46899
         "relay.future_map:FutureMap.resolve_future",

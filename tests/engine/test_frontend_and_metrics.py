@@ -245,7 +245,10 @@ def check_times(run: TimedRun, workload: Workload) -> None:
         req = requests[item.rid]
         heard = [(t, output) for t, output in run.heard if output.rid == item.rid]
         times = [time for time, output in heard if output.token is not None]
-        assert item.finish_reason is req.finish_reason and item.retractions == req.retractions
+        assert (
+            item.finish_reason is req.finish_reason
+            and item.retractions == req.admission.retractions
+        )
         assert (item.prompt_tokens, item.output_tokens) == (len(req.prompt), len(req.output_ids))
         assert (item.arrival, item.end) == (req.arrival_time, heard[-1][0])
         assert item.first_token == (times[0] if times else None)
@@ -274,7 +277,7 @@ def check_totals(run: TimedRun, workload: Workload) -> None:
             hits.setdefault(str(mark.attrs["rid"]), int(mark.attrs["hit_len"]))
     assert {item.rid: item.cached_tokens for item in ended if item.scheduled} == hits
     assert 0 <= metrics.cache_hit_rate < 1, "the last token of a prompt is always computed"
-    if not any(req.retractions for req in workload.requests):
+    if not any(req.admission.retractions for req in workload.requests):
         prompts = sum(item.prompt_tokens for item in ended if item.scheduled)
         assert (metrics.cached_tokens, metrics.admitted_tokens) == (sum(hits.values()), prompts)
 

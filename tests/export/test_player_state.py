@@ -41,7 +41,7 @@ def look(scheduler: Scheduler) -> Truth:
     """Everything that the panels show, and the counters."""
     leases, table = scheduler.leases, scheduler.table
     nodes = nodes_of(scheduler)  # type: ignore[arg-type]
-    zombies = [lease for lease in leases.returning if not lease.num_transfers]
+    zombies = [lease for lease in leases.returning if not leases.is_held(lease)]
     pages = {
         page: ("wasted" if lease in zombies else "admitted", lease.rid)
         for page, lease in scheduler.allocator.owner.items()

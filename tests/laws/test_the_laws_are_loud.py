@@ -156,7 +156,7 @@ RARE: dict[str, tuple[Case, str, Edit]] = {
             priority_scheduling_preemption_threshold=0,
         ), "order",
         Edit("policy.prefill_adder:PrefillAdder.preempt_to_schedule",
-             "-other.order", "other.order"),
+             "-other.admission.order", "other.admission.order"),
     ),
     "the first of equals is retracted": (
         a_case(  # their outputs do not fit together

@@ -74,7 +74,7 @@ def check_run(case: Case) -> None:
     verdict = judge(case, watch)
     found, requests = verdict.trace, verdict.workload.requests
     assert verdict.holds, verdict.findings
-    sent = Counter(req.bootstrap_room for req in requests if req.bootstrap_room)
+    sent = Counter(req.admission.bootstrap_room for req in requests if req.admission.bootstrap_room)
     assert answers == sent, "each is answered once"  # who is given up before has no room
     assert not any(getattr(side.scheduler, "heard_before", ()) for side in sides)
     lanes = {f"{side} {lane}" for side in ("prefill", "decode")

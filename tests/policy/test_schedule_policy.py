@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from minisched.core import FinishReason, Request, Result, SamplingParams, ScheduleBatch
 from minisched.core.feature import is_held
 from minisched.core.part import RequestPart
+from minisched.core.request import Admission
 from minisched.memory import RadixCache
 from minisched.memory.radix_cache import TreeNode
 from minisched.policy import (
@@ -47,7 +48,13 @@ waiting_lists = st.lists(
 
 def make_requests(waiting: list[tuple[list[int], int, int]]) -> list[Request]:
     return [
-        Request(f"r{at}", prompt, SamplingParams(max_new_tokens=new), order=at, priority=priority)
+        Request(
+            f"r{at}",
+            prompt,
+            SamplingParams(max_new_tokens=new),
+            admission=Admission(order=at),
+            priority=priority,
+        )
         for at, (prompt, new, priority) in enumerate(waiting)
     ]
 
@@ -113,7 +120,9 @@ def test_dfs_weight_keeps_subtrees_together_the_heaviest_first(
         sizes = [len(places) for places in below]
         assert sizes == sorted(sizes, reverse=True)
         own = at.get(node, [])
-        assert [found[place].order for place in own] == sorted(found[p].order for p in own)
+        assert [found[place].admission.order for place in own] == sorted(
+            found[p].admission.order for p in own
+        )
         return [place for places in below for place in places] + own
 
     assert check(tree.root_node) == list(range(len(reqs)))
@@ -149,7 +158,7 @@ def test_a_queue_forgets_nobody(name: str, old_place: bool, dice: random.Random)
         elif req not in inside or is_held(req):
             was_there = req in places
             req.parts = dice.choice([(), (), (held,)])
-            req.retractions = int(was_there)
+            req.admission.retractions = int(was_there)
             queue.add(req)
             inside += [] if req in inside else [req]
             if not is_held(req) and not (was_there and old_place):
@@ -206,7 +215,9 @@ def test_where_a_retracted_request_waits(waits: str) -> None:
 
 def test_who_comes_back_by_the_same_id_waits_behind_those_who_came_meanwhile() -> None:
     queue = WaitingQueue(SchedulePolicy("fcfs", None), NullRecorder())
-    first, other, again = (Request(rid, [1], order=at) for at, rid in enumerate("aba"))
+    first, other, again = (
+        Request(rid, [1], admission=Admission(order=at)) for at, rid in enumerate("aba")
+    )
     queue.add(first)
     queue.add(other)
     queue.remove(first)
@@ -232,19 +243,31 @@ def test_preemption_for_a_row_takes_as_many_as_free_what_is_asked_for(
     """At least one, as a row is lacking; the lowest first, then the newest; all or nobody."""
     scheduler = Scheduler(SchedulerConfig(kv_tokens=40, disable_radix_cache=True))
     reqs = [
-        Request(f"r{at}", [1], SamplingParams(max_new_tokens=new), priority=level, order=at)
+        Request(
+            f"r{at}",
+            [1],
+            SamplingParams(max_new_tokens=new),
+            priority=level,
+            admission=Admission(order=at),
+        )
         for at, (level, new) in enumerate(running)
     ]
     if returning:
         ended = scheduler.leases.open()
         ended.last_step = 1  # launched, and not back
         scheduler.leases.close(ended)
-    new = Request("new", [1], SamplingParams(max_new_tokens=4), priority=priority, asked_len=asked)
+    new = Request(
+        "new",
+        [1],
+        SamplingParams(max_new_tokens=4),
+        priority=priority,
+        admission=Admission(asked_len=asked),
+    )
     leases, cache = scheduler.leases, scheduler.prefix_cache
     adder = PrefillAdder(
         leases, cache, NullRecorder(), reqs, ratio, 99, None, reserve=Ratio(), chunks=ChunkRule()
     )  # fmt: skip
-    in_turn = sorted(reqs, key=lambda req: (req.priority, -req.order))
+    in_turn = sorted(reqs, key=lambda req: (req.priority, -req.admission.order))
     allowed = [req for req in in_turn if priority - req.priority > threshold]
     short = asked + 4 - adder.rem_total_tokens
     enough = [n for n in range(1, len(allowed) + 1)
@@ -272,7 +295,7 @@ def test_what_several_share_comes_back_only_with_the_last_of_them() -> None:
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=8))
 def test_the_victim_is_the_last_of_the_published_order(lengths: list[tuple[int, int]]) -> None:
     """SGLang sorts by (outputs, -prompt), largest first, and pops from the end."""
-    reqs = [Request(str(at), [1] * prompt, order=at, output_ids=[5] * outputs)
+    reqs = [Request(str(at), [1] * prompt, admission=Admission(order=at), output_ids=[5] * outputs)
             for at, (prompt, outputs) in enumerate(lengths)]  # fmt: skip
     by_key = sorted(reqs, key=lambda req: (len(req.output_ids), -len(req.prompt)), reverse=True)
     assert fewest_outputs(reqs) is by_key[-1]
