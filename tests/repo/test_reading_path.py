@@ -28,8 +28,8 @@ from minisched.scheduler import SchedulerConfig
 from minisched.worker import Step, Worker
 
 MOST_FILES = 16
-MOST_LINES = 3_968  # it may only be lowered
-MOST_ON_THE_PATH = 2_291  # this as well
+MOST_LINES = 3_900  # it may only be lowered
+MOST_ON_THE_PATH = 2_260  # this as well
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
