@@ -1,4 +1,4 @@
-"""What one step runs: requests with their leases, frozen when the step was committed.
+"""The batch of one step: requests with their leases, frozen when the step is committed.
 
 When the result of a step arrives, the scheduler has moved on: a request may have ended, lost its
 memory, or be in two more steps. So a batch keeps the state of the commit, and no code asks a live
@@ -21,12 +21,12 @@ from .request import Lease, Request
 
 
 class ForwardMode(Enum):
-    """What a batch does (SGLang ``model_executor/forward_batch_info.py``)."""
+    """The work of a batch (SGLang ``model_executor/forward_batch_info.py``)."""
 
     EXTEND = "extend"  # prompts, or chunks of them
     DECODE = "decode"  # one token a row
     MIXED = "mixed"  # prompts first, then rows that decode
-    TARGET_VERIFY = "target verify"  # the last token and drafts of those behind it, in each row
+    TARGET_VERIFY = "target verify"  # the last token and its drafts, in each row
     DRAFT_EXTEND = "draft extend"  # the draft model computes what the target has settled
     IDLE = "idle"  # nothing
 
@@ -100,7 +100,7 @@ class ScheduleBatch:
 
     @property
     def has_departed_reqs(self) -> bool:
-        """Whether a request has ended or lost its memory since the commit."""
+        """Return whether a request has ended or lost its memory since the commit."""
         return any(
             req.lease is not lease for req, lease in zip(self.reqs, self.leases, strict=True)
         )
@@ -131,7 +131,7 @@ class ScheduleBatch:
 
 @dataclass(frozen=True)
 class Result:
-    """What came back from a step: tokens for every row, or the error that stopped it."""
+    """The result of a step: tokens for every row, or the error that stopped it."""
 
     tokens: Sequence[int]  # [num_samples]; empty after an error
     error: str = ""
@@ -156,10 +156,10 @@ class Output:
 
 
 class Outputs:
-    """What clients hear in one go, in order (SGLang ``managers/io_struct.py:BatchTokenIDOutput``).
+    """Messages to clients, in order (SGLang ``managers/io_struct.py:BatchTokenIDOutput``).
 
-    Mostly a token of each request, so it is kept in two columns, [num_outputs]; by index ``more``
-    has what says more than that.
+    Most of them are one token of each request, so they are kept in two columns, [num_outputs].
+    ``more`` has the other messages, by index.
     """
 
     __slots__ = "more", "rids", "tokens"
@@ -170,7 +170,7 @@ class Outputs:
         self.more: dict[int, Output] = {}
 
     def add(self, output: Output) -> None:
-        """Say something that may be more than a token."""
+        """Add a message that may be more than a token."""
         self.more[len(self.rids)] = output
         self.rids.append(output.rid)
         self.tokens.append(output.token)

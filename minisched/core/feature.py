@@ -61,7 +61,7 @@ class Feature:
         """Return the part of a request that uses this feature, or None.
 
         Raises:
-            ValueError: the request asks for the feature and can't have it; the message says why.
+            ValueError: the request can't have the feature; the message has the reason.
         """
         return None
 
@@ -75,7 +75,7 @@ class Feature:
         """Add to ``outputs``, which clients will receive, after the tokens are delivered."""
 
     def has_history(self, batch: ScheduleBatch) -> bool:
-        """Whether a token that the step samples depends on the tokens before it."""
+        """Return whether a token that the step samples depends on the tokens before it."""
         return False
 
     def missing_history(self, batch: ScheduleBatch, steps_ahead: int) -> str:
@@ -88,15 +88,15 @@ class Feature:
 
 
 def may_mix(reqs: Iterable[Request]) -> bool:
-    """Whether these requests may share a batch of prompts and decodes."""
+    """Return whether these requests may share a batch of prompts and decodes."""
     return all(part.may_mix for req in reqs for part in req.parts)
 
 
 def is_held(req: Request) -> bool:
-    """Whether a request must not be admitted yet."""
+    """Return whether a request must not be admitted yet."""
     return any(part.is_held for part in req.parts)
 
 
 def keeps_late(req: Request) -> bool:
-    """Whether a token counts for a request although its lease was lost after the launch."""
+    """Return whether a token counts for a request although its lease was lost after the launch."""
     return any(part.keeps_late for part in req.parts)

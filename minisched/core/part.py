@@ -14,7 +14,7 @@ class FinishReason(Enum):
     STOP = "stop"  # it sampled a stop token
     LENGTH = "length"  # it reached max_new_tokens
     ABORT = "abort"  # its client gave it up
-    ERROR = "error"  # it was refused, or its step failed; Request.error says which
+    ERROR = "error"  # it was refused, or its step failed; the reason is in Request.error
 
 
 class RequestPart:

@@ -1,16 +1,16 @@
 """A request and the memory it holds: the first file to read.
 
 A request is a prompt plus the tokens generated so far. To be computed it needs a *lease*: a row of
-the request table and pages of KV memory. What matters for overlap are its lengths. The host commits
-a step before it knows the token of the one before, so it counts tokens that it does not have yet::
+the request table and pages of KV memory. Its lengths matter for overlap. The host commits a step
+before it knows the token of the step before, so it counts tokens that it does not have yet::
 
     prompt      output_ids    in flight
     1 2 3 4 5   7 9 2         ?
                       |       |
-              known_len = 8   device_len = 9: so many tokens will exist
+              known_len = 8   device_len = 9: that many tokens will exist
 
-``computed_len`` says of how many positions the KV is written, or will be by what is launched. What
-lies between it and ``device_len`` is what the next step computes.
+``computed_len`` counts the positions whose KV is written, or will be by launched steps. The next
+step computes the positions from there to ``device_len``.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from typing import Any
 from .part import FinishReason, Part, RequestPart
 from .sampling import SamplingParams, is_text, is_whole, shown, wrong_token, wrong_type
 
-# -- What a request holds of memory, from its admission until nobody can touch it ------------------
+# -- The memory of a request, from its admission until no step can touch it ------------------------
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Lease:
     """A row of the request table and its pages.
 
-    It goes back when it is closed (finish, abort, retraction) *and* no launched batch still names
-    it. A request that is retracted gets a new one later, so a token that returns under the old one
-    can be told apart.
+    A lease is released once it is closed (finish, abort, retraction) *and* no batch in flight
+    refers to it. A retracted request gets a new lease, so a late token of the old lease is
+    recognized.
     """
 
     row: int  # index into the request-to-token table; row 0 is padding
-    rid: str = ""  # whose it is
+    rid: str = ""  # the id of its request
     pages: list[int] = field(default_factory=list)  # by position; the first ones the cache's
     shared_pages: int = 0  # how many of them belong to the prefix cache
     node: Any = None  # where they end in the prefix cache; locked while the lease lives
     sent_pages: int = 0  # how many of them the device's page table lists as they are now
-    settled_len: int = 0  # positions whose KV is written for sure: their step has come back
+    settled_len: int = 0  # positions with written KV: their step has come back
     last_step: int = 0  # the last step launched that names it
     is_spoiled: bool = False  # a step that failed was to write what it reads or has shared
-    is_released: bool = False  # nobody may read or write its row and pages any more
+    is_released: bool = False  # no step may read or write its row and pages any more
 
 
 @dataclass
@@ -72,8 +72,8 @@ class Request:
     >>> Request("a", "hello").problem()
     "prompt is 'hello', but it must be a list of token ids."
 
-    To make one never fails, whatever a client has put into its fields: the engine's door refuses it
-    with its ``problem`` (``scheduler/config.py``), and nobody else hears of it.
+    Its construction never fails, whatever its fields contain. The scheduler refuses it with its
+    ``problem`` (``scheduler/config.py``), and no other request is affected.
     """
 
     rid: str
@@ -112,7 +112,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """What outputs and traces call it: its id, or of an id that is no text, how it looks."""
+        """Return its name in outputs and traces: its id, or the text of an id that is no text."""
         return self.rid if is_text(self.rid) else shown(self.rid)
 
     @property
@@ -127,7 +127,7 @@ class Request:
 
     @property
     def finished(self) -> bool:
-        """Whether the request has ended, for whatever reason."""
+        """Return whether the request has ended, for any reason."""
         return self.finish_reason is not None
 
     @cached_property

@@ -44,7 +44,7 @@ class LogitWishes(RequestPart):
 
     @property
     def reads_history(self) -> bool:
-        """Whether they depend on the tokens before."""
+        """Return whether they depend on the tokens before."""
         return self.grammar is not None or self.req.params.has_penalties
 
     def on_token(self, token: int) -> FinishReason | None:
@@ -89,7 +89,7 @@ class HistoryStep(StepPart):
 
     @property
     def is_ready(self) -> bool:  # type: ignore[override]
-        """Whether they are built, or need no token before."""
+        """Return whether they are built, or need no token before."""
         return self.adjustments is not None or not self.feature.has_history(self.step.batch)
 
     def before_sample(self, newest: Mapping[str, int]) -> None:
@@ -142,7 +142,7 @@ class History(Feature):
         return HistoryStep(self, step)
 
     def has_history(self, batch: ScheduleBatch) -> bool:
-        """Whether a row whose token counts depends on the tokens before it."""
+        """Return whether a row whose token counts depends on the tokens before it."""
         return any(
             wishes.reads_history and req is not batch.chunked_req
             for req in batch.reqs

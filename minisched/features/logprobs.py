@@ -41,7 +41,7 @@ class KnownLogprobs(RequestPart):
         return next_logprob_at(self.req.params, len(self.req.prompt), num_known)
 
     def cacheable_len(self, length: int) -> int:
-        """Keep positions out of the cache whose logits are still wanted: they must be computed.
+        """Return the length up to the first position with missing log-probabilities.
 
         (SGLang ``Req.init_next_round_input``, where it holds for a retracted request too; vLLM
         reads no cache at all for ``prompt_logprobs``.)
@@ -86,7 +86,7 @@ class LogprobStep(StepPart):
     feature: Feature
     worker: Worker[Any]
     step: Step
-    starts: Sequence[int]  # [num_extend_reqs] first new position whose logits each prompt wants
+    starts: Sequence[int]  # [num_extend_reqs] first new position with wanted logits, of each prompt
     info: LogprobInfo  # the places, in lists
     shipped: LogprobInfo | None = None  # the same on the device
     copied: Op | None = None

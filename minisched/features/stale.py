@@ -8,7 +8,7 @@ set with nothing in flight dropped the first output after the resumption (#42043
 
 A retraction marks all positions in flight as stale. Each step that comes back subtracts its share.
 A stale token is delivered, but no length moves. While a request has stale positions in flight, the
-waiting queue holds it: resumed now, it would compute positions whose tokens are about to come.
+waiting queue holds it: resumed now, it would compute positions again that steps in flight compute.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InFlight(RequestPart):
 
     @property
     def is_held(self) -> bool:  # type: ignore[override]
-        """Whether stale positions are in flight."""
+        """Return whether stale positions are in flight."""
         return self.num_stale > 0
 
     def on_retract(self) -> None:

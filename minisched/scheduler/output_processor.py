@@ -14,7 +14,7 @@ from ..memory import PrefixCache
 from ..policy import Retraction
 from .config import SchedulerConfig
 
-# -- Rows whose request has lost its memory meanwhile, and rows whose logits are not numbers -------
+# -- Rows of requests that have lost their memory, and rows with NaN logits ------------------------
 
 
 @dataclass
@@ -49,7 +49,7 @@ class OutputProcessor:
         self.retraction.hopeless.clear()
 
     def late(self, batch: ScheduleBatch, req: Request, lease: Lease, token: int | None) -> None:
-        """A row whose request had lost its memory by now: stale output, or good for nothing."""
+        """Handle a result whose request no longer holds its lease: deliver or drop it."""
         recorder = self.retraction.recorder
         if token is None or lease.is_spoiled or not self.is_stale(req):
             recorder.mark("wasted row", rid=req.rid, step=batch.step)
@@ -59,10 +59,9 @@ class OutputProcessor:
             self.hear(req, token)
 
     def fail(self, batch: ScheduleBatch, error: str) -> None:
-        """A step has failed, and everybody ends who was in it, but those who have left it.
+        """End every request in a failed step, except those that already left it.
 
-        Where stale output counts, its failure does too: the steps behind it, which may be on their
-        way, took their tokens from it.
+        Where late tokens count, the failure counts too: the next steps took their tokens from it.
         """
         for req, lease in zip(batch.reqs, batch.leases, strict=True):
             if req.lease is lease or self.is_stale(req):
@@ -71,13 +70,13 @@ class OutputProcessor:
                 self.retraction.recorder.mark("wasted row", rid=req.rid, step=batch.step)
 
     def is_stale(self, req: Request) -> bool:
-        """Whether output of a lease that is gone still counts for the request."""
+        """Return whether output of a lost lease still counts for the request."""
         return not req.finished and keeps_late(req)
 
     def end_if_nan(self, batch: ScheduleBatch, req: Request, lease: Lease) -> None:
-        """End one whose token was chosen from NaN; the other rows are as good as ever.
+        """End a request with a token sampled from NaN; the other rows are valid.
 
-        After a chunk too: all that comes behind it would read what it has written.
+        After a chunk too: all later positions would read what it has written.
         """
         if req.lease is not lease and not self.is_stale(req):
             return
@@ -88,12 +87,12 @@ class OutputProcessor:
         self.finish(req, FinishReason.ERROR, error=error)
 
     def spoil(self, leases: Sequence[Lease]) -> None:
-        """What a step was to write for these is not there; whoever may have read it computes again.
+        """Compute again all requests that may have read pages of a failed step.
 
-        That is who began with a cached prefix, and is in this step or in one behind it.
+        These began with a cached prefix, and are in this step or in a later one.
         """
         if not self.prefix_cache.shares_planned:
-            return  # nobody reads what has not come back
+            return  # no request reads pages of a step in flight
         failed = self.retraction.leases.returned_step
         readers = {
             lease: req
