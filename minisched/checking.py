@@ -322,6 +322,8 @@ def failures_told(
             found = re.search(r"there are (\d+) steps in flight", broken.sentence)
             named = {"loop": own.name, "steps": found[1] if found else ""}
             yield from (f"    {remedy.format(**named)}" for remedy in remedies)
+            if broken.law == "identity":
+                yield f"    If the request has penalties or a grammar: {DELAY}"
     if (more := len(tally.failures) - len(tally.first)) > 0:
         yield f"  and {more} more; {has_all}"
     if small is not None:
@@ -337,9 +339,12 @@ def failures_told(
                 yield from (f"    {line}" for line in story)
 
 
+DELAY = (
+    "Ask engine.must_delay_sample(batch) before the launch, as in the section 'Add a loop' of "
+    "CONTRIBUTING.md."
+)
 REMEDIES = {
-    "the loop had to wait": "Ask engine.must_delay_sample(batch) before the launch, as in the "
-    "section 'Add a loop' of CONTRIBUTING.md.",
+    "the loop had to wait": DELAY,
     "steps in flight, but the loop has at most": "Declare the largest number of steps in flight: "
     "minisched.loops.design.Design({loop}, ('ring', 'pool'), depth={steps}, pins={steps}).",
 }

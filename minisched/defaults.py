@@ -188,6 +188,8 @@ def check_requests(requests: Iterable[Request]) -> list[Request]:
             what = f"the function {name}; name the loop as loop={name}"
         raise ValueError(f"{should}, but it is {what}.")
     found, rids = list(requests), set()
+    if not found:
+        raise ValueError(f"{should}, but it is empty; give at least one.")
     for item in found:
         if not isinstance(item, Request):
             raise ValueError(f"{should}, but it holds {in_words(item)}.")

@@ -35,11 +35,13 @@ def check(
     traces: list[Path] | None = typer.Argument(
         None, help="Recorded runs; of several, the first one is the baseline."
     ),
-    workloads: int | None = setting(None, "Draw so many instead; 150, and 20 in real time."),
-    seed: int = setting(0, "Of the first workload; each next one's is 1 more."),
+    workloads: int | None = setting(
+        None, "Draw so many instead; 150, and 20 in real time.", least=1
+    ),
+    seed: int = setting(0, "Of the first workload; each next one's is 1 more.", least=0),
     loop: list[str] = setting(list, "Only on this loop: LOOP:RELAY:OPTION=VALUE, or FILE.py:NAME."),
     device: str = setting("sim", "sim, thread, cuda or mlx, with the hash model."),
-    jobs: int | None = setting(None, "Processes; one for each core, and 1 in real time."),
+    jobs: int | None = setting(None, "Processes; one for each core, and 1 in real time.", least=1),
     backend: str = BACKEND,
     address: str = ADDRESS,
     out: Path | None = setting(None, "A folder for the first failure's trace and its picture."),

@@ -54,6 +54,8 @@ def learn(
         for one in every
     ]  # fmt: skip
     say_table(("", "lesson", "", ">exercises right"), rows)
+    if not kept:
+        say(f"Your answers are counted in {folder / MINE}, which does not exist yet.")
     return 0 if no_open else open_lesson(sources[every.index(chosen)], chosen["extras"], folder)
 
 

@@ -47,11 +47,12 @@ from ..models.llama import AUTO
 from ..models.registry import open_model
 from ..own_loops import add_loop
 from ..scheduler import SchedulerConfig
+from ..scheduler.config import too_long
 from ..trace.files import UNPACKED_MIB, read_text
 from .presets import preset_named
 
 LOG = setting(False, "The scheduler's log, on stderr.")
-JOBS = setting(None, "Processes; one for each core.")
+JOBS = setting(None, "Processes; one for each core.", least=1)
 BACKEND = setting("processes", "processes, or dask: a cluster.")
 ADDRESS = setting("", "Of the cluster; without it one is started here.")
 UNPACKED = setting(
@@ -325,11 +326,15 @@ class SchedulerOptions(OptionGroup):
         """Return settings with room for all running requests, unless options set it.
 
         Raises:
-            ValueError: a value is outside its limits, or more memory is asked for than a run here
-                should take.
+            ValueError: a value is outside its limits, more memory is asked for than a run here
+                should take, or every request is too long.
         """
         with in_words_of_options():
-            return config_from(self.over_preset, requests, context_len)
+            config = config_from(self.over_preset, requests, context_len)
+        problems = [too_long(config, req) for req in requests]
+        if all(problems):
+            raise ValueError(f"no request can run: {problems[0]}")
+        return config
 
 
 def log_if(is_wanted: bool) -> AbstractContextManager[None]:

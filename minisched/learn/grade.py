@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
+from inspect import isgeneratorfunction
 from textwrap import shorten
 from time import monotonic
 from typing import Any
@@ -365,6 +366,11 @@ def right(exercise: Exercise, hole: Loop | Function, lines: Any, tried: str) -> 
     if exercise.laws:
         held = f"each of {len(exercise.laws)} laws ({', '.join(exercise.laws)})"
     said = [f"Checked on {tried}: {held} holds."]
+    if isgeneratorfunction(lines) and "wishes" not in exercise.workloads.levels:
+        said.append(
+            "These workloads have no penalties and no grammars. `minisched check --loop mine.py` "
+            "draws both; lesson 10 adds the lines that they need."
+        )
     with hole.filled(lines):
         runs = [replace(judge(hole.on(case)).trace, loop=YOURS)]
     if exercise.picture == "timing" and exercise.beside:

@@ -205,6 +205,10 @@ def test_doctor_names_devices_and_what_others_need(cli: Any, monkeypatch: Monkey
     ("bench overlap --model hash --nano-vllm .", "--nano-vllm is of no use to bench overlap"),
     ("bench host --nano-vllm .", "no checkout of nano-vllm"),
     ("replay .", "Is a directory"),
+    ("run --prompt x --max-new-tokens 100000000", "no request can run: the prompt has 1 tokens"),
+    ("compare --prompt x --max-new-tokens 5000", "no request can run: the prompt has 1 tokens"),
+    ("check --workloads 0", "--workloads is 0, but it must be at least 1"),
+    ("check --seed -1", "--seed is -1, but it must be at least 0"),
     ("replay lengths.csv --kv-tokens 1000000000", "62500000 pages"),
     ("replay lengths.csv --page-size 16 --chunk 100", "multiple of the page size, 16"),
 ])  # fmt: skip

@@ -392,6 +392,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda: ms.check(two, "out/serial.json"), "can't be checked together: one or the other."),
     (lambda: ms.check(two, workloads=9, jobs=2), "and name it 'FILE.py:two'."),
     (lambda: ms.run(loop=len), "len has no `yield`"),  # type: ignore[arg-type]
+    (lambda: ms.run([]), "but it is empty; give at least one."),
     (lambda: ms.run(loop=3), "loop is a name, such as 'overlap', a function or a Design, not 3."),  # type: ignore[arg-type]
     (lambda: ms.compare(loops=two), "loops is a list of texts"),  # type: ignore[arg-type]
 ]  # fmt: skip
