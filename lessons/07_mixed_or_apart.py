@@ -107,7 +107,7 @@ learn.show(mix_with_running, "work = ", look_at=("return [] if",))
 # goes to prompts. So its batches are mixed by themselves:
 
 # %%
-learn.show(UnifiedBudget.schedule, "decodes, draft_lens", "prefill.admit", look_at=("left = self",))
+learn.show(UnifiedBudget.schedule, "decodes, left", "prefill.admit", look_at=("self._running",))
 
 # %% [markdown]
 # ## Exercise 1: who rides along?

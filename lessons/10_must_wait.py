@@ -151,7 +151,7 @@ learn.view("generation_batch_result", trace_of("generation_batch_result"))
 
 # %%
 learn.show(
-    Step.result, "values = self.copy_done", "values.tolist", look_at=("copy_done.synchronize",)
+    Step.read, "values = self.copy_done", "values.tolist", look_at=("copy_done.synchronize",)
 )
 
 # %% [markdown]

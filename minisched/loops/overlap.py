@@ -78,7 +78,7 @@ def overlap(
             engine.process_batch_result(result_queue.popleft())
         if batch:
             delay = engine.must_delay_sample(batch) or delay_sample
-            # an id of it that the host does not know becomes minus its cell in the FutureMap
+            # an id of it that the host does not know becomes minus its future slot
             result_queue.append(engine.run_batch(batch, delay_sample=delay))
         if last_batch and not disable_overlap:
             engine.process_batch_result(result_queue.popleft())  # the device runs ``batch``

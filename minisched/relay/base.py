@@ -47,7 +47,7 @@ class Relay(Protocol):
     recorder: Recorder
     run_ahead: bool = True  # whether a step may be launched on tokens the host does not know
     most_in_flight: int | None = None  # steps, where one may leave out a request; None: any number
-    is_chained: bool = False  # a step takes the value of an op before it, and no cell of that
+    is_chained: bool = False  # a step takes the value of an op before it, from no future slot
     gives_every_input: bool = False  # also what the host knows, which ``upload`` has to bring there
     kept_in: Buffer = None  # the device's memory in which tokens wait; None: in none
 
@@ -73,7 +73,7 @@ class Relay(Protocol):
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
         """Host: by row, where ``resolve_future`` will find its token, given what ``bind`` gave.
 
-        That is a cell of ``kept_in``, or a place in the step before; nothing for a row whose
+        That is a future slot, or a place in the step before; nothing for a row whose
         tokens the host has sent.
         """
         return {}

@@ -19,7 +19,7 @@ from .base import Bound, Relay, RelayShape
 
 
 class FutureMap(Relay):
-    """What both forms share: how tokens are kept and looked up, and what the trace is told.
+    """The code of both forms: keeping tokens, looking them up, and the marks of the trace.
 
     Cell 0 stands for "known already": it is read, and thrown away, for every id that is a token.
     """
@@ -30,7 +30,7 @@ class FutureMap(Relay):
         return xp.where(ids < 0, self.kept_in[xp.clamp(-ids, min=0)], ids)
 
     def store_to_map(self, future_slots: Array, tokens: Array) -> None:
-        """Write the sampled tokens, [num_reqs], to their cells."""
+        """Write the sampled tokens, [num_reqs], to their future slots."""
         self.kept_in[future_slots] = tokens
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:

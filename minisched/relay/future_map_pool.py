@@ -1,4 +1,4 @@
-"""The pool-indexed FutureMap: one cell for each row, and with speculation its drafts and length."""
+"""The pool-indexed FutureMap: a future slot for each row, with drafts also these and a length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .future_map import FutureMap
 class FutureMapPool(FutureMap):
     """The pool-indexed form that replaced the ring (SGLang ``overlap_utils.py`` since #25862).
 
-    A request's cell is its row in the request table (``req_pool_idx``), row 0 being padding:
+    A request's future slot is its row in the request table (``req_pool_idx``), row 0 being padding:
     nothing to allocate, nothing to lap. Its ``stash`` (here ``store_to_map``) runs on the forward
     stream, behind the sampling. Its ``resolve_forward_inputs`` gathers every row of a decode; here
     a token that the host knows is sent as itself.
@@ -81,7 +81,7 @@ class FutureMapPool(FutureMap):
         return [*super().reads(batch, ids), Touch("read", "new seq lens", list(hidden))]
 
     def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
-        """A cell for each row, and with speculation its length."""
+        """A future slot for each row, and with speculation its length."""
         lens = Touch("write", "new seq lens", future_slots if self.num_draft_tokens else [])
         return [*super().writes(batch, future_slots), lens]
 

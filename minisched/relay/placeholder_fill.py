@@ -138,5 +138,5 @@ class FillDevice(PlaceholderFill):
         return [Touch("read", "last tokens", [-1 - token for token in ids if token < 0])]
 
     def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
-        """A cell for each row."""
+        """A future slot for each row."""
         return [Touch("write", "last tokens", future_slots)]

@@ -114,7 +114,7 @@ class PrevSampled(Relay):
         ]
 
     def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
-        """A cell for each row."""
+        """A future slot for each row."""
         return [Touch("write", "prev sampled", range(len(batch.reqs)))]
 
     def _plan(self, targets: list[int], sources: list[int]) -> InputPlan:
