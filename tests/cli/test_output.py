@@ -102,9 +102,9 @@ def test_without_a_terminal_a_sentence_is_a_line_that_can_be_searched_for(cli: A
 @pytest.mark.parametrize("form", ["puml", "svg"])
 def test_a_file_on_stdout_is_whole(cli: Any, monkeypatch: MonkeyPatch, form: str) -> None:
     line = f"view pd {TRACES}/pd.json --form {form}"
-    assert cli(f"{line} --out pd.out")[0] == 0
+    assert cli(f"{line} --out pd.{form}")[0] == 0
     monkeypatch.setenv("COLUMNS", "80")
-    assert cli(f"{line} --out -")[1] == Path("pd.out").read_text(encoding="utf-8")
+    assert cli(f"{line} --out -")[1] == Path(f"pd.{form}").read_text(encoding="utf-8")
 
 
 NAME = st.text("abcdefgh_", min_size=1, max_size=24)
