@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -64,6 +64,14 @@ from minisched.trace import Slice, Trace
 
 def many(plain: int, thorough: int) -> int:
     return thorough if os.environ.get("MINISCHED_THOROUGH") else plain
+
+
+def every(nth: int, values: Iterable[Any]) -> list[Any]:
+    """Return values as parameters of which plain pytest tries each nth, and thorough tests all."""
+    return [
+        value if at % nth == 0 else pytest.param(value, marks=pytest.mark.thorough)
+        for at, value in enumerate(values)
+    ]
 
 
 # -- random workloads, drawn small and mean: pools near the smallest that can work -----------------

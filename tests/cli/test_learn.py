@@ -81,7 +81,8 @@ def test_from_a_wheel_alone_everything_is_there(tmp_path: Path) -> None:
     assert {Path(name).stem for name in names if "/share/minisched/lessons/" in name} >= {*LESSONS}
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", wheel], check=True)
+    install = [python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall"]
+    subprocess.run([*install, wheel], check=True)
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
     lent = next(path for path in sys.path if path.endswith("site-packages"))
     (site / "lent.pth").write_text(lent, encoding="utf-8")

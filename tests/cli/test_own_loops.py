@@ -122,6 +122,7 @@ def test_the_stepper_runs_a_loop(cli: Any, mine: Path) -> None:
     assert code == 2 and "typo stopped with AttributeError" in err and "line" in err
 
 
+@pytest.mark.thorough
 def test_replay_and_sweep_take_it_in_other_processes_too(cli: Any, mine: Path) -> None:
     head = "arrived_at,num_prefill_tokens,num_decode_tokens"
     Path("requests.csv").write_text(f"{head}\n0.0,20,3\n", "utf-8")
@@ -138,6 +139,7 @@ def test_map_takes_it(cli: Any, mine: Path) -> None:
     assert code == 0 and "unknown loop" not in out, err
 
 
+@pytest.mark.thorough
 def test_check_leaves_the_trace_and_the_picture_and_its_line_repeats_the_failure(
     cli: Any, mine: Path
 ) -> None:
@@ -191,6 +193,7 @@ def test_a_hint_helps_a_loop_with_more_steps_in_flight(cli: Any, mine: Path) -> 
     assert "3 steps in flight, but the loop has at most" not in out
 
 
+@pytest.mark.thorough
 def test_a_hint_names_the_steps_in_flight_that_were_found(cli: Any, mine: Path) -> None:
     design = "from minisched.loops.design import Design\n"
     deep = "loop = Design(four, ('ring',), depth=3, pins=3)\n"

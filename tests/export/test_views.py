@@ -26,7 +26,7 @@ from minisched.export.views import FORMS, NothingToShow, draw, parts_of
 from minisched.loops.design import LOOPS
 from minisched.topics import TOPICS
 from minisched.trace import Mark, Trace
-from tests.support import Picture, drawn_run, forms_of, many
+from tests.support import Picture, drawn_run, every, forms_of, many
 
 ROOT = Path(__file__).resolve().parents[2]
 EMPTY = Trace("serial", "sim", "hash", "virtual", (), (), (), ())
@@ -98,7 +98,7 @@ def test_looks_on_a_page_are_told_apart_without_colour(topic: str) -> None:
 # -- a loop's pictures: three parts in three forms with the same steps and slices ------------------
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", every(4, LOOPS))
 def test_any_run_is_drawn_with_all_its_slices_and_edges_or_a_sentence_says_why_not(
     loop: str,
 ) -> None:

@@ -15,7 +15,7 @@ from minisched.export.scene import Lanes
 from minisched.export.waterfall import NAMES, spent, steps_between, waterfall
 from minisched.loops.design import LOOPS
 from minisched.trace import Trace
-from tests.support import many
+from tests.support import every, many
 
 WAITS = ("host", "copy", "needs", "device", "other")
 
@@ -31,7 +31,7 @@ def holds(trace: Trace) -> None:
     assert computes * count == report.device_busy_ns
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", every(5, LOOPS))
 def test_the_causes_add_up_to_the_difference(loop: str) -> None:
     for seed in range(many(4, 60)):
         traces = [judge(case_of(seed, name)).trace for name in ("serial", loop)]

@@ -28,7 +28,7 @@ from minisched.loops.design import LOOPS
 from minisched.scheduler import SchedulerConfig
 from minisched.trace import Trace
 from minisched.trace.events import is_host
-from tests.support import Workload, hash_model, many, open_device, play
+from tests.support import Workload, every, hash_model, many, open_device, play
 
 # -- random workloads ------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ def check_holds(design: Variant, seeds: list[int], device: str) -> None:
         pytest.fail(f"laws broken by {design.name} on {device}:\n{text}", pytrace=False)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("loop", every(5, LOOPS))
 def test_a_run_that_nobody_names_is_forgotten(loop: str) -> None:
     engines: list[weakref.ref[Engine]] = []
     for seed in range(many(3, 20)):

@@ -39,14 +39,15 @@ def mistaken(one: Exercise) -> Iterator[tuple[str, str]]:
         yield solution.replace(old, new) if old else new, says
 
 
+FIRST = {one.lesson: name for name, one in reversed(EXERCISES.items())}  # of each lesson
 EACH_MISTAKE = [
     pytest.param(
-        one, text, says, id=f"{one.name}-{at}", marks=[pytest.mark.thorough] * bool(at)
+        one, text, says, id=f"{one.name}-{at}",
+        marks=[pytest.mark.thorough] * bool(at or FIRST[one.lesson] != one.name),
     )
     for one in EXERCISES.values()
     for at, (text, says) in enumerate(mistaken(one))
 ]  # fmt: skip
-FIRST = {one.lesson: name for name, one in reversed(EXERCISES.items())}  # of each lesson
 each = pytest.mark.parametrize(
     "one",
     [

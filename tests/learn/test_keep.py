@@ -127,6 +127,7 @@ def test_all_forty_answers_live_in_one_file() -> None:
     assert checked("mine.py")["cases"] == 1
 
 
+@pytest.mark.thorough
 def test_another_answer_takes_the_place_of_the_one_before() -> None:
     kept("my_loop", WITH_HELPERS)
     kept("limit", EXERCISES["limit"].solution)
