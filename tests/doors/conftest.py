@@ -73,6 +73,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Python reads no .pth file of a folder that a .pth file names: an editable install stays out.
     (packages / "shared.pth").write_text("\n".join(site.getsitepackages()))
     into = ["--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-index"]
+    into.append("--force-reinstall")  # also where PYTHONPATH names a checkout
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, *into, str(wheel)], check=True, timeout=300)
     return folder / "bin"

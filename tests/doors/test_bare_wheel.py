@@ -39,7 +39,7 @@ def wheel_install(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder, with_pip=True)
     pip = [folder / "bin" / "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", wheel], check=True)
+    subprocess.run([*pip, "install", "--force-reinstall", wheel], check=True)
     return folder
 
 

@@ -142,7 +142,8 @@ def run(loop: str, wishes: Sequence[SamplingParams], config: SchedulerConfig | N
 
 
 def first_end(codec: TextCodec, ids: Sequence[int], strings: Sequence[str]) -> int | None:
-    texts = (codec.decode(ids[: count + 1]) for count in range(len(ids)))
+    """Where a stop string is complete; U+FFFD at the end may be the first half of a character."""
+    texts = (codec.decode(ids[: count + 1]).rstrip("\ufffd") for count in range(len(ids)))
     return next((n for n, text in enumerate(texts, 1) if any(s in text for s in strings)), None)
 
 

@@ -62,8 +62,11 @@ each = pytest.mark.parametrize(
 
 
 def check_verdict(verdict: ExerciseVerdict) -> None:
-    """What a learner sees is short, has no traceback in it, and is well-formed."""
-    assert all(len(said) < 700 and "Traceback" not in said for said in verdict.sentences)
+    """What a learner sees is short, has no traceback in it, and is well-formed.
+
+    The longest sentence lists six requests, of which four share a prefix of 16 tokens.
+    """
+    assert all(len(said) < 750 and "Traceback" not in said for said in verdict.sentences)
     ElementTree.fromstring(verdict._repr_html_().replace("&times;", "×"))
     for figure in verdict.figures:
         assert ElementTree.fromstring(figure.svg).tag.endswith("svg")
