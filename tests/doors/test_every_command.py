@@ -31,7 +31,7 @@ ANSWERS = {  # exit code, how the first line begins, files that are written
 LONG = {  # these take minutes
     "bench": (0, "", ""),
     "calibrate": (0, "", ""),
-    "map": (0, "", "map.svg"),
+    "map": (0, "", ""),
 }
 DOWNLOADS = {  # these install or download
     "fetch": (0, "", ""),
