@@ -16,6 +16,7 @@ from ..devices.sim import SimDevice, Vector
 from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics, Percentiles
+from ..features import features_of
 from ..loops.design import Design, find_loop
 from ..loops.run import drive, fit_config
 from ..loops.vllm_pp import PipelineWorker
@@ -287,7 +288,8 @@ def play(
     relay = make_relay(loop, spec.relays, "", device, RelayShape(config.max_running_requests))
     config = fit_config(replace(config, context_len=model.context_len), spec, relay, model)
     worker = LengthWorker(device, model, relay, spec.in_flight, cost)
-    scheduler = Scheduler(config, recorder or tally)
+    features = features_of(config, model, recorder or tally)
+    scheduler = Scheduler(config, recorder or tally, features)
     engine = Engine(scheduler, worker, device, frontend, cost)
     with abort_on_interrupt(frontend):
         drive(spec.start(engine), engine)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minisched.core import FinishReason
@@ -85,11 +85,19 @@ any_settings = st.fixed_dictionaries({
 })  # fmt: skip
 
 
+# A preemption with a token in flight: vLLM's loops deliver it, in a replay as in a recorded run.
+PREEMPTED = [TraceRequest(0, *sizes) for sizes in [(1, 1), (1, 100), (513, 1), (1529, 2), (1, 1)]]
+PREEMPTING = {
+    "page_size": 1, "max_running_requests": 2, "chunked_prefill_size": 512,
+    "schedule_conservativeness": 0.0, "run_first": "unified",
+}  # fmt: skip
+
 # -- every loop --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loop", REPLAYED)
 @given(rows=traces(longest=100), options=any_settings, room=st.sampled_from([0, 5 * BLOCK]))
+@example(rows=PREEMPTED, options=PREEMPTING, room=0)
 @settings(max_examples=many(3, 50))
 def test_everybody_finishes_as_the_file_says_at_the_ordinary_worker_s_time(
     tmp_path_factory: pytest.TempPathFactory,
