@@ -14,7 +14,7 @@ from .prefill_adder import PrefillAdder
 class Prompt(Rest):
     """Reserve nothing: a request needs pages for its prompt (``block_manager.py:can_allocate``).
 
-    It gets the pages of its whole prompt, even if this step computes only a part.
+    It takes the pages of its whole prompt, even if this step computes only a part.
     """
 
     def kept_for(self, adder: PrefillAdder, req: Request) -> float:
@@ -30,10 +30,12 @@ class Prompt(Rest):
         return self.total_tokens(adder, req, extend_len) <= adder.cur_rem_tokens - to_lock
 
     def charge(self, adder: PrefillAdder, req: Request, extend_len: int) -> None:
-        """Subtract the pages of the whole prompt."""
-        tokens = adder.lacking_tokens(req, req.device_len)
-        adder.cur_rem_token_offset += tokens
-        adder.rem_total_token_offset += tokens
+        """Take the pages of the whole prompt (``block_manager.py:allocate``).
+
+        They may be evicted from the cache, so a later prompt of this batch does not find them.
+        """
+        assert req.lease is not None
+        adder.leases.reserve(req.lease, req.device_len)
 
 
 def newest(running: Iterable[Request]) -> Request:

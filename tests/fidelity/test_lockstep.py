@@ -226,6 +226,19 @@ def test_the_command_counts_by_part_and_tells_what_no_rule_explains(
 SOURCES = os.environ.get("MINISCHED_SOURCES", "")  # where mini-sglang and nano-vllm are checked out
 HERE = [name for name, item in ORIGINALS.items() if SOURCES or item.distribution]
 KEPT = {path.stem: json.loads(path.read_text("utf-8")) for path in GOLDEN.glob("*.json")}
+ONCE_DIFFERENT = {  # seeds of cases in which ours was not equal
+    "nano-vllm": (  # a preempted request's pages evict a page that the next prompt would share
+        "prefixes, tight, page 4 777001 14",
+        "prefixes, tight, page 16 888 29",
+        "prefixes, tight, page 16 888 119",
+    ),
+}
+
+
+def case_of(name: str, seed: str) -> FidelityCase:
+    """The case of a seed, which begins with its part."""
+    part = max((part for part in ORIGINALS[name].parts if seed.startswith(f"{part} ")), key=len)
+    return ORIGINALS[name].parts[part].draw(seed)
 
 
 @pytest.fixture(scope="session")
@@ -252,10 +265,8 @@ def test_an_original_decides_by_its_own_files_as_it_did_when_its_schedules_were_
             assert all(found["is_published"] for found in told["files"].values())
         named = {each.name.rpartition(".")[2] for each in item.stand_ins}
         assert set(told["overridden"]) <= named
-        kept = {
-            part: list(map(say, player.play(shape.draw(f"{part} kept"))))
-            for part, shape in item.parts.items()
-        }
+        seeds = [*(f"{part} kept" for part in item.parts), *ONCE_DIFFERENT.get(name, ())]
+        kept = {seed: list(map(say, player.play(case_of(name, seed)))) for seed in seeds}
     told = {"version": told["version"], "schedules": kept}
     golden(f"{name}.json", json.dumps(told, indent=0, ensure_ascii=False) + "\n")
 
@@ -271,11 +282,11 @@ def test_ours_agrees_up_to_the_rules_that_differ_on_purpose(
 
 
 @pytest.mark.parametrize(
-    ("name", "part"), [(name, part) for name in KEPT for part in KEPT[name]["schedules"]]
+    ("name", "seed"), [(name, seed) for name in KEPT for seed in KEPT[name]["schedules"]]
 )
-def test_ours_does_what_an_original_did_in_a_case_that_was_kept(name: str, part: str) -> None:
-    case = ORIGINALS[name].parts[part].draw(f"{part} kept")
-    theirs = KEPT[name]["schedules"][part]
+def test_ours_does_what_an_original_did_in_a_case_that_was_kept(name: str, seed: str) -> None:
+    case = case_of(name, seed)
+    theirs = KEPT[name]["schedules"][seed]
     purpose = (f"{name},{switch}" for switch in switches_of(name))
     found = [list(map(say, our_schedule(case, it))) for it in (name, *purpose, switched(name))]
     assert theirs in found, f"minisched fidelity {name}"
