@@ -77,13 +77,14 @@ class Drawn:
         )
 
 
-def draw(seed: int, odd: bool = True) -> Drawn:
+def draw(seed: int, odd: bool = True, rng: Random | None = None) -> Drawn:
     """Return the workload of a seed, the same on every machine.
 
     Without ``odd`` no request is invalid and no step fails. The injection of a single fault needs
-    that: it finds its request by the id.
+    that: it finds its request by the id. ``rng`` draws instead of ``Random(seed)``, for example one
+    of Hypothesis' ``st.randoms()``. Then the seed only chooses the drafts.
     """
-    rng, algorithm = Random(seed), DRAFTERS[seed % len(DRAFTERS)]
+    rng, algorithm = rng or Random(seed), DRAFTERS[seed % len(DRAFTERS)]
     theme, letters = rng.choice(THEMES), FEW if algorithm else PLAIN
     eos_ids = frozenset[int]() if theme == "crowded" else rng.choice(letters.eos)
     config = draw_config(rng, theme, algorithm)
