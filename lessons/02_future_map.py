@@ -81,7 +81,7 @@ learn.check("resolve", resolve)
 # %% [markdown]
 # The package's version does the same without an `if`: a GPU does one thing to all elements
 # together, so it looks *every* id up (what is no placeholder reads slot 0) and then picks element by
-# element. `xp` is the device's array library, `kept_in` is your `token_ids_map`.
+# element. `xp` is the device's array library.
 
 # %%
 learn.show(FutureMapRing.resolve_future, "xp = ", look_at=("where",))
@@ -147,16 +147,15 @@ learn.check("limit", limit)
 # tokens.
 #
 # Then SGLang dropped the ring ([#25862](https://github.com/sgl-project/sglang/pull/25862)). A
-# request has a row in the request table anyway; its newest token gets a cell with that number.
-# Nothing is handed out, so nothing can be lapped. (`row.lease.row` is the request's
-# row, `at` which of its tokens; a token that is *sampled* has been chosen by the model.)
+# request has a row in the request table anyway, and the number of the row is its future slot. No
+# slot is handed out, so no slot can be lapped. (A token that the host does not know yet is `None`.)
 
 # %%
-learn.show(FutureMapPool.bind, "ids = [", "]", look_at=("-self.cell",))
+learn.show(FutureMapPool.bind, "ids = [", "]", look_at=("-row",))
 
 # %% [markdown]
 # mini-sglang goes one step further: it keeps *all* tokens on the device, in a **token pool** with a
-# row for each request and a cell for each position. The prompt is copied there first; then a step
+# row for each request and a slot for each position. The prompt is copied there first; then a step
 # reads its input where the step before has written it, and the host never sends a token again.
 
 # %%
@@ -182,7 +181,7 @@ learn.table(*runs, names=relays)
 # | here | in which system | where the token waits |
 # |---|---|---|
 # | `ring` | SGLang before #25862, [`managers/overlap_utils.py`](https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/managers/overlap_utils.py) | in the next slot of a ring |
-# | `pool` | SGLang today, the same file | in a cell for its row |
+# | `pool` | SGLang today, the same file | in the slot of its row |
 # | `token_pool` | [mini-sglang](https://github.com/sgl-project/mini-sglang), `scheduler/scheduler.py` | at its position, in a copy of all tokens on the device |
 # | `prev_sampled` | [vLLM](https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_model_runner.py), `prev_sampled_token_ids` | in the last step's output; the host writes -1 |
 # | `fill_device` | MindIE-LLM, `plugins/plugin_manager.py`, an experimental path | the same, filled in by row |

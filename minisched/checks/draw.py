@@ -19,11 +19,12 @@ from ..devices.cost import MICROSECOND, NO_COST, CostModel
 from ..devices.sim import SimDevice
 from ..engine.frontend import Frontend
 from ..loops.design import LOOPS, find_loop
-from ..loops.run import CARRIERS, make_engine
+from ..loops.run import make_engine
 from ..memory.radix_cache import POLICIES as EVICTION_POLICIES
 from ..models.hash import HashModel
 from ..policy.rules import RULES, RUN_FIRST, Rules
 from ..policy.waiting import POLICIES as SCHEDULE_POLICIES
+from ..relay import CARRIERS
 from ..scheduler import SchedulerConfig
 from ..scheduler.config import ALGORITHMS
 from .case import FAILURES, Case, Failure, Workload

@@ -28,7 +28,7 @@ from ..memory.pool import steps_returned
 from ..models.base import GraphModel, Model
 from ..models.owner import give, refuse_if_owned, release
 from ..models.tokenizer import text_codec_of
-from ..relay import make_relay
+from ..relay import CARRIERS, make_relay
 from ..relay.base import Relay, RelayShape
 from ..scheduler import Scheduler, SchedulerConfig
 from ..scheduler.verify import Drafts
@@ -259,7 +259,6 @@ def wire(
 
 # -- What loop, relay and model settle between them ------------------------------------------------
 
-CARRIERS = ("host", "pool")  # relays that bring drafts and lengths from step to step
 WANTS_CARRIER = (
     "with speculation a relay that carries drafts and lengths: the host itself, or the "
     "pool-indexed FutureMap, which has a cell for each"

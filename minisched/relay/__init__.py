@@ -1,6 +1,6 @@
 """How a sampled token reaches the next step: over the host, or without it.
 
-``base.py`` says what a relay does; ``RELAYS`` is all of them, by the names that loops list.
+``base.py`` explains the methods of a relay. ``RELAYS`` has all relays, by the names that loops use.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from ..devices.base import Device
 from .base import HostTrip, Relay, RelayShape
 from .future_map import FutureMapRing
+from .future_map_drafts import FutureMapDrafts
 from .future_map_pool import FutureMapPool
 from .lazy_chain import LazyChain
 from .placeholder_fill import FillDevice, FillHost
@@ -25,6 +26,8 @@ KINDS: tuple[type[Relay], ...] = (
     FillDevice,
 )
 RELAYS = {kind.name: kind for kind in KINDS}
+CARRIERS: dict[str, type[Relay]] = {"host": HostTrip, "pool": FutureMapDrafts}
+"""The relays that bring drafts and lengths from step to step, for an engine with drafts."""
 
 
 def make_relay(
@@ -35,24 +38,22 @@ def make_relay(
     shape: RelayShape,
     takes: str = "",
 ) -> Relay:
-    """The relay of that name (by default the first of those that fit the loop).
+    """Return the relay of that name, by default the first of ``fitting``, which fit the loop.
 
     Raises:
-        ValueError: it does not fit, or there is none of that name; the sentence says why.
+        ValueError: there is no such relay, or it does not fit; the message has the reason.
     """
     name = name or fitting[0]
     check_relay(loop, fitting, name, takes)
-    return RELAYS[name](device, shape)
+    kinds = CARRIERS if shape.num_draft_tokens else RELAYS
+    return kinds[name](device, shape)
 
 
 def check_relay(loop: str, fitting: tuple[str, ...], name: str, takes: str = "") -> None:
-    """Whether a relay fits a loop.
-
-    ``takes`` is what the loop wants of a relay, where the reason is the loop's own; otherwise the
-    reason is what the relay needs.
+    """Check that a relay fits a loop; ``takes`` is the loop's own reason to refuse another one.
 
     Raises:
-        ValueError: it does not, or there is none of that name; the sentence says why.
+        ValueError: there is no such relay, or it does not fit; the message has the reason.
     """
     if name not in RELAYS:
         raise ValueError(f"unknown relay {name!r}; the relays are {', '.join(RELAYS)}.")

@@ -1,7 +1,8 @@
-"""What every relay is: how a token that the host does not know comes to the step that reads it.
+"""Relays: each brings a token that the host does not know to the step that reads it.
 
-A relay keeps tokens in *future slots*. An input token that the host does not know travels as a
-negative number, minus its future slot; the device looks it up when the step runs.
+A relay keeps tokens in *future slots*, the cells of ``token_ids_map``, a buffer on the device. If
+the host does not know an input token, it sends minus the token's future slot instead. The device
+replaces this number when the step runs.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ Bound = tuple[list[int], list[int]]
 
 
 class RelayShape(NamedTuple):
-    """What a relay has room for: rows of the request table (from 1), positions in each."""
+    """The size of a relay: rows of the request table (from 1), and positions in each."""
 
     max_running_requests: int
     max_len: int = 0
-    num_draft_tokens: int = 0  # that a row may carry
+    num_draft_tokens: int = 0  # most drafts in a row
 
 
 class Prompts(NamedTuple):
-    """What a relay copies to the device for a step: ``tokens`` into ``cells``, both [num_cells]."""
+    """Known tokens that a relay lacks on the device: ``tokens`` for ``cells``, both [num_cells]."""
 
     cells: Array
     tokens: Array
@@ -34,105 +35,82 @@ class Prompts(NamedTuple):
 
 
 class Relay(Protocol):
-    """Turns input tokens that the host does not know into something the device can look up.
+    """Replaces input tokens that the host does not know by numbers that the device can look up.
 
-    ``bind`` runs on the host and numbers the unknown ones; ``resolve_future`` and ``store_to_map``
-    (SGLang's names) run on the device, in the ops that consume and produce the tokens. What has a
-    body here is so unless a relay says more.
+    ``bind`` runs on the host when a step is laid out. ``resolve_future`` and ``store_to_map``
+    (SGLang's names) run on the device, in the ops that read and sample the tokens. A method with a
+    body is the default of all relays.
     """
 
-    name: str  # as ``LOOP:RELAY`` has it
-    needs: str  # what a loop must do so that it fits
+    name: str  # as in ``LOOP:RELAY``
+    needs: str  # from a loop, so that it fits
     xp: Arrays
     recorder: Recorder
-    run_ahead: bool = True  # whether a step may be launched on tokens the host does not know
-    most_in_flight: int | None = None  # steps, where one may leave out a request; None: any number
-    is_chained: bool = False  # a step takes the value of an op before it, from no future slot
-    gives_every_input: bool = False  # also what the host knows, which ``upload`` has to bring there
-    kept_in: Buffer = None  # the device's memory in which tokens wait; None: in none
+    run_ahead: bool = True  # a step may be launched while the host does not know its tokens
+    most_in_flight: int | None = None  # steps, if a step may leave a request out; None: no limit
+    is_chained: bool = False  # a step takes the value of an earlier op, and no future slot
+    gives_every_input: bool = False  # ``resolve_future`` gives known tokens too: see ``upload``
+    token_ids_map: Buffer = None  # tokens by future slot, on the device; None: there is no buffer
 
     def __init__(self, device: Device, shape: RelayShape) -> None:
         self.xp = device.xp
         self.recorder = device.recorder
 
     def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
-        """Host: what the step's inputs are, and where its tokens go.
+        """Return the ids to send for a step, and the future slots of its own tokens, on the host.
 
-        ``previous`` is the step that it may be built upon, for a relay that is chained.
+        ``previous`` is the step before, for a chained relay.
         """
 
     def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
-        """Device: real tokens in place of the negative numbers, [num_tokens]."""
+        """Return the ids with real tokens for negative numbers, [num_tokens], on the device."""
         return ids
 
     def store_to_map(self, future_slots: Array, tokens: Array) -> None:
-        """Device: keep the sampled tokens, [num_reqs], for later steps."""
-        if self.kept_in is not None:
-            self.kept_in[future_slots] = tokens
+        """Write sampled tokens, [num_reqs], to their future slots, on the device."""
+        if self.token_ids_map is not None:
+            self.token_ids_map[future_slots] = tokens
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
-        """Host: by row, where ``resolve_future`` will find its token, given what ``bind`` gave.
+        """Return the future slots that the rows of a step read, by row; ``ids`` are from ``bind``.
 
-        That is a future slot, or a place in the step before; nothing for a row whose
-        tokens the host has sent.
+        A relay without future slots returns places in the step before. A row is left out if the
+        host sent its tokens.
         """
         return {}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
-        """Host: what ``resolve_future`` will touch of memory, given what ``bind`` gave."""
+        """Return the memory that ``resolve_future`` will touch; ``ids`` are from ``bind``."""
         return []
 
     def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
-        """Host: what ``store_to_map`` will touch, given what ``bind`` gave."""
+        """Return the memory that ``store_to_map`` will touch, at the slots from ``bind``."""
         return []
-
-    # -- with speculation, where the host does not know how far a row has come
-
-    def start_of(self, rows: Sequence[int]) -> Array:
-        """Device: the position of each row's newest token, [num_reqs], from a relay that has it."""
-        return self.xp.asarray([])
-
-    def stash_lens(self, rows: Sequence[int], seq_lens: Array) -> None:
-        """Device: how many tokens each row has now, [num_reqs]."""
-        return
-
-    def stash_drafts(self, rows: Sequence[int], drafts: Array) -> None:
-        """Device: the drafts of each row's next step, [num_reqs * num_draft_tokens]."""
-        return
-
-    def writes_drafts(self, batch: ScheduleBatch) -> list[Touch]:
-        """Host: what ``stash_drafts`` will touch."""
-        return []
-
-    # -- what belongs to rows of the request table
 
     def of_row(self, row: int, length: int) -> Sequence[tuple[str, Sequence[int]]]:
-        """Host: cells, by resource, that go with a row of the request table; of so many positions.
-
-        Nothing, where cells do not belong to rows.
-        """
+        """Return the cells that are released with a row of ``length`` positions, by resource."""
         return []
 
     def upload(self, batch: ScheduleBatch) -> Prompts | None:
-        """Host: what a step's rows lack on the device, stored there before it runs.
+        """Return the known tokens of a step that the device lacks; None if it has all of them.
 
-        Called once for each step after ``bind``, if ``gives_every_input``; None: they lack nothing.
+        Called once for each step, after ``bind``, if ``gives_every_input``.
         """
         return None
 
 
-# -- The host round trip: every token goes to the host and comes back as an input ------------------
+# -- Over the host: every token is copied back and sent as an input --------------------------------
 
 
 class HostTrip(Relay):
-    """No relay, and no device memory: a step waits for the host (SGLang's normal loop)."""
+    """No relay and no device memory: a step waits for the host (SGLang's normal loop)."""
 
     name = "host"
     needs = "a loop that launches a step only when the host has every token of it"
     run_ahead = False
 
     def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
-        """The known ids, and no destinations.
+        """Return the known ids, and no future slots.
 
         Raises:
             ValueError: a token is not known yet.

@@ -1,4 +1,4 @@
-"""The lazy chain: the next step is built on the previous step's unevaluated tokens."""
+"""The lazy chain: a step takes the previous step's token array before it is computed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .base import Bound, Relay
 class LazyChain(Relay):
     """No buffer: the previous step's output array is this step's input array.
 
-    SGLang ``hardware_backend/mlx/model_runner.py:decode_batch_start_chained``, which takes
-    ``prev.lazy_tokens[:, None]`` as it is. An unknown id is minus (1 + its row's place in the
-    previous batch), so that a row whose token the host knows may stand beside it. Two steps at
-    most hold one array: the one that makes it, and the next; then it can go.
+    (SGLang ``hardware_backend/mlx/model_runner.py:decode_batch_start_chained`` takes
+    ``prev.lazy_tokens[:, None]`` as it is.) An unknown id is sent as -1 minus its row's place in
+    the previous batch, so known tokens may be in the same step. At most two steps refer to an
+    array: the one that computes it and the next one. Then its memory is released.
     """
 
     name = "chain"
-    needs = "a loop that runs ahead and tells the relay which step each one is built on"
+    needs = "a loop that runs ahead and gives the relay the step that each one is built on"
     is_chained = True
 
     def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
-        """Unknown ids become places in the previous batch; nothing has to be stored.
+        """Replace unknown ids by places in the previous batch; return no future slots.
 
         Raises:
-            ValueError: nobody has a row's token, neither the host nor the step it is built on.
+            ValueError: neither the host nor the previous step has a row's token.
         """
         places = {rid: -1 - at for at, rid in enumerate(previous.rids)} if previous else {}
         try:
@@ -44,17 +44,17 @@ class LazyChain(Relay):
         return ids, []
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
-        """By row its place in the step before."""
+        """Return the place in the previous step of each row that takes its token there."""
         return {row: -1 - token for row, _, token in placeholders(batch, ids)}
 
     def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
-        """The previous step's tokens, in this batch's order; any, where that step has none."""
+        """Return the previous step's tokens in this batch's order; any tokens if it failed."""
         if previous is None:
             return self.xp.clamp(ids, min=0)
         return self.xp.where(ids < 0, previous[self.xp.clamp(-ids - 1, min=0)], ids)
 
     def record(self, batch: ScheduleBatch, previous: ScheduleBatch | None, ids: list[int]) -> None:
-        """Mark which step's array a step is built on (0: none), and which places, from 1 on."""
+        """Mark the source of a step's array (a step, 0 for none), and the places in it, from 1."""
         if self.recorder.is_on:
             places = " ".join(str(-token) for token in ids if token < 0)
             source = previous.step if previous else 0

@@ -1,8 +1,7 @@
-"""Placeholder fill: a step's inputs are laid out with holes, which the step before it fills.
+"""Placeholder fill: a step is laid out with placeholders, and tokens of the step before fill them.
 
-A row of N that was in N-1 has no input token yet: a placeholder stands there. Which row of N-1
-has it is known before N-1 has run; the token itself is written in by the host, once it is there,
-or by the device.
+A row of N that was also in N-1 has no input token yet, so its id is a placeholder. The host knows
+its row in N-1 before N-1 has run. When N-1 has its tokens, the host or the device writes them in.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ PLACEHOLDER_TOKEN = -1
 
 
 class FillingMasks(NamedTuple):
-    """Which rows of N take their token from which row of N-1, all three of one length."""
+    """The rows of N that take their token from a row of N-1; three columns of one length."""
 
     hit_rows: list[int]  # rows of N (as a mask: hit_sequence_ids_mask)
-    update_indices: list[int]  # where these tokens stand among N's flat input ids
-    hit_indices: list[int]  # the row of N-1 that samples each
+    update_indices: list[int]  # places of these tokens among N's flat input ids
+    hit_indices: list[int]  # rows of N-1 that sample the tokens
 
 
 def prepare_masks_for_filling(
     batch: ScheduleBatch, last_sequence_ids: Sequence[str]
 ) -> FillingMasks:
-    """MindIE ``plugins/plugin_manager.py:_prepare_masks_for_filling``.
+    """Return the masks (MindIE ``plugins/plugin_manager.py:_prepare_masks_for_filling``).
 
-    The original asks whether an id was in the last batch, and leaves prompts out: a sequence that
-    was preempted and starts again is in both batches, and its prompt is known (MindIE #75). Here
-    a row says itself that its token is unknown, which comes to the same. Prompts alone give none.
+    The original looks up the ids of the last batch and excludes prompts, because a preempted
+    sequence that starts again is in both batches with a known prompt (MindIE #75). Here an unknown
+    token is marked in the row itself, with the same result.
     """
     place = {rid: row for row, rid in enumerate(last_sequence_ids)}
     masks = FillingMasks([], [], [])
@@ -49,28 +48,25 @@ def prepare_masks_for_filling(
 
 
 class PlaceholderFill(Relay):
-    """What both forms share: the masks, made when a step is bound, and whose tokens come next.
-
-    Unless the device does it, the host fills the placeholders: no step touches any memory for that.
-    """
+    """Both forms: ``bind`` makes the masks from the sequences of the last step."""
 
     most_in_flight: int | None = 2
     filling_masks: FillingMasks  # of the step bound last
     last_sequence_ids: tuple[str, ...] = ()
 
     def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
-        """For each unknown id a placeholder, less the row of the last step that will fill it.
+        """Replace each unknown id by the placeholder minus the row of the last step that fills it.
 
-        A row's destination is its place in the batch.
+        The future slot of a row's own token is its place in the batch.
 
         Raises:
-            KeyError: an unknown token is not the last step's.
+            KeyError: an unknown token is not from the last step.
         """
         self.filling_masks = masks = prepare_masks_for_filling(batch, self.last_sequence_ids)
         ids = [PLACEHOLDER_TOKEN if token is None else token for row in batch.ids for token in row]
         for at, row in zip(masks.update_indices, masks.hit_indices, strict=True):
             ids[at] = PLACEHOLDER_TOKEN - row
-        if self.recorder.is_on:  # for each row the one that fills it, -1 where its token is known
+        if self.recorder.is_on:  # rows of the last step by row, -1 for a known token
             sources = dict(zip(masks.hit_rows, masks.hit_indices, strict=True))
             rows = " ".join(str(sources.get(row, -1)) for row in range(len(batch.reqs)))
             self.recorder.mark("placeholder fill", step=batch.step, rows=rows)
@@ -78,24 +74,24 @@ class PlaceholderFill(Relay):
         return ids, list(range(len(batch.reqs)))
 
     def reset(self) -> None:
-        """Forget the last batch: its tokens are on the host, and nobody will be filled from it."""
+        """Forget the last batch: the host has its tokens, so it fills no placeholder."""
         self.last_sequence_ids = ()
 
 
 class FillHost(PlaceholderFill):
-    """The host fills: it waits for N-1's tokens and writes them into N's inputs, then ships them.
+    """The host waits for N-1's tokens, writes them into N's inputs, and ships these.
 
-    MindIE ``plugin_manager.py:_fill_in_model_result``, its default. The device has nothing to do
-    from the end of N-1 until N's inputs are filled and launched.
+    (MindIE ``plugin_manager.py:_fill_in_model_result``, its default.) The device idles from the end
+    of N-1 until N's inputs are filled and launched.
     """
 
     name = "fill_host"
     needs = "a loop that lays a step out before it waits for the tokens, and then writes them in"
 
     def fill(self, model_inputs: ForwardBatch, tokens: Sequence[int]) -> None:
-        """Host: ``ids[hit] = tokens``; ``tokens`` [num_reqs of N-1].
+        """Write the tokens of N-1, [its num_reqs], into the ids of N, on the host.
 
-        A step that failed has none: its requests end, and their rows here get one that is wrong.
+        A failed step has no tokens. Its requests end, so their rows in N get a wrong token.
         """
         masks = self.filling_masks
         for at, row in zip(masks.update_indices, masks.hit_indices, strict=True):
@@ -103,40 +99,40 @@ class FillHost(PlaceholderFill):
 
 
 class FillDevice(PlaceholderFill):
-    """The device fills: N's forward pass begins by scattering N-1's tokens into its inputs.
+    """The device writes N-1's tokens into N's inputs at the start of N's forward pass.
 
-    MindIE ``plugin_manager.py:_fill_in_model_result_exp``, the experimental path. The tokens stay
-    in one buffer, in the rows of the step that sampled them: on one stream N reads them before it
-    stores its own. So only the last step's can be unknown: at most two steps are in flight, or all
-    have the same rows. The rows to read travel in the ids, so there are no indices to keep alive.
+    (MindIE ``plugin_manager.py:_fill_in_model_result_exp``, the experimental path.) The buffer
+    holds the tokens of one step by its rows. Both steps run on one stream, so N reads them before
+    it stores its own. Older tokens are lost. So at most two steps are in flight, unless all have
+    the same rows. The rows to read are sent in the ids, so no array of indices must be kept alive.
     """
 
     name = "fill_device"
     needs = (
-        "a loop that runs ahead, in which the very next step reads a token that nobody knows "
-        "(only the last step's rows fill)"
+        "a loop that runs ahead, in which the next step reads each token that the host does not "
+        "know (only the last step's rows fill)"
     )
 
     def __init__(self, device: Device, shape: RelayShape) -> None:
         super().__init__(device, shape)
-        self.kept_in = device.memory("last tokens", shape.max_running_requests)
+        self.token_ids_map = device.memory("last tokens", shape.max_running_requests)
 
     def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
-        """The last step's tokens in place of the placeholders; the other ids as they are.
+        """Return the last step's tokens for the placeholders, and the other ids unchanged.
 
-        Row 0 is read in vain for what is known.
+        Row 0 is read for each known id, and its token is dropped.
         """
         rows = self.xp.clamp(-ids - 1, min=0)
-        return self.xp.where(ids < 0, self.kept_in[rows], ids)
+        return self.xp.where(ids < 0, self.token_ids_map[rows], ids)
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
-        """By row, which one of the last step it waits for."""
+        """Return the row of the last step for each row that takes its token there."""
         return {row: -1 - token for row, _, token in placeholders(batch, ids)}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
-        """The rows that placeholders wait for."""
+        """Return the rows of the last step that fill placeholders."""
         return [Touch("read", "last tokens", [-1 - token for token in ids if token < 0])]
 
     def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
-        """A future slot for each row."""
+        """Return the future slots of the step's own tokens."""
         return [Touch("write", "last tokens", future_slots)]

@@ -1,4 +1,4 @@
-"""Previous-sampled scatter: the last step's tokens, and where in it each request was."""
+"""Previous-sampled scatter: the last step's tokens, and the row of each request in that step."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..models.base import placeholders
 from ..trace import Touch
 from .base import Bound, Relay, RelayShape
 
-UNKNOWN = -1  # what the CPU copy holds where only the device knows the token
+UNKNOWN = -1  # in the CPU copy of the ids: only the device knows this token
 MOST_IN_FLIGHT = 2
 
 
 class InputPlan(NamedTuple):
-    """How one step's ``input_ids`` come about on the device.
+    """How the device completes one step's ``input_ids`` with tokens of the step before.
 
-    ``path`` is ``full`` (every token came from the CPU), ``slice`` (row i continues row i of the
-    step before: one copy) or ``scatter``. The first ``num_tokens`` of ``prev_sampled_token_ids``
-    are copied for a slice; for a scatter, element ``sources[i]`` goes to position ``targets[i]``.
+    ``path`` is ``full`` (the CPU sent every token), ``slice`` (the first ``num_tokens`` tokens are
+    copied as they are, because row i continues row i), or ``scatter`` (token ``sources[i]`` goes to
+    position ``targets[i]``).
     """
 
     path: str
@@ -32,40 +32,40 @@ class InputPlan(NamedTuple):
 class PrevSampled(Relay):
     """vLLM ``v1/worker/gpu_model_runner.py:_prepare_input_ids`` and ``gpu_input_batch.py``.
 
-    ``bind`` writes -1 to the CPU copy of the ids for every token that the host lacks, looks its
-    request up in ``prev_req_id_to_index``, and chooses the cheapest of three paths. What a chunk
-    samples means nothing, so its row is not in the map. There is one ``prev_sampled_token_ids``:
-    a token that waits for longer than a step is lost, which is why at most two steps may be in
-    flight, unless all have the same rows. The ids are shipped in every case, since they travel
-    with the batch here; in vLLM a slice that covers the whole batch ships none.
+    ``bind`` writes -1 into the CPU copy of the ids for every token that the host lacks. It looks
+    the requests up in ``prev_req_id_to_index`` and chooses the cheapest of three paths. A chunk
+    that is not the last samples no valid token, so its row is not in that dict. The buffer (vLLM
+    ``prev_sampled_token_ids``) holds the tokens of one step. Older tokens are lost, so at most two
+    steps are in flight, unless all have the same rows. (vLLM ships no ids if a slice covers the
+    whole batch; here the ids are always a part of the batch.)
 
-    Binding and resolving take turns, so the plans between them need no more than a queue. A
-    scatter's plan is kept while further ones are used, as many as can be in flight: the GPU reads
-    its indices later, on a stream that does not own their memory, so once dropped they could be
-    overwritten by what the host ships next. (More steps are in flight only where all have the same
-    rows, and then all but the first are slices.)
+    Each ``bind`` is followed by one ``resolve_future``, in order, so the plans wait in a queue. The
+    GPU reads the indices of a scatter later, on a stream that does not own their memory. So a used
+    plan is kept until ``MOST_IN_FLIGHT`` newer ones are used; otherwise the host could overwrite
+    its indices. (If all steps have the same rows, more of them are in flight, but only the first
+    one may be a scatter.)
     """
 
     name = "prev_sampled"
     needs = (
-        "a loop that runs ahead, in which the very next step reads a token that nobody knows "
-        "(it holds the last step's tokens only)"
+        "a loop that runs ahead, in which the next step reads each token that the host does not "
+        "know (the relay holds the last step's tokens only)"
     )
     most_in_flight: int | None = MOST_IN_FLIGHT
-    sources: list[int]  # rows of the step before that the newest plan reads,
-    targets: list[int]  # and where in the flat ids it puts them
+    sources: list[int]  # of the newest plan: rows of the step before
+    targets: list[int]  # of the newest plan: places in the flat ids
 
     def __init__(self, device: Device, shape: RelayShape) -> None:
         super().__init__(device, shape)
         rows = shape.max_running_requests
         self.input_ids = device.memory("input ids", rows * shape.max_len)
-        self.kept_in = self.prev_sampled_token_ids = device.memory("prev sampled", rows)
+        self.token_ids_map = device.memory("prev sampled", rows)
         self.prev_req_id_to_index: dict[str, int] = {}
         self.plans: deque[InputPlan] = deque()
         self.used: deque[InputPlan] = deque(maxlen=MOST_IN_FLIGHT)
 
     def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
-        """The ids with -1 where the device has to fill them in; nothing needs a destination.
+        """Replace each unknown id by -1, and plan its replacement; return no future slots.
 
         Raises:
             ValueError: a token is unknown, and the step before did not sample it.
@@ -78,7 +78,7 @@ class PrevSampled(Relay):
             req.rid: at for at, req in enumerate(batch.reqs) if req is not batch.chunked_req
         }
         self.targets = targets
-        self.plans.append(self._plan(targets, sources))  # last, for it may find no memory
+        self.plans.append(self._plan(targets, sources))  # last, because it may raise: no memory
         self.recorder.mark(
             "prev sampled", step=batch.step, path=self.plans[-1].path, new=len(ids) - len(targets),
             targets=" ".join(map(str, targets)), sources=" ".join(map(str, sources)),
@@ -86,39 +86,39 @@ class PrevSampled(Relay):
         return ids, []
 
     def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
-        """``input_ids`` with the previous step's tokens in their places, [num_tokens]."""
+        """Return ``input_ids`` with the previous step's tokens in their places, [num_tokens]."""
         plan, size = self.plans.popleft(), len(ids)
         self.input_ids[:size] = ids
         if plan.path == "slice":
-            self.input_ids[: plan.num_tokens] = self.prev_sampled_token_ids[: plan.num_tokens]
+            self.input_ids[: plan.num_tokens] = self.token_ids_map[: plan.num_tokens]
         elif plan.path == "scatter":
             self.used.append(plan)
-            self.input_ids[plan.targets] = self.prev_sampled_token_ids[plan.sources]
+            self.input_ids[plan.targets] = self.token_ids_map[plan.sources]
         return self.input_ids[:size]
 
     def store_to_map(self, future_slots: Array, tokens: Array) -> None:
-        """Keep the step's tokens, row by row, until the next step has sampled."""
-        self.prev_sampled_token_ids[: len(tokens)] = tokens
+        """Write the step's tokens by row; they stay until the next step samples."""
+        self.token_ids_map[: len(tokens)] = tokens
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
-        """By row, which one of the step before it was."""
+        """Return the row of the step before for each row that takes its token there."""
         source_of = dict(zip(self.targets, self.sources, strict=True))
         found = placeholders(batch, ids)
         return {row: source_of[at] for row, at, _ in found if at in source_of}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
-        """The buffer of ids, all of it, and the rows of the step before."""
+        """Return the ids' part of its buffer, and the rows of the step before."""
         return [
             Touch("write", "input ids", range(len(ids))),
             Touch("read", "prev sampled", self.sources),
         ]
 
     def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
-        """A future slot for each row."""
+        """Return a place for each row."""
         return [Touch("write", "prev sampled", range(len(batch.reqs)))]
 
     def _plan(self, targets: list[int], sources: list[int]) -> InputPlan:
-        """The cheapest way; the indices of a scatter are shipped here, before the launch."""
+        """Choose the cheapest path; ship the indices of a scatter now, before the launch."""
         if not targets:
             return InputPlan("full")
         if targets == sources == list(range(len(targets))):

@@ -1,7 +1,7 @@
 """The token pool: every token of every running request, on the device, by row and position.
 
-No placeholder and no future slot. A step gathers its inputs by index and writes what it samples
-one position further; the next step finds it there, because it comes later on the same stream.
+Each position of each row has a future slot. So a step sends no token at all: it gathers its inputs
+and writes each sampled token one position further. The next step on the same stream reads it there.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from ..models.base import placeholders
 from ..trace import Touch
 from .base import Bound, Prompts, Relay, RelayShape
 
-DUMP = 0  # a cell of row 0, which is nobody's: samples that mean nothing go there
+DUMP = 0  # a slot of row 0, which no request has: for samples that are not tokens
 
 
 class TokenPool(Relay):
     """``token_pool[table_idx, pos]`` (mini-sglang ``scheduler/table.py:TableManager``).
 
-    Prompts come from the host on the scheduler's stream, with whatever else a row needs that has
-    just been started or resumed; the forward stream waits for that copy. All samples are written
-    by the forward stream itself. A chunk that is not the last samples into ``DUMP`` (mini-sglang
-    writes to position -1 there: at ``device_len`` the next chunk's first token is on its way,
-    which is what ef4367f mended).
+    The host copies prompts on the scheduler's stream, also the tokens of a resumed request. The
+    forward stream waits for that copy, and writes all samples itself. A chunk that is not the last
+    samples into ``DUMP``. (mini-sglang writes to position -1 since ef4367f: at ``device_len`` is
+    the first token of the next chunk.)
 
-    A row that is handed on while a launched step still writes it is written by two streams in no
-    order: who frees it, and when, is ``memory/pool.py``.
+    If a row is released while a step in flight still writes to it, two streams write to it in no
+    order. The rule that releases it is in ``memory/pool.py``.
     """
 
     name = "token_pool"
@@ -40,20 +39,19 @@ class TokenPool(Relay):
         super().__init__(device, shape)
         self.max_len = shape.max_len
         size = (shape.max_running_requests + 1) * self.max_len
-        self.kept_in = self.token_pool = device.memory("token pool", size)
-        self.filled_for: dict[int, Lease] = {}  # row -> whose tokens it holds
+        self.token_ids_map = device.memory("token pool", size)
+        self.filled_for: dict[int, Lease] = {}  # row -> the lease of its tokens
 
     def bind(self, batch: ScheduleBatch, previous: ScheduleBatch | None) -> Bound:
-        """Minus its cell for every input, known or not; one cell further for what is sampled."""
-        ids = [-self.cell(row, at) for row in batch.rows for at in range(row.start, row.end)]
-        return ids, [self.cell(row, row.end) if row.deliver else DUMP for row in batch.rows]
+        """Replace every id by minus its future slot, also a known one."""
+        ids = [-self.future_slot(row, at) for row in batch.rows for at in range(row.start, row.end)]
+        return ids, [self.future_slot(row, row.end) if row.deliver else DUMP for row in batch.rows]
 
     def upload(self, batch: ScheduleBatch) -> Prompts | None:
-        """The prompts, or the chunks, of this step; a new row gets its cached prefix too.
+        """Return the prompts, or chunks, of a step; a new row gets its cached prefix too.
 
-        Tokens and cells (``pinned``, one cell for each step) are arguments of the op, which the
-        step holds and its result waits for: their memory is not handed out again while the copy may
-        still read it.
+        The arrays (``pinned``, one cell for each step) are arguments of the op that copies them.
+        The step refers to the op until its result is there, so their memory is not reused before.
         """
         cells: list[int] = []
         tokens: list[int] = []
@@ -61,7 +59,7 @@ class TokenPool(Relay):
         for index, row in enumerate(batch.rows[: batch.num_extend_reqs]):
             begins[index] = begin = row.start if self.is_filled(row) else 0
             self.filled_for[row.lease.row] = row.lease
-            cells += range(self.cell(row, begin), self.cell(row, row.end))
+            cells += range(self.future_slot(row, begin), self.future_slot(row, row.end))
             tokens += row.req.known_tokens(begin, row.end)
         self.record(batch, begins)
         if not cells:
@@ -72,40 +70,40 @@ class TokenPool(Relay):
         return Prompts(target, source, touches)
 
     def resolve_future(self, ids: Array, previous: Array | None = None) -> Array:
-        """Gather: the tokens in the cells."""
-        return self.token_pool[-ids]
+        """Return the tokens in the future slots."""
+        return self.token_ids_map[-ids]
 
     def takes(self, batch: ScheduleBatch, ids: list[int]) -> dict[int, int]:
-        """By row that decodes, the cell of its newest token; prompts come from the host."""
+        """Return the future slot of each row that decodes; prompts come from the host."""
         first = batch.num_extend_reqs
         return {row: -token for row, _, token in placeholders(batch, ids) if row >= first}
 
     def reads(self, batch: ScheduleBatch, ids: list[int]) -> list[Touch]:
-        """The cells of all inputs."""
-        return [Touch("read", "token pool", [-cell for cell in ids])]
+        """Return the future slots of all inputs."""
+        return [Touch("read", "token pool", [-token for token in ids])]
 
     def writes(self, batch: ScheduleBatch, future_slots: list[int]) -> list[Touch]:
-        """The cell behind each row's inputs; the dump is nobody's."""
-        return [Touch("write", "token pool", [cell for cell in future_slots if cell != DUMP])]
+        """Return the future slots of the step's own tokens, without ``DUMP``."""
+        return [Touch("write", "token pool", [slot for slot in future_slots if slot != DUMP])]
 
     def of_row(self, row: int, length: int) -> list[tuple[str, range]]:
-        """A cell for each position, and for the token behind the last."""
+        """Return the future slots of all positions, and of the token after the last one."""
         first = row * self.max_len
         return [("token pool", range(first, first + min(length + 1, self.max_len)))]
 
-    def cell(self, row: Row, position: int) -> int:
-        """Where in the pool a position of a row lies; never 0."""
+    def future_slot(self, row: Row, position: int) -> int:
+        """Return the future slot of a position of a row, never 0."""
         return row.lease.row * self.max_len + position
 
     def is_filled(self, row: Row) -> bool:
-        """Whether the pool's row has the earlier tokens of this one's lease."""
+        """Return whether the pool has the earlier tokens of this row's lease."""
         return self.filled_for.get(row.lease.row) is row.lease
 
     def record(self, batch: ScheduleBatch, begins: list[int]) -> None:
-        """Mark what a step does to the pool, request by request.
+        """Mark the positions of the pool that a step touches, in one column for each attribute.
 
-        ``uploads``: the first position copied, -1 for none; up to ``ends``, as what is gathered
-        from ``starts`` on. ``writes``: the position sampled into, -1 for the dump.
+        The prompts are copied from ``uploads`` to ``ends`` (-1: nothing is copied). The inputs are
+        gathered from ``starts`` to ``ends``. ``writes`` has the sampled positions, -1 for ``DUMP``.
         """
         if self.recorder.is_on:
             columns = {

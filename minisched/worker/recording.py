@@ -238,7 +238,7 @@ class TokenEdges:
     def __init__(self, device: Device, relay: Relay) -> None:
         self.recorder, self.relay = device.recorder, relay
         self.is_virtual = device.clock == "virtual"
-        self.memory = relay.kept_in if isinstance(relay.kept_in, SimMemory) else None
+        self.memory = relay.token_ids_map if isinstance(relay.token_ids_map, SimMemory) else None
         if self.memory is not None:
             self.memory.is_followed = self.recorder.is_on
         self.newest: dict[int, Made] = {}  # by row of the request table

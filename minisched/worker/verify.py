@@ -7,7 +7,7 @@ position) as in a plain step; ``verify``, which counts the drafts that equal the
 
 The positions of a row depend on the number of accepted drafts before it. A step may be launched
 before the result of the previous one is there. Then it takes its last token, drafts and lengths
-from the relay (``FutureMapPool``), on the device. Where the host builds the ops (CUDA, MLX:
+from the relay (``FutureMapDrafts``), on the device. Where the host builds the ops (CUDA, MLX:
 ``Device.built_by_host``), positions must be numbers at the launch. There the host waits for the
 previous step before it lays the next one out. (SGLang keeps the lengths on the device, and its CUDA
 kernels read them there, for upper bounds that the host knows.)
@@ -24,6 +24,7 @@ from typing import Any
 from ..core import LogitAdjustment, Result, Row
 from ..devices.base import Array, Arrays, Op
 from ..models.base import ForwardBatch
+from ..relay.future_map_drafts import FutureMapDrafts
 from ..scheduler.verify import VerifyBatch, VerifyResult
 from ..speculative.draft_model import Drafter
 from ..speculative.lookup import Reach
@@ -89,7 +90,9 @@ class DraftTouches(Touches):
             return NOTHING
         inputs, output = self.inputs(batch), f"output {step.buffer}"
         *stored, sampled = plain.sample
-        draft = [inputs, *self.relay.writes_drafts(batch)]
+        draft = [inputs]
+        if isinstance(self.relay, FutureMapDrafts):
+            draft += self.relay.writes_drafts(batch)
         if self.drafter is not None:
             late = self.reads_late(batch)
             draft += self.drafter.touches([
@@ -198,7 +201,7 @@ class VerifyWorker(Worker[VerifyStep]):
         firsts = list(accumulate(inputs.sample_lens, initial=0))[:-1]
         at = xp.asarray(firsts) + accepted - 1  # each row's newest token
         relay.store_to_map(inputs.future_slots, tokens[at])
-        if relay.run_ahead:
+        if isinstance(relay, FutureMapDrafts):
             before = xp.asarray([inputs.sampling[first][2] for first in firsts])
             relay.stash_lens(inputs.rows, before + accepted)
         start = len(inputs.sampling)
@@ -210,7 +213,8 @@ class VerifyWorker(Worker[VerifyStep]):
         inputs, relay = step.found, self.relay
         assert self.drafter is not None
         guesses = self.drafter.draft(inputs, step.bound, tokens, accepted, self.page_table)
-        relay.stash_drafts(inputs.rows, guesses)
+        if isinstance(relay, FutureMapDrafts):
+            relay.stash_drafts(inputs.rows, guesses)
         start = len(inputs.sampling) + len(inputs.rows)
         self.outputs[step.buffer][start : start + len(guesses)] = guesses
         return guesses
@@ -245,6 +249,7 @@ def resolve_starts(
     Then the row has no use, but it must write neither outside its request's memory nor into a
     shared prefix.
     """
+    assert isinstance(worker.relay, FutureMapDrafts)
     starts = list(inputs.prefix_lens)
     hidden = [row for row, unknown in enumerate(start_unknown) if unknown]
     real = worker.relay.start_of([inputs.rows[row] for row in hidden]).tolist()

@@ -248,7 +248,7 @@ EDITS = {
     ),
     "unresolved placeholder": Edit(  # vLLM #46899
         "relay.future_map:FutureMap.resolve_future",
-        "xp.where(ids < 0, self.kept_in[xp.clamp(-ids, min=0)], ids)",
+        "xp.where(ids < 0, self.token_ids_map[xp.clamp(-ids, min=0)], ids)",
         "xp.clamp(ids, min=0)",
     ),
 }

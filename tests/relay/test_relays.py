@@ -15,7 +15,15 @@ from minisched.devices.sim import SimDevice, Vector
 from minisched.export.recipes import RECIPES
 from minisched.models.base import flatten
 from minisched.models.hash import HashModel
-from minisched.relay import RELAYS, FillHost, FutureMapPool, FutureMapRing, PrevSampled, RelayShape
+from minisched.relay import (
+    RELAYS,
+    FillHost,
+    FutureMapDrafts,
+    FutureMapPool,
+    FutureMapRing,
+    PrevSampled,
+    RelayShape,
+)
 from minisched.relay.placeholder_fill import PLACEHOLDER_TOKEN, prepare_masks_for_filling
 from tests.support import VOCAB, Workload, many, play, workloads
 
@@ -48,7 +56,7 @@ def test_a_token_that_a_relay_does_not_hold_is_refused_by_name(name: str) -> Non
         relay.bind(batch_of(3, {"a": (None,)}), second)
 
 
-# -- future_map: rings, and a cell for each row ----------------------------------------------------
+# -- future_map: rings, and a slot for each row ----------------------------------------------------
 
 
 @given(sizes=st.lists(st.integers(1, MOST), min_size=1, max_size=40))
@@ -77,17 +85,25 @@ def test_a_placeholder_that_waits_too_long_is_lapped() -> None:
 
 
 @given(row=st.integers(1, MOST), drafts=st.integers(0, 3), length=st.integers(1, 9))
-def test_what_a_row_gives_back_is_what_its_steps_touch(row: int, drafts: int, length: int) -> None:
-    """So whoever has the row next is told of every cell that may still be written."""
-    pool = FutureMapPool(SimDevice(), RelayShape(MOST, 40, drafts))
-    touched = {("future map", pool.cell(row, 0))}
+def test_a_row_releases_the_cells_that_its_steps_touch(row: int, drafts: int, length: int) -> None:
+    """So the next request of the row gets no cell that a step may still write."""
+    kind = FutureMapDrafts if drafts else FutureMapPool
+    relay = kind(SimDevice(), RelayShape(MOST, 40, drafts))
     batch = ScheduleBatch(1, ForwardMode.DECODE, 0, [], [Lease(row)], [], [], {})
-    for touch in (*pool.writes_drafts(batch), *pool.writes(batch, [row])):
-        touched |= {(touch.resource, cell) for cell in touch.cells}
-    given_back = [(name, cell) for name, cells in pool.of_row(row, length) for cell in cells]
-    assert sorted(given_back) == sorted(touched)
-    cells = [pool.cell(at, draft) for at in range(MOST + 1) for draft in range(drafts + 1)]
-    assert sorted(cells) == list(range(len(pool.output_tokens_buf.values)))
+    touches = relay.writes(batch, [row])
+    if isinstance(relay, FutureMapDrafts):
+        touches += relay.writes_drafts(batch)
+    touched = {(touch.resource, cell) for touch in touches for cell in touch.cells}
+    released = [(name, cell) for name, cells in relay.of_row(row, length) for cell in cells]
+    assert sorted(released) == sorted(touched)
+
+
+@given(drafts=st.integers(1, 3))
+def test_tokens_and_drafts_share_no_future_slot(drafts: int) -> None:
+    """And the slots fill the buffer."""
+    relay = FutureMapDrafts(SimDevice(), RelayShape(MOST, 40, drafts))
+    slots = [relay.future_slot(row, at) for row in range(MOST + 1) for at in range(drafts + 1)]
+    assert sorted(slots) == list(range(len(relay.token_ids_map.values)))
 
 
 # -- token_pool: every token of every request, ordered by streams alone ----------------------------

@@ -153,8 +153,9 @@ def test_the_check_names_each_stale_file_and_changes_nothing(
 FOREIGN = {  # names that stand in the originals only
     "max_num_batched_tokens", "step_with_batch_queue", "EngineCore", "AsyncScheduler",  # vLLM
     "non_block", "take_draft_token_ids", "deferred_scheduler_output",  # vLLM
+    "prev_sampled_token_ids",  # vLLM
     "StructuredOutputManager", "get_grammar_bitmask", "event_loop_overlap", "table_idx",  # SGLang
-    "GenerationBatchResult",
+    "GenerationBatchResult", "output_tokens_buf",
     "complete_one", "filter_reqs",  # mini-sglang
     "LlmEngine", "AddNextTokenPlaceHolder", "ReplacePlaceHolderWithToken",  # MindIE-LLM
 }  # fmt: skip

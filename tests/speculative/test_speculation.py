@@ -28,10 +28,11 @@ from minisched.devices.registry import open_device
 from minisched.engine.engine import Engine
 from minisched.features.logprobs import logprobs_of
 from minisched.loops.design import LOOPS
-from minisched.loops.run import CARRIERS, Run, run_loop
+from minisched.loops.run import Run, run_loop
 from minisched.models.base import Model, flatten, make_forward_batch
 from minisched.models.hash import HashModel
 from minisched.models.registry import open_model
+from minisched.relay import CARRIERS
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.config import ALGORITHMS
 from minisched.scheduler.verify import Drafts, VerifyResult

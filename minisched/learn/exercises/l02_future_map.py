@@ -63,7 +63,8 @@ then. So a slot is read as late as its request is scheduled, and a ring can be l
 
 def resolved(resolve: Any, ring: FutureMapRing, ids: Array, previous: Array | None = None) -> Array:
     """The ids of a step as a list, and the slots one by one."""
-    sent, given = list(ids), resolve(list(ids), Slots(ring.kept_in, ring.future_limit * 5 // 3 + 1))
+    slots = Slots(ring.token_ids_map, ring.future_limit * 5 // 3 + 1)
+    sent, given = list(ids), resolve(list(ids), slots)
     if not _are_integers(given) or len(given) != len(sent):
         raise Mistake(
             f"`resolve({sent}, ...)` gave {given!r}, but it must give a list of {len(sent)} "
