@@ -37,7 +37,7 @@ from minisched.devices.registry import open_device
 from minisched.loops.mlx_async import mlx_async as mlx_loop
 from minisched.loops.run import run_loop
 from minisched.models.registry import open_model
-from minisched.scheduler import Scheduler
+from minisched.scheduler.repeat import can_chain
 
 # %% [markdown]
 # ## Predict first
@@ -187,10 +187,10 @@ def may_chain(batch, running, waiting, chunked, pages_short):
 learn.check("may_chain", may_chain)
 
 # %% [markdown]
-# The same question in the package, asked by the scheduler.
+# The same question in the package.
 
 # %%
-learn.show(Scheduler.can_chain, "if self.waiting_queue")
+learn.show(can_chain, "if scheduler.waiting_queue")
 
 # %% [markdown]
 # ## On real lazy arrays

@@ -32,10 +32,10 @@ from typing import TypeVar
 from ..core import Lease, NoBatch, Request, Row, ScheduleBatch
 from ..core.feature import is_held
 from ..engine.engine import Engine
+from ..policy.admission import Work
 from ..policy.waiting import CACHE_AWARE
 from ..scheduler import Scheduler
 from ..scheduler.pd import DecodeScheduler, PrefillScheduler
-from ..worker import Step
 from .history import many
 
 B = TypeVar("B", ScheduleBatch, ScheduleBatch | NoBatch)
@@ -74,15 +74,15 @@ class Watched:
         self.refused_at: set[int] = set()  # counts of releases of memory at each refusal
         self.repeats = 0  # steps of a burst after its first
         self.decision: Decision | None = None  # during a decision
-        self.listen(engine)
+        self.listen()
         if isinstance(engine.scheduler, DecodeScheduler):
             self.listen_to_reservations(engine.scheduler)
 
-    def listen(self, engine: Engine) -> None:
+    def listen(self) -> None:
         """Wrap the callbacks for arrivals, decisions and retractions."""
         scheduler, retraction = self.scheduler, self.scheduler.retraction
         add, retract = scheduler.waiting_queue.add, retraction.retract
-        next_batch, chain, advance = scheduler.next_batch, scheduler.chain, engine.advance_step
+        next_batch, chain, commit = scheduler.next_batch, scheduler.chain, scheduler.commit
 
         def added(req: Request) -> None:
             """Record an arrival in the queue; a retracted request may keep its place."""
@@ -110,16 +110,16 @@ class Watched:
                                    f"{scheduler.step}" for rid in asked))  # fmt: skip
             return again
 
-        def advanced(pending: Step) -> Step | None:
+        def committed(prompts: Work, decodes: list[Request]) -> ScheduleBatch:
             """Check a burst, which continues without a decision: it has a longest length."""
-            again, most = advance(pending), scheduler.decode.overrun
-            self.repeats += again is not None
-            if again and self.repeats > most:
+            batch, most = commit(prompts, decodes), scheduler.decode.overrun
+            self.repeats += self.decision is None
+            if self.decision is None and self.repeats > most:
                 self.keep("progress", [
-                    f"step {again.batch.step} is the {self.repeats}th in a row that asks nobody "
+                    f"step {batch.step} is the {self.repeats}th in a row that asks nobody "
                     f"else, but a burst has at most {most} of them"
                 ])  # fmt: skip
-            return again
+            return batch
 
         def retracted(req: Request, reason: str) -> None:
             """Check a retraction: the request that the rule names, and only if memory is short."""
@@ -132,7 +132,7 @@ class Watched:
 
         scheduler.waiting_queue.add, retraction.retract = added, retracted  # type: ignore[method-assign]
         scheduler.next_batch, scheduler.chain = decided, chained  # type: ignore[method-assign]
-        engine.advance_step = advanced  # type: ignore[method-assign]
+        scheduler.commit = committed  # type: ignore[method-assign]
 
     def judged(self, decide: Callable[[], B]) -> B:
         """Let the scheduler decide, and apply the laws to the result."""

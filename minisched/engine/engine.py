@@ -19,6 +19,7 @@ from ..core import ForwardMode, NoBatch, Outputs, Request, Result, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label, is_out_of_memory
 from ..devices.cost import NO_COST, CostModel
 from ..scheduler import Scheduler
+from ..scheduler.repeat import can_chain
 from ..worker import Step, Worker
 from ..worker.lost import lose
 from ..worker.recording import Recording
@@ -97,17 +98,17 @@ class Engine:
         """Let the scheduler commit a batch."""
         with self.device.host("schedule", self.cost.phase("schedule")):
             batch = self.scheduler.next_batch()
-        self._scheduled(batch or None)
+        self.on_scheduled(batch or None)
         self._stream_output(self.scheduler.take_outputs())
         return batch
 
     def chain(self, batch: ScheduleBatch) -> ScheduleBatch | None:
-        """Let the scheduler commit the same rows once more; a no costs no time."""
-        if not self.scheduler.can_chain(batch):
+        """Let the scheduler commit the same rows once more, or return None, which costs no time."""
+        if not can_chain(self.scheduler, batch):
             return None
         with self.device.host("schedule", self.cost.phase("schedule")):
             chained = self.scheduler.chain(batch)
-        self._scheduled(chained)
+        self.on_scheduled(chained)
         return chained
 
     # -- run a step
@@ -143,18 +144,6 @@ class Engine:
         if phase == "prepare" and not self.worker.relay.gives_every_input:
             self.recording.tokens_by_host(step.batch, step.edges, prepare)
         return step
-
-    def advance_step(self, pending: Step) -> Step | None:
-        """Run a decode step's rows once more, one position on, without asking the scheduler.
-
-        vLLM V0 ``worker/multi_step_model_runner.py:_advance_step``. None where they have no room.
-        """
-        reqs, may_run = pending.batch.reqs, self.scheduler.can_repeat(pending.batch)
-        batch = self.scheduler.commit([], reqs) if may_run else None
-        self._scheduled(batch)
-        if batch is None:
-            return None
-        return self.launch_batch(self.prepare_batch(batch, pending, "advance step"))
 
     def launch_batch(self, step: Step, delay_sample: bool = False) -> Step:
         """Launch a step; return before the device has run it.
@@ -301,8 +290,8 @@ class Engine:
 
     # -- what is kept of it
 
-    def _scheduled(self, batch: ScheduleBatch | None) -> None:
-        """The scheduler has just decided."""
+    def on_scheduled(self, batch: ScheduleBatch | None) -> None:
+        """Record the scheduler's decision; None: there is no batch."""
         self.recording.count()
         if logger.isEnabledFor(logging.INFO):
             self.log.on_schedule(batch)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
+from ..scheduler.repeat import can_chain
 from ..worker import Step
 from .design import OTHERS, design
 
@@ -114,7 +115,7 @@ def why_not_chain(engine: Engine, batch: ScheduleBatch, chain_extend: bool) -> s
 
     SGLang's ``MlxPendingJob.chain_safe``, for grammars; it has no penalties yet (#39559).
     """
-    would_chain = not batch.num_extend_reqs and engine.scheduler.can_chain(batch)
+    would_chain = not batch.num_extend_reqs and can_chain(engine.scheduler, batch)
     return engine.missing_history(batch, steps_ahead=1) if would_chain or chain_extend else ""
 
 

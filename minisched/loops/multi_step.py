@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from ..core import NoBatch, ScheduleBatch
 from ..engine.engine import Engine
 from ..scheduler.config import ALGORITHMS
+from ..scheduler.repeat import can_repeat
+from ..worker import Step
 from .design import OTHERS, design
 
 NUM_STEPS = 4  # by default; the worker has as many buffers
@@ -63,7 +65,7 @@ def multi_step(engine: Engine, num_steps: int = NUM_STEPS) -> Iterator[ScheduleB
         batch = engine.get_next_batch_to_run()
         if batch:
             burst = [engine.run_batch(batch)]
-            while len(burst) < num_steps and (pending := engine.advance_step(burst[-1])):
+            while len(burst) < num_steps and (pending := advance_step(engine, burst[-1])):
                 burst.append(pending)
             results = [engine.wait_for(pending) for pending in burst]
             for pending, result in zip(burst, results, strict=True):
@@ -71,3 +73,16 @@ def multi_step(engine: Engine, num_steps: int = NUM_STEPS) -> Iterator[ScheduleB
         else:
             engine.on_idle()
         yield batch
+
+
+def advance_step(engine: Engine, pending: Step) -> Step | None:
+    """Launch the rows of a decode step once more, or return None if they have no room.
+
+    vLLM V0 ``worker/multi_step_model_runner.py:_advance_step``.
+    """
+    scheduler, reqs = engine.scheduler, pending.batch.reqs
+    batch = scheduler.commit([], reqs) if can_repeat(scheduler, pending.batch) else None
+    engine.on_scheduled(batch)
+    if batch is None:
+        return None
+    return engine.launch_batch(engine.prepare_batch(batch, pending, "advance step"))

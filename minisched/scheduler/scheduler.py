@@ -251,26 +251,8 @@ class Scheduler:
         outputs, self.outputs = self.outputs, Outputs()
         return outputs
 
-    def can_chain(self, batch: ScheduleBatch) -> bool:
-        """Whether a decode batch may run once more, and nothing else wants to.
-
-        SGLang ``hardware_backend/mlx/scheduler_mixin.py``.
-        """
-        if self.waiting_queue or self.prefill.chunked_req:
-            return False
-        return batch.reqs == self.running_batch and self.can_repeat(batch)
-
-    def can_repeat(self, batch: ScheduleBatch) -> bool:
-        """Whether a decode batch may run once more, whoever waits: all of it lives and has room."""
-        reqs = batch.reqs
-        if batch.num_extend_reqs or batch.has_departed_reqs:
-            return False
-        has_room = all(req.device_len <= self.config.row_len for req in reqs)
-        may_run = all(map(self.decode.may_run, reqs))
-        return has_room and may_run and self.leases.pages_short(reqs) <= 0
-
     def chain(self, batch: ScheduleBatch) -> ScheduleBatch:
-        """Commit the rows of a decode batch once more, without scheduling."""
+        """Commit the rows of a decode batch once more, without scheduling (``repeat.py``)."""
         return self.commit([], batch.reqs)
 
     # -- a plan becomes a batch, which is in flight from here on -----------------------------------

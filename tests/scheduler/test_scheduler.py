@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 
 from minisched.core import ForwardMode, Request, Result, SamplingParams, ScheduleBatch
 from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.scheduler.repeat import can_chain
 from minisched.trace import Recorder
 from tests.support import EOS, VOCAB, check_books, configs, leases_of, many, nodes_of, prompts
 
@@ -82,7 +83,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(chain=st.booleans())
     def commit(self, chain: bool) -> None:
         last = self.in_flight[-1][0] if self.in_flight else None
-        chains = chain and last and self.scheduler.can_chain(last)
+        chains = chain and last and can_chain(self.scheduler, last)
         if chains and last:
             assert not last.num_extend_reqs and not last.has_departed_reqs
             assert not self.scheduler.waiting_queue and not self.scheduler.prefill.chunked_req

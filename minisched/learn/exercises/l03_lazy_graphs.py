@@ -181,7 +181,7 @@ def _after_a_turn(engine: Engine, pending: Step, given: Any) -> Step | None:
 
 
 def chains(may_chain: Any, scheduler: Scheduler, batch: ScheduleBatch) -> bool:
-    """Call the learner's ``may_chain`` for a decode batch, as ``Scheduler.can_chain``.
+    """Call the learner's ``may_chain`` for a decode batch, as ``repeat.py:can_chain``.
 
     Raises:
         Mistake: the answer is no truth value, or a prompt is half computed.
@@ -269,7 +269,7 @@ EXERCISES = (
     ),
     Exercise(
         name="may_chain",
-        hole=Function("scheduler.scheduler:Scheduler.can_chain", call=chains),
+        hole=Function("scheduler.repeat:can_chain", call=chains),
         solution="""
             def may_chain(batch, running, waiting, chunked, pages_short):
                 if waiting or chunked is not None:
