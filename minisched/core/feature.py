@@ -54,6 +54,8 @@ class StepPart:
 class Feature:
     """A capability of an engine. A subclass overrides the hooks that it needs."""
 
+    keeps_late = False  # a token counts although its request lost its lease after the launch
+
     def attach(self, scheduler: Any) -> None:
         """Take what the feature needs of its scheduler; called once."""
 

@@ -44,6 +44,7 @@ class InFlight(RequestPart):
 class StaleOutputs(Feature):
     """Counts the positions in flight of each request, and resumes it when no stale one is left."""
 
+    keeps_late = True
     waiting_queue: WaitingQueue | None = None
     drained: list[Request] = field(default_factory=list)  # by the step that has just come back
 

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable
 from ..core import FinishReason, ForwardMode, NoBatch, Request, Result, ScheduleBatch
 from ..core.batch import Output, Outputs
 from ..core.feature import Feature
-from ..core.sampling import shown
 from ..memory import LeasePool, RadixCache
 from ..policy import DecodeManager, Plan, PrefillManager, Retraction
 from ..policy.admission import Work, mix_with_running
 from ..trace import NullRecorder, Recorder
-from .config import SchedulerConfig, filled_by_a_run
+from .config import SchedulerConfig
+from .input_processor import InputProcessor
 from .output_processor import OutputProcessor
 from .wiring import make_memory, make_policies
 
@@ -46,9 +46,6 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.recorder = recorder or NullRecorder()
-        self.features = tuple(features)  # that requests may use
-        self.in_use: tuple[Feature, ...] = ()  # those of them that live requests use
-        self.uses: dict[Request, tuple[Feature, ...]] = {}  # by live request, if it uses any
         self.leases: LeasePool = make_memory(config, self.recorder)
         self.allocator, self.table = self.leases.allocator, self.leases.table
         self.page_cache = self.leases.cache
@@ -63,6 +60,7 @@ class Scheduler:
         self.decodes_first = policies.decodes_first
         self.lets_go_early = policies.lets_go_early
         self.live: dict[str, Request] = {}  # received and not ended
+        self.input_processor = InputProcessor(config, features, self.live)
         self.output_processor = OutputProcessor(
             config, self.live, self.prefix_cache, self.retraction, self.lets_go_early,
             self._finish, self._hear,
@@ -73,7 +71,7 @@ class Scheduler:
         self.shares_early = self.prefix_cache.shares_early
         self.outputs = Outputs()  # outputs to deliver
         self.on_commit: Callable[[ScheduleBatch], None] | None = None  # hears of every step
-        for feature in self.features:
+        for feature in self.input_processor.features:
             feature.attach(self)
 
     @property
@@ -111,39 +109,11 @@ class Scheduler:
         flight still has a row for the request that has ended.
         """
         for req in reqs:
-            problem = self.config.refusal(req) or self._is_taken(req) or self._add_parts(req)
-            if problem:
+            if problem := self.input_processor.accept(req):
                 self._refuse(req, problem)
-                continue
-            model_stops = frozenset() if req.params.ignore_eos else self.config.eos_ids
-            req.stop_ids = req.params.stop_token_ids | model_stops
-            self.live[req.rid] = req
-            self.waiting_queue.add(req)
-
-    def _add_parts(self, req: Request) -> str:
-        """Let each feature make its part of a request; return why one refuses it, or nothing."""
-        try:
-            found = {feature: feature.part_of(req) for feature in self.features}
-        except ValueError as error:
-            return str(error)
-        req.parts = tuple(part for part in found.values() if part is not None)
-        if req.parts:
-            self.uses[req] = tuple(feature for feature, part in found.items() if part is not None)
-            self._count_features()
-        return ""
-
-    def _count_features(self) -> None:
-        """Find the features that live requests use, for the next batches."""
-        used = set().union(*self.uses.values())
-        self.in_use = tuple(feature for feature in self.features if feature in used)
-
-    def _is_taken(self, req: Request) -> str:
-        """Why a request of good form can't come in now, or nothing."""
-        if req.rid in self.live:
-            return f"request id {shown(req.rid)} is already in use; each request needs its own."
-        if req.finished:
-            return f"request {shown(req.rid)} has run already; a new run needs a new Request."
-        return filled_by_a_run(req)
+            else:
+                self.live[req.rid] = req
+                self.waiting_queue.add(req)
 
     def _refuse(self, req: Request, problem: str) -> None:
         """End a request that never came in, and nobody else, whatever id it has.
@@ -261,7 +231,7 @@ class Scheduler:
         """Advance lengths, reserve pages, and freeze what is true now."""
         leases = self.leases
         step = leases.launched_step = leases.launched_step + 1
-        batch = self.batch_class(step, DECODE, len(prompts), features=self.in_use)
+        batch = self.batch_class(step, DECODE, len(prompts), features=self.input_processor.in_use)
         if prompts:
             batch.mode = ForwardMode.MIXED if decodes else ForwardMode.EXTEND
             self._add_prompts(batch, prompts, bool(decodes))
@@ -383,8 +353,7 @@ class Scheduler:
         self.decode.remove_req(req)
         if self.live.get(req.rid) is req:
             del self.live[req.rid]
-            if self.uses.pop(req, None):
-                self._count_features()
+            self.input_processor.leave(req)
         lease, req.lease = req.lease, None
         if lease is not None and not (self.lets_go_early and lease.is_released):
             if reason is not FinishReason.ERROR:

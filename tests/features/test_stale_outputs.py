@@ -18,8 +18,12 @@ from tests.support import Workload, hash_model, open_device, play
 
 
 def drop(engine: Engine) -> None:
-    kept = [one for one in engine.scheduler.features if not isinstance(one, StaleOutputs)]
-    engine.scheduler.features = tuple(kept)
+    kept = [
+        one
+        for one in engine.scheduler.input_processor.features
+        if not isinstance(one, StaleOutputs)
+    ]
+    engine.scheduler.input_processor.features = tuple(kept)
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 5])

@@ -13,11 +13,14 @@ from minisched.comparison import compare_loops
 from minisched.core import Request, SamplingParams
 from minisched.devices.cost import NO_COST
 from minisched.devices.sim import SimDevice
+from minisched.features import features_of
+from minisched.features.logprobs import LogProbabilities
 from minisched.loops.design import DEVICES, LOOPS, find_loop
 from minisched.loops.run import Run, run_loop
 from minisched.models.hash import HashModel
 from minisched.relay import RELAYS
-from minisched.scheduler import SchedulerConfig
+from minisched.scheduler import Scheduler, SchedulerConfig
+from minisched.trace import NullRecorder
 
 # -- settings --------------------------------------------------------------------------------------
 
@@ -182,3 +185,12 @@ def test_a_request_that_one_loop_refuses_is_not_compared() -> None:
     wishing = [Request("r", [1], SamplingParams(frequency_penalty=1.0))]
     with pytest.raises(ValueError, match="loop 'mini_overlap' takes no penalties"):
         compare_loops(["mini_overlap"], "sim", HashModel(), wishing, SchedulerConfig(), NO_COST)
+
+
+def test_stale_outputs_are_not_kept_without_their_feature() -> None:
+    config = SchedulerConfig(keep_stale_outputs=True)
+    with pytest.raises(ValueError, match=r"keep_stale_outputs is True, but .* features_of"):
+        Scheduler(config)
+    with pytest.raises(ValueError, match="no feature of this scheduler"):
+        Scheduler(config, features=[LogProbabilities()])
+    Scheduler(config, features=features_of(config, HashModel(), NullRecorder()))
