@@ -229,9 +229,9 @@ class Scheduler:
 
     def commit(self, prompts: Work, decodes: list[Request]) -> ScheduleBatch:
         """Advance lengths, reserve pages, and freeze what is true now."""
-        leases = self.leases
-        step = leases.launched_step = leases.launched_step + 1
-        batch = self.batch_class(step, DECODE, len(prompts), features=self.input_processor.in_use)
+        step = self.leases.launched_step = self.leases.launched_step + 1
+        used = self.input_processor.in_use
+        batch = self.batch_class(step, DECODE, len(prompts), [], [], [], [], {}, None, used)
         if prompts:
             batch.mode = ForwardMode.MIXED if decodes else ForwardMode.EXTEND
             self._add_prompts(batch, prompts, bool(decodes))
