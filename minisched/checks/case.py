@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from ..core import FinishReason, Request, SamplingParams
@@ -168,7 +167,6 @@ def costs(cost: CostModel) -> dict[str, Any]:
 MOST_TRIALS = 300  # cases that a command tries for a smaller one
 SIZES = ("kv_tokens", "max_running_requests", "max_prefill_tokens", "page_size")
 SPECULATION = ("speculative_algorithm", "speculative_draft_model_path")
-KEPT = (*SIZES[:2], "context_len", *SPECULATION)  # their defaults are not simpler
 
 
 def shrink(case: Case, shows: Callable[[Case], bool], most: int | None = None) -> Case:
@@ -181,24 +179,43 @@ def smallest(
 ) -> C:
     """Return the first case of which no single simplification ``shows`` the fault.
 
-    With ``most`` the search stops after that many cases, with the smallest so far.
+    After a success the search goes on at the same simplification, because it often succeeds again.
+    It ends with a whole round without a success. With ``most`` it stops after that many cases, with
+    the smallest so far.
     """
-    looked_at = 0
-    while most is None or looked_at < most:
-        for small in islice(simpler(case), None if most is None else most - looked_at):
+    looked_at = start = 0
+    while True:
+        for at, small in enumerate(simpler(case)):
+            if at < start:
+                continue
+            if looked_at == most:
+                return case
             looked_at += 1
             if shows(small):
-                case = small
+                case, start = small, at
                 break
         else:
-            return case
-    return case
+            if not start:
+                return case
+            start = 0
 
 
 def simpler(case: Case) -> Iterator[Case]:
-    """Yield every case with one thing less: a request, an abort, a turn, a token, a page."""
-    for change in simpler_fields(case.workload):
-        yield replace(case, workload=replace(case.workload, **change))
+    """Yield every case with less in it, from large simplifications to small ones.
+
+    All settings are reset together before they are reset one by one, and a number is halved before
+    it is lowered by one. A cost never becomes 0, because a picture needs it: it becomes the one
+    that ``sim`` usually has.
+    """
+    workload = case.workload
+    for change in (*events_gone(workload), *fewer_requests(workload)):
+        yield replace(case, workload=replace(workload, **change))
+    for config in simpler_configs(workload.config):
+        yield replace(case, workload=replace(workload, config=config))
+    if case.device == "sim" and case.cost != SIM_COST:
+        yield replace(case, cost=SIM_COST)
+    for change in (*smaller_requests(workload), *sooner_events(workload)):
+        yield replace(case, workload=replace(workload, **change))
 
 
 def put(items: Sequence[T], at: int, *instead: T) -> list[T]:
@@ -206,70 +223,100 @@ def put(items: Sequence[T], at: int, *instead: T) -> list[T]:
     return [*items[:at], *instead, *items[at + 1 :]]
 
 
-def simpler_fields(workload: Workload) -> Iterator[dict[str, Any]]:
-    """Yield the fields of a workload with one thing less; the scheduler may refuse the result."""
-    requests, arrivals, aborts = workload.requests, workload.arrivals, workload.aborts
-    failures = workload.failures
-    for at in range(len(requests) if len(requests) > 1 else 0):
-        rid = requests[at].rid
-        yield {
-            "requests": put(requests, at),
-            "arrivals": put(arrivals, at),
-            "aborts": {turn: who for turn, who in aborts.items() if who != rid},
-            "failures": tuple(item for item in failures if item.rid != rid),
-        }
-    for turn, rid in aborts.items():
-        others = {at: who for at, who in aborts.items() if at != turn}
-        yield {"aborts": others}
-        if turn and turn - 1 not in others:
-            yield {"aborts": {**others, turn - 1: rid}}
-    for at, failure in enumerate(failures):
-        yield {"failures": tuple(put(failures, at))}
-        if failure.position:
-            sooner = failure._replace(position=failure.position - 1)
-            yield {"failures": tuple(put(failures, at, sooner))}
-    for turn in workload.flushes:
-        yield {"flushes": workload.flushes - {turn}}
-    for at, arrival in enumerate(arrivals):
-        if arrival:
-            yield {"arrivals": put(arrivals, at, arrival - 1)}
-    for at, request in enumerate(requests):
-        for smaller in simpler_requests(request):
-            yield {"requests": put(requests, at, smaller)}
+def lower(number: int, least: int = 0) -> list[int]:
+    """Return the number halved and lowered by one, down to ``least``."""
+    half = max(least, number // 2)
+    return [*dict.fromkeys((half, number - 1))] if number > least else []
+
+
+def events_gone(workload: Workload) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a workload without any, or without one, of its events."""
+    if workload.aborts:
+        yield {"aborts": {}}
+    if workload.failures:
+        yield {"failures": ()}
+    if workload.flushes:
+        yield {"flushes": frozenset()}
     if workload.eos_ids:
         yield {"eos_ids": frozenset()}
-    for config in simpler_configs(workload.config):
-        yield {"config": config}
+    if len(workload.aborts) > 1:
+        for turn in workload.aborts:
+            yield {"aborts": {at: rid for at, rid in workload.aborts.items() if at != turn}}
+    if len(workload.failures) > 1:
+        for at in range(len(workload.failures)):
+            yield {"failures": tuple(put(workload.failures, at))}
+    if len(workload.flushes) > 1:
+        for turn in workload.flushes:
+            yield {"flushes": workload.flushes - {turn}}
 
 
-def simpler_requests(request: Request) -> Iterator[Request]:
-    """Yield the request with a shorter prompt, fewer tokens, or one parameter less."""
-    rid, prompt, params, priority = request.rid, request.prompt, request.params, request.priority
-    if request.problem():
-        return
-    if len(prompt) > 1:
-        yield Request(rid, prompt[:-1], params, priority=priority)
-    if priority:
-        yield Request(rid, prompt, params)
-    if (count := params.max_new_tokens) > 1:
-        fewer = replace(params, max_new_tokens=count - 1)
-        yield Request(rid, prompt, fewer, priority=priority)
-    plain = SamplingParams(max_new_tokens=count, ignore_eos=params.ignore_eos)
-    if params != plain:
-        yield Request(rid, prompt, plain, priority=priority)
+def fewer_requests(workload: Workload) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a workload with half of its requests, or with one less."""
+    count = len(workload.requests)
+    middle = count // 2
+    kept = [range(middle), range(middle, count)] if count > 2 else []
+    for places in [*kept, *(put(range(count), at) for at in range(count if count > 1 else 0))]:
+        requests = [workload.requests[at] for at in places]
+        rids = {req.rid for req in requests}
+        yield {
+            "requests": requests,
+            "arrivals": [workload.arrivals[at] for at in places],
+            "aborts": {turn: rid for turn, rid in workload.aborts.items() if rid in rids},
+            "failures": tuple(item for item in workload.failures if item.rid in rids),
+        }
+
+
+def smaller_requests(workload: Workload) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a workload in which one request has less to compute, or a wish less."""
+    for at, req in enumerate(workload.requests):
+        if req.problem():
+            continue
+        changes: list[dict[str, Any]] = [{"priority": 0}] if req.priority else []
+        params, count = req.params, req.params.max_new_tokens
+        plain = SamplingParams(max_new_tokens=count)
+        if params != plain:
+            changes += [{"params": plain}, {"params": replace(plain, ignore_eos=True)}]
+        changes += [{"prompt": req.prompt[:length]} for length in lower(len(req.prompt), 1)]
+        changes += [{"params": replace(params, max_new_tokens=fewer)} for fewer in lower(count, 1)]
+        for change in changes:
+            whole = {"prompt": req.prompt, "params": params, "priority": req.priority, **change}
+            yield {"requests": put(workload.requests, at, Request(req.rid, **whole))}
+
+
+def sooner_events(workload: Workload) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a workload in which something comes sooner."""
+    for at, arrival in enumerate(workload.arrivals):
+        for turn in lower(arrival):
+            yield {"arrivals": put(workload.arrivals, at, turn)}
+    for at, failure in enumerate(workload.failures):
+        for position in lower(failure.position):
+            sooner = failure._replace(position=position)
+            yield {"failures": tuple(put(workload.failures, at, sooner))}
+    for turn, rid in workload.aborts.items():
+        others = {at: who for at, who in workload.aborts.items() if at != turn}
+        for sooner_turn in lower(turn):
+            if sooner_turn not in others:
+                yield {"aborts": {**others, sooner_turn: rid}}
 
 
 def simpler_configs(config: SchedulerConfig) -> Iterator[SchedulerConfig]:
-    """Yield the settings with a size lowered by one, or one setting at its default."""
+    """Yield the settings with all, all but the sizes, or one at the default, or a size lowered."""
     default, unusual = SchedulerConfig(), changed(config, SchedulerConfig())
     changes: list[dict[str, Any]] = [
-        {name: unusual[name] - 1} for name in SIZES if unusual.get(name, 1) != 1
+        {name: getattr(default, name) for name in unusual if name not in kept}
+        for kept in ((), SPECULATION, SIZES, (*SIZES, *SPECULATION))
     ]
-    changes += [{name: getattr(default, name)} for name in unusual if name not in KEPT]
+    changes += [{name: getattr(default, name)} for name in unusual if name not in SPECULATION]
     if config.speculative_algorithm:
         changes.append(dict.fromkeys(SPECULATION, ""))
+    sizes = [name for name in SIZES if name in unusual]
+    changes += [{name: value} for name in sizes for value in lower(unusual[name], 1)]
+    seen = [config]
     for change in changes:
         try:
-            yield replace(config, **change)
+            found = replace(config, **change)
         except ValueError:
             continue  # the change conflicts with other settings
+        if found not in seen:
+            seen.append(found)
+            yield found

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import product
+from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minisched.checking import try_workloads
-from minisched.checks.case import FAILURES, case_text, shrink
+from minisched.checks.case import FAILURES, case_text, changed, shrink
 from minisched.checks.draw import (
     CASES_EACH,
     CHANGES,
@@ -31,12 +32,15 @@ from minisched.checks.many import CaseTally, case_of, try_seed
 from minisched.checks.oracle import oracle_trace
 from minisched.loops.design import LOOPS
 from minisched.memory.radix_cache import POLICIES as EVICTION_POLICIES
+from minisched.museum.exhibit import exhibits
 from minisched.museum.patch import put_in
 from minisched.policy.rules import RUN_FIRST
 from minisched.policy.waiting import POLICIES as SCHEDULE_POLICIES
+from minisched.scheduler import SchedulerConfig
 from minisched.sweep.workers import Workers
 from minisched.trace import Mark, Trace
 from tests.laws.mutations.mutation import MUTATIONS, look_for, places
+from tests.support import many
 
 SEEDS = range(150)  # what the command draws unless told otherwise
 BUGS = {item.name: item for item in MUTATIONS}
@@ -167,6 +171,22 @@ def test_a_failure_is_made_small_and_still_fails() -> None:
     assert judge(small).holds
     assert sum(len(req.prompt) for req in small.workload.requests) <= 4
     assert len(case_text(small)) < len(case_text(case))
+
+
+def test_the_cases_of_published_bugs_keep_what_they_need() -> None:
+    """Within 200 cases the median has at most two requests and two settings."""
+    sizes = []
+    for bug in exhibits()[:: many(6, 1)]:
+        with put_in(bug.edits):
+            for case in (case_of(seed, bug.case.loop) for seed in range(16)):
+                if found := judge(case).findings:
+                    small = shrink(case, breaks_the_same(found[0]), 200).workload
+                    settings = changed(small.config, SchedulerConfig())
+                    sizes.append((len(small.requests), len(settings)))
+                    break
+    assert len(sizes) >= many(3, 15)
+    assert median(count for count, _ in sizes) <= 2
+    assert median(count for _, count in sizes) <= 2
 
 
 # -- steps that fail -------------------------------------------------------------------------------
