@@ -52,7 +52,7 @@ LEFT_OUT = pytest.StashKey[Counter[str]]()
 LONGEST_S = 5.0  # of the processor, for a test of plain pytest
 PROFILES = {
     "plain": settings(max_examples=25, deadline=None, derandomize=True, database=None),
-    "large": settings(max_examples=250, deadline=None, derandomize=True, database=None),
+    "large": settings(max_examples=100, deadline=None, derandomize=True, database=None),
 }
 """The same draws everywhere, so that a red test is about the change."""
 

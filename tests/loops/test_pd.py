@@ -47,7 +47,7 @@ def run(*requests: Request, config: SchedulerConfig | None = None, **options: An
 
 @pytest.mark.parametrize("link", LINKS, ids=str)
 def test_transfers_come_between_and_messages_never_too_late(link: dict[str, Any]) -> None:
-    for seed in range(many(8, 400)):
+    for seed in range(many(8, 100)):
         check_run(replace(draw(seed, odd=False).on(Variant("pd", "pool")), options=link, cost=COST))
 
 

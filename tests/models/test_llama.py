@@ -173,7 +173,7 @@ def any_loop(data: st.DataObject, device: str) -> tuple[str, str, dict[str, Any]
 @ON_BOTH
 @pytest.mark.parametrize("kind", FEW_KINDS)
 @given(data=st.data())
-@settings(max_examples=many(6, 40))
+@settings(max_examples=many(6, 12))
 def test_a_llama_is_exact_to_the_bit(
     kind: str, device: str, data: st.DataObject, subjects: Callable[..., Any]
 ) -> None:
@@ -191,7 +191,7 @@ def test_a_llama_is_exact_to_the_bit(
 
 @ON_BOTH
 @given(data=st.data())
-@settings(max_examples=many(3, 50))
+@settings(max_examples=many(3, 15))
 def test_log_probabilities_are_the_same_bits(
     device: str, data: st.DataObject, subjects: Callable[..., Any]
 ) -> None:

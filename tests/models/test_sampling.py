@@ -193,7 +193,7 @@ def test_top_k_and_top_p_leave_the_fewest_most_likely(
                   params, keys, st.integers(0, 5000)),
         min_size=1, max_size=5)),
 )  # fmt: skip
-@settings(max_examples=many(150, 1000))
+@settings(max_examples=many(150, 500))
 def test_every_backend_chooses_what_each_row_gets_alone(
     rows: list[tuple[list[float], SamplingParams, int, int]],
 ) -> None:

@@ -169,21 +169,21 @@ def test_it_says_what_other_libraries_say(smollm2: Path) -> None:
     theirs: Any = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
     lm = load_model(smollm2)[0]
     models: Any = {name: load(*LLAMA[name], "a test")(smollm2) for name in ("thread", "mlx")}
-    prompts = [models["thread"].tokenizer.encode(text) for text in PROMPTS]
+    prompts = [models["thread"].tokenizer.encode(text) for text in PROMPTS[:4]]
     on_torch = [
         theirs.generate(
             torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(),
-            do_sample=False, max_new_tokens=32, pad_token_id=0, eos_token_id=None,
+            do_sample=False, max_new_tokens=12, pad_token_id=0, eos_token_id=None,
         )[0, len(prompt) :].tolist()
         for prompt in prompts
     ]  # fmt: skip
     on_mlx = [
-        [int(token) for token, _ in generate_step(mx.array(prompt), lm, max_tokens=32)]
+        [int(token) for token, _ in generate_step(mx.array(prompt), lm, max_tokens=12)]
         for prompt in prompts
     ]
-    sizes: Any = {"max_running_requests": 5, "context_len": 256}
+    sizes: Any = {"max_running_requests": 3, "context_len": 256}
     config = SchedulerConfig(chunked_prefill_size=12, page_size=4, **sizes)
-    greedy = SamplingParams(max_new_tokens=32, ignore_eos=True)
+    greedy = SamplingParams(max_new_tokens=12, ignore_eos=True)
     for device, loops, truth in (
         ("thread", ("serial", "overlap"), on_torch), ("mlx", ("serial", "mlx_async"), on_mlx)
     ):  # fmt: skip
