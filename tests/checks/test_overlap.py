@@ -122,7 +122,7 @@ def played(
     st.sampled_from(LOOP_OPTIONS), demanding(max_requests=4), costs,
     st.sampled_from([*NAMES, "copy", "sample", "recv"]),
 )  # fmt: skip
-@settings(max_examples=many(40, 300))
+@settings(max_examples=many(40, 120))
 def test_any_run_is_explained_to_the_nanosecond(
     item: Any, workload: Workload, cost: CostModel, name: str
 ) -> None:

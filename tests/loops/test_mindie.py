@@ -204,7 +204,7 @@ def check_context(engine: Engine, ledger: PlaceholderLedger, context: PluginCont
     ("mindie_dual:fill_device", 2),
 ])  # fmt: skip
 @given(workload=workloads())
-@settings(max_examples=many(8, 100))
+@settings(max_examples=many(8, 40))
 def test_every_book_is_what_the_core_derives_at_every_turn(
     design: str, in_flight: int, workload: Workload
 ) -> None:

@@ -199,7 +199,7 @@ def test_every_decode_but_the_first_is_chained_while_nobody_waits(
 
 
 @given(workload=timed_workloads())
-@settings(max_examples=many(12, 200))
+@settings(max_examples=many(12, 60))
 def test_nothing_is_chained_while_anybody_waits_and_two_are_in_flight_at_most(
     workload: Workload,
 ) -> None:
@@ -280,7 +280,7 @@ def test_what_chaining_prompts_brings(gap: int, places: int, least: float, most:
 
 
 @given(workload=timed_workloads())
-@settings(max_examples=many(12, 200))
+@settings(max_examples=many(12, 60))
 def test_a_chained_step_takes_no_token_but_from_the_one_step_in_flight(workload: Workload) -> None:
     def watch(engine: Engine) -> None:
         prepare_batch = engine.prepare_batch

@@ -92,7 +92,7 @@ def test_depths_that_cannot_be_are_refused() -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5])
 @given(workload=workloads())
-@settings(max_examples=many(6, 80))
+@settings(max_examples=many(6, 30))
 def test_computed_less_placeholders_is_settled_and_a_length_is_foreseen_by_them(
     depth: int, workload: Workload
 ) -> None:

@@ -98,7 +98,7 @@ PREEMPTING = {
 @pytest.mark.parametrize("loop", REPLAYED)
 @given(rows=traces(longest=100), options=any_settings, room=st.sampled_from([0, 5 * BLOCK]))
 @example(rows=PREEMPTED, options=PREEMPTING, room=0)
-@settings(max_examples=many(3, 50))
+@settings(max_examples=many(3, 15))
 def test_everybody_finishes_as_the_file_says_at_the_ordinary_worker_s_time(
     tmp_path_factory: pytest.TempPathFactory,
     loop: str, rows: list[TraceRequest], options: dict[str, Any], room: int,
@@ -207,7 +207,7 @@ def test_a_profile_is_what_its_sources_say() -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=many(15, 400))
+@settings(max_examples=many(15, 100))
 @given(
     prompt=st.integers(1, 300), answer=st.integers(1, 20), chunk=st.integers(16, 80),
     beside=st.integers(0, 6),
@@ -251,7 +251,7 @@ def test_the_long_document_is_as_its_page_tells_it() -> None:
 
 @pytest.mark.parametrize("loop", ["overlap", "vllm_async", "mixed"])
 @given(rows=traces(longest=40))
-@settings(max_examples=many(2, 30))
+@settings(max_examples=many(2, 10))
 def test_a_recorder_changes_no_figure(
     tmp_path_factory: pytest.TempPathFactory, loop: str, rows: list[TraceRequest]
 ) -> None:

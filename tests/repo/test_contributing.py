@@ -13,16 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 SECTIONS = dict(re.findall(r"^## (Add an? [a-z ]+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
-COPIED = (
-    "minisched",
-    "tests",
-    "traces",
-    "diagrams",
-    "lessons",
-    "pyproject.toml",
-    "README.md",
-    "README.zh-CN.md",
-)
+FOLDERS = ("minisched", "tests", "traces", "diagrams", "lessons")
+FILES = ("pyproject.toml", "README.md", "README.zh-CN.md")
 STEP = re.compile(
     r"^(?:New file `(?P<new>[^`\n]+)`"
     r"|Whole file `(?P<whole>[^`\n]+)`, of which the beginning is there already"
@@ -59,20 +51,16 @@ def follow(section: str, root: Path) -> list[str]:
     return commands
 
 
-def copy_of_checkout(tmp_path: Path, upto: str) -> tuple[Path, list[str]]:
-    """A copy in which the sections before one, and then it, are followed; its commands."""
-    root, commands = tmp_path / "minisched", list[str]()
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Return the root of a copy of the checkout."""
+    root = tmp_path / "minisched"
     ignored = shutil.ignore_patterns("__pycache__", "node_modules", "out")
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, root / name, ignore=ignored)
-        else:
-            shutil.copy(ROOT / name, root / name)
-    for section in SECTIONS:
-        commands = follow(section, root)
-        if section == upto:
-            break
-    return root, commands
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, root / name, ignore=ignored)
+    for name in FILES:
+        shutil.copy(ROOT / name, root / name)
+    return root
 
 
 def run(line: str, root: Path) -> str:
@@ -85,16 +73,19 @@ def run(line: str, root: Path) -> str:
     return done.stdout
 
 
-def test_a_loop_that_was_added_by_the_page_alone_holds_every_law(tmp_path: Path) -> None:
-    root, commands = copy_of_checkout(tmp_path, QUICK)
+def test_a_loop_that_was_added_by_the_page_alone_holds_every_law(copy: Path) -> None:
+    commands = follow(QUICK, copy)
     check = next(line for line in commands if line.startswith("minisched check"))
-    assert "every law held" in run(check, root)
+    assert "every law held" in run(check, copy)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("section", SECTIONS)
-def test_the_page_is_enough(section: str, tmp_path: Path) -> None:
-    root, commands = copy_of_checkout(tmp_path, section)
-    assert commands
-    for line in (*commands, *CLEAN):
-        run(line, root)
+def test_the_page_is_enough(copy: Path) -> None:
+    """Each section is followed after those before it, and its commands end well."""
+    for section in SECTIONS:
+        commands = follow(section, copy)
+        assert commands
+        for line in commands:
+            run(line, copy)
+    for line in CLEAN:
+        run(line, copy)
