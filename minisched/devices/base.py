@@ -20,7 +20,7 @@ from ..trace import Program, Recorder, Touch
 Array = Any  # Vector on sim, torch.Tensor on thread and cuda, mlx.core.array on mlx
 Buffer = Any  # fixed size, indexed by int, slice or Array; read and written in place
 
-WRONG_TOKEN = 1  # what memory holds at first: valid in any vocabulary, and never right by itself
+WRONG_TOKEN = 1  # initial content of memory: a valid token id, but never the right one
 
 
 @dataclass(frozen=True)
@@ -88,27 +88,27 @@ class Op(Event):
 
 @dataclass(frozen=True)
 class OrNone:
-    """An argument: the value of an op that may fail, and None if it has.
+    """An argument: the value of an op, or None if the op failed.
 
-    An op that takes ``op`` itself fails with it. ``op`` was launched earlier on the same stream, so
-    it has ended when its value is needed.
+    (An op that takes ``op`` itself fails with it.) ``op`` was launched earlier on the same stream,
+    so it has ended when its value is needed.
     """
 
     op: Any
 
     @property
     def slice_id(self) -> int:
-        """The slice id of the op."""
+        """Return the slice id of the op."""
         return int(self.op.slice_id)
 
     @property
     def value(self) -> Any:
-        """The argument's value."""
+        """Return the value of the op, or None."""
         return None if self.op.error is not None else self.op.value
 
 
 def value_of(arg: Any) -> Any:
-    """Return the value of an argument: of an op its value. Raise the error of a failed op."""
+    """Return the value of an argument, of an op its result. Raise the error of a failed op."""
     if not isinstance(arg, (Op, OrNone)):
         return arg
     if isinstance(arg, Op) and arg.error is not None:
@@ -160,22 +160,22 @@ class Arrays(Protocol):
     """Functions in addition to an array's operators (``+``, ``<``, an index); torch's names."""
 
     def asarray(self, values: Sequence[int]) -> Array:
-        """Integers on the device."""
+        """Return integers on the device."""
 
     def asarrays(self, *columns: Sequence[int]) -> Sequence[Array]:
-        """Several such arrays, which go to the device together where that is faster."""
+        """Return several such arrays, shipped together where that is faster."""
 
     def where(self, condition: Array, a: Array, b: Array) -> Array:
-        """``a`` where the condition holds, and ``b`` elsewhere."""
+        """Return ``a`` where the condition holds, and ``b`` elsewhere."""
 
     def clamp(self, values: Array, min: int) -> Array:
-        """Values below ``min`` raised to it."""
+        """Return the values, with ``min`` for each lower one."""
 
     def mask(self, values: Sequence[bool]) -> Array:
-        """Booleans on the device."""
+        """Return booleans on the device."""
 
     def count_equal(self, a: Array, b: Array, width: int, num_rows: int) -> Array:
-        """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
+        """Return 1 + the number of leading equal elements of each of ``num_rows``, [num_rows]."""
 
 
 class Device(Protocol):
@@ -189,44 +189,44 @@ class Device(Protocol):
     lifetimes: Sequence[str] = ()  # objects that ended before an op that uses them, if watched
 
     def now(self) -> int:
-        """Nanoseconds since the device was opened."""
+        """Return the nanoseconds since the device was opened."""
 
     def host(
         self, phase: str, cost: int = 0, label: Label = NO_LABEL
     ) -> AbstractContextManager[int]:
-        """Do a phase of host work as one slice, and yield the slice's id.
+        """Record a phase of host work as one slice, and yield the slice's id.
 
         ``cost`` is its duration on a virtual clock (the body's effects appear at its end), or
         pure-Python work to add on a wall clock.
         """
 
     def stream(self, name: str) -> Stream:
-        """The stream of that name, created on first use; its lane has the same name."""
+        """Return the stream of that name, created on first use; its lane has the same name."""
 
     def thread(self, name: str) -> Stream:
-        """A further thread of the host, with a queue of calls; its name should end in ``thread``.
+        """Return a second thread of the host, with a queue of calls; its name ends in ``thread``.
 
         A call's ``cost`` is host work; its effects appear at its end. It may launch ops.
         """
 
     def signal(self, name: str) -> Signal:
-        """A new signal, which a thread can wait for as if it were an op."""
+        """Return a new signal, for which a thread can wait as for an op."""
 
     def memory(self, name: str, size: int) -> Buffer:
-        """``size`` integers on the device, holding a valid but wrong token at first."""
+        """Return ``size`` integers on the device, each a valid but wrong token at first."""
 
     def host_memory(self, name: str, size: int) -> Buffer:
-        """``size`` integers that a copy can land in on the host (pinned, where that exists)."""
+        """Return ``size`` integers on the host, the target of a copy (pinned for a GPU)."""
 
     def copy_to_host(self, dst: Buffer, src: Buffer, size: int) -> Array:
-        """On a stream: copy the first ``size`` integers; the value has ``tolist``."""
+        """Copy the first ``size`` integers, on a stream; the value has ``tolist``."""
 
     @abstractmethod
     def bring_to_host(self, values: Array) -> Array:
-        """On a stream: copy an array of any shape to the host; the value has ``tolist``."""
+        """Copy an array of any shape to the host, on a stream; the value has ``tolist``."""
 
     def flush(self, *ops: Op) -> None:
-        """Hand launched ops over. Only lazy devices need it: one ``async_eval`` a step."""
+        """Submit the launched ops; only a lazy device needs it (one ``async_eval`` a step)."""
         return
 
     def clear_cache(self) -> None:
@@ -245,28 +245,28 @@ class Device(Protocol):
         """Finish or drop queued work, and end every thread."""
 
 
-# -- Why a step failed, or a run could not begin, in words for the user ----------------------------
+# -- Errors for the user: a step that failed, a run that could not begin ---------------------------
 
-SAYINGS = ("out of memory", "can't allocate memory", "unable to allocate", "attempting to allocate")
+SIGNS = ("out of memory", "can't allocate memory", "unable to allocate", "attempting to allocate")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether memory ran out; Python, torch and MLX each have their own error for it."""
     if {kind.__name__ for kind in type(error).__mro__} & {"MemoryError", "OutOfMemoryError"}:
         return True
-    said = str(error).lower()
-    return isinstance(error, RuntimeError) and any(words in said for words in SAYINGS)
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in SIGNS)
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of an error's text, or its name; and name missing memory first."""
-    said = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"out of device memory ({said})" if is_out_of_memory(error) else said
+    """Return the first line of an error's text, or its name; begin with missing memory."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"out of device memory ({line})" if is_out_of_memory(error) else line
 
 
 @contextmanager
 def memory_for(what: str, device: str) -> Iterator[None]:
-    """Turn missing memory into a sentence, where a run allocates for its whole length.
+    """Turn missing memory into one sentence, around the allocations of a whole run.
 
     Raises:
         ValueError: the device has less memory.

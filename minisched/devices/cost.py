@@ -8,7 +8,7 @@ from typing import Self
 
 MICROSECOND = 1_000
 MILLISECOND = 1_000_000
-ADDED_TO = ("schedule", "process")  # phases that share the host work that a run adds
+ADDED_TO = ("schedule", "process")  # phases that share the added host work of a run
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ SIM_COST = CostModel(
         "advance step": 200 * MICROSECOND,  # the same rows, one position on
         "launch": 500 * MICROSECOND,
         "launch eager": 3000 * MICROSECOND,  # op by op, where no captured graph is large enough
-        "fill": 300 * MICROSECOND,  # tokens from the host into inputs that are laid out already
-        "postprocess": 700 * MICROSECOND,  # where a second layer keeps a book of its own
-        "mask": 1500 * MICROSECOND,  # what a grammar lets each row sample, or its penalties
+        "fill": 300 * MICROSECOND,  # writing tokens into inputs that are laid out already
+        "postprocess": 700 * MICROSECOND,  # of a design with a second scheduler layer
+        "mask": 1500 * MICROSECOND,  # masks of grammars, and penalties
         "send": 300 * MICROSECOND,  # KV, or where it may go; see loops/pd.py
         "process": 2200 * MICROSECOND,
         "output": 800 * MICROSECOND,

@@ -1,7 +1,7 @@
 """Streams of a GPU: a launch queues work on the GPU, and the host goes on immediately.
 
-A launch calls the op's function, and torch's operations put kernels on the stream. So the value
-exists immediately, as a tensor that the GPU has yet to fill. Events on the stream give the times.
+A launch calls the op's function, and torch's operations queue kernels on the stream. So the value
+exists immediately, as a tensor that the GPU fills later. Events on the stream give the times.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .thread import TorchDevice
 
 TRIPS = 5  # to the GPU and back; the shortest sets the GPU's clock
 ZERO_LASTS = 2_000_000_000  # nanoseconds
-PATIENCE = 100_000  # nanoseconds that the host may wait for a new zero; it takes ten thousand
+PATIENCE = 100_000  # nanoseconds that the host waits for a new zero at most; it takes 10,000
 IDLE: defaultdict[tuple[int, str], list[torch.cuda.Stream]] = defaultdict(list)  # by GPU and name
 
 
 class CudaOp(Op):
-    """The work that a function put on a stream, between two timed events."""
+    """The work that a function queued on a stream, between two timed events."""
 
     def __init__(self, slice_id: int, program: Program) -> None:
         self.slice_id = slice_id
@@ -35,11 +35,10 @@ class CudaOp(Op):
         self.end = torch.cuda.Event(enable_timing=True)
 
     def run(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Queue the work on the current stream; an argument's error is passed on.
+        """Queue the work on the current stream; pass an argument's error on.
 
-        The op keeps its arguments, and what ``fn`` is bound to, until the host has waited for it:
-        their memory belongs to other streams, which would hand it out again while this one still
-        reads it.
+        The op keeps its arguments and ``fn``'s object until the host has waited for it. Their
+        memory belongs to other streams, which would reuse it while this stream still reads it.
         """
         self.named = fn, *args
         self.start.record()
@@ -58,7 +57,7 @@ class CudaOp(Op):
 
 
 class Zero(NamedTuple):
-    """An event that the GPU has got past, and when that was on the host's clock."""
+    """An event that the GPU has passed, and its time on the host's clock."""
 
     event: torch.cuda.Event
     at: int
@@ -67,11 +66,11 @@ class Zero(NamedTuple):
 class GpuClock:
     """The times of events on the GPU, on the host's clock.
 
-    CUDA gives the time between two events as milliseconds in float32: to the microsecond after ten
-    seconds, and to 62 of them after ten minutes. So every few seconds a new event becomes the zero,
-    timed from the zero before it. The two clocks drift apart, so the time must lie between the
-    host's record of the event and its first successful query. That is soon, because the stream has
-    no other work, and the host does not block on the GPU.
+    CUDA gives the time between two events as milliseconds in float32: exact to 1 microsecond after
+    ten seconds, and to 62 microseconds after ten minutes. So every few seconds a new event becomes
+    the zero, timed from the zero before it. The two clocks drift apart. So the time of a zero must
+    lie between the host's record of the event and its first successful query. That is a short time,
+    because the stream has no other work, and the host does not block on the GPU.
     """
 
     def __init__(self, now: Callable[[], int], stream: torch.cuda.Stream) -> None:
@@ -86,7 +85,7 @@ class GpuClock:
         self.asked: tuple[torch.cuda.Event, int] | None = None  # for the next zero
 
     def renew(self) -> None:
-        """Host: now and then, take a new zero."""
+        """Take a new zero if the old one is some seconds old, on the host."""
         now = self.now()
         if self.asked is None:
             if now < self.zero.at + ZERO_LASTS:
@@ -95,12 +94,12 @@ class GpuClock:
         event, asked = self.asked
         while not event.query():
             if self.now() > now + PATIENCE:
-                return  # it will be there the next time
+                return  # the next call finds it passed
         self.zero = Zero(event, min(max(asked, self.time(self.zero, event)), self.now()))
         self.asked = None
 
     def time(self, zero: Zero, event: torch.cuda.Event) -> int:
-        """When the GPU got past ``event``, in nanoseconds on the host's clock."""
+        """Return the time at which the GPU passed ``event``, in nanoseconds of the host's clock."""
         return zero.at + round(float(zero.event.elapsed_time(event)) * 1_000_000)
 
     def _ask(self) -> tuple[torch.cuda.Event, int]:
@@ -142,7 +141,7 @@ class CudaStream:
         recorder = self.device.recorder
         op, zero = CudaOp(recorder.new_id(), recorder.program), self.device.gpu_clock.zero
         recorder.program.launch(self.name, op.slice_id, args, touches)
-        self.stream.wait_stream(torch.cuda.current_stream())  # which carries the inputs
+        self.stream.wait_stream(torch.cuda.current_stream())  # the stream that ships the inputs
         with torch.cuda.stream(self.stream), torch.inference_mode():
             op.run(fn, args)
         timing = Timing(self.name, name, label, op.slice_id, op.start, op.end, zero)
@@ -150,7 +149,7 @@ class CudaStream:
         return op
 
     def wait(self, op: Event) -> None:
-        """Hold back what follows until the GPU has got past ``op``."""
+        """Start later launches only after the GPU has passed ``op``."""
         assert isinstance(op, CudaOp)
         self.device.recorder.program.wait(op.slice_id, self.name)
         self.stream.wait_event(op.end)
@@ -159,11 +158,11 @@ class CudaStream:
 class CudaDevice(TorchDevice):
     """One GPU, as torch sees it (``devices/base.py:Device``).
 
-    An op's slice lasts from the moment the GPU reaches it until it is done, so where the host is
-    slow to queue kernels, the gaps between them count as the op's.
+    An op's slice lasts from the moment at which the GPU reaches it until it is done. If the host
+    queues kernels slowly, the gaps between them are part of the slice.
 
-    CUDA has few streams, and memory that was used on one is handed out on that one again. So a
-    device takes the streams of those that are closed.
+    CUDA has few streams, and memory that was used on a stream is reused on that stream only. So a
+    device takes the streams of closed devices.
 
     Raises:
         ValueError: torch sees no GPU.
@@ -183,7 +182,7 @@ class CudaDevice(TorchDevice):
         self.gpu_clock = GpuClock(self.now, self.stream("clock").stream)
 
     def stream(self, name: str) -> CudaStream:
-        """The stream of that name."""
+        """Return the stream of that name."""
         if name not in self._streams:
             idle = IDLE[self.xp.device.index, name]
             self._streams[name] = CudaStream(
@@ -192,17 +191,17 @@ class CudaDevice(TorchDevice):
         return self._streams[name]
 
     def on_thread(self) -> AbstractContextManager[Any]:
-        """A new thread would be on the first GPU: let it be on this one."""
+        """Return a context with this GPU; a new thread would use the first one."""
         on_it: AbstractContextManager[Any] = torch.cuda.device(self.xp.device)
         return on_it
 
     def clear_cache(self) -> None:
-        """Give cached memory back to the GPU, and mark the moment."""
+        """Release cached memory to the GPU, and mark the moment."""
         torch.cuda.empty_cache()
         self.recorder.mark("clear cache")
 
     def flush(self, *ops: Op) -> None:
-        """Nothing to hand over; a good moment to record what has ended, unless another does."""
+        """Record the ops that have ended, unless another thread does; no op waits for a flush."""
         if not self.flushing.acquire(blocking=False):
             return
         try:
@@ -213,7 +212,7 @@ class CudaDevice(TorchDevice):
             self.flushing.release()
 
     def close(self) -> None:
-        """Let the GPU finish, and record the rest."""
+        """Wait for the GPU, and record the remaining ops."""
         self.close_threads()
         torch.cuda.synchronize()
         self.flush()
@@ -222,7 +221,7 @@ class CudaDevice(TorchDevice):
         self._streams.clear()
 
     def _record(self, timing: Timing) -> None:
-        """Record a slice; of one lane none overlap, although their zeros may be different."""
+        """Record a slice; slices of a lane never overlap, although their zeros may differ."""
         start, end = (
             self.gpu_clock.time(timing.zero, event) for event in (timing.start, timing.end)
         )

@@ -1,8 +1,11 @@
-"""MLX as a device: a launch only builds a graph, and one async_eval hands a step over.
+"""MLX as a device: a launch only builds a graph, and one ``async_eval`` submits a step.
 
-MLX arrays are lazy: ``launch`` runs its function on the host, where it only builds a graph, and
-later ops can use an array before its numbers exist. So a stream needs no queue and a wait no event;
-the graph orders everything. SGLang ``hardware_backend/mlx``.
+An MLX array is lazy: an operation records what to compute, and later operations can use the array
+before its numbers exist. ``MlxStream.launch`` runs an op's function on the host, which builds a
+part of the graph. ``MlxDevice.flush`` submits the graph of a whole step with ``mx.async_eval`` and
+returns, while MLX computes. ``MlxOp.synchronize`` blocks the host until the numbers exist. So a
+stream needs no queue, and a wait no event: the graph has the order. (SGLang
+``hardware_backend/mlx``.)
 """
 
 from __future__ import annotations
@@ -22,23 +25,23 @@ from . import wall_clock as switch_interval
 from .base import NO_LABEL, WRONG_TOKEN, Event, Label, Op, value_of, without_frames
 from .wall_clock import WallClock
 
-# -- Hands arrays to MLX to be computed, for one thread at a time ----------------------------------
+# -- Submitting arrays to MLX, by one thread at a time ---------------------------------------------
 #
-# Within MLX a thread waits until fewer pieces of work are left than when it began to wait (MLX
-# #2047). Of two such threads each adds to what the other one counts, and both wait for ever: so it
-# went with two devices that were open together.
+# Inside MLX, a thread waits until fewer pieces of work remain than at the start of its wait (MLX
+# #2047). Two such threads add to each other's count, and both wait for ever. That happened with two
+# open devices.
 
 _alone = Lock()
 
 
 def evaluate(*arrays: mx.array) -> None:
-    """Compute them now (``mlx.core.eval``)."""
+    """Compute arrays now (``mlx.core.eval``)."""
     with _alone:
         mx.eval(*arrays)
 
 
 def evaluate_async(*arrays: mx.array) -> None:
-    """Let them be computed (``mlx.core.async_eval``)."""
+    """Submit arrays, and return before they are computed (``mlx.core.async_eval``)."""
     with _alone:
         mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
 
@@ -63,7 +66,7 @@ class MlxOp(Op):
         self.program = self.device.recorder.program
 
     def build(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Build the graph, or keep the error of ``fn`` or of the op that it builds upon."""
+        """Build the graph, or keep the error of ``fn`` or of an op that it uses."""
         try:
             self.value = fn(*map(value_of, args))
         except Exception as error:
@@ -81,8 +84,7 @@ class MlxOp(Op):
 class Streams:
     """MLX streams that any thread may use, one thread at a time.
 
-    A stream and its system thread are never given back by MLX, so closed devices leave theirs to
-    later ones.
+    MLX never releases a stream and its system thread, so later devices take those of closed ones.
     """
 
     _free: ClassVar[list[Streams]] = []
@@ -97,7 +99,7 @@ class Streams:
 
     @classmethod
     def take(cls) -> Streams:
-        """Streams on the default device that no open device uses."""
+        """Return streams on the default device that no open device uses."""
         for streams in cls._free:
             if streams.device == mx.default_device():
                 cls._free.remove(streams)
@@ -105,21 +107,21 @@ class Streams:
         return cls()
 
     def give_back(self) -> None:
-        """Leave them to the next device."""
+        """Return streams for the next device."""
         self._free.append(self)
 
     @contextmanager
     def using(self, stream: mx.Stream) -> Iterator[None]:
-        """Make ``stream`` the default, and ``self.cpu`` what ``mx.stream(mx.cpu)`` means."""
+        """Make ``stream`` the default, and ``self.cpu`` the CPU's stream."""
         with mx.stream(self.cpu), mx.stream(stream):
             yield
 
     def mark(self, ops: list[MlxOp]) -> list[mx.array]:
-        """For each op a tiny array that depends on it.
+        """Return a marker for each op: a tiny array that depends on it.
 
-        A stream signals the end of an async_eval once, for everything in it; so each marker is on
-        a stream of its own. Nobody but the watcher ever touches a marker: waiting for an array
-        changes it, and must not happen while another thread builds upon it.
+        A stream signals the end of an ``async_eval`` once, for all of its arrays. So each marker is
+        on a stream of its own. Only the watcher uses a marker, because a wait for an array changes
+        it, and no other thread may use the array at that time.
         """
         while len(self.markers) < len(ops):
             self.markers.append(mx.new_thread_unsafe_stream(mx.cpu))
@@ -131,92 +133,92 @@ class Streams:
 
 
 INTEGER = mx.int32  # Metal has no scatter for 64-bit integers; tokens and KV slots need 31 bits
-SWITCH_INTERVAL = 0.0005  # seconds; how late a busy host can make a time stamp
-BLOCK = 256  # numbers that ``log_softmax`` adds up by themselves
+SWITCH_INTERVAL = 0.0005  # seconds by which a busy host delays a time stamp at most
+BLOCK = 256  # numbers in a block of ``log_softmax``
 
 
 class MlxArrays:
-    """The array functions of ``devices/base.py:Arrays``, in MLX's terms; and those for sampling."""
+    """The array functions of ``devices/base.py:Arrays``, in MLX; and functions for sampling."""
 
     lib: Any = mx
-    word = mx.uint32  # in which 32 bits are computed with; what lies above is cut off
+    word = mx.uint32  # for arithmetic with 32 bits; higher bits are cut off
 
     def asarray(self, values: Sequence[int]) -> mx.array:
-        """32-bit integers."""
+        """Return 32-bit integers."""
         return mx.array(list(values), dtype=INTEGER)
 
     def asarrays(self, *columns: Sequence[int]) -> list[mx.array]:
-        """An array for each: host and GPU have one memory."""
+        """Return an array for each; host and GPU share their memory."""
         return [self.asarray(values) for values in columns]
 
     def where(self, condition: mx.array, a: mx.array, b: mx.array) -> mx.array:
-        """``a`` where the condition holds, else ``b``."""
+        """Return ``a`` where the condition holds, and ``b`` elsewhere."""
         return mx.where(condition, a, b)
 
     def mask(self, values: Sequence[bool]) -> mx.array:
-        """Booleans."""
+        """Return booleans."""
         found: Any = values
         return mx.array(found, dtype=mx.bool_)
 
     def count_equal(self, a: mx.array, b: mx.array, width: int, num_rows: int) -> mx.array:
-        """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
+        """Return 1 + the number of leading equal elements of each of ``num_rows``, [num_rows]."""
         equal = (a == b).reshape(num_rows, width).astype(INTEGER)
         return 1 + mx.cumprod(equal, axis=-1).sum(axis=-1) if width else mx.ones(num_rows, INTEGER)
 
     def clamp(self, values: mx.array, min: int) -> mx.array:
-        """Values below ``min`` raised to it."""
+        """Return the values, with ``min`` for each lower one."""
         return mx.maximum(values, min)
 
     # -- as in ``TorchArrays``
 
     def in_float64(self) -> AbstractContextManager[Any]:
-        """Where float64 can be computed: on the CPU."""
+        """Return a context in which float64 works: the CPU."""
         return mx.stream(mx.cpu)
 
     def numbers(self, values: Any, dtype: mx.Dtype) -> mx.array:
-        """Numbers of the host, or an array's, in another dtype."""
+        """Return numbers of the host, or an array, in another dtype."""
         return values.astype(dtype) if isinstance(values, mx.array) else mx.array(values, dtype)
 
     def wide(self, values: mx.array) -> mx.array:
-        """In 32 bits at least."""
+        """Return an array with at least 32 bits."""
         return values.astype(mx.float32) if values.dtype.size < 4 else values
 
     def arange(self, end: int) -> mx.array:
-        """The integers from 0 on."""
+        """Return the integers from 0 on."""
         return mx.arange(end)
 
     def take(self, values: mx.array, at: mx.array) -> mx.array:
-        """Of each row those ``at`` [num_rows, any]."""
+        """Return the elements ``at`` [num_rows, any] of each row."""
         return mx.take_along_axis(values, at, axis=-1)
 
     def put(self, values: mx.array, at: Any, new: mx.array) -> mx.array:
-        """A copy with others ``at`` an index, or several."""
+        """Return a copy with other values ``at`` one index or several."""
         copy = values.astype(values.dtype)  # a new handle
         copy[at] = new
         return copy
 
     def argmax(self, values: mx.array) -> mx.array:
-        """Of each row the index of the largest, of equals the first."""
+        """Return the index of each row's largest value, the first among equals."""
         return mx.argmax(values, axis=-1).astype(INTEGER)
 
     def argsort(self, values: mx.array) -> mx.array:
-        """Of each row the indices of rising values, of equals in order."""
+        """Return each row's indices in ascending order of values, equals in order."""
         return mx.argsort(values, axis=-1)
 
     def largest(self, values: mx.array, count: int) -> mx.array:
-        """Of each row the ``count`` largest, falling."""
+        """Return each row's ``count`` largest values, in descending order."""
         return mx.sort(mx.topk(values, count, axis=-1), axis=-1)[:, ::-1]
 
     def exp(self, values: mx.array) -> mx.array:
-        """In float64 to its last digits: ``mx.exp`` has those of float32 alone."""
+        """Return exp, in float64 with full precision; ``mx.exp`` has that of float32 only."""
         return mx.power(mx.array(math.e, dtype=values.dtype), values)
 
     def log_softmax(self, values: mx.array) -> mx.array:
-        """Each row by itself.
+        """Return the log-softmax of each row, summed in blocks.
 
-        ``mx.logsumexp`` adds a row up from one end to the other, which over 49152 tokens is wrong
-        by 3e-4 (measured on the CPU, in float32). In blocks the error is some 1e-6: that of MLX's
-        exponential, which in float64 is no better than in float32.
+        ``mx.logsumexp`` sums a row from one end to the other. Over 49152 tokens its error is 3e-4
+        (measured on the CPU, in float32). In blocks it is about 1e-6, the error of MLX's ``exp``,
+        which float64 does not improve.
         """
         highest = mx.max(values, axis=-1, keepdims=True)
         weights = mx.pad(mx.exp(values - highest), [(0, 0), (0, -values.shape[-1] % BLOCK)])
@@ -242,7 +244,7 @@ class MlxStream:
         label: Label = NO_LABEL,
         touches: Sequence[Touch] = (),
     ) -> MlxOp:
-        """Run ``fn`` on the host, now, to build its part of the graph; an error stays in the op."""
+        """Run ``fn`` on the host now, which builds a part of the graph; the op keeps its error."""
         slice_id = self.device.recorder.new_id()
         op = MlxOp(self.device, self.name, label, slice_id, self.after, name)
         self.device.recorder.program.launch(self.name, op.slice_id, args, touches)
@@ -252,7 +254,7 @@ class MlxStream:
         return op
 
     def wait(self, op: Event) -> None:
-        """Record the wait; ops that use ``op``'s arrays wait for them by themselves."""
+        """Record the wait; an op that uses ``op``'s arrays waits for them in the graph."""
         self.device.recorder.program.wait(op.slice_id, self.name)
         self.after = op if isinstance(op, MlxOp) else None
 
@@ -260,14 +262,14 @@ class MlxStream:
 class MlxDevice(WallClock):
     """Lazy graphs on MLX's default device: Metal, or the CPU (``devices/base.py:Device``).
 
-    A model's state must be reachable from what its ops return, or be made by ``memory``; then no
+    A model's state must be made by ``memory``, or the results of its ops must depend on it. Then no
     graph outlives its step.
 
-    Two threads work next to the host. The first one calls async_eval. On a GPU this returns
-    immediately. On the CPU it blocks until all but about the last hundred pieces of the step have
-    run, without the interpreter lock, so the host goes on. The second one waits for the end of
-    each op and takes the time. While a device is open, Python switches threads more often, so that
-    the ends of ops are seen at most half a millisecond late.
+    Two threads work next to the host. The first one calls ``async_eval``. On a GPU this returns
+    immediately. On the CPU it blocks until about a hundred pieces of the step remain, but without
+    the interpreter lock, so the host continues. The second one waits for the end of each op and
+    takes its time. While a device is open, Python switches threads more often, so these times are
+    at most half a millisecond late.
     """
 
     name = "mlx"
@@ -286,30 +288,30 @@ class MlxDevice(WallClock):
         switch_interval.want(SWITCH_INTERVAL)
 
     def stream(self, name: str) -> MlxStream:
-        """The stream of that name. ``copy`` has an MLX stream of its own, the others share one."""
+        """Return the stream of that name; ``copy`` has its own MLX stream, the others share one."""
         compute = self.streams.copy if name == "copy" else self.streams.compute
         return self._lanes.setdefault(name, MlxStream(self, name, compute))
 
     def memory(self, name: str, size: int) -> mx.array:
-        """An array; writing to it puts a new lazy array in its place."""
+        """Return an array; a write replaces it by a new lazy array."""
         self.arrays.append(mx.full((size,), WRONG_TOKEN, dtype=INTEGER))
         evaluate(self.arrays[-1])
         return self.arrays[-1]
 
     def host_memory(self, name: str, size: int) -> mx.array:
-        """Unused by ``copy_to_host``: host and device share their memory."""
+        """Return memory that ``copy_to_host`` does not need: host and device share theirs."""
         return mx.zeros((size,), dtype=INTEGER)
 
     def copy_to_host(self, dst: mx.array, src: mx.array, size: int) -> mx.array:
-        """The first ``size`` integers, in an array that no later step builds upon."""
+        """Return the first ``size`` integers, in an array that no later step uses."""
         return src[:size] + 0
 
     def bring_to_host(self, values: mx.array) -> mx.array:
-        """The values in an array of their own."""
+        """Return the values in a new array."""
         return values + 0
 
     def flush(self, *ops: Op) -> None:
-        """Hand over everything launched since the last flush, and the memory it changed."""
+        """Submit the ops launched since the last flush, and the memory that they changed."""
         step, self.launched = self.launched, []
         built = [op for op in step if op.error is None]
         markers = self.streams.mark(built)
@@ -344,8 +346,8 @@ class MlxDevice(WallClock):
         """Return the arrays that steps write in place, to evaluate with their tokens.
 
         They are page table, KV and outputs (SGLang
-        ``hardware_backend/mlx/model_runner.py:_cache_state_arrays``). The handles are new ones, so
-        that the host can write on while MLX evaluates a step.
+        ``hardware_backend/mlx/model_runner.py:_cache_state_arrays``). The handles are new, so the
+        host can write to the memory while MLX evaluates the step.
         """
         return [memory.astype(memory.dtype) for memory in self.arrays]
 
@@ -363,7 +365,7 @@ class MlxDevice(WallClock):
         self.recorder.counter("cache memory", mx.get_cache_memory())
 
     def close(self) -> None:
-        """Finish what was handed over, drop the rest, and end both threads; once is enough."""
+        """Finish the submitted steps, drop the other ops, and end both threads."""
         if not self.is_closed:
             try:
                 self.close_threads()

@@ -1,7 +1,7 @@
-"""What steps cost: profiles of real machines for ``sim``, worked out, or measured; or as told.
+"""Costs of steps for ``sim``: from three round figures, or from a profile of a real machine.
 
-A published profile is worked out from sizes of models and peak figures of GPUs; no figure of it was
-measured. A measured one is what ``minisched calibrate`` fits to runs on a machine.
+A published profile is computed from sizes of models and peak figures of GPUs; no figure of it was
+measured. ``minisched calibrate`` fits a measured profile to runs on a machine.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, Self
 from ..trace.files import read_text
 from .cost import ADDED_TO, MICROSECOND, MILLISECOND, CostModel, Pace
 
-# -- A machine of which one says what it takes ----------------------------------------------------
+# -- A machine of round figures -------------------------------------------------------------------
 
 
 def of_milliseconds(host: float, device: float, copy: float, token: float = 0) -> CostModel:
-    """Costs of one step, in ms; the host spends half of its time before a step and half behind it.
+    """Return the costs of one step, in ms; half of ``host`` is before the step, half after it.
 
-    ``token`` is what each token of a step costs the device, beside ``device``.
+    Each token of a step costs the device ``token`` in addition to ``device``.
     """
     before = round(host * MILLISECOND) // 2
     return CostModel(
@@ -34,16 +34,16 @@ def of_milliseconds(host: float, device: float, copy: float, token: float = 0) -
     )
 
 
-# -- What steps cost on one machine: more than a few constants -------------------------------------
+# -- The costs of steps on one machine: more than a few constants ----------------------------------
 
 Knots = tuple[tuple[int, int], ...]  # (tokens, nanoseconds), tokens ascending
 
 
 @dataclass(frozen=True)
 class HostCost:
-    """The host's side of one loop: nanoseconds a phase, for each row, and for each new token.
+    """The host's costs in one loop, in nanoseconds: of a phase, of each row, of each new token.
 
-    ``after`` is ``Pace.after``: what follows a phase and is no slice.
+    ``after`` is ``Pace.after``, the time after a phase that no slice shows.
     """
 
     base: Mapping[str, int] = field(default_factory=dict)
@@ -54,30 +54,30 @@ class HostCost:
 
 @dataclass(frozen=True)
 class MachineCost(CostModel):
-    """Costs with which ``sim`` predicts a machine; all in nanoseconds unless the name says more.
+    """The costs of a machine that ``sim`` predicts, in nanoseconds; ``_ps`` means picoseconds.
 
-    A forward pass takes ``forward_base``, and of its new tokens, padded to a multiple of
-    ``pad_to``, ``forward_per_token`` and what ``forward_knots`` say, with straight lines between;
-    ``forward_per_row`` and what new tokens attend to come on top. (Over a long document attention
-    outgrows everything else. Time is a sum of parts, where a real step hides some behind others: an
-    upper bound, close where one part dominates.)
-    ``loops`` has the host's side of each loop, if it was measured; a loop that was not takes that
-    of ``serial``. Of 1000 nanoseconds of host work that a run is told to add, ``added_work`` pass.
+    The time of a forward pass is a sum. Its new tokens, padded to a multiple of ``pad_to``, take
+    ``forward_base``, ``forward_per_token`` for each, and a term from ``forward_knots``, linear
+    between two knots. Rows and attention are added. (Over a long document attention is the largest
+    part. A real step overlaps some of the parts, so the sum is an upper bound.)
+
+    ``loops`` has the measured host costs of each loop; other loops take those of ``serial``. If a
+    run adds 1000 nanoseconds of host work, ``added_work`` of them pass.
     """
 
-    kv_read_ps: int = 0  # for each token attended to: its keys and values are read once a row
+    kv_read_ps: int = 0  # for each token attended to: a row reads its keys and values once
     attention_ps: int = 0  # for each pair of a new token and one that it attends to
     forward_knots: Knots = ()
     forward_per_row: int = 0
     sample_per_row: int = 0
     pad_to: int = 1
     loops: Mapping[str, HostCost] = field(default_factory=dict)
-    side: HostCost = HostCost()  # of the loop that runs, beside ``host``
+    side: HostCost = HostCost()  # of the loop that runs, in addition to ``host``
     host_work: int = 0
     added_work: int = 1000
 
     def phase(self, name: str, rows: int = 0, tokens: int = 0) -> int:
-        """The cost of a phase of the host for a batch of so many rows and new tokens."""
+        """Return the cost of a phase of the host for a batch of rows and new tokens."""
         side, added = self.side, 0
         if name in ADDED_TO:
             added = self.host_work // 2 * self.added_work // 1000
@@ -85,12 +85,12 @@ class MachineCost(CostModel):
         return self.host.get(name, 0) + side.base.get(name, 0) + growth + added
 
     def forward(self, num_tokens: int) -> int:
-        """The cost of a forward pass over ``num_tokens`` positions, without attention."""
+        """Return the cost of a forward pass over ``num_tokens`` positions, without attention."""
         padded = -(-num_tokens // self.pad_to) * self.pad_to
         return super().forward(padded) + interpolate(self.forward_knots, padded)
 
     def forward_rows(self, rows: Iterable[tuple[int, int]]) -> int:
-        """The cost of a forward pass over rows of (first new position, new positions)."""
+        """Return the cost of a forward pass over rows of (first new position, new positions)."""
         count = tokens = attended = pairs = 0
         for start, length in rows:
             count += 1
@@ -101,25 +101,25 @@ class MachineCost(CostModel):
         return self.forward(tokens) + attention // 1000 + self.forward_per_row * count
 
     def sample_rows(self, rows: int) -> int:
-        """The cost of sampling so many tokens."""
+        """Return the cost of sampling ``rows`` tokens."""
         return self.sample + self.sample_per_row * rows
 
     def of_loop(self, loop: str) -> MachineCost:
-        """The same with the host's side of one loop; its relay and options make no difference."""
+        """Return the costs with the host's of one loop; its relay and options are ignored."""
         name = loop.partition(":")[0].partition("(")[0]
         side = self.loops.get(name, self.loops.get("serial", self.side))
         return replace(self, side=side, pace=replace(self.pace, after=side.after))
 
     def with_host_work(self, nanoseconds: int) -> Self:
-        """The same with so much pure-Python work added to each step, half before, half after."""
+        """Return costs with pure-Python work added to each step, half before and half after."""
         return replace(self, host_work=nanoseconds)
 
 
 def interpolate(knots: Knots, at: int) -> int:
-    """The value at ``at``, never less than 0.
+    """Return the value at ``at``, at least 0.
 
-    Beyond the first and the last knot, the line next to it goes on; measured knots that lie close
-    together may be so steep that it would get below 0.
+    Outside the knots, the line of the nearest two continues. It may be so steep that it falls below
+    0, if two measured knots are close to each other.
     """
     if len(knots) < 2:
         return knots[0][1] if knots else 0
@@ -128,10 +128,10 @@ def interpolate(knots: Knots, at: int) -> int:
     return max(0, y0 + (y1 - y0) * (at - x0) // (x1 - x0))
 
 
-# -- What steps cost on real machines, worked out from published sizes: profiles for ``sim`` -------
+# -- Costs on real machines, computed from published sizes: profiles for ``sim`` -------------------
 #
-# No figure here was measured. Sizes of models and peak figures of GPUs are published; what share of
-# the peaks a step reaches, and what the host costs, are round figures, named as such.
+# No figure here was measured. Sizes of models and peak figures of GPUs are published. The share of
+# a peak that a step reaches, and the costs of the host, are round figures, named as such.
 
 BYTES = 2  # of a weight and of a cached number: bfloat16
 COMPUTE_SHARE = 0.5  # of the peak, in matrix products of prompts; a round figure
@@ -154,7 +154,7 @@ SAMPLE, COPY = 100 * MICROSECOND, 50 * MICROSECOND
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What of a model decides its costs."""
+    """The sizes of a model that determine its costs."""
 
     parameters: int
     layers: int
@@ -163,7 +163,7 @@ class ModelShape:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the KV cache for one token."""
+        """Return the bytes of the KV cache for one token."""
         return 2 * self.layers * self.kv_size * BYTES
 
 
@@ -252,7 +252,7 @@ COSTS = (
 
 
 def as_json(profile: Profile, cost: MachineCost, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The object; ``about`` is what else people want to know of it."""
+    """Return the object of a file; ``about`` is added for readers."""
     costs: dict[str, Any] = {name: getattr(cost, name) for name in COSTS}
     costs["forward_knots"] = [list(knot) for knot in cost.forward_knots]
     return {
@@ -269,10 +269,10 @@ def as_json(profile: Profile, cost: MachineCost, about: Mapping[str, Any]) -> di
 
 
 def read_profile(file: Path) -> Profile:
-    """The profile in a file.
+    """Return the profile in a file.
 
     Raises:
-        ValueError: it can't be read, or is none.
+        ValueError: the file can't be read, or has no profile.
     """
     text = read_text(file, f"--profile {file}")
     try:
@@ -286,11 +286,11 @@ def read_profile(file: Path) -> Profile:
 
 
 def from_json(found: Mapping[str, Any]) -> Profile:
-    """The profile that an object describes.
+    """Return the profile of an object.
 
     Raises:
-        AttributeError, KeyError, TypeError, ValueError: it is another thing, or of another version;
-            or something is missing, or is no number.
+        AttributeError, KeyError, TypeError, ValueError: the object has another format or version,
+            or a part of it is missing or no number.
     """
     if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
         raise ValueError(f"its version is {found.get('version')}, and not {VERSION}")
@@ -306,10 +306,10 @@ def from_json(found: Mapping[str, Any]) -> Profile:
 
 
 def whole(found: Any) -> Any:
-    """What JSON has, if all of it are whole numbers from 0 on, in tables or lists.
+    """Return whole numbers from 0 on, alone or in tables and lists, as JSON has them.
 
     Raises:
-        ValueError: one is something else.
+        ValueError: a value is no such number.
     """
     if isinstance(found, dict):
         return {name: whole(each) for name, each in found.items()}

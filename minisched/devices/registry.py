@@ -1,4 +1,4 @@
-"""Opens a device by name, and says in one sentence what is missing if it can't."""
+"""Opens a device by name; an error names the missing package, device or extra."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from .base import Device
 
-# name -> (module, class or what makes one, the extra that brings what it needs)
+# name -> (module, class or function that makes one, extra that installs its packages)
 DEVICES = {
     "sim": ("minisched.devices.sim", "SimDevice", ""),
     "thread": ("minisched.devices.thread", "ThreadDevice", "torch"),
@@ -18,19 +18,19 @@ DEVICES = {
 
 
 def library(device: str) -> str:
-    """The extra that brings the library of a device's arrays; the empty one is the standard's."""
+    """Return the extra with the library of a device's arrays; empty: the standard library."""
     return DEVICES[device][2]
 
 
 class MissingExtra(ValueError):
-    """A package that an extra would bring is not installed."""
+    """A package of an extra is not installed."""
 
 
 def load_module(name: str, extra: str, wanted_by: str) -> ModuleType:
-    """A module of an extra.
+    """Return a module of an extra.
 
     Raises:
-        MissingExtra: a package it imports is not installed; the sentence says how it is.
+        MissingExtra: a package it imports is not installed; the message has the command for it.
     """
     try:
         return importlib.import_module(name)
@@ -42,7 +42,7 @@ def load_module(name: str, extra: str, wanted_by: str) -> ModuleType:
 
 
 def load(module: str, name: str, extra: str, wanted_by: str) -> type:
-    """The class ``name`` of ``module``.
+    """Return the class ``name`` of ``module``.
 
     Raises:
         MissingExtra: a package it imports is not installed.
@@ -51,10 +51,10 @@ def load(module: str, name: str, extra: str, wanted_by: str) -> type:
 
 
 def open_device(name: str, **options: Any) -> Device:
-    """A fresh device; ``options`` are those of its class.
+    """Return a fresh device; ``options`` are those of its class.
 
     Raises:
-        ValueError: there is none of that name, its extra is missing, or the machine lacks it.
+        ValueError: the name is unknown, its extra is missing, or the machine has no such device.
     """
     if name not in DEVICES:
         raise ValueError(f"unknown device {name!r}; the devices are {', '.join(DEVICES)}.")

@@ -1,4 +1,4 @@
-"""Host and device at work on one machine: while both are, each takes something from the other."""
+"""Host and device share one machine: while both work, each slows the other one down."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import Any, Protocol
 from .cost import Pace
 
 Action = Callable[[], None]
-FULL = 1000  # of 1000 nanoseconds that pass, what a side gets done alone
+FULL = 1000  # nanoseconds of work in 1000 nanoseconds, for a side that works alone
 
 
 class Clock(Protocol):
-    """What is needed of the simulated device."""
+    """The part of the simulated device that ``SharedTime`` uses."""
 
     time: int
 
     def at(self, time: int, action: Action) -> Any:
-        """Let ``action`` happen at ``time``; gives what ``cancel`` takes."""
+        """Schedule ``action`` at ``time``; return the entry, for ``cancel``."""
 
     def cancel(self, entry: Any) -> None:
-        """Let it not happen, if it has not."""
+        """Drop an entry that is not due yet."""
 
 
 @dataclass(eq=False)
 class Task:
-    """Work of the host or of a stream; ``left`` is what remains, in thousandths of a nanosecond."""
+    """Work of the host or of a stream; ``left`` is the remaining time, in picoseconds."""
 
     is_host: bool
     left: int
     done: Action
-    entry: Any = None  # its end, on the clock
+    entry: Any = None  # of its end, on the clock
 
 
 class SharedTime:
-    """Lets work go on at the rate that it has at each moment (``Pace.host_lost``).
+    """Advances all work at its current rate (``Pace.host_lost``).
 
-    Whenever work begins or ends, what is left of all other work is settled and its end is moved.
-    All numbers are integers, so that the same run gives the same trace.
+    When work begins or ends, the remaining time of all other work is updated, and its end is moved.
+    All numbers are integers, so the same run gives the same trace.
     """
 
     def __init__(self, clock: Clock, pace: Pace) -> None:
@@ -49,7 +49,7 @@ class SharedTime:
         self.settled = 0
 
     def begin(self, cost: int, is_host: bool, done: Action) -> None:
-        """Work that would take ``cost`` nanoseconds alone; calls ``done`` when it is over."""
+        """Begin work that takes ``cost`` nanoseconds alone, and call ``done`` at its end."""
         self._settle()
         self.tasks.append(Task(is_host, cost * FULL, done))
         self._move_ends()
@@ -59,7 +59,7 @@ class SharedTime:
         return FULL - self.lost[task.is_host] if is_beside else FULL
 
     def _settle(self) -> None:
-        """Take off what was done since the last change."""
+        """Subtract the work done since the last change."""
         passed, self.settled = self.clock.time - self.settled, self.clock.time
         for task in self.tasks:
             task.left = max(0, task.left - passed * self._rate(task))

@@ -1,14 +1,15 @@
 """A simulated machine: a host, the streams that it launches on, and memory, on one virtual clock.
 
-One heap holds what happens next, each entry with its time. While Python computes, no time passes:
-the clock advances only in three calls of the host. A phase (``host``) spends its cost, everything
-that ends meanwhile takes effect, and then the phase's body runs. The others wait for an op
-(``synchronize``) or sleep (``idle_until``). A stream is a queue: an op starts after the op before
-it and after the events that the stream waits for, and takes as long as its cost. An op reads memory
-at its start, and its writes appear at its end. So a missing wait shows as a wrong token, and not
-only as a warning.
+One heap holds the future events by time. Python code takes no virtual time. The clock advances only
+in three calls of the host: ``host``, ``synchronize`` and ``idle_until``. ``host`` is a phase: the
+clock advances by its cost, ops that end meanwhile take effect, and then the body of the phase runs.
+``synchronize`` waits for an op, and ``idle_until`` sleeps.
 
-Times are integers, and entries at one instant have an order: the same run gives the same trace,
+A stream is a queue. An op starts after the op before it and after the events that the stream waits
+for, and takes its cost. It reads memory at its start, and its writes appear at its end. So a
+missing wait gives a wrong token, not only a warning.
+
+Times are integers, and entries at one instant have an order. So the same run gives the same trace,
 byte for byte. Only the standard library is needed.
 """
 
@@ -27,7 +28,7 @@ from .base import NO_LABEL, WRONG_TOKEN, Device, Event, Label, Op, OrNone, Signa
 from .cost import IDEAL_PACE, Pace
 from .shared_time import Action, SharedTime
 
-FINISH, START = 0, 1  # at one instant, ops finish before others start
+FINISH, START = 0, 1  # at one instant, FINISH comes first
 Entry = tuple[int, int, int, Action]  # time, FINISH or START, sequence
 
 
@@ -36,9 +37,9 @@ class Deadlock(RuntimeError):
 
 
 class SimDevice(Device):
-    """The clock, the heap of what happens next, and the streams.
+    """The clock, the heap of future events, and the streams.
 
-    It can stand in for a device with ops ``built_by_host``: set that before its first use.
+    With ``built_by_host``, set before its first use, it imitates such a device.
     """
 
     name = "sim"
@@ -49,8 +50,8 @@ class SimDevice(Device):
         self.recorder.now = self.now
         self.xp = VectorArrays()
         self.time = 0
-        self.running: SimOp | None = None  # the op with the function that computes now
-        self.failed: set[int] = set()  # ops that stopped on their way
+        self.running: SimOp | None = None  # the op that computes now
+        self.failed: set[int] = set()  # ops that failed
         self.on_access: Callable[[SimMemory, Any, bool], None] | None = None  # called for each
         self._lanes: dict[str, SimStream] = {}  # streams, and threads of the host
         self._heap: list[Entry] = []
@@ -58,33 +59,33 @@ class SimDevice(Device):
         self.keep_pace(IDEAL_PACE)
 
     def now(self) -> int:
-        """Virtual nanoseconds since the start."""
+        """Return the virtual nanoseconds since the start."""
         return self.time
 
     def at(self, time: int, action: Action, order: int = FINISH) -> Entry:
-        """Let ``action`` happen at ``time``; finishes come before starts, then first come."""
+        """Schedule ``action`` at ``time``; FINISH comes before START, then the first one added."""
         self._sequence += 1
         entry = (time, order, self._sequence, action)
         heapq.heappush(self._heap, entry)
         return entry
 
     def cancel(self, entry: Entry) -> None:
-        """Let it not happen, if it has not."""
+        """Drop an entry that is not due yet."""
         if entry in self._heap:
             self._heap.remove(entry)
             heapq.heapify(self._heap)
 
     def idle_until(self, time: int) -> None:
-        """Run everything that happens up to ``time``, and move the clock there."""
+        """Run all events up to ``time``, and move the clock there."""
         while self._heap and self._heap[0][0] <= time:
             self._run_next()
         self.time = max(self.time, time)
 
     def run_until_done(self, op: SimEvent) -> None:
-        """Let time pass until ``op`` is done.
+        """Advance the clock until ``op`` is done.
 
         Raises:
-            Deadlock: nothing is left that could happen.
+            Deadlock: the heap is empty, so no event can end the wait.
         """
         had_to_wait = not op.done
         while not op.done:
@@ -94,7 +95,7 @@ class SimDevice(Device):
         self.idle_until(self.time + (self.pace.wake if had_to_wait else 0))
 
     def work(self, cost: int) -> None:
-        """Let the host work for as long as ``cost`` takes it, beside whatever runs meanwhile."""
+        """Let the host work for ``cost``, or longer if the ops that run meanwhile slow it down."""
         is_over: list[bool] = []
         self.finish_after(cost, True, lambda: is_over.append(True))
         while not is_over:
@@ -102,33 +103,33 @@ class SimDevice(Device):
         self.idle_until(self.time)
 
     def finish_after(self, cost: int, is_host: bool, action: Action) -> None:
-        """Let ``action`` happen when an op has run that takes ``cost`` alone."""
+        """Schedule ``action`` at the end of an op that takes ``cost`` alone."""
         if self._shared is None:
             self.at(self.time + cost, action)
         else:
             self._shared.begin(cost, is_host, action)
 
     def keep_pace(self, pace: Pace) -> None:
-        """Behave like a machine that needs time between phases and ops; before anything runs."""
+        """Set the delays of a real machine between phases and ops, before the run."""
         self.pace = pace
         self._shared = SharedTime(self, pace) if pace.is_shared else None
 
     @property
     def next_event(self) -> int | None:
-        """When something starts or ends next, or None."""
+        """Return the time of the next event, or None."""
         return self._heap[0][0] if self._heap else None
 
     def _run_next(self) -> None:
         self.time, _, _, action = heapq.heappop(self._heap)
         action()
 
-    # -- what it offers: phases, streams, memory (``devices/base.py:Device``)
+    # -- phases, streams, memory (``devices/base.py:Device``)
 
     @contextmanager
     def host(self, phase: str, cost: int = 0, label: Label = NO_LABEL) -> Iterator[int]:
-        """Spend ``cost``: everything that ends meanwhile takes effect, and then the body runs.
+        """Spend ``cost``; ops that end meanwhile take effect; then the body runs.
 
-        Behind it, spend what a machine takes after such a phase. Gives the slice's id.
+        After the body, spend the delay of the machine after this phase. Yield the slice's id.
         """
         start, slice_id = self.time, self.recorder.new_id()
         self.work(cost)
@@ -139,22 +140,22 @@ class SimDevice(Device):
             self.work(behind)
 
     def stream(self, name: str) -> SimStream:
-        """The stream of that name."""
+        """Return the stream of that name."""
         return self._lanes.setdefault(name, SimStream(self, name))
 
     def thread(self, name: str) -> SimStream:
-        """A further thread of the host."""
+        """Return a second thread of the host."""
         return self._lanes.setdefault(name, SimStream(self, name, is_thread=True))
 
     def signal(self, name: str) -> SimSignal:
-        """A new signal."""
+        """Return a new signal."""
         return SimSignal(self, name)
 
     def memory(self, name: str, size: int) -> SimMemory:
-        """Device memory; writes appear when the writing op ends."""
+        """Return device memory; writes appear when the writing op ends."""
         return SimMemory(self, name, size)
 
-    host_memory = memory  # where a copy lands: the same kind, so that a copy takes time too
+    host_memory = memory  # the target of a copy is the same kind, so a copy takes time too
 
     def copy_to_host(self, dst: SimMemory, src: SimMemory, size: int) -> Vector:
         """Copy ``size`` integers and return them."""
@@ -163,10 +164,10 @@ class SimDevice(Device):
         return values
 
     def flush(self, *ops: Op) -> None:
-        """Nothing is lazy here."""
+        """Do nothing: no op is lazy."""
 
     def bring_to_host(self, values: Any) -> Any:
-        """The array as it is: what an op gives is never changed."""
+        """Return the array itself, because no op changes the result of another one."""
         return values
 
     def close(self) -> None:
@@ -183,7 +184,7 @@ class SimDevice(Device):
 
 
 class SimEvent(Event):
-    """Something that is done at a moment; whatever waits for it goes on at that moment."""
+    """An event at one moment; every waiter continues at that moment."""
 
     def __init__(self, device: SimDevice, name: str) -> None:
         self.device, self.name = device, name
@@ -193,7 +194,7 @@ class SimEvent(Event):
         self.when_done: list[Action] = []
 
     def happen(self) -> None:
-        """It is done now."""
+        """Mark it as done now, and let the waiters continue."""
         self.done = True
         for callback in self.when_done:
             callback()
@@ -216,7 +217,7 @@ class SimSignal(SimEvent, Signal):
 
 
 class SimOp(SimEvent, Op):
-    """A launched op. ``writes`` holds what it wrote until it ends."""
+    """A launched op; ``writes`` holds its writes until it ends."""
 
     def __init__(
         self,
@@ -233,7 +234,7 @@ class SimOp(SimEvent, Op):
         self.writes: dict[SimMemory, dict[int, int]] = {}
 
     def synchronize(self) -> Any:
-        """Let time pass until it has ended; its value, or what it raised."""
+        """Advance the clock until it has ended; return its value, or raise its error."""
         self._wait()
         self.program.wait(self.slice_id)
         if self.error is not None:
@@ -241,7 +242,7 @@ class SimOp(SimEvent, Op):
         return self.value
 
     def run(self) -> None:
-        """Compute the value from memory as it is now; an argument's error is passed on."""
+        """Compute the value from memory as it is now; pass an argument's error on."""
         try:
             for arg in self.args:
                 if isinstance(arg, Op) and arg.error is not None:
@@ -251,18 +252,18 @@ class SimOp(SimEvent, Op):
         except Exception as error:
             self.error = error
             self.device.failed.add(self.slice_id)
-        self.args = ()  # a chain of lazy steps would hold on to its whole past
+        self.args = ()  # or a chain of lazy steps would keep all earlier ones
 
 
 class SimStream:
-    """A queue of ops and waits, worked off one at a time.
+    """A queue of ops and waits, which run one at a time.
 
-    So is a thread of the host. But what its call does becomes true, and known, only at its end.
+    A thread of the host is one too, but the effects of its call appear only at the end.
     """
 
     def __init__(self, device: SimDevice, name: str, is_thread: bool = False) -> None:
         self.device, self.name, self.is_thread = device, name, is_thread
-        self.queue: deque[tuple[str, Any]] = deque()  # "run" or "wait", and what
+        self.queue: deque[tuple[str, Any]] = deque()  # "run" or "wait", and the op or event
         self.is_busy = False
 
     def launch(
@@ -285,14 +286,14 @@ class SimStream:
         return op
 
     def wait(self, op: Event) -> None:
-        """Hold back what follows until ``op`` has ended."""
+        """Start later launches only after ``op`` has ended."""
         if not self.is_thread:
             op.program.wait(op.slice_id, self.name)
         self.queue.append(("wait", op))
         self.advance()
 
     def advance(self) -> None:
-        """Start the next op, unless one is running or a wait holds it back."""
+        """Start the next op, unless another one runs or the stream waits."""
         while self.queue and not self.is_busy:
             action, op = self.queue[0]
             if action == "wait" and not op.done:
@@ -330,10 +331,10 @@ class SimStream:
 
 
 class Vector(list[int]):
-    """A list with operators that work element by element, as a tensor's do."""
+    """A list with the element-wise operators of a tensor."""
 
     def __getitem__(self, index: Any) -> Any:
-        """One integer by int, a vector by slice or by a sequence of indices."""
+        """Return one integer by int, or a vector by slice or by a sequence of indices."""
         if isinstance(index, int):
             return super().__getitem__(index)
         if isinstance(index, slice):
@@ -353,7 +354,7 @@ class Vector(list[int]):
         return Vector([value - other for value in self])
 
     def tolist(self) -> list[int]:
-        """A plain list."""
+        """Return a plain list."""
         return list(self)
 
 
@@ -361,33 +362,33 @@ class VectorArrays:
     """The array functions of ``devices/base.py:Arrays``, for vectors."""
 
     def asarray(self, values: Sequence[int]) -> Vector:
-        """A vector of ``values``."""
+        """Return a vector of ``values``."""
         return Vector(values)
 
     def asarrays(self, *columns: Sequence[int]) -> list[Vector]:
-        """A vector for each."""
+        """Return a vector for each."""
         return list(map(self.asarray, columns))
 
     def where(self, condition: Sequence[bool], a: Vector, b: Vector) -> Vector:
-        """``a`` where the condition holds, else ``b``."""
+        """Return ``a`` where the condition holds, and ``b`` elsewhere."""
         return Vector([x if chosen else y for chosen, x, y in zip(condition, a, b, strict=True)])
 
     def clamp(self, values: Vector, min: int) -> Vector:
-        """Values below ``min`` raised to it."""
+        """Return the values, with ``min`` for each lower one."""
         return Vector([value if value > min else min for value in values])
 
     def mask(self, values: Sequence[bool]) -> list[bool]:
-        """The booleans as they are."""
+        """Return the booleans as they are."""
         return list(values)
 
     def count_equal(self, a: Vector, b: Vector, width: int, num_rows: int) -> Vector:
-        """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
+        """Return 1 + the number of leading equal elements of each of ``num_rows``, [num_rows]."""
         equal = [x == y for x, y in zip(a, b, strict=True)]
         rows = (equal[at * width : at * width + width] for at in range(num_rows))
         return Vector([1 + [*row, False].index(False) for row in rows])
 
 
-# -- Memory: read as it is when an op starts, changed when the op ends -----------------------------
+# -- Memory: an op reads it at its start, and changes it at its end --------------------------------
 
 
 class SimMemory:
@@ -396,11 +397,11 @@ class SimMemory:
     def __init__(self, device: SimDevice, name: str, size: int) -> None:
         self.device, self.name = device, name
         self.values = [WRONG_TOKEN] * size
-        self.is_followed = False  # whether it is remembered who has written each cell
-        self.writers: dict[int, int] = {}  # cell -> slice id of the op it was written by last
+        self.is_followed = False  # True: ``writers`` is kept
+        self.writers: dict[int, int] = {}  # cell -> slice id of the op that wrote it last
 
     def __getitem__(self, index: Any) -> Any:
-        """One integer by int, or a vector by slice or by a sequence of indices."""
+        """Return one integer by int, or a vector by slice or by a sequence of indices."""
         op, values = self.device.running, self.values
         if self.device.on_access is not None:
             self.device.on_access(self, index, False)
@@ -425,12 +426,12 @@ class SimMemory:
             op.writes.setdefault(self, {}).update(writes)
 
     def apply(self, writes: dict[int, int], op: int) -> None:
-        """Let the writes of an op, or of the host (0), take effect."""
+        """Apply the writes of an op, or of the host (0)."""
         for at, value in writes.items():
             self.values[at] = value
         if self.is_followed:
             self.writers.update(dict.fromkeys(writes, op))
 
     def indices(self, index: Any) -> Iterable[int]:
-        """The cells that a slice or a sequence means."""
+        """Return the cells of a slice or of a sequence."""
         return range(len(self.values))[index] if isinstance(index, slice) else index

@@ -1,6 +1,6 @@
-"""Streams as threads: what is launched runs on the CPU, in order, beside the host's own thread.
+"""Streams as threads: launched ops run on the CPU, in order, while the host's thread continues.
 
-And what ``cuda`` has of torch as well: its arrays, and memory in tensors.
+``TorchArrays`` and ``TorchDevice`` are also for ``cuda``.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from . import wall_clock as switch_interval
 from .base import WRONG_TOKEN
 from .wall_clock import ThreadLane, WallClock
 
-# -- The array functions that relays need, for torch; and how numbers get to a torch device --------
+# -- The array functions of relays, in torch; shipping numbers to a torch device -------------------
 
 Numbers = Sequence[float] | Sequence[Sequence[float]]
 
 
 def ship(values: Numbers, where: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Numbers from the host, or rows of them, as a tensor on the device.
+    """Return numbers of the host, or rows of them, as a tensor on the device.
 
-    To a GPU they go from pinned memory, so that the host need not wait for what the GPU does. That
-    memory is torch's, who hands it out again when the copy is over and not before.
+    A GPU copies them from pinned memory, so the host does not wait for the GPU. torch owns that
+    memory, and reuses it only after the copy.
     """
     pinned = where.type == "cuda"
     on_host = torch.tensor(values, dtype=dtype, pin_memory=pinned)
@@ -38,80 +38,80 @@ def ship(values: Numbers, where: torch.device, dtype: torch.dtype = torch.int64)
 
 
 class TorchArrays:
-    """``devices/base.py:Arrays`` with int64 tensors on one torch device; and what sampling needs.
+    """``devices/base.py:Arrays`` with int64 tensors on one torch device; functions for sampling.
 
-    ``lib`` is the library, for what torch and MLX have under one name.
+    ``lib`` is torch, for functions that torch and MLX have under one name.
     """
 
     lib: Any = torch
-    word = torch.int64  # in which 32 bits are computed with; nothing overflows
+    word = torch.int64  # for arithmetic with 32 bits; nothing overflows
 
     def __init__(self, where: torch.device) -> None:
         self.device = where
 
     def asarray(self, values: Sequence[int]) -> Tensor:
-        """Integers on the device."""
+        """Return integers on the device."""
         return ship(values, self.device)
 
     def asarrays(self, *columns: Sequence[int]) -> Sequence[Tensor]:
-        """Views of one tensor: to a GPU all go in one copy, from one pinned buffer."""
+        """Return views of one tensor; a GPU gets all in one copy, from one pinned buffer."""
         packed = self.asarray([*chain.from_iterable(columns)])
         views: Sequence[Tensor] = packed.split([len(values) for values in columns])
         return views
 
     def where(self, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        """``a`` where the condition holds, else ``b``."""
+        """Return ``a`` where the condition holds, and ``b`` elsewhere."""
         return torch.where(condition, a, b)
 
     def mask(self, values: Sequence[bool]) -> Tensor:
-        """Booleans on the device."""
+        """Return booleans on the device."""
         return ship(values, self.device, torch.bool)
 
     def count_equal(self, a: Tensor, b: Tensor, width: int, num_rows: int) -> Tensor:
-        """1 and the equal elements that each row of [num_rows * width] begins with, [num_rows]."""
+        """Return 1 + the number of leading equal elements of each of ``num_rows``, [num_rows]."""
         return 1 + (a == b).view(num_rows, width).long().cumprod(-1).sum(-1)
 
     def clamp(self, values: Tensor, min: int) -> Tensor:
-        """Values below ``min`` raised to it."""
+        """Return the values, with ``min`` for each lower one."""
         return torch.clamp(values, min=min)
 
     # -- for ``models/sampling_arrays.py`` and the hash model; ``MlxArrays`` has the same
 
     def in_float64(self) -> AbstractContextManager[None]:
-        """Where float64 can be computed: anywhere."""
+        """Return a context in which float64 works: any one."""
         return nullcontext()
 
     def numbers(self, values: Any, dtype: torch.dtype) -> Tensor:
-        """Numbers of the host, or a tensor's, in another dtype on the device."""
+        """Return numbers of the host, or a tensor, in another dtype on the device."""
         on_device = isinstance(values, Tensor)
         return values.to(dtype) if on_device else ship(values, self.device, dtype)
 
     def wide(self, values: Tensor) -> Tensor:
-        """In 32 bits at least."""
+        """Return an array with at least 32 bits."""
         return values.float() if values.element_size() < 4 else values
 
     def arange(self, end: int) -> Tensor:
-        """The integers from 0 on."""
+        """Return the integers from 0 on."""
         return torch.arange(end, device=self.device)
 
     def take(self, values: Tensor, at: Tensor) -> Tensor:
-        """Of each row those ``at`` [num_rows, any]."""
+        """Return the elements ``at`` [num_rows, any] of each row."""
         return values.gather(-1, at)
 
     def put(self, values: Tensor, at: Any, new: Tensor) -> Tensor:
-        """A copy with others ``at`` an index, or several."""
+        """Return a copy with other values ``at`` one index or several."""
         return values.index_put(at if isinstance(at, tuple) else (at,), new)
 
     def argmax(self, values: Tensor) -> Tensor:
-        """Of each row the index of the largest, of equals the first."""
+        """Return the index of each row's largest value, the first among equals."""
         return values.argmax(-1)
 
     def argsort(self, values: Tensor) -> Tensor:
-        """Of each row the indices of rising values, of equals in order."""
+        """Return each row's indices in ascending order of values, equals in order."""
         return values.argsort(stable=True)
 
     def largest(self, values: Tensor, count: int) -> Tensor:
-        """Of each row the ``count`` largest, falling."""
+        """Return each row's ``count`` largest values, in descending order."""
         if count < values.size(-1):
             return values.topk(count).values
         if values.is_cuda:
@@ -120,18 +120,18 @@ class TorchArrays:
         return torch.from_numpy(rising).flip(-1)
 
     def exp(self, values: Tensor) -> Tensor:
-        """In float64 to its last digits."""
+        """Return exp, in float64 with full precision."""
         return values.exp()
 
     def log_softmax(self, values: Tensor) -> Tensor:
-        """Each row by itself, in an order of adding up that is the same in every batch.
+        """Return the log-softmax of each row, summed in the same order in every batch.
 
-        ``logsumexp`` would not: on the CPU it gives a single long row to several threads.
+        (``logsumexp`` splits a single long row over several threads on the CPU.)
         """
         return values.log_softmax(-1)
 
 
-# -- What ``thread`` and ``cuda`` have in common: memory in tensors --------------------------------
+# -- For ``thread`` and ``cuda``: memory in tensors ------------------------------------------------
 
 
 class TorchDevice(WallClock):
@@ -142,37 +142,37 @@ class TorchDevice(WallClock):
         self.xp = TorchArrays(where)
 
     def memory(self, name: str, size: int) -> Tensor:
-        """``size`` integers on the device, a valid but wrong token each."""
+        """Return ``size`` integers on the device, a valid but wrong token each."""
         return torch.full((size,), WRONG_TOKEN, dtype=torch.int64, device=self.xp.device)
 
     def host_memory(self, name: str, size: int) -> Tensor:
-        """``size`` integers on the host, pinned where the device is a GPU."""
+        """Return ``size`` integers on the host, pinned if the device is a GPU."""
         pinned = self.xp.device.type == "cuda"
         return torch.full((size,), WRONG_TOKEN, dtype=torch.int64, pin_memory=pinned)
 
     def copy_to_host(self, dst: Tensor, src: Tensor, size: int) -> Tensor:
-        """On a stream: copy the first ``size`` integers into ``dst``, and give that part of it."""
+        """Copy the first ``size`` integers into ``dst``, on a stream; return that part of it."""
         return dst[:size].copy_(src[:size], non_blocking=True)
 
     def bring_to_host(self, values: Tensor) -> Tensor:
-        """On a stream: copy a tensor into new memory on the host; from a GPU without waiting."""
+        """Copy a tensor into new memory on the host, on a stream; a GPU does not block it."""
         pinned = self.xp.device.type == "cuda"
         target = torch.empty(values.shape, dtype=values.dtype, pin_memory=pinned)
         return target.copy_(values, non_blocking=True)
 
 
-# -- Streams on the CPU, and what lets them run beside a busy host ---------------------------------
+# -- Streams on the CPU, with settings so that they run while the host is busy ---------------------
 
 
 class ThreadDevice(TorchDevice):
     """One worker thread for each stream, torch on the CPU (``devices/base.py:Device``).
 
-    Python runs one thread at a time, so two settings give both sides a chance; devices that are
-    open at the same time share them, and the last ``close`` takes them back. Threads switch after
-    0.02 ms instead of 5: each of the two dozen tensor operations around a model's own asks a busy
-    host for the interpreter anew. A stream computes with ``torch_threads`` threads (by default one
-    less than torch would take), which leaves a core to the host; the host's own operations are
-    small and take one.
+    Python runs one thread at a time, so two settings are changed while a device is open. Threads
+    switch after 0.02 ms instead of 5 ms, because each of some 24 tensor operations outside the
+    model waits for the interpreter of a busy host. A stream computes with ``torch_threads``
+    threads, by default one less than torch's own number, so the host has a core. The host computes
+    with one thread, because its operations are small. Open devices share the settings, and the last
+    ``close`` restores them.
     """
 
     name = "thread"
@@ -185,7 +185,7 @@ class ThreadDevice(TorchDevice):
         self.torch_threads = torch_threads or max(1, usual - 1)
 
     def stream(self, name: str) -> ThreadLane:
-        """The stream of that name; its thread starts with it."""
+        """Return the stream of that name; its thread starts with its first use."""
         if name not in self._streams:
             inside = partial(working, self.torch_threads)
             self._streams[name] = ThreadLane(self, name, inside, is_stream=True)
@@ -204,18 +204,18 @@ class ThreadDevice(TorchDevice):
             take_back()
 
 
-SWITCH_INTERVAL = 0.00002  # seconds a busy host may keep a stream's thread from the interpreter
+SWITCH_INTERVAL = 0.00002  # seconds after which a busy host releases the interpreter
 SET_TIMERSLACK = 29  # of prctl
-LEAST = 1  # nanosecond; 0 stands for what is usual
+LEAST = 1  # nanosecond; 0 is the default
 
 
 @contextmanager
 def working(torch_threads: int) -> Iterator[None]:
-    """Inside, a stream's thread wakes on time and computes with its own number of threads.
+    """Let a stream's thread wake on time and compute with its own number of threads.
 
-    Whoever wants the interpreter waits for it in steps (``sys.setswitchinterval``), and Linux lets
-    timed waits last up to 0.05 ms longer, to save power: a stream's thread got it from a busy host
-    after 0.07 ms where 0.02 were asked for, two dozen times in a decode step.
+    A thread waits for the interpreter in steps (``sys.setswitchinterval``). Linux prolongs a timed
+    wait by up to 0.05 ms to save power. Without this setting, a stream's thread got the interpreter
+    from a busy host after 0.07 ms instead of 0.02, some 24 times in a decode step.
     """
     if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
         prctl(SET_TIMERSLACK, ctypes.c_ulong(LEAST), *(ctypes.c_ulong(0) for _ in range(3)))
@@ -224,32 +224,31 @@ def working(torch_threads: int) -> Iterator[None]:
         yield
 
 
-# Whose threads torch's operations run on: each thread that computes keeps a team of its own.
+# Each thread that computes with torch has a team of OpenMP threads of its own.
 #
-# OpenMP counts the threads of all teams, also of those that wait for work. With more than there are
-# cores, libgomp lets every team sleep between two operations instead of spinning: a decode step,
-# some hundred small operations, then takes twice as long. So only the threads that compute may have
-# one.
+# OpenMP counts the threads of all teams, also of those that wait for work. If there are more than
+# cores, libgomp lets every team sleep between two operations instead of spinning. A decode step of
+# some hundred small operations then takes twice as long. So only threads that compute have a team.
 
 SOFT = 1  # OpenMP 5.0, omp_pause_soft: threads end, settings stay
-_usual: list[int] = []  # threads that torch takes while no device is open; once for each that is
+_usual: list[int] = []  # torch's own number of threads, once for each open device
 
 
 def give_host_one() -> int:
-    """Let the thread that calls, the host, compute alone; how many threads torch would take.
+    """End the team of the calling thread, the host; return torch's own number of threads.
 
-    Its team ends. Several devices may be open: the last ``take_back`` lets it have them again.
+    The host then computes alone, until ``take_back`` of the last open device.
     """
     _usual.append(_usual[0] if _usual else torch.get_num_threads())
     torch.set_num_threads(1)
     end = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
-    if end is not None:  # an older OpenMP keeps its threads: slower, and as right
+    if end is not None:  # an older OpenMP keeps its threads: only slower
         end(SOFT)
     return _usual[0]
 
 
 def take_back() -> None:
-    """A device is closed."""
+    """Restore torch's threads if the last open device was closed."""
     usual = _usual.pop()
     if not _usual:
         torch.set_num_threads(usual)

@@ -1,8 +1,8 @@
-"""The host's side of every device that runs in real time: its clock, its phases and its threads.
+"""The host of every device that runs in real time: its clock, its phases and its threads.
 
 ``thread``, ``cuda`` and ``mlx`` add streams and memory. A phase of the host takes its real time. A
-run can add work to it, in pure Python, so that the host is as busy as a real scheduler's. Where a
-design has a second thread on the host, that is a real one, with a queue.
+run can add pure-Python work to it, so that the host is as busy as that of a real scheduler. If a
+design has a second thread on the host, it is a real thread with a queue.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WallClock(Device):
     clock = "wall"
 
     def __init__(self, recorder: Recorder | None = None) -> None:
-        nanoseconds_per_round()  # measured now, while nothing runs
+        nanoseconds_per_round()  # measured now, while no op runs
         self.recorder = recorder or Recorder()
         self.recorder.now = self.now
         self.opened = perf_counter_ns()
@@ -37,7 +37,7 @@ class WallClock(Device):
         self._signals: list[ThreadSignal] = []
 
     def now(self) -> int:
-        """Nanoseconds since the device was opened."""
+        """Return the nanoseconds since the device was opened."""
         return perf_counter_ns() - self.opened
 
     @contextmanager
@@ -56,7 +56,7 @@ class WallClock(Device):
         time.sleep(max(0, time_ns - self.now()) / 1e9)
 
     def thread(self, name: str) -> ThreadLane:
-        """The host's thread of that name; it starts with its first use."""
+        """Return the host's thread of that name; it starts with its first use."""
         if name not in self._threads:
             self._threads[name] = ThreadLane(self, name, self.on_thread)
         return self._threads[name]
@@ -141,20 +141,19 @@ class ThreadOp(ThreadEvent, Op):
             ]
             spend(self.cost)
             self.value = self.fn(*values)
-        except BaseException as error:  # of every kind, because the host has to get it
+        except BaseException as error:  # of every kind, because the host must receive it
             self.error = without_frames(error)
-        self.args = ()  # they may hold the step before, and that one the step before it
+        self.args = ()  # they may refer to the step before, and that one to all earlier ones
 
 
 class ThreadLane:
     """A thread and its queue, first in, first out; its lane in the trace has its name.
 
     It is a thread of the host, or a stream of the device (``is_stream``). A stream runs in order,
-    so its acts are known, and recorded, at the launch. An op on it takes its real time and ignores
-    its ``cost``.
+    so its acts are recorded at the launch. An op on it takes its real time and ignores ``cost``.
 
-    ``inside`` is entered once, on the thread, for its whole life. No op ends the thread: an
-    exception becomes the op's error.
+    The thread enters ``inside`` once, for its whole life. No op ends the thread: an exception
+    becomes the op's error.
     """
 
     def __init__(
@@ -168,7 +167,7 @@ class ThreadLane:
         self.name = name
         self.inside = inside
         self.is_stream = is_stream
-        self.queue: SimpleQueue[tuple[str, Any]] = SimpleQueue()  # "run", "wait" or "end"; and what
+        self.queue: SimpleQueue[tuple[str, Any]] = SimpleQueue()  # run, wait or end; an op or event
         self.thread = threading.Thread(target=self._work, name=f"stream {name}", daemon=True)
         self.thread.start()
 
@@ -181,7 +180,7 @@ class ThreadLane:
         label: Label = NO_LABEL,
         touches: Sequence[Touch] = (),
     ) -> ThreadOp:
-        """Queue an op, or a call, before which come ``cost`` nanoseconds of pure-Python work.
+        """Queue an op, or a call after ``cost`` nanoseconds of pure-Python work.
 
         Raises:
             RuntimeError: the device is closed.
@@ -198,7 +197,7 @@ class ThreadLane:
         return op
 
     def wait(self, op: Event) -> None:
-        """Hold later ops back until ``op`` has ended or is set."""
+        """Start later ops only after ``op`` has ended or is set."""
         if self.is_stream:
             self.device.recorder.program.wait(op.slice_id, self.name)
         self.queue.put(("wait", op))
@@ -209,14 +208,14 @@ class ThreadLane:
         self.thread.join()
 
     def _work(self) -> None:
-        """The thread: work the queue off until it is to end."""
+        """Run the queue, on the thread, until an entry ends it."""
         self.device.recorder.program.enter("" if self.is_stream else self.name)
         with self.inside():
             while (item := self.queue.get())[0] != "end":
                 if item[0] == "run":
                     self._run(item[1])
                 else:
-                    with suppress(Exception):  # raised again where its value is used
+                    with suppress(Exception):  # raised again when its value is used
                         item[1].synchronize()
 
     def _run(self, op: ThreadOp) -> None:
@@ -233,13 +232,13 @@ class ThreadLane:
         op.done.set()
 
 
-# -- How long a busy thread may keep the interpreter: the shortest time of all open devices --------
+# -- The switch interval of threads: the shortest one of all open devices --------------------------
 
-_wanted: list[float] = []  # seconds: what Python had before, then each open device's
+_wanted: list[float] = []  # seconds: Python's own, then one for each open device
 
 
 def want(seconds: float) -> None:
-    """Let threads switch at least that often, until ``give_back``."""
+    """Shorten the switch interval to that of a device, until ``give_back``."""
     if not _wanted:
         _wanted.append(sys.getswitchinterval())
     _wanted.append(seconds)
@@ -247,7 +246,7 @@ def want(seconds: float) -> None:
 
 
 def give_back(seconds: float) -> None:
-    """End a ``want``; after the last one the interval is the old one."""
+    """End a ``want``; the last one restores Python's own interval."""
     _wanted.remove(seconds)
     sys.setswitchinterval(min(_wanted))
     if len(_wanted) == 1:
@@ -256,12 +255,12 @@ def give_back(seconds: float) -> None:
 
 # -- Pure-Python work of a chosen length, to make a wall-clock host as busy as a real scheduler ----
 
-ROUNDS = 20_000  # about a millisecond: short enough to find a run without a disturbance
-Way = Callable[[int], object]  # spends that many nanoseconds of work
+ROUNDS = 20_000  # about a millisecond: short enough that some timing is undisturbed
+Way = Callable[[int], object]  # does work of that many nanoseconds
 
 
 def work(rounds: int) -> int:
-    """Arithmetic that holds the interpreter lock for as long as ``rounds`` take."""
+    """Hold the interpreter lock with ``rounds`` of arithmetic."""
     x = 1
     for _ in range(rounds):
         x = (x * 1_103_515_245 + 12_345) & 0x7FFF_FFFF
@@ -270,7 +269,7 @@ def work(rounds: int) -> int:
 
 @cache
 def nanoseconds_per_round() -> float:
-    """The shortest of 20 timings, measured once in a process while nothing else should run."""
+    """Return the shortest of 20 timings, taken once in a process, before any op runs."""
     times = []
     for _ in range(20):
         start = perf_counter_ns()
@@ -280,7 +279,7 @@ def nanoseconds_per_round() -> float:
 
 
 def compute(cost: int) -> None:
-    """In this thread, as many rounds as take ``cost`` nanoseconds when it runs alone."""
+    """Do the rounds that take ``cost`` nanoseconds when this thread runs alone."""
     work(round(cost / nanoseconds_per_round()))
 
 
@@ -290,8 +289,8 @@ _ways: list[Way] = [compute]
 def spend(cost: int) -> None:
     """Do the amount of work that takes ``cost`` nanoseconds when this thread runs alone.
 
-    It is a fixed amount of work, not a deadline: while another thread holds the interpreter lock
-    or the core, no time passes for it. Only so does a measurement show what is really hidden.
+    The amount of work is fixed, and no deadline ends it: it does not advance while another thread
+    has the interpreter lock or the core. So a measurement shows only time that is really hidden.
     """
     if cost:
         _ways[-1](cost)
@@ -299,7 +298,7 @@ def spend(cost: int) -> None:
 
 @contextmanager
 def done_by(way: Way) -> Iterator[None]:
-    """Let ``way`` do the work meanwhile: a bench asks what it costs elsewhere."""
+    """Replace the way of doing the work meanwhile, for a benchmark of another one."""
     _ways.append(way)
     try:
         yield

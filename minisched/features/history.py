@@ -142,7 +142,7 @@ class History(Feature):
         return HistoryStep(self, step)
 
     def has_history(self, batch: ScheduleBatch) -> bool:
-        """Return whether a row whose token counts depends on the tokens before it."""
+        """Return whether a token that the batch delivers depends on the tokens before it."""
         return any(
             wishes.reads_history and req is not batch.chunked_req
             for req in batch.reqs
@@ -153,8 +153,8 @@ class History(Feature):
         """Return why the sampling of a step has to wait: ``grammar``, ``penalty``, or empty.
 
         The step must be the newest one of its requests. With ``steps_ahead`` the question is about
-        a step that would follow that many steps later. A row whose request has ended or lost its
-        lease waits for nothing: its token has no use.
+        a step that would follow that many steps later. If the request of a row has ended or lost
+        its lease, the row waits for nothing, because its token has no use.
         """
         reasons = {_lacks(row, self.late_penalties, steps_ahead) for row in batch.rows}
         return min(filter(None, reasons), default="")

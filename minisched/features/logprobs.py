@@ -36,7 +36,7 @@ class KnownLogprobs(RequestPart):
 
     @property
     def next_at(self) -> int:
-        """Return the position whose logits the prompt's log-probabilities need next."""
+        """Return the position of the logits that the prompt's log-probabilities need next."""
         num_known = len(self.input_token_logprobs)
         return next_logprob_at(self.req.params, len(self.req.prompt), num_known)
 

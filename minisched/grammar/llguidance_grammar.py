@@ -164,7 +164,7 @@ class LLGuidanceGrammar:
 
     @property
     def is_terminated(self) -> bool:
-        """Whether a token was accepted after which no more text can follow."""
+        """Return whether the accepted tokens allow no more text."""
         return self._is_over or (self._num_tokens > 0 and not self._allowed & self.info.text)
 
     def accept_token(self, token: int) -> bool:

@@ -320,7 +320,7 @@ class TokenGrammar:
 
     @property
     def is_terminated(self) -> bool:
-        """Whether a token was accepted that no more text may follow."""
+        """Return whether the accepted tokens allow no more text."""
         return len(self.states) > 1 and self.states[-1] in (OVER, END)
 
     def accept_token(self, token: int) -> bool:

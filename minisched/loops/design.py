@@ -57,11 +57,11 @@ class Design:
     """
 
     run: Callable[..., Turns]
-    relays: tuple[str, ...]  # those that fit, the default first
+    relays: tuple[str, ...]  # that fit, the default first
     depth: int = 1  # steps in flight: output buffers, pinned batches, drafts past a length
     overrun: int = 0  # steps launched for a request past its length (policy/decode.py)
     follows: str = ""  # the published code
-    rules: str = "sglang"  # those of its system (policy/rules.py), unless the user wants others
+    rules: str = "sglang"  # of its system (policy/rules.py), unless the user names others
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the scheduler
     options: Mapping[str, Any] = field(default_factory=dict)  # of the loop
     worker: Callable[..., Worker[Any]] = Worker  # which launches the ops of its steps
@@ -263,7 +263,7 @@ def read_options(loop: str, run: Callable[..., Any], texts: Mapping[str, str]) -
 
 
 def source_of(loop: str) -> dict[str, LoopSource]:
-    """The source of a loop by the host lane that runs it: ``host``, or one of each side of ``pd``.
+    """Return the source of a loop by its host lane: ``host``, or one for each side of ``pd``.
 
     Raises:
         ValueError: there is no loop of that name.
@@ -323,9 +323,9 @@ def line_of(turns: Iterator[Any]) -> Callable[[], int]:
 
 @cache
 def first_line(code: CodeType) -> int:
-    """The line of a function's ``def``, counted from 1; its code begins with its decorators."""
+    """Return the line of a function's ``def``, from 1; its code begins with its decorators."""
     try:
         lines, first = inspect.getsourcelines(code)
-    except OSError:  # nobody knows its text
+    except OSError:  # its source is not available
         return code.co_firstlineno
     return first + next((at for at, line in enumerate(lines) if line[:4] == "def "), 0)

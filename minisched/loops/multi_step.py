@@ -18,8 +18,7 @@ from .design import OTHERS, design
 
 NUM_STEPS = 4  # by default; the worker has as many buffers
 
-
-NOBODY_HEARS = "nobody hears the tokens of a burst before it is over; "
+KNOWN_LATE = "the host gets no token of a burst before its end; "
 
 
 @design(
@@ -28,9 +27,9 @@ NOBODY_HEARS = "nobody hears the tokens of a burst before it is over; "
     depth=NUM_STEPS,
     overrun=NUM_STEPS - 1,
     refuses={
-        "grammar": NOBODY_HEARS + "vLLM V0 refuses guided decoding with multi-step "
+        "grammar": KNOWN_LATE + "vLLM V0 refuses guided decoding with multi-step "
         "(engine/llm_engine.py, #9892)",
-        "penalties": NOBODY_HEARS + "vLLM V0 has penalties that are up to N - 1 tokens late then",
+        "penalties": KNOWN_LATE + "in vLLM V0 penalties are up to N - 1 tokens late then",
         **dict.fromkeys(
             ALGORITHMS,
             "a burst gives one token a step; vLLM V0 refuses speculation with multi-step "

@@ -168,7 +168,7 @@ class Link:
 
 @runtime_checkable
 class KVModel(Protocol):
-    """A model whose KV can be copied, in addition to ``models/base.py:Model``."""
+    """A model with KV that can be copied, in addition to ``models/base.py:Model``."""
 
     def read_kv(self, slots: list[int]) -> list[Any]:
         """Return the KV of these slots: lists or arrays, [num_layers][num_slots] and others."""
@@ -319,7 +319,7 @@ class PrefillEngine(SideEngine):
     scheduler: PrefillScheduler
     senders: dict[str, KVSender] = field(default_factory=dict)
     inflight: dict[str, KVSender] = field(default_factory=dict)  # disagg_prefill_inflight_queue
-    target: DecodeEngine | None = None  # the engine whose memory the transfers write
+    target: DecodeEngine | None = None  # the engine that receives the transfers
 
     @property
     def has_ended(self) -> bool:

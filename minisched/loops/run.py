@@ -1,8 +1,8 @@
-"""Runs requests through a loop: makes the engine that its design asks for, and turns it.
+"""Runs requests through a loop: makes the engine of its design, and takes its turns.
 
-``run_loop`` is the whole of it. ``wire`` puts scheduler, relay, worker and device together;
-``drive`` calls the generator until every request has ended; a ``Run`` is what is left: the
-requests with what they produced, and the trace.
+``run_loop`` does all of it. ``wire`` makes scheduler, relay and worker for a device. ``drive``
+resumes the generator until every request has ended. A ``Run`` has the requests with their outputs,
+and the trace.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from .mini import UploadWorker
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """One finished run: its requests, with what they produced, and its trace.
+    """One finished run: its requests with their outputs, and its trace.
 
-    ``interrupted``: somebody pressed Ctrl-C, and the requests that were left were aborted.
+    ``interrupted``: the user pressed Ctrl-C, and the remaining requests were aborted.
     """
 
     loop: str
@@ -57,12 +57,12 @@ class Run:
 
     @property
     def outputs(self) -> dict[str, list[int]]:
-        """Tokens by request id; a second request ``a`` is ``a (2)``, or the next free number."""
+        """Return tokens by request id; a second request ``a`` is ``a (2)``, or the next number."""
         return {name: req.output_ids for name, req in self._by_name()}
 
     @property
     def errors(self) -> dict[str, str]:
-        """Reasons of refused and failed requests, by id as in ``outputs``."""
+        """Return the reasons of refused and failed requests, by id as in ``outputs``."""
         return {name: req.error for name, req in self._by_name() if req.error}
 
     def _by_name(self) -> Iterator[tuple[str, Request]]:
@@ -82,7 +82,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What a run is given; ``spec`` is the loop's, with the options that it is started with."""
+    """The arguments of a run; ``spec`` is the loop's, with the options of this run."""
 
     loop: str
     spec: Design
@@ -134,17 +134,17 @@ def one_engine(setup: RunSetup, **options: Any) -> Metrics:
     return engine.metrics
 
 
-MOST_EMPTY = 20_000  # turns in a row in which nothing is launched or processed
-MOST_EMPTY_S = 60.0  # and, on a clock of the wall, for how long
+MOST_EMPTY = 20_000  # consecutive turns that launch and process no step
+MOST_EMPTY_S = 60.0  # and their seconds on a wall clock
 
 
 def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
-    """Turn the loop until every request has ended and every step has come back.
+    """Take turns of the loop until every request has ended and every step has returned.
 
     Raises:
-        LoopStuck: the turns ended before that, or neither launched nor processed a step for long.
+        LoopStuck: the turns ended before that, or launched and processed no step for long.
         MemoryLeak: memory is missing, or still held, after that.
-        Exception: the one that the source of requests raised, if it failed.
+        Exception: the source of requests raised it.
     """
     engine.device.recorder.line = line_of(turns)
     scheduler, empty, before = engine.scheduler, 0, (0, 0, 0)
@@ -177,7 +177,7 @@ def make_engine(
     relay: str = "",
     **options: object,
 ) -> Engine:
-    """Everything a loop needs, wired; with the ``options`` that it will be started with.
+    """Return the engine of a loop that will be started with these ``options``.
 
     Raises:
         ValueError: the loop is unknown, or device or relay do not fit it.
@@ -207,7 +207,7 @@ def wire(
         device.keep_pace(cost.pace)
     relays, wants = relays_for(loop, spec, config.speculative_algorithm)
     rows = config.max_running_requests
-    row_len = row_len_of(config, spec, model) + config.page_size  # the last page may stick out
+    row_len = row_len_of(config, spec, model) + config.page_size  # and a last page that ends later
     what = f"a KV pool of {config.num_slots} slots and {rows} rows of {row_len} positions"
     with memory_for(what, device.name):
         shape = RelayShape(rows, row_len, config.num_draft_tokens)
@@ -257,7 +257,7 @@ def wire(
     return engine
 
 
-# -- What loop, relay and model settle between them ------------------------------------------------
+# -- The configuration that follows from loop, relay and model -------------------------------------
 
 WANTS_CARRIER = (
     "with speculation a relay that carries drafts and lengths: the host itself, or the "
@@ -266,10 +266,10 @@ WANTS_CARRIER = (
 
 
 def relays_for(loop: str, spec: Design, algorithm: str) -> tuple[tuple[str, ...], str]:
-    """The relays that fit a loop with or without speculation, and what it wants of one.
+    """Return the relays that fit a loop with this algorithm, and its reason to refuse others.
 
     Raises:
-        ValueError: the original does not speculate in this way; the sentence gives its reason.
+        ValueError: the original does not speculate in this way; the message has the reason.
     """
     if not algorithm:
         return spec.relays, spec.refuses.get("other relays", "")
@@ -288,13 +288,13 @@ def relays_for(loop: str, spec: Design, algorithm: str) -> tuple[tuple[str, ...]
 def fit_config(
     config: SchedulerConfig, spec: Design, relay: Relay, model: Model
 ) -> SchedulerConfig:
-    """``config`` with what the loop, its relay and the model decide.
+    """Return ``config`` with the settings that follow from the loop, its relay and the model.
 
-    A relay that two streams write row by row (the token pool) is no part of a system that frees
-    memory at once: there a row has to wait for its steps, unless the user has said otherwise.
+    Two streams write the rows of a token pool, so an early release is not safe: its rows wait for
+    their steps, unless the user names rules or a free rule.
 
     With a relay that runs ahead the host does not know how many drafts of a step in flight are
-    accepted, so all of them may reach past a request's length.
+    accepted, so all of them may exceed a request's length.
 
     Raises:
         ValueError: drafts would fill the model's context, or the KV pool.
@@ -332,7 +332,7 @@ def fit_config(
 
 
 def row_len_of(config: SchedulerConfig, spec: Design, model: Model) -> int:
-    """Positions in a row of the page table: the context, and what a loop runs past it."""
+    """Return the positions in a row of the page table: the context and a loop's overrun."""
     past = max(0, spec.overrun - 1) + config.num_draft_tokens * (spec.in_flight - 1)
     return min(config.context_len + past, model.context_len)
 
@@ -341,21 +341,21 @@ def row_len_of(config: SchedulerConfig, spec: Design, model: Model) -> int:
 
 
 class RunStopped(RuntimeError):
-    """A loop stopped with an error; ``traces`` are of the runs so far, and the last one is its."""
+    """A loop stopped with an error; ``traces`` has the runs so far, and this one as the last."""
 
     def __init__(self, loop: str, error: Exception, trace: Trace) -> None:
-        said, (place, _) = str(error), own_line(error, find_loop(loop))
-        said = f"{said.rstrip('.')}{place}" if place else said
-        super().__init__(f"{loop} stopped with {type(error).__name__}: {said}")
+        reason, (place, _) = str(error), own_line(error, find_loop(loop))
+        reason = f"{reason.rstrip('.')}{place}" if place else reason
+        super().__init__(f"{loop} stopped with {type(error).__name__}: {reason}")
         self.traces = [trace]
 
 
 @contextmanager
 def traced_stop(loop: str, device: Device, model: Model) -> Iterator[None]:
-    """Turn an error that stops a run inside the block into one that has its trace.
+    """Replace an error that stops a run inside the block by one with its trace.
 
     Raises:
-        RunStopped: the run stopped after an op had run, or in a loop of one's own.
+        RunStopped: the run stopped after an op had run, or in a user's own loop.
     """
     try:
         yield
@@ -364,7 +364,7 @@ def traced_stop(loop: str, device: Device, model: Model) -> Iterator[None]:
         trace = device.recorder.trace(loop, device.name, model.name, device.clock, model.dtype)
         is_the_loop = isinstance(error, LoopStuck) or own_line(error, find_loop(loop))[0]
         if not (trace.slices or is_the_loop):
-            raise  # bad input: nothing has run
+            raise  # bad input: no op has run
         raise RunStopped(loop, error, trace) from error
 
 
@@ -380,8 +380,8 @@ def run_to_end(
     """Run on a fresh device; an interrupted run gives no result.
 
     Raises:
-        KeyboardInterrupt: somebody did; the run has ended cleanly all the same.
-        RunStopped: it stopped with an error after something had run.
+        KeyboardInterrupt: the user pressed Ctrl-C, after which the run ended cleanly.
+        RunStopped: it stopped with an error after an op had run.
     """
     opened = open_device(device)
     with traced_stop(loop, opened, model):
@@ -392,7 +392,7 @@ def run_to_end(
 
 
 def warm_up(device: str, model: Model, config: SchedulerConfig) -> None:
-    """Run for a short time without measuring: the first steps of libraries compile and allocate."""
+    """Run some steps before a measurement, because libraries compile and allocate in them."""
     opened = open_device(device)
     opened.close()
     if opened.clock == "virtual":
@@ -403,6 +403,6 @@ def warm_up(device: str, model: Model, config: SchedulerConfig) -> None:
 
 
 def fresh(request: Request) -> Request:
-    """The same request, not yet run."""
+    """Return the same request, not yet run."""
     rid, prompt, params = request.rid, request.prompt, request.params
     return Request(rid, prompt, params, request.arrival_time, priority=request.priority)

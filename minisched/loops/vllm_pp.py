@@ -209,9 +209,9 @@ for stages in (2, 4):
             "real devices": "its stages are streams of the simulated device",
             **dict.fromkeys(
                 ALGORITHMS,
-                "drafts are made behind the last stage, and the first one would have to get them; "
-                "vLLM does not combine them (docs/features/speculative_decoding; of late EAGLE 3 "
-                "alone)",
+                "drafts are made after the last stage, and the first one would have to get them; "
+                "vLLM does not combine them (docs/features/speculative_decoding; since lately "
+                "EAGLE 3 only)",
             ),
         },
     )(vllm_batch_queue)

@@ -126,7 +126,7 @@ class BlockPool:
         """
         for block in reversed(node):
             if not block.ref_cnt:
-                raise ValueError(f"page {block.page} is let go, but its ref_cnt is 0")
+                raise ValueError(f"page {block.page} is released, but its ref_cnt is 0")
             block.ref_cnt -= 1
             if not block.ref_cnt:
                 self.free_block_queue[block.page] = block

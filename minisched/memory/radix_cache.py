@@ -274,7 +274,7 @@ class RadixCache:
         """
         path = self._path(node)
         if not node.lock_ref:
-            raise ValueError("dec_lock_ref on a node whose lock_ref is 0; it must be at least 1")
+            raise ValueError("dec_lock_ref on a node, but its lock_ref is 0; it must be at least 1")
         for above in path:
             above.lock_ref -= 1
             if above.lock_ref == 0:

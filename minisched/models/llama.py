@@ -247,7 +247,7 @@ def read_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     if any(config.get(name) is not None for name in QUANTIZED):
         raise ValueError(
             "the weights are quantized, but only float32, float16 and bfloat16 are read; take the "
-            "checkpoint that they were made from (of mlx-community, one whose name ends in -bf16)."
+            "checkpoint that they were made from (of mlx-community, one with a name in -bf16)."
         )
     for name, allowed in UNSUPPORTED.items():
         if config.get(name) not in (None, *allowed):

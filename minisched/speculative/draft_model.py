@@ -212,11 +212,11 @@ def open_draft_model(path: str, device: str, target: Any) -> Model:
     if not path:
         raise ValueError(f"STANDALONE needs a draft model: {DRAFT_MODELS}.")
     if kind == "first_layers":
-        said = f"the draft model is {path!r}"
+        asked = f"the draft model is {path!r}"
         if not hasattr(target, "first_layers"):
-            raise ValueError(f"{said}, but {target.name} can't be cut in two.")
+            raise ValueError(f"{asked}, but {target.name} can't be cut in two.")
         if not (number.isdecimal() and 1 <= int(number) <= target.num_layers):
-            raise ValueError(f"{said}, but {target.name} has layers 1 to {target.num_layers}.")
+            raise ValueError(f"{asked}, but {target.name} has layers 1 to {target.num_layers}.")
         return cast(Model, target.first_layers(int(number)))
     if kind == "hash" and isinstance(target, HashModel):
         if number and not number.isdecimal():

@@ -21,15 +21,15 @@ ONE = re.compile(r"[0-9]{1,16}(-[0-9]{1,16})?", re.ASCII)
 
 @lru_cache(maxsize=1 << 16)
 def spans_of(text: str) -> tuple[Span, ...]:
-    """The spans in ``3-7 9``; kept, for a run asks for the same ones again and again.
+    """Return the spans in ``3-7 9``; they are cached, because a run reads the same texts often.
 
     Raises:
-        ValueError: it is not written like that; one sentence.
+        ValueError: the text has another form; one sentence.
     """
     spans = tuple(map(_span, text.split()))
     for one, other in pairwise(spans):
         if other[0] <= one[1]:
-            raise ValueError(f"{span_text(*other)} stands behind {span_text(*one)}: not in order.")
+            raise ValueError(f"{span_text(*other)} comes after {span_text(*one)}: not in order.")
     return spans
 
 
@@ -51,12 +51,12 @@ def is_in(cell: int, text: str) -> bool:
 
 
 def cells_of(text: str) -> list[int]:
-    """All of ``3-7 9``."""
+    """Return all cells of ``3-7 9``."""
     return [cell for first, last in spans_of(text) for cell in range(first, last + 1)]
 
 
 def common(some: Sequence[Span], others: Sequence[Span]) -> Iterator[Span]:
-    """The cells that are in both."""
+    """Return the cells that are in both."""
     if not some or not others or some[-1][1] < others[0][0] or others[-1][1] < some[0][0]:
         return
     at = 0
@@ -70,7 +70,7 @@ def common(some: Sequence[Span], others: Sequence[Span]) -> Iterator[Span]:
 
 
 def without(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """The cells of the first that are not in the second."""
+    """Return the cells of the first that are not in the second."""
     left: list[Span] = []
     for first, last in some:
         for start, end in common([(first, last)], others):
@@ -83,7 +83,7 @@ def without(some: Sequence[Span], others: Sequence[Span]) -> list[Span]:
 
 
 def joined(spans: Iterable[Span]) -> str:
-    """Spans in any order as text, those that touch made one."""
+    """Return spans in any order as text; spans that touch become one."""
     found: list[list[int]] = []
     for first, last in sorted(spans):
         if found and first <= found[-1][1] + 1:

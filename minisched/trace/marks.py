@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from .events import Mark, Slice, Value
 
 TEXT, NUMBER, NUMBERS, SIGNED = "text", "number", "numbers", "signed numbers"
-KINDS: dict[str, tuple[type, str, str]] = {  # type, pattern, and what it must be
+KINDS: dict[str, tuple[type, str, str]] = {  # type, pattern, and the words for both
     TEXT: (str, "", "a text"),
     NUMBER: (int, "", "a whole number"),
     NUMBERS: (str, r"[0-9 ]*", "a text of whole numbers, as in '4 5 9'"),
@@ -57,7 +57,7 @@ KNOWN: dict[str, dict[str, str]] = {
     "verified": {"drafts": NUMBER, "accepted": NUMBER},
 }  # fmt: skip
 """Attributes by mark, each with its kind; an attribute with a star may be left out."""
-COMMON = {"side*": TEXT}  # whatever the mark's name
+COMMON = {"side*": TEXT}  # of a mark of any name
 
 
 class BadMark(ValueError):
@@ -65,7 +65,7 @@ class BadMark(ValueError):
 
 
 def check_events(slices: Iterable[Slice], marks: Iterable[Mark]) -> None:
-    """Look at attributes: they are numbers and texts, and a mark's what its name promises.
+    """Check that attributes are numbers and texts, and that a mark has those of its name.
 
     A mark is no earlier than its side's last.
 

@@ -56,7 +56,7 @@ class Recorder:
         return part
 
     def new_id(self) -> int:
-        """An id for a slice to come."""
+        """Return an id for a later slice."""
         return next(self._ids)
 
     def ran(
@@ -90,10 +90,10 @@ class Recorder:
             self.events.marks.append(Mark(name, self.now(), attrs, self.program.op))
 
     def trace(self, loop: str, device: str, model: str, clock: str, dtype: str = "") -> Trace:
-        """Everything recorded so far, ordered. Edges to slices that never ran are left out.
+        """Return the events so far, in order; edges to slices that never ran are left out.
 
-        On a wall clock, time 0 is moved to where the first slice starts; what was counted or marked
-        before that is at 0.
+        On a wall clock, time 0 is moved to the start of the first slice. Earlier counters and marks
+        get time 0.
         """
         slices = sorted(self.events.slices, key=lambda item: (item.start, item.end, item.id))
         zero = slices[0].start if slices and clock == "wall" else 0
@@ -165,12 +165,12 @@ class Program:
 
     @property
     def lane(self) -> str:
-        """The lane of this thread; empty for a stream, whose acts its launches record."""
+        """Return the lane of this thread; empty for a stream: the launches record its acts."""
         return getattr(self._here, "lane", "host")
 
     @property
     def op(self) -> int:
-        """The slice or call that this thread is in."""
+        """Return the id of this thread's current slice or call."""
         return getattr(self._here, "op", 0)
 
     def enter(self, lane: str, op: int = 0) -> None:

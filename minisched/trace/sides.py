@@ -1,4 +1,4 @@
-"""One scheduler's part of a run: of a pair (``loops/pd.py``) each side by itself."""
+"""The events of one scheduler in a run with a pair of them (``loops/pd.py``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAIR = ("prefill", "decode")  # in the order of their lanes
 
 
 def sides(trace: Trace) -> tuple[str, ...]:
-    """The sides of a pair of schedulers; one without a name where there is one scheduler."""
+    """Return the sides of a pair of schedulers; a single scheduler is a side without a name."""
     return PAIR if any("side" in mark.attrs for mark in trace.marks) else ("",)
 
 
@@ -42,5 +42,5 @@ def shown_side(trace: Trace) -> Trace:
 
 
 def side_words(trace: Trace) -> str:
-    """Which side ``shown_side`` is, for the line under a title; empty where there is one."""
+    """Return the name of ``shown_side`` for the line under a title; empty for a single one."""
     return f"the {side} side" if (side := sides(trace)[-1]) else ""

@@ -112,7 +112,7 @@ def test_what_is_wrong_is_said() -> None:
     with pytest.raises(ValueError, match="2 whole pages of tokens came with 1 page ids"):
         pool.insert([1, 2, 3, 4], [1])
     node = pool.insert([1, 2, 3, 4], [1, 2]).node
-    with pytest.raises(ValueError, match="page 2 is let go, but its ref_cnt is 0"):
+    with pytest.raises(ValueError, match="page 2 is released, but its ref_cnt is 0"):
         pool.dec_lock_ref(node)
     assert pool.evict(9) == [1, 2]
     with pytest.raises(ValueError, match="page 1 was evicted before it was locked"):
