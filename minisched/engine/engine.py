@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ..core import ForwardMode, NoBatch, Outputs, Request, Result, ScheduleBatch
+from ..core import ForwardMode, NoBatch, Outputs, Result, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label, is_out_of_memory
 from ..devices.cost import NO_COST, CostModel
 from ..scheduler import Scheduler
@@ -23,11 +23,9 @@ from ..scheduler.repeat import can_chain
 from ..worker import Step, Worker
 from ..worker.lost import lose
 from ..worker.recording import Recording
-from .frontend import AbortReq, FlushCacheReq, Frontend, Message
+from .frontend import Frontend, Message, handle_message
 from .log import SchedulerLog, logger
 from .metrics import Metrics
-
-NAP = 50_000_000  # nanoseconds; how late Ctrl-C may be noticed while the engine sleeps
 
 
 @dataclass
@@ -63,36 +61,10 @@ class Engine:
         label = self.recording.arrival(messages)
         with self.device.host("receive", self.cost.phase("receive", len(messages)), label):
             for item in messages:
-                self._handle(item)
+                if (request := handle_message(item, self.scheduler)) is not None:
+                    self.metrics.on_received(request, self.device.now())
         self.recording.count()
         self._stream_output(self.scheduler.take_outputs())
-
-    def _handle(self, message: Message) -> None:
-        """Handle one message of a client.
-
-        A request enters the waiting queue or is refused, and sent twice it counts once. That is the
-        door: no content of a request ends another one's run. An abort ends one request, or all of
-        them. Cached prefixes are forgotten if nothing runs; a mark records the outcome.
-
-        Raises:
-            TypeError: it is no message.
-        """
-        scheduler = self.scheduler
-        if isinstance(message, Request):
-            is_known = message.finished or scheduler.live.get(message.name) is message
-            scheduler.receive([message])
-            if not is_known:
-                self.metrics.on_received(message, self.device.now())
-        elif isinstance(message, AbortReq):
-            for rid in list(scheduler.live) if message.abort_all else [message.rid]:
-                scheduler.abort(rid, message.error)
-        elif isinstance(message, FlushCacheReq):
-            self.device.recorder.mark("flush cache", done=scheduler.leases.flush_cache())
-        else:
-            raise TypeError(
-                f"a message of type {type(message).__name__} came, but the types handled are "
-                "Request, AbortReq, FlushCacheReq."
-            )
 
     def get_next_batch_to_run(self) -> ScheduleBatch | NoBatch:
         """Let the scheduler commit a batch."""
@@ -266,21 +238,16 @@ class Engine:
     # -- when there is nothing to do
 
     def on_idle(self) -> None:
-        """Nothing to do until the next request comes: a good moment to look for leaks.
+        """If nothing runs, look for memory leaks and sleep until the next request arrives.
 
         SGLang ``managers/scheduler.py:self_check_during_idle``.
 
         Raises:
             MemoryLeak: there is one.
         """
-        if self.scheduler.live or self.scheduler.batches_in_flight:
-            return
-        self.scheduler.leases.self_check()
-        arrival = self.frontend.next_arrival
-        nap = NAP
-        while arrival is not None and self.device.now() < arrival and not self.frontend.has_said:
-            self.device.idle_until(min(arrival, self.device.now() + nap))
-            nap *= 1 if self.device.clock == "wall" else 2  # a virtual year in a few naps
+        if not (self.scheduler.live or self.scheduler.batches_in_flight):
+            self.scheduler.leases.self_check()
+            self.frontend.sleep(self.device)
 
     @property
     def is_done(self) -> bool:

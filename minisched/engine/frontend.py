@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from ..core import Output, Request
 from ..core.sampling import is_short, is_whole, shown
+from ..devices.base import Device
+from ..scheduler import Scheduler
 
 # -- What clients can ask for, beside a request ----------------------------------------------------
 
@@ -34,6 +36,35 @@ class FlushCacheReq:
 
 
 Message = Request | AbortReq | FlushCacheReq
+
+
+def handle_message(message: Message, scheduler: Scheduler) -> Request | None:
+    """Let the scheduler handle one message; return the request, if it is one that is new.
+
+    A request enters the waiting queue or is refused; if it is sent twice, it counts once. Cached
+    prefixes are forgotten if nothing runs, and a mark records the outcome.
+
+    Raises:
+        TypeError: it is no message.
+    """
+    if isinstance(message, Request):
+        is_known = message.finished or scheduler.live.get(message.name) is message
+        scheduler.receive([message])
+        return None if is_known else message
+    if isinstance(message, AbortReq):
+        for rid in list(scheduler.live) if message.abort_all else [message.rid]:
+            scheduler.abort(rid, message.error)
+    elif isinstance(message, FlushCacheReq):
+        scheduler.recorder.mark("flush cache", done=scheduler.leases.flush_cache())
+    else:
+        raise TypeError(
+            f"a message of type {type(message).__name__} came, but the types handled are "
+            "Request, AbortReq, FlushCacheReq."
+        )
+    return None
+
+
+NAP = 50_000_000  # nanoseconds; how late Ctrl-C may be noticed while the engine sleeps
 
 
 def arrival_of(request: Request) -> int:
@@ -200,6 +231,13 @@ class Frontend:
         """Whether a look would find something that no clock has announced."""
         has_no_reader = any(self._unread.values())
         return bool(self._said) or has_no_reader or (self.interrupted and not self._gave_up)
+
+    def sleep(self, device: Device) -> None:
+        """Idle until the next request arrives, in naps, because other messages may come earlier."""
+        arrival, nap = self.next_arrival, NAP
+        while arrival is not None and device.now() < arrival and not self.has_said:
+            device.idle_until(min(arrival, device.now() + nap))
+            nap *= 1 if device.clock == "wall" else 2  # a virtual year in a few naps
 
     def _draw(self) -> Request:
         """Return the request that comes next, and hold the one after it.

@@ -25,6 +25,7 @@ from minisched.engine.frontend import (
     FlushCacheReq,
     Frontend,
     Message,
+    handle_message,
 )
 from minisched.export.state import arrivals
 from minisched.loops.design import LOOPS
@@ -259,7 +260,7 @@ def test_each_message_is_handled_by_its_type() -> None:
 
     def handle(messages: list[Message]) -> list[Output]:
         for item in messages:
-            engine._handle(item)
+            handle_message(item, engine.scheduler)
         return list(engine.scheduler.take_outputs())
 
     assert handle([a_request("r0")]) == [] and list(engine.scheduler.live) == ["r0"]
@@ -268,20 +269,20 @@ def test_each_message_is_handled_by_its_type() -> None:
     handle([a_request("r1"), a_request("r2")])
     assert [output.rid for output in handle([AbortReq(abort_all=True)])] == ["r1", "r2"]
     with pytest.raises(TypeError, match=r"type str came, but .* are Request, AbortReq"):
-        engine._handle("hello")  # type: ignore[arg-type]
+        handle_message("hello", engine.scheduler)  # type: ignore[arg-type]
 
 
 def test_the_cache_is_flushed_only_while_nothing_runs() -> None:
     engine, turns, frontend, _ = live()
     frontend.push(a_request("r0"))
     finish(engine, turns)
-    tree, handle = engine.scheduler.tree, engine._handle
+    tree = engine.scheduler.tree
     assert tree is not None and tree.total_size > 0
-    handle(FlushCacheReq())
+    engine.process_input_requests([FlushCacheReq()])
     assert tree.total_size == 0
-    handle(a_request("r1"))
+    engine.process_input_requests([a_request("r1")])
     engine.get_next_batch_to_run()
-    handle(FlushCacheReq())
+    engine.process_input_requests([FlushCacheReq()])
     marks = engine.device.recorder.trace("", "", "", "virtual").marks
     assert [mark.attrs["done"] for mark in marks if mark.name == "flush cache"] == [True, False]
 
