@@ -39,7 +39,7 @@
 import minisched as ms
 from minisched import learn
 from minisched.core import Request, SamplingParams
-from minisched.memory.pool import steps_returned
+from minisched.memory.free_rules import steps_returned
 from minisched.policy import retraction
 from minisched.policy.decode import DecodeManager
 from minisched.policy.sglang import fewest_outputs

@@ -20,7 +20,7 @@ from ..engine.frontend import Frontend
 from ..loops.design import LOOPS, Design, own_line, take_turn
 from ..loops.pd import Pair
 from ..loops.run import RunSetup, make_engine
-from ..memory import MemoryLeak, OwnershipError
+from ..memory import MemoryLeak, OwnershipError, self_check
 from ..models.base import ForwardBatch, Model
 from ..models.owner import release
 from ..models.registry import hash_class
@@ -181,7 +181,7 @@ def find_held(engine: Engine) -> Iterator[str]:
     The trace shows the owner and the missing release (``leaks.py``).
     """
     try:
-        engine.scheduler.leases.self_check()
+        self_check(engine.scheduler.leases)
     except MemoryLeak as error:
         yield str(error)
 

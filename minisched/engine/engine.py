@@ -18,6 +18,7 @@ from typing import Any
 from ..core import ForwardMode, NoBatch, Outputs, Result, ScheduleBatch
 from ..devices.base import NO_LABEL, Device, Label, is_out_of_memory
 from ..devices.cost import NO_COST, CostModel
+from ..memory import self_check
 from ..scheduler import Scheduler
 from ..scheduler.repeat import can_chain
 from ..worker import Step, Worker
@@ -246,7 +247,7 @@ class Engine:
             MemoryLeak: there is one.
         """
         if not (self.scheduler.live or self.scheduler.batches_in_flight):
-            self.scheduler.leases.self_check()
+            self_check(self.scheduler.leases)
             self.frontend.sleep(self.device)
 
     @property

@@ -34,6 +34,7 @@ from ..engine.engine import Engine
 from ..engine.frontend import Frontend
 from ..engine.metrics import Metrics
 from ..features.logprobs import logprobs_of
+from ..memory import self_check
 from ..scheduler import SchedulerConfig
 from ..scheduler.pd import DecodeScheduler, Prefilled, PrefillScheduler
 from ..worker import Step
@@ -242,7 +243,7 @@ class SideEngine(Engine):
         rows_taken = leases.table.size - leases.table.available_size
         nobody_has_one = not (self.scheduler.live or leases.returning)
         if rows_taken == 0 or (rows_taken > 0 and nobody_has_one):
-            self.scheduler.leases.self_check()
+            self_check(self.scheduler.leases)
 
 
 # -- The decode side: reserves pages, waits for KV, decodes, and answers the clients ---------------
@@ -584,7 +585,7 @@ def whole_run(setup: RunSetup, **link: int) -> Metrics:
     while not pair.is_done:
         pair.turn()
     for side, _ in pair.sides:
-        side.scheduler.leases.self_check()
+        self_check(side.scheduler.leases)
     return pair.metrics
 
 

@@ -24,7 +24,8 @@ from ..engine.engine import Engine
 from ..engine.frontend import Frontend, abort_on_interrupt
 from ..engine.metrics import Metrics
 from ..features import features_of
-from ..memory.pool import steps_returned
+from ..memory import self_check
+from ..memory.free_rules import steps_returned
 from ..models.base import GraphModel, Model
 from ..models.owner import give, refuse_if_owned, release
 from ..models.tokenizer import text_codec_of
@@ -159,7 +160,7 @@ def drive(turns: Iterator[ScheduleBatch | NoBatch], engine: Engine) -> None:
         ):
             left = ", ".join(scheduler.live) or "a step in flight"
             raise LoopStuck(f"{empty} turns in a row do nothing; these have not ended: {left}")
-    engine.scheduler.leases.self_check()
+    self_check(engine.scheduler.leases)
     if engine.frontend.failure is not None:
         raise engine.frontend.failure
 

@@ -1,9 +1,10 @@
 """The host's view of KV memory: rows, pages, leases on both, and the prefix cache."""
 
 from .block_pool import BlockPool
-from .pool import LeasePool, MemoryLeak, OwnershipError, PageAllocator, PageCache, ReqToTokenPool
+from .pool import LeasePool, OwnershipError, PageAllocator, PageCache, ReqToTokenPool
 from .prefix_cache import PrefixCache
 from .radix_cache import Match, RadixCache
+from .self_check import MemoryLeak, self_check
 
 __all__ = [
     "BlockPool",
@@ -16,4 +17,5 @@ __all__ = [
     "PrefixCache",
     "RadixCache",
     "ReqToTokenPool",
+    "self_check",
 ]

@@ -18,14 +18,11 @@ from ..core import Lease, Request
 from ..trace import NullRecorder, Recorder
 from ..trace.events import Value
 from .block_pool import BlockPool
+from .free_rules import FreeRule, at_once, steps_returned
 from .radix_cache import Match, RadixCache
 
 PageCache = RadixCache | BlockPool
 """Finds the pages of a prefix: a tree (SGLang) or a map from hashes to blocks (vLLM)."""
-
-
-class MemoryLeak(RuntimeError):
-    """Nothing runs, but memory is missing or still held."""
 
 
 class OwnershipError(RuntimeError):
@@ -137,9 +134,6 @@ class PageAllocator:
 
 NEXT = attrgetter("device_len")  # the positions that a request's next step needs memory for
 
-FreeRule = Callable[[Lease, "LeasePool"], bool]
-"""Returns whether a closed lease can be released now."""
-
 
 class LeasePool:
     """Opens leases on cached prefixes, lets them grow, and releases them."""
@@ -149,10 +143,10 @@ class LeasePool:
         allocator: PageAllocator,
         table: ReqToTokenPool,
         cache: PageCache,
-        may_free: FreeRule | None = None,  # None: ``steps_returned``
+        may_free: FreeRule = steps_returned,
     ) -> None:
         self.allocator, self.table, self.cache = allocator, table, cache
-        self.may_free = may_free or steps_returned
+        self.may_free = may_free
         self.is_held: Callable[[Lease], bool] = lambda lease: False  # by a transfer (``pd``)
         self.reach: Callable[[Request], int] = NEXT  # a feature may need more
         self.launched_step = 0  # the last one committed
@@ -287,48 +281,3 @@ class LeasePool:
         if self.is_idle:
             self.make_free(self.allocator.num_pages)
         return self.is_idle
-
-    def self_check(self) -> None:
-        """Check at idle that every page is free or cached and every row free (SGLang's name).
-
-        Raises:
-            MemoryLeak: one is not.
-        """
-        available, total = self.available_pages, self.allocator.num_pages
-        protected = self.cache.protected_size
-        free, size = self.table.available_size, self.table.size
-        if available != total or free != size:
-            twice = " (some of them twice)" if available > total else ""
-            pages = f"{available} are free or evictable{twice} and {protected} still locked"
-            rows = f"{free} of {size} rows are free"
-            raise MemoryLeak(f"nothing runs, but of {total} pages {pages}, and {rows}.")
-
-
-# -- When a closed lease is released: three rules --------------------------------------------------
-
-
-def steps_returned(lease: Lease, pool: LeasePool) -> bool:
-    """Wait for every step that refers to it: safe for any depth and any number of streams."""
-    return lease.last_step <= pool.returned_step
-
-
-def deferred(lease: Lease, pool: LeasePool) -> bool:
-    """Wait until the ongoing batch does not refer to it.
-
-    mini-sglang before e7d4f65: ``finished_reqs.difference(ongoing_reqs)``. With two steps in
-    flight it frees exactly when ``steps_returned`` does; of more it sees only the newest.
-    """
-    is_ongoing = pool.launched_step > pool.returned_step
-    return not (is_ongoing and lease.last_step == pool.launched_step)
-
-
-def at_once(lease: Lease, pool: LeasePool) -> bool:
-    """Wait for nothing: the next owner's writes follow the wasted row's on the same stream.
-
-    mini-sglang since e7d4f65, SGLang of the KV, and vLLM where no KV connector reads it. A second
-    stream breaks it. On one, mini-sglang copies prompts to its token pool: a new owner's can come
-    before the wasted row's late token, which then overwrites it (mini-sglang #89). On one, SGLang
-    writes its request table, so ``_apply_war_barrier`` waits until it has been read (museum:
-    ``request_table_rewritten``).
-    """
-    return True

@@ -25,7 +25,7 @@ class TokenPool(Relay):
     the first token of the next chunk.)
 
     If a row is released while a step in flight still writes to it, two streams write to it in no
-    order. The rule that releases it is in ``memory/pool.py``.
+    order. The rule that releases it is in ``memory/free_rules.py``.
     """
 
     name = "token_pool"

@@ -19,7 +19,7 @@ from ..memory import (
     RadixCache,
     ReqToTokenPool,
 )
-from ..memory.pool import FreeRule, at_once, deferred, steps_returned
+from ..memory.free_rules import FreeRule, at_once, deferred, steps_returned
 from ..memory.prefix_cache import SETTLED, Settled, SharingRule
 from ..policy import (
     DecodeManager,

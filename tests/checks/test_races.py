@@ -178,7 +178,7 @@ NO_WAIT = Edit(
 )
 ONE_SLOT = Edit("worker.worker:Worker.__init__", "max(pins, depth)", "1")
 FREE_AT_ONCE = Edit(
-    "memory.pool:steps_returned",
+    "memory.free_rules:steps_returned",
     "    return lease.last_step <= pool.returned_step\n",
     "    return True\n",
 )

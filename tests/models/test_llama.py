@@ -25,6 +25,7 @@ from minisched.checks.laws import bad_end
 from minisched.core import Request, SamplingParams
 from minisched.features.logprobs import logprobs_of
 from minisched.loops.run import Run, run_loop
+from minisched.memory import self_check
 from minisched.models import sampling
 from minisched.models.llama_mlx import LlamaMlx
 from minisched.models.llama_torch import (
@@ -135,7 +136,7 @@ def play_exact(workload: Workload, device: str, model: Any, *how: Any) -> int:
     engine, outputs = play(workload, *how, open_device(device), model)
     for req in workload.requests:
         assert not list(bad_end(req, [output for output in outputs if output.rid == req.rid]))
-    engine.scheduler.leases.self_check()
+    self_check(engine.scheduler.leases)
     requests = {req.rid: req for req in workload.requests}
     for req in workload.requests:
         tokens = list(req.prompt)

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minisched.core import Request, Result, SamplingParams, ScheduleBatch
+from minisched.memory import self_check
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.trace import Recorder
 from tests.support import turn
@@ -151,7 +152,7 @@ def test_nobody_is_ever_retracted(
     for done in in_flight:
         scheduler.process(done, Result([3] * len(done.reqs)))
     assert not (coming or scheduler.live or scheduler.retraction.num_retractions)
-    scheduler.leases.self_check()
+    self_check(scheduler.leases)
 
 
 def test_two_who_come_in_one_step_can_be_promised_a_page_too_many() -> None:
@@ -180,7 +181,7 @@ def ahead(scheduler: Scheduler, new: int, stop_at: int = 99) -> list[int]:
         if last:
             scheduler.process(last, Result([EOS if count == stop_at else 3]))
         last = batch or None
-    scheduler.leases.self_check()
+    self_check(scheduler.leases)
     return free
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from minisched.core import FinishReason, Output, Request, Result, SamplingParams, ScheduleBatch
 from minisched.features.stale import StaleOutputs
+from minisched.memory import self_check
 from minisched.policy.rules import RULES, Rules, find_rules
 from minisched.scheduler import Scheduler, SchedulerConfig
 from tests.support import check_memory
@@ -131,7 +132,7 @@ def run(told: Told, rules: str = "vllm") -> str:
             at = zip(outs, ends, strict=True)
             scheduler.process(back, Result([out[max(0, min(n, len(out) - 1))] for out, n in at]))
         check_memory(scheduler)
-    scheduler.leases.self_check()
+    self_check(scheduler.leases)
     while steps[-1] == "-":
         steps.pop()
     return "; ".join(steps)
@@ -206,7 +207,7 @@ def test_who_reads_what_a_failed_step_was_to_write_computes_again(bad: Result) -
     last = scheduler.next_batch()
     assert last
     scheduler.process(last, Result([4, 4]))
-    scheduler.leases.self_check()
+    self_check(scheduler.leases)
 
 
 def test_who_was_in_the_failed_step_ends_with_it_and_others_keep_what_is_written() -> None:

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 )
 
 from minisched.core import ForwardMode, Request, Result, SamplingParams, ScheduleBatch
+from minisched.memory import self_check
 from minisched.scheduler import Scheduler, SchedulerConfig
 from minisched.scheduler.repeat import can_chain
 from minisched.trace import Recorder
@@ -199,7 +200,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if self.scheduler.live or self.in_flight:
                 self.some_turns(turns=10)
         assert not self.scheduler.live, "it can't be finished"
-        self.scheduler.leases.self_check()
+        self_check(self.scheduler.leases)
         happened.update(mark.name for mark in self.recorder.trace("", "", "", "").marks)
 
 

@@ -80,7 +80,7 @@ def tenancies_of(trace: Trace) -> list[Tenancy]:
     """Return every tenancy of the steps that ran, by row, by time.
 
     A step writes its prompt, gathers, and then writes the tokens that it samples. A wasted row may
-    write after the next owner's prompt arrived; see ``memory/pool.py``.
+    write after the next owner's prompt arrived; see ``memory/free_rules.py``.
     """
     ran = {item.step: item for item in forwards(trace)}
     ends = {(item.name, item.step): item.end for item in trace.slices}

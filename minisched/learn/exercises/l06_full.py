@@ -154,7 +154,7 @@ EXERCISES = (
     ),
     Exercise(
         name="may_free",
-        hole=Function("memory.pool:steps_returned", of_steps),
+        hole=Function("memory.free_rules:steps_returned", of_steps),
         solution="""
             def may_free(last_step, launched, returned):
                 return last_step <= returned
