@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from ..bench.peers.peer import PeerError
+from ..fidelity import future_map
 from ..fidelity.lockstep import UNEXPLAINED, in_words
 from ..fidelity.original import Original
 from ..fidelity.run import EQUAL, ORIGINALS, Player, Report, differs_from_own, in_lockstep
@@ -38,6 +39,9 @@ def fidelity(
     that differ on purpose. If a difference remains, the exit code is 1, and the
     first such case is reduced and printed. Without the original the exit code
     is 2.
+
+    With sglang, as many random uses of its FutureMap are compared with ours:
+    the ring of SGLang 0.5.3, and the form with a slot for each row.
     """
     if original not in ORIGINALS:
         known = ", ".join(ORIGINALS)
@@ -52,7 +56,8 @@ def fidelity(
         print_json(report.as_json())
     else:
         show(report, named)
-    return 1 if report.unexplained else 0
+    differ = any(each.differences for each in report.future_maps)
+    return 1 if report.unexplained or differ else 0
 
 
 def play(
@@ -65,9 +70,13 @@ def play(
         version, others = player.about["version"], None
         if workers != HERE:
             others = partial(differs_from_own, original.name, source and source.resolve())
-        return in_lockstep(
+        report = in_lockstep(
             original, player.play, version, cases, seed, work.advance, workers, others
         )
+    if original.has_future_map:
+        with work_progress() as work:
+            report.future_maps = future_map.in_lockstep(original.name, cases, seed, work.at)
+    return report
 
 
 def show(report: Report, original: Original) -> None:
@@ -92,3 +101,9 @@ def show(report: Report, original: Original) -> None:
             say(line)
         if report.agreeing:
             say(f"Both would do the same with {' or with '.join(report.agreeing)}.")
+    for each in report.future_maps:
+        bad = each.differences
+        equal = f"{each.cases - len(bad)} of {each.cases} uses of the {each.form} FutureMap"
+        say(f"{'✗' if bad else '✓'} {equal} are equal to {original.title} {each.version}.")
+        if bad:
+            say(f"The first difference: {bad[0]}.")

@@ -137,6 +137,7 @@ class Shape:
     shared: bool = True  # prompts share segments
     turns: bool = False  # conversations: a prompt may continue an earlier request's
     priorities: bool = False
+    queue: int = 0  # requests that come in the first turn; 0: a few, one after another
     ignore_eos: float = 0.3  # share of the requests
     more: Mapping[str, Any] | None = None  # settings as they are
 
@@ -176,9 +177,9 @@ class Shape:
         is_short = self.memory == "short"
         arrivals: list[Arrival] = []
         segments = [tokens(rng, 8 * page) for _ in range(3)]
-        turn = 0
-        for number in range(rng.randrange(4, 10) if is_short else rng.randrange(2, 9)):
-            turn += rng.choice((0, 0, 0, 1, 2, 5))
+        turn, count = 0, rng.randrange(4, 10) if is_short else rng.randrange(2, 9)
+        for number in range(self.queue + count if self.queue else count):
+            turn += rng.choice((0, 0, 0, 1, 2, 5)) if number >= self.queue else 0
             prompt: tuple[int, ...] = ()
             for _ in range(rng.randrange(3) if self.shared else 0):
                 prompt += rng.choice(segments)
@@ -187,6 +188,7 @@ class Shape:
                 prompt = earlier.prompt + earlier.outputs
             prompt += tokens(rng, 8 * page)
             length = rng.randrange(20, 60) if is_short else rng.randrange(1, 25)
+            length = min(length, 3) if self.queue else length
             outputs = [rng.randrange(2, 50) for _ in range(length)]
             ignores = rng.random() < self.ignore_eos
             longest = length

@@ -229,6 +229,7 @@ class Original:
     distribution: str = ""  # its wheel; '' if a checkout is needed
     below: str = ""  # the folder of its package in a checkout
     packages_of: str = ""  # the original with the script that names its packages; '' if its own
+    has_future_map: bool = False  # which is compared, too (future_map.py)
 
     def check_source(self, source: Path | None) -> None:
         """Check that a checkout was given if one is needed, and only then.

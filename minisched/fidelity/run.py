@@ -13,6 +13,7 @@ from ..bench.peers.peer import start_peer
 from ..sweep.workers import HERE, Workers, in_order, spread
 from . import mini_sglang, nano_vllm, sglang, vllm
 from .case import FidelityCase, Schedule, Shape, read_schedule, step_at
+from .future_map import RelayReport
 from .lockstep import (
     UNEXPLAINED,
     ScheduleDifference,
@@ -76,6 +77,7 @@ class Report:
     differences: list[tuple[Named, ScheduleDifference]] = field(default_factory=list)
     smallest: ScheduleDifference | None = None  # of the first that no rule explains
     agreeing: list[str] = field(default_factory=list)  # answers with which it would be equal
+    future_maps: list[RelayReport] = field(default_factory=list)  # of an original that has them
 
     @property
     def all_parts(self) -> Counter[str]:
@@ -107,6 +109,7 @@ class Report:
             "differences": [{**item._asdict(), **told(found)} for item, found in self.differences],
             "smallest": small
             and {"case": small.case.as_json(), **told(small), "agreeing": self.agreeing},
+            "future_maps": [each.as_json() for each in self.future_maps],
         }  # fmt: skip
 
 

@@ -116,6 +116,10 @@ PARTS = {
         f"order {name}": Shape(more={"schedule_policy": name})
         for name in ("lpm", "dfs-weight", "lof", "random")
     },
+    **{
+        f"order {name}, long queue": Shape(page=16, queue=125, more={"schedule_policy": name})
+        for name in ("lpm", "dfs-weight")
+    },
     "order lpm, tight, page 64": Shape(page=64, memory="tight", more={"schedule_policy": "lpm"}),
     "no radix cache, tight": Shape(
         memory="tight", ignore_eos=0.0, more={"disable_radix_cache": True}
@@ -374,8 +378,9 @@ class SglangEngine:
 
 
 ORIGINAL = Original(
-    "sglang", "SGLang", PARTS, DECIDING, STAND_INS, set_up, SglangEngine, distribution="sglang"
-)
+    "sglang", "SGLang", PARTS, DECIDING, STAND_INS, set_up, SglangEngine, distribution="sglang",
+    has_future_map=True,
+)  # fmt: skip
 
 if __name__ == "__main__":
     serve(ORIGINAL.start)

@@ -83,7 +83,7 @@ class PrefillScheduler(TransferScheduler):
         self.done: deque[Prefilled] = deque()  # ended, and not sent yet
 
     @property
-    def awaits_others(self) -> bool:  # type: ignore[override]
+    def awaits_others(self) -> bool:
         """A reservation, or the end of a transfer, may help those who wait."""
         return bool(self.bootstrap_queue or self.leases.returning or self.leases.retired)
 
@@ -160,7 +160,7 @@ class DecodeScheduler(TransferScheduler):
         self.given_up: deque[str] = deque()  # rooms of who ended without it, to be told
 
     @property
-    def awaits_others(self) -> bool:  # type: ignore[override]
+    def awaits_others(self) -> bool:
         """Whoever does not decode waits for the prefill side."""
         return len(self.live) > len(self.running_batch) or bool(self.leases.returning)
 

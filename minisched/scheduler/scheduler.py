@@ -38,8 +38,6 @@ class Scheduler:
     ``waiting_queue`` (those without memory) and ``running_batch`` (those who decode).
     """
 
-    awaits_others = False  # something from outside may help the waiting requests (``pd.py``)
-
     def __init__(
         self,
         config: SchedulerConfig,
@@ -90,6 +88,11 @@ class Scheduler:
     def running_batch(self) -> list[Request]:
         """The requests that decode, in the order of a batch of all."""
         return list(self.decode.running_reqs)
+
+    @property
+    def awaits_others(self) -> bool:
+        """Whether something from outside may help those who can't run (``pd.py``)."""
+        return False
 
     @property
     def num_used_tokens(self) -> int:
