@@ -190,8 +190,8 @@ def check(
     >>> check(run(requests(2), "overlap"))  # doctest: +ELLIPSIS
     overlap: overlap on sim hash, virtual clock
       ? identical?  Nothing to judge: this is one run alone; name a second one.
-      ✓ leaks?      Nothing leaks: all that was taken was given back.
-      ✓ races?      No race: all conflicting ones of ... accesses on 3 lanes are ordered.
+      ✓ leaks?      Nothing leaks: all allocated memory was released.
+      ✓ races?      No race: of ... accesses on 3 lanes, all that conflict are ordered.
       ✓ overlaps?   Overlapped: ...
     >>> def my_loop(engine):
     ...     while True:

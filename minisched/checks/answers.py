@@ -159,7 +159,7 @@ def story_of(
     ``prompts`` are the prompts by request, where they are known.
     """
     if not trace.program:
-        return ["No accesses are recorded in this file: nothing can be said about why."], ()
+        return ["This file records no accesses of memory, so the reason is not known."], ()
     story = explain(found, trace, prompts)
     if found.expected is None and not story.is_known:
         return [], ()  # the run has more tokens, maybe because its limit was higher
@@ -188,12 +188,12 @@ def leaks(recorded: Recorded) -> Answer:
     if is_cut_short(trace):
         over = ended(trace)
         found = [leak for leak in found if leak.kind in AT_ONCE or leak.rid in over]
-        missing += ("It stopped too early to say what its last requests would have left behind.",)
+        missing += ("The run stopped before its last requests could release their memory.",)
     if found:
         return broken("leaks", many(len(found), "leak"), found, *missing)
     if lack := lacking("leak", trace):
         return unknown("leaks", f"{lack} in this file")
-    return Answer("leaks", "no", "Nothing leaks: all that was taken was given back.", missing)
+    return Answer("leaks", "no", "Nothing leaks: all allocated memory was released.", missing)
 
 
 def told(recorded: Recorded) -> list[Answer]:
@@ -218,7 +218,7 @@ def races(recorded: Recorded) -> Answer:
         return unknown("races", f"{lack} in this file")
     touches = [act for act in trace.program if act.resource]
     lanes = len({act.lane for act in touches})
-    said = f"No race: all conflicting ones of {len(touches)} accesses on {lanes} lanes are ordered."
+    said = f"No race: of {len(touches)} accesses on {lanes} lanes, all that conflict are ordered."
     return Answer("races", "no", said)
 
 

@@ -131,10 +131,11 @@ def overlap_verdict(trace: Trace) -> OverlapVerdict:
         sentence = sentence if known else "Unknown: the trace has no call that launched an op."
         sentence = sentence if trace.on(lane) else "Unknown: nothing ran on a device in this trace."
     else:
+        dryness = ran_dry(calls, launchers, longest) if whole else "has only ops of no duration."
         sentence = (
             f"{VERDICTS[word]}: {'' if device == 'the device' else f'on {device}, '}{good} "
-            f"of {len(ahead)} steps ({percent:.0f} %) were launched before the one before had "
-            f"ended{but}; {device} {ran_dry(calls, launchers, longest)}"
+            f"of {len(ahead)} steps ({percent:.0f} %) were launched before the previous one had "
+            f"ended{but}; {device} {dryness}"
         )
     return OverlapVerdict(
         word, lane, len(steps), len(ahead), good,
@@ -190,12 +191,12 @@ AHEAD = (
     "(overlap)"
 )
 MEANINGS = {  # of a profiler's trace
-    HOST_WAIT: "host wait is until what ends the gap has been launched",
-    KERNEL_WAIT: "kernel wait is less than 0.03 ms from one op to the next, launched before",
-    BLOCKED: "blocked host is longer, launched before, and a thread of the host was in a blocking "
-    "call meanwhile",
-    OTHER: "other is longer, launched before, and waited for another stream or for something that "
-    "is not recorded",
+    HOST_WAIT: "host wait lasts until the op after the gap has been launched",
+    KERNEL_WAIT: "kernel wait is less than 0.03 ms, before an op that was already launched",
+    BLOCKED: "blocked host is longer, before a launched op, while a thread of the host was in a "
+    "blocking call",
+    OTHER: "other is longer, before a launched op that waited for another stream or for an event "
+    "that is not recorded",
 }
 BY_HOST = ("host", "copy", "prefill", "unknown")  # an earlier launch hides these
 BY_PHASE = (*BY_HOST, "mask", "grammar", "penalty", "upload", "transfer", "speculation")
@@ -239,7 +240,7 @@ class Largest:
             return f"{start}; for {part} of it the host {did}."
         start += f", above all {shortened(self.phase)}" if self.phase else ""
         if self.cause == ARRIVAL:
-            why = "what idled had no request to serve, and only more of them would fill that time"
+            why = "there was no request to serve, and only more requests would fill that time"
             return f"{start}: {why}."
         if not self.removals:
             return f"{start}."
@@ -393,8 +394,8 @@ def _sentences(trace: Trace, found: OverlapFindings) -> Iterator[str]:
         yield largest.sentence
     if known and (bound := found.bound).ns:
         yield (
-            "As long as each piece of work takes what it took, these batches cannot take less than "
-            f"{milliseconds(bound.ns)}, because that much work is on lane {bound.lane}; "
+            f"These batches cannot take less than {milliseconds(bound.ns)} unless their work gets "
+            f"faster, because lane {bound.lane} has that much work; "
             f"this run took {milliseconds(found.makespan_ns)}."
         )
 

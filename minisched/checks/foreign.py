@@ -51,8 +51,8 @@ def read_foreign(
 
     The first bytes decide what a file is, whatever its name. In gzip it may unpack to
     ``unpacked_mib`` MiB. ``step`` is the name of the ranges that are steps, with ``*`` for any
-    text. ``device_lane`` is the stream, thread or range that is the device. ``hear`` is called with
-    the number of bytes read.
+    text. ``device_lane`` is the stream, thread or range that is the device. ``hear`` receives the
+    number of bytes read.
 
     Raises:
         NotAProfile: it is none of them, or damaged, or has no such range; the message is one

@@ -170,8 +170,8 @@ def tokens_heard(trace: Trace) -> dict[str, list[HeardToken]]:
     marks = [mark for mark in trace.marks if mark.name == "tokens"]
     if not marks and any(item.step for item in trace.slices):
         raise ValueError(
-            f"The trace of {trace.loop} has no mark 'tokens', so it does not say which tokens were "
-            "delivered."
+            f"The trace of {trace.loop} has no mark 'tokens', so the delivered tokens are not "
+            "known."
         )
     told: dict[str, list[HeardToken]] = {}
     for mark in marks:
@@ -249,7 +249,7 @@ def find_bad_ends(trace: Trace) -> list[Offence]:
                     if is_over:
                         story = f"{rid} ended twice: ({reason}) {before}, and again ({why}) {now}"
                 elif is_over and rid not in fresh:
-                    story = f"{rid} heard a token of step {mark.attrs['step']} {now}, although it "
+                    story = f"{rid} received a token of step {mark.attrs['step']} {now}, but it "
                     story += f"had ended ({reason}) {before}"
                 found += [Offence(story, slices, "ends", rid, now.time)] if story else []
             if mark.name == "tokens":
@@ -296,7 +296,7 @@ def explain(
     """
     if not trace.program:
         raise ValueError(
-            f"The trace of {trace.loop} has no program, so nobody can tell who wrote what."
+            f"The trace of {trace.loop} has no program, so the writer of a value is not known."
         )
     rid, at, wanted = difference.rid, difference.position, difference.expected
     told = tokens_heard(trace).get(rid, [])
@@ -309,7 +309,7 @@ def explain(
         said = f"{rid}'s output {at} is {difference.got} instead of {instead}; "
         said += f"step {step} sampled it"
     else:
-        said = f"{rid} heard {f'its last token from step {step}' if told else 'nothing'}, although "
+        said = f"{rid} received {f'its last token from step {step}' if told else 'nothing'}, but "
         said += f"{wanted} should have followed"
     begin = Offence(said, past.ids(step, "sample"))
     for given, item in ledgers(trace)[past.side].misdelivered:
@@ -330,12 +330,12 @@ def explain(
         for source, writer, what in past.sources(here, whose):
             if source and (source, writer) not in seen:
                 seen.add((source, writer))
-                said = f"step {here} read {what} for {whose}, which step {source} had written for "
+                said = f"step {here} read {what} for {whose}; step {source} had written it for "
                 link = Offence(f"{said}{writer}", past.ids(source, "forward"))
                 waiting.append((source, writer, (*links, link)))
     words = (
-        f"all that step {step} read for {rid} is as it should be, as far as the trace tells: what "
-        "it computed from that is wrong"
+        f"step {step} read the right values for {rid}, as far as the trace shows, and computed a "
+        "wrong one"
     )
     return WrongTokenStory(Offence(words, past.ids(step, "forward")), (begin,), is_known=False)
 
@@ -432,7 +432,7 @@ class Past:
             yield Offence(said, self.ids(step, "forward"))
         elif wrong:
             source = self.words.op(int(wrong["source"]), "")
-            took = f"the token of {source}" if wrong["source"] else "a token that nobody gave it"
+            took = f"the token of {source}" if wrong["source"] else "a token of no step"
             values = f": {wrong['got']} instead of {wrong['needs']}" if "got" in wrong else ""
             yield Offence(
                 f"step {step} computes {rid} from {took}, which is not its newest one{values}",

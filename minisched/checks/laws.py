@@ -70,7 +70,7 @@ def has_shared_memory(trace: Trace) -> bool:
 
 
 class Law(NamedTuple):
-    """A law: its sentence (``says``), the test of the trace that it needs, and what is missing.
+    """A law: its sentence (``says``), a test of the trace that it needs, and what is missing.
 
     A law with ``is_of_the_end`` is skipped if the run stopped with an error. A law with ``on_sim``
     is judged on the simulated device alone: no other device shows the accesses of an op.
@@ -83,34 +83,35 @@ class Law(NamedTuple):
     on_sim: bool = False
 
 
-MEMORY, COMPANY = "no memory is recorded", "nobody had to wait, or to share a step"
+MEMORY, COMPANY = "no memory is recorded", "no request had to wait, or to share a step"
 LAWS = {
-    "race": Law("what lanes do to memory is ordered, and what is freed is left alone",
+    "race": Law("accesses of lanes that conflict are ordered, and freed memory is not touched",
         has_shared_memory, "no accesses are recorded that could race"),
-    "touches": Law("an op touches what it says that it does, and nothing else (on sim)",
+    "touches": Law("an op touches the memory that it declares, and no other (on sim)",
         lambda it: it.device == "sim" and has_memory(it),
-        "what an op touches can be watched on sim alone", on_sim=True),
-    "ownership": Law("no page or row is handed out while somebody has it", has_memory, MEMORY),
+        "only sim shows the memory that an op touches", on_sim=True),
+    "ownership": Law("no page or row is handed out while it is in use", has_memory, MEMORY),
     "leak": Law("nothing is held, lost or freed twice", has_memory, MEMORY),
-    "deadlock": Law("nobody waits for what never comes"),
+    "deadlock": Law("every wait ends"),
     "crash": Law("no error stops a loop"),
-    "order": Law("nobody goes before their turn, or loses memory before others",
+    "order": Law("requests run, and lose memory, in the order of the policy",
         has_company, COMPANY),
-    "progress": Law("who may run is in the next step, or there is a reason", has_company, COMPANY),
+    "progress": Law("a request that can run is in the next step, unless a rule forbids it",
+        has_company, COMPANY),
     "livelock": Law("turns bring every request to its end"),
     "budget": Law("no step has more tokens or rows than its budget"),
     "time": Law("nothing ends before it starts"),
-    "abort": Law("who is given up ends in that turn, and hears no more tokens",
+    "abort": Law("an aborted request ends in that turn, and its client gets no more tokens",
         lambda it: any(attrs.get("reason") == "abort" for attrs in marks(it, "finish")),
-        "nobody was given up", is_of_the_end=True),
-    "ends": Law("each request ends once, and its client heard it", is_of_the_end=True),
-    "client": Law("it hears why it ended, its usage, and each token at once",
+        "no request was aborted", is_of_the_end=True),
+    "ends": Law("each request ends once, and its client is notified", is_of_the_end=True),
+    "client": Law("a client gets each token in its turn, then the reason of the end, and the usage",
         lambda it: bool(marks(it, "finish", "refused")), "no request ended", is_of_the_end=True),
     "identity": Law("each request gets the tokens that it would get alone",
         has_tokens, "no token was delivered", is_of_the_end=True),
-    "logprobs": Law("it hears the log-probabilities that it would hear alone",
+    "logprobs": Law("a client gets the log-probabilities that its request would get alone",
         lambda it: any(item.name == "logprobs" for item in it.slices),
-        "nobody was given log-probabilities", is_of_the_end=True),
+        "no client got log-probabilities", is_of_the_end=True),
 }  # fmt: skip
 """Each law by its name; causes first, because any of them can cause wrong tokens.
 ``lifetime`` precedes them all: only tests judge it, because only they watch memory."""
@@ -238,19 +239,19 @@ class Clients:
         """Check after each turn: its results were delivered, and its aborts ended requests."""
         if engine is not self.engine:
             return
-        when = f"by the end of turn {self.turn} clients had heard"
+        when = f"by the end of turn {self.turn} clients had received"
         for req in self.truth if not self.late else ():
             told, known = len(tokens_in(self.heard[req])), len(req.output_ids)
             if told != known:
                 self.late = (
-                    f"{when} {many(told, 'token')} of {req.name}, where {known} had been processed"
+                    f"{when} {many(told, 'token')} of {req.name}, but {known} had been processed"
                 )
             elif (ends := ends_in(self.heard[req])) != req.finished:
                 self.late = f"{when} of {ends} ends of {req.name}, and there were {req.finished:d}"
         for req, given_up in self.given_up.items():
             if given_up.turn == self.turn and not (self.deaf or req.finished):
                 self.deaf = (
-                    f"{req.name} was given up in turn {self.turn}, and at the end of that turn it "
+                    f"{req.name} was aborted in turn {self.turn}, and at the end of that turn it "
                     "had not ended"
                 )
         self.turn += 1
@@ -260,7 +261,7 @@ class Clients:
     def find(self, usages: Sequence[RequestMetrics]) -> Iterator[tuple[str, str]]:
         """Yield each violation that clients saw: law and sentence; ``usages`` as counted."""
         for name in self.strangers:
-            yield "ends", f"clients heard of {name}, whom nobody has sent"
+            yield "ends", f"clients received an output of {name}, which no client has sent"
         for law, said in (("client", self.late), ("abort", self.deaf), ("order", self.early)):
             if said:
                 yield law, said
@@ -296,9 +297,9 @@ class Clients:
         if said is None or truth is None:
             return
         if (said.finish_reason, said.error) != (req.finish_reason, req.error):
-            yield f"{req.name} {ended(req)}, but its client heard that it {ended(said)}"
+            yield f"{req.name} {ended(req)}, but its client was notified that it {ended(said)}"
         elif said.namesake != (req in self.in_use):
-            whether = "another one" if req in self.in_use else "nobody"
+            whether = "another request" if req in self.in_use else "no other request"
             yield f"{req.name} {ended(req)}, when {whether} had its id"
         elif self.workload.has_failed(req) or req in self.given_up:
             return  # a step with an injected fault, or an abort, ended it
@@ -312,9 +313,9 @@ class Clients:
         given_up = self.given_up.get(req)
         if given_up is None:
             if req.finish_reason is FinishReason.ABORT:
-                yield f"{req.name} {ended(req)}, and nobody had given it up while it lived"
+                yield f"{req.name} {ended(req)}, but it was not aborted while it was alive"
             return
-        who = f"{req.name} was given up in turn {given_up.turn}"
+        who = f"{req.name} was aborted in turn {given_up.turn}"
         if req.finish_reason is not FinishReason.ABORT:
             yield f"{who} and {ended(req)}"
         elif req.error != given_up.error:
@@ -347,13 +348,13 @@ def bad_end(req: Request, heard: Sequence[Output]) -> Iterator[str]:
     """
     tokens, ends = tokens_in(heard), ends_in(heard)
     if req.finish_reason is FinishReason.ERROR and not req.error:
-        yield f"{req.name} ended with an error, and nobody knows which"
+        yield f"{req.name} ended with an error that has no text"
     if ends != 1 or req.finish_reason is None:
         yield f"{req.name} ended {ends} times"
     elif tokens != req.output_ids:
-        yield f"{req.name} heard {tokens}, produced {req.output_ids}"
+        yield f"the client of {req.name} received {tokens}, but it produced {req.output_ids}"
     elif heard[-1].finish_reason is None:
-        yield f"{req.name} heard something behind its end"
+        yield f"the client of {req.name} received an output after its end"
 
 
 def tokens_in(heard: Sequence[Output]) -> list[int]:
@@ -477,10 +478,10 @@ class Touched:
                 who = words.op(op, lanes.get(op, "")) if unsaid or in_vain else ""
                 if unsaid:
                     what = words.cells(name, to_text(unsaid))
-                    yield f"{who} {verb}s {what}, and has not said so"
+                    yield f"{who} {verb}s {what}, but does not declare it"
                 if is_exact and in_vain:
                     what = words.cells(name, to_text(in_vain))
-                    yield f"{who} says that it {verb}s {what}, and does not"
+                    yield f"{who} declares that it {verb}s {what}, but does not"
 
     def touched(self) -> Ops:
         """Return the real accesses, by op and memory."""

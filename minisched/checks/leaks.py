@@ -209,10 +209,10 @@ class Ledger:
         """Record the free of a row or page without an owner."""
         what = f"{thing[0]} {thing[1]} was freed"
         if thing not in self.freed:
-            self._wrong("freed", f"{what} {now}, although nobody held it", now)
+            self._wrong("freed", f"{what} {now}, although it had no owner", now)
             return
         rid, when, slices = self.freed[thing]
-        whose = f"when it was {rid}'s" if rid else "when the prefix cache gave it up"
+        whose = f"when it was {rid}'s" if rid else "when the prefix cache evicted it"
         story = f"{what} twice: {when}, {whose}, and again {now}"
         self._wrong("freed", story, now, rid, slices)
 
@@ -266,7 +266,7 @@ class Ledger:
             if lease is not None:
                 lease.step_before, lease.last_step = lease.last_step, step
             else:
-                self._wrong("used", f"step {step} names row {row}, which nobody holds {now}", now)
+                self._wrong("used", f"step {step} names row {row}, which has no owner {now}", now)
         self.in_flight[step] = now
 
     def _must_read(self, lease: HeldLease | None) -> bool:
@@ -307,16 +307,16 @@ class Ledger:
         """Check the slot that a step reads for a lease (or for none) against its taker's slot."""
         giver, lease = taker
         whose = f" for {lease.rid}" if lease else ""
-        right = f"future slot {should}, which step {giver} was given{whose}"
+        right = f"future slot {should} of step {giver}{whose}"
         if slot is None and should is not None:
             story = f"step {step} reads no future slot{whose}; it should have read {right}"
         elif slot is not None and self.slots.get(slot) != taker:
             owner, theirs = self.slots.get(slot, (0, None))
-            given = f"step {owner} was given" + (f" for {theirs.rid}" if theirs else "")
+            given = f"belongs to step {owner}" + (f" for {theirs.rid}" if theirs else "")
             story = f"step {step} reads future slot {slot}{whose}, which "
-            story += given if owner else "no step was given"
+            story += given if owner else "belongs to no step"
             if slot == should:
-                story += f" since step {giver} was given it{whose}: that token is lost"
+                story += f": the token of step {giver}{whose} is lost"
             elif should is not None:
                 story += f"; it should have read {right}"
         else:
@@ -345,7 +345,7 @@ class Ledger:
                     f"{rid} had lost the lease that the step was committed under ({lease.why}): it "
                     "is computed once more"
                     if lease.why == "retraction"
-                    else f"{lease.end}: nothing may come behind that"
+                    else f"{lease.end}: no output may follow that"
                 )
             elif rid not in rids and counts and not (is_chunk or lease.why in ("error", "abort")):
                 story = (
@@ -371,8 +371,8 @@ class Ledger:
             what = plural("page", pages)
             giver = f"{lease.rid} gave up" if lease.rid else "the prefix cache evicted"
             story = (
-                f"{giver} {what} {when}, and nobody has put it back among the free ones: it is "
-                "neither free, nor cached, nor anybody's"
+                f"{giver} {what} {when}, but the free list does not contain it: it is neither "
+                "free, nor cached, nor a lease's"
             )
             self.leaks.append(Offence(story, when.slices, "lost", lease.rid, now.time))
         for lease in list(self.ending):
@@ -383,7 +383,7 @@ class Ledger:
                 continue
             del self.ending[lease]
             if lease.overdue is not None:
-                fate = f"and nobody named it any more, but it was released only {lease.released}"
+                fate = f"and no step referred to it, but it was released only {lease.released}"
                 self._held(lease, f"row {lease.row}", fate)
             self._report(lease)
 
@@ -474,7 +474,7 @@ def find_pending(trace: Trace) -> Iterator[Offence]:
             if launcher and launcher.step:
                 story += f" in its {launcher.name} of step {launcher.step}"
             story += f" on the {lane_words(begin.lane)}" if begin else ""
-            story += ", and nobody has waited for it" if begin else ", and it never ran"
+            story += ", and no thread has waited for it" if begin else ", and it never ran"
         ids = tuple(item.id for item in shown if item)
         yield Offence(story, ids, "pending", rid, trace.end)
 
@@ -493,12 +493,12 @@ def is_scheduler(lane: str) -> bool:
 # -- All leaks, and what the trace can't show ------------------------------------------------------
 
 NEEDED = {
-    "row alloc": "rows of the request table, and who held what",
+    "row alloc": "rows of the request table, and their owners",
     "page alloc": "pages",
     "radix lock": "locks on the prefix cache (there may be none)",
-    "finish": "what is held by a request that has ended, and ops that nobody waited for",
-    "commit": "what is held between two steps, and which steps came back: only the end",
-    "tokens": "what is held between two steps, and which steps came back: only the end",
+    "finish": "memory that an ended request holds, and ops that no thread waited for",
+    "commit": "memory that is held between two steps, and which steps returned",
+    "tokens": "memory that is held between two steps, and which steps returned",
 }
 """By mark, what is unknown without it."""
 
@@ -519,18 +519,18 @@ def not_checked(trace: Trace) -> list[str]:
         said.append(f"The trace has no mark {marks}, so nothing is known about {about}.")
     if not trace.program:
         said.append(
-            "The trace has no program, so nothing is known about ops that nobody waited for and "
-            "threads that are still in a call."
+            "The trace has no program, so nothing is known about ops that no thread waited for, "
+            "or about threads that are still in a call."
         )
     elif order_of(trace).stuck:
         said.append(
-            "A lane waits for ever, so nothing is known about ops that nobody waited for: what "
-            "waits for them may stand behind that."
+            "A lane waits for ever, so nothing is known about ops that no thread waited for: a "
+            "later wait of that lane may be for them."
         )
     elif "finish" in names and not is_complete(trace):
         said.append(
-            "Not every request ends in the trace, so nothing is known about ops that nobody waited "
-            "for: they may be in flight."
+            "Not every request ends in the trace, so nothing is known about ops that no thread "
+            "waited for: they may be in flight."
         )
     return said
 

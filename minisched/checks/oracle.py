@@ -242,7 +242,7 @@ def find_unlike(
                 truth = [*([] if number else of_prompt), *of_output[number : number + 1]]
                 number += 1
             told_now = [item for part in output.logprobs or () for item in part]
-            every.append((f"{req.name} heard with output {number}", told_now, truth))
+            every.append((f"{req.name} received with output {number}", told_now, truth))
         for what, found, truth in every:
             if unlike := difference(found, truth, tolerance):
                 yield f"{what} {unlike}"

@@ -233,7 +233,7 @@ def find_steps(
                     steps |= dict.fromkeys((item.id, *launched[item.id]), number)
         if marks:
             one = "one" if len(marks) == 1 else f"{len(marks)}, the first of which is"
-            what = "A step here is what is launched inside of a marked range"
+            what = "A step here is all ops that are launched inside a marked range"
             return steps, f"{what}; it has {one}: {marks[0]}."
     names = Counter(
         name for lane in lanes for item in ranges.get(lane, ())

@@ -116,8 +116,8 @@ class Watched:
             self.repeats += self.decision is None
             if self.decision is None and self.repeats > most:
                 self.keep("progress", [
-                    f"step {batch.step} is the {self.repeats}th in a row that asks nobody "
-                    f"else, but a burst has at most {most} of them"
+                    f"step {batch.step} is the {self.repeats}th in a row without a "
+                    f"decision, but a burst has at most {most} of them"
                 ])  # fmt: skip
             return batch
 
@@ -371,7 +371,7 @@ class Decision:
                 f"{heads[0].rid} waits and is first in the queue, and "
                 f"{'it ' if self.prompts or self.decodes else ''}{self._not}; "
                 f"{table.available_size} of {table.size} rows are free, and "
-                f"{self.leases.available_pages} of {self.config.num_pages} pages can be had"
+                f"{self.leases.available_pages} of {self.config.num_pages} pages are available"
             )
 
     def _may_run(self, req: Request) -> str:
@@ -428,7 +428,7 @@ class Decision:
         scheduler, leases, chunked = self.scheduler, self.leases, self.scheduler.prefill.chunked_req
         here = [one for one in self.running if one in scheduler.running_batch]
         if chunked is not None:
-            named, rule = chunked, "whose prompt is in chunks"
+            named, rule = chunked, "the one with a prompt in chunks"
         elif self.is_unified or self.rules.victim == "newest":
             named, rule = here[-1], "the newest"
         else:
@@ -438,7 +438,7 @@ class Decision:
             rule = f"with {outputs} and a prompt of {many(len(named.prompt), 'token')}"
             if req is not named and loss.get(req) == loss[named]:
                 rule += ", too, and began to decode last"
-        victim = f"behind step {scheduler.step} {req.rid} has to give its memory back"
+        victim = f"after step {scheduler.step} {req.rid} is retracted"
         if req is not named:
             yield f"{victim}, but the rule names {named.rid}, {rule}"
         asks = [
@@ -451,19 +451,20 @@ class Decision:
         if need <= leases.available_pages + leases.pages_returning:
             yield (
                 f"{victim}, when the next step needs {many(need, 'page')}: "
-                f"{leases.available_pages} can be had, and {leases.pages_returning} more when what "
-                "is in flight is back"
+                f"{leases.available_pages} are available, and {leases.pages_returning} more once "
+                "the steps in flight return"
             )
         if not self.is_unified and self.about_to_end:
-            yield f"{victim}, when {words(self.about_to_end)} will end with what is in flight"
+            yield f"{victim}, when {words(self.about_to_end)} will end with a step in flight"
 
     def not_lower(self, req: Request) -> Iterator[str]:
         """Yield what is wrong with a retraction of ``req`` for a request of higher priority."""
-        victim = f"behind step {self.scheduler.step} {req.rid} (priority {req.priority}) makes way"
+        step = self.scheduler.step
+        victim = f"after step {step} {req.rid} (priority {req.priority}) is preempted"
         heads = [one for one in self.waiting if one.lease is None]
         highest = max(heads, key=lambda one: one.priority)
         if not self.outranks(highest, req):
-            yield f"{victim}, and nobody who waits has a priority that is so much higher"
+            yield f"{victim}, but no waiting request has a priority that is high enough"
         places = self.watched.places
         line = {one: (one.priority, -places[one]) for one in self.scheduler.running_batch}
         if lower := [one for one in line if line[one] < line[req]]:

@@ -179,13 +179,13 @@ def offence_of(pair: AccessPair, count: int, words: Words) -> Offence:
     """
     first, second = pair.first.act, pair.second.act
     said = f"{words.who(second)} {VERBS[second.kind]} what {words.who(first)} {VERBS[first.kind]}"
-    before, behind = words.op(first.op, first.lane), words.op(second.op, second.lane)
+    before, after = words.op(first.op, first.lane), words.op(second.op, second.lane)
     if pair.kind != RACE:
-        said += f" before, and nobody has written it since: a {pair.kind}"
+        said += f" before, and no op has written it since: a {pair.kind}"
     elif second.kind == "free":
         said += f", and nothing orders the two: the free must wait for {before}"
     else:
-        said += f", and nothing orders the two: {behind} does not wait for {before}"
+        said += f", and nothing orders the two: {after} does not wait for {before}"
     said += f"; {count} such pairs" if count > 1 else ""
     where = words.cells(first.resource, joined(pair.cells))
     missing = (first.op, second.op) if pair.kind == RACE and first.op and second.op else None
@@ -211,8 +211,8 @@ def find_endless(trace: Trace) -> list[Offence]:
     for lane, head in heads.items():
         is_begin = head.kind == "begin"
         what = f"{'the launch of ' * is_begin}{words.op(head.op, '')}"
-        nobody = "" if (is_begin, head.op) in comes else ", which never comes"
-        said.append(f"the {lane_words(lane)} waits for {what}{nobody}")
+        never = "" if (is_begin, head.op) in comes else ", which never comes"
+        said.append(f"the {lane_words(lane)} waits for {what}{never}")
     unreached = sum(map(len, stuck.values()))
     sentence = f"{'; '.join(said)}: for ever, and {unreached} acts are never reached"
     slices = words.shown(*(head.op for head in heads.values()))

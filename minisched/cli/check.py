@@ -36,9 +36,9 @@ def check(
         None, help="Recorded runs; of several, the first one is the baseline."
     ),
     workloads: int | None = setting(
-        None, "Draw so many instead; 150, and 20 in real time.", least=1
+        None, "The number of random workloads; 150, and 20 in real time.", least=1
     ),
-    seed: int = setting(0, "Of the first workload; each next one's is 1 more.", least=0),
+    seed: int = setting(0, "The seed of the first workload; each later one adds 1.", least=0),
     loop: list[str] = setting(list, "Only on this loop: LOOP:RELAY:OPTION=VALUE, or FILE.py:NAME."),
     device: str = setting("sim", "sim, thread, cuda or mlx, with the hash model."),
     jobs: int | None = setting(None, "Processes; one for each core, and 1 in real time.", least=1),
@@ -46,10 +46,10 @@ def check(
     address: str = ADDRESS,
     out: Path | None = setting(None, "A folder for the first failure's trace and its picture."),
     draw: Path | None = setting(
-        None, "Of recorded runs: draw the first violation, or idle steps; .svg or .txt."
+        None, "A picture of a recorded run: its first violation, or idle steps; .svg or .txt."
     ),
-    step: str = setting("", "Of a profiler's trace: the ranges that are steps; * is any text."),
-    device_lane: str = setting("", "Of recorded runs: the lane, thread or range that is a device."),
+    step: str = setting("", "The ranges of a profiler's trace that are steps; * is any text."),
+    device_lane: str = setting("", "The lane, thread or range of recorded runs that is a device."),
     unpacked_mib: int = UNPACKED,
     json: bool = JSON,
 ) -> int:
@@ -59,9 +59,9 @@ def check(
     loop with a relay and options); together they reach every loop. Exit code 1:
     a law is violated. Exit code 2: bad input, or runs of two workloads.
 
-    Of random workloads --json has counts (cases, identical, races, leaks) and
-    failures, each with seed and loop. An aborted request is compared
-    up to its end. A refused one is identical if it rightly got no token.
+    For random workloads, --json has counts (cases, identical, races, leaks) and
+    failures, each with seed and loop. An aborted request is compared up to its
+    end. A refused one is identical if it got no token and had to be refused.
     """
     drawing = {
         "--workloads": workloads is not None, "--seed": seed, "--loop": loop,

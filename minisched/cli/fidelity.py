@@ -21,7 +21,7 @@ from .options import ADDRESS, BACKEND, setting
 def fidelity(
     original: str = typer.Argument(help="sglang, mini-sglang, vllm or nano-vllm."),
     cases: int = setting(300, "How many, dealt over the parts.", least=1, most=100_000),
-    seed: int = setting(0, "Of all cases."),
+    seed: int = setting(0, "The seed of all cases."),
     source: Path | None = setting(None, "A checkout of mini-sglang or nano-vllm."),
     jobs: int = setting(1, "Processes, with an original each."),
     backend: str = BACKEND,

@@ -18,9 +18,9 @@ WRITERS = {".svg": to_svg, ".puml": to_puml, ".txt": to_text}
 
 
 def map(
-    host_ms: float = setting(6.0, "Of your host's work a step."),
-    device_ms: float = setting(10.0, "Of your device's."),
-    copy_ms: float = setting(0.5, "Of bringing the tokens back."),
+    host_ms: float = setting(6.0, "The host's work in a step."),
+    device_ms: float = setting(10.0, "The device's work in a step."),
+    copy_ms: float = setting(0.5, "The copy of the tokens to the host."),
     loops: str = setting(",".join(DESIGNS), "Designs, or FILE.py:NAME, with commas between."),
     stop: bool = setting(
         False, "Answers end at a stop token, at a length that is not known before."
@@ -34,6 +34,8 @@ def map(
     One column is yours: the ratio of --host-ms and --device-ms, which calibrate
     measures. A line is the break-even, and each design has the reason where it
     loses.
+
+    It runs about 280 simulations, in 20 s of a core.
     """
     names = choose_loops(loops.split(","), "sim", only_serial=False)
     if out is not None and out.suffix not in WRITERS:

@@ -54,7 +54,7 @@ from .presets import preset_named
 LOG = setting(False, "The scheduler's log, on stderr.")
 JOBS = setting(None, "Processes; one for each core.", least=1)
 BACKEND = setting("processes", "processes, or dask: a cluster.")
-ADDRESS = setting("", "Of the cluster; without it one is started here.")
+ADDRESS = setting("", "The cluster's address; without it one is started here.")
 UNPACKED = setting(
     UNPACKED_MIB, "The most that a file in gzip may unpack to, in MiB.", least=1, most=1 << 20
 )

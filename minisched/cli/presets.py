@@ -42,21 +42,21 @@ PRESETS = (
     Preset("t4", 0, 20, 1, 2048, 8, ("T4", "RTX 4080"),
            "Keep chunks small and capture few graphs: both take memory from the KV pool."),
     Preset("rtx4090", 20, 35, 1, 2048, 24, ("A10", "RTX 4090", "RTX 5090"),
-           "Small chunks too. Mix them with decodes where long prompts meet many users; where "
-           "prompts are short, leave them apart."),
+           "Small chunks. Mix them with decodes if prompts are long and users are many; if prompts "
+           "are short, do not mix."),
     Preset("rtx4090-tp4", 20, 35, MANY_GPUS, 2048, 80, ("A10", "RTX 4090", "RTX 5090"),
-           "A model shared by four GPUs or more leaves memory for graphs of larger batches, and "
-           "without them decode would wait for launches."),
+           "Four GPUs or more that share a model have memory for graphs of larger batches. Without "
+           "these graphs, decode steps would wait for launches."),
     Preset("a100-40gb", 35, 60, 1, 4096, 32, ("A100 40 GB", "L40"),
-           "The balanced choice: mixed chunks of 4,096, and up to 256 requests at once."),
+           "The balanced choice: mixed chunks of 4,096 tokens, and up to 256 running requests."),
     Preset("a100-40gb-tp4", 35, 60, MANY_GPUS, 4096, 160, ("A100 40 GB", "L40"),
            "As for one GPU, with graphs for batches five times as large."),
     Preset("h100", 60, 160, 1, 8192, 256, ("A100 80 GB", "H100", "H200"),
-           "Chunks of 8,192: half the steps for a long prompt, and none of them takes long."),
+           "Chunks of 8,192 tokens: a long prompt takes half the steps, and no step is long."),
     Preset("h100-tp4", 60, 160, MANY_GPUS, 8192, 512, ("A100 80 GB", "H100", "H200"),
-           "For many users at once: of all classes the one with the most decodes for a chunk."),
+           "For many users: this class has the most decodes for a chunk."),
     Preset("b200", 160, None, 1, 16384, 512, ("B200", "MI300"),
-           "Chunks of 16,384, for the same reason; however many GPUs share a model."),
+           "Chunks of 16,384 tokens, with any number of GPUs that share a model."),
 )  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def preset_named(text: str) -> Preset:
         wanted_by = "preset auto"  # ``in_words_of_options`` spells it as the command line does
         if not load("torch.cuda", "is_available", "torch", wanted_by)():
             raise ValueError(
-                "preset is 'auto', but torch sees no GPU; say its name, or its memory as in 24GiB."
+                "preset is 'auto', but torch sees no GPU; give its name, or its memory as in 24GiB."
             )
         properties: Any = load("torch.cuda", "get_device_properties", "torch", wanted_by)
         memory = properties(0).total_memory / GIB

@@ -82,9 +82,12 @@ def replay(
             f"time: {found['steps']} steps of the loop {found['loop']}, policy {found['policy']}, "
             f"{found['tokens_per_second']:.0f} tokens/s."
         )
+        retracted = "No request was retracted"
+        if retractions := found["retractions"]:
+            retracted = f"{many(retractions, 'retraction')} took memory from running requests"
         say(
-            f"The cache gave {100 * found['cache_hit_rate']:.1f} % of the tokens, requests lost "
-            f"their memory {found['retractions']} times, and the device was busy "
+            f"{100 * found['cache_hit_rate']:.1f} % of the admitted tokens were in the prefix "
+            f"cache. {retracted}. The device was busy "
             f"{100 * found['device_busy']:.1f} % of the time (profile {found['profile']}, "
             f"{found['kv_tokens']} KV slots in pages of {found['page_size']})."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
 import typer
@@ -44,8 +45,10 @@ def run_named(source: str) -> Trace:
     name, path = add_loop(source), Path(source)
     if name.partition(":")[0] not in LOOPS:
         if not (path.suffix or path.exists()):
+            near = get_close_matches(name, LOOPS, 1, cutoff=0)
             raise ValueError(
-                f"{source!r} is no loop ({', '.join(LOOPS)}) and no recorded run (.json)."
+                f"{source!r} is no loop and no recorded run (.json). The most similar loop is "
+                f"{near[0]!r}; minisched compare --loops all lists the published ones."
             )
         return read_recorded(path).trace
     design = find_loop(name)

@@ -22,8 +22,8 @@ def view(
     form: str = setting("svg", "svg, puml (PlantUML) or text."),
     part: str = setting(
         "",
-        "Of a loop: timing, sequence or steps; vllm_batch_queue has queue, too, and "
-        "mindie_placeholder ledger; else the first.",
+        "A loop's picture: timing (the default), sequence or steps; vllm_batch_queue also has "
+        "queue, and mindie_placeholder has ledger.",
     ),
     out: str | None = setting(None, "A file, or - for stdout, as for text; else TOPIC.FORM."),
 ) -> None:

@@ -156,7 +156,7 @@ def test_who_ended_twice_or_heard_a_token_behind_the_end_is_told(trace: Trace) -
     assert str(found).startswith("r1 ended twice: (stop) in step 2 (process, ")
     behind = Mark("tokens", trace.end, {"step": 9, "rids": "r1", "tokens": "5"})
     [found] = find_bad_ends(replace(trace, marks=(*trace.marks, behind)))
-    assert "r1 heard a token of step 9" in str(found) and "ended (stop) in step 2" in str(found)
+    assert "r1 received a token of step 9" in str(found) and "ended (stop) in step 2" in str(found)
 
 
 def test_ops_calls_and_steps_that_nobody_waited_for(trace: Trace) -> None:

@@ -310,6 +310,13 @@ def test_a_call_is_blamed_only_for_a_gap_of_which_it_covers_a_good_part(
     assert sum(found.blocking.values()) == 1 and reason in found.sentence
 
 
+def test_a_device_whose_ops_take_no_time_cannot_run_dry() -> None:
+    trace = run("serial", asks("a", 6), cost=CostModel({"schedule": US}))
+    found = overlap_verdict(trace)
+    assert found.word == "serial" and not found.dry
+    assert found.sentence.endswith("; the device has only ops of no duration.")
+
+
 def test_a_device_that_idles_is_not_overlapped_however_early_its_steps_are_launched() -> None:
     """Three steps are launched in time, but each waits for something else on the device."""
     for pause, word in ((0, "overlapped"), (1, "overlapped"), (60, "partly")):

@@ -218,8 +218,8 @@ def test_what_nobody_has_sent_and_what_comes_behind_the_end_is_found() -> None:
     end = Output("a", 3, FinishReason.LENGTH)
     for outputs, said in (
         ([end], []),
-        ([end, Output("b", 1)], ["clients heard of b, whom nobody has sent"]),
-        ([Output("a", None, FinishReason.LENGTH), Output("a", 3)], ["a heard something behind"]),
+        ([end, Output("b", 1)], ["clients received an output of b, which no client"]),
+        ([Output("a", None, FinishReason.LENGTH), Output("a", 3)], ["the client of a received an"]),
         ([end, end], ["a ended 2 times"]),
     ):
         req, frontend = Request("a", [1], tokens(1)), Frontend(on_output=lambda output: None)
