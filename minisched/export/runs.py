@@ -25,7 +25,7 @@ LEGEND = {
     "prompt": "tokens of a prompt",
     "again": "computed once more",
     "decode": "one token decoded",
-    "wasted": "computed for nobody",
+    "wasted": "its token is dropped",
     "other": "another phase",
     "bubble": "the device idles",
     "waited": "the device waits for what a step needs",

@@ -9,10 +9,10 @@ from .steps import opening
 
 MOST_STEPS = 18
 LEGEND = {
-    "promised": "lazy: a graph, no number yet",
-    "stored": "computed, and not read by the host",
+    "promised": "lazy: a graph without numbers",
+    "stored": "computed, not read by the host yet",
     "read": "the next step is built on it",
-    "flag-head": "built on tokens from the host: the chain begins anew",
+    "flag-head": "built on tokens from the host: a new chain",
 }
 
 
@@ -34,25 +34,25 @@ def scene(trace: Trace) -> Scene:
         built = max(mark.time, launch.end if launch else 0)
         computed = max(built, sample.end if sample else part.end)
         read = max(computed, process.start if process else part.end)
-        whose, data = " ".join(forward.rids), {"source": source, "step": step}
+        data = {"source": source, "step": step}
         for kind, start, end in (("promised", built, computed), ("stored", computed, read)):
             if end > start:
-                label = whose if kind == "promised" else ""
-                spans[step].append(LaneItem(kind, start, end, label, data={"step": step}))
+                spans[step].append(LaneItem(kind, start, end, data={"step": step}))
         base = f"step {source}" if source else "tokens from the host"
-        said = f"step {step} is built on {base}"
+        about = f"step {step} is built on {base}"
         if source in steps:
-            spans[source].append(LaneItem("read", mark.time, mark.time, about=said, data=data))
+            spans[source].append(LaneItem("read", mark.time, mark.time, about=about, data=data))
             src = [*steps].index(source)
             links.append(LaneLink("link", (src, mark.time), (at, mark.time)))
         elif forward.mode == "decode" and not source:
-            spans[step].append(LaneItem("flag-head", mark.time, mark.time, about=said, data=data))
+            spans[step].append(LaneItem("flag-head", mark.time, mark.time, about=about, data=data))
         lost = ", ".join(rid for of, rid in wasted if of == step)
         name = f"step {step}" + f" on {source}" * (source > 0)
         tail = f"wasted: {short(lost, 30)}" if lost else ""
-        rows.append(LaneRow(name, spans[step], forward.mode, tail=tail))
+        rids = short(" ".join(forward.rids), 16)
+        rows.append(LaneRow(name, spans[step], f"{forward.mode} {rids}", tail=tail))
     chained = sum(number(mark, "source") > 0 for mark in steps.values())
-    note = "one a step; from its launch until the host reads it"
+    note = "one for each step, from its launch until the host reads it"
     return Scene(
         f"lazy_chain: {chained} of {len(steps)} steps are built on arrays without numbers",
         about_run(trace, shown),

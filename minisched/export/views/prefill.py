@@ -28,14 +28,14 @@ LACKED = {  # start of a refusal's reason -> the budget that was too small
 MOST_ROWS = 60
 LEGEND = {
     "left": "tokens left",
-    "spent": "what this request took",
-    "lacking": "what a refused request would have needed",
+    "spent": "taken by this request",
+    "lacking": "needed by a refused request",
 }
 NOTES = (
-    "memory falls also by a page in reserve, there again in the next round, and by a cached "
-    "prefix: it is locked; memory later also by the tokens that a request may still produce",
-    "NO_TOKEN and OTHER are SGLang's AddReqResult: no KV memory for it, or no row; or another "
-    "limit, such as the prompt tokens of one batch",
+    "A request also takes memory for a spare page, until the next round, and for its cached "
+    "prefix, which is locked; of memory later also for the tokens that it may still generate.",
+    "NO_TOKEN and OTHER are SGLang's AddReqResult: no KV memory or no row is left, or another "
+    "limit is reached, such as the prompt tokens of one batch.",
 )
 Round = list[Mark]  # one pass over the queue: its budget, then admissions and refusals
 
@@ -67,9 +67,10 @@ def scene(trace: Trace) -> Scene:
     columns = [f"{name}\n{f'of {scales[budget]}' if scales[budget] else 'no limit'}"
                for budget, name in BUDGETS.items()]  # fmt: skip
     return Scene(
-        f"prefill: {many(admits, 'admission')}, {many(refuses, 'refusal')}",
+        f"prefill: {many(admits, 'prompt or chunk', 'prompts and chunks')} admitted, "
+        f"{many(refuses, 'request')} refused",
         about_run(trace, first_of(len(some), len(rounds), "round") or many(len(rounds), "round")),
-        [Part("What is left, in tokens", "+ admitted: tokens to compute; × refused, said once",
+        [Part("What is left, in tokens", "+ admitted: tokens to compute; × refused",
               [CellGrid(lines, columns, cells)])],
         LEGEND,
         NOTES[: 1 + bool(refuses)],
@@ -90,12 +91,12 @@ def rounds_of(trace: Trace) -> list[Round]:
     found, before = list[Round](), list[tuple[str, str]]()
     for one in rounds:
         offered = [(mark.name, word(mark, "rid")) for mark in one[1:]]
-        says_nothing_new = all(name == "refuse" for name, _ in offered) and offered == before
-        if offered and not says_nothing_new:
+        is_repeat = all(name == "refuse" for name, _ in offered) and offered == before
+        if offered and not is_repeat:
             found.append(one)
         before = offered
     if not found:
-        raise NothingToShow("the trace has no budget, admit or refuse mark: nobody was offered.")
+        raise NothingToShow("the trace has no budget, admit or refuse mark: no prompt waited.")
     return found
 
 
@@ -103,8 +104,8 @@ def line_of(mark: Mark, step: int) -> str:
     """Return the title of a round, with its step; or of an admission or a refusal."""
     if mark.name == "budget":
         decodes = number(mark, "mixed_decode_tokens")
-        said = f"step {step}" if step else "no step"
-        return f"{said}, {ms(mark.time)} ms" + f", {decodes} decode" * bool(decodes)
+        words = f"step {step}" if step else "no step"
+        return f"{words}, {ms(mark.time)} ms" + f", {decodes} decode" * bool(decodes)
     rid = short(word(mark, "rid"), 14)
     if mark.name == "refuse":
         return f"  × {rid}: {word(mark, 'result')}"
@@ -118,17 +119,17 @@ def budget_cell(before: Mark, after: Mark, budget: str, scale: int) -> GridCell:
     rem = number(after, budget)
     now = max(0, rem)
     taken, rest = max(0, number(before, budget) - now), min(1.0, now / max(1, scale))
-    said = str(now) if rem >= 0 else f"over by {-rem}"
+    text = str(now) if rem >= 0 else f"over by {-rem}"
     data: dict[str, str | int] = {"mark": after.name, "budget": budget, "left": rem, "taken": taken}
     if after.name == "admit":
         data["rid"] = word(after, "rid")
     fills = [("left", rest), ("spent", min(taken / max(1, scale), 1.0 - rest))][: 1 + bool(taken)]
-    return GridCell("room", said, fills=fills, data=data)
+    return GridCell("room", text, fills=fills, data=data)
 
 
 def refusal(mark: Mark, has_numbers: bool) -> GridCell:
     """Return the tokens that a refused request needed; without such a number, the reason."""
     why = word(mark, "reason")
-    said = f"needs {number(mark, 'need')}, has {max(0, number(mark, 'left'))}"
-    return GridCell("lacking", said if has_numbers else short(why, 24), about=why,
+    numbers = f"needs {number(mark, 'need')}, has {max(0, number(mark, 'left'))}"
+    return GridCell("lacking", numbers if has_numbers else short(why, 24), about=why,
                     data={"mark": "refuse", "rid": word(mark, "rid")})  # fmt: skip

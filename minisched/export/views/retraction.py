@@ -1,4 +1,4 @@
-"""Retraction: without free memory a request releases its pages, and recomputes them later."""
+"""Retraction: without free memory a request loses its pages, and is recomputed later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEGEND = {
 def scene(trace: Trace) -> Scene:
     """Draw memory and the new token ratio, the computed work, and the cost of each retraction."""
     part, shown = opening(trace, MOST_STEPS)
-    marks = needed(part, "retraction", "nobody had to give up memory")
+    marks = needed(part, "retraction", "no request was retracted")
     steps, paid = steps_of(part), {word(mark, "rid") for mark in marks}
     rids = requests_in(steps)
     kept = sorted(rids, key=lambda rid: rid not in paid)[:MOST_LANES]  # retracted requests first
@@ -48,8 +48,9 @@ def scene(trace: Trace) -> Scene:
     lanes = work_lanes(part, steps, [rid for rid in rids if rid in kept])
     parts.append(Part("Requests", "a box is one step on the device", [lanes]))
     again = sum(step.tokens("again") for step in steps)
-    title = f"retraction: memory is taken back {many(len(marks), 'time')}, and "
-    return Scene(f"{title}{many(again, 'token')} computed again", about_run(trace, shown), parts,
+    title = (f"retraction: requests lose their memory {many(len(marks), 'time')}, "
+             f"and {many(again, 'token')} are computed again")  # fmt: skip
+    return Scene(title, about_run(trace, shown), parts,
                  LEGEND, [bill(part, mark, steps) for mark in marks[:MOST_BILLS]])  # fmt: skip
 
 
@@ -67,6 +68,6 @@ def bill(trace: Trace, mark: Mark, steps: list[StepWork]) -> str:
         if again and any((part.rid, part.kind) == (rid, "decode") for part in step.parts):
             break
     paid = f"; computes {many(again, 'token')} again." if again else "."
-    return (f"{rid} at {ms(mark.time)} ms ({word(mark, 'reason')}): gives back "
+    return (f"{rid} at {ms(mark.time)} ms ({word(mark, 'reason')}): releases "
             f"{many(number(mark, 'pages') * size, unit)}, keeps "
             f"{many(number(mark, 'outputs'), 'token')} that its client has{paid}")  # fmt: skip

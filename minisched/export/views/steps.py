@@ -115,7 +115,7 @@ WORK = {
     "prompt": "a step computes prompt tokens",
     "again": "prompt tokens, computed again",
     "decode": "a step decodes one token",
-    "wasted": "a wasted row: computed for nobody",
+    "wasted": "a wasted row: its token is dropped",
 }
 
 
